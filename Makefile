@@ -1,0 +1,9 @@
+# The same targets as ./dev, for those who type make. Variables are handed on: make install PREFIX=/usr/local
+.PHONY: demo test lint bench install help
+.DEFAULT_GOAL := help
+
+demo test lint bench help:
+	./dev $@
+
+install:
+	./dev install PREFIX='$(PREFIX)' $(if $(PYTHON),PYTHON='$(PYTHON)')

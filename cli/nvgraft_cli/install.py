@@ -1,0 +1,250 @@
+"""The installer behind ``./dev install``: commands into PREFIX/bin, all that they need into PREFIX/lib/nvgraft.
+
+It runs on the Python that it installs for, before anything of the project is installed, so it uses the standard
+library alone. Registering the hook with a container engine does not belong here.
+
+What the hook may load and what only the CLI may load lie in two directories: ``hook`` holds the engine, its tables,
+python-prctl and pynvml, and is the one directory that the hook's launcher adds to ``sys.path``; ``cli`` holds the
+rest, so that no package of somebody else's is importable in a process that configures containers.
+"""
+
+import argparse
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import posixpath
+import py_compile
+import re
+import shutil
+import stat
+import subprocess
+import sys
+
+#: The kernel reads no more than this of a script's first line (BINPRM_BUF_SIZE, Linux 5.1 and newer).
+SHEBANG_LIMIT = 255
+
+#: What the hook loads beyond the engine, by distribution: the other requirements are the CLI's.
+HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
+
+#: ``-I``: no variable, user directory or working directory is searched. ``-S``: no .pth file runs.
+#: ``-B``: root writes no byte code at run time; the installer has written it.
+LAUNCHER = """\
+#!{python} -ISB
+import sys
+
+sys.path.{extend}
+from {module} import main
+
+raise SystemExit(main({arguments}))
+"""
+
+
+class CannotInstall(Exception):
+    """Why nothing was changed; the text is the one line for the user."""
+
+
+def owned_by_root(path: str, links_left: int = 40) -> None:
+    """Check that nobody but root can replace what ``path`` leads to, symbolic links included, as far as it exists.
+
+    :raises CannotInstall: naming the first directory, link or file that somebody else owns or may write to.
+    """
+    place = "/"
+    for part in ("", *filter(None, path.split("/"))):
+        place = posixpath.join(place, part)
+        if not os.path.lexists(place):
+            return
+        info = os.lstat(place)
+        if info.st_uid != 0:
+            raise CannotInstall(f"{place}: owned by user {info.st_uid} | what the hook loads has to be owned by root: chown root {place}")
+        if stat.S_ISLNK(info.st_mode):
+            if not links_left:
+                raise CannotInstall(f"{path}: too many symbolic links")
+            owned_by_root(posixpath.join(posixpath.dirname(place), os.readlink(place)), links_left - 1)
+        elif info.st_mode & 0o022:
+            raise CannotInstall(f"{place}: group or others may write to it | chmod go-w {place}, or choose another directory")
+
+
+def closure(packages: str, names: list[str]) -> list[importlib.metadata.Distribution]:
+    """Return the distributions ``names`` and all that they require, as far as they are installed in ``packages``."""
+    installed = {canonical(found.metadata["Name"]): found for found in importlib.metadata.distributions(path=[packages])}
+    found: dict[str, importlib.metadata.Distribution] = {}
+    wanted = [canonical(name) for name in names]
+    while wanted:
+        name = wanted.pop()
+        if name in found or name not in installed:
+            continue
+        found[name] = installed[name]
+        wanted += requirements(installed[name])
+    return [found[name] for name in sorted(found)]
+
+
+def canonical(name: str) -> str:
+    """Return the one spelling of a distribution's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(distribution: importlib.metadata.Distribution) -> list[str]:
+    """Return the names that ``distribution`` requires, those of its extras left out."""
+    rows = [row for row in distribution.requires or () if not re.search(r";.*\bextra\s*==", row)]
+    return [canonical(match[0]) for match in (re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", row) for row in rows) if match]
+
+
+def module_file(packages: str, module: str) -> str | None:
+    """Return the file of a top-level ``module``: of ``packages``, else of this Python's own distribution."""
+    for suffix in (*importlib.machinery.EXTENSION_SUFFIXES, *importlib.machinery.SOURCE_SUFFIXES):
+        path = f"{packages}/{module}{suffix}"
+        if os.path.exists(path):
+            return path
+    spec = importlib.util.find_spec(module)
+    return spec.origin if spec else None
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy the bytes alone: owner and mode are ours to choose."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def copy_package(source: str, target: str) -> None:
+    """Copy a package directory, byte code left out."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def fill_hook(stage: str, checkout: str, packages: str) -> None:
+    """Put into ``stage`` what the hook may load."""
+    copy_package(f"{checkout}/hook/nvgraft", f"{stage}/nvgraft")
+    copy_package(f"{checkout}/specs/nvgraft_specs", f"{stage}/nvgraft_specs")
+    for distribution, modules in HOOK_MODULES.items():
+        for module in modules:
+            path = module_file(packages, module)
+            if path is None:
+                raise CannotInstall(
+                    f"no {distribution} for {sys.executable} | apt-get install python3-prctl, or use PYTHON=/usr/bin/python3"
+                )
+            copy_file(path, f"{stage}/{os.path.basename(path)}")
+
+
+def fill_cli(stage: str, checkout: str, packages: str) -> None:
+    """Put into ``stage`` what only the CLI may load."""
+    copy_package(f"{checkout}/cli/nvgraft_cli", f"{stage}/nvgraft_cli")
+    project = importlib.metadata.Distribution.discover(name="nvgraft", path=[packages])
+    names = [name for distribution in project for name in requirements(distribution) if name not in HOOK_MODULES]
+    for found in closure(packages, names):
+        for file in found.files or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                copy_file(str(found.locate_file(file)), f"{stage}/{file}")
+
+
+def finish(stage: str, final: str) -> None:
+    """Write byte code that names the ``final`` place in tracebacks; give everything to root, readable by all."""
+    for path in [os.path.join(directory, name) for directory, _, files in os.walk(stage) for name in files if name.endswith(".py")]:
+        # Time stamps, so that an edit on the node is seen. What cannot be compiled is never loaded, or check_start tells.
+        shown = final + path[len(stage) :]
+        py_compile.compile(path, dfile=shown, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    for directory, _, files in os.walk(stage):
+        os.chown(directory, 0, 0)
+        os.chmod(directory, 0o755)  # noqa: S103 - everybody may look, only root may write
+        for path in (os.path.join(directory, name) for name in files):
+            os.chown(path, 0, 0)
+            os.chmod(path, 0o644)
+
+
+def check_start(python: str, stage: str) -> None:
+    """Load both programs from ``stage`` as their launchers will: what cannot start does not replace what can.
+
+    :raises CannotInstall: with the last line of what Python says.
+    """
+    for module, directories in (("nvgraft.hook", ["hook"]), ("nvgraft_cli.main", ["hook", "cli"])):
+        program = f"import sys; sys.path += {[f'{stage}/{name}' for name in directories]!r}; import prctl, {module}"
+        done = subprocess.run([python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise CannotInstall(f"{module} does not start on {python}: {said[-1]}")
+
+
+def write_command(path: str, text: str) -> None:
+    """Put an executable in place at once: whoever starts it meanwhile gets the old or the new one, whole."""
+    draft = f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.new"
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chown(draft, 0, 0)
+    os.chmod(draft, 0o755)  # noqa: S103 - everybody may run it
+    os.replace(draft, path)
+
+
+def replace_tree(stage: str, final: str, old: str) -> None:
+    """Put the ``stage`` directory at ``final``; what was there comes back if that fails."""
+    had_one = os.path.lexists(final)
+    if had_one:
+        os.rename(final, old)
+    try:
+        os.rename(stage, final)
+    except OSError:
+        if had_one:
+            os.rename(old, final)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_places(prefix: str, python: str) -> None:
+    """Check, before anything is written, who can change the installation and the interpreter, and that it can be launched."""
+    if os.geteuid() != 0:
+        raise CannotInstall("not root | what the hook loads has to be owned by root")
+    for name, path in (("PREFIX", prefix), ("PYTHON", python)):
+        if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/"):
+            raise CannotInstall(f"{name}={path}: not an absolute path without . and .. parts")
+        if re.search(r"[\s\"\\]", path) or not path.isprintable():
+            raise CannotInstall(f"{name}={path}: contains a character that a script's first line cannot have")
+    if len(f"#!{python} -ISB") > SHEBANG_LIMIT:
+        raise CannotInstall(f"PYTHON={python}: too long for a script's first line")
+    for path in (f"{prefix}/bin", f"{prefix}/lib", python):
+        owned_by_root(path)
+
+
+def install(checkout: str, packages: str, prefix: str, python: str) -> None:
+    """Install under ``prefix`` for the interpreter ``python``, which has to be the one that runs this.
+
+    :param packages: a site-packages directory with the project's dependencies for that interpreter.
+    :raises CannotInstall: and leaves what was installed before as it was.
+    """
+    prefix = prefix.rstrip("/")
+    check_places(prefix, python)
+    os.umask(0o022)
+    final, stage, old = (f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old"))
+    for directory in (f"{prefix}/bin", f"{prefix}/lib"):
+        os.makedirs(directory, exist_ok=True)
+    for left_over in (stage, old):
+        shutil.rmtree(left_over, ignore_errors=True)
+    try:
+        fill_hook(f"{stage}/hook", checkout, packages)
+        fill_cli(f"{stage}/cli", checkout, packages)
+        finish(stage, final)
+        check_start(python, stage)
+        replace_tree(stage, final, old)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    hook, cli = f"{final}/hook", f"{final}/cli"
+    append = f'append("{hook}")'
+    both = f'extend(("{hook}", "{cli}"))'
+    write_command(f"{prefix}/bin/nvgraft-hook", LAUNCHER.format(python=python, extend=append, module="nvgraft.hook", arguments="sys.argv"))
+    write_command(f"{prefix}/bin/nvgraft", LAUNCHER.format(python=python, extend=both, module="nvgraft_cli.main", arguments=""))
+
+
+def main() -> int:
+    """Install, or say in one line why not."""
+    parser = argparse.ArgumentParser(prog="install", description="see ./dev help")
+    for name in ("checkout", "packages", "prefix", "python"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+    try:
+        install(options.checkout, options.packages, options.prefix, options.python)
+    except (CannotInstall, OSError) as error:
+        print(f"install: {error}", file=sys.stderr)
+        return 1
+    print(f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook and nvgraft, for {options.python}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,143 @@
+"""What every test may rely on: requirements that are checked, and unit tests that cannot reach the machine's network or user.
+
+A test names what the machine must have with ``@pytest.mark.requires("root", "runc")``. Where something is missing it is
+skipped with the reason; with CI=true it fails instead, because a suite that skipped what matters has shown nothing.
+"""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent
+#: Recorded behaviour of the reference stack, kept beside the checkout, not in it.
+RECORDS = CHECKOUT.parent / "shared" / "reference"
+IN_CI = os.environ.get("CI") == "true"
+
+
+def _program(name: str) -> Callable[[], str]:
+    return lambda: "" if shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") else f"no {name} here"
+
+
+def _filesystem(name: str) -> Callable[[], str]:
+    def check() -> str:
+        known = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
+        return "" if name in known else f"the kernel has no {name} file system (modprobe {name}?)"
+
+    return check
+
+
+def _mounted(fstype: str, option: str = "") -> Callable[[], str]:
+    """A mount of this type, with this option of the file system, somewhere in this mount namespace."""
+
+    def check() -> str:
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            kind, _, options = line.split(" - ")[1].split(" ", 2)
+            if kind == fstype and (not option or option in options.split(",")):
+                return ""
+        return f"no {fstype} {option} mount here"
+
+    return check
+
+
+def _static_busybox() -> str:
+    path = shutil.which("busybox")
+    if path is None:
+        return "no busybox here (apt-get install busybox-static)"
+    with open(path, "rb") as file:  # a dynamic program names its loader in its first page
+        return "busybox is not static (apt-get install busybox-static)" if b"ld-linux" in file.read(4096) else ""
+
+
+#: Name -> check, which returns why the machine does not have it, or "".
+REQUIREMENTS: dict[str, Callable[[], str]] = {
+    "root": lambda: "" if os.geteuid() == 0 else "not root",
+    "runc": _program("runc"),
+    "gcc": _program("gcc"),
+    "ldconfig": _program("ldconfig"),
+    "busybox": _static_busybox,
+    "overlayfs": _filesystem("overlay"),
+    "cgroup-v1": _mounted("cgroup", "devices"),
+    "cgroup-v2": _mounted("cgroup2"),
+    "x86_64": lambda: "" if os.uname().machine == "x86_64" else "not an x86_64 machine",
+    "shared-records": lambda: "" if RECORDS.is_dir() else "no ../shared/reference beside the checkout",
+}
+#: Absent from every checkout but the developers' own: such a test is left out, and the summary says so.
+OUTSIDE_THE_CHECKOUT = "shared-records"
+
+_left_out = pytest.StashKey[int]()
+
+
+def _names(item: pytest.Item) -> list[str]:
+    return [str(name) for marker in item.iter_markers("requires") for name in marker.args]
+
+
+def _demand(name: str) -> None:
+    """Skip the running test unless the machine has ``name``."""
+    missing = REQUIREMENTS[name]()
+    if missing:
+        pytest.skip(f"requires {name}: {missing}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse unknown requirements; leave out what needs the records where there are none."""
+    for item in items:
+        unknown = [name for name in _names(item) if name not in REQUIREMENTS]
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid}: requires {unknown[0]!r}, which is not one of {', '.join(REQUIREMENTS)}")
+    left_out = [item for item in items if OUTSIDE_THE_CHECKOUT in _names(item)] if REQUIREMENTS[OUTSIDE_THE_CHECKOUT]() else []
+    config.stash[_left_out] = len(left_out)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check what the test requires before any of its fixtures is made."""
+    for name in _names(item):
+        _demand(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI every skip is a failure, whatever its reason."""
+    report = yield
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: skipped, which CI=true does not allow: {report.longrepr[2]}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say loudly what has not been run; pytest's own summary follows."""
+    count = config.stash.get(_left_out, 0)
+    if count:
+        terminalreporter.write_sep("!", f"NOT RUN: {count} tests on the shared records ({REQUIREMENTS[OUTSIDE_THE_CHECKOUT]()})", red=True)
+
+
+@pytest.fixture(scope="session")
+def demand() -> Callable[[str], None]:
+    """For fixtures that need something of the machine: ``demand("root")`` skips what uses them."""
+    return _demand
+
+
+@pytest.fixture(scope="session")
+def records() -> Path:
+    """The directory of recorded reference behaviour; the test is marked ``requires("shared-records")``."""
+    return RECORDS
+
+
+@pytest.fixture(autouse=True)
+def _hermetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unit tests see no network and none of the variables that steer the hook; they pass the same on any machine."""
+    if not request.path.is_relative_to(CHECKOUT / "tests"):
+        return
+
+    def refused(_socket: socket.socket, address: object) -> None:
+        raise AssertionError(f"a unit test connects to {address!r}")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    for name in ("NVIDIA_CTK_CONFIG_FILE_PATH", "XDG_CONFIG_HOME", "NVC_DEBUG_FILE", "CUDA_MPS_PIPE_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)

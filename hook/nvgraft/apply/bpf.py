@@ -1,0 +1,235 @@
+"""Device programs of a cgroup v2: read, extend, load and exchange them.
+
+All programs attached to a cgroup must allow an access, so attaching one more can only narrow: the existing ones are
+rebuilt with new instructions in front, and exchanged in place. They are never detached first, because a cgroup
+without a program allows every device. No idea here of containers, pids or paths; the caller brings the cgroup's
+descriptor.
+
+RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs are not counted there.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+
+from nvgraft import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvgraft.apply.cgroup import DeviceRule
+
+# Commands, program and attach types, flags: linux/bpf.h.
+_PROG_LOAD, _PROG_ATTACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _PROG_QUERY = 5, 8, 13, 15, 16
+_PROG_TYPE_CGROUP_DEVICE = 15
+_CGROUP_DEVICE = 6
+_F_ALLOW_MULTI, _F_REPLACE = 2, 4
+
+#: More than any field that we use of ``union bpf_attr``: kernels that know fewer take it while the rest is zero.
+_ATTR_SIZE = 128
+#: The first fields of ``struct bpf_prog_info``, up to ``map_ids``; the kernel fills as much as it is given room for.
+_INFO_SIZE = 64
+
+# Instructions: opcode, dst | src << 4, jump offset, immediate (struct bpf_insn).
+_INSN = struct.Struct("<BBhi")
+_LDX_W, _MOV_REG, _MOV, _AND, _JNE, _EXIT = 0x61, 0xBF, 0xB7, 0x57, 0x55, 0x95
+_CALL, _LD_IMM64 = 0x85, 0x18
+#: A register that only the kernel's own constant blinding uses; no program that has it can be loaded.
+_BLINDING = 11
+
+_DEV_CHAR = 2
+#: Nodes per block of three instructions each: its end must be in reach of a jump, whose offset has 16 bits.
+_BLOCK = 8192
+_ACCESS = {"r": 2, "w": 4}
+#: Loading is interrupted by a pending signal with EAGAIN; the kernel's own library gives up after as many tries.
+_LOAD_TRIES = 5
+_QUERY_TRIES = 10
+
+
+class ProgramError(Exception):
+    """A program cannot be read, rebuilt or exchanged; the text follows "failed to add device rules: "."""
+
+
+def _attributes(layout: str, *values: int) -> "ctypes.Array[ctypes.c_char]":
+    return ctypes.create_string_buffer(struct.pack(layout, *values), _ATTR_SIZE)
+
+
+def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
+    """Return the attach flags of the device programs on the cgroup itself, and their ids.
+
+    :raises ProgramError: when the kernel does not tell.
+    """
+    room = 64
+    for _ in range(_QUERY_TRIES):
+        ids = (ctypes.c_uint32 * room)()
+        attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), room)
+        try:
+            syscalls.bpf(_PROG_QUERY, attributes)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                room = max(room, struct.unpack_from("=I", attributes, 24)[0])
+                continue
+            raise ProgramError(_unable("find any existing device filters attached to the cgroup", "query", error)) from error
+        flags, _, count = struct.unpack_from("=IQI", attributes, 12)
+        return flags, tuple(ids[:count])
+    raise ProgramError("unable to find any existing device filters attached to the cgroup: their number does not stop growing")
+
+
+def open_program(program: int) -> int:
+    """Return a descriptor of the program with the id ``program``, which keeps it alive for an undo.
+
+    :raises ProgramError: when it cannot be had: extending the other ones would not be enough.
+    """
+    try:
+        return syscalls.bpf(_PROG_GET_FD_BY_ID, _attributes("=I", program))
+    except OSError as error:
+        raise ProgramError(f"unable to open device filter {program}: {reason(error)}") from error
+
+
+def fetch(program_fd: int) -> bytes:
+    """Return the instructions of a program.
+
+    What the kernel shows are its own, rewritten ones. Calls and addresses cannot be loaded from them again, and some
+    would even load with another meaning: programs that use any are turned down here. Others are compared after loading.
+
+    :raises ProgramError: when the program uses maps, functions or addresses, or cannot be read.
+    """
+    _, code, maps = _info(program_fd)
+    if maps:
+        raise ProgramError("unable to rebuild a device filter that uses maps")
+    second_half = False
+    for operation, registers, _, _ in _INSN.iter_unpack(code):
+        if not second_half and (operation == _CALL or (operation == _LD_IMM64 and registers >> 4)):
+            raise ProgramError("unable to rebuild a device filter that calls functions")
+        if _BLINDING in (registers & 15, registers >> 4):
+            raise ProgramError("unable to rebuild a device filter that the kernel has hardened (sysctl net.core.bpf_jit_harden is 2)")
+        second_half = operation == _LD_IMM64 and not second_half
+    return code
+
+
+def _info(program_fd: int) -> tuple[int, bytes, int]:
+    """Return the id, the instructions and the number of maps of a program; the first of two questions gives the length."""
+    length = 0
+    code = ctypes.create_string_buffer(1)
+    while True:
+        info = ctypes.create_string_buffer(struct.pack("=16xIIQQ", 0, length, 0, ctypes.addressof(code)), _INFO_SIZE)
+        try:
+            syscalls.bpf(_OBJ_GET_INFO_BY_FD, _attributes("=IIQ", program_fd, len(info), ctypes.addressof(info)))
+        except OSError as error:
+            raise ProgramError(f"unable to read a device filter: {reason(error)}") from error
+        needed, _, shown = struct.unpack_from("=IQQ", info, 20)
+        if needed == length:
+            break
+        length = needed
+        code = ctypes.create_string_buffer(length)
+    if not shown or not length:
+        # Without CAP_BPF the length is 0; a program hardened by net.core.bpf_jit_harden has its pointer cleared.
+        raise ProgramError("unable to read a device filter: operation not permitted")
+    return struct.unpack_from("=I", info, 4)[0], code.raw[:length], struct.unpack_from("=I", info, 52)[0]
+
+
+def allow_code(rules: "Sequence[DeviceRule]") -> bytes:
+    """Return instructions that allow the nodes of ``rules`` and otherwise go on with what is put behind them.
+
+    An access is allowed when it asks for nothing but the letters of its rule (reference behaviour 7.3): never for
+    mknod. The rules of one major number share a block, and a match leaves at once, which keeps hundreds of nodes cheap
+    for the verifier: it has one open branch at a time to come back to.
+    """
+    blocks: dict[tuple[int, int], list[int]] = {}
+    for rule in dict.fromkeys(rules):
+        access = sum(_ACCESS[letter] for letter in set(rule.access))
+        blocks.setdefault((access, rule.major), []).append(rule.minor)
+    # struct bpf_cgroup_dev_ctx: access in the upper, type in the lower half of the first word, major, minor.
+    code = [(_LDX_W, 3 | 1 << 4, 0, 0), (_LDX_W, 4 | 1 << 4, 4, 0), (_LDX_W, 5 | 1 << 4, 8, 0)]
+    for (access, major), minors in blocks.items():
+        for start in range(0, len(minors), _BLOCK):
+            part = minors[start : start + _BLOCK]
+            code += [
+                (_MOV_REG, 2 | 3 << 4, 0, 0),
+                (_AND, 2, 0, ~(access << 16)),  # sign-extended: only the letters asked for are dropped
+                (_JNE, 2, 3 * len(part) + 1, _DEV_CHAR),
+                (_JNE, 4, 3 * len(part), major),
+            ]
+            for minor in part:
+                code += [(_JNE, 5, 2, minor), (_MOV, 0, 0, 1), (_EXIT, 0, 0, 0)]
+    return b"".join(_INSN.pack(*instruction) for instruction in code)
+
+
+def load(code: bytes) -> int:
+    """Load ``code`` as a device program and return its descriptor.
+
+    :raises ProgramError: when the verifier rejects it, or when the kernel made something else of it: then what it had
+        shown of the original was not all of it.
+    """
+    instructions = ctypes.create_string_buffer(code, len(code))
+    licence = ctypes.create_string_buffer(b"Apache")
+    values = (_PROG_TYPE_CGROUP_DEVICE, len(code) // _INSN.size, ctypes.addressof(instructions), ctypes.addressof(licence))
+    for attempt in range(_LOAD_TRIES):
+        try:
+            fd = syscalls.bpf(_PROG_LOAD, _attributes("=IIQQ", *values))
+            break
+        except OSError as error:
+            if error.errno != errno.EAGAIN or attempt == _LOAD_TRIES - 1:
+                raise ProgramError(f"unable to load the extended device filter: {reason(error)}") from error
+    try:
+        _, loaded, _ = _info(fd)
+        if loaded != code:
+            raise ProgramError("unable to rebuild a device filter: the kernel changes it while loading")
+    except ProgramError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def replace(cgroup_fd: int, old: int, new: int, flags: int) -> None:
+    """Exchange the attached program ``old`` for ``new``; at no moment is there none. ``flags`` are those of :func:`query`.
+
+    :raises ProgramError: when ``old`` is not attached as a plain program: one that is attached by a link belongs to the
+        holder of that link.
+    """
+    try:
+        _attach(cgroup_fd, old, new, flags)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise ProgramError("unable to replace a device filter that is attached by a BPF link") from error
+        if error.errno == errno.E2BIG:
+            # The kernel checks for room before it looks at REPLACE, and detaching one first would widen access meanwhile.
+            raise ProgramError("unable to replace a device filter of a cgroup that has as many as the kernel takes (64)") from error
+        raise ProgramError(_unable("attach new device filters program", "attach", error)) from error
+
+
+def put_back(cgroup_fd: int, new: int, old: int, flags: int) -> None:
+    """Undo :func:`replace`, if it happened: fine when ``new`` is not attached, or the cgroup is gone.
+
+    :raises OSError: when ``new`` has to stay.
+    """
+    try:
+        _attach(cgroup_fd, new, old, flags)
+    except OSError as error:
+        if error.errno != errno.ENOENT and _may_be_attached(cgroup_fd, new):
+            raise
+
+
+def _may_be_attached(cgroup_fd: int, program_fd: int) -> bool:
+    try:
+        return _info(program_fd)[0] in query(cgroup_fd)[1]
+    except ProgramError:
+        return True
+
+
+def _attach(cgroup_fd: int, old: int, new: int, flags: int) -> None:
+    # A cgroup without ALLOW_MULTI holds one program at most, and attaching another with the same flags replaces it.
+    multi = flags & _F_ALLOW_MULTI
+    how, target = (_F_ALLOW_MULTI | _F_REPLACE, old) if multi else (flags, 0)
+    syscalls.bpf(_PROG_ATTACH, _attributes("=IIIII", cgroup_fd, new, _CGROUP_DEVICE, how, target))
+
+
+def _unable(what: str, call: str, error: OSError) -> str:
+    return f"unable to {what}: bpf_prog_{call}(BPF_CGROUP_DEVICE) failed: {reason(error)}"
+
+
+def reason(error: Exception) -> str:
+    """Return the system's words for ``error`` as the reference puts them at the end of a line: in lower case."""
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)

@@ -1,0 +1,342 @@
+"""The container's device cgroup: which one it is, and the permission for its new device nodes.
+
+Finding it reads the host's procfs and mount table; changing it works on descriptors alone, so that it can be done
+while this process is in the container's mount namespace. Cgroup v1 is a matter of two text files and is done here, the
+programs of cgroup v2 are rebuilt in :mod:`nvgraft.apply.bpf`. Which devices to allow is the plan's decision, not ours.
+"""
+
+import errno
+import os
+import posixpath
+
+from nvgraft import syscalls
+from nvgraft.apply import bpf
+from nvgraft.errors import Refusal
+from nvgraft.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvgraft.apply.undo import UndoLog
+
+#: What a user can do when the device cgroup cannot or must not be touched.
+NO_CGROUPS = "set `no-cgroups = true` in [nvidia-container-cli] to leave the container's device rules alone"
+
+
+class DeviceRule(Value):
+    """A device node that the container may open: ``type`` "c", numbers, ``access`` of the letters r and w.
+
+    Creating nodes (m) is never granted, see reference behaviour 7.2 and 7.3.
+    """
+
+    __slots__ = ("access", "major", "minor", "type")
+
+    def __init__(self, type: str, major: int, minor: int, access: str) -> None:
+        if type != "c" or not access or set(access) - {"r", "w"}:
+            raise ValueError(f"no such device rule: {type} {major}:{minor} {access}")
+        self.type = type
+        self.major = major
+        self.minor = minor
+        self.access = access
+
+
+class CgroupMount(Value):
+    """One line of mountinfo: mount ``id``, its ``root`` inside the file system, its mount point, its ``fstype``."""
+
+    __slots__ = ("fstype", "id", "point", "root")
+
+    def __init__(self, id: int, root: str, point: str, fstype: str) -> None:
+        self.id = id
+        self.root = root
+        self.point = point
+        self.fstype = fstype
+
+    def below(self, path: str) -> str:
+        """Return the cgroup ``path`` of /proc/PID/cgroup as a path relative to the mount point (reference behaviour 7.1)."""
+        if self.root != "/" and (path + "/").startswith(self.root + "/"):
+            path = path[len(self.root) :]
+        return path.strip("/") or "."
+
+
+def _lines(text: str) -> list[str]:
+    """Split at newlines and nothing else: cgroup names may hold all other characters that ``splitlines`` ends a line at."""
+    return [line for line in text.split("\n") if line]
+
+
+def _unescape(field: str) -> str:
+    """Undo the kernel's octal escapes (blank, tab, newline, backslash) in a field of mountinfo."""
+    first, *rest = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
+
+
+def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
+    """Return the mounts of ``text`` that can hold device rules: cgroup2, and v1 hierarchies at a place named ``devices``."""
+    mounts = []
+    for line in _lines(text):
+        fields, separator, described = line.partition(" - ")
+        fstype = described.split(" ")[0]
+        if not separator or fstype not in ("cgroup", "cgroup2"):
+            continue
+        number, _, _, root, point = fields.split(" ")[:5]
+        mount = CgroupMount(int(number), _unescape(root), _unescape(point), fstype)
+        if fstype == "cgroup2" or posixpath.basename(mount.point) == "devices":
+            mounts.append(mount)
+    return tuple(mounts)
+
+
+def parse_membership(text: str) -> tuple[str | None, str | None]:
+    """Return the paths that /proc/PID/cgroup names for the v1 devices controller and for cgroup v2.
+
+    :raises ValueError: for a line that is not ID:CONTROLLERS:PATH, and when neither is named.
+    """
+    paths: dict[str, str] = {}
+    for line in _lines(text):
+        parts = line.split(":", 2)
+        if len(parts) != 3:
+            raise ValueError(f"malformed cgroup entry: {line}")
+        paths.setdefault(parts[1], parts[2])
+    if "devices" not in paths and "" not in paths:
+        raise ValueError("no devices or unified cgroup entries found")
+    return paths.get("devices"), paths.get("")
+
+
+def choose(v1_path: str | None, v2_path: str | None, mounts: "Sequence[CgroupMount]") -> tuple[int, str, CgroupMount]:
+    """Return the version, the path in its hierarchy and the mount of the cgroup that decides about devices.
+
+    A process in the root of the v1 hierarchy is not confined by it, and a mount namespace without that hierarchy
+    cannot change it: in both cases v2 decides, if there is one (SECURITY R32).
+
+    :raises ValueError: when the hierarchy is not mounted here, or starts outside of our cgroup namespace.
+    """
+    v1 = next((mount for mount in mounts if mount.fstype == "cgroup"), None)
+    v2 = next((mount for mount in mounts if mount.fstype == "cgroup2"), None)
+    if v1_path is not None and (v2_path is None or (v1 is not None and (v1_path != "/" or v2 is None))):
+        version, path, mount = 1, v1_path, v1
+    else:
+        assert v2_path is not None
+        version, path, mount = 2, v2_path, v2
+    if mount is None:
+        # The missing letter of the first message is the reference's: people search for it.
+        message = "no cgroup filesystem mounted for the devices subsytem in mountinfo file"
+        raise ValueError(message if version == 1 else "no cgroup2 filesystem in mountinfo file")
+    if mount.root.startswith("/.."):
+        raise ValueError(f"relative path in mount prefix: {mount.root}")
+    return version, path, mount
+
+
+def missing_rules(listed: str, rules: "Sequence[DeviceRule]") -> "Iterator[DeviceRule]":
+    """Yield what has to be added to ``listed``, the text of ``devices.list``, for ``rules`` to hold.
+
+    A result has only the letters that the node's own entry lacks, so that denying it takes back exactly what it gave
+    (the kernel merges entries of the same node).
+    """
+    entries = [(kind, number.split(":"), access) for kind, number, access in (line.split() for line in _lines(listed))]
+    for rule in dict.fromkeys(rules):
+        numbers = [str(rule.major), str(rule.minor)]
+        granted = ""
+        for kind, pattern, access in entries:
+            if kind not in ("a", rule.type) or any(have not in (want, "*") for have, want in zip(pattern, numbers, strict=True)):
+                continue
+            # The kernel wants one entry that holds all letters: two halves do not add up.
+            if not set(rule.access) - set(access):
+                break
+            if pattern == numbers:
+                granted = access
+        else:
+            yield DeviceRule(rule.type, rule.major, rule.minor, "".join(letter for letter in rule.access if letter not in granted))
+
+
+class DeviceCgroup:
+    """The cgroup whose device rules apply to the container, held by a descriptor.
+
+    ``version`` is 1 or 2, ``path`` its directory as the host sees it (for messages only), ``is_root`` whether it is the
+    root of its hierarchy, whose rules hold for the whole machine and are never changed.
+    """
+
+    __slots__ = ("_fd", "_kept", "is_root", "path", "version")
+
+    def __init__(self, version: int, path: str, fd: int, *, is_root: bool) -> None:
+        self.version = version
+        self.path = path
+        self.is_root = is_root
+        self._fd = fd
+        self._kept: list[int] = []
+
+    def close(self) -> None:
+        """Close all descriptors, those that an undo needs included: only after the transaction has ended."""
+        for fd in (*self._kept, self._fd):
+            os.close(fd)
+        self._kept.clear()
+        self._fd = -1
+
+    def check_member(self, pid: int) -> None:
+        """Make sure that the cgroup is the one of ``pid``, and not another of the same name; closes itself if it is not.
+
+        :raises ValueError: when ``pid`` is not listed, or the list cannot be had (OSError).
+        """
+        try:
+            if str(pid) not in _read(self._fd, "cgroup.procs").split():
+                raise ValueError(f"process {pid} is not a member of {self.path}")
+        except (OSError, ValueError):
+            self.close()
+            raise
+
+    def allow(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
+        """Let the container open the nodes of ``rules``, all of them in one step, and register how to take it back.
+
+        :raises Refusal: when the cgroup cannot be changed; what had been done by then is in ``undo``.
+        """
+        if not rules:
+            return
+        try:
+            if self.version == 1:
+                self._allow_v1(rules, undo)
+            else:
+                self._allow_v2(rules, undo)
+        except bpf.ProgramError as error:
+            raise _add_failed(str(error), f"the cgroup is {self.path}; {NO_CGROUPS}") from error
+
+    def _allow_v1(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
+        try:
+            missing = list(missing_rules(_read(self._fd, "devices.list"), rules))
+            if not missing:
+                return
+            self._refuse_root()
+            allow = self._keep(_open_file(self._fd, "devices.allow", os.O_WRONLY))
+            deny = self._keep(_open_file(self._fd, "devices.deny", os.O_WRONLY))
+        except OSError as error:
+            raise _add_failed(f"{self.path}: {bpf.reason(error)}", NO_CGROUPS) from error
+        for rule in missing:
+            self._write_v1(allow, deny, rule, undo)
+
+    def _write_v1(self, allow: int, deny: int, rule: DeviceRule, undo: "UndoLog") -> None:
+        line = f"{rule.type} {rule.major}:{rule.minor} {rule.access}"
+
+        def take_back() -> None:
+            try:
+                os.write(deny, line.encode())
+            except OSError as error:
+                # ENODEV: the cgroup is gone, and its rules with it.
+                if error.errno != errno.ENODEV and not any(missing_rules(_read(self._fd, "devices.list"), (rule,))):
+                    raise
+
+        # Denying what was not allowed changes nothing, so the step may be known before the change is made.
+        undo.add(f"device rule {line} of {self.path}", take_back)
+        try:
+            os.write(allow, line.encode())
+        except OSError as error:
+            hint = f"the parent cgroup allows less than this, or the hook lacks CAP_SYS_ADMIN; {NO_CGROUPS}"
+            raise _add_failed(f"{self.path}/devices.allow: {line}: {bpf.reason(error)}", hint) from error
+
+    def _allow_v2(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
+        flags, programs = bpf.query(self._fd)
+        if not programs:
+            return  # without a program every device is allowed
+        self._refuse_root()
+        prefix = bpf.allow_code(rules)
+        # Everything that can be refused is found out before the first exchange.
+        pairs = []
+        for program in programs:
+            old = self._keep(bpf.open_program(program))
+            pairs.append((old, self._keep(bpf.load(prefix + bpf.fetch(old)))))
+        for old, new in pairs:
+            self._exchange(old, new, flags, undo)
+
+    def _exchange(self, old: int, new: int, flags: int, undo: "UndoLog") -> None:
+        # Putting back looks whether there is anything to do, so this step too may be known before its change.
+        undo.add(f"device rules of {self.path}", lambda: bpf.put_back(self._fd, new, old, flags))
+        bpf.replace(self._fd, old, new, flags)
+
+    def _keep(self, fd: int) -> int:
+        self._kept.append(fd)
+        return fd
+
+    def _refuse_root(self) -> None:
+        if self.is_root:
+            raise _add_failed(
+                f"{self.path} is the root cgroup",
+                f"its rules hold for the whole machine; start the container in a cgroup of its own, or {NO_CGROUPS}",
+            )
+
+
+def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
+    """Find and open the device cgroup of process ``pid``. To be called in the host's mount namespace.
+
+    :param proc: a procfs that shows the host's processes.
+    :raises Refusal: stage ``container``, or ``mount`` where the reference opens the directory only when it adds the
+        rules; the texts are those of reference behaviour 7.1 and 7.3.
+    """
+    reachable: dict[CgroupMount, int] = {}
+    wanted = "version"
+    try:
+        v1_path, v2_path = parse_membership(_read_proc(proc, f"{pid}/cgroup"))
+        wanted = "mount path"
+        # The hook is the runtime's child and shares its mount namespace, so its own table is the runtime's.
+        reachable = _open_mounts(parse_mountinfo(_read_proc(proc, "self/mountinfo")))
+        version, path, mount = choose(v1_path, v2_path, tuple(reachable))
+        wanted = "root path"
+        cgroup = _open_cgroup(version, path, mount, reachable[mount])
+        cgroup.check_member(pid)
+    except (OSError, ValueError) as error:
+        raise Refusal("container", f"failed to get device cgroup {wanted}: {bpf.reason(error)}", NO_CGROUPS) from error
+    finally:
+        for mount_fd in reachable.values():
+            os.close(mount_fd)
+    return cgroup
+
+
+def _open_cgroup(version: int, path: str, mount: CgroupMount, mount_fd: int) -> DeviceCgroup:
+    relative = mount.below(path)
+    directory = posixpath.normpath(posixpath.join(mount.point, relative))
+    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
+    try:
+        # Not O_PATH: bpf() takes no such descriptor for a cgroup.
+        fd = syscalls.openat2(mount_fd, relative, os.O_RDONLY | os.O_DIRECTORY, resolve)
+    except OSError as error:
+        raise _add_failed(f"unable to open the cgroup path: open {directory}: {bpf.reason(error)}", NO_CGROUPS) from error
+    return DeviceCgroup(version, directory, fd, is_root=path == "/")
+
+
+def _open_mounts(mounts: "Sequence[CgroupMount]") -> dict[CgroupMount, int]:
+    """Return those mounts that can be reached at their mount points, with a descriptor each.
+
+    A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo goes on listing them.
+    """
+    reachable = {}
+    for mount in mounts:
+        try:
+            fd = syscalls.openat2(-1, mount.point, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                raise
+            continue
+        if syscalls.mount_id(fd) == mount.id:
+            reachable[mount] = fd
+        else:
+            os.close(fd)
+    return reachable
+
+
+def _open_file(directory: int, name: str, flags: int) -> int:
+    return syscalls.openat2(directory, name, flags, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS)
+
+
+def _read_proc(proc: str, name: str) -> str:
+    directory = syscalls.openat2(-1, proc, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
+    try:
+        return _read(directory, name)
+    finally:
+        os.close(directory)
+
+
+def _read(directory: int, name: str) -> str:
+    fd = _open_file(directory, name, os.O_RDONLY)
+    try:
+        return os.fsdecode(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
+    finally:
+        os.close(fd)
+
+
+def _add_failed(text: str, hint: str) -> Refusal:
+    return Refusal("mount", f"failed to add device rules: {text}", hint)

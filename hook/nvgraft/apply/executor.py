@@ -1,0 +1,166 @@
+"""Carrying out a plan, all or nothing.
+
+First everything is made and opened, then it is attached descriptor to descriptor, then the cgroup and the loader cache
+follow; any failure takes everything back. The order is the safety: nothing that was attached can change what a later
+name means, because no name is looked up after the first attach (SECURITY R22, R24).
+"""
+
+import os
+
+from nvgraft import syscalls
+from nvgraft.apply import cgroup, ldconfig
+from nvgraft.apply.sources import Sources, attributes, open_sources
+from nvgraft.apply.targets import Targets, open_in_root
+from nvgraft.apply.undo import UndoLog
+from nvgraft.container import Container, check_single_threaded
+from nvgraft.errors import Refusal, UndoFailed
+from nvgraft.files import reason
+from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, Tmpfs, UpdateLoaderCache
+
+#: Descriptors that the hook needs beside two for each mount and one for each directory.
+_SPARE_DESCRIPTORS = 64
+
+#: Seconds that the loader cache step may take; the child is limited to 10 s of processor time as well.
+_LDCONFIG_TIMEOUT = 30.0
+
+
+def apply_plan(plan: Plan, container: Container, ldconfig_path: str) -> bool:
+    """Configure ``container`` as ``plan`` says; return False when it was found to be configured so already.
+
+    This process stays in the container's mount namespace afterwards.
+
+    :param ldconfig_path: the host's ldconfig, absolute.
+    :raises Refusal: with everything undone.
+    :raises UndoFailed: when something of ours is left, which it names.
+    """
+    if _is_configured(plan, container):
+        return False
+    undo = UndoLog()
+    sources = Sources()
+    targets = None
+    try:
+        _allow_descriptors(plan)
+        sources = open_sources(plan.actions, plan.host["root"], container.uid, container.gid)
+        rules = [
+            cgroup.DeviceRule("c", action.major, action.minor, action.access) for action in plan.actions if isinstance(action, AllowDevice)
+        ]
+        devices = cgroup.find_cgroup(container.pid) if rules else None
+        updates = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
+        cache = ldconfig.LoaderCache.prepare(ldconfig_path) if updates else None
+        procfs = syscalls.new_mount("proc", {"subset": "pid"}, 0)
+        check_single_threaded()
+        syscalls.setns(container.pidfd, syscalls.CLONE_NEWNS)
+        targets = Targets(container, sources, undo)
+        _prepare_as_container_root(targets, plan, container)
+        _attach(sources, targets, container, procfs, undo)
+        if devices is not None:
+            devices.allow(rules, undo)
+        if cache is not None:
+            for action in updates:
+                cache.update(container.rootfs_fd, action.directories, container.uid, container.gid, undo, _LDCONFIG_TIMEOUT)
+    except BaseException as error:
+        left = undo.run()
+        if left:
+            first = error.line() if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+            raise UndoFailed("undo", "left behind: " + ", ".join(left), f"after: {first}") from error
+        raise
+    finally:
+        if targets is not None:
+            targets.close()
+        sources.close()
+    undo.forget()
+    return True
+
+
+def _is_configured(plan: Plan, container: Container) -> bool:
+    """Tell whether every mount of ``plan`` is there already: the hook was run twice for one start (SECURITY R36)."""
+    root = plan.host["root"].rstrip("/")
+    mounts = [action for action in plan.actions if isinstance(action, Bind | Tmpfs)]
+    for action in mounts:
+        try:
+            fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
+        except OSError:
+            return False
+        try:
+            mount = container.mount_of(fd)
+            if mount.point != container.rootfs + action.target:
+                return False
+            if isinstance(action, Tmpfs):
+                if mount.fstype != "tmpfs":
+                    return False
+                continue
+            found = os.fstat(fd)
+            unrooted = action.source.startswith(("/dev/", "/proc/"))
+            source = os.stat(root + action.source if unrooted else action.source, follow_symlinks=False)
+            if (found.st_dev, found.st_ino) != (source.st_dev, source.st_ino):
+                return False
+        except (OSError, Refusal):
+            return False
+        finally:
+            os.close(fd)
+    return bool(mounts)
+
+
+def _allow_descriptors(plan: Plan) -> None:
+    """Raise the soft limit to the hard one, and refuse before anything is changed when that is too small."""
+    mounts = sum(isinstance(action, Bind | Tmpfs) for action in plan.actions)
+    directories = sum(isinstance(action, MakeDirectory) for action in plan.actions)
+    needed = 2 * mounts + directories + _SPARE_DESCRIPTORS
+    soft, hard = syscalls.get_rlimit(syscalls.RLIMIT_NOFILE)
+    if soft < hard:
+        syscalls.set_rlimit(syscalls.RLIMIT_NOFILE, hard, hard)
+    if hard < needed:
+        raise Refusal(
+            "initialization", f"open file limit is {hard}", f"this plan needs {needed}: raise LimitNOFILE of the container engine"
+        )
+
+
+def _prepare_as_container_root(targets: Targets, plan: Plan, container: Container) -> None:
+    """Make what the plan makes in the container, belonging to the container's root (SECURITY R30).
+
+    Changing the file system ids away from root takes CAP_DAC_OVERRIDE with it; the reference raises it again, because an
+    image's directories need not belong to the container's root.
+    """
+    if (container.uid, container.gid) == (0, 0):
+        targets.prepare(plan.actions)
+        return
+    import prctl
+
+    syscalls.set_fs_ids(container.uid, container.gid)
+    try:
+        prctl.cap_effective.dac_override = True
+        targets.prepare(plan.actions)
+    finally:
+        syscalls.set_fs_ids(0, 0)
+
+
+def _attach(sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog) -> None:
+    """Attach every mount on its opened target, in order, and make sure that it is where it was meant to be."""
+    for (action, mount_fd), target_fd in zip(sources.mounts, targets.opened, strict=True):
+        try:
+            syscalls.move_mount(mount_fd, target_fd)
+        except syscalls.MissingFeature:
+            raise
+        except OSError as error:
+            path = action.source if isinstance(action, Bind) else action.target
+            raise Refusal("mount", f"mount operation failed: {path}: {reason(error)}", str(error)) from error
+        undo.add(f"mount {action.target}", lambda fd=mount_fd: _detach(procfs, fd))  # type: ignore[misc]
+        _verify(action, mount_fd, container)
+
+
+def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
+    """Look at what is now under the target's name: our mount, with its options, inside the rootfs (SECURITY R26)."""
+    fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
+    try:
+        wanted = attributes(action.options)
+        if syscalls.mount_id(fd) != syscalls.mount_id(mount_fd) or os.fstatvfs(fd).f_flag & wanted != wanted:
+            hint = "something moved or covered it at the same time: the image or one of its volumes is being changed"
+            raise Refusal("mount", f"mount operation failed: {action.target}: it is not where it was attached", hint)
+    finally:
+        os.close(fd)
+
+
+def _detach(procfs: int, mount_fd: int) -> None:
+    """Unmount by descriptor, through a procfs of our own: the container's may be anything."""
+    os.fchdir(procfs)
+    syscalls.umount2(f"self/fd/{mount_fd}", syscalls.MNT_DETACH)

@@ -1,0 +1,240 @@
+"""Running one static program, held in memory, locked into a container's root file system (SECURITY R31, R37).
+
+New mount, pid, network, IPC and UTS namespaces; a root in which only the named directories are writable and nothing can
+be executed; the container root's ids without a capability; a short list of system calls; limits; no descriptor but an
+empty stdin and a pipe that is read here. The program ends when it is late, when this process ends, and with everything
+that it may have started.
+
+This process keeps its own namespaces. What may be run, and what its end means, is the caller's business.
+"""
+
+import _signal
+import errno
+import os
+import select
+import time
+
+import prctl
+
+from nvgraft import syscalls
+from nvgraft.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+#: The reference's limits but for the size of a file, which was 1 and later 2 MiB there: an image with many libraries has a
+#: larger cache. It is the size up to which nvgraft reads one.
+_LIMITS = (
+    (syscalls.RLIMIT_CPU, 10),
+    (syscalls.RLIMIT_AS, 2 << 30),
+    (syscalls.RLIMIT_NOFILE, 64),
+    (syscalls.RLIMIT_FSIZE, 16 << 20),
+    (syscalls.RLIMIT_CORE, 0),
+)
+
+#: Of what the program prints only the end is kept, in bytes.
+_OUTPUT_KEPT = 4096
+_CANNOT_EXECUTE = 127
+_IMAGE_FD = 3
+_IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+_LOCKED_DOWN = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
+
+
+class Jail(Value):
+    """Where a program runs and as whom. ``writable`` are (path in the root, descriptor) of directories."""
+
+    __slots__ = ("filter_program", "gid", "pivot", "rootfs_fd", "uid", "writable")
+
+    def __init__(
+        self, rootfs_fd: int, writable: "Sequence[tuple[str, int]]", uid: int, gid: int, filter_program: bytes, pivot: bool
+    ) -> None:
+        self.rootfs_fd = rootfs_fd
+        self.writable = tuple(writable)
+        self.uid = uid
+        self.gid = gid
+        self.filter_program = filter_program
+        self.pivot = pivot
+
+
+class Outcome(Value):
+    """How the program ended: ``signal`` or else ``code``, whether it was killed as ``late``, the last line it printed."""
+
+    __slots__ = ("code", "last_line", "late", "signal")
+
+    def __init__(self, status: int, late: bool, output: bytes) -> None:
+        self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        self.code = 0 if self.signal else os.WEXITSTATUS(status)
+        self.late = late
+        self.last_line = output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
+
+
+def run(image: int, argv: "Sequence[str]", jail: Jail, timeout: float) -> Outcome:
+    """Run the program ``image`` for at most ``timeout`` seconds; a jail that cannot be built is an end with code 1.
+
+    :raises OSError: when not even a process can be made.
+    """
+    deadline = time.monotonic() + timeout
+    pid = 0
+    output, output_end = os.pipe2(os.O_CLOEXEC)
+    try:
+        # No signal handler of the hook may run in the child, where it would undo the hook's work, nor between the fork and
+        # the moment from which the child is known here.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        try:
+            pid = _fork(image, argv, jail, output_end)
+        finally:
+            os.close(output_end)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        late, printed = _follow(pid, output, deadline)
+        if late:
+            os.kill(pid, _signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+        pid = 0
+        return Outcome(status, late, printed)
+    finally:
+        if pid:
+            os.kill(pid, _signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(output)
+
+
+def _fork(image: int, argv: "Sequence[str]", jail: Jail, output_end: int) -> int:
+    # The pid namespace that unshare makes is the next children's; this process stays where it is, and going back to its
+    # own one makes that true for later children as well. The child is the namespace's init: when it dies, all in it dies.
+    own = syscalls.pidfd_open(os.getpid())
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWPID)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _become(image, argv, jail, output_end)
+        finally:
+            syscalls.setns(own, syscalls.CLONE_NEWPID)
+        return pid
+    finally:
+        os.close(own)
+
+
+def _follow(pid: int, output: int, deadline: float) -> tuple[bool, bytes]:
+    """Wait for the end of ``pid`` or the deadline; return whether it was the deadline, and the end of what was printed."""
+    printed = b""
+    process = syscalls.pidfd_open(pid)
+    try:
+        events = select.poll()
+        events.register(process, select.POLLIN)
+        events.register(output, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = [fd for fd, _ in events.poll(left * 1000)]
+            if output in ready:
+                if chunk := os.read(output, 1 << 16):
+                    printed = (printed + chunk)[-_OUTPUT_KEPT:]
+                else:
+                    events.unregister(output)
+            elif process in ready:
+                return False, printed
+        return True, printed
+    finally:
+        os.close(process)
+
+
+def _become(image: int, argv: "Sequence[str]", jail: Jail, output_end: int) -> "NoReturn":
+    """Turn this child into the jailed program. The parent's code must never go on here, whatever happens."""
+    code = 1
+    try:
+        os.dup2(output_end, 1)
+        os.dup2(output_end, 2)
+        prctl.set_pdeathsig(_signal.SIGKILL)
+        # Python ignores SIGPIPE and SIGXFSZ, and a runtime may have left more ignored or blocked (crun blocks them all).
+        for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
+            _signal.signal(number, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        _enter_root(jail)
+        _close_all_but(image)
+        for resource, limit in _LIMITS:
+            allowed = min(limit, syscalls.get_rlimit(resource)[1])
+            syscalls.set_rlimit(resource, allowed, allowed)
+        _drop_privileges(jail.uid, jail.gid)
+        syscalls.set_seccomp_filter(jail.filter_program)
+        code = _CANNOT_EXECUTE
+        os.execve(image, list(argv), {})  # noqa: S606 - no shell is the point
+    except (OSError, ValueError) as error:
+        os.write(2, f"confining it failed: {error}".encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(code)
+
+
+def _enter_root(jail: Jail) -> None:
+    """Make a copy of the container's mounts this process's root, read-only but for the writable directories themselves.
+
+    Directories are copied with what is mounted in them: the driver's libraries are mounts there.
+    """
+    # Copied before unshare: the descriptors are of the container's mount namespace, and from another one not copyable.
+    root = _locked_down_copy(jail.rootfs_fd)
+    openings = []
+    for path, fd in jail.writable:
+        copy = _locked_down_copy(fd)
+        # What the container may not write stays so; and of what may be written only this mount, none that lies in it.
+        if not os.fstatvfs(fd).f_flag & os.ST_RDONLY:
+            syscalls.mount_setattr(copy, 0, attr_clear=syscalls.MOUNT_ATTR_RDONLY)
+        openings.append((path, copy))
+    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.move_mount(root, os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    for path, copy in openings:
+        syscalls.move_mount(copy, syscalls.openat2(root, path, os.O_PATH | os.O_DIRECTORY, _IN_ROOT))
+    for name in ("proc", "sys", "dev"):
+        try:
+            covered = syscalls.openat2(root, name, os.O_PATH | os.O_DIRECTORY, _IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS)
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                raise
+            continue
+        syscalls.move_mount(syscalls.new_mount("tmpfs", {"mode": "0555"}, _LOCKED_DOWN), covered)
+    os.fchdir(root)
+    if jail.pivot:
+        syscalls.pivot_root(".", ".")
+        syscalls.umount2(".", syscalls.MNT_DETACH)
+    else:
+        os.chroot(".")
+    os.chdir("/")
+
+
+def _locked_down_copy(directory: int) -> int:
+    copy = syscalls.open_tree(directory, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH)
+    # Private as well: what is mounted on a copy of a shared mount would appear in the container, or on the host.
+    syscalls.mount_setattr(copy, _LOCKED_DOWN, syscalls.MS_PRIVATE, recursive=True)
+    return copy
+
+
+def _close_all_but(image: int) -> None:
+    """Leave an empty stdin, the output pipe as 1 and 2, and the program, which is close-on-exec."""
+    os.dup2(os.pipe2(os.O_CLOEXEC)[0], 0)
+    if image > 3:
+        syscalls.close_range(3, image - 1)
+    syscalls.close_range(image + 1, ~0)
+
+
+def _drop_privileges(uid: int, gid: int) -> None:
+    for capability in prctl.ALL_CAPS:
+        try:
+            prctl.capbset_drop(capability)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: newer than this kernel
+                raise
+    # Root gets no capability by an execve, not even one that is newer than the list above.
+    prctl.set_securebits(prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED)
+    if os.getgroups():
+        os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    prctl.set_caps((prctl.ALL_CAPS, prctl.ALL_FLAGS, False))
+    prctl.set_no_new_privs(1)
+    # Again: the kernel forgets it when the ids or the capabilities change. If the hook died before that, nobody reads the
+    # pipe any more.
+    prctl.set_pdeathsig(_signal.SIGKILL)
+    orphaned = select.poll()
+    orphaned.register(1, 0)
+    if orphaned.poll(0):
+        raise OSError(errno.EPIPE, "the hook has ended")

@@ -1,0 +1,215 @@
+"""The loader cache step: the host's ldconfig, run confined to a container's root file system (SECURITY R31).
+
+ldconfig reads whatever the image holds: configuration, library headers, an old cache. So it is taken for hostile from its
+first read on. It runs from a sealed copy in memory, so that nothing in the container reaches the host's file through it,
+and in a :mod:`nvgraft.apply.jail`. The image's own ldconfig is never run.
+
+Which directories get SONAME links is the plan's business, not this module's.
+"""
+
+import errno
+import os
+import stat
+
+from nvgraft import elf, syscalls
+from nvgraft.apply import jail, seccomp
+from nvgraft.apply.restore import Directory, Entry, Links, Owner
+from nvgraft.apply.targets import open_in_root
+from nvgraft.errors import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvgraft.apply.undo import UndoLog
+
+#: The largest ldconfig that is copied into memory, in bytes; distributions ship about 1 MiB.
+_PROGRAM_LIMIT = 32 << 20
+
+#: memfd_create(2) since Linux 6.3: says that the file is meant to be executed, whatever vm.memfd_noexec has as its default.
+_MFD_EXEC = 0x10
+
+_CACHE = "ld.so.cache"
+_SETTING = 'set ldconfig under [nvidia-container-cli] in config.toml to "@" and the path of the host\'s static ldconfig'
+
+
+class LoaderCache:
+    """The host's ldconfig, ready to be run in a container. Close it after use."""
+
+    __slots__ = ("_filter", "_image", "_name", "_own_fds")
+
+    def __init__(self, name: str, image: int, own_fds: int, filter_program: bytes) -> None:
+        """Take over the descriptors; :meth:`prepare` makes them."""
+        self._name = name
+        self._image = image
+        self._own_fds = own_fds
+        self._filter = filter_program
+
+    @classmethod
+    def prepare(cls, path: str) -> "LoaderCache":
+        """Copy the host's ldconfig at ``path`` (without "@") into sealed memory; call it before any setns.
+
+        A missing program is refused here although the reference lets some such containers start: without SONAME links the
+        driver's libraries are there, and no program finds them.
+
+        :raises Refusal: stage "ldcache", when it is missing or is nothing that may be run (SECURITY R31).
+        """
+        try:
+            program = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            hint = f"nvgraft runs the host's ldconfig to make the loader cache; {_SETTING}"
+            raise Refusal("ldcache", f"open failed: {path}: {reason}", hint) from error
+        try:
+            _check_owner(path, os.fstat(program))
+            image = _sealed_copy(path, program)
+        finally:
+            os.close(program)
+        try:
+            _check_static(path, image)
+            try:
+                filter_program = seccomp.program(os.uname().machine)
+            except ValueError as error:
+                raise _unsuitable(path, f"it cannot be confined: {error}") from error
+            own_fds = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(image)
+            raise
+        return cls(path, image, own_fds, filter_program)
+
+    def close(self) -> None:
+        """Give the memory back. What was registered in an undo log stays valid."""
+        os.close(self._image)
+        os.close(self._own_fds)
+
+    def update(
+        self,
+        rootfs_fd: int,
+        directories: "Sequence[str]",
+        uid: int,
+        gid: int,
+        undo: "UndoLog",
+        timeout: float,
+        *,
+        pivot: bool = True,
+    ) -> None:
+        """Write /etc/ld.so.cache and make the SONAME links of ``directories``.
+
+        Call it inside the container's mount namespace, from a single-threaded process. The way back is registered in
+        ``undo`` before anything changes, and stays there after success.
+
+        :param rootfs_fd: an O_PATH descriptor of the container's root, opened in this mount namespace.
+        :param directories: resolved paths inside the root; one that does not exist is left to ldconfig, which skips it.
+        :param uid: the host's id of the container's root, likewise ``gid``: whose files ldconfig makes.
+        :param timeout: seconds after which ldconfig is killed.
+        :param pivot: false for the reference's ``no-pivot``, where the host's root is an initial ramfs.
+        :raises Refusal: stage "ldcache", in the reference's words, with the last line that ldconfig printed.
+        """
+        try:
+            writable = self._record(rootfs_fd, directories, Owner(uid, gid), undo)
+        except OSError as error:
+            subject = f"{error.filename}: " if error.filename else ""
+            raise self._failed(1, f"not started: {subject}{error}") from error
+        argv = [self._name, "-f", "/etc/ld.so.conf", "-C", "/etc/" + _CACHE, *directories]
+        confinement = jail.Jail(rootfs_fd, [(directory.path, directory.fd) for directory in writable], uid, gid, self._filter, pivot)
+        outcome = jail.run(self._image, argv, confinement, timeout)
+        if outcome.signal:
+            hint = f"it had not finished after {timeout:g} seconds" if outcome.late else outcome.last_line
+            raise Refusal("ldcache", f"process {self._name} terminated with signal {outcome.signal}", hint)
+        if outcome.code:
+            hint = outcome.last_line
+            if os.fstatvfs(writable[0].fd).f_flag & os.ST_RDONLY:
+                hint += "; the container's /etc is read-only: give the container a writable root file system"
+            raise self._failed(outcome.code, hint)
+
+    def _failed(self, code: int, hint: str) -> Refusal:
+        return Refusal("ldcache", f"process {self._name} failed with error code: {code}", hint)
+
+    def _record(self, rootfs_fd: int, directories: "Sequence[str]", owner: Owner, undo: "UndoLog") -> list[Directory]:
+        """Open what ldconfig may write to, /etc first, and register the way back from all that it may change there."""
+        etc = _open_directory(rootfs_fd, "/etc")
+        if etc is None:
+            raise self._failed(1, "the image has no /etc to write ld.so.cache into: add the directory to the image")
+        writable = [etc]
+        seen: set[tuple[int, int]] = set()
+        for path in directories:
+            directory = _open_directory(rootfs_fd, path)
+            if directory is None:
+                continue
+            found = os.fstat(directory.fd)
+            if (found.st_dev, found.st_ino) in seen:
+                continue
+            seen.add((found.st_dev, found.st_ino))
+            undo.add(f"SONAME links in {path}", Links(directory, owner).restore)
+            writable.append(directory)
+        undo.add(f"/etc/{_CACHE}", Entry(etc, _CACHE, owner, self._own_fds).restore)
+        # ldconfig writes under this name and renames it. What is left there from a run that was cut short it would open
+        # as it is: a FIFO would hold it for ever, a second name of another file would cost that file its content.
+        leftover = Entry(etc, _CACHE + "~", owner, self._own_fds)
+        undo.add(f"/etc/{_CACHE}~", leftover.restore)
+        if leftover.exists:
+            os.unlink(_CACHE + "~", dir_fd=etc.fd)
+        return writable
+
+
+def _unsuitable(path: str, reason: str) -> Refusal:
+    # 127 is what the reference reports for a program that cannot be executed.
+    return Refusal("ldcache", f"process {path} failed with error code: 127", f"it was not started: {reason}; {_SETTING}")
+
+
+def _check_owner(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise _unsuitable(path, "it is not a regular file")
+    if found.st_uid != 0:
+        raise _unsuitable(path, f"it belongs to uid {found.st_uid}, not to root")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _unsuitable(path, f"others than root may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+    if found.st_size > _PROGRAM_LIMIT:
+        raise _unsuitable(path, f"it is larger than {_PROGRAM_LIMIT >> 20} MiB")
+
+
+def _sealed_copy(path: str, program: int) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        try:
+            image = os.memfd_create("ldconfig", flags | _MFD_EXEC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            image = os.memfd_create("ldconfig", flags)  # Linux before 6.3
+    except PermissionError as error:
+        raise _unsuitable(path, "it cannot be run from memory: the sysctl vm.memfd_noexec is 2 on this host") from error
+    try:
+        offset = 0
+        while copied := os.sendfile(image, program, offset, _PROGRAM_LIMIT):
+            offset += copied
+        syscalls.seal(image)
+    except BaseException:
+        os.close(image)
+        raise
+    return image
+
+
+def _check_static(path: str, image: int) -> None:
+    """Refuse what the kernel would start through another program: that one would come from the image."""
+    script = f"; is {path}.real the program itself?" if os.pread(image, 2, 0) == b"#!" else ""
+    try:
+        facts = elf.read_facts(image, sections=False)
+    except ValueError as error:
+        raise _unsuitable(path, f"{error}{script}") from error
+    if facts.interp is not None or facts.needed:
+        raise _unsuitable(path, "it is dynamically linked: its loader and libraries would be the image's")
+
+
+def _open_directory(rootfs_fd: int, path: str) -> Directory | None:
+    """Open a directory of the container for reading; None when there is none."""
+    try:
+        if path != "/etc":
+            return Directory(open_in_root(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY), path)
+        # The reference lets ldconfig follow the image's /etc wherever it leads inside the root, and so does this.
+        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+        return Directory(syscalls.openat2(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY, resolve), path)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return None
+        raise

@@ -1,0 +1,127 @@
+"""The system calls that ldconfig may make while it reads a container's hostile files.
+
+Only the filter program is built here, as bytes; :func:`nvgraft.syscalls.set_seccomp_filter` installs it. The list is
+that of reference behaviour 6.10 without what ldconfig has no use for, plus what the ldconfig of glibc 2.36, 2.39 and
+2.41 was seen to call. Everything else fails with EPERM, which ldconfig can report, instead of killing it without a word.
+"""
+
+import errno
+import struct
+
+#: name -> its numbers on x86-64 and aarch64; None where the architecture has only a newer form of the call.
+ALLOWED: dict[str, tuple[int | None, int | None]] = {
+    # The start of a static program, memory, the end.
+    "execveat": (322, 281),
+    "arch_prctl": (158, None),
+    "set_tid_address": (218, 96),
+    "set_robust_list": (273, 99),
+    "rseq": (334, 293),
+    "futex": (202, 98),
+    "prlimit64": (302, 261),
+    "getrandom": (318, 278),
+    "brk": (12, 214),
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "mremap": (25, 216),
+    "munmap": (11, 215),
+    "madvise": (28, 233),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
+    # Signals: error paths of the C library.
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "tgkill": (234, 131),
+    # Facts about itself and the machine.
+    "getpid": (39, 172),
+    "gettid": (186, 178),
+    "getuid": (102, 174),
+    "geteuid": (107, 175),
+    "getgid": (104, 176),
+    "getegid": (108, 177),
+    "uname": (63, 160),
+    "sysinfo": (99, 179),
+    "time": (201, None),
+    "gettimeofday": (96, 169),
+    "clock_gettime": (228, 113),
+    # Reading.
+    "open": (2, None),
+    "openat": (257, 56),
+    "close": (3, 57),
+    "read": (0, 63),
+    "readv": (19, 65),
+    "pread64": (17, 67),
+    "lseek": (8, 62),
+    "fcntl": (72, 25),
+    "stat": (4, None),
+    "lstat": (6, None),
+    "fstat": (5, 80),
+    "newfstatat": (262, 79),
+    "statx": (332, 291),
+    "access": (21, None),
+    "faccessat": (269, 48),
+    "faccessat2": (439, 439),
+    "readlink": (89, None),
+    "readlinkat": (267, 78),
+    "getdents": (78, None),
+    "getdents64": (217, 61),
+    "getcwd": (79, 17),
+    "chdir": (80, 49),
+    # Writing: the cache, the SONAME links, error messages. Mounts, rights and ids decide where.
+    "write": (1, 64),
+    "writev": (20, 66),
+    "ftruncate": (77, 46),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+}
+
+#: Answered with success and not carried out. The cache of a container need not survive a power cut, its next start makes
+#: a new one, and waiting for a disk here would be the longest step of the whole hook.
+SKIPPED: dict[str, tuple[int, int]] = {"fsync": (74, 82), "fdatasync": (75, 83)}
+
+#: uname -m -> (column of the tables above, the architecture as seccomp names it, AUDIT_ARCH_*).
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+_LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # offsets in struct seccomp_data
+_RET_ALLOW, _RET_ERRNO, _RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+
+
+def program(machine: str) -> bytes:
+    """Return the filter for ``machine`` (uname -m) as an array of struct sock_filter.
+
+    A program of another architecture is killed: its numbers would mean other calls.
+
+    :raises ValueError: for an architecture whose numbers are not known here.
+    """
+    if machine not in _MACHINES:
+        raise ValueError(f"the system call numbers of {machine} are not known")
+    column, architecture = _MACHINES[machine]
+    allowed = [number for numbers in ALLOWED.values() if (number := numbers[column]) is not None]
+    skipped = [numbers[column] for numbers in SKIPPED.values()]
+    steps = [
+        (_LOAD_WORD, 0, 0, _ARCHITECTURE_AT),
+        (_JUMP_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _RET_KILL_PROCESS),
+        (_LOAD_WORD, 0, 0, _NUMBER_AT),
+    ]
+    # A jump counts the steps between: to "allow" and "skip" over the remaining comparisons and what returns before them.
+    rest = len(allowed) + len(skipped)
+    for number in allowed:
+        rest -= 1
+        steps.append((_JUMP_IF_EQUAL, rest + 1, 0, number))
+    for number in skipped:
+        rest -= 1
+        steps.append((_JUMP_IF_EQUAL, rest + 2, 0, number))
+    steps += [(_RETURN, 0, 0, _RET_ERRNO | errno.EPERM), (_RETURN, 0, 0, _RET_ALLOW), (_RETURN, 0, 0, _RET_ERRNO)]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)

@@ -1,0 +1,155 @@
+"""The host's side of a plan: every mount, made and given its options while it is still attached nowhere.
+
+All of it happens in the host's mount namespace, in the plan's order (from Linux 6.8 mountinfo lists mounts in the order
+in which they were created). Nothing of the container is touched, and what is made here vanishes with its descriptor.
+"""
+
+import os
+import stat
+
+from nvgraft import syscalls
+from nvgraft.errors import Refusal
+from nvgraft.files import reason
+from nvgraft.plan import Action, Bind, MakeDirectory, Tmpfs, WriteFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ATTRIBUTES = {
+    "ro": syscalls.MOUNT_ATTR_RDONLY,
+    "nosuid": syscalls.MOUNT_ATTR_NOSUID,
+    "nodev": syscalls.MOUNT_ATTR_NODEV,
+    "noexec": syscalls.MOUNT_ATTR_NOEXEC,
+    "rw": 0,
+}
+_ALL_ATTRIBUTES = sum(_ATTRIBUTES.values())
+
+_TYPES = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "device": stat.S_IFCHR, "socket": stat.S_IFSOCK}
+
+#: Room for the driver's /proc files and an entry per GPU and MIG device, and no more: container root can fill it.
+_TMPFS_LIMITS = {"size": "1m", "nr_inodes": "8k"}
+
+
+def attributes(options: "Iterable[str]") -> int:
+    """Return the MOUNT_ATTR_ bits of mountinfo's ``options``."""
+    return sum(_ATTRIBUTES[option] for option in options)
+
+
+class Sources:
+    """The detached mounts of a plan, by their target, and the directories inside the tmpfs among them.
+
+    ``mounts`` holds (action, descriptor) in the plan's order. Close it after use: what is not attached then is gone.
+    """
+
+    __slots__ = ("mounts", "tmpfs")
+
+    def __init__(self) -> None:
+        self.mounts: list[tuple[Bind | Tmpfs, int]] = []
+        self.tmpfs: dict[str, int] = {}
+
+    def close(self) -> None:
+        for _, fd in self.mounts:
+            os.close(fd)
+        self.mounts.clear()
+
+    def inside_tmpfs(self, path: str) -> tuple[int, str] | None:
+        """Return the tmpfs that ``path`` lies in, and the path relative to it; None for a path of the rootfs."""
+        for target in sorted(self.tmpfs, key=len, reverse=True):
+            if path.startswith(target + "/"):
+                return self.tmpfs[target], path[len(target) + 1 :]
+        return None
+
+
+def open_sources(actions: "Iterable[Action]", root: str, uid: int, gid: int) -> Sources:
+    """Make every mount of ``actions`` and fill each tmpfs.
+
+    :param root: the driver root, below which devices and /proc entries are opened as well.
+    :raises Refusal: stage ``mount``, when a source is missing or not what was planned.
+    """
+    sources = Sources()
+    try:
+        for action in actions:
+            if isinstance(action, Bind):
+                sources.mounts.append((action, _clone(action, root)))
+            elif isinstance(action, Tmpfs):
+                fd = _new_tmpfs(action, uid, gid)
+                sources.mounts.append((action, fd))
+                sources.tmpfs[action.target] = fd
+            elif isinstance(action, MakeDirectory):
+                place = sources.inside_tmpfs(action.path)
+                if place is not None:
+                    _make_directory(place[0], place[1], action.mode, uid, gid)
+            elif isinstance(action, WriteFile):
+                place = sources.inside_tmpfs(action.path)
+                if place is None:
+                    raise Refusal(
+                        "mount",
+                        f"file creation failed: {action.path}: not in a tmpfs",
+                        "the plan is damaged: files are made in a tmpfs only",
+                    )
+                _write_file(place[0], place[1], action, uid, gid)
+    except BaseException:
+        sources.close()
+        raise
+    return sources
+
+
+def _clone(action: Bind, root: str) -> int:
+    unrooted = action.source.startswith(("/dev/", "/proc/"))
+    path = root.rstrip("/") + action.source if unrooted else action.source
+    try:
+        fd = syscalls.open_tree(-1, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_SYMLINK_NOFOLLOW)
+    except syscalls.MissingFeature:
+        raise
+    except OSError as error:
+        raise Refusal("mount", f"mount operation failed: {action.source}: {reason(error)}", f"{path} on the host: {error}") from error
+    try:
+        _check_source(action, os.fstat(fd))
+        wanted = attributes(action.options)
+        syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE, _ALL_ATTRIBUTES & ~wanted)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_source(action: Bind, found: os.stat_result) -> None:
+    text = f"unexpected source file mode {found.st_mode:o} for {action.source}"
+    if stat.S_IFMT(found.st_mode) != _TYPES[action.kind]:
+        raise Refusal("mount", text, f"it is no {action.kind} any more: reinstall the driver")
+    if action.rdev is not None and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev:
+        raise Refusal(
+            "mount", f"invalid device node: {action.source}", f"its number is not {action.rdev[0]}:{action.rdev[1]}: remove it on the host"
+        )
+    if action.kind == "file" and (found.st_uid != 0 or found.st_mode & 0o022):
+        raise Refusal("mount", text, "somebody other than root can write it: a container must not get it (chown root, chmod go-w)")
+
+
+def _new_tmpfs(action: Tmpfs, uid: int, gid: int) -> int:
+    options = {"source": "tmpfs", "mode": f"{action.mode:04o}", "uid": str(uid), "gid": str(gid), **_TMPFS_LIMITS}
+    try:
+        fd = syscalls.new_mount("tmpfs", options, attributes(action.options))
+    except syscalls.MissingFeature:
+        raise
+    except OSError as error:
+        raise Refusal("mount", f"mount operation failed: {action.target}: {reason(error)}", f"{error}") from error
+    syscalls.mount_setattr(fd, 0, syscalls.MS_PRIVATE)
+    return fd
+
+
+def _make_directory(fd: int, path: str, mode: int, uid: int, gid: int) -> None:
+    os.mkdir(path, mode, dir_fd=fd)
+    os.chown(path, uid, gid, dir_fd=fd, follow_symlinks=False)
+
+
+def _write_file(fd: int, path: str, action: WriteFile, uid: int, gid: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, action.mode, dir_fd=fd)
+    try:
+        data = action.content.encode("utf-8", "surrogateescape")
+        while data:
+            data = data[os.write(file, data) :]
+        os.fchown(file, uid, gid)
+        os.fchmod(file, action.mode)
+    finally:
+        os.close(file)

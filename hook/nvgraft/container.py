@@ -1,0 +1,214 @@
+"""The container that is being started: its process, its mounts and its root file system, held by descriptors.
+
+Everything is opened once, checked, and from then on only the descriptors are used (SECURITY R11, R12). It is looked at
+from the host's mount namespace; entering the container's is the executor's business.
+"""
+
+import errno
+import os
+
+from nvgraft import syscalls
+from nvgraft.errors import Refusal
+from nvgraft.files import reason
+from nvgraft.mountinfo import Mount, parse_mountinfo
+from nvgraft.target import Target
+from nvgraft.tree import LiveTree, Node
+
+_STATX_ATTR_MOUNT_ROOT = 0x2000
+_PROC_ROOT_INODE = 1
+
+
+class Container:
+    """A process that an engine has set up but not started, and its rootfs. Close it after use."""
+
+    __slots__ = ("gid", "mounts", "pid", "pidfd", "rootfs", "rootfs_fd", "uid")
+
+    def __init__(self, pid: int, pidfd: int, rootfs: str, rootfs_fd: int, uid: int, gid: int, mounts: dict[int, Mount]) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.rootfs = rootfs
+        self.rootfs_fd = rootfs_fd
+        self.uid = uid
+        self.gid = gid
+        self.mounts = mounts
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        os.close(self.rootfs_fd)
+
+    def mount_of(self, fd: int) -> Mount:
+        """Return the container's mount on which ``fd`` was opened.
+
+        :raises Refusal: when it is none that the container had when it was opened.
+        """
+        mount = self.mounts.get(syscalls.mount_id(fd))
+        if mount is None:
+            raise Refusal("mount", f"mount operation failed: {self.rootfs}: unknown mount", "the container's mounts change while it starts")
+        return mount
+
+    def volume_of(self, fd: int) -> str | None:
+        """Return the mount point, as the container sees it, of the volume that the directory ``fd`` is on.
+
+        None where creating is allowed: on the rootfs itself, on the runtime's own /dev, and on the tmpfs that stands for a
+        kernel module's /proc/driver (SECURITY R21).
+        """
+        mount = self.mount_of(fd)
+        if mount.point == self.rootfs:
+            return None
+        inside = self.inside(mount)
+        if inside in {"/dev", "/proc/driver"} and mount.fstype == "tmpfs" and mount.root == "/":
+            return None
+        return inside
+
+    def inside(self, mount: Mount) -> str:
+        """Return the mount point of ``mount`` as the container will see it."""
+        return mount.point[len(self.rootfs) :] if mount.point.startswith(self.rootfs + "/") else mount.point
+
+
+def hold_process(pid: int) -> int:
+    """Return a pidfd, so that from here on ``pid`` cannot come to mean another process.
+
+    :raises Refusal: stage ``container`` for a pid that is not a container's.
+    """
+    hint = "the state on stdin must carry the pid of the container's first process, as the runtime sees it"
+    if pid <= 1 or pid in {os.getpid(), os.getppid()}:
+        raise Refusal("container", f"invalid process id: {pid}", hint)
+    try:
+        return syscalls.pidfd_open(pid)
+    except syscalls.MissingFeature:
+        raise
+    except OSError as error:
+        # The reference looks at /proc/PID first and says so.
+        cause = "no such file or directory" if error.errno == errno.ESRCH else reason(error)
+        raise Refusal("container", f"stat failed: /proc/{pid}: {cause}", f"the container's process is gone; {hint}") from error
+
+
+def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
+    """Open the rootfs of ``pid``, which the caller holds by ``pidfd``, and check that it is a container's.
+
+    :param rootfs: absolute path of the rootfs; valid in the container's mount namespace, which before the runtime's pivot
+        still shows the whole host.
+    :raises Refusal: stages ``input`` and ``container``.
+    """
+    if not rootfs.startswith("/") or not rootfs.strip("/"):
+        raise Refusal(
+            "input", "invalid rootfs directory", f"root.path in config.json leads to {rootfs!r}: it must be a directory other than /"
+        )
+    if _namespace(pid) == _namespace("self"):
+        raise Refusal(
+            "container",
+            f"process {pid} has no mount namespace of its own",
+            "a container without one would get the driver mounted over the host: give it a mount namespace",
+        )
+    owner = os.stat(f"/proc/{pid}")
+    try:
+        root_fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refusal("container", f"open failed: /proc/{pid}/root: {reason(error)}", "the hook must run as root") from error
+    try:
+        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+        rootfs_fd = syscalls.openat2(root_fd, rootfs, os.O_PATH | os.O_DIRECTORY, resolve)
+    except syscalls.MissingFeature:
+        raise
+    except OSError as error:
+        cause = reason(error)
+        raise Refusal(
+            "container", f"open failed: {rootfs}: {cause}", "root.path in config.json must name the container's rootfs"
+        ) from error
+    finally:
+        os.close(root_fd)
+    try:
+        mounts = _read_mounts(pid)
+        container = Container(pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid, mounts)
+        _check_rootfs(container)
+    except BaseException:
+        os.close(rootfs_fd)
+        raise
+    return container
+
+
+def _namespace(pid: int | str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError as error:
+        cause = reason(error)
+        raise Refusal(
+            "container", f"open failed: /proc/{pid}/ns/mnt: {cause}", "the container's process is gone, or the hook is not root"
+        ) from error
+
+
+def _read_mounts(pid: int) -> dict[int, Mount]:
+    with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return {mount.id: mount for mount in parse_mountinfo(file.read())}
+
+
+def _check_rootfs(container: Container) -> None:
+    host = os.stat("/")
+    found = os.fstat(container.rootfs_fd)
+    if (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino):
+        raise Refusal("input", "invalid rootfs directory", f"{container.rootfs} is the host's own root")
+    if not syscalls.mount_attributes(container.rootfs_fd) & _STATX_ATTR_MOUNT_ROOT:
+        raise Refusal(
+            "input",
+            "invalid rootfs directory",
+            f"{container.rootfs} is no mount point in the mount namespace of process {container.pid}: every runtime makes it one before the hook",
+        )
+
+
+class LiveTarget(Target):
+    """The rootfs of a container that is being started."""
+
+    def __init__(self, container: Container, machine: str) -> None:
+        self._container = container
+        self._live = LiveTree(os.dup(container.rootfs_fd), container.rootfs)
+        super().__init__(self._live, machine, container.uid, container.gid)
+
+    def close(self) -> None:
+        self._live.close()
+
+    def volume(self, path: str) -> str | None:
+        while True:  # the nearest directory that exists is where something would be made
+            path = path.rpartition("/")[0]
+            node = self._live.lstat(path) if path else Node("dir")
+            if node is not None:
+                break
+        return self._container.volume_of(self._live.directory(path))
+
+    def proc_driver(self) -> Node | None:
+        """Return /proc/driver/nvidia of the container's own procfs.
+
+        :raises Refusal: when /proc is not a procfs mount of its own: a volume or a link there could lead anywhere (SECURITY R28).
+        """
+        rootfs = self._container.rootfs
+        proc = self._live.lstat("/proc")
+        if proc is None or proc.type != "dir":
+            cause = "no such file or directory" if proc is None else "not a directory"
+            raise Refusal(
+                "mount", f"mount operation failed: {rootfs}/proc/driver/nvidia: {cause}", "the container needs a procfs mount at /proc"
+            )
+        fd = self._live.directory("/proc")
+        mount = self._container.mounts.get(syscalls.mount_id(fd))
+        if mount is None or mount.fstype != "proc" or os.fstat(fd).st_ino != _PROC_ROOT_INODE:
+            kind = mount.fstype if mount else "unknown"
+            raise Refusal(
+                "mount",
+                f"mount operation failed: {rootfs}/proc/driver/nvidia: no such file or directory",
+                f"{rootfs}/proc is {kind}, not procfs: mount a procfs at /proc in config.json",
+            )
+        found = self._live.lstat("/proc/driver/nvidia")
+        if found is not None and found.type != "dir":
+            raise Refusal(
+                "mount",
+                f"mount operation failed: {rootfs}/proc/driver/nvidia: not a directory",
+                "something covers the driver's /proc directory",
+            )
+        return found
+
+
+def check_single_threaded() -> None:
+    """Make sure that this process may enter a mount namespace: the kernel refuses one with a second thread (SECURITY R5)."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise Refusal(
+            "initialization", f"the hook has {threads} threads", "a module on the hook's path starts a thread: this is a defect of nvgraft"
+        )

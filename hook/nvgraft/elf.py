@@ -1,0 +1,166 @@
+"""Facts about an ELF file, by bounded reads: class, machine, SONAME, NEEDED, ABI tag and interpreter.
+
+No code of the file is run or mapped. A file that is cut short, or lies about its tables, raises ValueError and reads no
+more than READ_LIMIT bytes in one piece (SECURITY R17).
+"""
+
+import os
+import struct
+
+from nvgraft.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The largest table that is read from one file, in bytes; the driver's largest string table has about 60 KiB.
+READ_LIMIT = 1 << 20
+
+#: e_machine -> the name that a host snapshot uses.
+MACHINES = {3: "EM_386", 40: "EM_ARM", 21: "EM_PPC64", 62: "EM_X86_64", 183: "EM_AARCH64"}
+
+_PT_DYNAMIC, _PT_INTERP, _PT_LOAD = 2, 3, 1
+_DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME = 1, 5, 10, 14
+_SHT_NOTE = 7
+
+
+class ElfFacts(Value):
+    """What the hook and the planner need to know of one ELF file; ``bits`` is 32 or 64, absent facts are None."""
+
+    __slots__ = ("abi_tag", "bits", "interp", "machine", "needed", "soname")
+
+    def __init__(
+        self,
+        bits: int,
+        machine: str,
+        soname: str | None,
+        needed: tuple[str, ...],
+        abi_tag: tuple[int, int, int] | None,
+        interp: str | None,
+    ) -> None:
+        self.bits = bits
+        self.machine = machine
+        self.soname = soname
+        self.needed = needed
+        self.abi_tag = abi_tag
+        self.interp = interp
+
+
+class _Layout:
+    """Where the fields of a 32-bit or a 64-bit file stand."""
+
+    def __init__(self, bits: int) -> None:
+        wide = bits == 64
+        self.header = "<HHIQQQIHHHHHH" if wide else "<HHIIIIIHHHHHH"
+        self.program = "<IIQQQQQQ" if wide else "<IIIIIIII"
+        self.program_fields = (0, 2, 3, 5) if wide else (0, 1, 2, 4)  # type, offset, vaddr, filesz
+        self.section = "<IIQQQQIIQQ" if wide else "<IIIIIIIIII"
+        self.dynamic = "<qQ" if wide else "<iI"
+
+
+def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
+    """Return the facts of the open file ``fd``. The ABI tag stands in a section: pass ``sections`` false to leave it out.
+
+    :raises ValueError: when it is no ELF file of a little-endian machine, or is damaged; the text says what is wrong.
+    :raises OSError: when it cannot be read.
+    """
+    size = os.fstat(fd).st_size
+
+    def read(offset: int, length: int) -> bytes:
+        if length > READ_LIMIT:
+            raise ValueError(f"a table of {length} bytes")
+        data = os.pread(fd, length, offset) if offset + length <= size else b""
+        if len(data) != length:
+            raise ValueError("it is cut short")
+        return data
+
+    ident = read(0, 16) if size >= 16 else b""
+    if ident[:4] != b"\x7fELF":
+        raise ValueError("it is not an ELF file")
+    if ident[4] not in {1, 2} or ident[5] != 1:
+        raise ValueError("it is not for a little-endian machine")
+    bits = 32 * ident[4]
+    layout = _Layout(bits)
+    header = struct.unpack(layout.header, read(16, struct.calcsize(layout.header)))
+    machine = MACHINES.get(header[1], f"EM_{header[1]}")
+    segments = _segments(read, layout, header)
+    soname, needed = _dynamic(read, layout, segments)
+    interp = None
+    for kind, offset, _address, length in segments:
+        if kind == _PT_INTERP:
+            interp = read(offset, length).split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+    return ElfFacts(bits, machine, soname, needed, _abi_tag(read, layout, header) if sections else None, interp)
+
+
+def _segments(read: "Callable[[int, int], bytes]", layout: _Layout, header: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
+    offset, size, count = header[4], header[8], header[9]
+    if not count:
+        return []
+    if size != struct.calcsize(layout.program):
+        raise ValueError(f"its program headers have {size} bytes")
+    kind, start, address, length = layout.program_fields
+    rows = struct.iter_unpack(layout.program, read(offset, size * count))
+    return [(row[kind], row[start], row[address], row[length]) for row in rows]
+
+
+def _dynamic(
+    read: "Callable[[int, int], bytes]", layout: _Layout, segments: list[tuple[int, int, int, int]]
+) -> tuple[str | None, tuple[str, ...]]:
+    table = next(((offset, length) for kind, offset, _address, length in segments if kind == _PT_DYNAMIC), None)
+    if table is None:
+        return None, ()
+    entry = struct.calcsize(layout.dynamic)
+    soname_at = None
+    needed_at: list[int] = []
+    strings = strings_size = 0
+    for tag, value in struct.iter_unpack(layout.dynamic, read(table[0], table[1] // entry * entry)):
+        if tag == 0:
+            break
+        if tag == _DT_NEEDED:
+            needed_at.append(value)
+        elif tag == _DT_SONAME:
+            soname_at = value
+        elif tag == _DT_STRTAB:
+            strings = value
+        elif tag == _DT_STRSZ:
+            strings_size = value
+    if soname_at is None and not needed_at:
+        return None, ()
+    start = _file_offset(strings, segments)
+
+    def name(offset: int) -> str:
+        # A real libcuda has 100 KiB of strings and its SONAME at their end: read the name, not the table.
+        if offset >= strings_size:
+            raise ValueError("a name outside of its string table")
+        text = read(start + offset, min(256, strings_size - offset)).split(b"\0", 1)
+        if len(text) == 1:
+            raise ValueError("a name longer than 255 bytes")
+        return text[0].decode("utf-8", "surrogateescape")
+
+    return None if soname_at is None else name(soname_at), tuple(name(offset) for offset in needed_at)
+
+
+def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
+    for kind, offset, start, length in segments:
+        if kind == _PT_LOAD and start <= address < start + length:
+            return address - start + offset
+    raise ValueError("its string table lies in no segment")
+
+
+def _abi_tag(read: "Callable[[int, int], bytes]", layout: _Layout, header: tuple[int, ...]) -> tuple[int, int, int] | None:
+    offset, size, count, names_index = header[5], header[10], header[11], header[12]
+    if not count or size != struct.calcsize(layout.section) or names_index >= count:
+        return None
+    rows = list(struct.iter_unpack(layout.section, read(offset, size * count)))
+    names_offset, names_size = rows[names_index][4], rows[names_index][5]
+    for row in rows:
+        if row[1] != _SHT_NOTE or row[0] >= names_size:
+            continue
+        if read(names_offset + row[0], min(15, names_size - row[0])).split(b"\0", 1)[0] != b".note.ABI-tag" or row[5] < 32:
+            continue
+        name_size, _length, kind, name, system, major, minor, patch = struct.unpack("<III4sIIII", read(row[4], 32))
+        # Only the first note counts, and only when it says GNU, ABI tag, Linux.
+        if (name_size, kind, name, system) == (4, 1, b"GNU\0", 0):
+            return major, minor, patch
+        return None
+    return None

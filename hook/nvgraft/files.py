@@ -1,0 +1,44 @@
+"""Reading the hook's own documents: whole, bounded, and with the cause in the reference's words.
+
+For files of the host that an administrator or the engine wrote. Nothing inside a container's root file system is read
+with these: that goes through the root file system's descriptor.
+"""
+
+import errno
+import os
+import stat
+
+
+def reason(error: OSError) -> str:
+    """Return the kernel's reason as the reference prints it: ``no such file or directory``."""
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return text[:1].lower() + text[1:]
+
+
+def read_fd(fd: int, limit: int) -> bytes:
+    """Read ``fd`` to its end.
+
+    :raises OSError: EFBIG when there is more than ``limit`` bytes, or what read(2) says.
+    """
+    chunks = []
+    left = limit + 1
+    while left > 0 and (chunk := os.read(fd, min(left, 1 << 18))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    if left <= 0:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return b"".join(chunks)
+
+
+def open_file(path: str, dir_fd: int | None = None) -> int:
+    """Open a regular file for reading; a FIFO or a device in its place is refused instead of waited for.
+
+    :raises OSError: EISDIR for a directory, EINVAL for anything else that is no regular file, or what open(2) says.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=dir_fd)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, os.strerror(number))
+    return fd

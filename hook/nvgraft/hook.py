@@ -1,0 +1,189 @@
+"""The prestart hook: a drop-in for nvidia-container-runtime-hook.
+
+Reads the OCI state on stdin, decides, and configures the container; every refusal is one line on stderr. This module is
+the order of things and nothing else: what a container asks for, what the host has, what goes where and how it is put
+there are modules of their own.
+"""
+
+import os
+import sys
+
+from nvgraft import __version__, errors, launch
+from nvgraft.config import Config, load_config
+from nvgraft.decision import decide
+from nvgraft.errors import Refusal, UsageError
+from nvgraft.oci import State, read_config, read_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvgraft.request import Request
+
+_USAGE = """\
+usage: nvgraft-hook [-config FILE] [-debug] [-dry-run] [-version] COMMAND
+
+An OCI prestart hook that gives a container the host's NVIDIA driver. The OCI state is read from stdin.
+
+commands:
+  prestart    configure the container
+  poststart   do nothing
+  poststop    do nothing
+
+options:
+  -config FILE  use FILE instead of /etc/nvidia-container-runtime/config.toml
+  -debug        say what is done, on stderr
+  -dry-run      decide only, and print the arguments with which the original hook would run nvidia-container-cli
+  -version      print the version
+
+example:
+  nvgraft-hook -dry-run prestart < state.json"""
+
+
+class Options:
+    """The command line."""
+
+    __slots__ = ("command", "config", "debug", "dry_run")
+
+    def __init__(self) -> None:
+        self.config: str | None = None
+        self.debug = False
+        self.dry_run = False
+        self.command = ""
+
+
+def main(argv: "Sequence[str]") -> int:
+    """Run the hook in this process, which it takes over, and return the exit code.
+
+    0: configured, or nothing to do. 1: refused, everything undone. 2: usage. 3: refused and something was left behind.
+    """
+    options = Options()
+    try:
+        if not _parse(argv[1:], options):
+            return 0
+        if options.command != "prestart":
+            return 0
+        launch.check_environment(os.environ)
+        directory = launch.reset_process()
+        _prestart(options, directory)
+    except Refusal as refusal:
+        _say(refusal.line())
+        return refusal.exit_code
+    except launch.Interrupted as interrupted:
+        _say(f"nvgraft: interrupted by signal {interrupted.number}; everything was undone")
+        return 1
+    except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing; -debug shows it
+        if options.debug:
+            sys.excepthook(type(error), error, error.__traceback__)
+        _say(errors.printable(f"nvgraft: {type(error).__name__}: {error} | run with -debug and report this"))
+        return 1
+    return 0
+
+
+def _say(line: str) -> None:
+    """Write a line to stderr; whoever closed it does not want to hear it."""
+    data = (line + "\n").encode("utf-8", "backslashreplace")
+    try:
+        os.write(2, data)
+    except OSError:
+        return
+
+
+def _parse(arguments: "Sequence[str]", options: Options) -> bool:
+    """Fill ``options`` as Go's flag package does, which the original uses; return False when there is nothing to do.
+
+    :raises UsageError: unknown flag, missing value, no or an unknown command.
+    """
+    rest = list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        name, equals, value = word.lstrip("-").partition("=")
+        if name in {"h", "help"}:
+            _say(_USAGE)
+            return False
+        if name == "config":
+            if not equals and not rest:
+                raise UsageError("", f"flag needs an argument: -config\n{_USAGE}")
+            options.config = value if equals else rest.pop(0)
+        elif name in {"debug", "dry-run", "version"}:
+            wanted = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
+            if name == "version" and wanted:
+                os.write(1, f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n".encode())
+                return False
+            if name == "debug":
+                options.debug = wanted
+            elif name == "dry-run":
+                options.dry_run = wanted
+        else:
+            raise UsageError("", f"flag provided but not defined: -{name}\n{_USAGE}")
+    if not rest or rest[0] not in {"prestart", "poststart", "poststop"}:
+        raise UsageError("", _USAGE)
+    options.command = rest[0]
+    return True
+
+
+def _prestart(options: Options, directory: str) -> None:
+    config = load_config(options.config, os.environ)
+    state = read_state(0)
+    decision = decide(read_config(os.path.join(directory, state.bundle)), config, directory)
+    for line in decision.log:
+        _say(line)
+    if decision.refusal is not None:
+        raise decision.refusal
+    if decision.request is None:
+        if options.debug:
+            _say(f"nvgraft: nothing to do: {decision.reason}")
+        return
+    if options.dry_run:
+        _print_argv(decision.request, config, state, decision.rootfs, debug=options.debug)
+        return
+    _configure(decision.request, config, state, decision.rootfs, debug=options.debug)
+
+
+def _print_argv(request: "Request", config: Config, state: State, rootfs: str, *, debug: bool) -> None:
+    from nvgraft.argv import reference_argv
+    from nvgraft.jsontext import dumps
+
+    os.write(1, (dumps(reference_argv(request, config, state.pid, rootfs, debug)) + "\n").encode("utf-8", "surrogateescape"))
+
+
+def _configure(request: "Request", config: Config, state: State, rootfs: str, *, debug: bool) -> None:
+    """Look at the host and the container, plan, and apply; the order of the checks is the reference's.
+
+    :raises Refusal: with nothing changed.
+    """
+    from nvgraft import container as containers
+    from nvgraft.apply.executor import apply_plan
+    from nvgraft.inventory import read_inventory
+    from nvgraft.live import mps_directory, read_live_host, search_path
+    from nvgraft.planner import Settings, check_request, make_plan
+    from nvgraft.selection import imex_channels
+
+    check_request(request)
+    if config.simulated_host:
+        served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
+        _say(f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}")
+    pidfd = containers.hold_process(state.pid)
+    findings = []
+    if config.cli_load_kmods and not config.simulated_host:
+        from nvgraft.kmods import load_modules
+
+        create = not config.features_disable_imex_channel_creation
+        findings += load_modules(config.cli_root or "/", imex_channels(request.imex_channels), create)
+    host = read_live_host(config)
+    inventory = read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))
+    container = containers.open_container(state.pid, pidfd, rootfs)
+    target = containers.LiveTarget(container, inventory.machine)
+    plan = make_plan(request, inventory, target, Settings(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host))
+    target.close()
+    if debug:
+        for action in plan.actions:
+            _say(errors.printable(f"nvgraft: debug: {action!r}"))
+    changed = apply_plan(plan, container, config.cli_ldconfig.removeprefix("@"))
+    if not changed:
+        _say("nvgraft: this container is configured already; nothing was changed")
+    for finding in (*findings, *plan.findings):
+        if finding.level == "warning":
+            _say(errors.printable(f"nvgraft: warning: {finding.message} | {finding.hint}"))

@@ -1,0 +1,463 @@
+"""What a host has: the driver's components, its devices and its GPUs.
+
+One reader for a live host and for a host snapshot: both are a :class:`Host` (a tree, loader cache entries, the driver's
+report), and every rule of selection is applied here to either. What a container asks for plays no part.
+"""
+
+import posixpath
+
+from nvgraft.errors import Refusal
+from nvgraft.files import reason
+from nvgraft.ldcache import ARCHITECTURES, CacheEntry
+from nvgraft.nvml import DriverReport, Gpu, MigDevice
+from nvgraft.tree import Node, PathError, Tree
+from nvgraft.values import Value
+from nvgraft_specs import catalogue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Small text files of /proc are read whole; the largest, mig-minors, has about 5 KiB.
+_TEXT_LIMIT = 1 << 18
+
+#: Loader cache entries whose SONAME starts otherwise are no driver component: the cache reader may skip them.
+LIBRARY_PREFIXES = tuple(row.encode() for _, rows in catalogue.LIBRARIES for row, _ in rows)
+
+
+class Component(Value):
+    """A file of the driver.
+
+    ``path`` is resolved inside the driver root and relative to it; ``row`` is the catalogue row that named it, ``found``
+    says how it was found, ``kind`` is file, dir or socket, ``mode`` its permission bits, ``size`` its bytes.
+    """
+
+    __slots__ = ("component_class", "found", "kind", "mode", "path", "row", "size", "soname")
+
+    def __init__(
+        self, component_class: str, row: str, path: str, found: str, kind: str, mode: int, size: int = 0, soname: str | None = None
+    ) -> None:
+        self.component_class = component_class
+        self.row = row
+        self.path = path
+        self.found = found
+        self.kind = kind
+        self.mode = mode
+        self.size = size
+        self.soname = soname
+
+    @property
+    def name(self) -> str:
+        """The file's own name, by which it is chosen and under which it is mounted."""
+        return posixpath.basename(self.path)
+
+
+class DeviceNode(Value):
+    """A device node that the driver serves. ``node`` is None where the host lacks it, ``rdev`` what it has to be."""
+
+    __slots__ = ("node", "path", "rdev")
+
+    def __init__(self, path: str, rdev: tuple[int, int], node: Node | None) -> None:
+        self.path = path
+        self.rdev = rdev
+        self.node = node
+
+
+class ProcEntry(Value):
+    """A file or directory under /proc that is copied or bound; ``content`` is None for directories."""
+
+    __slots__ = ("content", "mode", "path")
+
+    def __init__(self, path: str, mode: int, content: str | None = None) -> None:
+        self.path = path
+        self.mode = mode
+        self.content = content
+
+
+class Host:
+    """Where an inventory is read from.
+
+    :param name: a name for people; of a live host its node name.
+    :param root: the driver root as an absolute path; ``tree`` is the tree below it.
+    :param entries: the loader cache, in its order.
+    :param majors: driver name -> major number of /proc/devices.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: str,
+        tree: Tree,
+        entries: "Sequence[CacheEntry]",
+        report: DriverReport,
+        majors: dict[str, int],
+        machine: str,
+    ) -> None:
+        self.name = name
+        self.root = root
+        self.tree = tree
+        self.entries = entries
+        self.report = report
+        self.majors = majors
+        self.machine = machine
+
+
+class Inventory(Value):
+    """Everything a plan can draw on, in the reference's order of discovery."""
+
+    __slots__ = (
+        "binaries",
+        "cap_nodes",
+        "capabilities_dir",
+        "caps_dir",
+        "caps_major",
+        "control",
+        "cuda_version",
+        "driver_version",
+        "firmware",
+        "gpus",
+        "host",
+        "imex",
+        "libraries",
+        "libraries32",
+        "machine",
+        "mig_access",
+        "mig_minors",
+        "missing",
+        "mps",
+        "nodes",
+        "proc_dirs",
+        "proc_files",
+        "root",
+        "sockets",
+    )
+
+    def __init__(
+        self,
+        host: str,
+        root: str,
+        machine: str,
+        report: DriverReport,
+        libraries: tuple[Component, ...],
+        libraries32: tuple[Component, ...],
+        binaries: tuple[Component, ...],
+        firmware: tuple[Component, ...],
+        sockets: tuple[Component, ...],
+        mps: Component | None,
+        control: tuple[DeviceNode, ...],
+        nodes: tuple[DeviceNode, ...],
+        proc_files: tuple[ProcEntry, ...],
+        proc_dirs: tuple[ProcEntry | None, ...],
+        caps_major: int | None,
+        mig_minors: tuple[tuple[str, int], ...],
+        mig_access: tuple[ProcEntry, ...],
+        cap_nodes: tuple[DeviceNode, ...],
+        capabilities_dir: ProcEntry | None,
+        caps_dir: Node | None,
+        imex: tuple[DeviceNode, ...],
+        missing: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.host = host
+        self.root = root
+        self.machine = machine
+        self.driver_version = report.driver_version
+        self.cuda_version = report.cuda_version
+        self.gpus = report.gpus
+        self.libraries = libraries
+        self.libraries32 = libraries32
+        self.binaries = binaries
+        self.firmware = firmware
+        self.sockets = sockets
+        self.mps = mps
+        self.control = control
+        self.nodes = nodes
+        self.proc_files = proc_files
+        self.proc_dirs = proc_dirs
+        self.caps_major = caps_major
+        self.mig_minors = mig_minors
+        self.mig_access = mig_access
+        self.cap_nodes = cap_nodes
+        self.capabilities_dir = capabilities_dir
+        self.caps_dir = caps_dir
+        self.imex = imex
+        self.missing = missing
+
+
+def read_inventory(host: Host, path: str, mps_directory: str = "") -> Inventory:
+    """Read everything that a plan may need from ``host``.
+
+    :param path: the search path for binaries, ``:`` between directories.
+    :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
+    :raises Refusal: stage ``detection``, as the reference: a stale loader cache entry, a library that is no ELF file, more
+        than 64 GPUs.
+    """
+    report = host.report
+    if len(report.gpus) > catalogue.MAX_GPUS:
+        raise Refusal("device", "too many devices", f"NVML reports {len(report.gpus)} GPUs, the device mask has {catalogue.MAX_GPUS} bits")
+    tree = host.tree
+    wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
+    libraries, missing = _libraries(host, wide)
+    libraries32: tuple[Component, ...] = ()
+    if narrow is not None:
+        libraries32, _ = _libraries(host, narrow)
+    binaries, missing_binaries = _binaries(tree, path)
+    try:
+        sockets, mps = _sockets(tree, mps_directory or catalogue.MPS_DIRECTORY)
+        firmware = _firmware(tree, report.driver_version)
+    except PathError as error:
+        raise Refusal("detection", error.text) from error
+    proc = "/proc/driver/nvidia"
+    mig_minors: tuple[tuple[str, int], ...] = ()
+    mig_access: tuple[ProcEntry, ...] = ()
+    if any(gpu.mig != "unsupported" for gpu in report.gpus):
+        mig_minors = _mig_minors(tree)
+        mig_access = _mig_access(tree, report.gpus)
+    caps_major = host.majors.get("nvidia-caps")
+    caps = tree.lstat(f"{proc}/capabilities")
+    imex_major = host.majors.get("nvidia-caps-imex-channels")
+    return Inventory(
+        host.name,
+        host.root,
+        host.machine,
+        report,
+        libraries,
+        libraries32,
+        binaries,
+        firmware,
+        sockets,
+        mps,
+        _control(tree),
+        tuple(_gpu_node(tree, gpu) for gpu in report.gpus),
+        tuple(entry for name in catalogue.PROC_FILES if (entry := _proc_file(tree, f"{proc}/{name}")) is not None),
+        tuple(_gpu_proc_dir(tree, gpu) for gpu in report.gpus),
+        caps_major,
+        mig_minors,
+        mig_access,
+        () if caps_major is None else _cap_nodes(tree, mig_access, caps_major),
+        ProcEntry(f"{proc}/capabilities", caps.mode) if caps is not None and caps.type == "dir" else None,
+        tree.lstat("/dev/nvidia-caps"),
+        () if imex_major is None else _imex(tree, imex_major),
+        (*missing, *missing_binaries),
+    )
+
+
+def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
+    """Select the libraries of one architecture: the last accepted candidate of a row wins (reference behaviour 5.2, 5.3)."""
+    rows = [(name, row) for name, rows in catalogue.LIBRARIES for row, _since in rows]
+    chosen: dict[str, Component] = {}
+    for entry in host.entries:
+        if entry.architecture != architecture:
+            continue
+        for component_class, row in rows:
+            if not entry.soname.startswith(row):
+                continue
+            try:
+                path = host.tree.resolve(entry.path)
+            except PathError as error:
+                raise Refusal("detection", error.text) from error
+            if row in chosen and chosen[row].path == path:
+                continue  # the same file under another name: it may fit a later row
+            component = _select(host, component_class, row, entry, path)
+            if component is not None:
+                chosen[row] = component
+            break
+    missing = tuple((component_class, row) for component_class, row in rows if row not in chosen)
+    return tuple(chosen[row] for _, row in rows if row in chosen), missing
+
+
+def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path: str) -> Component | None:
+    """Return the component at ``path``, or None when the selector rejects it."""
+    shown = host.root.rstrip("/") + path
+    tls = posixpath.basename(path).startswith(catalogue.TLS_LIBRARY)
+    try:
+        facts = host.tree.elf(path, sections=tls)
+    except OSError as error:
+        raise Refusal(
+            "detection",
+            f"open failed: {shown}: {reason(error)}",
+            f"the loader cache names {entry.path} for {entry.soname}, which cannot be read: run ldconfig on the host",
+        ) from error
+    except ValueError as error:
+        raise Refusal("detection", f"elf file read error: {shown}", f"{error}: reinstall the driver, then run ldconfig") from error
+    if tls and facts.abi_tag is None:
+        raise Refusal("detection", f"elf section 0x7 missing: {shown}", "it carries no .note.ABI-tag: reinstall the driver")
+    if tls and facts.abi_tag != catalogue.TLS_ABI_TAG:
+        return None
+    if not path.endswith(host.report.driver_version):
+        return None
+    node = host.tree.lstat(path)
+    links = f" -> {path}" if path != entry.path else ""
+    found = f"loader cache: {entry.soname} => {entry.path}{links}"
+    return Component(component_class, row, path, found, "file", node.mode if node else 0o644, node.size if node else 0, facts.soname)
+
+
+def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
+    """Find each binary in the first directory of ``path`` that has it; existence is all that counts (reference behaviour 5.4)."""
+    rows = [(name, row) for name, rows in catalogue.BINARIES for row, _since in rows]
+    chosen: dict[str, Component] = {}
+    for directory in path.split(":"):
+        for component_class, row in rows:
+            if row in chosen:
+                continue
+            wanted = f"{directory or '.'}/{row}"
+            try:
+                resolved, node = tree.find(wanted)
+            except PathError as error:
+                raise Refusal("detection", error.text) from error
+            if node is not None:
+                found = f"PATH: {wanted}" + (f" -> {resolved}" if resolved != wanted else "")
+                chosen[row] = Component(component_class, row, resolved, found, "file", node.mode, node.size)
+    missing = tuple((component_class, row) for component_class, row in rows if row not in chosen)
+    return tuple(chosen[row] for _, row in rows if row in chosen), missing
+
+
+def _firmware(tree: Tree, version: str) -> tuple[Component, ...]:
+    """Return the GSP firmware images of the running driver; ``row`` is the path that the container shall see (5.5)."""
+    wanted = f"/lib/firmware/nvidia/{version}"
+    directory = tree.resolve(wanted)
+    images = []
+    for name in tree.listdir(directory):
+        if name.startswith("gsp") and name.endswith(".bin"):
+            path, node = tree.find(f"{directory}/{name}")
+            if node is not None:
+                images.append(
+                    Component("firmware", f"{wanted}/{name}", path, f"firmware of driver {version}", "file", node.mode, node.size)
+                )
+    return tuple(images)
+
+
+def _sockets(tree: Tree, mps_directory: str) -> tuple[tuple[Component, ...], Component | None]:
+    """Return the sockets of host services, and the MPS directory, as far as they exist (5.6)."""
+    sockets = []
+    for wanted in catalogue.SERVICE_SOCKETS:
+        path, node = tree.find(wanted)
+        if node is not None:
+            # A resolved path that is no suffix of the well-known one counts as MPS' own (reference behaviour 6.5 A9).
+            component_class = "utility" if any(known.endswith(path) for known in catalogue.SERVICE_SOCKETS) else "compute"
+            sockets.append(Component(component_class, wanted, path, f"socket: {wanted}", _kind(node), node.mode))
+    path, node = tree.find(mps_directory)
+    if node is None:
+        return tuple(sockets), None
+    return tuple(sockets), Component("compute", mps_directory, path, f"MPS pipe directory: {mps_directory}", _kind(node), node.mode)
+
+
+def _kind(node: Node) -> str:
+    return node.type if node.type in {"dir", "socket"} else "file"
+
+
+def _control(tree: Tree) -> tuple[DeviceNode, ...]:
+    """Return the control nodes in the reference's order; nvidiactl always, the others where they exist (5.7)."""
+    major = catalogue.NVIDIA_MAJOR
+    nodes = [DeviceNode("/dev/nvidiactl", (major, catalogue.CONTROL_MINOR), tree.lstat("/dev/nvidiactl"))]
+    for path in ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"):
+        node = tree.lstat(path)
+        if node is not None and node.rdev is not None:
+            nodes.append(DeviceNode(path, node.rdev, node))
+    modeset = tree.lstat("/dev/nvidia-modeset")
+    if modeset is not None:
+        nodes.append(DeviceNode("/dev/nvidia-modeset", (major, catalogue.MODESET_MINOR), modeset))
+    return tuple(nodes)
+
+
+def _gpu_node(tree: Tree, gpu: Gpu) -> DeviceNode:
+    path = f"/dev/nvidia{gpu.minor}"
+    return DeviceNode(path, (catalogue.NVIDIA_MAJOR, gpu.minor), tree.lstat(path))
+
+
+def _gpu_proc_dir(tree: Tree, gpu: Gpu) -> ProcEntry | None:
+    """Return the GPU's directory, whose name has a PCI domain of eight digits in some drivers and of four in most."""
+    for address in (gpu.bus_id, gpu.bus_id[4:]):
+        path = f"/proc/driver/nvidia/gpus/{address}"
+        node = tree.lstat(path)
+        if node is not None:
+            return ProcEntry(path, node.mode)
+    return None
+
+
+def _proc_file(tree: Tree, path: str) -> ProcEntry | None:
+    node = tree.lstat(path)
+    if node is None or node.type != "file":
+        return None
+    try:
+        return ProcEntry(path, node.mode, tree.read(path, _TEXT_LIMIT).decode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise Refusal("mount", f"file read error: {path}: {reason(error)}") from error
+
+
+def _mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
+    """Return the rows of mig-minors: which capability has which minor of the nvidia-caps major."""
+    entry = _proc_file(tree, "/proc/driver/nvidia-caps/mig-minors")
+    rows = []
+    for line in (entry.content or "").splitlines() if entry is not None else ():
+        name, _, minor = line.partition(" ")
+        if minor.strip().isdecimal():
+            rows.append((name, int(minor)))
+    return tuple(rows)
+
+
+def _mig_access(tree: Tree, gpus: "Iterable[Gpu]") -> tuple[ProcEntry, ...]:
+    """Return the access files of every MIG device, and those of the "config" and "monitor" capabilities, that exist."""
+    paths = [f"/proc/driver/nvidia/capabilities/mig/{name}" for name in ("config", "monitor")]
+    paths += [mig_access_path(gpu, device, compute=compute) for gpu in gpus for device in gpu.mig_devices for compute in (False, True)]
+    return tuple(entry for path in dict.fromkeys(paths) if (entry := _proc_file(tree, path)) is not None)
+
+
+def device_file_minor(entry: ProcEntry) -> int | None:
+    """Return the minor of the nvidia-caps node that belongs to an access file; None where the driver names none."""
+    for line in (entry.content or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "DeviceFileMinor" and value.strip().isdecimal():
+            return int(value)
+    return None
+
+
+def _cap_nodes(tree: Tree, access: "Iterable[ProcEntry]", major: int) -> tuple[DeviceNode, ...]:
+    minors = dict.fromkeys(minor for entry in access if (minor := device_file_minor(entry)) is not None)
+    paths = ((f"/dev/nvidia-caps/nvidia-cap{minor}", minor) for minor in minors)
+    return tuple(DeviceNode(path, (major, minor), tree.lstat(path)) for path, minor in paths)
+
+
+def _imex(tree: Tree, major: int) -> tuple[DeviceNode, ...]:
+    directory = "/dev/nvidia-caps-imex-channels"
+    nodes = []
+    for name in tree.listdir(directory):
+        number = name.removeprefix("channel")
+        if name.startswith("channel") and number.isdecimal():
+            path = f"{directory}/{name}"
+            nodes.append(DeviceNode(path, (major, int(number)), tree.lstat(path)))
+    return tuple(nodes)
+
+
+def mig_access_path(gpu: Gpu, device: MigDevice, *, compute: bool) -> str:
+    """Return the /proc file that stands for a MIG device's GPU instance, or with ``compute`` its compute instance."""
+    instance = f"/proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{device.gpu_instance}"
+    return f"{instance}/ci{device.compute_instance}/access" if compute else f"{instance}/access"
+
+
+def parse_majors(text: str) -> dict[str, int]:
+    """Return driver name -> major from the character part of /proc/devices; the first line of a name counts."""
+    majors: dict[str, int] = {}
+    for line in text.partition("Block devices:")[0].splitlines():
+        number, _, name = line.strip().partition(" ")
+        if number.isdecimal() and name:
+            majors.setdefault(name, int(number))
+    return majors
+
+
+def find_loaded_library(host_tree: Tree, entries: "Iterable[CacheEntry]", soname: str, machine: str, search: "Sequence[str]") -> str | None:
+    """Return the path from which dlopen would load ``soname`` inside the driver root: ``search`` (LD_LIBRARY_PATH) first,
+    then the loader cache, then the default directories; None when it would fail."""
+    wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
+    multiarch = f"{machine}-linux-gnu"
+    candidates = [f"{directory}/{soname}" for directory in search if directory]
+    candidates += [entry.path for entry in entries if entry.soname == soname and entry.architecture == wide]
+    candidates += [
+        f"{directory}/{soname}" for directory in (f"/lib/{multiarch}", f"/usr/lib/{multiarch}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+    ]
+    for path in candidates:
+        try:
+            if host_tree.find(path)[1] is not None:
+                return path
+        except PathError:
+            continue
+    return None

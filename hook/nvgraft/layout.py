@@ -1,0 +1,175 @@
+"""The actions of a plan as they add up, and the container's files as they will be when an action's turn comes.
+
+The planner says what goes where; this knows what is in the way, what earlier actions will have made, and which parents are
+still missing. It speaks the reference's words for each fault (reference behaviour 6.2, 6.3).
+"""
+
+import posixpath
+
+from nvgraft.errors import Refusal
+from nvgraft.plan import Action, AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
+from nvgraft.target import Target
+from nvgraft.tree import Node, PathError
+
+_UMASK = 0o022
+_DIRECTORY_MODE = 0o755
+_TMPFS_OPTIONS = ("nodev", "noexec", "nosuid", "rw")
+
+#: Mode of the tmpfs that the driver's /proc directory and the application profiles live in, and of the latter's file.
+TMPFS_MODE = 0o555
+
+
+class OnVolume(Refusal):
+    """Something would have to be made on a volume, which belongs to others too (SECURITY R21)."""
+
+    def __init__(self, path: str, volume: str) -> None:
+        super().__init__(
+            "mount",
+            f"file creation failed: {path}: it would be made on the volume {volume}",
+            "mount the volume elsewhere, or put the file there beforehand",
+        )
+
+
+class Layout:
+    """Collects ``actions`` for ``target`` in order; device rules are left out unless ``cgroups``."""
+
+    def __init__(self, target: Target, *, cgroups: bool) -> None:
+        self.actions: list[Action] = []
+        self._target = target
+        self._cgroups = cgroups
+        self._made: dict[str, str] = {}  # path -> type of what an action makes there
+        self._tmpfs: dict[str, str] = {}  # where a tmpfs is asked for -> where it is planned
+        self._binds: list[str] = []
+        self._allowed: set[tuple[int, int]] = set()
+
+    def checkpoint(self) -> "Checkpoint":
+        """Return what :meth:`rewind` needs to forget every action that follows."""
+        return len(self.actions), len(self._binds), dict(self._made)
+
+    def rewind(self, checkpoint: "Checkpoint") -> None:
+        """Forget every mount, directory and placeholder since ``checkpoint``."""
+        del self.actions[checkpoint[0] :]
+        del self._binds[checkpoint[1] :]
+        self._made = checkpoint[2]
+
+    def bind(
+        self,
+        kind: str,
+        source: str,
+        target: str,
+        options: tuple[str, ...],
+        mode: int,
+        why: Why,
+        rdev: tuple[int, int] | None = None,
+        size: int = 0,
+    ) -> None:
+        self._binds.append(target)
+        self.actions.append(Bind(kind, source, target, options, mode & ~_UMASK, why, rdev, size))
+
+    def allow_device(self, rdev: tuple[int, int], why: Why) -> None:
+        if self._cgroups and rdev not in self._allowed:
+            self._allowed.add(rdev)
+            self.actions.append(AllowDevice(rdev[0], rdev[1], why))
+
+    def mount_tmpfs(self, wanted: str, path: str, why: Why) -> None:
+        self._tmpfs[wanted] = path
+        for known in [known for known in self._made if known.startswith(path + "/")]:
+            del self._made[known]
+        self.actions.append(Tmpfs(path, _TMPFS_OPTIONS, TMPFS_MODE, why))
+
+    def write_file(self, path: str, mode: int, content: str, why: Why) -> None:
+        self._made[path] = "file"
+        self.actions.append(WriteFile(path, mode, content, why))
+
+    def symlink(self, path: str, target: str, why: Why) -> None:
+        if self._lookup(path) is None:
+            self._check_volume(path)
+            self._made[path] = "symlink"
+            self.actions.append(Symlink(path, target, why))
+
+    def resolve(self, wanted: str) -> str:
+        """Return where ``wanted`` is in the container; inside a planned tmpfs there are no links.
+
+        :raises Refusal: the reference's path errors.
+        """
+        for asked, planned in self._tmpfs.items():
+            if wanted == asked or wanted.startswith(asked + "/"):
+                return planned + wanted[len(asked) :]
+        try:
+            return self._target.tree.resolve(wanted)
+        except PathError as error:
+            hint = "the image's own symbolic links lead out of it, or in a circle: do not run it"
+            raise Refusal("mount", error.text, hint) from error
+
+    def _in_tmpfs(self, path: str) -> bool:
+        return any(path.startswith(planned + "/") for planned in self._tmpfs.values())
+
+    def _lookup(self, path: str) -> Node | None:
+        if path in self._made:
+            return Node(self._made[path])
+        if self._in_tmpfs(path):
+            return None
+        return self._target.tree.lstat(path)
+
+    def directory_for_mounts(self, wanted: str) -> str:
+        why = Why("", wanted, "mounts go below it")
+        path = self.resolve(wanted)
+        self.directory(path, _DIRECTORY_MODE, why)
+        return path
+
+    def directory(self, path: str, mode: int, why: Why) -> None:
+        """Plan the directory ``path`` with its parents, where they do not exist."""
+        node = self._lookup(path)
+        if node is None:
+            self._parents(path, why)
+            self._check_volume(path)
+            self.make_directory(path, mode & ~_UMASK, why)
+        elif node.type != "dir":
+            raise Refusal(
+                "mount",
+                f"file creation failed: {self._target.rootfs}{path}: not a directory",
+                "the image has a file in the way: rebuild it without",
+            )
+
+    def make_directory(self, path: str, mode: int, why: Why) -> None:
+        self._made[path] = "dir"
+        self.actions.append(MakeDirectory(path, mode, why))
+
+    def _parents(self, path: str, why: Why) -> None:
+        parent = posixpath.dirname(path)
+        if parent != "/":
+            self.directory(parent, _DIRECTORY_MODE, why)
+
+    def placeholder(self, path: str, mode: int, why: Why, *, accept: str = "file", rdev: tuple[int, int] | None = None) -> None:
+        """Plan a mount on a placeholder file at ``path``; one that exists must be a file, or be what is mounted there."""
+        for other in self._binds:
+            if path.startswith(other + "/"):
+                raise Refusal(
+                    "mount",
+                    f"mount operation failed: {path}: hidden by the mount on {other}",
+                    "the image's links lead into a mount of the driver",
+                )
+        node = self._lookup(path)
+        if node is None:
+            self._parents(path, why)
+            self._check_volume(path)
+            self._made[path] = "file"
+            return
+        problem = {"symlink": "file exists", "dir": "is a directory"}.get(node.type, "")
+        if not problem and node.type != "file" and (node.type != accept or (rdev is not None and node.rdev != rdev)):
+            problem = "file exists"
+        if problem:
+            hint = f"the image has a {node.type} where the driver's file goes: rebuild it without"
+            raise Refusal("mount", f"file creation failed: {self._target.rootfs}{path}: {problem}", hint)
+
+    def _check_volume(self, path: str) -> None:
+        if self._in_tmpfs(path):
+            return
+        volume = self._target.volume(path)
+        if volume is not None:
+            raise OnVolume(self._target.rootfs + path, volume)
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Checkpoint = tuple[int, int, dict[str, str]]

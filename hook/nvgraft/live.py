@@ -1,0 +1,108 @@
+"""The host that this program runs on, as a :class:`Host`.
+
+The only place that knows where a live host keeps things: the driver root, its loader cache, /proc/devices, the search path
+and NVML. A simulated host differs in one point, which config.toml has to spell out: its GPUs may be served from a file.
+"""
+
+import os
+
+from nvgraft import nvml
+from nvgraft.errors import Refusal
+from nvgraft.files import reason
+from nvgraft.inventory import LIBRARY_PREFIXES, Host, find_loaded_library, parse_majors
+from nvgraft.ldcache import SIZE_LIMIT, CacheEntry, parse
+from nvgraft.tree import LiveTree, PathError, open_tree_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvgraft.config import Config
+
+_DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_NVML_SONAME = "libnvidia-ml.so.1"
+
+
+def read_live_host(config: "Config") -> Host:
+    """Look at this host through its driver root; NVML is asked in a child of its own.
+
+    :raises Refusal: stages ``initialization`` (no NVML, NVML errors), then ``detection`` (no usable loader cache), in the
+        reference's order.
+    """
+    root = config.cli_root or "/"
+    machine = os.uname().machine
+    try:
+        tree = open_tree_at(root, "" if root == "/" else root.rstrip("/"))
+    except OSError as error:
+        cause = reason(error)
+        raise Refusal("initialization", f"open failed: {root}: {cause}", "root in config.toml must name the driver root") from error
+    cache_refusal = None
+    entries: list[CacheEntry] = []
+    try:
+        entries = _read_cache(tree, config.cli_ldcache or "/etc/ld.so.cache", root)
+    except Refusal as refusal:
+        cache_refusal = refusal  # the reference meets NVML's errors first
+    report = _driver_report(config, tree, entries, root, machine)
+    if cache_refusal is not None:
+        raise cache_refusal
+    try:
+        with open("/proc/devices", encoding="utf-8") as file:
+            majors = parse_majors(file.read())
+    except OSError as error:
+        raise Refusal("detection", f"open failed: /proc/devices: {reason(error)}", "mount /proc") from error
+    return Host(os.uname().nodename, root, tree, entries, report, majors, machine)
+
+
+def _driver_report(config: "Config", tree: LiveTree, entries: list[CacheEntry], root: str, machine: str) -> nvml.DriverReport:
+    if config.host_snapshot:
+        from nvgraft.snapshot import load_report
+
+        return load_report(config.host_snapshot)
+    search = [value for entry in config.cli_environment for name, _, value in (entry.partition("="),) if name == "LD_LIBRARY_PATH"]
+    library = find_loaded_library(tree, entries, _NVML_SONAME, machine, ":".join(search).split(":"))
+    if library is None:
+        where = "" if root == "/" else f" under {root}"
+        raise nvml.library_missing(
+            f"no NVIDIA driver is installed{where}, or its directory is not in the loader cache: install it, or run ldconfig"
+        )
+    return nvml.query(library, root, config.cli_user, config.cli_environment)
+
+
+def _read_cache(tree: LiveTree, path: str, root: str) -> list[CacheEntry]:
+    shown = root.rstrip("/") + path
+    try:
+        data = tree.read(tree.resolve(path), SIZE_LIMIT)
+    except PathError as error:
+        raise Refusal("detection", error.text) from error
+    except OSError as error:
+        raise Refusal("detection", f"open failed: {shown}: {reason(error)}", "run ldconfig in the driver root") from error
+    try:
+        return parse(data, LIBRARY_PREFIXES)
+    except ValueError as error:
+        raise Refusal("detection", f"unsupported file format: {shown}", f"{error}: run ldconfig in the driver root") from error
+
+
+def search_path(environ: "Mapping[str, str]", config: "Config") -> str:
+    """Return the search path for binaries, as the reference hook sets it for the CLI (reference behaviour 3.3).
+
+    :raises Refusal: stage ``detection`` when there is none at all.
+    """
+    inherited = environ.get("PATH")
+    if config.cli_path:
+        if inherited is None:
+            raise Refusal("detection", "environment variable PATH not found", "give the hook a PATH, or remove path from config.toml")
+        return inherited
+    # "".split gives one empty entry, which Go drops when PATH is unset or empty.
+    entries = inherited.split(":") if inherited else []
+    entries += [entry for entry in _DEFAULT_PATH if entry not in entries]
+    root = config.cli_root
+    if root and root != "/":
+        entries = [root.rstrip("/") + "/" + entry.lstrip("/") for entry in entries] + entries
+    return ":".join(entries)
+
+
+def mps_directory(environ: "Mapping[str, str]", config: "Config") -> str:
+    """Return CUDA_MPS_PIPE_DIRECTORY of the reference CLI's environment, or "": its own, then config.toml's."""
+    name = "CUDA_MPS_PIPE_DIRECTORY"
+    configured = next((value for entry in config.cli_environment for key, _, value in (entry.partition("="),) if key == name), "")
+    return environ.get(name) or configured

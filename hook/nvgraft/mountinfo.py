@@ -1,0 +1,46 @@
+"""Reading /proc/PID/mountinfo: what is mounted where, and who else would see a new mount (proc_pid_mountinfo(5))."""
+
+from nvgraft.values import Value
+
+
+class Mount(Value):
+    """One line: mount ``id``, its ``root`` inside the file system, mount ``point``, ``options``, ``shared`` (a mount made
+    below it would appear elsewhere, too), ``fstype`` and ``source``."""
+
+    __slots__ = ("fstype", "id", "options", "point", "root", "shared", "source")
+
+    def __init__(self, id: int, root: str, point: str, options: str, shared: bool, fstype: str, source: str) -> None:
+        self.id = id
+        self.root = root
+        self.point = point
+        self.options = options
+        self.shared = shared
+        self.fstype = fstype
+        self.source = source
+
+
+def _unescape(field: str) -> str:
+    """Undo the kernel's octal escapes of blank, tab, newline and backslash."""
+    if "\\" not in field:
+        return field
+    first, *rest = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """Return the mounts of ``text`` in its order. Lines end at newlines alone: a path may hold any other separator.
+
+    :raises ValueError: for a line that is not of the documented form.
+    """
+    mounts = []
+    for line in text.split("\n"):
+        if not line:
+            continue
+        fields, separator, described = line.partition(" - ")
+        words = fields.split(" ")
+        kind = described.split(" ")
+        if not separator or len(words) < 6 or len(kind) < 2:
+            raise ValueError(f"malformed mountinfo line: {line}")
+        shared = any(word.startswith("shared:") for word in words[6:])
+        mounts.append(Mount(int(words[0]), _unescape(words[3]), _unescape(words[4]), words[5], shared, kind[0], _unescape(kind[1])))
+    return mounts

@@ -1,0 +1,333 @@
+"""Asking the driver which GPUs there are, through NVML (nvidia-ml-py), in a child that can do no harm.
+
+NVML is a large library that talks to a kernel driver which may hang. So it is loaded in a child of its own, which has
+changed its root to the driver root and given up every privilege before the library is opened, and which the hook waits
+for with a limit (reference behaviour 4.6). The child answers in lines of tab-separated words.
+
+Nothing here decides anything about containers.
+"""
+
+import ctypes
+import os
+import select
+import time
+
+import prctl
+
+from nvgraft.errors import Refusal
+from nvgraft.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Seconds until the hook gives up on the driver; the reference waits as long.
+TIMEOUT = 10.0
+
+#: The answer for 64 GPUs with 8 MIG devices each has about 50 KiB.
+_ANSWER_LIMIT = 1 << 20
+
+#: NVML return codes that mean "this GPU has no MIG": not supported, function not found.
+_NO_MIG = (3, 13)
+_NOT_FOUND = 6
+
+_MISSING = "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
+
+
+class MigDevice(Value):
+    """One MIG device as NVML names it, with its GPU instance and compute instance ids."""
+
+    __slots__ = ("compute_instance", "gpu_instance", "uuid")
+
+    def __init__(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
+        self.uuid = uuid
+        self.gpu_instance = gpu_instance
+        self.compute_instance = compute_instance
+
+
+class Gpu(Value):
+    """One GPU; ``bus_id`` is DDDDDDDD:BB:DD.0 in lower-case hex, ``mig`` is unsupported, disabled or enabled."""
+
+    __slots__ = ("arch", "brand", "bus_id", "mig", "mig_devices", "minor", "model", "uuid")
+
+    def __init__(
+        self, minor: int, uuid: str, bus_id: str, brand: int, arch: str, mig: str, model: str, mig_devices: tuple[MigDevice, ...] = ()
+    ) -> None:
+        self.minor = minor
+        self.uuid = uuid
+        self.bus_id = bus_id
+        self.brand = brand
+        self.arch = arch
+        self.mig = mig
+        self.model = model
+        self.mig_devices = mig_devices
+
+
+class DriverReport(Value):
+    """The driver's own account: its version, the CUDA version it provides, and the GPUs in NVML's index order."""
+
+    __slots__ = ("cuda_version", "driver_version", "gpus")
+
+    def __init__(self, driver_version: str, cuda_version: str, gpus: tuple[Gpu, ...]) -> None:
+        self.driver_version = driver_version
+        self.cuda_version = cuda_version
+        self.gpus = gpus
+
+
+def bus_id(domain: int, bus: int, device: int) -> str:
+    """Return the PCI address in the form that the reference prints and compares."""
+    return f"{domain:08x}:{bus:02x}:{device:02x}.0"
+
+
+def library_missing(hint: str) -> Refusal:
+    """Return the refusal for a host without NVML; ``hint`` tells where it was looked for."""
+    return Refusal("initialization", _MISSING, hint)
+
+
+def query(library: str, root: str, user: str, environment: "Sequence[str]", *, timeout: float = TIMEOUT) -> DriverReport:
+    """Ask the NVML at ``library`` (a path inside the driver root ``root``) in a confined child.
+
+    :param user: ``UID[:GID]``, names or numbers; empty for the kernel's overflow ids, as the reference.
+    :param environment: ``K=V`` entries of config.toml, which apply to this child only.
+    :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``, ``driver rpc error: timed
+        out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        try:
+            lines = _answer(library, root, user, environment)
+        except _Trouble as trouble:
+            lines = [f"error\t{trouble.stage}\t{trouble.text}"]
+        except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
+            lines = [f"error\tinitialization\tdriver rpc error: {type(error).__name__}: {error}".replace("\n", " ")]
+        data = "\n".join([*lines, "end"]).encode("utf-8", "surrogateescape")
+        while data:
+            data = data[os.write(writer, data) :]
+        os._exit(0)
+    os.close(writer)
+    try:
+        answer = _receive(reader, time.monotonic() + timeout)
+    finally:
+        os.close(reader)
+        status = _reap(pid)
+    if answer is None:
+        raise Refusal(
+            "initialization",
+            "driver rpc error: timed out",
+            f"NVML did not answer within {timeout:g} s: the driver or a GPU hangs; look at dmesg for Xid messages, then reset the GPU or reboot",
+        )
+    rows = [line.split("\t") for line in answer.decode("utf-8", "surrogateescape").split("\n")]
+    if rows[-1] != ["end"]:
+        how = f"signal {os.WTERMSIG(status)}" if status is not None and os.WIFSIGNALED(status) else "no answer"
+        raise Refusal(
+            "initialization",
+            "driver rpc error: unexpected end of file",
+            f"the process that loaded {library} ended with {how}: reinstall the driver",
+        )
+    if rows[0][0] == "error":
+        raise Refusal(
+            rows[0][1], rows[0][2], _HINTS.get(rows[0][2].rpartition(": ")[2], "run nvidia-smi on the host: it meets the same error")
+        )
+    return _report(rows)
+
+
+_HINTS = {
+    "driver not loaded": "the nvidia kernel module is not loaded: load it (modprobe nvidia), or install the driver for this kernel",
+    "driver/library version mismatch": "the driver was upgraded while the old kernel module is loaded: reload the nvidia modules or reboot",
+    "insufficient permissions": "the hook's driver user may not open /dev/nvidia*: see `user` in config.toml and the mode of the nodes",
+}
+
+
+def _receive(reader: int, deadline: float) -> bytes | None:
+    """Return all that the child writes, or None when ``deadline`` passes first."""
+    data = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            return None
+        chunk = os.read(reader, 1 << 16)
+        if not chunk or len(data) > _ANSWER_LIMIT:
+            return data
+        data += chunk
+
+
+def _reap(pid: int) -> int | None:
+    """End the child and collect it. One that the kernel cannot end (a hung driver call) is left behind after a second."""
+    deadline = time.monotonic() + 1
+    killed = False
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        if killed and time.monotonic() > deadline:
+            return None
+        if killed or time.monotonic() > deadline - 0.9:
+            os.kill(pid, 9)
+            killed = True
+        time.sleep(0.0005)
+
+
+def _report(rows: "Iterable[list[str]]") -> DriverReport:
+    driver = cuda = ""
+    gpus: list[Gpu] = []
+    for kind, *words in rows:
+        if kind == "driver":
+            driver, cuda = words[0], words[1]
+        elif kind == "gpu":
+            minor, uuid, address, brand, arch, mig, model = words
+            gpus.append(Gpu(int(minor), uuid, address, int(brand), arch, mig, model))
+        elif kind == "mig":
+            last = gpus.pop()
+            device = MigDevice(words[0], int(words[1]), int(words[2]))
+            gpus.append(Gpu(last.minor, last.uuid, last.bus_id, last.brand, last.arch, last.mig, last.model, (*last.mig_devices, device)))
+    return DriverReport(driver, cuda, tuple(gpus))
+
+
+# ---- below: only ever run in the child
+
+
+class _Trouble(Exception):
+    def __init__(self, stage: str, text: str) -> None:
+        super().__init__(text)
+        self.stage = stage
+        self.text = text
+
+
+def _answer(library: str, root: str, user: str, environment: "Sequence[str]") -> list[str]:
+    prctl.set_pdeathsig(9)
+    for entry in environment:
+        name, _, value = entry.partition("=")
+        os.environ[name] = value
+    try:
+        import pynvml  # before the change of root: it lies outside of it
+    except ImportError as error:
+        raise _Trouble("initialization", f"load library failed: nvidia-ml-py: {error}") from error
+    uid, gid = _ids(user)
+    _give_up_privileges(root, uid, gid)
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(library)
+    except OSError as error:
+        raise _Trouble("initialization", "load library failed: " + _lower_reason(str(error))) from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _Trouble("initialization", _nvml_text(pynvml, error)) from error
+    try:
+        return _read()
+    except pynvml.NVMLError as error:
+        raise _Trouble("detection", _nvml_text(pynvml, error)) from error
+
+
+def _ids(user: str) -> tuple[int, int]:
+    """Return the ids to run NVML as; the default is the kernel's overflow ids, which own nothing."""
+    if not user:
+        ids = []
+        for name in ("overflowuid", "overflowgid"):
+            try:
+                with open(f"/proc/sys/kernel/{name}", encoding="ascii") as file:
+                    ids.append(int(file.read()))
+            except (OSError, ValueError):
+                ids.append(65534)
+        return ids[0], ids[1]
+    import grp
+    import pwd
+
+    name, _, group = user.partition(":")
+    try:
+        account = None if name.isdecimal() else pwd.getpwnam(name)
+        uid = int(name) if account is None else account.pw_uid
+        if group:
+            gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+        else:
+            gid = (account or pwd.getpwuid(uid)).pw_gid
+    except KeyError as error:
+        raise _Trouble("input", "parse user/group failed") from error
+    return uid, gid
+
+
+def _give_up_privileges(root: str, uid: int, gid: int) -> None:
+    if root != "/":
+        # Loaded from here they satisfy NVML's needs inside a driver root that has no libc of its own.
+        for name in ("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
+            try:
+                ctypes.CDLL(name)
+            except OSError:
+                continue
+        os.chroot(root)
+    os.chdir("/")
+    if os.geteuid() == 0:
+        prctl.capbset.limit()
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    prctl.set_no_new_privs(1)
+    prctl.cap_effective.limit()
+    prctl.cap_permitted.limit()
+
+
+def _lower_reason(text: str) -> str:
+    head, colon, reason = text.rpartition(": ")
+    return head + colon + reason.lower()
+
+
+def _nvml_text(pynvml: "object", error: "Exception") -> str:
+    value = getattr(error, "value", 999)
+    try:
+        text = pynvml.nvmlErrorString(value)  # type: ignore[attr-defined]
+        text = text.decode() if isinstance(text, bytes) else text
+    except Exception:  # noqa: BLE001 - a library too old or broken to name its errors
+        text = f"code {value}"
+    return f"nvml error: {text.lower()}"
+
+
+def _word(value: "str | bytes") -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text.replace("\t", " ").replace("\n", " ")
+
+
+def _read() -> list[str]:
+    import pynvml
+
+    cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+    lines = [f"driver\t{_word(pynvml.nvmlSystemGetDriverVersion())}\t{cuda // 1000}.{cuda % 100 // 10}"]
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pci = pynvml.nvmlDeviceGetPciInfo(handle)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        try:
+            mig = "enabled" if pynvml.nvmlDeviceGetMigMode(handle)[0] else "disabled"
+        except pynvml.NVMLError as error:
+            if error.value not in _NO_MIG:
+                raise
+            mig = "unsupported"
+        words = (
+            str(pynvml.nvmlDeviceGetMinorNumber(handle)),
+            _word(pynvml.nvmlDeviceGetUUID(handle)),
+            bus_id(pci.domain, pci.bus, pci.device),
+            str(pynvml.nvmlDeviceGetBrand(handle)),
+            f"{major}.{minor}",
+            mig,
+            _word(pynvml.nvmlDeviceGetName(handle)),
+        )
+        lines.append("\t".join(("gpu", *words)))
+        if mig == "enabled":
+            lines.extend(_read_mig(handle))
+    return lines
+
+
+def _read_mig(handle: object) -> list[str]:
+    import pynvml
+
+    lines = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError as error:
+            if error.value == _NOT_FOUND:
+                break
+            raise
+        instances = (pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device))
+        lines.append(f"mig\t{_word(pynvml.nvmlDeviceGetUUID(device))}\t{instances[0]}\t{instances[1]}")
+    return lines

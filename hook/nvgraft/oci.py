@@ -1,0 +1,263 @@
+"""The two OCI documents that a hook is given: the state on stdin and the bundle's config.json.
+
+From bytes to values, with the error phrases and the order of the reference hook (reference behaviour 3.2, 3.4). Only the
+members that the hook reads are looked at. What the container asks for by them is ``nvgraft.request``'s business.
+"""
+
+import errno
+import os
+import posixpath
+
+from nvgraft import files
+from nvgraft.errors import Refusal
+from nvgraft.jsontext import JsonError, Repeated, kind, loads, members
+from nvgraft.values import Value
+
+STATE_LIMIT = 1 << 20
+CONFIG_LIMIT = 8 << 20
+PATH_LIMIT = 4096
+NAME_LIMIT = 255
+
+_STATE = "could not decode container state: "
+_OPEN = "could not open OCI spec: "
+_CONFIG = "could not decode OCI spec: "
+_CAPABILITIES = "could not decode Process.Capabilities in OCI spec: "
+
+_STATE_FIX = "the hook reads the container's OCI state on stdin, as an OCI runtime writes it"
+_CONFIG_FIX = "let the engine write the bundle's config.json again"
+
+_STATE_MEMBERS = {"pid": "pid", "bundle": "bundle", "bundlepath": "bundlePath"}
+_SPEC_MEMBERS = {"ociversion": "ociVersion", "process": "process", "root": "root", "mounts": "mounts"}
+_PROCESS_MEMBERS = {"env": "env", "capabilities": "capabilities"}
+_CAPABILITY_MEMBERS = {"bounding": "bounding"}
+_ROOT_MEMBERS = {"path": "path", "readonly": "readonly"}
+_MOUNT_MEMBERS = {"destination": "destination", "source": "source"}
+
+
+class State(Value):
+    """The part of the OCI state that the hook reads. ``pid`` is 0 and ``bundle`` empty where the state has none."""
+
+    __slots__ = ("bundle", "pid")
+
+    def __init__(self, pid: int, bundle: str) -> None:
+        self.pid = pid
+        self.bundle = bundle
+
+
+class ContainerConfig(Value):
+    """The part of config.json that the hook reads.
+
+    ``env`` maps names to values as they stand in the document, undecoded and unchecked (see ``nvgraft.request``);
+    ``mounts`` are (source, destination) pairs; ``root_path`` may be relative.
+    """
+
+    __slots__ = ("bounding", "env", "mounts", "oci_version", "root_path", "root_readonly")
+
+    def __init__(
+        self,
+        env: dict[str, str],
+        bounding: tuple[str, ...] = (),
+        mounts: tuple[tuple[str, str], ...] = (),
+        root_path: str = "rootfs",
+        root_readonly: bool = False,
+        oci_version: str = "",
+    ) -> None:
+        self.env = env
+        self.bounding = bounding
+        self.mounts = mounts
+        self.root_path = root_path
+        self.root_readonly = root_readonly
+        self.oci_version = oci_version
+
+
+def path_problem(path: str) -> str:
+    """Return why ``path`` is not accepted as a path (SECURITY R10), or an empty string."""
+    if not path.isprintable() and any(ord(char) < 32 or 127 <= ord(char) < 160 or "\ud800" <= char <= "\udfff" for char in path):
+        return "it holds a control character or bytes that are no UTF-8"
+    size = len(path.encode())
+    if size > PATH_LIMIT:
+        return f"it has {size} bytes, more than {PATH_LIMIT}"
+    if size > NAME_LIMIT and any(len(part.encode()) > NAME_LIMIT for part in path.split("/")):
+        return f"a component has more than {NAME_LIMIT} bytes"
+    return ""
+
+
+def clean(path: str) -> str:
+    """Return the shortest equal path by its text alone, as Go's ``filepath.Clean``: no ``//`` at the start, "" is "." ."""
+    path = posixpath.normpath(path)
+    return path[1:] if path.startswith("//") else path
+
+
+def read_state(fd: int) -> State:
+    """Read the OCI state from ``fd`` to its end.
+
+    :raises Refusal: "could not decode container state: ..."
+    """
+    try:
+        data = files.read_fd(fd, STATE_LIMIT)
+    except OSError as error:
+        hint = f"it has more than {STATE_LIMIT} bytes; " if error.errno == errno.EFBIG else ""
+        raise Refusal("", f"{_STATE}read /dev/stdin: {files.reason(error)}", hint + _STATE_FIX) from None
+    return parse_state(data)
+
+
+def parse_state(data: bytes) -> State:
+    """Decode an OCI state; ``bundlePath`` is what runc wrote before Docker 17.06.
+
+    :raises Refusal: "could not decode container state: ..."
+    """
+    try:
+        value = loads(data, STATE_LIMIT, one_value=True)
+        found = members(_struct(value, "value of type main.HookState"), _STATE_MEMBERS)
+        pid = found.get("pid")
+        if pid is None:
+            pid = 0
+        elif type(pid) is not int or not -(1 << 63) <= pid < 1 << 63:
+            shown = f"number {pid}" if kind(pid) == "number" else kind(pid)
+            raise _mismatch(shown, "struct field HookState.pid of type int")
+        bundle = _string(found.get("bundle"), "struct field HookState.bundle of type string")
+        bundle_path = _string(found.get("bundlePath"), "struct field HookState.bundlePath of type string")
+    except JsonError as error:
+        raise Refusal("", _STATE + error.text, f"{error.hint}; {_STATE_FIX}") from None
+    return State(pid, bundle or bundle_path)
+
+
+def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
+    """Return the text of the bundle's config.json.
+
+    :param dir_fd: what a relative bundle is relative to; the working directory without it.
+    :raises Refusal: "could not open OCI spec: ..." or "could not decode OCI spec: ..."
+    """
+    path = clean(posixpath.join(bundle, "config.json"))
+    problem = path_problem(path)
+    if problem:
+        raise Refusal("", f"{_OPEN}open {path}: invalid argument", f"the state's bundle is no usable path: {problem}")
+    try:
+        fd = files.open_file(path, dir_fd)
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.EINVAL):
+            raise Refusal("", f"{_CONFIG}read {path}: {files.reason(error)}", f"it is no regular file; {_CONFIG_FIX}") from None
+        hint = "the state's bundle must be the directory with the container's config.json, readable for the hook"
+        raise Refusal("", f"{_OPEN}open {path}: {files.reason(error)}", hint) from None
+    try:
+        return files.read_fd(fd, CONFIG_LIMIT)
+    except OSError as error:
+        hint = f"it has more than {CONFIG_LIMIT} bytes; " if error.errno == errno.EFBIG else ""
+        raise Refusal("", f"{_CONFIG}read {path}: {files.reason(error)}", hint + _CONFIG_FIX) from None
+    finally:
+        os.close(fd)
+
+
+def parse_config(data: bytes) -> ContainerConfig:
+    """Decode a config.json.
+
+    :raises Refusal: the reference's phrase for the first fault, in the reference's order: JSON and types, missing
+        members, process.capabilities, process.env.
+    """
+    try:
+        spec = members(_struct(loads(data, CONFIG_LIMIT, one_value=True), "value of type main.Spec"), _SPEC_MEMBERS)
+        version = spec.get("ociVersion")
+        if version is not None:
+            version = _string(version, "struct field Spec.ociVersion of type string")
+        process = spec.get("process")
+        if process is not None:
+            process = members(_struct(process, "struct field Spec.process of type main.Process"), _PROCESS_MEMBERS)
+        root = spec.get("root")
+        if root is not None:
+            root = members(_struct(root, "struct field Spec.root of type main.Root"), _ROOT_MEMBERS)
+        env = _strings(process and process.get("env"), "struct field Process.process.env of type ")
+        root_path = _string(root and root.get("path"), "struct field Root.root.path of type string")
+        mounts = tuple(map(_mount, _array(spec.get("mounts"), "struct field Spec.mounts of type []specs.Mount")))
+    except JsonError as error:
+        raise Refusal("", _CONFIG + error.text, f"config.json: {error.hint}; {_CONFIG_FIX}") from None
+    # Present is enough: an empty ociVersion passes.
+    for missing, name in ((version is None, "Version"), (process is None, "Process"), (root is None, "Root")):
+        if missing:
+            member = "ociVersion" if name == "Version" else name.lower()
+            raise Refusal("", f"{name} is empty in OCI spec", f"config.json has no member {member}; {_CONFIG_FIX}")
+    assert isinstance(version, str) and process is not None and root is not None
+    try:
+        bounding = _bounding(process.get("capabilities"), version)
+    except JsonError as error:
+        hint = f"config.json, process.capabilities for ociVersion {version or 'of no value'}: {error.hint}; {_CONFIG_FIX}"
+        raise Refusal("", _CAPABILITIES + error.text, hint) from None
+    return ContainerConfig(_environment(env), tuple(bounding), mounts, root_path, root.get("readonly") is True, version)
+
+
+def _environment(entries: list[str]) -> dict[str, str]:
+    """Split each entry at its first ``=``; the last one of equal names wins (reference behaviour 1.1)."""
+    try:
+        return dict([entry.split("=", 1) for entry in entries])
+    except ValueError:
+        bad = next(entry for entry in entries if "=" not in entry)
+        raise Refusal("", f"invalid environment variable: {bad}", 'an entry of process.env in config.json has no "="') from None
+
+
+def _bounding(capabilities: object, version: str) -> list[str]:
+    if capabilities is None:
+        return []
+    if _flat_capabilities(version):
+        return _strings(capabilities, "value of type ")
+    found = members(_struct(capabilities, "value of type specs.LinuxCapabilities"), _CAPABILITY_MEMBERS)
+    return _strings(found.get("bounding"), "struct field LinuxCapabilities.bounding of type ")
+
+
+def _flat_capabilities(version: str) -> bool:
+    """Return whether process.capabilities is a plain list: ociVersion in [1.0.0-rc1, 1.0.0-rc5) (reference behaviour 1.5).
+
+    Pre-releases of 1.0.0 are ordered by their first identifier as text; numbers come before all words. A version that is
+    not valid is older than all of them.
+    """
+    core, plus, build = version.partition("+")
+    if not core.startswith("1.0.0-") or (plus and not _identifiers(build)):
+        return False
+    release = core[len("1.0.0-") :]
+    first = release.partition(".")[0]
+    numbered = any(part.isdigit() and part[:1] == "0" and part != "0" for part in release.split("."))
+    return _identifiers(release) and not numbered and not first.isdigit() and "rc1" <= first < "rc5"
+
+
+def _identifiers(text: str) -> bool:
+    return all(part.isascii() and part.replace("-", "a").isalnum() for part in text.split("."))
+
+
+def _mount(value: object) -> tuple[str, str]:
+    if value is None:
+        return "", ""
+    found = members(_struct(value, "struct field Spec.mounts of type specs.Mount"), _MOUNT_MEMBERS)
+    source = _string(found.get("source"), "struct field Mount.mounts.source of type string")
+    return source, _string(found.get("destination"), "struct field Mount.mounts.destination of type string")
+
+
+def _mismatch(found: str, target: str) -> JsonError:
+    return JsonError(f"json: cannot unmarshal {found} into Go {target}", f"{target.rpartition(' of type ')[2]} expected, found {found}")
+
+
+def _struct(value: object, target: str) -> dict[str, object]:
+    """Return an object's members; null leaves a Go struct as it is, empty."""
+    if type(value) is dict or type(value) is Repeated:
+        return value
+    if value is None:
+        return {}
+    raise _mismatch(kind(value), target)
+
+
+def _string(value: object, target: str) -> str:
+    if type(value) is str:
+        return value
+    if value is None:
+        return ""
+    raise _mismatch(kind(value), target)
+
+
+def _array(value: object, target: str) -> list[object]:
+    if type(value) is list:
+        return value
+    if value is None:
+        return []
+    raise _mismatch(kind(value), target)
+
+
+def _strings(value: object, target: str) -> list[str]:
+    """Return an array of strings; ``target`` is completed with the type that Go names."""
+    return [item if type(item) is str else _string(item, target + "string") for item in _array(value, target + "[]string")]

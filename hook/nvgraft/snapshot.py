@@ -1,0 +1,150 @@
+"""A recorded host: the document ``nvgraft.host/1`` as a :class:`Host`, equal to the live one wherever something is decided.
+
+The document arrives parsed and checked (``nvgraft_specs.models.host`` for people's files; a simulated host's own copy is
+checked here as far as it is used).
+"""
+
+import errno
+import os
+
+from nvgraft import files, jsontext
+from nvgraft.elf import ElfFacts
+from nvgraft.errors import Refusal
+from nvgraft.inventory import Host
+from nvgraft.ldcache import entry_from_listing
+from nvgraft.nvml import DriverReport, Gpu, MigDevice, bus_id
+from nvgraft.tree import Node, Tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: The search path for binaries of a recorded host, whose own environment is unknown.
+OFFLINE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+#: Bytes of a simulated host's document; one with 64 GPUs and all their MIG devices has about 400 KiB.
+_LIMIT = 8 << 20
+
+_NOT_RECORDED = "not recorded in the host snapshot"
+
+
+class SnapshotTree(Tree):
+    """The ``files`` of a host document. A directory that is only implied by a file below it counts as recorded."""
+
+    def __init__(self, files: "dict[str, dict[str, Any]]") -> None:
+        self._files = files
+        self._names: dict[str, set[str]] = {"/": set()}
+        for path in files:
+            child = path
+            while child != "/":
+                parent, _, name = child.rpartition("/")
+                names = self._names.setdefault(parent or "/", set())
+                if name in names:
+                    break
+                names.add(name)
+                child = parent or "/"
+
+    def lstat(self, path: str) -> Node | None:
+        entry = self._files.get(path)
+        if entry is None:
+            return Node("dir", 0o755) if path in self._names else None
+        rdev = entry.get("rdev")
+        return Node(
+            entry["type"],
+            int(entry.get("mode", "0777"), 8),
+            entry.get("uid", 0),
+            entry.get("gid", 0),
+            entry.get("target", ""),
+            (rdev[0], rdev[1]) if rdev else None,
+            entry.get("size", 0),
+        )
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(self._names.get(path, ()))
+
+    def read(self, path: str, limit: int) -> bytes:
+        entry = self._files.get(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if "content" not in entry:
+            raise OSError(errno.EIO, _NOT_RECORDED, path)
+        content: str = entry["content"]
+        return content.encode("utf-8", "surrogateescape")
+
+    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+        entry = self._files.get(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        facts = entry.get("elf")
+        if facts is None:
+            raise ValueError(f"its ELF facts are {_NOT_RECORDED}")
+        tag = facts["abi_tag"]
+        return ElfFacts(
+            facts["bits"],
+            facts["machine"],
+            facts["soname"],
+            tuple(facts["needed"]),
+            (tag[0], tag[1], tag[2]) if tag else None,
+            facts.get("interp"),
+        )
+
+
+def driver_report(document: "dict[str, Any]") -> DriverReport:
+    """Return what NVML said on the recorded host.
+
+    :raises KeyError, TypeError: when the document lacks it; see :func:`load_report` for the checked form.
+    """
+    nvml = document["nvml"]
+    gpus = []
+    for gpu in nvml["gpus"]:
+        pci = gpu["pci"]
+        migs = tuple(MigDevice(mig["uuid"], mig["gpu_instance"], mig["compute_instance"]) for mig in gpu["mig_devices"])
+        address = bus_id(pci["domain"], pci["bus"], pci["device"])
+        gpus.append(Gpu(gpu["minor"], gpu["uuid"], address, gpu["brand"], gpu["compute_capability"], gpu["mig"], gpu["model"], migs))
+    return DriverReport(nvml["driver_version"], nvml["cuda_version"], tuple(gpus))
+
+
+def snapshot_host(document: "dict[str, Any]") -> Host:
+    """Return the recorded host of a checked document."""
+    files = document["files"]
+    rows = document["ld_so_cache"]
+    entries = [entry for soname, flags, path in rows if (entry := entry_from_listing(soname, flags, path)) is not None]
+    machine = document.get("machine") or _machine(files)
+    return Host(
+        document["name"], document["root"], SnapshotTree(files), entries, driver_report(document), dict(document["char_majors"]), machine
+    )
+
+
+def _machine(files: "dict[str, dict[str, Any]]") -> str:
+    """Return the machine of a snapshot that does not name it: the one of its 64-bit libraries."""
+    names = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_PPC64": "ppc64le"}
+    for entry in files.values():
+        facts = entry.get("elf")
+        if facts and facts["bits"] == 64 and facts["machine"] in names:
+            return names[facts["machine"]]
+    return "x86_64"
+
+
+def load_report(path: str) -> DriverReport:
+    """Read the GPU part of a simulated host's snapshot, which must be root's own file.
+
+    :raises Refusal: when it is missing, not root's, or no ``nvgraft.host/1`` document.
+    """
+    hint = "host-snapshot in config.toml must name a nvgraft.host/1 document that only root can write"
+    try:
+        fd = files.open_file(path)
+        try:
+            found = os.fstat(fd)
+            if found.st_uid != 0 or found.st_mode & 0o022:
+                raise Refusal("initialization", f"host snapshot {path} is not root's own file", hint)
+            data = files.read_fd(fd, _LIMIT)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Refusal("initialization", f"host snapshot {path}: {files.reason(error)}", hint) from error
+    try:
+        return driver_report(jsontext.loads(data, _LIMIT))  # type: ignore[arg-type]
+    except jsontext.JsonError as error:
+        raise Refusal("initialization", f"host snapshot {path}: {error.text}", f"{error.hint}: {hint}") from error
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise Refusal("initialization", f"host snapshot {path}: {type(error).__name__}: {error}", hint) from error

@@ -1,0 +1,324 @@
+"""Every system call that Python's own ``os`` module does not offer, under its man page's name.
+
+One funnel for errors: a failed call raises :class:`SyscallError`, whose text is the call as it was made, flags
+decoded. A call that the kernel lacks (ENOSYS) raises :class:`MissingFeature`, so that nobody mistakes an old kernel for
+a missing file. No policy here: who may call what, and in which order, is decided by the callers.
+
+Paths are ``str`` or ``bytes``, never with a NUL byte (C would see a shorter path). Every descriptor that is returned
+is close-on-exec. Interrupted calls are repeated.
+"""
+
+import ctypes
+import errno
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# Flags, as in the kernel's uapi headers.
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+AT_SYMLINK_NOFOLLOW = 0x100
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+FSMOUNT_CLOEXEC = 1
+FSOPEN_CLOEXEC = 1
+F_ADD_SEALS = 1033
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
+MNT_DETACH = 2
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_MOVE = 8192
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+O_PATH = os.O_PATH
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+RESOLVE_IN_ROOT = 0x10
+RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS = 0, 1, 4, 7, 8, 9
+STATX_MNT_ID = 0x1000
+PR_SET_SECCOMP = 22
+SECCOMP_MODE_FILTER = 2
+
+#: syscall name -> (x86-64 number, number in the generic table that aarch64 and newer ports use).
+_NUMBERS = {
+    "bpf": (321, 280),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "pidfd_open": (434, 434),
+    "close_range": (436, 436),
+    "openat2": (437, 437),
+    "mount_setattr": (442, 442),
+}
+_GENERIC = os.uname().machine != "x86_64"
+
+_RESOLVE_NAMES = ((0x01, "NO_XDEV"), (0x02, "NO_MAGICLINKS"), (0x04, "NO_SYMLINKS"), (0x08, "BENEATH"), (0x10, "IN_ROOT"))
+_ATTR_NAMES = ((0x1, "RDONLY"), (0x2, "NOSUID"), (0x4, "NODEV"), (0x8, "NOEXEC"))
+_OPEN_NAMES = (
+    (os.O_PATH, "O_PATH"),
+    (os.O_DIRECTORY, "O_DIRECTORY"),
+    (os.O_NOFOLLOW, "O_NOFOLLOW"),
+    (os.O_CREAT, "O_CREAT"),
+    (os.O_EXCL, "O_EXCL"),
+    (os.O_WRONLY, "O_WRONLY"),
+    (os.O_RDWR, "O_RDWR"),
+    (os.O_NONBLOCK, "O_NONBLOCK"),
+)
+_CLONE_NAMES = (
+    (CLONE_NEWNS, "NEWNS"),
+    (CLONE_NEWUTS, "NEWUTS"),
+    (CLONE_NEWIPC, "NEWIPC"),
+    (CLONE_NEWUSER, "NEWUSER"),
+    (CLONE_NEWPID, "NEWPID"),
+    (CLONE_NEWNET, "NEWNET"),
+)
+
+
+class SyscallError(OSError):
+    """A system call failed; ``str()`` is the call with decoded flags and the error's name."""
+
+    def __init__(self, number: int, call: str) -> None:
+        super().__init__(number, os.strerror(number))
+        self.call = call
+
+    def __str__(self) -> str:
+        return f"{self.call}: {errno.errorcode.get(self.errno or 0, self.errno)}: {self.strerror}"
+
+
+class MissingFeature(SyscallError):
+    """The kernel does not know this call at all (ENOSYS): applying needs Linux 5.12 or newer (SECURITY R34)."""
+
+
+def _decode(flags: int, names: tuple[tuple[int, str], ...]) -> str:
+    known = [name for bit, name in names if bit and flags & bit == bit]
+    rest = flags & ~sum(bit for bit, _ in names)
+    return "|".join(known + ([hex(rest)] if rest else [])) or "0"
+
+
+def _path(path: str | bytes) -> bytes:
+    raw = path if isinstance(path, bytes) else os.fsencode(path)
+    if b"\0" in raw:
+        raise ValueError(f"path with a NUL byte: {path!r}")
+    return raw
+
+
+class _Call:
+    """One system call: its argument types, and the loop over EINTR."""
+
+    __slots__ = ("_function", "_name", "_number")
+
+    def __init__(
+        self, name: str, *types: "type[ctypes._SimpleCData[Any]]", result: "type[ctypes._SimpleCData[Any]]" = ctypes.c_int
+    ) -> None:
+        self._name = name
+        if name in _NUMBERS:
+            function = _libc["syscall"]
+            function.argtypes = [ctypes.c_long, *types]
+            function.restype = ctypes.c_long
+            self._number: tuple[int, ...] = (_NUMBERS[name][_GENERIC],)
+        else:
+            function = _libc[name]
+            function.argtypes = list(types)
+            function.restype = result
+            self._number = ()
+        self._function = function
+
+    def __call__(self, call: str, *args: object) -> int:
+        while True:
+            result: int = self._function(*self._number, *args)
+            if result >= 0:
+                return result
+            number = ctypes.get_errno()
+            if number == errno.EINTR:
+                continue
+            kind = MissingFeature if number == errno.ENOSYS else SyscallError
+            raise kind(number, f"{self._name}({call})")
+
+
+_INT, _UINT, _LONG, _ULONG = ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_ulong
+_STR, _PTR, _SIZE = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
+
+_openat2 = _Call("openat2", _INT, _STR, _PTR, _SIZE)
+_open_tree = _Call("open_tree", _INT, _STR, _UINT)
+_move_mount = _Call("move_mount", _INT, _STR, _INT, _STR, _UINT)
+_mount_setattr = _Call("mount_setattr", _INT, _STR, _UINT, _PTR, _SIZE)
+_fsopen = _Call("fsopen", _STR, _UINT)
+_fsconfig = _Call("fsconfig", _INT, _UINT, _STR, _STR, _INT)
+_fsmount = _Call("fsmount", _INT, _UINT, _UINT)
+_pidfd_open = _Call("pidfd_open", _INT, _UINT)
+_close_range = _Call("close_range", _UINT, _UINT, _UINT)
+_pivot_root = _Call("pivot_root", _STR, _STR)
+_bpf = _Call("bpf", _INT, _PTR, _UINT)
+_setns = _Call("setns", _INT, _INT)
+_unshare = _Call("unshare", _INT)
+_umount2 = _Call("umount2", _STR, _INT)
+_mount = _Call("mount", _STR, _STR, _STR, _ULONG, _STR)
+_fcntl = _Call("fcntl", _INT, _INT, _INT)
+_prctl = _Call("prctl", _INT, _ULONG, _PTR, _ULONG, _ULONG)
+_setfsuid = _Call("setfsuid", _UINT, result=_UINT)  # they return the previous id, never an error
+_setfsgid = _Call("setfsgid", _UINT, result=_UINT)
+_prlimit = _Call("prlimit64" if hasattr(_libc, "prlimit64") else "prlimit", _INT, _INT, _PTR, _PTR)
+_statx = _Call("statx", _INT, _STR, _INT, _UINT, _PTR)
+
+
+def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
+    """Open ``unsafe_path`` below ``dirfd``; ``resolve`` says which ways out are closed (openat2(2), Linux 5.6)."""
+    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
+    text = f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
+    return _openat2(text, dirfd, _path(unsafe_path), ctypes.addressof(how), ctypes.sizeof(how))
+
+
+def open_tree(dirfd: int, path: str | bytes, flags: int) -> int:
+    """Open a mount, or with OPEN_TREE_CLONE a detached copy of it (open_tree(2), Linux 5.2)."""
+    return _open_tree(f"{dirfd}, {path!r}, {flags:#x}", dirfd, _path(path), flags | OPEN_TREE_CLOEXEC)
+
+
+def move_mount(mount_fd: int, target_fd: int) -> None:
+    """Attach the detached mount ``mount_fd`` on the inode that ``target_fd`` holds: no path is resolved."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    _move_mount(f"{mount_fd}, {target_fd}", mount_fd, b"", target_fd, b"", flags)
+
+
+def mount_setattr(mount_fd: int, attr_set: int, propagation: int = 0, attr_clear: int = 0, *, recursive: bool = False) -> None:
+    """Set MOUNT_ATTR_* and the propagation type of the mount ``mount_fd`` in one step (Linux 5.12)."""
+    attr = (ctypes.c_uint64 * 4)(attr_set, attr_clear, propagation, 0)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    text = f"{mount_fd}, set={_decode(attr_set, _ATTR_NAMES)}, clear={_decode(attr_clear, _ATTR_NAMES)}, propagation={propagation:#x}"
+    _mount_setattr(text, mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr))
+
+
+def new_mount(fstype: str, options: dict[str, str], attributes: int) -> int:
+    """Make a file system and return its detached mount (fsopen, fsconfig, fsmount)."""
+    context = _fsopen(f"{fstype!r}", fstype.encode(), FSOPEN_CLOEXEC)
+    try:
+        for key, value in options.items():
+            _fsconfig(f"{fstype}: {key}={value}", context, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
+        _fsconfig(f"{fstype}: CMD_CREATE", context, FSCONFIG_CMD_CREATE, None, None, 0)
+        return _fsmount(f"{fstype}, {_decode(attributes, _ATTR_NAMES)}", context, FSMOUNT_CLOEXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def pidfd_open(pid: int) -> int:
+    """Hold the process ``pid`` so that its number cannot come to mean another one (pidfd_open(2))."""
+    return _pidfd_open(str(pid), pid, 0)
+
+
+def close_range(first: int, last: int) -> None:
+    """Close every descriptor from ``first`` to ``last``."""
+    _close_range(f"{first}, {last}", first, last & 0xFFFFFFFF, 0)
+
+
+def setns(fd: int, kinds: int) -> None:
+    """Enter the namespaces ``kinds`` of a namespace file or a pidfd. Needs a single-threaded process for NEWNS."""
+    _setns(f"{fd}, {_decode(kinds, _CLONE_NAMES)}", fd, kinds)
+
+
+def unshare(kinds: int) -> None:
+    """Leave the namespaces ``kinds`` for new ones."""
+    _unshare(_decode(kinds, _CLONE_NAMES), kinds)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Make ``new_root`` the root of this mount namespace."""
+    _pivot_root(f"{new_root!r}, {put_old!r}", _path(new_root), _path(put_old))
+
+
+def umount2(path: str | bytes, flags: int) -> None:
+    """Unmount what is mounted at ``path``."""
+    _umount2(f"{path!r}, {flags:#x}", _path(path), flags)
+
+
+def mount(source: str | None, target: str, fstype: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2). Only for namespaces of our own making: in a container's it would resolve strings (SECURITY R24)."""
+    texts = [None if text is None else _path(text) for text in (source, target, fstype, data)]
+    _mount(f"{source!r}, {target!r}, {fstype!r}, {flags:#x}", texts[0], texts[1], texts[2], flags, texts[3])
+
+
+def seal(memfd: int) -> None:
+    """Forbid every later change of the memory file ``memfd``, its seals included."""
+    _fcntl(f"{memfd}, F_ADD_SEALS", memfd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
+
+
+def set_fs_ids(uid: int, gid: int) -> None:
+    """Create files as ``uid``:``gid`` from now on, or fail (setfsuid(2) itself reports nothing, so it is asked again).
+
+    :raises SyscallError: EPERM when the kernel did not take the ids, EOVERFLOW cannot be seen here but at creation.
+    """
+    _setfsgid(str(gid), gid)
+    _setfsuid(str(uid), uid)
+    for call, name, wanted in ((_setfsgid, "setfsgid", gid), (_setfsuid, "setfsuid", uid)):
+        if call("-1", 0xFFFFFFFF) != wanted:
+            raise SyscallError(errno.EPERM, f"{name}({wanted})")
+
+
+def set_rlimit(resource: int, soft: int, hard: int) -> None:
+    """Set a limit of this process (prlimit(2)); the unit is the resource's own."""
+    _prlimit(f"{resource}, {soft}, {hard}", 0, resource, ctypes.addressof((ctypes.c_uint64 * 2)(soft, hard)), None)
+
+
+def get_rlimit(resource: int) -> tuple[int, int]:
+    """Return the soft and the hard limit of this process."""
+    limits = (ctypes.c_uint64 * 2)()
+    _prlimit(str(resource), 0, resource, None, ctypes.addressof(limits))
+    return limits[0], limits[1]
+
+
+def mount_id(fd: int) -> int:
+    """Return the id, as in mountinfo, of the mount that ``fd`` was opened on (statx(2), Linux 5.8)."""
+    return int.from_bytes(_statx_of(fd)[0x90:0x98], sys.byteorder)
+
+
+def mount_attributes(fd: int) -> int:
+    """Return the STATX_ATTR_ bits of ``fd``; 0x2000 says that it is the root of a mount (statx(2), Linux 5.8)."""
+    return int.from_bytes(_statx_of(fd)[0x08:0x10], sys.byteorder)
+
+
+def _statx_of(fd: int) -> bytes:
+    buffer = ctypes.create_string_buffer(256)
+    _statx(f"{fd}, STATX_MNT_ID", fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, ctypes.addressof(buffer))
+    return buffer.raw
+
+
+def bpf(command: int, attributes: "ctypes.Array[ctypes.c_char]") -> int:
+    """bpf(2) with a caller-filled ``union bpf_attr``; the kernel may write results into it."""
+    return _bpf(f"command {command}", command, ctypes.addressof(attributes), len(attributes))
+
+
+def set_seccomp_filter(program: bytes) -> None:
+    """Install a classic BPF program (an array of ``struct sock_filter``) as this thread's seccomp filter."""
+
+    class _Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+    header = _Program(len(program) // 8, program)
+    _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header), 0, 0)

@@ -1,0 +1,32 @@
+"""What the integration tests share: a real installation, and mount namespaces of their own."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import CHECKOUT, Installed, T, run_in_mount_namespace
+
+
+@pytest.fixture(scope="session")
+def installed(demand: Callable[[str], None]) -> Iterator[Installed]:
+    """Install for real, root-owned and on the root file system: a simulated host has a /tmp and a /run of its own."""
+    demand("root")
+    prefix = Path(tempfile.mkdtemp(prefix="nvgraft-test.", dir="/opt"))
+    prefix.chmod(0o755)
+    try:
+        done = subprocess.run([CHECKOUT / "dev", "install", f"PREFIX={prefix}"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        yield Installed(prefix, prefix / "bin/nvgraft-hook", prefix / "bin/nvgraft", prefix / "lib/nvgraft/hook")
+    finally:
+        shutil.rmtree(prefix)
+
+
+@pytest.fixture
+def in_mount_namespace(demand: Callable[[str], None]) -> Callable[[Callable[[], T]], T]:
+    """:func:`harness.run_in_mount_namespace`, for a test that is root."""
+    demand("root")
+    return run_in_mount_namespace

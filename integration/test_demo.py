@@ -1,0 +1,38 @@
+"""``./dev demo`` as a new user runs it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import CHECKOUT
+
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
+
+
+def traces() -> set[str]:
+    """What the demonstration could leave behind: directories, mounts, cgroups."""
+    mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    places = [Path("/opt"), Path("/tmp"), Path("/run"), Path("/dev"), *Path("/sys/fs/cgroup").glob("*/"), Path("/sys/fs/cgroup")]
+    return mounts | {str(path) for place in places for path in place.glob("*nv*")}
+
+
+def test_the_demo_shows_a_configured_container_and_leaves_nothing() -> None:
+    """From an installation to the verdict: the container has what the plan says, and the machine is as before."""
+    before = traces()
+    done = subprocess.run([CHECKOUT / "dev", "demo"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("demo: OK")
+    for shown in ("/dev/nvidia1", "nvidiactl", "libcuda.so.1 -> ", "libcuda.so.1 => ", "+ /usr/bin/nvidia-smi"):
+        assert shown in done.stdout
+    assert traces() == before
+
+
+def test_the_demo_says_that_it_needs_root() -> None:
+    """Another user is told in one line."""
+    done = subprocess.run(
+        [CHECKOUT / "dev", "demo"], capture_output=True, text=True, user=65534, extra_groups=[], env={"PATH": os.environ["PATH"]}
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["dev: needs root: namespaces, mounts and containers are made"]

@@ -1,0 +1,127 @@
+"""``./dev install`` for real: what it puts where, who owns it, and that it starts in a hostile environment."""
+
+import importlib.util
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import CHECKOUT, Installed
+
+pytestmark = pytest.mark.requires("root")
+
+
+def dev_install(*arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([CHECKOUT / "dev", "install", *arguments], capture_output=True, text=True, umask=umask)
+
+
+def below(directory: Path) -> list[Path]:
+    return [directory, *directory.rglob("*")]
+
+
+def test_everything_belongs_to_root_and_is_readable_by_all(installed: Installed) -> None:
+    """Nobody but root can change what the hook loads, and every user can run the CLI."""
+    for path in below(installed.prefix):
+        info = path.lstat()
+        executable = path.is_dir() or path.parent.name == "bin"
+        assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (0, 0, 0o755 if executable else 0o644), path
+
+
+def test_the_users_umask_has_no_say(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> None:
+    """Root's own umask of 077 does not make an installation that other users cannot run."""
+    prefix = installed.prefix / "strict"
+    done = dev_install(f"PREFIX={prefix}", umask=0o077)
+    assert done.returncode == 0, done.stderr
+    try:
+        assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in below(prefix)} == {"0o755", "0o644"}
+    finally:
+        subprocess.run(["rm", "-rf", prefix], check=True)
+
+
+def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) -> None:
+    """The launcher names an absolute interpreter with -I, -S and -B and adds a single directory to the module path."""
+    lines = installed.hook.read_text().splitlines()
+    assert lines[0] == "#!/usr/bin/python3 -ISB"
+    assert [line for line in lines if "sys.path" in line] == [f'sys.path.append("{installed.library}")']
+
+
+def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
+    """Only the engine, its tables, python-prctl and pynvml can be imported by a process that configures containers."""
+    names = {path.name.split(".")[0] for path in installed.library.iterdir()}
+    assert names == {"nvgraft", "nvgraft_specs", "prctl", "_prctl", "pynvml", "__pycache__"}
+
+
+def test_byte_code_is_there_and_fresh(installed: Installed) -> None:
+    """Each module of the hook has byte code of its very source, so no start compiles (and -B would not keep it)."""
+    for source in (path for path in below(installed.library) if path.suffix == ".py"):
+        header = Path(importlib.util.cache_from_source(str(source))).read_bytes()[:16]
+        info = source.stat()
+        assert header[:4] == importlib.util.MAGIC_NUMBER, source
+        assert int.from_bytes(header[4:8], "little") == 0, source
+        assert int.from_bytes(header[8:12], "little") == int(info.st_mtime), source
+        assert int.from_bytes(header[12:16], "little") == info.st_size, source
+
+
+def test_both_commands_start_without_the_checkout(installed: Installed, tmp_path: Path) -> None:
+    """The commands need nothing but their own prefix; poststart and poststop do nothing, successfully."""
+    for command in (["poststart"], ["poststop"]):
+        done = subprocess.run([installed.hook, *command], capture_output=True, text=True, env={}, cwd=tmp_path, stdin=subprocess.DEVNULL)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = subprocess.run([installed.cli, "--help"], capture_output=True, text=True, env={}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "plan" in done.stdout
+
+
+def test_planted_modules_do_not_run(installed: Installed, tmp_path: Path) -> None:
+    """Python's variables, the working directory and the user's directory cannot put code into the hook."""
+    canary = tmp_path / "canary"
+    for name in ("json", "os", "ctypes", "prctl", "sitecustomize", "usercustomize", "encodings"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(canary)!r}, 'w')")
+    user_site = tmp_path / f".local/lib/python3.{sys.version_info.minor}/site-packages"
+    user_site.mkdir(parents=True)
+    (user_site / "planted.pth").write_text(f"import pathlib; pathlib.Path({str(canary)!r}).touch()\n")
+    environment = {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONHOME": str(tmp_path),
+        "HOME": str(tmp_path),
+        "PYTHONSTARTUP": str(tmp_path / "os.py"),
+    }
+    done = subprocess.run(
+        [installed.hook, "poststop"], capture_output=True, text=True, env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["PREFIX=relative"], "PREFIX=relative: not an absolute path"),
+        (["PREFIX=/tmp/nvgraft"], "/tmp: group or others may write to it"),
+        (["PREFIX=/opt/x", "PYTHON=/nowhere/python3"], "PYTHON=/nowhere/python3: no such program"),
+    ],
+)
+def test_unsafe_places_are_refused(arguments: list[str], complaint: str) -> None:
+    """Where others could replace the hook's code nothing is installed, and one line says why."""
+    done = dev_install(*arguments)
+    assert done.returncode == 1
+    assert complaint in done.stderr.splitlines()[-1]
+    assert not Path("/tmp/nvgraft").exists()
+    assert not Path("/opt/x").exists()
+
+
+def test_installing_again_replaces_what_was_there(installed: Installed) -> None:
+    """A module of an older release does not survive, and no draft of the installer's stays behind."""
+    prefix = installed.prefix / "again"
+    try:
+        assert dev_install(f"PREFIX={prefix}").returncode == 0
+        stale = prefix / "lib/nvgraft/hook/nvgraft/stale.py"
+        stale.touch()
+        assert dev_install(f"PREFIX={prefix}").returncode == 0
+        assert not stale.exists()
+        assert sorted(str(path.relative_to(prefix)) for path in prefix.glob("*/*")) == ["bin/nvgraft", "bin/nvgraft-hook", "lib/nvgraft"]
+        assert sorted(path.name for path in (prefix / "lib").iterdir()) == ["nvgraft"]
+    finally:
+        subprocess.run(["rm", "-rf", prefix], check=True)

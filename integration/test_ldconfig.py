@@ -1,0 +1,488 @@
+"""The loader cache step for real: namespaces, mounts, the host's ldconfig, and stand-ins that misbehave in its place."""
+
+import errno
+import hashlib
+import os
+import platform
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import prctl
+import pytest
+
+from harness import run_in_mount_namespace
+from nvgraft import syscalls
+from nvgraft.apply import jail, seccomp
+from nvgraft.apply.ldconfig import LoaderCache
+from nvgraft.apply.undo import UndoLog
+from nvgraft.errors import Refusal
+from nvgraft_cli.stubs import shared_object
+
+pytestmark = pytest.mark.requires("root", "ldconfig")
+
+LIBS = "/usr/lib/x86_64-linux-gnu"
+ABSENT = "/usr/lib/i386-linux-gnu"
+CAPABILITIES = ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")
+MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path) -> Path:
+    """An image with two libraries whose SONAME links are missing or wrong, and a library elsewhere on the search path."""
+    root = tmp_path / "rootfs"
+    for name in ("etc", "proc", "sys", "dev", "bin", "opt/lib", "var/cache/ldconfig", LIBS[1:]):
+        (root / name).mkdir(parents=True)
+    (root / "etc/ld.so.conf").write_text("/opt/lib\n")
+    _library(root / LIBS[1:] / "libcuda.so.560.35.03", "libcuda.so.1")
+    _library(root / LIBS[1:] / "libnvidia-ml.so.560.35.03", "libnvidia-ml.so.1")
+    _library(root / "opt/lib/libother.so.2.1", "libother.so.2")
+    return root
+
+
+def _library(path: Path, soname: str) -> None:
+    path.write_bytes(shared_object(64, MACHINE, soname, ["libc.so.6"], [3, 2, 0]))
+
+
+def _tree(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything that can be told of a tree, but for the times of directories."""
+    result: dict[str, tuple[object, ...]] = {}
+    for path in sorted(root.rglob("*")):
+        found = path.lstat()
+        content: object = None
+        if stat.S_ISLNK(found.st_mode):
+            content = os.readlink(path)
+        elif stat.S_ISREG(found.st_mode):
+            content = (path.read_bytes(), found.st_mtime_ns)
+        result[str(path.relative_to(root))] = (stat.filemode(found.st_mode), found.st_uid, found.st_gid, content)
+    return result
+
+
+def _update(
+    rootfs: Path,
+    *,
+    program: str = "/sbin/ldconfig",
+    directories: tuple[str, ...] = (LIBS, ABSENT),
+    uid: int = 0,
+    undo: UndoLog | None = None,
+    timeout: float = 20,
+    pivot: bool = True,
+    prepared: Callable[[], None] = lambda: None,
+) -> str:
+    """Make ``rootfs`` a mount point, run the step in this mount namespace, and return the refusal's line, or ""."""
+    syscalls.mount(str(rootfs), str(rootfs), None, syscalls.MS_BIND | syscalls.MS_REC)
+    prepared()
+    cache = LoaderCache.prepare(program)
+    fd = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
+    try:
+        cache.update(fd, directories, uid, uid, UndoLog() if undo is None else undo, timeout, pivot=pivot)
+    except Refusal as refusal:
+        return refusal.line()
+    finally:
+        os.close(fd)
+        cache.close()
+    return ""
+
+
+def _no_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> str:
+    """busybox's shell in ldconfig's place: ``-f /etc/ld.so.conf`` makes it run the image's configuration as a script."""
+    path = tmp_path / "sh"
+    shutil.copy(shutil.which("busybox") or "", path)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("pivot", [True, False])
+def test_makes_the_cache_and_the_links_and_nothing_else(rootfs: Path, pivot: bool) -> None:
+    """The new entries are the cache and the SONAME links of the given directories; the rest of the tree is as it was."""
+    before = _tree(rootfs)
+    assert run_in_mount_namespace(lambda: _update(rootfs, pivot=pivot)) == ""
+    after = _tree(rootfs)
+    new = {path: after[path][3] for path in after if before.get(path) != after[path]}
+    cache = new.pop("etc/ld.so.cache")
+    assert new == {f"{LIBS[1:]}/libcuda.so.1": "libcuda.so.560.35.03", f"{LIBS[1:]}/libnvidia-ml.so.1": "libnvidia-ml.so.560.35.03"}
+    assert before.keys() <= after.keys()
+    assert cache is not None
+    assert after["etc/ld.so.cache"][:3] == ("-rw-r--r--", 0, 0)
+    listing = subprocess.run(["/sbin/ldconfig", "-p", "-C", rootfs / "etc/ld.so.cache"], capture_output=True, text=True, check=True).stdout
+    assert "libcuda.so.1 (libc6" in listing
+    assert f"=> {LIBS}/libnvidia-ml.so.1\n" in listing
+    assert "libother.so.2" in listing, "the image's own search path belongs into its cache"
+
+
+def test_sees_libraries_that_are_mounted_in_the_directory(rootfs: Path, tmp_path: Path) -> None:
+    """A driver library is a file mount over an empty placeholder: the link is made for what is mounted."""
+    _library(tmp_path / "driver.so", "libnvcuvid.so.1")
+    placeholder = rootfs / LIBS[1:] / "libnvcuvid.so.560.35.03"
+    placeholder.touch()
+
+    def scenario() -> str:
+        return _update(rootfs, prepared=lambda: syscalls.mount(str(tmp_path / "driver.so"), str(placeholder), None, syscalls.MS_BIND))
+
+    assert run_in_mount_namespace(scenario) == ""
+    assert os.readlink(placeholder.with_name("libnvcuvid.so.1")) == placeholder.name
+
+
+def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
+    """The host's cache, this process's namespaces, descriptors, ids and signals, and the container's mounts are as before."""
+
+    def state() -> object:
+        kinds = ("mnt", "net", "ipc", "uts", "pid", "pid_for_children")
+        mounts = [line.split(" ", 1)[1] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        host = hashlib.sha256(Path("/etc/ld.so.cache").read_bytes()).hexdigest()
+        status = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(("Uid", "Gid", "Cap", "Sig"))]
+        return [os.readlink(f"/proc/self/ns/{kind}") for kind in kinds], mounts, host, len(os.listdir("/proc/self/fd")), status
+
+    def scenario() -> None:
+        syscalls.mount(str(rootfs), str(rootfs), None, syscalls.MS_BIND)
+        syscalls.mount(None, "/", None, syscalls.MS_REC | 1 << 20)  # MS_SHARED: what is mounted on a copy must not come back
+        states = []
+        for _ in range(2):
+            cache = LoaderCache.prepare("/sbin/ldconfig")
+            fd = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
+            undo = UndoLog()
+            cache.update(fd, [LIBS], 0, 0, undo, 20)
+            undo.forget()
+            os.close(fd)
+            cache.close()
+            states.append(state())
+        assert states[0] == states[1]
+        assert os.fork() or os._exit(0)
+        assert os.wait()[1] == 0, "later children are possible: they are not in the ended pid namespace"
+
+    before = Path("/etc/ld.so.cache").read_bytes()
+    run_in_mount_namespace(scenario)
+    assert Path("/etc/ld.so.cache").read_bytes() == before
+
+
+def test_an_image_without_etc_fails_like_the_reference(rootfs: Path) -> None:
+    """Error code 1, the cause named, nothing changed."""
+    shutil.rmtree(rootfs / "etc")
+    before = _tree(rootfs)
+    line = run_in_mount_namespace(lambda: _update(rootfs))
+    assert line.startswith("nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | ")
+    assert "no /etc" in line
+    assert _tree(rootfs) == before
+
+
+def test_follows_the_images_own_etc_inside_the_root(rootfs: Path) -> None:
+    """/etc as an absolute link to another directory of the image is that directory, not the host's."""
+    (rootfs / "etc").rename(rootfs / "config")
+    (rootfs / "etc").symlink_to("/config")
+    assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
+    assert (rootfs / "config/ld.so.cache").exists()
+
+
+@pytest.mark.parametrize("uid", [0, 100000])
+def test_undo_restores_what_ldconfig_replaced_or_removed(rootfs: Path, uid: int) -> None:
+    """Old cache, replaced link, removed dangling link and a leftover temporary file come back byte for byte, owners too."""
+    libs = rootfs / LIBS[1:]
+    (libs / "libcuda.so.1").symlink_to("libcuda.so.470.1")
+    (libs / "libgone.so.1").symlink_to("libgone.so.1.0")
+    (rootfs / "etc/ld.so.cache").write_bytes(os.urandom(70_000))
+    (rootfs / "etc/ld.so.cache~").write_bytes(b"left by a run that was cut short")
+    for path in (rootfs, *rootfs.rglob("*")):
+        os.lchown(path, uid, uid)
+    os.chown(rootfs / "etc/ld.so.cache", uid + 5, uid + 6)
+    (rootfs / "etc/ld.so.cache").chmod(0o640)
+    os.lchown(libs / "libgone.so.1", uid + 7, uid + 8)
+    before = _tree(rootfs)
+
+    def scenario() -> list[str]:
+        undo = UndoLog()
+        assert _update(rootfs, undo=undo, uid=uid) == ""
+        assert os.readlink(libs / "libcuda.so.1") == "libcuda.so.560.35.03"
+        assert not (libs / "libgone.so.1").is_symlink()
+        return undo.run()
+
+    assert run_in_mount_namespace(scenario) == []
+    assert _tree(rootfs) == before
+
+
+def test_a_second_name_of_another_file_costs_that_file_nothing(rootfs: Path) -> None:
+    """An image whose ld.so.cache~ is a hard link keeps the file behind it: ldconfig would truncate it."""
+    (rootfs / "etc/passwd").write_text("root:x:0:0")
+    os.link(rootfs / "etc/passwd", rootfs / "etc/ld.so.cache~")
+    assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
+    assert (rootfs / "etc/passwd").read_text() == "root:x:0:0"
+
+
+def test_undo_removes_what_was_not_there(rootfs: Path) -> None:
+    """A cache and links that ldconfig made new are gone after undo."""
+    before = _tree(rootfs)
+
+    def scenario() -> list[str]:
+        undo = UndoLog()
+        assert _update(rootfs, undo=undo) == ""
+        return undo.run()
+
+    assert run_in_mount_namespace(scenario) == []
+    assert _tree(rootfs) == before
+
+
+def test_works_as_an_unprivileged_id(rootfs: Path) -> None:
+    """With a mapped container root, what is made belongs to that id of the host."""
+    for path in (rootfs, *rootfs.rglob("*")):
+        os.lchown(path, 100000, 100000)
+    assert run_in_mount_namespace(lambda: _update(rootfs, uid=100000)) == ""
+    for path in (rootfs / "etc/ld.so.cache", rootfs / LIBS[1:] / "libcuda.so.1"):
+        assert path.lstat().st_uid == 100000
+
+
+def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
+    """The container's mounts belong to another user namespace, and its root to a host id: cache, links and undo work."""
+    for path in (rootfs, *rootfs.rglob("*")):
+        os.lchown(path, 100000, 100000)
+    before = _tree(rootfs)
+
+    def scenario() -> list[str]:
+        ready, ready_end = os.pipe()
+        go, go_end = os.pipe()
+        container = os.fork()
+        if container == 0:
+            try:
+                syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+                os.write(ready_end, b"1")
+                os.read(go, 1)
+                syscalls.mount(str(rootfs), str(rootfs), None, syscalls.MS_BIND | syscalls.MS_REC)
+                syscalls.mount("tmpfs", str(rootfs / "dev"), "tmpfs", 0)
+                os.write(ready_end, b"2")
+                signal.pause()
+            finally:
+                os._exit(1)
+        assert os.read(ready, 1) == b"1"
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{container}/{name}").write_text("0 100000 65536")
+        os.write(go_end, b"1")
+        assert os.read(ready, 1) == b"2"
+        cache = LoaderCache.prepare("/sbin/ldconfig")
+        fd = os.open(f"/proc/{container}/root{rootfs}", os.O_PATH | os.O_DIRECTORY)
+        syscalls.setns(syscalls.pidfd_open(container), syscalls.CLONE_NEWNS)
+        undo = UndoLog()
+        cache.update(fd, [LIBS], 100000, 100000, undo, 20)
+        assert (rootfs / "etc/ld.so.cache").stat().st_uid == 100000
+        assert (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
+        left = undo.run()
+        os.kill(container, signal.SIGKILL)
+        return left
+
+    assert run_in_mount_namespace(scenario) == []
+    assert _tree(rootfs) == before
+
+
+def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
+    """What the container may not write, ldconfig may not either; the refusal names the cause."""
+    before = _tree(rootfs)
+
+    def scenario() -> str:
+        remount = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY
+        return _update(rootfs, prepared=lambda: syscalls.mount(None, str(rootfs), None, remount))
+
+    line = run_in_mount_namespace(scenario)
+    assert "process /sbin/ldconfig failed with error code: 1 | " in line
+    assert "read-only" in line
+    assert _tree(rootfs) == before
+
+
+@pytest.mark.parametrize("name", ["ld.so.cache", "ld.so.cache~"])
+@pytest.mark.parametrize("kind", ["fifo", "directory", "sparse"])
+def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(rootfs: Path, name: str, kind: str) -> None:
+    """A FIFO is not opened, a terabyte is not read: one line, at once."""
+    path = rootfs / "etc" / name
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    line = run_in_mount_namespace(lambda: _update(rootfs))
+    assert line.startswith("nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | not started: ")
+    assert name in line
+    assert not (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
+
+
+@pytest.mark.requires("busybox")
+class TestHostile:
+    """A shell in ldconfig's place does what a subverted ldconfig would do."""
+
+    def test_ends_at_the_deadline_with_no_process_left(self, rootfs: Path, shell: str) -> None:
+        """Neither spinning nor flooding the output keeps the hook beyond its time."""
+        for script in ("while :; do :; done", "while :; do echo flood; done"):
+            (rootfs / "etc/ld.so.conf").write_text(script)
+
+            def scenario() -> tuple[str, float, bool]:
+                start = time.monotonic()
+                line = _update(rootfs, program=shell, timeout=0.3)
+                return line, time.monotonic() - start, _no_children()
+
+            line, took, alone = run_in_mount_namespace(scenario)
+            assert line == f"nvgraft: ldcache error: process {shell} terminated with signal 9 | it had not finished after 0.3 seconds"
+            assert took >= 0.3
+            assert alone
+
+    def test_reports_the_exit_code_and_the_last_line(self, rootfs: Path, shell: str) -> None:
+        """The program's own last words are in the message, control characters escaped; its first ones are not."""
+        (rootfs / "etc/ld.so.conf").write_text("echo first; printf 'cannot \\033[1mdo\\n'; exit 3")
+        line = run_in_mount_namespace(lambda: _update(rootfs, program=shell))
+        assert line == f"nvgraft: ldcache error: process {shell} failed with error code: 3 | cannot \\x1b[1mdo"
+
+    def test_writes_nowhere_else(self, rootfs: Path, shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every other directory is read-only, a volume inside of a writable one too; there is no way out by ".."."""
+        monkeypatch.setitem(seccomp.ALLOWED, "dup2", (33, 24))  # a shell cannot redirect without it
+        (rootfs / LIBS[1:] / "volume").mkdir()
+        volume = tmp_path / "volume"
+        volume.mkdir()
+        places = ("", "/bin", "/usr", "/opt/lib", "/var/cache/ldconfig", "/proc", "/sys", "/dev", f"{LIBS}/volume", "/..", f"/..{tmp_path}")
+        tries = "\n".join(f"echo text > {place}/x" for place in places)
+        (rootfs / "etc/ld.so.conf").write_text(f"{tries}\necho text > {LIBS}/allowed\nexit 4\n")
+        before = _tree(tmp_path)
+
+        def scenario() -> str:
+            target = str(rootfs / LIBS[1:] / "volume")
+            return _update(rootfs, program=shell, prepared=lambda: syscalls.mount(str(volume), target, None, syscalls.MS_BIND))
+
+        assert "error code: 4" in run_in_mount_namespace(scenario)
+        after = _tree(tmp_path)
+        assert after.keys() - before.keys() == {f"rootfs{LIBS}/allowed"}
+
+    def test_has_no_privilege_descriptor_or_environment(self, rootfs: Path, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the kernel says of the running program: no capability, no new ones, filter, own namespaces, bare descriptors."""
+        (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
+        seen: dict[str, object] = {}
+
+        def observe(pid: int, output: int, _deadline: float) -> tuple[bool, bytes]:
+            proc = Path(f"/proc/{pid}")
+            assert os.read(output, 8) == b"started\n"
+            status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
+            seen.update({name: status[name].strip() for name in (*CAPABILITIES, "NoNewPrivs", "Seccomp")})
+            seen.update({name: status[name].split() for name in ("Uid", "Gid", "Groups", "SigBlk", "SigIgn")})
+            seen["pid"] = status["NSpid"].split()[-1]
+            seen["fds"] = sorted(int(fd) for fd in os.listdir(proc / "fd"))
+            seen["environ"] = (proc / "environ").read_bytes()
+            kinds = ("mnt", "net", "ipc", "uts", "pid")
+            seen["shared"] = [kind for kind in kinds if (proc / "ns" / kind).samefile(f"/proc/self/ns/{kind}")]
+            seen["limits"] = (proc / "limits").read_text()
+            seen["mounts"] = (proc / "mountinfo").read_text()
+            try:
+                (proc / "exe").open("r+b")
+            except OSError as error:
+                seen["image"] = error.errno
+            return True, b""
+
+        def scenario() -> dict[str, object]:
+            monkeypatch.setattr(jail, "_follow", observe)
+            os.setgroups([4, 24])
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            leaked = os.dup(0)
+            os.set_inheritable(leaked, True)
+            _update(rootfs, program=shell, uid=100000)
+            return seen
+
+        seen = run_in_mount_namespace(scenario)
+        none = "0" * 16
+        assert {name: seen[name] for name in CAPABILITIES} == dict.fromkeys(CAPABILITIES, none)
+        assert (seen["NoNewPrivs"], seen["Seccomp"], seen["pid"]) == ("1", "2", "1")
+        assert (seen["Uid"], seen["Gid"], seen["Groups"]) == (["100000"] * 4, ["100000"] * 4, [])
+        assert seen["SigBlk"] == [none]
+        assert seen["SigIgn"] in ([none], ["0000000000000004"]), "the shell itself may ignore SIGQUIT, nothing else is"
+        assert seen["fds"] == [0, 1, 2, 10], "10 is the script, which the shell itself has opened"
+        assert seen["environ"] == b""
+        assert seen["shared"] == []
+        limits = {line[:26].strip(): line[26:].split()[:2] for line in str(seen["limits"]).splitlines()}
+        assert limits["Max cpu time"] == ["10", "10"]
+        assert limits["Max open files"] == ["64", "64"]
+        assert limits["Max address space"] == [str(2 << 30)] * 2
+        covered = {line.split()[4] for line in str(seen["mounts"]).splitlines() if " - tmpfs tmpfs " in line or " - tmpfs none " in line}
+        assert {"/proc", "/sys", "/dev"} <= covered, "no kernel interface of the container is in reach"
+        writable = [line.split()[4] for line in str(seen["mounts"]).splitlines() if line.split()[5].startswith("rw")]
+        assert writable == ["/etc", LIBS]
+        assert seen["image"] in {errno.EPERM, errno.EACCES, errno.ETXTBSY}
+
+    def test_root_gets_no_capability_back_by_the_execve(self, rootfs: Path, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A capability that is newer than python-prctl's list stays in the bounding set and is still not had."""
+        (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
+        seen: list[str] = []
+
+        def observe(pid: int, output: int, _deadline: float) -> tuple[bool, bytes]:
+            assert os.read(output, 8) == b"started\n"
+            seen.extend(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Cap"))
+            return True, b""
+
+        def scenario() -> list[str]:
+            monkeypatch.setattr(jail, "_follow", observe)
+            monkeypatch.setattr(prctl, "ALL_CAPS", tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN))
+            _update(rootfs, program=shell)
+            return seen
+
+        values = dict(line.split(":\t") for line in run_in_mount_namespace(scenario))
+        assert int(values["CapBnd"], 16) == 1 << prctl.CAP_SYS_ADMIN, "otherwise this test shows nothing"
+        assert int(values["CapEff"], 16) == 0
+
+    @pytest.mark.parametrize("uid", [0, 100000])
+    def test_dies_with_the_hook(self, rootfs: Path, shell: str, uid: int) -> None:
+        """When the hook is killed outright, the kernel ends the program too, also after a change of ids."""
+        (rootfs / "etc/ld.so.conf").write_text("while :; do :; done")
+
+        def scenario() -> bool:
+            hook = os.fork()
+            if hook == 0:
+                try:
+                    _update(rootfs, program=shell, timeout=60, uid=uid)
+                finally:
+                    os._exit(0)
+            children = Path(f"/proc/{hook}/task/{hook}/children")
+            while not (found := children.read_text().split()):
+                time.sleep(0.001)
+            while "memfd:ldconfig" not in os.readlink(f"/proc/{found[0]}/exe"):
+                time.sleep(0.001)
+            program = syscalls.pidfd_open(int(found[0]))
+            os.kill(hook, signal.SIGKILL)
+            os.waitpid(hook, 0)
+            return bool(select.select([program], [], [], 10)[0])
+
+        assert run_in_mount_namespace(scenario)
+
+    def test_an_interrupted_hook_leaves_no_process(self, rootfs: Path, shell: str) -> None:
+        """A signal whose handler raises while the program runs: the program is killed and reaped before the exception goes on."""
+        (rootfs / "etc/ld.so.conf").write_text("while :; do :; done")
+
+        def raising(_number: int, _frame: object) -> None:
+            raise InterruptedError("stop")
+
+        def scenario() -> bool:
+            signal.signal(signal.SIGALRM, raising)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(InterruptedError):
+                _update(rootfs, program=shell, timeout=60)
+            return _no_children()
+
+        assert run_in_mount_namespace(scenario)
+
+
+def test_a_regular_file_in_place_of_a_link_is_kept(rootfs: Path) -> None:
+    """A regular file under a SONAME's name is kept as it is (reference behaviour 6.7), and the step succeeds."""
+    (rootfs / LIBS[1:] / "libcuda.so.1").write_bytes(b"not a link")
+    assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
+    assert (rootfs / LIBS[1:] / "libcuda.so.1").read_bytes() == b"not a link"
+
+
+@pytest.fixture(autouse=True)
+def _no_leftover_mounts() -> Iterator[None]:
+    before = Path("/proc/self/mountinfo").read_text()
+    yield
+    assert Path("/proc/self/mountinfo").read_text() == before

@@ -1,0 +1,355 @@
+"""`nvgraft simulate` for real: the host is there inside, nothing of it is outside, and the command is itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import CHECKOUT
+from nvgraft_specs import gallery
+from nvgraft_specs.models.host import Device, RegularFile, load_host
+
+pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
+
+_MAIN = """
+import argparse, sys
+from nvgraft_cli import simulate
+parser = argparse.ArgumentParser(prog="nvgraft")
+simulate.add_parser(parser.add_subparsers())
+args = parser.parse_args(["simulate", *sys.argv[1:]])
+sys.exit(args.run(args))
+"""
+SIMULATE = [sys.executable, "-c", _MAIN]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs"))}
+
+#: Prints what NVML says, as JSON; argv: a driver root to change into.
+ASK_NVML = """
+import ctypes, json, os, sys
+import pynvml
+if sys.argv[1:]:
+    ctypes.CDLL("libm.so.6")
+    os.chroot(sys.argv[1])
+pynvml.nvmlLib = ctypes.CDLL("/lib/x86_64-linux-gnu/libnvidia-ml.so.1" if sys.argv[1:] else "libnvidia-ml.so.1")
+try:
+    pynvml.nvmlInit()
+except pynvml.NVMLError as error:
+    sys.exit(f"nvmlInit: {error.value}")
+text = lambda value: value.decode() if isinstance(value, bytes) else value
+gpus = []
+for index in range(pynvml.nvmlDeviceGetCount()):
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+    pci = pynvml.nvmlDeviceGetPciInfo(gpu)
+    try:
+        mig = ["disabled", "enabled"][pynvml.nvmlDeviceGetMigMode(gpu)[0]]
+    except pynvml.NVMLError_NotSupported:
+        mig = "unsupported"
+    devices = []
+    for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, position)
+        except pynvml.NVMLError_NotFound:
+            break
+        instances = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
+        devices.append({"uuid": text(pynvml.nvmlDeviceGetUUID(device)), "gpu_instance": instances[0], "compute_instance": instances[1]})
+    gpus.append({
+        "minor": pynvml.nvmlDeviceGetMinorNumber(gpu),
+        "uuid": text(pynvml.nvmlDeviceGetUUID(gpu)),
+        "pci": {"domain": pci.domain, "bus": pci.bus, "device": pci.device},
+        "brand": pynvml.nvmlDeviceGetBrand(gpu),
+        "compute_capability": "%d.%d" % tuple(pynvml.nvmlDeviceGetCudaComputeCapability(gpu)),
+        "mig": mig,
+        "model": text(pynvml.nvmlDeviceGetName(gpu)),
+        "mig_devices": devices,
+    })
+cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+versions = {"driver_version": text(pynvml.nvmlSystemGetDriverVersion()), "cuda_version": "%d.%d" % (cuda // 1000, cuda % 1000 // 10)}
+print(json.dumps(versions | {"gpus": gpus}))
+"""
+
+
+def simulate(
+    *arguments: str, host: str = "runfile-a10x2", options: tuple[str, ...] = (), timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run a command on a simulated host, with an empty standard input."""
+    command = [*SIMULATE, *options, host, "--", *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=ENVIRONMENT, timeout=timeout)
+
+
+def output(*arguments: str, host: str = "runfile-a10x2", options: tuple[str, ...] = ()) -> str:
+    """What a command that has to succeed prints on a simulated host."""
+    done = simulate(*arguments, host=host, options=options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def processes(marker: str) -> list[str]:
+    """Command lines of this machine's processes that carry ``marker``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        found += [line] if marker in line and "-c" not in line.split() else []
+    return found
+
+
+@pytest.mark.requires("gcc")
+@pytest.mark.parametrize("name", gallery.names())
+def test_nvml_answers_as_recorded(name: str) -> None:
+    """nvidia-ml-py reads from the stand-in NVML exactly what the document records, inside a driver root too."""
+    host = load_host(gallery.path(name))
+    arguments = [] if host.root == "/" else [host.root]
+    answer = json.loads(output(sys.executable, "-c", ASK_NVML, *arguments, host=name))
+    assert answer == json.loads(Path(gallery.path(name)).read_text())["nvml"]
+
+
+@pytest.mark.requires("gcc")
+@pytest.mark.parametrize("code", [9, 18, 999])
+def test_nvml_faults_can_be_injected(code: int) -> None:
+    """A line in the stand-in's file makes nvmlInit fail with that code."""
+    done = simulate("sh", "-c", f"echo init {code} >> /etc/nvgraft-nvml.conf; exec '{sys.executable}' -c \"$0\"", ASK_NVML)
+    assert (done.returncode, done.stderr) == (1, f"nvmlInit: {code}\n")
+
+
+@pytest.mark.requires("gcc")
+def test_nvml_can_hang() -> None:
+    """A line in the stand-in's file makes nvmlInit take that long: the caller is still waiting when it is asked."""
+    script = f"echo hang 30 >> /etc/nvgraft-nvml.conf; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
+    assert output("sh", "-c", script, ASK_NVML) == "124\n"
+
+
+@pytest.mark.parametrize("name", gallery.names())
+def test_files_are_as_recorded(name: str) -> None:
+    """Every recorded entry is there with its kind, mode, numbers, text and size."""
+    host = load_host(gallery.path(name))
+    real = {path: path if path.startswith(("/dev", "/proc")) else host.root.rstrip("/") + path for path in host.files}
+    script = """
+import json, os, stat, sys
+found = {}
+for path in json.load(sys.stdin):
+    status = os.lstat(path)
+    kind = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink", stat.S_IFCHR: "char", stat.S_IFSOCK: "socket"}
+    text = open(path).read() if path.startswith("/proc") and stat.S_ISREG(status.st_mode) else None
+    numbers = [os.major(status.st_rdev), os.minor(status.st_rdev)]
+    found[path] = [kind[stat.S_IFMT(status.st_mode)], stat.S_IMODE(status.st_mode), numbers, status.st_size, text]
+print(json.dumps(found))
+"""
+    command = [*SIMULATE, name, "--", sys.executable, "-c", script]
+    done = subprocess.run(command, input=json.dumps(list(real.values())), capture_output=True, text=True, env=ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    for path, entry in host.files.items():
+        kind, mode, numbers, size, text = found[real[path]]
+        assert kind == entry.type, path
+        if isinstance(entry, Device):
+            assert (tuple(numbers), mode) == (entry.rdev, int(entry.mode, 8)), path
+        if isinstance(entry, RegularFile):
+            assert mode == int(entry.mode, 8), path
+            assert entry.size is None or size >= entry.size, path
+            assert entry.content is None or text == entry.content, path
+
+
+@pytest.mark.parametrize("name", [name for name in gallery.names() if name != "operator-driver-root"])
+def test_loader_finds_the_driver(name: str) -> None:
+    """dlopen() finds libcuda.so.1 through the loader cache, and it is the file of the recorded version."""
+    script = "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in open('/proc/self/maps') if 'libcuda.so' in l][0])"
+    version = load_host(gallery.path(name)).nvml.driver_version
+    assert output(sys.executable, "-c", script, host=name).strip().endswith(f"/libcuda.so.{version}")
+
+
+@pytest.mark.parametrize("name", gallery.names())
+def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
+    """ldconfig lists each recorded row, and this machine's C library still."""
+    host = load_host(gallery.path(name))
+    listed = output("/sbin/ldconfig", "-p", "-C", f"{host.root.rstrip('/')}/etc/ld.so.cache", host=name)
+    for soname, flags, path in host.ld_so_cache:
+        assert f"\t{soname} ({flags}) => {path}\n" in listed
+    assert ("libc.so.6 (libc6,x86-64" in listed) == (host.root == "/")
+
+
+def test_proc_shows_the_driver() -> None:
+    """The driver's version, GPUs and major numbers are in /proc; of each major's name there is one."""
+    script = "cat /proc/driver/nvidia/version; ls /proc/driver/nvidia/gpus; grep nvidia /proc/devices"
+    lines = output("sh", "-c", script).splitlines()
+    assert "560.35.03" in lines[0]
+    assert lines[2:] == ["0000:05:00.0", "0000:06:00.0", "195 nvidia", "510 nvidia-uvm"]
+
+
+def test_driver_root_has_this_hosts_devices() -> None:
+    """A driver root is populated, sees the host's /dev and /proc, is configured, and leaves the host itself without a driver."""
+    script = """
+        cd /run/nvidia/driver
+        ls -d dev/nvidia1 proc/driver/nvidia/version usr/lib/x86_64-linux-gnu/libcuda.so.1 run/nvidia-persistenced/socket
+        ls /usr/lib/x86_64-linux-gnu | grep -c libnvidia-ml
+        grep ^root /etc/nvidia-container-runtime/config.toml"""
+    lines = output("sh", "-c", script, host="operator-driver-root").splitlines()
+    assert len(lines) == 6
+    assert lines[4:] == ["0", 'root = "/run/nvidia/driver"']
+
+
+def test_programs_are_stubs_that_run() -> None:
+    """nvidia-smi says what it is, whether it is static or needs the loader."""
+    assert output("nvidia-smi") == "nvgraft simulated nvidia-smi\n"
+    assert output("nvidia-smi", host="debian-a100x8") == "nvgraft simulated nvidia-smi\n"
+
+
+@pytest.mark.requires("gcc")
+def test_gpus_come_from_nvml_where_it_can_be_built() -> None:
+    """With a compiler, config.toml names no snapshot, and none is there."""
+    listed = output("sh", "-c", "cd /etc/nvidia-container-runtime; ls; cat config.toml").splitlines()
+    assert listed[:3] == ["config.toml", "[nvgraft]", "simulated-host = true"]
+    assert not any("host-snapshot" in line for line in listed)
+
+
+def test_gpus_come_from_the_snapshot_where_it_cannot(in_mount_namespace: Callable[[Callable[[], None]], None]) -> None:
+    """Asked for, or without a compiler (then with a note), config.toml names root's own copy of the document."""
+    name = "/etc/nvidia-container-runtime/nvgraft-host.json"
+    script = f"stat -c '%u %a' {name}; grep host-snapshot /etc/nvidia-container-runtime/config.toml; cat {name}"
+    expected = f'0 644\nhost-snapshot = "{name}"\n' + Path(gallery.path("eks-t4")).read_text()
+    assert output("sh", "-c", script, host="eks-t4", options=("--no-nvml",)) == expected
+
+    def without_compiler() -> None:
+        for directory in ("/usr/local/bin", "/usr/bin", "/bin"):
+            compiler = os.path.join(directory, "cc")
+            if os.path.exists(compiler):
+                subprocess.run(["mount", "--bind", "/dev/null", compiler], check=True)
+        done = simulate("sh", "-c", script, host="eks-t4")
+        assert (done.returncode, done.stdout) == (0, expected)
+        assert "note: no C compiler here: the GPUs are served from the snapshot" in done.stderr
+
+    in_mount_namespace(without_compiler)
+
+
+def _outside() -> dict[str, object]:
+    """What a simulation could change of this machine, as far as a sample can tell."""
+    places = ["/", "/dev", "/etc", "/run", "/tmp", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/firmware"]
+    places += ["/var/cache", "/var/tmp", "/proc/driver", str(CHECKOUT / "cli/nvgraft_cli")]
+    trees = {place: sorted(name for name in os.listdir(place) if name != "__pycache__") for place in places if os.path.isdir(place)}
+    return trees | {"mountinfo": Path("/proc/self/mountinfo").read_text(), "cache": Path("/etc/ld.so.cache").read_bytes()}
+
+
+def test_nothing_changes_outside() -> None:
+    """The command may write and remove anywhere, /tmp, /run and /dev included; outside nothing is different afterwards."""
+    before = _outside()
+    script = """
+        for d in / /etc /usr/bin /var /var/tmp /tmp /run /dev /root; do echo x > $d/nvgraft-was-here || exit 1; done
+        rm -r /etc/passwd /usr/bin/env /var/lib/dpkg; mount -t tmpfs none /mnt; mkdir /mnt/x; mknod /dev/x c 1 3; hostname"""
+    assert simulate("sh", "-c", script, host="mig-h100").returncode == 0
+    assert _outside() == before
+    for directory in ("", "/var", "/root"):
+        assert not os.path.exists(f"{directory}/nvgraft-was-here")
+
+
+def test_command_sees_this_machines_files(tmp_path: Path) -> None:
+    """The working directory and its files are at the same paths; what is written there does not last."""
+    (tmp_path / "file").write_text("here")
+    command = [*SIMULATE, "eks-t4", "--", "sh", "-c", "pwd; cat file; echo gone > file; cat file"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+    assert done.stdout == f"{tmp_path}\nheregone\n"
+    assert (tmp_path / "file").read_text() == "here"
+
+
+def test_other_file_systems_are_copied(tmp_path: Path, in_mount_namespace: Callable[[Callable[[], None]], None]) -> None:
+    """A mount below the root is a layer too, a sticky one stays sticky; a single file that is a mount is read-only, with a note."""
+    (tmp_path / "a mount:1,2").mkdir()
+    (tmp_path / "file").touch()
+
+    def check() -> None:
+        mount = tmp_path / "a mount:1,2"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "none", mount], check=True)
+        subprocess.run(["mount", "--bind", "/etc/hostname", tmp_path / "file"], check=True)
+        (mount / "data").write_text("below")
+        script = 'cat data && stat -c %a . && rm data && touch new && ls; cmp "$0" /etc/hostname && ! echo x > "$0"'
+        command = [*SIMULATE, "eks-t4", "--", "sh", "-c", script, str(tmp_path / "file")]
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=mount)
+        assert (done.returncode, done.stdout) == (0, "below1777\nnew\n"), done.stderr
+        assert f"note: read-only inside, since no overlay can be made of them: {tmp_path / 'file'}" in done.stderr
+        assert os.listdir(mount) == ["data"]
+
+    in_mount_namespace(check)
+
+
+def test_works_where_the_root_is_an_overlay() -> None:
+    """A simulated host is itself a machine whose root is an overlay: another one can be started on it."""
+    command = f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls /dev/nvidia*'"
+    lines = output("sh", "-c", command, _MAIN, host="eks-t4").splitlines()
+    assert lines == ["overlayfs", *(f"/dev/nvidia{name}" for name in ("-modeset", "-uvm", "-uvm-tools", "0", "1", "ctl"))]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+)
+def test_exit_code_is_passed_on(script: str, code: int) -> None:
+    """The command's exit code is ours; death by signal N is 128 + N."""
+    assert simulate("sh", "-c", script).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "message"), [("no-such-program", 127, "not found"), ("/etc/hostname", 126, "cannot be executed")]
+)
+def test_command_that_cannot_run(program: str, code: int, message: str) -> None:
+    """As env(1): 127 when there is no such program, 126 when it cannot be executed, and one line that says so."""
+    done = simulate(program)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"nvgraft simulate: {program}: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_everything_ends_with_the_command() -> None:
+    """What the command leaves running, in a session of its own too, is ended before simulate returns."""
+    marker = f"1234.{os.getpid()}"
+    assert simulate("sh", "-c", f"sleep {marker} & setsid sleep {marker} & sleep 0.2; exit 3").returncode == 3
+    assert processes(f"sleep {marker}") == []
+
+
+@pytest.fixture
+def sleeping() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A simulation that has started, prints when it gets SIGTERM, and then ends with 5."""
+    marker = f"4321.{os.getpid()}"
+    script = f"trap 'echo ended; exit 5' TERM; sleep {marker} & echo ready; wait"
+    child = subprocess.Popen([*SIMULATE, "eks-t4", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert child.stdout
+    assert child.stdout.readline() == "ready\n"
+    yield child, marker
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def test_sigterm_reaches_the_command(sleeping: tuple[subprocess.Popen[str], str]) -> None:
+    """SIGTERM is passed on, the command decides, and nothing is left."""
+    child, marker = sleeping
+    child.send_signal(signal.SIGTERM)
+    assert child.stdout
+    assert child.stdout.read() == "ended\n"
+    assert child.wait(timeout=10) == 5
+    assert processes(f"sleep {marker}") == []
+
+
+def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> None:
+    """When simulate itself is killed, the kernel ends the simulated host."""
+    child, marker = sleeping
+    assert len(processes(f"sleep {marker}")) == 1
+    child.kill()
+    child.wait()
+    deadline = time.monotonic() + 10
+    while processes(f"sleep {marker}") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert processes(f"sleep {marker}") == []
+
+
+@pytest.mark.requires("shared-records")
+def test_recorded_hosts_start(records: Path) -> None:
+    """The reference's own host files, with the recording machine's ldconfig and toolkit in them, become real too."""
+    for path in sorted((records / "hosts").glob("*.json")):
+        host = load_host(str(path))
+        listed = output("sh", "-c", "nvidia-smi && ldconfig -p", host=str(path))
+        assert listed.startswith("nvgraft simulated nvidia-smi\n")
+        assert all(f"\t{soname} ({flags}) => {target}\n" in listed for soname, flags, target in host.ld_so_cache)

@@ -1,0 +1,145 @@
+"""The host snapshot ``nvgraft.host/1``: everything about one GPU host that discovery looks at.
+
+Only the document. What it means for a container is decided by the engine, and how it is made real by
+``nvgraft_cli.simulate``.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from . import Open, parse, read_bytes
+
+SCHEMA = "nvgraft.host/1"
+
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
+Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{3,5}$")]
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
+Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f]+$")]
+Count = Annotated[int, Field(ge=0)]
+Number32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+
+
+class Elf(Open):
+    """What the headers and the dynamic section of an ELF file say."""
+
+    bits: Literal[32, 64]
+    machine: Annotated[str, StringConstraints(pattern=r"^EM_[0-9A-Z_]+$")]
+    soname: str | None
+    needed: list[str]
+    abi_tag: tuple[Number32, Number32, Number32] | None = Field(description="version in .note.ABI-tag, for Linux")
+    interp: str | None = None
+
+
+class _Inode(Open):
+    mode: Mode = Field(description="permission bits, octal")
+    uid: Count | None = None
+    gid: Count | None = None
+
+
+class RegularFile(_Inode):
+    """A regular file: its text where it is a small one under /proc, its ELF facts where it is an ELF file."""
+
+    type: Literal["file"]
+    size: Count | None = Field(default=None, description="bytes")
+    content: str | None = None
+    elf: Elf | None = None
+
+
+class Directory(_Inode):
+    """A directory."""
+
+    type: Literal["dir"]
+
+
+class Device(_Inode):
+    """A device node."""
+
+    type: Literal["char", "block"]
+    rdev: tuple[Number32, Number32] = Field(description="major and minor number")
+
+
+class Ipc(_Inode):
+    """A socket or a named pipe."""
+
+    type: Literal["socket", "fifo"]
+
+
+class Symlink(Open):
+    """A symbolic link; it has no mode of its own."""
+
+    type: Literal["symlink"]
+    target: Annotated[str, StringConstraints(min_length=1)]
+    uid: Count | None = None
+    gid: Count | None = None
+
+
+Entry = Annotated[RegularFile | Directory | Device | Ipc | Symlink, Field(discriminator="type")]
+
+
+class PciAddress(Open):
+    """Where a GPU sits, as NVML reports it (the function is always 0)."""
+
+    domain: Number32
+    bus: Annotated[int, Field(ge=0, le=0xFF)]
+    device: Annotated[int, Field(ge=0, le=0x1F)]
+
+
+class MigDevice(Open):
+    """One MIG device of a GPU."""
+
+    uuid: Word
+    gpu_instance: Count
+    compute_instance: Count
+
+
+class Gpu(Open):
+    """One GPU; ``minor`` is the number of its device node, which need not be its NVML index."""
+
+    minor: Count
+    uuid: Word
+    pci: PciAddress
+    brand: int = Field(description="NVML's brand number")
+    compute_capability: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
+    mig: Literal["unsupported", "disabled", "enabled"]
+    model: Line
+    mig_devices: list[MigDevice]
+
+
+class Nvml(Open):
+    """What NVML says about the host; GPUs in its index order."""
+
+    driver_version: Word
+    cuda_version: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
+    gpus: list[Gpu]
+
+
+class Host(Open):
+    """One GPU host."""
+
+    version: Literal["nvgraft.host/1"] = Field(default="nvgraft.host/1", alias="schema")
+    name: Line
+    description: str | None = None
+    machine: str | None = Field(default=None, description="as uname -m says; absent: that of the 64-bit libraries")
+    root: AbsolutePath = Field(description="driver root; `files` and `ld_so_cache` are relative to it, except /dev and /proc")
+    ld_so_cache: list[tuple[str, str, str]] = Field(description="SONAME, flags as `ldconfig -p` prints them, path; in cache order")
+    nvml: Nvml
+    char_majors: dict[Word, Number32] = Field(description="NVIDIA's lines of /proc/devices")
+    files: dict[AbsolutePath, Entry]
+
+
+def parse_host(raw: bytes, path: str) -> Host:
+    """Turn the text of a host snapshot into its model; a missing ``schema`` means nvgraft.host/1.
+
+    :param path: named in errors.
+    :raises DocumentError: one line with path, cause and fix.
+    """
+    return parse(Host, SCHEMA, raw, path, default_schema=SCHEMA)
+
+
+def load_host(path: str) -> Host:
+    """Read the host snapshot at ``path``.
+
+    :raises DocumentError: one line with path, cause and fix.
+    """
+    return parse_host(read_bytes(path), path)

@@ -1,0 +1,59 @@
+"""Replaying recorded decisions of the reference hook through the pure functions, and comparing as the records ask."""
+
+import gzip
+import json
+from pathlib import Path
+
+from nvgraft.argv import reference_argv
+from nvgraft.config import config_from_settings, settings_from_toml
+from nvgraft.decision import decide
+from nvgraft.errors import Refusal
+from nvgraft.oci import parse_state
+
+FIXTURE = Path(__file__).parent / "fixtures" / "hook-decisions.jsonl.gz"
+
+#: Relative root paths were recorded from here.
+BUNDLE = "/bundle"
+
+
+def rows():
+    """Return the recorded decisions."""
+    with gzip.open(FIXTURE, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def replay(row):
+    """Return (exit code, lines on stderr, argv or None), as the hook would answer ``row`` on a plain Debian host."""
+    try:
+        settings = settings_from_toml(row["toml"].encode(), "config.toml")
+        config = config_from_settings(settings, exists=lambda _: False, os_release=lambda: "ID=debian\n")
+        state = parse_state(json.dumps(row["state"]).encode())
+    except Refusal as refusal:
+        return refusal.exit_code, refusal.line().split("\n"), None
+    decision = decide(json.dumps(row["config"]).encode(), config, BUNDLE)
+    log = list(decision.log)
+    if decision.refusal:
+        return 1, [*log, *decision.refusal.line().split("\n")], None
+    if not decision.request:
+        return 0, log, None
+    return 0, log, reference_argv(decision.request, config, state.pid, decision.rootfs)
+
+
+def plain_argv(argv):
+    """Return ``argv`` without what the records call noise: the order of requirements, empty ids."""
+    if argv is None:
+        return None
+    plain = []
+    for argument in argv:
+        name, equals, value = argument.partition("=")
+        if name in ("--device", "--imex-channel"):
+            argument = f"{name}={','.join(filter(None, value.split(',')))}"
+        plain.append(argument.replace("@BUNDLE@", BUNDLE))
+    requirements = sorted(argument for argument in plain if argument.startswith("--require="))
+    return [argument for argument in plain if not argument.startswith("--require=")] + requirements
+
+
+def key_words(line):
+    """Return the words of an error line that must agree: without our hint, up to the first parenthesis or quote."""
+    line = line.split(" | ")[0]
+    return line[: min((at for char in "('\"" if (at := line.find(char)) >= 0), default=len(line))].strip()

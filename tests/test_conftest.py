@@ -1,0 +1,48 @@
+"""What a test may require of the machine, and what becomes of it where the machine does not have it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+
+
+def outcome(directory: Path, body: str, *, ci: bool) -> tuple[int, str]:
+    """Run one test module under this project's conftest; return pytest's exit status and all that it printed."""
+    (directory / "test_it.py").write_text(
+        f"import pytest\nimport conftest\nconftest.REQUIREMENTS['a moon'] = lambda: 'no moon here'\n{body}"
+    )
+    options = ["-p", "conftest", "-p", "no:cacheprovider", "-o", "markers=requires", "-ra", f"--rootdir={directory}"]
+    environment = {"PYTHONPATH": str(CHECKOUT), "CI": "true" if ci else "", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", *options, str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("body", ["@pytest.mark.requires('a moon')\ndef test_x(): ...", "def test_x(): pytest.skip('no moon here')"])
+@pytest.mark.parametrize("ci", [False, True])
+def test_a_skip_is_a_failure_in_ci(body: str, ci: bool, tmp_path: Path) -> None:
+    """Where something is missing a developer's run goes on with the reason; CI fails, whoever asked for the skip."""
+    status, said = outcome(tmp_path, body, ci=ci)
+    assert status == int(ci), said
+    assert "no moon here" in said
+    assert ("1 skipped" in said) is not ci
+
+
+def test_an_unknown_requirement_is_an_error(tmp_path: Path) -> None:
+    """A misspelt requirement would be one that is always met, or never: nothing is run."""
+    status, said = outcome(tmp_path, "@pytest.mark.requires('roott')\ndef test_x(): ...", ci=False)
+    assert status == 4
+    assert "requires 'roott'" in said
+
+
+def test_tests_on_absent_records_are_left_out_loudly(tmp_path: Path) -> None:
+    """The records lie beside the checkout: where they do not, even CI goes on, and says what it has not run."""
+    gone = "conftest.REQUIREMENTS['shared-records'] = lambda: 'gone'\n"
+    body = gone + "@pytest.mark.requires('shared-records')\ndef test_x(): ...\ndef test_y(): ..."
+    status, said = outcome(tmp_path, body, ci=True)
+    assert status == 0, said
+    assert "NOT RUN: 1 tests on the shared records (gone)" in said
+    assert "1 passed, 1 deselected" in said.splitlines()[-1]

@@ -1,0 +1,154 @@
+"""How the project stands: which command checks it, which arrows point where, and what the hook may load."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import prctl
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+ENGINE = CHECKOUT / "hook" / "nvgraft"
+SPECS = CHECKOUT / "specs" / "nvgraft_specs"
+
+#: The import budget (docs/decisions/0002): these, what they load themselves, and the engine's own modules.
+BUDGET = ("os", "ctypes", "_struct", "struct", "_json", "_signal", "errno", "select", "prctl")
+#: Names that source of the engine may import at the top of a module.
+AT_TOP = {*BUDGET, "stat", "posixpath", "sys", "time"}
+#: Module -> the one place that may import it, inside a function.
+INSIDE = {
+    "tomllib": "the reader of config.toml",
+    "json.decoder": "the report of broken JSON",
+    **dict.fromkeys(("pynvml", "grp", "pwd"), "the NVML child"),
+}
+
+
+def sources(root: Path) -> list[Path]:
+    """Every Python source below a directory."""
+    return sorted(path for path in root.rglob("*.py"))
+
+
+def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield each imported module and whether a function imports it; what only a type checker reads is left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), inside
+        else:
+            yield from imports(node, inside or isinstance(node, ast.FunctionDef))
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def loaded_by(program: str, stdin: str = "", cwd: Path = CHECKOUT) -> set[str]:
+    """Run a program as the hook's launcher would, and return the names of the modules that it has loaded at its end."""
+    python = getattr(sys, "_base_executable", sys.executable)
+    report = "import sys; print('\\n'.join(sys.modules), file=sys.stderr)"
+    path = [str(CHECKOUT / "hook"), str(CHECKOUT / "specs"), os.path.dirname(prctl.__file__)]
+    done = subprocess.run(
+        [python, "-ISB", "-c", f"import sys; sys.path += {path!r}\n{program}\n{report}"],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env={},
+        cwd=cwd,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines())
+
+
+@pytest.fixture(scope="module")
+def allowed() -> set[str]:
+    """What the budget's modules load by themselves on this Python."""
+    return loaded_by("import " + ", ".join(BUDGET))
+
+
+def over_budget(loaded: set[str], allowed: set[str]) -> list[str]:
+    return sorted(name for name in loaded - allowed if name.split(".")[0] not in ("nvgraft", "nvgraft_specs"))
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    """A commit is checked by what the README tells a newcomer to run, with nothing added or left out."""
+    lines = [line for line in (CHECKOUT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."', "exec ./dev test"]
+    assert "./dev test" in (CHECKOUT / "README.md").read_text()
+
+
+def test_every_target_of_dev_is_a_target_of_make() -> None:
+    """``make demo`` does what ``./dev demo`` does, and so does every other target."""
+    usage = subprocess.run([CHECKOUT / "dev", "help"], capture_output=True, text=True, check=True).stdout
+    targets = {line.split()[0] for line in usage.splitlines() if line.startswith("  ") and not line.startswith("   ")}
+    makefile = (CHECKOUT / "Makefile").read_text()
+    phony = next(line for line in makefile.splitlines() if line.startswith(".PHONY:"))
+    assert targets == set(phony.split()[1:])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["install"], ["install", "PREFIX=/x", "--names"], ["install", "PREFIX=/x", "PYTHON=python3"]]
+)
+def test_dev_refuses_what_it_does_not_know(arguments: list[str]) -> None:
+    """A mistyped command line of ./dev changes nothing and is answered in one line."""
+    done = subprocess.run([CHECKOUT / "dev", *arguments], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("dev: ")
+
+
+@pytest.mark.parametrize("path", sources(ENGINE), ids=lambda path: str(path.relative_to(ENGINE)))
+def test_engine_sources_import_only_the_budget(path: Path) -> None:
+    """The engine names nothing but the budget's modules, itself and plain tables; never the CLI or a document model."""
+    for name, inside in imports(parsed(path)):
+        if name.split(".")[0] in ("nvgraft", "nvgraft_specs"):
+            assert not name.startswith("nvgraft_specs.models"), f"{name}: pydantic"
+        elif name in INSIDE:
+            assert inside, f"{name}: only {INSIDE[name]} loads it, inside a function"
+        else:
+            assert name in AT_TOP, f"{name}: not in the import budget"
+
+
+@pytest.mark.parametrize("path", sources(SPECS), ids=lambda path: str(path.relative_to(SPECS)))
+def test_specs_import_neither_engine_nor_cli(path: Path) -> None:
+    """Arrows point from the CLI to the engine to the specs, never back."""
+    assert not [name for name, _ in imports(parsed(path)) if name.split(".")[0] in ("nvgraft", "nvgraft_cli")]
+
+
+@pytest.mark.parametrize("path", sources(ENGINE / "apply"), ids=lambda path: path.name)
+def test_applier_makes_no_call_that_takes_a_container_path(path: Path) -> None:
+    """In apply/ a path of the container is opened once by openat2: what would resolve it again as a string is not used."""
+    banned = {"os.path", "os.makedirs", "os.removedirs", "os.renames"}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert f"{node.value.id}.{node.attr}" not in banned, f"line {node.lineno}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "open", f"line {node.lineno}"
+
+
+def test_all_of_the_engine_loads_within_the_budget(allowed: set[str]) -> None:
+    """No module of the engine loads, by way of another, what the budget does not have."""
+    names = [".".join(path.relative_to(CHECKOUT / "hook").with_suffix("").parts).removesuffix(".__init__") for path in sources(ENGINE)]
+    loaded = loaded_by("import " + ", ".join(names))
+    assert set(names) <= loaded
+    assert over_budget(loaded, allowed) == []
+
+
+@pytest.mark.parametrize("variables", [[], ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]], ids=["no GPU", "all GPUs"])
+def test_hook_run_stays_within_the_budget(variables: list[str], allowed: set[str], tmp_path: Path) -> None:
+    """Deciding about a container, with and without GPUs, loads nothing beyond the budget; config.toml alone may cost more."""
+    environment = ", ".join(f'"{variable}"' for variable in ["PATH=/bin", *variables])
+    (tmp_path / "config.json").write_text(
+        f'{{"ociVersion": "1.0.2", "process": {{"args": ["sh"], "env": [{environment}]}}, "root": {{"path": "rootfs"}}}}'
+    )
+    state = f'{{"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 0, "bundle": "{tmp_path}"}}'
+    program = 'from nvgraft.hook import main\nassert main(["nvgraft-hook", "-dry-run", "prestart"]) == 0'
+    if Path("/etc/nvidia-container-runtime/config.toml").exists():
+        allowed = allowed | loaded_by("import tomllib")
+    loaded = loaded_by(program, stdin=state, cwd=tmp_path)
+    assert "nvgraft.hook" in loaded
+    assert over_budget(loaded, allowed) == []

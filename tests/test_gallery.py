@@ -1,0 +1,154 @@
+"""The gallery's hosts are whole: what one part of a document names, another part has."""
+
+import json
+import posixpath
+from pathlib import Path
+
+import pytest
+
+from nvgraft_specs import gallery
+from nvgraft_specs.models.host import Device, Host, RegularFile, Symlink, load_host
+
+#: Libraries of the packages whose files carry a version of their own.
+OWN_VERSIONS = ("libnvidia-egl-wayland.so.", "libnvidia-nvvm.so.4.0.")
+
+
+@pytest.fixture(params=gallery.names())
+def host(request: pytest.FixtureRequest) -> Host:
+    """Each host of the gallery."""
+    return load_host(gallery.path(request.param))
+
+
+def resolve(host: Host, path: str) -> str:
+    """Where ``path`` ends inside the driver root, all links followed; KeyError when nothing is recorded there."""
+    done, todo, links = "/", path.strip("/").split("/"), 0
+    while todo:
+        part = todo.pop(0)
+        done = posixpath.normpath(posixpath.join(done, part))
+        entry = host.files[done]
+        if isinstance(entry, Symlink):
+            links += 1
+            assert links <= 20, f"{path}: too many links"
+            todo = entry.target.strip("/").split("/") + todo
+            done = "/" if entry.target.startswith("/") else posixpath.dirname(done)
+    return done
+
+
+def test_gallery_shows_every_kind_of_host() -> None:
+    """At least the six kinds of node that this project promises are there."""
+    promised = {"debian-a100x8", "eks-t4", "runfile-a10x2", "operator-driver-root", "mig-h100", "debian-compat32"}
+    assert promised <= set(gallery.names())
+
+
+def test_unknown_host_is_explained() -> None:
+    """A name that is not in the gallery is refused with the names that are."""
+    with pytest.raises(KeyError, match="eks-t4"):
+        gallery.path("eks-t5")
+
+
+def test_names_and_descriptions(host: Host) -> None:
+    """A host carries its version, the name it is found by, and a description for --list."""
+    document = json.loads(Path(gallery.path(host.name)).read_text())
+    assert document["schema"] == "nvgraft.host/1"
+    assert host.description
+    assert "\n" not in host.description
+
+
+def test_every_link_resolves(host: Host) -> None:
+    """No recorded symlink dangles."""
+    for path, entry in host.files.items():
+        if isinstance(entry, Symlink):
+            assert resolve(host, path) in host.files
+
+
+def test_every_entry_has_its_directory(host: Host) -> None:
+    """What contains a recorded entry is recorded as a directory."""
+    for path in host.files:
+        parent = posixpath.dirname(path)
+        assert parent == "/" or host.files[parent].type == "dir", path
+
+
+def test_loader_cache_names_recorded_libraries(host: Host) -> None:
+    """A row of the loader cache leads to an ELF file of the row's class, with the row's SONAME, or through a development link."""
+    for soname, flags, path in host.ld_so_cache:
+        entry = host.files[resolve(host, path)]
+        assert isinstance(entry, RegularFile), path
+        assert entry.elf, path
+        assert entry.elf.bits == {"libc6,x86-64": 64, "libc6": 32}[flags]
+        assert entry.elf.soname == soname or (entry.elf.soname or "").startswith(soname + "."), path
+
+
+def test_every_library_has_a_soname_link(host: Host) -> None:
+    """Beside each driver library lies what its SONAME names, leading to it."""
+    for path, entry in host.files.items():
+        if isinstance(entry, RegularFile) and entry.elf and entry.elf.soname:
+            assert resolve(host, posixpath.join(posixpath.dirname(path), entry.elf.soname)) == path
+
+
+def test_libraries_are_of_the_driver_version(host: Host) -> None:
+    """Driver libraries, firmware and the kernel module are of the version that NVML reports."""
+    version = host.nvml.driver_version
+    report = host.files["/proc/driver/nvidia/version"]
+    assert isinstance(report, RegularFile)
+    assert f" {version} " in (report.content or "")
+    for path, entry in host.files.items():
+        name = posixpath.basename(path)
+        if isinstance(entry, RegularFile) and ".so." in name and not name.startswith(OWN_VERSIONS):
+            assert name.endswith(f".so.{version}")
+        if "/firmware/nvidia/" in path:
+            assert path.split("/firmware/nvidia/")[1].split("/")[0] == version
+    assert any(path.endswith(f"/libnvidia-ml.so.{version}") for path in host.files)
+
+
+def test_every_gpu_has_its_node_and_proc_entry(host: Host) -> None:
+    """A GPU has /dev/nvidiaMINOR and a directory below /proc/driver/nvidia/gpus that names its UUID."""
+    assert host.nvml.gpus
+    for gpu in host.nvml.gpus:
+        node = host.files[f"/dev/nvidia{gpu.minor}"]
+        assert isinstance(node, Device)
+        assert node.rdev == (195, gpu.minor)
+        address = f"{gpu.pci.domain:04x}:{gpu.pci.bus:02x}:{gpu.pci.device:02x}.0"
+        information = host.files[f"/proc/driver/nvidia/gpus/{address}/information"]
+        assert isinstance(information, RegularFile)
+        assert gpu.uuid in (information.content or "")
+        assert gpu.model in (information.content or "")
+    nodes = [path for path in host.files if path.removeprefix("/dev/nvidia").isdecimal()]
+    assert len(nodes) == len(host.nvml.gpus)
+    assert len({gpu.uuid for gpu in host.nvml.gpus}) == len(host.nvml.gpus)
+
+
+def test_device_majors_are_registered(host: Host) -> None:
+    """Every device node's major number is one that /proc/devices lists for a driver."""
+    for path, entry in host.files.items():
+        if isinstance(entry, Device):
+            assert entry.rdev[0] in host.char_majors.values(), path
+
+
+def test_mig_devices_have_capabilities(host: Host) -> None:
+    """A MIG device belongs to a GPU in MIG mode, and both its access files lead to a node of /dev/nvidia-caps."""
+    for gpu in host.nvml.gpus:
+        assert bool(gpu.mig_devices) == (gpu.mig == "enabled")
+        for mig in gpu.mig_devices:
+            instance = f"/proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{mig.gpu_instance}"
+            for access in (f"{instance}/access", f"{instance}/ci{mig.compute_instance}/access"):
+                entry = host.files[access]
+                assert isinstance(entry, RegularFile)
+                minor = int((entry.content or "").splitlines()[0].removeprefix("DeviceFileMinor: "))
+                node = host.files[f"/dev/nvidia-caps/nvidia-cap{minor}"]
+                assert isinstance(node, Device)
+                assert node.rdev == (host.char_majors["nvidia-caps"], minor)
+
+
+def test_file_content_has_its_size(host: Host) -> None:
+    """Where text is recorded, the recorded size is its length."""
+    for path, entry in host.files.items():
+        if isinstance(entry, RegularFile) and entry.content is not None:
+            assert entry.size == len(entry.content.encode()), path
+
+
+def test_nvidia_tls_has_the_abi_tag_that_selects_it(host: Host) -> None:
+    """libnvidia-tls is mounted only with the ABI tag 2.3.99 (reference behaviour 5.3), so hosts that have it record one."""
+    for path, entry in host.files.items():
+        if posixpath.basename(path).startswith("libnvidia-tls.so.") and isinstance(entry, RegularFile):
+            assert entry.elf
+            assert entry.elf.abi_tag == (2, 3, 99)

@@ -1,0 +1,130 @@
+"""The installer's decisions; that it installs something that runs is shown by integration/test_dev_install.py."""
+
+import importlib.metadata
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nvgraft_cli import install
+
+
+class Owner:
+    """Stands in for ``os.lstat``: the real file with an owner and, for some paths, a mode of our choice."""
+
+    def __init__(self, others: dict[str, int], modes: dict[str, int]) -> None:
+        self.others = others
+        self.modes = modes
+        self.real = os.lstat
+
+    def __call__(self, path: str) -> os.stat_result:
+        path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        info = self.real(path)
+        kind = stat.S_IFMT(info.st_mode)
+        mode = kind | self.modes.get(path, 0o777 if kind == stat.S_IFLNK else 0o755)
+        return os.stat_result((mode, *info[1:4], self.others.get(path, 0), *info[5:10]))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A chain of directories with a link beside it: ``real/deep`` and ``link -> real``."""
+    (tmp_path / "real/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["real/deep", "link/deep", "real/deep/not/there/yet"])
+def test_a_path_that_only_root_can_change_is_accepted(path: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root-owned directories that only root writes to are fine, through links and where the last parts are missing."""
+    monkeypatch.setattr(os, "lstat", Owner({}, {}))
+    install.owned_by_root(f"{place}/{path}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "foreign"),
+    [("real/deep", "real"), ("real/deep", "real/deep"), ("link/deep", "link"), ("link", "real"), ("link/deep", "real/deep")],
+)
+def test_a_path_of_another_user_is_refused(asked: str, foreign: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns a directory, a link or a link's target on the way can replace what the hook loads."""
+    monkeypatch.setattr(os, "lstat", Owner({f"{place}/{foreign}": 1000}, {}))
+    with pytest.raises(install.CannotInstall, match=r"owned by user 1000"):
+        install.owned_by_root(f"{place}/{asked}")
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
+def test_a_path_that_others_may_write_to_is_refused(mode: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group or all users may not write to any directory on the way; a sticky bit does not help."""
+    monkeypatch.setattr(os, "lstat", Owner({}, {f"{place}/real": mode}))
+    with pytest.raises(install.CannotInstall, match=r"real: group or others may write to it"):
+        install.owned_by_root(f"{place}/link/deep")
+
+
+def test_a_loop_of_links_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links that lead to each other end in a message."""
+    (place / "a").symlink_to("b")
+    (place / "b").symlink_to("a")
+    monkeypatch.setattr(os, "lstat", Owner({}, {}))
+    with pytest.raises(install.CannotInstall, match="too many symbolic links"):
+        install.owned_by_root(f"{place}/a")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "python", "complaint"),
+    [
+        ("usr/local", "/usr/bin/python3", "PREFIX=usr/local: not an absolute path"),
+        ("/usr/../tmp", "/usr/bin/python3", "PREFIX=/usr/../tmp: not an absolute path"),
+        ("/usr/local", "python3", "PYTHON=python3: not an absolute path"),
+        ("/usr/my local", "/usr/bin/python3", "contains a character"),
+        ("/usr/local", "/usr/bin/python3\n", "contains a character"),
+        ("/usr/local", "/" + "p" * 250, "too long"),
+    ],
+)
+def test_unusable_paths_are_refused(prefix: str, python: str, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that a script's first line or ``sys.path`` cannot hold is refused before anything is written."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(install.CannotInstall, match=complaint):
+        install.check_places(prefix, python)
+
+
+def test_only_root_installs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation that another user owns would be refused at its first start: it is not made."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(install.CannotInstall, match="not root"):
+        install.check_places("/usr/local", "/usr/bin/python3")
+
+
+def distribution(packages: Path, name: str, *requires: str) -> None:
+    """Write the metadata of an installed distribution."""
+    directory = packages / f"{name}-1.0.dist-info"
+    directory.mkdir()
+    rows = "".join(f"Requires-Dist: {row}\n" for row in requires)
+    (directory / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{rows}")
+
+
+def test_the_closure_follows_requirements_but_not_extras(tmp_path: Path) -> None:
+    """All that a package needs is found, in any spelling of its name; what only an extra or another platform needs is not."""
+    distribution(tmp_path, "Top", "Mid_Dle>=1", 'extra-thing; extra == "test"', 'windows-only; sys_platform == "win32"')
+    distribution(tmp_path, "mid.dle", "leaf")
+    distribution(tmp_path, "leaf", "top")
+    distribution(tmp_path, "extra_thing")
+    found: list[importlib.metadata.Distribution] = install.closure(str(tmp_path), ["top"])
+    assert [item.metadata["Name"] for item in found] == ["leaf", "mid.dle", "Top"]
+
+
+def test_a_failed_swap_brings_the_old_installation_back(tmp_path: Path) -> None:
+    """When the new tree cannot be put in place, the one that worked stands there again."""
+    (tmp_path / "nvgraft").mkdir()
+    (tmp_path / "nvgraft/works").touch()
+    with pytest.raises(FileNotFoundError):
+        install.replace_tree(f"{tmp_path}/.nvgraft.new", f"{tmp_path}/nvgraft", f"{tmp_path}/.nvgraft.old")
+    assert [path.name for path in tmp_path.iterdir()] == ["nvgraft"]
+    assert (tmp_path / "nvgraft/works").exists()
+
+
+def test_a_swap_leaves_only_the_new_installation(tmp_path: Path) -> None:
+    """Nothing of the old installation stays, so no stale module can be loaded."""
+    for name in ("nvgraft/old", ".nvgraft.new/new"):
+        (tmp_path / name).mkdir(parents=True)
+    install.replace_tree(f"{tmp_path}/.nvgraft.new", f"{tmp_path}/nvgraft", f"{tmp_path}/.nvgraft.old")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["nvgraft", "nvgraft/new"]

@@ -1,0 +1,106 @@
+"""Reading loader caches of every format, and ordering names as glibc does."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvgraft.ldcache import CacheEntry, compare_names, entry_from_listing, parse
+
+ROWS = [("libcuda.so.1", 0x0303, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), ("libc.so.6", 0x0003, "/lib/i386-linux-gnu/libc.so.6")]
+ENTRIES = [CacheEntry("libcuda.so.1", 0x0300, ROWS[0][2]), CacheEntry("libc.so.6", 0x0000, ROWS[1][2])]
+
+
+def _strings(rows: list[tuple[str, int, str]], base: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+    table, offsets = b"", []
+    for soname, flags, path in rows:
+        key = base + len(table)
+        table += soname.encode() + b"\0"
+        value = base + len(table)
+        table += path.encode() + b"\0"
+        offsets.append((flags, key, value))
+    return table, offsets
+
+
+def new_cache(rows: list[tuple[str, int, str]]) -> bytes:
+    table, offsets = _strings(rows, 48 + 24 * len(rows))
+    head = b"glibc-ld.so.cache1.1" + struct.pack("<II5I", len(rows), len(table), 0, 0, 0, 0, 0)
+    return head + b"".join(struct.pack("<iIIIQ", *row, 0, 0) for row in offsets) + table
+
+
+def old_cache(rows: list[tuple[str, int, str]]) -> bytes:
+    table, offsets = _strings(rows, 0)
+    return b"ld.so-1.7.0\0" + struct.pack("<I", len(rows)) + b"".join(struct.pack("<iII", *row) for row in offsets) + table
+
+
+def combined_cache(rows: list[tuple[str, int, str]]) -> bytes:
+    old = b"ld.so-1.7.0\0" + struct.pack("<I", 1) + struct.pack("<iII", 3, 0, 0)
+    return old + b"\0" * (-len(old) % 8) + new_cache(rows)
+
+
+@pytest.mark.parametrize("make", [new_cache, old_cache, combined_cache])
+def test_every_format_gives_the_same_entries(make: "object") -> None:
+    """The new, the old and the combined format read alike, in file order; of a combined one the new part counts."""
+    assert parse(make(ROWS)) == ENTRIES  # type: ignore[operator]
+
+
+def test_prefixes_choose_entries() -> None:
+    """Only entries whose SONAME starts with a wanted prefix are returned."""
+    assert parse(new_cache(ROWS), (b"libcuda",)) == ENTRIES[:1]
+
+
+def test_entries_of_no_known_libc_are_left_out() -> None:
+    """An entry without the ELF flag is none of ours."""
+    assert parse(new_cache([("x", 0x0300, "/x")])) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "it is empty"),
+        (b"#!/bin/sh\n", "does not start like a loader cache"),
+        (b"ld.so-1.7.0\0", "ends inside its header"),
+        (b"ld.so-1.7.0\0" + struct.pack("<I", 9), "promises 9 entries"),
+        (new_cache(ROWS)[:40], "ends inside its header"),
+        (new_cache(ROWS)[:60], "promises 2 entries"),
+        (new_cache(ROWS)[:-5], "does not end inside it"),
+    ],
+)
+def test_a_damaged_cache_says_what_is_wrong(data: bytes, problem: str) -> None:
+    """A foreign or cut file raises ValueError with the problem."""
+    with pytest.raises(ValueError, match=problem):
+        parse(data)
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"", b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"]))
+def test_any_bytes_parse_or_raise_value_error(data: bytes, head: bytes) -> None:
+    """No input makes the parser fail in another way."""
+    try:
+        parse(head + data)
+    except ValueError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("flags", "architecture"),
+    [("libc6,x86-64", 0x0300), ("libc6", 0), ("libc6,AArch64", 0x0A00), ("libc6,hard-float", 0x0900), ("libc6,64bit", 0x0500)],
+)
+def test_listings_spell_architectures(flags: str, architecture: int) -> None:
+    """A row of `ldconfig -p` gives the architecture bits that the cache holds."""
+    assert entry_from_listing("libx.so", flags, "/libx.so") == CacheEntry("libx.so", architecture, "/libx.so")
+
+
+def test_a_listing_of_an_unknown_libc_is_no_entry() -> None:
+    """`ldconfig -p` prints "unknown" for what no loader would take."""
+    assert entry_from_listing("libx.so", "unknown", "/libx.so") is None
+
+
+@pytest.mark.parametrize(
+    ("smaller", "greater"),
+    [("libcuda.so.535.54", "libcuda.so.535.129"), ("libcuda.so", "libcuda.so.1"), ("libcuda.so.9", "libcuda.so.10"), ("liba.so.a", "liba.so.1")],
+)
+def test_names_compare_as_glibc_does(smaller: str, greater: str) -> None:
+    """Digits compare by value and are greater than letters; a longer name is greater."""
+    assert compare_names(smaller, greater) < 0 < compare_names(greater, smaller)
+    assert compare_names(smaller, smaller) == 0

@@ -1,0 +1,161 @@
+"""Which host programs may be run as ldconfig, and the copy that is run. Running it needs root: integration."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nvgraft import elf
+from nvgraft.apply import ldconfig, seccomp
+from nvgraft.apply.ldconfig import LoaderCache
+from nvgraft.errors import Refusal
+from nvgraft_cli.stubs import executable
+
+
+@pytest.fixture(autouse=True)
+def _owned_by_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of whoever runs the tests pass for root's."""
+    real = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        found = real(fd)
+        return os.stat_result((*found[:4], 0, 0, *found[6:])) if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else found
+
+    monkeypatch.setattr(os, "fstat", fstat)
+
+
+def _static(path: Path) -> bytes:
+    data = executable("EM_X86_64", "hello")
+    path.write_bytes(data)
+    path.chmod(0o755)
+    return data
+
+
+def test_the_copy_is_the_program_and_cannot_be_changed(tmp_path: Path) -> None:
+    """Same bytes, no write, no resize, no other seal: a process that reaches it through /proc cannot poison the next run."""
+    data = _static(tmp_path / "ldconfig")
+    cache = LoaderCache.prepare(str(tmp_path / "ldconfig"))
+    image = cache._image
+    assert os.pread(image, len(data) + 1, 0) == data
+    for change in (lambda: os.pwrite(image, b"x", 0), lambda: os.ftruncate(image, 0), lambda: os.ftruncate(image, 1 << 20)):
+        with pytest.raises(PermissionError):
+            change()
+    assert not os.get_inheritable(image)
+    cache.close()
+
+
+def test_a_missing_program_is_named_in_the_references_words(tmp_path: Path) -> None:
+    """The reference fails to open it before it forks."""
+    with pytest.raises(Refusal) as caught:
+        LoaderCache.prepare(str(tmp_path / "ldconfig"))
+    line = caught.value.line()
+    assert line.startswith(f"nvgraft: ldcache error: open failed: {tmp_path}/ldconfig: no such file or directory | ")
+    assert "config.toml" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"#!/bin/sh\nexec ldconfig.real", "ldconfig.real the program itself?"),
+        (b"", "it is not an ELF file"),
+        (b"\x7fELF\x02\x01\x01" + b"\0" * 20, "it is cut short"),
+        (executable("EM_X86_64", "x", ["libc.so.6"], None, "/lib64/ld-linux-x86-64.so.2"), "it is dynamically linked"),
+    ],
+)
+def test_what_the_image_would_have_to_start_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    """A script or a dynamic program would be run by the image's interpreter or loader; the code is the reference's 127."""
+    path = tmp_path / "ldconfig"
+    path.write_bytes(content)
+    path.chmod(0o755)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Refusal) as caught:
+        LoaderCache.prepare(str(path))
+    assert caught.value.line().startswith(f"nvgraft: ldcache error: process {path} failed with error code: 127 | it was not started: ")
+    assert reason in caught.value.hint
+    del caught
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_program_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """Whoever can write it is root in every container's set-up."""
+    _static(tmp_path / "ldconfig")
+    (tmp_path / "ldconfig").chmod(mode)
+    with pytest.raises(Refusal) as caught:
+        LoaderCache.prepare(str(tmp_path / "ldconfig"))
+    assert f"(mode {mode:04o})" in caught.value.hint
+
+
+def test_a_program_of_another_owner_is_refused() -> None:
+    """Only root's."""
+    with pytest.raises(Refusal) as caught:
+        ldconfig._check_owner("/x", os.stat_result((0o100755, 0, 0, 1, 1000, 0, 10, 0, 0, 0)))
+    assert "uid 1000" in caught.value.hint
+
+
+def test_anything_but_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    """A FIFO does not hold the hook."""
+    os.mkfifo(tmp_path / "ldconfig")
+    with pytest.raises(Refusal) as caught:
+        LoaderCache.prepare(str(tmp_path / "ldconfig"))
+    assert "not a regular file" in caught.value.hint
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_executable_memory_on_new_and_old_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    """MFD_EXEC is asked for where the kernel knows it, and left out where it does not."""
+    real = os.memfd_create
+    asked: list[int] = []
+
+    def memfd_create(name: str, flags: int) -> int:
+        asked.append(flags)
+        if flags & 0x10 and not known:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(name, flags & ~0x10)
+
+    monkeypatch.setattr(os, "memfd_create", memfd_create)
+    data = _static(tmp_path / "ldconfig")
+    cache = LoaderCache.prepare(str(tmp_path / "ldconfig"))
+    assert os.pread(cache._image, len(data) + 1, 0) == data
+    assert [bool(flags & 0x10) for flags in asked] == ([True] if known else [True, False])
+    cache.close()
+
+
+def test_a_host_that_forbids_executable_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vm.memfd_noexec=2 is refused: there is no fallback to running the host's file itself."""
+
+    def memfd_create(_name: str, _flags: int) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "memfd_create", memfd_create)
+    _static(tmp_path / "ldconfig")
+    with pytest.raises(Refusal) as caught:
+        LoaderCache.prepare(str(tmp_path / "ldconfig"))
+    assert "vm.memfd_noexec" in caught.value.hint
+
+
+def test_a_machine_without_a_filter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run without a list of system calls."""
+
+    def program(machine: str) -> bytes:
+        raise ValueError(f"no numbers for {machine}")
+
+    monkeypatch.setattr(seccomp, "program", program)
+    _static(tmp_path / "ldconfig")
+    with pytest.raises(Refusal) as caught:
+        LoaderCache.prepare(str(tmp_path / "ldconfig"))
+    assert "cannot be confined" in caught.value.hint
+
+
+def test_the_hosts_own_ldconfig_is_static() -> None:
+    """What distributions ship passes the check, so nobody has to configure anything."""
+    for path in ("/sbin/ldconfig.real", "/sbin/ldconfig"):
+        if os.path.exists(path):
+            fd = os.open(path, os.O_RDONLY)
+            facts = elf.read_facts(fd, sections=False)
+            os.close(fd)
+            assert (facts.interp, facts.needed) == (None, ())
+            return
+    pytest.skip("no ldconfig here")

@@ -1,0 +1,255 @@
+"""Documents: what is accepted, what is refused, and that the refusal says where, why and what to do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from nvgraft_specs import gallery
+from nvgraft_specs.models import SIZE_LIMIT, DocumentError, schema_path, schema_text
+from nvgraft_specs.models.host import load_host, parse_host
+from nvgraft_specs.models.plan import load_plan, parse_plan
+from nvgraft_specs.models.schemas import MODELS
+
+HOST: dict[str, Any] = {
+    "schema": "nvgraft.host/1",
+    "name": "tiny",
+    "root": "/",
+    "ld_so_cache": [["libcuda.so.1", "libc6,x86-64", "/usr/lib/libcuda.so.1"]],
+    "nvml": {
+        "driver_version": "535.0",
+        "cuda_version": "12.2",
+        "gpus": [
+            {
+                "minor": 0,
+                "uuid": "GPU-1",
+                "pci": {"domain": 0, "bus": 7, "device": 0},
+                "brand": 14,
+                "compute_capability": "8.0",
+                "mig": "disabled",
+                "model": "NVIDIA A100",
+                "mig_devices": [],
+            }
+        ],
+    },
+    "char_majors": {"nvidia": 195},
+    "files": {
+        "/dev/nvidia0": {"type": "char", "mode": "0666", "uid": 0, "gid": 0, "rdev": [195, 0]},
+        "/usr/lib/libcuda.so.1": {"type": "symlink", "uid": 0, "gid": 0, "target": "libcuda.so.535.0"},
+    },
+}
+WHY = {"capability": "utility", "row": "nvidia-smi", "found": "on PATH"}
+PLAN: dict[str, Any] = {
+    "schema": "nvgraft.plan/1",
+    "decision": "inject",
+    "reason": "1 GPU",
+    "host": {"name": "tiny", "root": "/", "driver_version": "535.0", "cuda_version": "12.2"},
+    "request": {"devices": ["all"]},
+    "target": {"rootfs": "/b/rootfs", "libs_dir": "/usr/lib64", "libs32_dir": "/usr/lib"},
+    "actions": [
+        {"op": "dir", "path": "/usr/bin", "mode": "0755", "why": WHY},
+        {
+            "op": "mount",
+            "type": "bind",
+            "kind": "device",
+            "source": "/dev/nvidiactl",
+            "target": "/dev/nvidiactl",
+            "options": ["noexec", "nosuid", "ro"],
+            "mode": "0666",
+            "rdev": [195, 255],
+            "why": WHY,
+        },
+        {
+            "op": "mount",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "target": "/proc/driver/nvidia",
+            "options": ["nodev", "noexec", "nosuid", "rw"],
+            "data": {"mode": "0555"},
+            "why": WHY,
+        },
+        {"op": "file", "path": "/proc/driver/nvidia/version", "mode": "0444", "content": "x\n", "why": WHY},
+        {"op": "symlink", "path": "/usr/lib64/libcuda.so", "target": "libcuda.so.1", "why": WHY},
+        {"op": "allow-device", "type": "c", "major": 195, "minor": 255, "access": "rw", "why": WHY},
+        {"op": "ldcache", "dirs": ["/usr/lib64"], "why": WHY},
+    ],
+    "links": {"/usr/lib64/libcuda.so.1": "libcuda.so.535.0"},
+    "findings": [{"id": "firmware-missing", "level": "warning", "message": "no firmware", "hint": "install it"}],
+}
+
+
+def changed(document: dict[str, Any], path: str, value: object) -> bytes:
+    """The document with the member at ``path`` (keys and indices between spaces) replaced; ``...`` removes it."""
+    result = json.loads(json.dumps(document))  # unlike a deep copy it shares nothing
+    *parents, last = [int(part) if part.isdecimal() else part for part in path.split()]
+    place: Any = result
+    for part in parents:
+        place = place[part]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return json.dumps(result).encode()
+
+
+def test_host_keeps_unknown_members() -> None:
+    """A newer snapshot may carry more beside the keys that this version knows, at every level."""
+    raw = json.loads(changed(HOST, "cgroup", {"version": 2}))
+    raw["nvml"]["gpus"][0]["serial"] = "7"
+    host = parse_host(json.dumps(raw).encode(), "h.json")
+    assert host.model_extra == {"cgroup": {"version": 2}}
+    assert host.nvml.gpus[0].model_extra == {"serial": "7"}
+
+
+def test_host_without_schema_is_version_one() -> None:
+    """The recorded hosts carry no schema member."""
+    assert parse_host(changed(HOST, "schema", ...), "h.json").version == "nvgraft.host/1"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "cause"),
+    [
+        ("nvml gpus 0 minor", "0", "$.nvml.gpus[0].minor", "valid integer"),
+        ("nvml gpus 0 minor", True, "$.nvml.gpus[0].minor", "valid integer"),
+        ("nvml gpus 0 mig_devices", ..., "$.nvml.gpus[0].mig_devices", "required"),
+        ("nvml gpus 0 model", "two\nlines", "$.nvml.gpus[0].model", "pattern"),
+        ("nvml gpus 0 pci bus", 256, "$.nvml.gpus[0].pci.bus", "less than or equal"),
+        ("nvml driver_version", 535.0, "$.nvml.driver_version", "valid string"),
+        ("files /dev/nvidia0 rdev", ..., "$.files['/dev/nvidia0'].rdev", "required"),
+        ("files /dev/nvidia0 rdev", [195, "0"], "$.files['/dev/nvidia0'].rdev[1]", "valid integer"),
+        ("files /dev/nvidia0 mode", "rw-rw-rw-", "$.files['/dev/nvidia0'].mode", "pattern"),
+        ("files /dev/nvidia0 type", "door", "$.files['/dev/nvidia0']", "'door'"),
+        ("files dev/nvidia0", {"type": "dir", "mode": "0755"}, "$.files['dev/nvidia0']", "pattern"),
+        ("ld_so_cache 0", ["a", "b"], "$.ld_so_cache[0][2]", "required"),
+        ("files", ..., "$.files", "required"),
+        ("root", "run/nvidia", "$.root", "pattern"),
+    ],
+)
+def test_host_errors_name_the_member(path: str, value: object, where: str, cause: str) -> None:
+    """A wrong member is refused in one line with the file, its JSON path, the cause and where to look it up."""
+    with pytest.raises(DocumentError) as caught:
+        parse_host(changed(HOST, path, value), "h.json")
+    assert caught.value.where == where
+    assert cause in caught.value.cause
+    assert str(caught.value).startswith(f"h.json: {where}: ")
+    assert "nvgraft.host-1.json" in caught.value.fix
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "cause"),
+    [
+        (b"", "not JSON"),
+        (b'{"name": "x"', "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"name": NaN}', "NaN is no JSON number"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "should be an object, is an array"),
+        (b"null", "should be an object, is null"),
+    ],
+)
+def test_text_that_is_no_document(raw: bytes, cause: str) -> None:
+    """Truncated, binary and foreign JSON input is refused with one line, never a traceback."""
+    with pytest.raises(DocumentError) as caught:
+        parse_host(raw, "h.json")
+    assert cause.lower() in caught.value.cause.lower()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["nvgraft.host/2", "nvgraft.host/1.1", "nvgraft.host/"])
+def test_future_host_version_is_refused(version: str) -> None:
+    """A version that this nvgraft does not know is refused, and the fix is to upgrade."""
+    with pytest.raises(DocumentError, match="is not known") as caught:
+        parse_host(changed(HOST, "schema", version), "h.json")
+    assert caught.value.fix.startswith("upgrade nvgraft")
+
+
+@pytest.mark.parametrize("version", ["nvgraft.plan/1", None, 1])
+def test_other_kinds_of_document_are_refused(version: object) -> None:
+    """A plan is no host."""
+    with pytest.raises(DocumentError, match=r"should be 'nvgraft\.host/1'"):
+        parse_host(changed(HOST, "schema", version), "h.json")
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    """A missing file and a directory are named, with the system's reason."""
+    with pytest.raises(DocumentError, match="no such file"):
+        load_host(str(tmp_path / "none.json"))
+    with pytest.raises(DocumentError, match="is a directory"):
+        load_host(str(tmp_path))
+
+
+def test_huge_files_are_refused(tmp_path: Path) -> None:
+    """No more than the limit is read into memory."""
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(SIZE_LIMIT + 1)
+    with pytest.raises(DocumentError, match="larger than 64 MiB"):
+        load_host(str(path))
+
+
+@pytest.mark.requires("shared-records")
+def test_recorded_hosts_load_unchanged(records: Path) -> None:
+    """Every recorded host of the reference loads as it is."""
+    paths = sorted((records / "hosts").glob("*.json"))
+    assert len(paths) >= 6
+    for path in paths:
+        host = load_host(str(path))
+        assert host.name == path.stem
+        assert json.loads(host.model_dump_json(by_alias=True, exclude_unset=True)) == json.loads(path.read_text())
+
+
+def test_plan_loads(tmp_path: Path) -> None:
+    """A plan with every kind of action loads, and is written back as it was."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN))
+    assert json.loads(load_plan(str(path)).model_dump_json(by_alias=True, exclude_unset=True)) == PLAN
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("extra", 1, "$.extra"),
+        ("actions 0 owner", 0, "$.actions[0].owner"),
+        ("actions 1 why found", ..., "$.actions[1].why.found"),
+        ("actions 1 kind", "door", "$.actions[1].kind"),
+        ("actions 1 target", "usr", "$.actions[1].target"),
+        ("actions 2 source", "none", "$.actions[2].source"),
+        ("actions 5 major", -1, "$.actions[5].major"),
+        ("decision", "maybe", "$.decision"),
+        ("host rooot", "/", "$.host.rooot"),
+    ],
+)
+def test_plan_errors_name_the_member(path: str, value: object, where: str) -> None:
+    """A plan has no members beside the known ones, and each of its own type."""
+    with pytest.raises(DocumentError) as caught:
+        parse_plan(changed(PLAN, path, value), "p.json")
+    assert caught.value.where == where
+
+
+def test_plan_needs_its_schema() -> None:
+    """Only a host may leave its version out."""
+    with pytest.raises(DocumentError, match=r"should be 'nvgraft\.plan/1', is None"):
+        parse_plan(changed(PLAN, "schema", ...), "p.json")
+
+
+@pytest.mark.parametrize("schema", MODELS)
+def test_shipped_schemas_are_current(schema: str) -> None:
+    """The checked-in schema is what the model generates now (python -m nvgraft_specs.models.schemas rewrites it)."""
+    assert schema_path(schema).read_text() == schema_text(MODELS[schema], schema)
+
+
+def test_schemas_judge_like_the_models() -> None:
+    """The shipped JSON schemas accept what the models accept, and refuse a wrong type and an unknown action."""
+    documents = [("nvgraft.host/1", HOST), ("nvgraft.plan/1", PLAN)]
+    documents += [("nvgraft.host/1", json.loads(Path(gallery.path(name)).read_text())) for name in gallery.names()]
+    for schema, document in documents:
+        validator = jsonschema.Draft202012Validator(json.loads(schema_path(schema).read_text()))
+        validator.check_schema(validator.schema)
+        validator.validate(document)
+    host = jsonschema.Draft202012Validator(json.loads(schema_path("nvgraft.host/1").read_text()))
+    assert not host.is_valid(json.loads(changed(HOST, "files /dev/nvidia0 rdev", ...)))
+    plan = jsonschema.Draft202012Validator(json.loads(schema_path("nvgraft.plan/1").read_text()))
+    assert not plan.is_valid(json.loads(changed(PLAN, "actions 0 op", "format")))

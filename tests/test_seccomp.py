@@ -1,0 +1,65 @@
+"""The filter program, run by an interpreter of classic BPF instead of a kernel."""
+
+import errno
+import struct
+
+import pytest
+
+from nvgraft.apply import seccomp
+
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def _run(program: bytes, number: int, architecture: int) -> int:
+    """Return what the filter answers to a call, by the rules of seccomp(2)."""
+    data = struct.pack("=iIQ6Q", number, architecture, 0, *([0] * 6))
+    steps = list(struct.iter_unpack("=HBBI", program))
+    accumulator = at = 0
+    while True:
+        code, if_true, if_false, value = steps[at]
+        at += 1
+        if code == 0x20:
+            accumulator = struct.unpack_from("=I", data, value)[0]
+        elif code == 0x15:
+            at += if_true if accumulator == value else if_false
+        elif code == 0x06:
+            return int(value)
+        else:
+            raise AssertionError(f"instruction {code:#x}")
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_every_number_gets_its_answer(machine: str) -> None:
+    """A listed call is allowed, a sync succeeds without being made, any other number (x32's too) fails with EPERM."""
+    column = list(ARCHITECTURES).index(machine)
+    program = seccomp.program(machine)
+    allowed = {numbers[column] for numbers in seccomp.ALLOWED.values()}
+    skipped = {numbers[column] for numbers in seccomp.SKIPPED.values()}
+    for number in (*range(600), *range(0x40000000, 0x40000258), 0x7FFFFFFF, -1):
+        expected = ALLOW if number in allowed else 0x50000 if number in skipped else 0x50000 | errno.EPERM
+        assert _run(program, number, ARCHITECTURES[machine]) == expected, number
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [0x40000003, 0xC000003E, 0xC00000B7, 0])
+def test_another_architecture_is_killed(machine: str, architecture: int) -> None:
+    """Numbers mean other calls there (0 is read on x86-64 and io_setup on arm64): no answer but the end is right."""
+    if architecture != ARCHITECTURES[machine]:
+        assert _run(seccomp.program(machine), 0, architecture) == KILL
+
+
+def test_an_unknown_machine_is_refused() -> None:
+    """Without numbers there is no filter, and no run without one."""
+    with pytest.raises(ValueError, match="riscv64"):
+        seccomp.program("riscv64")
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_no_number_means_two_calls(column: int) -> None:
+    """The table gives each number once per architecture, and none of them to what would leave the jail."""
+    numbers = [row[column] for row in (*seccomp.ALLOWED.values(), *seccomp.SKIPPED.values()) if row[column] is not None]
+    assert len(numbers) == len(set(numbers))
+    starting = {"clone", "fork", "vfork", "clone3", "execve", "kill"}
+    reaching = {"mount", "setns", "unshare", "ptrace", "socket", "ioctl", "bpf", "mknod", "mknodat", "link", "linkat", "chroot"}
+    assert not (starting | reaching) & seccomp.ALLOWED.keys()

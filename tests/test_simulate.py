@@ -1,0 +1,89 @@
+"""The command line of `nvgraft simulate`, up to the point where it would need root; integration/test_simulate.py goes on."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from nvgraft_cli import simulate
+from nvgraft_specs import gallery
+from nvgraft_specs.models import DocumentError
+from nvgraft_specs.models.host import load_host
+
+
+@pytest.fixture(autouse=True)
+def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here may start a child, and nobody is root."""
+
+    def refused() -> int:
+        raise AssertionError("a child was started")
+
+    monkeypatch.setattr(os, "fork", refused)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+def run(*arguments: str) -> int:
+    """The exit code of `nvgraft simulate ARGUMENTS`."""
+    parser = argparse.ArgumentParser(prog="nvgraft")
+    simulate.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["simulate", *arguments])
+    return int(args.run(args))
+
+
+def test_list_names_every_host(capsys: pytest.CaptureFixture[str]) -> None:
+    """--list prints a line for each host of the gallery."""
+    assert run("--list") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == gallery.names()
+
+
+def test_list_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    """--list --format json gives name, description, versions, GPUs, root and path, and the path loads."""
+    assert run("--list", "--format", "json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == gallery.names()
+    eks = next(row for row in rows if row["name"] == "eks-t4")
+    assert (eks["driver_version"], eks["cuda_version"], eks["gpus"], eks["root"]) == ("460.106.00", "11.2", ["Tesla T4"], "/")
+    assert load_host(eks["path"]).name == "eks-t4"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "a host and a command are needed"),
+        (("eks-t4",), "a host and a command are needed"),
+        (("eks-t4", "--"), "a host and a command are needed"),
+        (("eks-t4", "--no-nvml", "--", "id"), "'--no-nvml' stands after HOST"),
+        (("eks-t5", "--", "id"), "no simulated host and no file 'eks-t5' | there are debian-"),
+        (("/", "--", "id"), "/: cannot be read: is a directory"),
+        (
+            ("eks-t4", "--", "id", "-u", "a b"),
+            "needs root, to make device nodes and mounts in a private namespace | sudo nvgraft simulate eks-t4 -- id -u 'a b'",
+        ),
+    ],
+)
+def test_trouble_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad usage, an unknown host, an unreadable file and a caller who is not root each get one line with the fix."""
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("nvgraft simulate: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_bad_document_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A broken host document is refused before anything is started, with the model's own message."""
+    path = tmp_path / "host.json"
+    path.write_text('{"schema": "nvgraft.host/9"}')
+    assert run(str(path), "--", "id") == 2
+    with pytest.raises(DocumentError) as caught:
+        load_host(str(path))
+    assert capsys.readouterr().err == f"nvgraft simulate: {caught.value}\n"
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help shows how the command is used."""
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert "nvgraft simulate runfile-a10x2 -- ls" in capsys.readouterr().out
