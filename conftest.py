@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parent
-#: Recorded behaviour of the reference stack, kept beside the checkout, not in it.
-RECORDS = CHECKOUT.parent / "shared" / "reference"
+#: Recorded behaviour of the reference stack.
+RECORDS = CHECKOUT / "tests" / "fixtures" / "reference"
 IN_CI = os.environ.get("CI") == "true"
 
 
@@ -62,12 +62,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "cgroup-v1": _mounted("cgroup", "devices"),
     "cgroup-v2": _mounted("cgroup2"),
     "x86_64": lambda: "" if os.uname().machine == "x86_64" else "not an x86_64 machine",
-    "shared-records": lambda: "" if RECORDS.is_dir() else "no ../shared/reference beside the checkout",
 }
-#: Absent from every checkout but the developers' own: such a test is left out, and the summary says so.
-OUTSIDE_THE_CHECKOUT = "shared-records"
-
-_left_out = pytest.StashKey[int]()
 
 
 def _names(item: pytest.Item) -> list[str]:
@@ -81,17 +76,12 @@ def _demand(name: str) -> None:
         pytest.skip(f"requires {name}: {missing}")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse unknown requirements; leave out what needs the records where there are none."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse unknown requirements before anything runs."""
     for item in items:
         unknown = [name for name in _names(item) if name not in REQUIREMENTS]
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: requires {unknown[0]!r}, which is not one of {', '.join(REQUIREMENTS)}")
-    left_out = [item for item in items if OUTSIDE_THE_CHECKOUT in _names(item)] if REQUIREMENTS[OUTSIDE_THE_CHECKOUT]() else []
-    config.stash[_left_out] = len(left_out)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -110,13 +100,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say loudly what has not been run; pytest's own summary follows."""
-    count = config.stash.get(_left_out, 0)
-    if count:
-        terminalreporter.write_sep("!", f"NOT RUN: {count} tests on the shared records ({REQUIREMENTS[OUTSIDE_THE_CHECKOUT]()})", red=True)
-
-
 @pytest.fixture(scope="session")
 def demand() -> Callable[[str], None]:
     """For fixtures that need something of the machine: ``demand("root")`` skips what uses them."""
@@ -125,7 +108,7 @@ def demand() -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def records() -> Path:
-    """The directory of recorded reference behaviour; the test is marked ``requires("shared-records")``."""
+    """The directory of recorded reference behaviour."""
     return RECORDS
 
 

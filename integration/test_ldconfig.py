@@ -311,8 +311,8 @@ def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(r
         with path.open("wb") as file:
             file.truncate(1 << 40)
     line = run_in_mount_namespace(lambda: _update(rootfs))
-    assert line.startswith("nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | not started: ")
-    assert name in line
+    reason = "larger than 16 MiB" if kind == "sparse" else "not a regular file"
+    assert line == f"nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | it was not started: /etc/{name}: {reason}"
     assert not (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
 
 
@@ -453,7 +453,7 @@ class TestHostile:
             program = syscalls.pidfd_open(int(found[0]))
             os.kill(hook, signal.SIGKILL)
             os.waitpid(hook, 0)
-            return bool(select.select([program], [], [], 10)[0])
+            return bool(select.select([program], [], [], 3)[0])
 
         assert run_in_mount_namespace(scenario)
 

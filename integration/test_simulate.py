@@ -345,7 +345,6 @@ def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> 
     assert processes(f"sleep {marker}") == []
 
 
-@pytest.mark.requires("shared-records")
 def test_recorded_hosts_start(records: Path) -> None:
     """The reference's own host files, with the recording machine's ldconfig and toolkit in them, become real too."""
     for path in sorted((records / "hosts").glob("*.json")):

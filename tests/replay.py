@@ -45,7 +45,7 @@ def plain_argv(argv):
         return None
     plain = []
     for argument in argv:
-        name, equals, value = argument.partition("=")
+        name, _, value = argument.partition("=")
         if name in ("--device", "--imex-channel"):
             argument = f"{name}={','.join(filter(None, value.split(',')))}"
         plain.append(argument.replace("@BUNDLE@", BUNDLE))

@@ -3,7 +3,6 @@
 import json
 
 import replay
-
 from nvgraft.config import Config
 from nvgraft.decision import absolute_rootfs, decide
 
@@ -63,7 +62,9 @@ def test_request_errors_come_before_the_mode():
 def test_broken_config_json_is_a_refusal_with_the_position():
     """Truncated config.json gives the reference's phrase and where the document ends."""
     decision = decide(document(["A=b"])[:-5], Config(), "/b")
-    assert decision.reason.startswith("could not decode OCI spec: unexpected EOF | config.json: the document is truncated: it ends in line 1")
+    assert decision.reason.startswith(
+        "could not decode OCI spec: unexpected EOF | config.json: the document is truncated: it ends in line 1"
+    )
 
 
 def test_root_path_becomes_absolute_from_the_working_directory():

@@ -51,7 +51,7 @@ def parsed(path: Path) -> ast.Module:
 def loaded_by(program: str, stdin: str = "", cwd: Path = CHECKOUT) -> set[str]:
     """Run a program as the hook's launcher would, and return the names of the modules that it has loaded at its end."""
     python = getattr(sys, "_base_executable", sys.executable)
-    report = "import sys; print('\\n'.join(sys.modules), file=sys.stderr)"
+    report = "import sys; print('== loaded', *sys.modules, sep='\\n', file=sys.stderr)"
     path = [str(CHECKOUT / "hook"), str(CHECKOUT / "specs"), os.path.dirname(prctl.__file__)]
     done = subprocess.run(
         [python, "-ISB", "-c", f"import sys; sys.path += {path!r}\n{program}\n{report}"],
@@ -62,7 +62,7 @@ def loaded_by(program: str, stdin: str = "", cwd: Path = CHECKOUT) -> set[str]:
         cwd=cwd,
     )
     assert done.returncode == 0, done.stderr
-    return set(done.stderr.splitlines())
+    return set(done.stderr.split("== loaded\n")[1].splitlines())
 
 
 @pytest.fixture(scope="module")

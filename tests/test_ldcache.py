@@ -98,7 +98,12 @@ def test_a_listing_of_an_unknown_libc_is_no_entry() -> None:
 
 @pytest.mark.parametrize(
     ("smaller", "greater"),
-    [("libcuda.so.535.54", "libcuda.so.535.129"), ("libcuda.so", "libcuda.so.1"), ("libcuda.so.9", "libcuda.so.10"), ("liba.so.a", "liba.so.1")],
+    [
+        ("libcuda.so.535.54", "libcuda.so.535.129"),
+        ("libcuda.so", "libcuda.so.1"),
+        ("libcuda.so.9", "libcuda.so.10"),
+        ("liba.so.a", "liba.so.1"),
+    ],
 )
 def test_names_compare_as_glibc_does(smaller: str, greater: str) -> None:
     """Digits compare by value and are greater than letters; a longer name is greater."""

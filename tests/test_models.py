@@ -190,7 +190,6 @@ def test_huge_files_are_refused(tmp_path: Path) -> None:
         load_host(str(path))
 
 
-@pytest.mark.requires("shared-records")
 def test_recorded_hosts_load_unchanged(records: Path) -> None:
     """Every recorded host of the reference loads as it is."""
     paths = sorted((records / "hosts").glob("*.json"))

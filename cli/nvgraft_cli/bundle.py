@@ -31,11 +31,13 @@ def find_rootfs(container: ContainerConfig, bundle: str) -> str:
     for path in candidates:
         if os.path.isdir(path):
             return path
-    raise BundleError(f"{label}: no such directory: root.path of {bundle}/config.json names no rootfs, neither as it stands nor inside the bundle")
+    raise BundleError(
+        f"{label}: no such directory: root.path of {bundle}/config.json names no rootfs, neither as it stands nor inside the bundle"
+    )
 
 
-def open_target(container: ContainerConfig, bundle: str, machine: str) -> OfflineTarget:
-    """Return the planner's view of the bundle.
+def open_target(container: ContainerConfig, bundle: str, machine: str, *, module: bool) -> OfflineTarget:
+    """Return the planner's view of the bundle; ``module`` is false for a simulated host, which has no kernel module.
 
     :raises BundleError: when its rootfs is missing or unreadable.
     :raises nvgraft.errors.Refusal: when its links lead out of it.
@@ -46,4 +48,5 @@ def open_target(container: ContainerConfig, bundle: str, machine: str) -> Offlin
         tree = open_tree_at(path, label)
     except OSError as error:
         raise BundleError(f"{path}: {(error.strerror or str(error)).lower()}: the rootfs must be readable") from error
-    return OfflineTarget(VirtualTree(tree, label), machine, tuple(destination for _, destination in container.mounts))
+    volumes = tuple(destination for _, destination in container.mounts)
+    return OfflineTarget(VirtualTree(tree, label), machine, volumes, module=module)

@@ -52,7 +52,7 @@ def say(step: int, text: str) -> None:
 def show(lines: list[str]) -> None:
     """Print lines of the container's or the planner's own."""
     for line in lines or ["(nothing)"]:
-        print(f"      {line}")
+        print(f"      {line.lstrip(chr(9))}")
 
 
 def run(*command: str) -> str:
@@ -168,8 +168,8 @@ def demonstrate(prefix: str, work: str) -> list[str]:
 
     say(4, "the loader looks for libcuda.so.1, and the kernel guards the devices")
     show(["without the hook:", *before["loader"], "with it:", *after["loader"]])
-    show([f"cat /dev/nvidia0: {line} (allowed; no driver behind it here)" for line in after["allowed"]])
-    show([f"a node of another GPU, made by the container: {line}" for line in after["forbidden"]])
+    show([f"opening /dev/nvidia0:{line.rpartition(':')[2]} (allowed; there is no driver behind it)" for line in after["allowed"]])
+    show([f"opening a node of another GPU, which the container made itself:{line.rpartition(':')[2]}" for line in after["forbidden"]])
 
     say(5, "the mounts that the hook made")
     options_before, options_after = mount_points(before), mount_points(after)

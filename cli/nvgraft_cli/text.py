@@ -54,7 +54,9 @@ def _lines(plan: Plan, style: _Style) -> Iterator[str]:
             title = group or "always"
             yield style.head(f"{title}") + f"  {_count(chosen, 'file')}, {size(sum(action.size for action in chosen))}"
             yield from _table(chosen)
-    yield from _section(style, "sockets and directories", [action for action in binds if action.kind in {"socket", "dir"} and _plain(action)])
+    yield from _section(
+        style, "sockets and directories", [action for action in binds if action.kind in {"socket", "dir"} and _plain(action)]
+    )
     yield from _devices(plan.actions, style)
     yield from _kernel_views(plan.actions, style)
     yield from _links(plan, style)

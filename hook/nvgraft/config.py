@@ -137,22 +137,25 @@ class Config(Value):
             raise TypeError(f"no such setting: {', '.join(settings)}")
 
 
-def config_path(explicit: str | None, environ: "Mapping[str, str]") -> tuple[str, bool]:
-    """Return where config.toml is, and whether it must be there: it must when a flag or a variable names it."""
+def config_path(explicit: str | None, environ: "Mapping[str, str]", directory: str = "") -> tuple[str, bool]:
+    """Return where config.toml is, and whether it must be there: it must when a flag or a variable names it.
+
+    A relative name counts from ``directory``, if one is given, instead of the working directory.
+    """
     named = explicit or environ.get(names.CONFIG_VARIABLE)
     if named:
-        return named, True
+        return posixpath.join(directory, named), True
     return posixpath.join(environ.get(names.CONFIG_HOME_VARIABLE) or names.CONFIG_HOME, names.CONFIG_FILE), False
 
 
-def load_config(explicit: str | None, environ: "Mapping[str, str]") -> Config:
-    """Return the configuration that applies (reference behaviour 2.1).
+def load_config(explicit: str | None, environ: "Mapping[str, str]", directory: str = "") -> Config:
+    """Return the configuration that applies (reference behaviour 2.1); for ``directory`` see :func:`config_path`.
 
     :param explicit: the file of ``-config``, or None.
     :raises Refusal: the file is missing though it was named, cannot be read, is no TOML, or sets a key to a value of the
         wrong type or meaning.
     """
-    path, required = config_path(explicit, environ)
+    path, required = config_path(explicit, environ, directory)
     data = read_config_file(path, required)
     return config_from_settings(settings_from_toml(data, path) if data else {})
 

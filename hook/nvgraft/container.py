@@ -14,6 +14,13 @@ from nvgraft.mountinfo import Mount, parse_mountinfo
 from nvgraft.target import Target
 from nvgraft.tree import LiveTree, Node
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 _STATX_ATTR_MOUNT_ROOT = 0x2000
 _PROC_ROOT_INODE = 1
 
@@ -100,25 +107,18 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
             f"process {pid} has no mount namespace of its own",
             "a container without one would get the driver mounted over the host: give it a mount namespace",
         )
-    owner = os.stat(f"/proc/{pid}")
-    try:
-        root_fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Refusal("container", f"open failed: /proc/{pid}/root: {reason(error)}", "the hook must run as root") from error
+    gone = f"process {pid} is gone, or the hook is not root"
+    owner = _step(f"stat failed: /proc/{pid}", gone, lambda: os.stat(f"/proc/{pid}"))
+    flags = os.O_PATH | os.O_DIRECTORY
+    root_fd = _step(f"open failed: /proc/{pid}/root", gone, lambda: os.open(f"/proc/{pid}/root", flags | os.O_CLOEXEC))
     try:
         resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-        rootfs_fd = syscalls.openat2(root_fd, rootfs, os.O_PATH | os.O_DIRECTORY, resolve)
-    except syscalls.MissingFeature:
-        raise
-    except OSError as error:
-        cause = reason(error)
-        raise Refusal(
-            "container", f"open failed: {rootfs}: {cause}", "root.path in config.json must name the container's rootfs"
-        ) from error
+        fix = "root.path in config.json must name the container's rootfs"
+        rootfs_fd = _step(f"open failed: {rootfs}", fix, lambda: syscalls.openat2(root_fd, rootfs, flags, resolve))
     finally:
         os.close(root_fd)
     try:
-        mounts = _read_mounts(pid)
+        mounts = _step(f"open failed: /proc/{pid}/mountinfo", gone, lambda: _read_mounts(pid))
         container = Container(pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid, mounts)
         _check_rootfs(container)
     except BaseException:
@@ -127,14 +127,31 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
     return container
 
 
-def _namespace(pid: int | str) -> str:
+def enter(container: Container) -> None:
+    """Enter the container's mount namespace for good; from now on nothing of the host can be looked up.
+
+    :raises Refusal: when the process has ended meanwhile, or this process has a second thread (the kernel refuses then).
+    """
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise Refusal("initialization", f"the hook has {threads} threads", "a module on its path starts one: this is a defect of nvgraft")
+    text = f"open failed: /proc/{container.pid}/ns/mnt"
+    _step(text, "the container's process has ended", lambda: syscalls.setns(container.pidfd, syscalls.CLONE_NEWNS))
+
+
+def _step(text: str, hint: str, call: "Callable[[], T]") -> "T":
+    """Return what ``call`` returns; its failure is a refusal of stage ``container`` that starts with ``text``."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
+        return call()
+    except syscalls.MissingFeature:
+        raise
     except OSError as error:
-        cause = reason(error)
-        raise Refusal(
-            "container", f"open failed: /proc/{pid}/ns/mnt: {cause}", "the container's process is gone, or the hook is not root"
-        ) from error
+        raise Refusal("container", f"{text}: {reason(error)}", hint) from error
+
+
+def _namespace(pid: int | str) -> str:
+    path = f"/proc/{pid}/ns/mnt"
+    return _step(f"open failed: {path}", "the container's process is gone, or the hook is not root", lambda: os.readlink(path))
 
 
 def _read_mounts(pid: int) -> dict[int, Mount]:
@@ -151,7 +168,7 @@ def _check_rootfs(container: Container) -> None:
         raise Refusal(
             "input",
             "invalid rootfs directory",
-            f"{container.rootfs} is no mount point in the mount namespace of process {container.pid}: every runtime makes it one before the hook",
+            f"{container.rootfs} is no mount point in the mount namespace of process {container.pid}: every runtime makes it one first",
         )
 
 
@@ -203,12 +220,3 @@ class LiveTarget(Target):
                 "something covers the driver's /proc directory",
             )
         return found
-
-
-def check_single_threaded() -> None:
-    """Make sure that this process may enter a mount namespace: the kernel refuses one with a second thread (SECURITY R5)."""
-    threads = len(os.listdir("/proc/self/task"))
-    if threads != 1:
-        raise Refusal(
-            "initialization", f"the hook has {threads} threads", "a module on the hook's path starts a thread: this is a defect of nvgraft"
-        )

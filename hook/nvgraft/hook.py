@@ -13,6 +13,7 @@ from nvgraft.config import Config, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
 from nvgraft.oci import State, read_config, read_state
+from nvgraft.syscalls import MissingFeature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ def main(argv: "Sequence[str]") -> int:
     except Refusal as refusal:
         _say(refusal.line())
         return refusal.exit_code
+    except MissingFeature as missing:
+        fix = "applying needs Linux 5.12 or newer; `nvgraft plan` works without"
+        _say(errors.printable(f"nvgraft: initialization error: {missing} | {fix}"))
+        return 1
     except launch.Interrupted as interrupted:
         _say(f"nvgraft: interrupted by signal {interrupted.number}; everything was undone")
         return 1
@@ -125,7 +130,7 @@ def _parse(arguments: "Sequence[str]", options: Options) -> bool:
 
 
 def _prestart(options: Options, directory: str) -> None:
-    config = load_config(options.config, os.environ)
+    config = load_config(options.config, os.environ, directory)
     state = read_state(0)
     decision = decide(read_config(os.path.join(directory, state.bundle)), config, directory)
     for line in decision.log:
@@ -181,7 +186,7 @@ def _configure(request: "Request", config: Config, state: State, rootfs: str, *,
     if debug:
         for action in plan.actions:
             _say(errors.printable(f"nvgraft: debug: {action!r}"))
-    changed = apply_plan(plan, container, config.cli_ldconfig.removeprefix("@"))
+    changed = apply_plan(plan, container, config.cli_ldconfig.removeprefix("@"), pivot=not config.cli_no_pivot)
     if not changed:
         _say("nvgraft: this container is configured already; nothing was changed")
     for finding in (*findings, *plan.findings):

@@ -14,6 +14,7 @@ from _json import encode_basestring, make_scanner
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 MAX_DEPTH = 64
 
@@ -70,6 +71,9 @@ class _Rules:
     parse_int = int
     parse_constant = _constant
 
+
+#: The types of the scanner's arrays and objects.
+_CONTAINERS = frozenset((list, dict, Repeated))
 
 _scan = make_scanner(_Rules)  # type: ignore[arg-type]  # any object with these attributes
 
@@ -169,14 +173,12 @@ def _too_deep() -> JsonError:
 
 
 def _check_depth(value: object) -> None:
-    level = [value]
+    level: list[Any] = [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for container in level
-            for child in (container.values() if isinstance(container, dict) else container if type(container) is list else ())
-            if isinstance(child, (dict, list))
-        ]
+        children: list[Any] = []
+        for container in level:
+            children += container.values() if isinstance(container, dict) else container
+        level = [child for child in children if type(child) in _CONTAINERS]
         if not level:
             return
     raise _too_deep()

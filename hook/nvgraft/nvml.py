@@ -116,7 +116,7 @@ def query(library: str, root: str, user: str, environment: "Sequence[str]", *, t
         raise Refusal(
             "initialization",
             "driver rpc error: timed out",
-            f"NVML did not answer within {timeout:g} s: the driver or a GPU hangs; look at dmesg for Xid messages, then reset the GPU or reboot",
+            f"NVML did not answer within {timeout:g} s: the driver or a GPU hangs; see dmesg for Xid messages, reset the GPU or reboot",
         )
     rows = [line.split("\t") for line in answer.decode("utf-8", "surrogateescape").split("\n")]
     if rows[-1] != ["end"]:

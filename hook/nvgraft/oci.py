@@ -156,26 +156,18 @@ def parse_config(data: bytes) -> ContainerConfig:
     """
     try:
         spec = members(_struct(loads(data, CONFIG_LIMIT, one_value=True), "value of type main.Spec"), _SPEC_MEMBERS)
-        version = spec.get("ociVersion")
-        if version is not None:
-            version = _string(version, "struct field Spec.ociVersion of type string")
-        process = spec.get("process")
-        if process is not None:
-            process = members(_struct(process, "struct field Spec.process of type main.Process"), _PROCESS_MEMBERS)
-        root = spec.get("root")
-        if root is not None:
-            root = members(_struct(root, "struct field Spec.root of type main.Root"), _ROOT_MEMBERS)
-        env = _strings(process and process.get("env"), "struct field Process.process.env of type ")
-        root_path = _string(root and root.get("path"), "struct field Root.root.path of type string")
+        version = _string(spec.get("ociVersion"), "struct field Spec.ociVersion of type string")
+        process = members(_struct(spec.get("process"), "struct field Spec.process of type main.Process"), _PROCESS_MEMBERS)
+        root = members(_struct(spec.get("root"), "struct field Spec.root of type main.Root"), _ROOT_MEMBERS)
+        env = _strings(process.get("env"), "struct field Process.process.env of type ")
+        root_path = _string(root.get("path"), "struct field Root.root.path of type string")
         mounts = tuple(map(_mount, _array(spec.get("mounts"), "struct field Spec.mounts of type []specs.Mount")))
     except JsonError as error:
         raise Refusal("", _CONFIG + error.text, f"config.json: {error.hint}; {_CONFIG_FIX}") from None
     # Present is enough: an empty ociVersion passes.
-    for missing, name in ((version is None, "Version"), (process is None, "Process"), (root is None, "Root")):
-        if missing:
-            member = "ociVersion" if name == "Version" else name.lower()
+    for name, member in (("Version", "ociVersion"), ("Process", "process"), ("Root", "root")):
+        if spec.get(member) is None:
             raise Refusal("", f"{name} is empty in OCI spec", f"config.json has no member {member}; {_CONFIG_FIX}")
-    assert isinstance(version, str) and process is not None and root is not None
     try:
         bounding = _bounding(process.get("capabilities"), version)
     except JsonError as error:

@@ -57,7 +57,7 @@ def check_request(request: "Request") -> None:
     imex_channels(request.imex_channels)
     if len(request.requirements) > _MAX_REQUIREMENTS:
         hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
-        raise Refusal("input", f"too many requirements (>{_MAX_REQUIREMENTS})", hint)
+        raise Refusal("input", "too many requirements", f"{hint}, at most {_MAX_REQUIREMENTS} are evaluated")
 
 
 def make_plan(request: "Request", inventory: Inventory, target: Target, settings: Settings) -> Plan:
@@ -337,7 +337,9 @@ class _Planner:
             self._libraries.append((component, directory))
 
     def _why(self, component: Component, row: str, component_class: str, classes: "Mapping[str, tuple[str, ...]]") -> Why:
-        capability = next(name for name in self.request.capabilities if component_class in classes.get(name, ()))
+        asked = [name for name in self.request.capabilities if component_class in classes.get(name, ())]
+        # Several may ask for it: the one of its own name says it best.
+        capability = component_class if component_class in asked else asked[0]
         return Why(capability, row, component.found)
 
     def _component(self, component: Component, target: str, why: Why) -> None:

@@ -11,9 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Requirements that the reference takes from one container.
-MAX_REQUIREMENTS = 32
-
 #: A longer factor that does not hold counts as invalid: the reference's buffer is 128 bytes.
 _FACTOR_LIMIT = 127
 
@@ -42,11 +39,8 @@ def check(requirements: "Sequence[str]", driver_version: str, cuda_version: str,
 
     :param devices: (compute capability, brand) of each selected device, as in ("8.0", "Tesla"); with none, the
         requirements are evaluated once and what they say of a device holds.
-    :raises Refusal: "too many requirements", "invalid expression" or "unsatisfied condition: ..."
+    :raises Refusal: "invalid expression" or "unsatisfied condition: ..."
     """
-    if len(requirements) > MAX_REQUIREMENTS:
-        hint = f"the container has {len(requirements)} NVIDIA_REQUIRE_* variables, at most {MAX_REQUIREMENTS} are evaluated"
-        raise Refusal("input", "too many requirements", hint)
     for arch, brand in devices or ((None, None),):
         facts = {"cuda": cuda_version, "driver": driver_version, "arch": arch, "brand": brand}
         for requirement in requirements:

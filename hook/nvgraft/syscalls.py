@@ -248,6 +248,25 @@ def unshare(kinds: int) -> None:
     _unshare(_decode(kinds, _CLONE_NAMES), kinds)
 
 
+def fork_in_pid_namespace() -> int:
+    """fork(2) with a child that is process 1 of a new pid namespace: when it ends, all that it has started ends with it.
+
+    Process 1 gets no signal that it has no handler for, but SIGKILL from here.
+    """
+    own = pidfd_open(os.getpid())
+    pid = -1
+    try:
+        unshare(CLONE_NEWPID)
+        try:
+            pid = os.fork()
+        finally:
+            if pid != 0:  # the new namespace is for this one child, later ones are started in our own again
+                setns(own, CLONE_NEWPID)
+    finally:
+        os.close(own)
+    return pid
+
+
 def pivot_root(new_root: str, put_old: str) -> None:
     """Make ``new_root`` the root of this mount namespace."""
     _pivot_root(f"{new_root!r}, {put_old!r}", _path(new_root), _path(put_old))

@@ -90,10 +90,14 @@ class VirtualTree(Tree):
 
 
 class OfflineTarget(Target):
-    """A bundle that is not running: its rootfs as files, and the volumes that its config.json names."""
+    """A bundle that is not running: its rootfs as files, and the volumes that its config.json names.
 
-    def __init__(self, tree: Tree, machine: str, volumes: tuple[str, ...]) -> None:
+    ``module`` tells whether the nvidia kernel module is loaded where it will run: it is what makes /proc/driver/nvidia.
+    """
+
+    def __init__(self, tree: Tree, machine: str, volumes: tuple[str, ...], *, module: bool) -> None:
         super().__init__(tree, machine)
+        self._module = module
         self._volumes = tuple(path for path in volumes if not path.startswith(("/proc", "/sys")) and path.rstrip("/") != "/dev")
 
     def volume(self, path: str) -> str | None:
@@ -101,7 +105,7 @@ class OfflineTarget(Target):
         return max(inside, key=len, default=None)
 
     def proc_driver(self) -> Node | None:
-        return Node("dir", 0o555)
+        return Node("dir", 0o555) if self._module else None
 
 
 TYPE_CHECKING = False

@@ -36,8 +36,8 @@ class Sample(NamedTuple):
     memory: int
 
 
-def measure(command: list[str], stdin: str) -> Sample:
-    """Run a command to its end.
+def measure(command: list[str], stdin: str, directory: str) -> Sample:
+    """Run a command in a working directory (a runtime starts its hooks in the bundle) to its end.
 
     :raises SystemExit: if it fails: what does not work is not measured.
     """
@@ -45,7 +45,7 @@ def measure(command: list[str], stdin: str) -> Sample:
         given.write(stdin)
         given.seek(0)
         started = time.perf_counter()
-        process = subprocess.Popen(command, stdin=given, stdout=said, stderr=said, env=ENVIRONMENT)
+        process = subprocess.Popen(command, stdin=given, stdout=said, stderr=said, env=ENVIRONMENT, cwd=directory)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -153,10 +153,10 @@ def main() -> int:
         for name, variables in CASES.items():
             make_bundle(f"{work}/{name}", variables)
         for _ in range(options.runs):
-            samples["bare python3 -IS"].append(measure(BARE, ""))
+            samples["bare python3 -IS"].append(measure(BARE, "", work))
             for name in CASES:
                 with container(f"{work}/{name}") as state:
-                    samples[name].append(measure(hook, state))
+                    samples[name].append(measure(hook, state, f"{work}/{name}"))
     finally:
         shutil.rmtree(work)
     uname = os.uname()

@@ -5,6 +5,7 @@ follow; any failure takes everything back. The order is the safety: nothing that
 name means, because no name is looked up after the first attach (SECURITY R22, R24).
 """
 
+import _signal
 import os
 
 from nvgraft import syscalls
@@ -12,10 +13,15 @@ from nvgraft.apply import cgroup, ldconfig
 from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
-from nvgraft.container import Container, check_single_threaded
+from nvgraft.container import Container, enter
 from nvgraft.errors import Refusal, UndoFailed
 from nvgraft.files import reason
+from nvgraft.launch import ENDING_SIGNALS
 from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, Tmpfs, UpdateLoaderCache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Descriptors that the hook needs beside two for each mount and one for each directory.
 _SPARE_DESCRIPTORS = 64
@@ -24,52 +30,69 @@ _SPARE_DESCRIPTORS = 64
 _LDCONFIG_TIMEOUT = 30.0
 
 
-def apply_plan(plan: Plan, container: Container, ldconfig_path: str) -> bool:
+def apply_plan(plan: Plan, container: Container, ldconfig_path: str, *, pivot: bool = True) -> bool:
     """Configure ``container`` as ``plan`` says; return False when it was found to be configured so already.
 
     This process stays in the container's mount namespace afterwards.
 
     :param ldconfig_path: the host's ldconfig, absolute.
+    :param pivot: false for the ``no-pivot`` of config.toml: the loader cache step then moves its root instead.
     :raises Refusal: with everything undone.
     :raises UndoFailed: when something of ours is left, which it names.
     """
     if _is_configured(plan, container):
         return False
     undo = UndoLog()
-    sources = Sources()
-    targets = None
+    # Given back at the end in reverse order; the undo log works on the same descriptors and runs before.
+    held: list[Callable[[], None]] = []
     try:
-        _allow_descriptors(plan)
-        sources = open_sources(plan.actions, plan.host["root"], container.uid, container.gid)
-        rules = [
-            cgroup.DeviceRule("c", action.major, action.minor, action.access) for action in plan.actions if isinstance(action, AllowDevice)
-        ]
-        devices = cgroup.find_cgroup(container.pid) if rules else None
-        updates = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
-        cache = ldconfig.LoaderCache.prepare(ldconfig_path) if updates else None
-        procfs = syscalls.new_mount("proc", {"subset": "pid"}, 0)
-        check_single_threaded()
-        syscalls.setns(container.pidfd, syscalls.CLONE_NEWNS)
-        targets = Targets(container, sources, undo)
-        _prepare_as_container_root(targets, plan, container)
-        _attach(sources, targets, container, procfs, undo)
-        if devices is not None:
-            devices.allow(rules, undo)
-        if cache is not None:
-            for action in updates:
-                cache.update(container.rootfs_fd, action.directories, container.uid, container.gid, undo, _LDCONFIG_TIMEOUT)
+        _carry_out(plan, container, ldconfig_path, undo, held, pivot=pivot)
     except BaseException as error:
+        # A second signal must not stop the undo half-way.
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
         left = undo.run()
         if left:
             first = error.line() if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
             raise UndoFailed("undo", "left behind: " + ", ".join(left), f"after: {first}") from error
         raise
     finally:
-        if targets is not None:
-            targets.close()
-        sources.close()
+        for close in reversed(held):
+            close()
     undo.forget()
     return True
+
+
+def _carry_out(
+    plan: Plan, container: Container, ldconfig_path: str, undo: UndoLog, held: "list[Callable[[], None]]", *, pivot: bool
+) -> None:
+    _allow_descriptors(plan)
+    # In the host's mount namespace: everything that is looked up there.
+    sources = open_sources(plan.actions, plan.host["root"], container.uid, container.gid)
+    held.append(sources.close)
+    rules = [
+        cgroup.DeviceRule("c", action.major, action.minor, action.access) for action in plan.actions if isinstance(action, AllowDevice)
+    ]
+    devices = cache = None
+    if rules:
+        devices = cgroup.find_cgroup(container.pid)
+        held.append(devices.close)
+    updates = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
+    if updates:
+        cache = ldconfig.LoaderCache.prepare(ldconfig_path)
+        held.append(cache.close)
+    procfs = syscalls.new_mount("proc", {"subset": "pid"}, 0)
+    held.append(lambda: os.close(procfs))
+    # In the container's: from here on by descriptor only.
+    enter(container)
+    targets = Targets(container, sources, undo)
+    held.append(targets.close)
+    _prepare_as_container_root(targets, plan, container)
+    _attach(sources, targets, container, procfs, undo)
+    if devices is not None:
+        devices.allow(rules, undo)
+    if cache is not None:
+        for action in updates:
+            cache.update(container.rootfs_fd, action.directories, container.uid, container.gid, undo, _LDCONFIG_TIMEOUT, pivot=pivot)
 
 
 def _is_configured(plan: Plan, container: Container) -> bool:

@@ -108,8 +108,8 @@ class LoaderCache:
         try:
             writable = self._record(rootfs_fd, directories, Owner(uid, gid), undo)
         except OSError as error:
-            subject = f"{error.filename}: " if error.filename else ""
-            raise self._failed(1, f"not started: {subject}{error}") from error
+            cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            raise self._failed(1, f"it was not started: {cause}") from error
         argv = [self._name, "-f", "/etc/ld.so.conf", "-C", "/etc/" + _CACHE, *directories]
         confinement = jail.Jail(rootfs_fd, [(directory.path, directory.fd) for directory in writable], uid, gid, self._filter, pivot)
         outcome = jail.run(self._image, argv, confinement, timeout)

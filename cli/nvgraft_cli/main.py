@@ -1,0 +1,46 @@
+"""The command ``nvgraft``: one parser, one sub-command each in a module of its own."""
+
+import argparse
+import os
+import sys
+
+from nvgraft import __version__
+from nvgraft_cli import plan_command, simulate
+
+_EPILOG = """\
+examples:
+  nvgraft simulate --list
+  nvgraft plan --bundle ./bundle --host runfile-a10x2"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nvgraft",
+        description="Graft a host's NVIDIA driver onto a container, or say beforehand what that would do.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"nvgraft {__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    plan_command.add_parser(subparsers)
+    simulate.add_parser(subparsers)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command line and return its exit code; usage errors exit with 2."""
+    args = _parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough (| head). What Python would flush at exit goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,50 @@
+"""``nvgraft plan``: what the hook would do, as text for people or as a ``nvgraft.plan/1`` document."""
+
+import argparse
+import json
+import os
+import sys
+
+from nvgraft_cli import text
+from nvgraft_cli.bundle import BundleError
+from nvgraft_cli.planning import InputError, plan_bundle
+
+_EXAMPLES = """\
+examples:
+  nvgraft plan --bundle /run/bundles/web --host eks-t4
+  nvgraft plan --host node17.json --format json | jq '.actions[] | select(.op == "mount") | .target'
+
+exit code: 0 planned (or nothing to do), 1 the hook would refuse (its error is on stderr), 2 bad usage or input"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``plan``."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="show what the hook would do, without doing it",
+        description="Plan the container of an OCI bundle on this host, or on a recorded one. Needs neither root nor a GPU.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--bundle", metavar="DIR", default=".", help="the OCI bundle (default: this directory)")
+    parser.add_argument("--host", metavar="SNAPSHOT", help="a nvgraft.host/1 document, or a name of `nvgraft simulate --list`")
+    parser.add_argument("--config", metavar="FILE", help="config.toml (default: the hook's own; with --host: the built-in defaults)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; return the exit code."""
+    try:
+        plan, refusal = plan_bundle(args.bundle, args.host, args.config)
+    except (InputError, BundleError) as error:
+        print(f"nvgraft plan: {error}", file=sys.stderr)
+        return 2
+    if args.format == "json":
+        print(json.dumps(plan.document(), indent=2, ensure_ascii=False))
+    elif refusal is None:
+        print(text.render(plan, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    if refusal is not None:
+        print(refusal.line(), file=sys.stderr)
+        return 1
+    return 0

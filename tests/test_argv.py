@@ -1,0 +1,92 @@
+"""argv: the reference's command line, in its order, each argument only where it applies."""
+
+import pytest
+
+from nvgraft.argv import reference_argv
+from nvgraft.config import Config
+from nvgraft.request import Request
+
+PLAIN = Request(("all",), ("compute", "utility"))
+
+
+def test_the_plain_command_line():
+    """Defaults give the shortest command line."""
+    assert reference_argv(PLAIN, Config(), 7, "/r") == [
+        "--load-kmods",
+        "configure",
+        "--cuda-compat-mode=ldconfig",
+        "--ldconfig=@/sbin/ldconfig",
+        "--device=all",
+        "--compute",
+        "--utility",
+        "--pid=7",
+        "/r",
+    ]
+
+
+def test_everything_in_order():
+    """Every option stands at its place."""
+    config = Config(
+        cli_root="/drv",
+        cli_no_pivot=True,
+        cli_no_cgroups=True,
+        cli_debug="/log",
+        cli_ldcache="/cache",
+        cli_user="root:video",
+        features_disable_imex_channel_creation=True,
+    )
+    request = Request(("1", "0"), ("utility",), ("cuda>=1", ""), ("0", "2"), "all", "x")
+    assert reference_argv(request, config, 0, "/r") == [
+        "--root=/drv",
+        "--load-kmods",
+        "--no-create-imex-channels",
+        "--no-pivot",
+        "--debug=/log",
+        "--ldcache=/cache",
+        "--user=root:video",
+        "configure",
+        "--cuda-compat-mode=ldconfig",
+        "--ldconfig=@/sbin/ldconfig",
+        "--no-cgroups",
+        "--device=1,0",
+        "--mig-config=all",
+        "--mig-monitor=x",
+        "--imex-channel=0,2",
+        "--utility",
+        "--require=cuda>=1",
+        "--require=",
+        "--pid=0",
+        "/r",
+    ]
+
+
+def test_the_debug_flag_wins_over_the_configured_file():
+    """With -debug the log goes to stderr."""
+    assert "--debug=/dev/stderr" in reference_argv(PLAIN, Config(cli_debug="/log"), 1, "/r", debug=True)
+    assert not [argument for argument in reference_argv(PLAIN, Config(), 1, "/r") if argument.startswith("--debug")]
+
+
+def test_no_device_and_no_kmods():
+    """ "none" has no --device; load-kmods = false has no --load-kmods."""
+    argv = reference_argv(Request((), ()), Config(cli_load_kmods=False, cli_ldconfig=""), 1, "/r")
+    assert argv == ["configure", "--cuda-compat-mode=ldconfig", "--pid=1", "/r"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "allowed", "argument"),
+    [
+        ("ldconfig", False, "ldconfig"),
+        ("mount", False, "mount"),
+        ("disabled", True, "disabled"),
+        ("hook", True, "disabled"),
+        ("", False, "disabled"),
+        ("bogus", False, "disabled"),
+        ("", True, None),
+        ("bogus", True, None),
+    ],
+)
+def test_cuda_compat_mode(mode, allowed, argument):
+    """Unknown modes are disabled, or left to the CLI where libraries of the container are allowed."""
+    config = Config(runtime_cuda_compat_mode=mode, features_allow_cuda_compat_libs_from_container=allowed)
+    found = [item.partition("=")[2] for item in reference_argv(PLAIN, config, 1, "/r") if item.startswith("--cuda-compat-mode=")]
+    assert found == ([argument] if argument else [])

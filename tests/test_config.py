@@ -1,0 +1,228 @@
+"""config: every key, the host's defaults, where the file is, and what is refused on load."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvgraft import config as module
+from nvgraft.config import KEYS, Config, config_from_settings, config_path, default_user, host_ldconfig, load_config, settings_from_toml
+from nvgraft.errors import Refusal
+
+
+def load(text, exists=lambda _: False, os_release=lambda: ""):
+    return config_from_settings(settings_from_toml(text.encode(), "/x/config.toml"), exists, os_release)
+
+
+def refusal(function, *arguments):
+    with pytest.raises(Refusal) as error:
+        function(*arguments)
+    assert error.value.hint, "every refusal has cause and fix"
+    assert error.value.exit_code == 1
+    return error.value.text
+
+
+def toml(table, key, value):
+    return (f"[{'.'.join(table)}]\n" if table else "") + f"{key} = {value}\n"
+
+
+@pytest.mark.parametrize(("table", "key", "attribute", "default"), KEYS)
+def test_every_key_is_read_and_checked(table, key, attribute, default):
+    """Each key sets its attribute, has its default without the file, and refuses a value of another type."""
+    value, text = {bool: (not default, str(not default).lower()), str: ("@x", '"@x"'), tuple: (("a=b", "c"), '["a=b", "c"]')}[type(default)]
+    if key == "supported-driver-capabilities":
+        value, text = "video", '"video"'
+    together = toml(table, key, text) + ("simulated-host = true\n" if key == "host-snapshot" else "")
+    assert getattr(load(together), attribute) == value
+    assert getattr(load(""), attribute) == default
+    name = {bool: "bool", str: "string", tuple: "[]string"}[type(default)]
+    line = 2 if table else 1
+    assert (
+        refusal(load, toml(table, key, "3"))
+        == f"error getting hook config: failed to load config: failed to unmarshal config: ({line}, 1): Can't convert 3(int64) to {name}"
+    )
+
+
+def test_keys_and_attributes_are_the_same_set():
+    """Every attribute that the type checker knows has a key, and no attribute has two."""
+    attributes = [attribute for _, _, attribute, _ in KEYS]
+    assert list(Config.__annotations__) == attributes
+    assert len(set(attributes)) == len(attributes)
+
+
+def test_settings_are_plain_json():
+    """What was parsed can be kept as JSON and gives the same configuration again."""
+    text = 'swarm-resource = "A,B"\nunknown = 1979-05-27\n[nvidia-container-cli]\nenvironment = ["A=1"]\nno-cgroups = true\n'
+    settings = settings_from_toml(text.encode(), "f")
+    assert settings == {"swarm_resource": "A,B", "cli_environment": ["A=1"], "cli_no_cgroups": True}
+    assert config_from_settings(json.loads(json.dumps(settings)), os_release=str) == config_from_settings(settings, os_release=str)
+
+
+def test_unknown_keys_and_tables_are_ignored():
+    """Keys of other releases do not stop the hook."""
+    assert load('unknown = 3\n[nvidia-container-cli]\nother = []\n[more.tables]\nx = "y"\n') == load("")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('disable-require = "yes"', "(1, 1): Can't convert yes(string) to bool"),
+        ("\n[nvidia-container-cli]\n  root = true # no", "(3, 3): Can't convert true(bool) to string"),
+        ("nvidia-container-cli.user = 1.5", "(1, 1): Can't convert 1.5(float64) to string"),
+        ('[nvidia-container-cli]\nenvironment = "A=1"', "(2, 1): Can't convert A=1(string) to []string"),
+        ('[nvidia-container-cli]\nenvironment = ["A=1", 2]', "(2, 1): Can't convert 2(int64) to string"),
+        ("swarm-resource = [1, 2]", "(1, 1): Can't convert [1 2]([]interface {}) to string"),
+        ("nvidia-container-cli = 1", "(1, 1): Can't convert 1(int64) to a table"),
+        ("[swarm-resource]", "(1, 1): Can't convert {}(*toml.Tree) to string"),
+        ("swarm-resource = 1979-05-27", "(1, 1): Can't convert 1979-05-27(time.Time) to string"),
+        ('swarm-resource = "a\\u0000"', "(1, 1): the value holds a NUL character"),
+        ("features = {ignore-imex-channel-requests = 1}", "(1, 1): Can't convert 1(int64) to bool"),
+    ],
+)
+def test_wrong_types_are_refused_with_their_position(text, problem):
+    """The key's line and column, the value, its type and the wanted type are named."""
+    assert refusal(load, text) == f"error getting hook config: failed to load config: failed to unmarshal config: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        (b"a = ", "(1, 5)"),
+        (b"a = 1\n[b", "(2, 3)"),
+        (b"a = 1\n  = 2", "(2, 3)"),
+        (b'x = 1\ny = "\xff"', "(2, 6)"),
+        (b"a=" + b"[" * 5000, "(1, 1)"),
+    ],
+)
+def test_syntax_errors_are_refused_with_their_position(text, position):
+    """What is no TOML is refused with line and column."""
+    phrase = f"error getting hook config: failed to load config: failed to load specified config file: {position}: "
+    assert refusal(settings_from_toml, text, "/x/config.toml").startswith(phrase)
+
+
+def test_ldconfig_must_be_a_path_of_the_host():
+    """Another value is refused on two lines, unless the feature allows the container's own ldconfig."""
+    line = "error getting hook config: failed to load config: nvidia-container-cli.ldconfig value "
+    for value in ("", "/sbin/ldconfig"):
+        text = refusal(load, f'[nvidia-container-cli]\nldconfig = "{value}"')
+        assert text == f"{line}\"{value}\" is not host-relative (does not start with a '@')\ninvalid config value"
+        assert load(f'[nvidia-container-cli]\nldconfig = "{value}"\n[features]\nallow-ldconfig-from-container = true').cli_ldconfig == value
+
+
+def test_ldconfig_prefers_the_real_program():
+    """On hosts where ldconfig is a script around ldconfig.real the real one is used, and only there."""
+    for value in ("@/sbin/ldconfig", "@/sbin/ldconfig.real"):
+        assert host_ldconfig(value, {"/sbin/ldconfig.real"}.__contains__) == "@/sbin/ldconfig.real"
+        assert host_ldconfig(value, lambda _: False) == "@/sbin/ldconfig"
+    assert host_ldconfig("/sbin/ldconfig", lambda _: True) == "/sbin/ldconfig"
+    assert load("", exists=lambda _: True).cli_ldconfig == "@/sbin/ldconfig.real"
+
+
+def test_the_default_user_depends_on_the_distribution():
+    """SUSE's device nodes belong to the group video; a user in the file, even an empty one, wins."""
+    for text, user in {
+        'ID=sles\nID_LIKE="suse"\n': "root:video",
+        "ID_LIKE='suse opensuse'": "root:video",
+        "ID=suse\nID_LIKE=debian": "",
+        "": "",
+    }.items():
+        assert default_user(text) == user
+        assert load("", os_release=lambda text=text: text).cli_user == user
+    assert load('[nvidia-container-cli]\nuser = ""', os_release=lambda: "ID_LIKE=suse").cli_user == ""
+
+
+def test_supported_capabilities():
+    """ "all" is the full set, a name outside it is refused, after ldconfig has been checked."""
+    full = "compat32,compute,display,graphics,ngx,utility,video"
+    assert load('supported-driver-capabilities = "all"').supported_driver_capabilities == full
+    assert load('supported-driver-capabilities = ""').supported_driver_capabilities == ""
+    for value in ("bogus", "compute,all", "Compute"):
+        text = refusal(load, f'supported-driver-capabilities = "{value}"')
+        assert text == f"Invalid value for config option 'supported-driver-capabilities'; {value} (supported: {full})"
+    both = 'supported-driver-capabilities = "bogus"\n[nvidia-container-cli]\nldconfig = ""'
+    assert refusal(load, both).endswith("invalid config value")
+
+
+def test_a_host_snapshot_needs_a_simulated_host():
+    """A recorded host is never taken for the real one by accident."""
+    assert load('[nvgraft]\nsimulated-host = true\nhost-snapshot = "/s"').host_snapshot == "/s"
+    assert "without nvgraft.simulated-host = true" in refusal(load, '[nvgraft]\nhost-snapshot = "/s"')
+
+
+def test_where_the_file_is():
+    """The flag, then the variable, then XDG_CONFIG_HOME, then /etc; only a named file has to exist."""
+    environ = {"NVIDIA_CTK_CONFIG_FILE_PATH": "/var", "XDG_CONFIG_HOME": "/xdg"}
+    assert config_path("/flag", environ) == ("/flag", True)
+    assert config_path(None, environ) == ("/var", True)
+    del environ["NVIDIA_CTK_CONFIG_FILE_PATH"]
+    assert config_path(None, environ) == ("/xdg/nvidia-container-runtime/config.toml", False)
+    assert config_path(None, {"XDG_CONFIG_HOME": ""}) == ("/etc/nvidia-container-runtime/config.toml", False)
+
+
+def test_a_missing_file_matters_only_when_it_was_named(tmp_path):
+    """Without the default file the built-in defaults apply; a named file that is missing is an error."""
+    assert load_config(None, {"XDG_CONFIG_HOME": str(tmp_path)}) == config_from_settings({})
+    phrase = "error getting hook config: failed to load config: couldn't open required configuration file: open "
+    assert refusal(load_config, f"{tmp_path}/x", {}) == f"{phrase}{tmp_path}/x: no such file or directory"
+    assert refusal(load_config, None, {"NVIDIA_CTK_CONFIG_FILE_PATH": f"{tmp_path}"}) == f"{phrase}{tmp_path}: is a directory"
+
+
+def test_a_file_is_loaded(tmp_path):
+    """The named file is read; an empty one is the same as none."""
+    path = tmp_path / "config.toml"
+    path.write_text("disable-require = true\n")
+    assert load_config(str(path), {}).disable_require
+    path.write_text("")
+    assert load_config(str(path), {}) == config_from_settings({})
+
+
+def test_an_unreadable_default_file_is_refused(tmp_path, monkeypatch):
+    """A default file that is there but no bounded regular file is an error, not the defaults."""
+    path = tmp_path / "nvidia-container-runtime" / "config.toml"
+    path.mkdir(parents=True)
+    phrase = "error getting hook config: failed to load config: failed to load specified config file: open "
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert refusal(load_config, None, environ) == f"{phrase}{path}: is a directory"
+    path.rmdir()
+    path.write_text("disable-require = true\n")
+    monkeypatch.setattr(module, "LIMIT", 5)
+    assert refusal(load_config, None, environ) == f"{phrase}{path}: file too large"
+
+
+def test_a_misspelt_attribute_is_a_mistake():
+    """Config takes no attribute that has no key."""
+    with pytest.raises(TypeError, match="no such setting: rooot"):
+        Config(rooot="/")
+
+
+scalars = st.booleans() | st.integers() | st.text(max_size=5)
+tomls = st.dictionaries(
+    st.sampled_from([*{key for _, key, _, _ in KEYS}, *{part for table, _, _, _ in KEYS for part in table}]),
+    scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.sampled_from(["root", "path", "mode"]), scalars, max_size=2),
+    max_size=4,
+)
+
+
+def inline(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+@given(tomls)
+def test_any_values_give_a_configuration_or_a_refusal(tables):
+    """Whatever types the keys have, the answer is a Config or a refusal."""
+    try:
+        load("\n".join(f"{key} = {inline(value)}" for key, value in tables.items()))
+    except Refusal as error:
+        assert error.text
+
+
+@given(st.text(max_size=40) | st.text(alphabet='[]="\n.a#', max_size=20))
+def test_any_text_gives_a_configuration_or_a_refusal(text):
+    """Whatever the text, no other exception comes out."""
+    try:
+        settings_from_toml(text.encode("utf-8", "surrogatepass"), "f")
+    except Refusal as error:
+        assert "failed to load specified config file: (" in error.text

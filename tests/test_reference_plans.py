@@ -1,0 +1,108 @@
+"""Offline plans against the recorded behaviour of the reference stack: same mounts in the same order, devices, links, texts.
+
+The records are in tests/fixtures/reference; what is compared, and which cases planning can see, is said there and in
+docs/decisions. Cases that need a live host are run by integration/test_reference_cases.py.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvgraft.plan import AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
+from nvgraft_cli.planning import plan_bundle
+
+REFERENCE = Path(__file__).parent / "fixtures" / "reference"
+HOSTS = ("al460", "d470", "d535", "d535x32", "mig570", "run560")
+ROOTFS = "c/b/rootfs"
+
+
+def is_live(case: dict[str, Any]) -> bool:
+    """Tell whether a case depends on something that is not in files: NVML's answers, a mount's state."""
+    return "host_files" in case or "NVML_STUB" in case["toml"] or case.get("ro") or case.get("procdriver") is False
+
+
+@cache
+def cases(host: str) -> dict[str, dict[str, Any]]:
+    rows = map(json.loads, (REFERENCE / "mounts" / f"{host}.jsonl").read_text().splitlines())
+    return {row["name"]: row for row in rows if not is_live(row)}
+
+
+def all_cases() -> Iterator[Any]:
+    for host in HOSTS:
+        for name in cases(host):
+            yield pytest.param(host, name, id=name)
+
+
+@pytest.fixture(scope="session")
+def rootfs_templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One bundle directory per rootfs template: planning changes nothing, so cases share them."""
+    bundles = {}
+    for name, entries in json.loads((REFERENCE / "mounts" / "rootfs.json").read_text()).items():
+        bundle = tmp_path_factory.mktemp(name)
+        root = bundle / ROOTFS
+        root.mkdir(parents=True)
+        for path, kind, *rest in entries:
+            place = root / path.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if kind == "d":
+                place.mkdir(exist_ok=True)
+            elif kind == "l":
+                place.symlink_to(rest[0])
+            else:
+                place.write_text(rest[1] if kind == "f" and len(rest) > 1 else "")
+                place.chmod(rest[0] if kind == "f" and rest else 0o755)
+        bundles[name] = bundle
+    return bundles
+
+
+def mounts_of(plan: Plan) -> list[tuple[str, str, str, list[str]]]:
+    rows = []
+    for action in plan.actions:
+        if isinstance(action, Tmpfs):
+            rows.append(("tmpfs", "tmpfs", action.target, list(action.options)))
+        elif isinstance(action, Bind):
+            rows.append(("bind", action.source, action.target, list(action.options)))
+    return rows
+
+
+@pytest.mark.parametrize(("host", "name"), all_cases())
+def test_a_plan_is_what_the_reference_did(host: str, name: str, rootfs_templates: dict[str, Path], tmp_path: Path) -> None:
+    """From the snapshot, config.json, config.toml and the rootfs alone follows exactly what was recorded."""
+    case = cases(host)[name]
+    expected = case["expect"]
+    bundle = rootfs_templates[case["rootfs"]]
+    (bundle / "config.json").write_text(json.dumps(case["config"]))
+    toml = tmp_path / "config.toml"
+    toml.write_text(case["toml"])
+    plan, refusal = plan_bundle(str(bundle), str(REFERENCE / "hosts" / f"{host}.json"), str(toml))
+    if refusal is not None and (expected["rc"] == 0 or not expected["mounts"]):
+        assert expected["rc"] != 0, refusal.line()
+        phrase = expected["stderr"].strip().splitlines()[-1].split(": ", 1)[-1]
+        assert phrase in refusal.line()
+        return
+    if expected["rc"] != 0 and "/lib/firmware/" in expected["stderr"]:
+        return  # the reference lets the kernel follow a linked firmware directory; resolved in the rootfs it succeeds
+    assert refusal is None
+    assert expected["rc"] == 0 or expected["mounts"], "the reference refused this container before it mounted anything"
+    assert mounts_of(plan) == [(row["fstype"], row["source"], row["target"], row["options"]) for row in expected["mounts"]]
+    if expected["rc"] != 0:
+        return  # it gave up late, for want of an /etc to write the loader cache to: nothing more was recorded
+    allowed = sorted({f"c {action.major}:{action.minor} {action.access}" for action in plan.actions if isinstance(action, AllowDevice)})
+    assert allowed == expected["devices"]
+    links = {action.path: action.target for action in plan.actions if isinstance(action, Symlink)} | dict(plan.links)
+    assert links == {path: node["link"] for path, node in expected["created"].items() if node["type"] == "l"}
+    written = {action.path: action.content for action in plan.actions if isinstance(action, WriteFile)}
+    # The records hold the texts of tmpfs at their usual places, and what the bound directories show there.
+    kept = ("/proc/driver/nvidia/", "/etc/nvidia/")
+    bound = ("/proc/driver/nvidia/gpus/", "/proc/driver/nvidia/capabilities/")
+    texts = {path: text for path, text in expected["texts"].items() if not path.startswith(bound)}
+    assert {path: text for path, text in written.items() if path.startswith(kept)} == texts
+
+
+def test_the_records_are_there() -> None:
+    """A missing fixture would make the test above pass without testing anything."""
+    assert sum(len(cases(host)) for host in HOSTS) > 300

@@ -1,0 +1,349 @@
+"""request: what a container asks for, from variables, mounts and privileges."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvgraft.config import Config
+from nvgraft.errors import Refusal
+from nvgraft.oci import ContainerConfig
+from nvgraft.request import Request, Skip, check_mode, is_cdi_name, resolve_mode, resolve_request
+
+ROOT = ("CAP_SYS_ADMIN",)
+FULL = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
+PREFIX = "/var/run/nvidia-container-devices"
+
+
+def ask(config=None, mounts=(), bounding=(), **env):
+    """Return the outcome for a container with these variables; "all" devices unless others are given."""
+    env = {"NVIDIA_VISIBLE_DEVICES": "all", **env}
+    env = {name: value for name, value in env.items() if value is not None}
+    return resolve_request(ContainerConfig(env, bounding, tuple(mounts)), config or Config())
+
+
+def refusal(*arguments, **env):
+    with pytest.raises(Refusal) as error:
+        ask(*arguments, **env)
+    assert error.value.hint
+    return error.value.text
+
+
+def mount(rest, source="/dev/null"):
+    return (source, PREFIX + rest)
+
+
+@pytest.mark.parametrize(
+    ("value", "devices"),
+    [
+        ("all", ("all",)),
+        ("0,1", ("0", "1")),
+        ("1,0", ("1", "0")),
+        (" 0 ,,GPU-a", ("0", "GPU-a")),
+        ("0,0", ("0",)),
+        ("1,0,1", ("0", "1")),
+        ("0,all,1", ("all",)),
+        ("all,none", ("all",)),
+        ("none,all", ()),
+        ("none", ()),
+        ("0,none", ()),
+        ("ALL", ("ALL",)),
+        ("None", ("None",)),
+        ("/dev/nvidia0", ("/dev/nvidia0",)),
+    ],
+)
+def test_device_lists(value, devices):
+    """Tokens are trimmed, "all" and "none" take over, of equal ids the last one's place counts."""
+    request = ask(NVIDIA_VISIBLE_DEVICES=value)
+    assert request.devices == devices
+    assert request.origin.devices == f"NVIDIA_VISIBLE_DEVICES={value}"
+
+
+@pytest.mark.parametrize("value", [None, "", ",", " , ", "void", "void,0", "0, void", "void,all"])
+def test_containers_without_a_request(value):
+    """Unset, empty or void anywhere in the list: no GPU container, and the reason says what was found."""
+    skip = ask(NVIDIA_VISIBLE_DEVICES=value)
+    assert isinstance(skip, Skip)
+    assert ("is not set" if value is None else f"NVIDIA_VISIBLE_DEVICES={value}") in skip.reason
+    assert skip.warning == ""
+
+
+def test_swarm_resources_take_precedence():
+    """Those variables of swarm-resource that are set are used, all of them, else NVIDIA_VISIBLE_DEVICES."""
+    config = Config(swarm_resource=" A , B,,C")
+    assert ask(config, A="1", C="2").devices == ("1", "2")
+    assert ask(config, A="1", C="2").origin.devices == "A=1, C=2"
+    assert ask(config).devices == ("all",)
+    assert isinstance(ask(config, B=""), Skip)
+    assert isinstance(ask(config, B="void", C="0"), Skip)
+
+
+def test_an_unprivileged_request_may_be_ignored():
+    """With the switch off a request by variable needs privileges; what was ignored is said in the reference's words."""
+    config = Config(accept_nvidia_visible_devices_envvar_when_unprivileged=False, swarm_resource="A,B")
+    skip = ask(config, A="0", B="1")
+    warning = "Ignoring devices requested by environment variable(s) in unprivileged container: "
+    assert isinstance(skip, Skip)
+    assert skip.warning == warning + "[A B]"
+    assert ask(config, NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="9.0").warning == warning + "[NVIDIA_VISIBLE_DEVICES]"
+    assert ask(config, bounding=ROOT).devices == ("all",)
+    assert ask(config, bounding=ROOT).privileged
+    assert ask(config, NVIDIA_VISIBLE_DEVICES="void").warning == ""
+
+
+def test_volume_mounts_request_devices():
+    """Mounts of /dev/null below the well-known directory request devices, before any variable and privilege."""
+    config = Config(accept_nvidia_visible_devices_as_volume_mounts=True, accept_nvidia_visible_devices_envvar_when_unprivileged=False)
+    mounts = [
+        ("/data", "/data"),
+        mount("/skipped", "/tmp"),
+        mount(""),
+        mount("/../x"),
+        ("/dev/null", "var/run/nvidia-container-devices/relative"),
+        mount("/0"),
+        mount("//0/"),
+        ("/dev/../dev/null", "/var/./run/nvidia-container-devices/GPU-1"),
+        mount("/a/b"),
+        mount("X"),
+        mount("/imex/7"),
+        mount("/cdi/nvidia.com/gpu/0:1"),
+        mount("/cdi/nvidia.com/gpu=1"),
+        mount("/cdi/nvidia.com/gpu"),
+    ]
+    request = ask(config, mounts)
+    assert request.devices == ("0", "GPU-1", "a/b", "X", "nvidia.com/gpu=0:1", "nvidia.com/gpu=1")
+    assert request.imex_channels == ("7",)
+    assert request.origin.devices == "volume mounts"
+
+
+def test_volume_mounts_need_the_switch():
+    """By default mounts mean nothing; with the switch, mounts that name no device leave the variable in charge."""
+    assert ask(mounts=[mount("/0")]).devices == ("all",)
+    config = Config(accept_nvidia_visible_devices_as_volume_mounts=True)
+    assert ask(config, [mount("/imex/0"), mount("/cdi/x")]).devices == ("all",)
+    assert ask(config, [mount("/all")], NVIDIA_VISIBLE_DEVICES="void").devices == ("all",)
+
+
+def test_a_mount_with_an_unprintable_id_is_refused():
+    """An id that comes from a path is checked as a variable is."""
+    config = Config(accept_nvidia_visible_devices_as_volume_mounts=True)
+    assert refusal(config, [mount("/a\nb")]).startswith("invalid volume mount device request: ")
+
+
+def test_legacy_images():
+    """CUDA_VERSION without NVIDIA_REQUIRE_CUDA: all devices, all supported capabilities, and a requirement."""
+    request = ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2.89", NVIDIA_REQUIRE_CUDA="")
+    assert (request.devices, request.capabilities, request.requirements) == (("all",), FULL, ("", "cuda>=10.2"))
+    assert (request.legacy_image, request.cuda_version) == (True, "10.2.89")
+    assert (request.origin.devices, request.origin.capabilities) == ("legacy image default", "legacy image default")
+    assert isinstance(ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2", NVIDIA_REQUIRE_CUDA="cuda>=10.2"), Skip)
+    assert isinstance(ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION=""), Skip)
+
+
+@pytest.mark.parametrize(
+    ("version", "requirement"),
+    [
+        ("7", "cuda>=7.0"),
+        ("v9.0", "cuda>=9.0"),
+        ("v11", "cuda>=11.0"),
+        ("012.04", "cuda>=12.4"),
+        ("12.4.1-rc.1+b-1", "cuda>=12.4"),
+        ("8-1", "cuda>=8.0"),
+    ],
+)
+def test_lenient_cuda_versions(version, requirement):
+    """One to three numbers, with v, pre-release and build, are versions."""
+    assert ask(CUDA_VERSION=version).requirements == (requirement,)
+
+
+@pytest.mark.parametrize("version", ["foo", "1.2.3.4", "v", "1.", "1..2", "-1", "1.2-", "1.2+", "1.2-a..b", "²", "1 ", "vv1", "9" * 25])
+def test_invalid_cuda_versions(version):
+    """Anything else is refused in the reference's words, unless requirements are disabled."""
+    wanted = f"failed to get requirements failed to get version: invalid CUDA version {version}: "
+    assert refusal(CUDA_VERSION=version) == wanted + "invalid version string: invalid semantic version"
+    assert ask(CUDA_VERSION=version, NVIDIA_DISABLE_REQUIRE="1").requirements == ()
+    assert ask(Config(disable_require=True), CUDA_VERSION=version).requirements == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "capabilities"),
+    [
+        (None, ("compute", "utility")),
+        ("", ("compute", "utility")),
+        ("all", FULL),
+        ("all,bogus", FULL),
+        (",", ()),
+        ("utility, compute,,compute", ("compute", "utility")),
+        (" graphics ", ("graphics",)),
+    ],
+)
+def test_capabilities(value, capabilities):
+    """Unset and empty are the default; only separators are an empty set; names are trimmed, sorted, unique."""
+    request = ask(NVIDIA_DRIVER_CAPABILITIES=value)
+    assert request.capabilities == capabilities
+    assert request.origin.capabilities == (f"NVIDIA_DRIVER_CAPABILITIES={value}" if value else "default")
+
+
+def test_empty_capabilities_of_a_legacy_image_are_the_default():
+    """Only an unset variable gives a legacy image everything."""
+    assert ask(NVIDIA_DRIVER_CAPABILITIES="", CUDA_VERSION="9.0").capabilities == ("compute", "utility")
+
+
+def test_supported_capabilities_limit_what_is_given():
+    """config.toml limits "all" and the default; naming more is refused."""
+    config = Config(supported_driver_capabilities="video,utility")
+    assert ask(config, NVIDIA_DRIVER_CAPABILITIES="all").capabilities == ("utility", "video")
+    assert ask(config).capabilities == ("utility",)
+    assert ask(Config(supported_driver_capabilities=""), CUDA_VERSION="9").capabilities == ()
+    text = refusal(config, NVIDIA_DRIVER_CAPABILITIES="video,compute,none")
+    assert text == "unsupported capabilities found in 'compute,none,video' (allowed 'video')"
+
+
+def test_requirements_are_ordered_and_complete():
+    """Every NVIDIA_REQUIRE_ variable counts, ordered by name, empty ones too; JETPACK's do not."""
+    request = ask(
+        NVIDIA_REQUIRE_X="arch>=7", NVIDIA_REQUIRE_="", NVIDIA_REQUIRE_CUDA="cuda>=9", NVIDIA_REQUIRE_JETPACK_2="a", CUDA_VERSION="9.0"
+    )
+    assert request.requirements == ("", "cuda>=9", "arch>=7")
+
+
+@pytest.mark.parametrize(
+    ("value", "disabled"), [("1", True), ("t", True), ("TRUE", True), ("True", True), ("yes", False), ("", False), ("tRUE", False)]
+)
+def test_requirements_can_be_disabled(value, disabled):
+    """Only Go's true spellings disable them."""
+    assert ask(NVIDIA_DISABLE_REQUIRE=value, NVIDIA_REQUIRE_A="x").requirements == (() if disabled else ("x",))
+
+
+@pytest.mark.parametrize("kind", ["CONFIG", "MONITOR"])
+def test_mig_variables_need_privileges(kind):
+    """A MIG variable is handed on verbatim to a privileged container and refused to others; empty is unset."""
+    name = f"NVIDIA_MIG_{kind}_DEVICES"
+    assert getattr(ask(bounding=ROOT, **{name: " all,x"}), f"mig_{kind.lower()}") == " all,x"
+    assert getattr(ask(**{name: ""}), f"mig_{kind.lower()}") == ""
+    assert refusal(**{name: "all", "NVIDIA_DRIVER_CAPABILITIES": "bogus"}) == f"cannot set MIG_{kind}_DEVICES in non privileged container"
+    assert isinstance(ask(NVIDIA_VISIBLE_DEVICES="void", **{name: "all"}), Skip)
+
+
+def test_imex_channels():
+    """Channels follow the rules of devices, but "all" is dropped, and the feature switches them off."""
+    for value, channels in {"0,1": ("0", "1"), " 2,": ("2",), "none": (), "void,1": (), "all": (), "0,all": (), "": ()}.items():
+        assert ask(NVIDIA_IMEX_CHANNELS=value).imex_channels == channels
+    assert ask(CUDA_VERSION="9.0").imex_channels == ()
+    assert ask(Config(features_ignore_imex_channel_requests=True), NVIDIA_IMEX_CHANNELS="0").imex_channels == ()
+
+
+def test_ignored_imex_channels_are_reported():
+    """An unprivileged container whose devices come from mounts does not get channels by variable, and is told."""
+    config = Config(accept_nvidia_visible_devices_as_volume_mounts=True, accept_nvidia_visible_devices_envvar_when_unprivileged=False)
+    request = ask(config, [mount("/0")], NVIDIA_IMEX_CHANNELS="0")
+    assert request.imex_channels == ()
+    assert request.warnings == ("Ignoring request by environment variable(s) in unprivileged container: [NVIDIA_IMEX_CHANNELS]",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_DISABLE_REQUIRE",
+        "NVIDIA_REQUIRE_X",
+        "NVIDIA_IMEX_CHANNELS",
+        "CUDA_VERSION",
+    ],
+)
+def test_variables_that_are_read_must_be_text(name):
+    """Control characters, lone surrogates and excessive length are refused, with the variable's name only."""
+    limit = 65536 if "REQUIRE_" in name else 4096
+    for value in ("a\nb", "\x7f", "a\udcff", "x" * (limit + 1), "é" * (limit // 2 + 1)):
+        assert refusal(**{name: value}) == f"invalid environment variable: {name}"
+
+
+def test_other_variables_are_never_looked_at():
+    """A variable that the hook does not read may hold anything."""
+    assert ask(OTHER="\udcff\n" * 9000).devices == ("all",)
+
+
+@pytest.mark.parametrize(
+    ("configured", "devices", "mode"),
+    [
+        ("legacy", ("nvidia.com/gpu=0",), "legacy"),
+        ("cdi", ("0",), "cdi"),
+        ("bogus", (), "bogus"),
+        ("auto", ("0",), "legacy"),
+        ("auto", (), "legacy"),
+        ("auto", ("nvidia.com/gpu=0", "0"), "legacy"),
+        ("auto", ("nvidia.com/gpu=0", "runtime.nvidia.com/gpu=all"), "cdi"),
+    ],
+)
+def test_modes(configured, devices, mode):
+    """A configured mode is taken; auto is cdi only when every device is a qualified CDI name."""
+    line = f"Auto-detected mode as '{mode}'" if configured == "auto" else f"Using requested mode '{configured}'"
+    assert resolve_mode(configured, devices) == (mode, line)
+    if mode == "legacy":
+        check_mode(mode)
+    else:
+        with pytest.raises(Refusal, match="is not supported"):
+            check_mode(mode)
+
+
+def test_qualified_cdi_names():
+    """VENDOR/CLASS=NAME with the characters of the CDI specification."""
+    for name in ("nvidia.com/gpu=0", "a/b=c", "v-1.x/c_2=GPU-1:2.3", "a/b=0"):
+        assert is_cdi_name(name)
+    for name in (
+        "",
+        "0",
+        "a=b",
+        "a/b",
+        "/b=c",
+        "a/=c",
+        "a/b=",
+        "1a/b=c",
+        "a./b=c",
+        "a/b=-c",
+        "a/b=c-",
+        "a/b=c/d",
+        "a/b=ä",
+        "a:b/c=d",
+        "a/b=c=d",
+    ):
+        assert not is_cdi_name(name)
+
+
+names = st.sampled_from(
+    [
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "CUDA_VERSION",
+        "NVIDIA_REQUIRE_CUDA",
+        "NVIDIA_REQUIRE_JETPACK",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_DISABLE_REQUIRE",
+        "A",
+    ]
+)
+words = st.sampled_from(["all", "none", "void", "", "0", "1,0", "compute", "9.0", "a/b=c", "\n"]) | st.text(max_size=8)
+
+
+@given(
+    st.dictionaries(names, words, max_size=5),
+    st.lists(st.tuples(st.just("/dev/null"), words.map(f"{PREFIX}/".__add__)), max_size=3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_container_gets_an_answer(env, mounts, accepted, privileged):
+    """Whatever a container says, the answer is a Request, a Skip with a reason, or a refusal."""
+    container = ContainerConfig(env, ROOT if privileged else (), tuple(mounts))
+    config = Config(accept_nvidia_visible_devices_as_volume_mounts=accepted, swarm_resource="A")
+    try:
+        outcome = resolve_request(container, config)
+    except Refusal as error:
+        assert error.text
+        return
+    if isinstance(outcome, Skip):
+        assert outcome.reason
+        return
+    assert isinstance(outcome, Request)
+    assert list(outcome.capabilities) == sorted(set(outcome.capabilities))
+    assert all(outcome.devices)
