@@ -20,7 +20,7 @@ def refusal(function, *arguments):
         function(*arguments)
     assert error.value.hint, "every refusal has cause and fix"
     assert error.value.exit_code == 1
-    return error.value.text
+    return "\n".join(line for line in (error.value.first_line, error.value.text) if line)
 
 
 def toml(table, key, value):

@@ -149,6 +149,8 @@ def test_live_and_recorded_trees_agree(tmp_path_factory: pytest.TempPathFactory,
     root = tmp_path_factory.mktemp("tree")
     layout: Layout = {}
     for place, target in sorted(links.items()):
+        if not os.path.realpath((root / place).parent).startswith(str(root)):
+            continue  # an earlier link leads out of the tree: this test must not write there
         try:
             os.makedirs((root / place).parent, exist_ok=True)
             if target is None:

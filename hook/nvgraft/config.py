@@ -229,9 +229,9 @@ def config_from_settings(
         value = written.cli_ldconfig.replace("\\", "\\\\").replace('"', '\\"')
         raise Refusal(
             "",
-            f'{_ERROR}nvidia-container-cli.ldconfig value "{value}" is not host-relative '
-            "(does not start with a '@')\ninvalid config value",
+            "invalid config value",
             'write it as a path of the host, as in ldconfig = "@/sbin/ldconfig"',
+            first_line=f"{_ERROR}nvidia-container-cli.ldconfig value \"{value}\" is not host-relative (does not start with a '@')",
         )
     unknown = [name for name in capability_names(written.supported_driver_capabilities) if name not in names.CAPABILITIES]
     if unknown:

@@ -24,15 +24,17 @@ class Refusal(Exception):
         which carry no prefix.
     :param text: the reference's words, paths included.
     :param hint: cause and fix in our words, appended after `` | ``.
+    :param first_line: what the reference prints on a line of its own before ``text``; mostly nothing.
     """
 
     exit_code = 1
 
-    def __init__(self, stage: str, text: str, hint: str = "") -> None:
+    def __init__(self, stage: str, text: str, hint: str = "", *, first_line: str = "") -> None:
         super().__init__(text)
         self.stage = stage
         self.text = text
         self.hint = hint
+        self.first_line = first_line
 
     def reference_line(self) -> str:
         """The line that the reference prints for this failure, under our name."""
@@ -43,20 +45,26 @@ class Refusal(Exception):
         return f"nvgraft: {phrase}: {self.text}"
 
     def line(self) -> str:
-        """The whole message for stderr, hint included, control characters escaped, without the final newline.
-
-        A reference text of two lines keeps them (the reference prints "invalid config value" on a line of its own).
-        """
-        text = "\n".join(printable(part) for part in self.reference_line().split("\n"))
+        """The whole message for stderr, hint included, control characters escaped, without the final newline."""
+        text = printable(self.reference_line())
+        if self.first_line:
+            text = f"{printable(self.first_line)}\n{text}"
         if self.hint:
             text += " | " + printable(self.hint)
         return text[:LINE_LIMIT]
 
 
 class UsageError(Refusal):
-    """The command line makes no sense; exit code 2."""
+    """The command line makes no sense; exit code 2. ``usage`` is printed below the message."""
 
     exit_code = 2
+
+    def __init__(self, text: str, usage: str) -> None:
+        super().__init__("", text)
+        self.usage = usage
+
+    def line(self) -> str:
+        return "\n".join(part for part in (printable(self.text), self.usage) if part)
 
 
 class UndoFailed(Refusal):

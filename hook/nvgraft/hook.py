@@ -9,7 +9,7 @@ import os
 import sys
 
 from nvgraft import __version__, errors, launch
-from nvgraft.config import Config, load_config
+from nvgraft.config import Config, host_ldconfig, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
 from nvgraft.oci import State, read_config, read_state
@@ -110,7 +110,7 @@ def _parse(arguments: "Sequence[str]", options: Options) -> bool:
             return False
         if name == "config":
             if not equals and not rest:
-                raise UsageError("", f"flag needs an argument: -config\n{_USAGE}")
+                raise UsageError("flag needs an argument: -config", _USAGE)
             options.config = value if equals else rest.pop(0)
         elif name in {"debug", "dry-run", "version"}:
             wanted = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
@@ -122,7 +122,7 @@ def _parse(arguments: "Sequence[str]", options: Options) -> bool:
             elif name == "dry-run":
                 options.dry_run = wanted
         else:
-            raise UsageError("", f"flag provided but not defined: -{name}\n{_USAGE}")
+            raise UsageError(f"flag provided but not defined: -{name}", _USAGE)
     if not rest or rest[0] not in {"prestart", "poststart", "poststop"}:
         raise UsageError("", _USAGE)
     options.command = rest[0]
@@ -186,7 +186,12 @@ def _configure(request: "Request", config: Config, state: State, rootfs: str, *,
     if debug:
         for action in plan.actions:
             _say(errors.printable(f"nvgraft: debug: {action!r}"))
-    changed = apply_plan(plan, container, config.cli_ldconfig.removeprefix("@"), pivot=not config.cli_no_pivot)
+    ldconfig = config.cli_ldconfig
+    if not ldconfig.startswith("@"):
+        # Only features.allow-ldconfig-from-container lets such a value pass. A program of the image is never run as root.
+        ldconfig = host_ldconfig("@/sbin/ldconfig", os.path.exists)
+        _say("nvgraft: warning: the ldconfig of the image is never run, the host's is | write it with @ in config.toml")
+    changed = apply_plan(plan, container, ldconfig[1:], pivot=not config.cli_no_pivot)
     if not changed:
         _say("nvgraft: this container is configured already; nothing was changed")
     for finding in (*findings, *plan.findings):

@@ -167,10 +167,10 @@ def _is_right(root: str, node: _Node) -> bool:
     return stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == (node.major, node.minor)
 
 
-def _in_child(work: "Callable[[Callable[[str], None]], None]", timeout: float = TIMEOUT) -> list[Finding]:
+def _in_child(work: "Callable[[Callable[[str], None]], None]") -> list[Finding]:
     """Run ``work`` in a child with a pid namespace of its own and return what it tells; it ends before this returns.
 
-    Lines of ``message TAB hint`` are findings; others say what is being done, each for at most ``timeout`` seconds.
+    Lines of ``message TAB hint`` are findings; others say what is being done, each for at most TIMEOUT seconds.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = 0
@@ -184,17 +184,17 @@ def _in_child(work: "Callable[[Callable[[str], None]], None]", timeout: float = 
         finally:
             os.close(writer)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-        return _listen(reader, timeout)
+        return _listen(reader)
     finally:
         os.close(reader)
         if pid:
             _end(pid)
 
 
-def _listen(reader: int, timeout: float) -> list[Finding]:
+def _listen(reader: int) -> list[Finding]:
     told = b""
-    cause = f"not done after {timeout:g} seconds: the driver hangs, see dmesg"
-    while select.select([reader], [], [], timeout)[0]:
+    cause = f"not done after {TIMEOUT:g} seconds: the driver hangs, see dmesg"
+    while select.select([reader], [], [], TIMEOUT)[0]:
         chunk = os.read(reader, 1 << 16)
         if not chunk:
             cause = "ended before it was done"
@@ -246,7 +246,8 @@ def _work(tell: "Callable[[str], None]", root: str, absent: "Sequence[str]", gpu
     try:
         _confine(root)
     except OSError as error:
-        tell(f"kernel modules were not loaded: {error}\trun the hook as root with the driver root that exists, {_SETTING}")
+        hint = f"root in config.toml must name the driver root, and the hook must be root, {_SETTING}"
+        tell(f"kernel modules were not loaded: {root}: {reason(error)}\t{hint}")
         return
     shown = root.rstrip("/")
     for module in _MODULES:
@@ -261,7 +262,7 @@ def _work(tell: "Callable[[str], None]", root: str, absent: "Sequence[str]", gpu
         for node in _nodes("", module, gpus, channels):
             if not _is_right("", node) and (problem := _make(node)):
                 command = f"mknod -m {node.mode:o} {shown}{node.path} c {'MAJOR' if node.major is None else node.major} {node.minor}"
-                tell(f"the device node {shown}{node.path} is not as it should be: {problem}\tmake it by hand ({command}), {_SETTING}")
+                tell(f"the device node {shown}{node.path} is missing or wrong: {problem}\tput it right ({command}), {_SETTING}")
 
 
 def _confine(root: str) -> None:

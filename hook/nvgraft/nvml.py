@@ -127,10 +127,15 @@ def query(library: str, root: str, user: str, environment: "Sequence[str]", *, t
             f"the process that loaded {library} ended with {how}: reinstall the driver",
         )
     if rows[0][0] == "error":
-        raise Refusal(
-            rows[0][1], rows[0][2], _HINTS.get(rows[0][2].rpartition(": ")[2], "run nvidia-smi on the host: it meets the same error")
-        )
+        _, stage, text = rows[0]
+        raise Refusal(stage, text, _hint(text))
     return _report(rows)
+
+
+def _hint(text: str) -> str:
+    if text.startswith("load library failed"):
+        return "the driver's library is there but cannot be loaded: reinstall the driver"
+    return _HINTS.get(text.rpartition(": ")[2], "run nvidia-smi on the host: it meets the same error")
 
 
 _HINTS = {

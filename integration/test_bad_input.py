@@ -1,0 +1,133 @@
+"""Broken hosts and containers: each one is refused with the original's words, cause and fix, and nothing is left behind."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import Installed
+from test_runc import HOST, Bundle
+
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "gcc", "x86_64")
+
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, installed: Installed) -> Bundle:
+    return Bundle(tmp_path, installed)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (
+            "echo init 18 >> /etc/nvgraft-nvml.conf",
+            "initialization error: nvml error: driver/library version mismatch | the driver was upgraded",
+        ),
+        ("echo init 9 >> /etc/nvgraft-nvml.conf", "initialization error: nvml error: driver not loaded | "),
+        ("echo hang 60 >> /etc/nvgraft-nvml.conf", "initialization error: driver rpc error: timed out | NVML did not answer within 10 s"),
+        (
+            f"rm {LIBRARIES}/libnvidia-ml.so*",
+            "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory | ",
+        ),
+        (
+            f"echo no library > {LIBRARIES}/libnvidia-ml.so.560.35.03",
+            "initialization error: load library failed: /",
+        ),
+        (
+            "echo foreign > /etc/ld.so.cache",
+            "detection error: unsupported file format: /etc/ld.so.cache | it does not start like a loader cache",
+        ),
+        ("rm /etc/ld.so.cache", "detection error: open failed: /etc/ld.so.cache: no such file or directory | run ldconfig"),
+        (
+            f"rm {LIBRARIES}/libcuda.so.560.35.03",
+            f"detection error: open failed: {LIBRARIES}/libcuda.so.560.35.03: no such file or directory | the loader cache names",
+        ),
+        (f"echo text > {LIBRARIES}/libcuda.so.560.35.03", f"detection error: elf file read error: {LIBRARIES}/libcuda.so.560.35.03 | "),
+        (
+            f"chmod o+w {LIBRARIES}/libcuda.so.560.35.03",
+            f"mount error: unexpected source file mode 100757 for {LIBRARIES}/libcuda.so.560.35.03",
+        ),
+        ("rm /dev/nvidia1", "mount error: stat failed: /dev/nvidia1: no such file or directory | the host lacks the node"),
+        (
+            "rm /dev/nvidia1 && mknod /dev/nvidia1 c 1 3",
+            "mount error: invalid device node: /dev/nvidia1 | it is 1:3 and should be 195:1",
+        ),
+        ("rm -r /proc/driver/nvidia/gpus/0000:06:00.0", "mount error: stat failed: /proc/driver/nvidia/gpus/0000:06:00.0: no such file"),
+        ("sed -i 's:@/sbin/ldconfig:@/nonexistent:' /etc/nvidia-container-runtime/config.toml", "ldcache error: "),
+        (
+            "sed -i 's:@/sbin/ldconfig:@/usr/bin/ldd:' /etc/nvidia-container-runtime/config.toml",
+            "ldcache error: process /usr/bin/ldd failed",
+        ),
+        ("sed -i '/simulated-host/d' /etc/nvidia-container-runtime/config.toml", "mount error: mount operation failed: "),
+    ],
+)
+def test_a_broken_host_is_named_and_nothing_is_left(bundle: Bundle, prepare: str, message: str) -> None:
+    """runc reports the hook's one line; the container does not start and its files are untouched."""
+    before = bundle.files()
+    done = bundle.run(prepare=prepare)
+    assert done.returncode != 0
+    assert f"nvgraft: {message}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert bundle.files() == before
+
+
+def run_hook(bundle: Bundle, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell script on a simulated host, in the bundle; ``hook PID`` in it runs the hook for that process."""
+    state = json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}).replace("1234321", "'$1'")
+    function = f"hook() {{ printf %s '{state}' | {bundle.installed.hook} prestart; }}"
+    command = [str(bundle.installed.cli), "simulate", HOST, "--", "sh", "-c", f"cd {bundle.path}; {function}; {script}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+#: A process like a container's first one: its own mount namespace, in which the rootfs is a mount point.
+CONTAINER = "unshare -m --propagation private sh -c 'mount --bind rootfs rootfs; exec sleep 30' & sleep 0.3; "
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("sh -c 'exit 0' & pid=$!; wait; hook $pid", "container error: stat failed: /proc/"),
+        ("hook 0", "container error: invalid process id: 0 | "),
+        ("hook 1", "container error: invalid process id: 1 | "),
+        ("hook -5", "container error: invalid process id: -5 | "),
+        ("hook $$", "container error: "),
+        ("unshare -m sleep 30 & sleep 0.2; hook $!", "input error: invalid rootfs directory | "),
+        (CONTAINER + "mv rootfs gone; hook $!", "container error: open failed: "),
+        (CONTAINER + 'sed -i \'s:"path"\\: "rootfs":"path"\\: "/":\' config.json; hook $!', "input error: invalid rootfs directory | "),
+    ],
+)
+def test_a_process_that_is_no_container_is_refused(bundle: Bundle, script: str, message: str) -> None:
+    """A dead, foreign or missing process, and a rootfs that is none, are refused before anything is changed."""
+    before = bundle.files()
+    done = run_hook(bundle, script)
+    assert done.returncode == 1, done.stderr
+    assert f"nvgraft: {message}" in done.stderr
+    assert "Traceback" not in done.stderr
+    if "mv rootfs" not in script:
+        assert bundle.files() == before
+
+
+def test_the_script_above_can_succeed(bundle: Bundle) -> None:
+    """The same stand-in for a container is configured when nothing is wrong: the refusals above are not for other reasons."""
+    done = run_hook(
+        bundle,
+        CONTAINER
+        + "mount -t proc proc rootfs/proc; kill $!; "
+        + CONTAINER.replace("exec", "mount -t proc proc rootfs/proc; exec")
+        + "hook $!",
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_simulated_host_is_said_at_each_start(bundle: Bundle) -> None:
+    """A node that pretends to be a GPU host says so on stderr; without a compiler its GPUs come from the snapshot."""
+    command = [str(bundle.installed.cli), "simulate", "--no-nvml", HOST, "--", "sh", "-c"]
+    state = json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}).replace("1234321", "'$!'")
+    container = CONTAINER.replace("exec", "mount -t proc proc rootfs/proc; exec")
+    script = f"cd {bundle.path}; {container} printf %s '{state}' | {bundle.installed.hook} prestart"
+    done = subprocess.run([*command, script], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert "warning: simulated-host is set in config.toml: this is no real GPU node, GPUs from " in done.stderr

@@ -1,0 +1,184 @@
+"""The hook as a process, up to the point where it would look at the host: bad input, usage, decisions."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+GOOD = {
+    "ociVersion": "1.0.2",
+    "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"], "args": ["sh"], "cwd": "/"},
+    "root": {"path": "rootfs"},
+}
+LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.hook import main; raise SystemExit(main(['nvgraft-hook', *sys.argv[1:]]))"
+
+
+class Bundle:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.write(json.dumps(GOOD))
+        (path / "config.toml").write_text('[nvidia-container-runtime]\nmode = "legacy"\n')
+
+    def write(self, text: str) -> None:
+        (self.path / "config.json").write_text(text)
+
+    def state(self, **changes: object) -> str:
+        return json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 4194000, "bundle": str(self.path), **changes})
+
+    def hook(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
+        command = [sys.executable, "-c", LAUNCHER.format(paths=paths), *(arguments or ("-config", "config.toml", "-dry-run", "prestart"))]
+        text = self.state() if stdin is None else stdin
+        return subprocess.run(command, input=text, capture_output=True, text=True, cwd=self.path, timeout=30, env={"PATH": "/usr/bin"})
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Bundle(tmp_path)
+
+
+def test_a_dry_run_prints_the_original_argv(bundle: Bundle) -> None:
+    """The arguments of the original's nvidia-container-cli come as one JSON array; nothing else is looked at."""
+    done = bundle.hook()
+    assert done.returncode == 0
+    argv = json.loads(done.stdout)
+    assert argv[0] == "--load-kmods"
+    assert argv[-2:] == ["--pid=4194000", str(bundle.path / "rootfs")]
+    assert done.stderr == "Using requested mode 'legacy'\n"
+
+
+def test_a_container_without_a_request_is_skipped_silently(bundle: Bundle) -> None:
+    """No GPU wanted: exit 0 and not one byte of output, as the original."""
+    bundle.write(json.dumps({**GOOD, "process": {"env": []}}))
+    done = bundle.hook()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("command", ["poststart", "poststop"])
+def test_other_stages_do_nothing(bundle: Bundle, command: str) -> None:
+    """The later stages of a container's life are none of the hook's business: not even stdin is read."""
+    done = bundle.hook(command, stdin="no JSON")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("arguments", [["-bogus", "prestart"], ["-config"], [""], ["bogus"], ["-dry-run"]])
+def test_usage_errors_exit_with_two(bundle: Bundle, arguments: list[str]) -> None:
+    """An unknown flag, a missing value, no or an unknown command: usage on stderr, exit 2."""
+    done = bundle.hook(*arguments)
+    assert done.returncode == 2
+    assert "usage: nvgraft-hook" in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help", "-version", "--version"])
+def test_help_and_version_succeed(bundle: Bundle, flag: str) -> None:
+    """Help names an example; both exit with 0."""
+    done = bundle.hook(flag)
+    assert done.returncode == 0
+    assert "nvgraft" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stdin", "phrase"),
+    [
+        ("", "could not decode container state: "),
+        ("{", "could not decode container state: "),
+        ("pid 7", "could not decode container state: "),
+        ("[]", "could not decode container state: "),
+        ('{"pid": "7", "bundle": "/x"}', "could not decode container state: "),
+        ('{"pid": 1.5, "bundle": "/x"}', "could not decode container state: "),
+        ('{"pid": true, "bundle": "/x"}', "could not decode container state: "),
+        ('{"pid": 7, "bundle": "/nonexistent"}', "could not open OCI spec: "),
+        ('{"pid": 7, "bundle": 7}', "could not decode container state: "),
+        ("[" * 100000, "could not decode container state: "),
+        (" " * (2 << 20), "could not decode container state: "),
+    ],
+)
+def test_a_bad_state_is_one_line(bundle: Bundle, stdin: str, phrase: str) -> None:
+    """Whatever comes on stdin instead of an OCI state: exit 1, one line in the original's words, no traceback."""
+    done = bundle.hook(stdin=stdin)
+    assert done.returncode == 1
+    assert done.stderr.startswith(phrase)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def _without(member: str) -> str:
+    return json.dumps({name: value for name, value in GOOD.items() if name != member})
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("", "could not decode OCI spec: "),
+        (json.dumps(GOOD)[:50], "could not decode OCI spec: "),
+        ("null", "Version is empty in OCI spec"),
+        ("[1]", "could not decode OCI spec: "),
+        (_without("ociVersion"), "Version is empty in OCI spec"),
+        (_without("process"), "Process is empty in OCI spec"),
+        (_without("root"), "Root is empty in OCI spec"),
+        (json.dumps({**GOOD, "process": {"env": "A=b"}}), "could not decode OCI spec: "),
+        (json.dumps({**GOOD, "process": {"env": ["NOEQUALS"]}}), "invalid environment variable: NOEQUALS"),
+        (json.dumps({**GOOD, "root": {"path": 7}}), "could not decode OCI spec: "),
+        ('{"ociVersion": NaN}', "could not decode OCI spec: "),
+    ],
+)
+def test_a_bad_config_json_is_one_line(bundle: Bundle, text: str, phrase: str) -> None:
+    """A config.json that is cut short, of the wrong type or incomplete: exit 1 and one line in the original's words."""
+    bundle.write(text)
+    done = bundle.hook()
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(phrase)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("toml", "phrase"),
+    [
+        ("disable-require = 7", "error getting hook config: failed to load config: "),
+        ("[nvidia-container-cli\n", "error getting hook config: failed to load config: "),
+        ('[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"', "invalid config value"),
+        ('[nvgraft]\nhost-snapshot = "/x"', "error getting hook config: "),
+    ],
+)
+def test_a_bad_config_toml_is_refused(bundle: Bundle, toml: str, phrase: str) -> None:
+    """Wrong types, bad syntax and forbidden values of config.toml are fatal, with cause and fix."""
+    (bundle.path / "config.toml").write_text(toml)
+    done = bundle.hook()
+    assert done.returncode == 1
+    assert phrase in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_named_config_toml_must_exist(bundle: Bundle) -> None:
+    """-config with a missing file fails; the default file may be missing."""
+    done = bundle.hook("-config", "missing.toml", "-dry-run", "prestart")
+    assert done.returncode == 1
+    assert "couldn't open required configuration file" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES"])
+def test_loader_variables_of_the_runtime_are_refused(bundle: Bundle, name: str) -> None:
+    """A hook that inherited somebody's loader variables refuses, naming the variable and the fix."""
+    paths = [str(CHECKOUT / part) for part in ("hook", "specs")]
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHER.format(paths=paths), "prestart"],
+        input=bundle.state(),
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin", name: "/nonexistent"},
+    )
+    assert done.returncode == 1
+    assert f"environment variable {name} is set for the hook | register the hook with an explicit env" in done.stderr
+
+
+def test_hostile_text_cannot_forge_a_log_line(bundle: Bundle) -> None:
+    """Control characters of the container's configuration reach stderr escaped."""
+    entry: Any = "EVIL\n\x1b[31mnvgraft: all is well"
+    bundle.write(json.dumps({**GOOD, "process": {"env": [entry]}}))
+    done = bundle.hook()
+    assert done.returncode == 1
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1

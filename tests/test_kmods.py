@@ -1,0 +1,213 @@
+"""The load-kmods step as far as it needs no privilege: what is wanted, when nothing is started, and listening to the child."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nvgraft import kmods, syscalls
+from nvgraft.plan import Finding
+
+PARAMS = "ModifyDeviceFiles: {}\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
+DEVICES = "Character devices:\n195 nvidia\n507 nvidia-caps-imex-channels\n509 nvidia-caps\n511 nvidia-uvm\n\nBlock devices:\n511 other\n"
+
+
+def _write(root: Path, files: dict[str, str]) -> str:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return str(root)
+
+
+def _listed(root: str, module: str, gpus: int = 0, channels: tuple[int, ...] = ()) -> list[str]:
+    nodes = kmods._nodes(root, module, gpus, channels)
+    return [f"{node.path} {node.major}:{node.minor} {node.uid}:{node.gid} {node.mode:04o}" for node in nodes]
+
+
+@pytest.fixture
+def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process may be started."""
+
+    def refused() -> int:
+        raise AssertionError("a process is started")
+
+    monkeypatch.setattr(syscalls, "fork_in_pid_namespace", refused)
+    monkeypatch.setattr(os, "fork", refused)
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /sys with the three modules and two GPUs, beside an audio function, a switch and another vendor's display."""
+    devices = {"a": "0x10de 0x030200", "b": "0x10de 0x030000", "c": "0x10de 0x040300", "d": "0x10de 0x068000", "e": "0x1002 0x030000"}
+    sys = tmp_path / "sys"
+    for name, words in devices.items():
+        vendor, kind = words.split()
+        _write(sys, {f"bus/pci/devices/{name}/vendor": vendor + "\n", f"bus/pci/devices/{name}/class": kind + "\n"})
+    _write(sys, {f"module/{name}/refcnt": "0" for name in ("nvidia", "nvidia_uvm", "nvidia_modeset")})
+    monkeypatch.setattr(kmods, "_SYS", str(sys))
+    monkeypatch.setattr(kmods, "_in_user_namespace", lambda: False)
+    return sys
+
+
+def test_counts_display_controllers_of_nvidia(loaded: Path) -> None:
+    """A GPU's audio function, an NVSwitch and other vendors' GPUs get no node; no PCI bus is no GPU."""
+    assert kmods._gpu_count() == 2
+    (loaded / "bus/pci/devices").rename(loaded / "gone")
+    assert kmods._gpu_count() == 0
+
+
+def test_nodes_follow_the_driver_parameters(tmp_path: Path) -> None:
+    """Owner and mode are those of the driver's parameters, majors those of /proc/devices, the order the reference's."""
+    root = _write(tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(1)})
+    assert _listed(root, "nvidia", 2, (0, 7)) == [
+        "/dev/nvidiactl 195:255 0:44 0660",
+        "/dev/nvidia0 195:0 0:44 0660",
+        "/dev/nvidia1 195:1 0:44 0660",
+        "/dev/nvidia-caps-imex-channels/channel0 507:0 0:44 0660",
+        "/dev/nvidia-caps-imex-channels/channel7 507:7 0:44 0660",
+    ]
+    assert _listed(root, "nvidia-uvm") == ["/dev/nvidia-uvm 511:0 0:44 0660", "/dev/nvidia-uvm-tools 511:1 0:44 0660"]
+    assert _listed(root, "nvidia-modeset") == ["/dev/nvidia-modeset 195:254 0:44 0660"]
+
+
+def test_nodes_without_a_word_from_the_driver(tmp_path: Path) -> None:
+    """Without parameters nodes are root's and open to all; a driver that /proc/devices lacks has no major."""
+    assert _listed(str(tmp_path), "nvidia", 1) == ["/dev/nvidiactl 195:255 0:0 0666", "/dev/nvidia0 195:0 0:0 0666"]
+    assert _listed(str(tmp_path), "nvidia-uvm")[0] == "/dev/nvidia-uvm None:0 0:0 0666"
+
+
+def test_capability_nodes_are_those_of_existing_access_files(tmp_path: Path) -> None:
+    """Each access file of a MIG capability names its node's minor and mode, but for one that the driver keeps for itself."""
+    base = "proc/driver/nvidia/capabilities"
+    root = _write(
+        tmp_path,
+        {
+            "proc/devices": DEVICES,
+            "proc/driver/nvidia/params": PARAMS.format(0),
+            f"{base}/mig/config": "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n",
+            f"{base}/mig/monitor": "DeviceFileMinor: 2\nDeviceFileMode: 292\nDeviceFileModify: 0\n",
+            f"{base}/gpu1/mig/gi2/access": "DeviceFileMinor: 156\n",
+            f"{base}/gpu1/mig/gi2/ci0/access": "DeviceFileMinor: 157\nDeviceFileMode: 292\n",
+            f"{base}/gpu1/mig/gi2/ci1/access": "",
+        },
+    )
+    assert _listed(root, "nvidia", 1) == [
+        "/dev/nvidia-caps/nvidia-cap1 509:1 0:0 0400",
+        "/dev/nvidia-caps/nvidia-cap156 509:156 0:0 0444",
+        "/dev/nvidia-caps/nvidia-cap157 509:157 0:0 0444",
+    ]
+
+
+def test_a_driver_that_manages_its_own_nodes_is_left_alone(tmp_path: Path) -> None:
+    """With ModifyDeviceFiles: 0 there is nothing to make."""
+    root = _write(tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(0)})
+    assert [_listed(root, module, 2, (0,)) for module in ("nvidia", "nvidia-uvm", "nvidia-modeset")] == [[], [], []]
+
+
+@pytest.mark.parametrize(("path", "major", "minor", "right"), [("null", 1, 3, True), ("null", 1, 5, False), ("fd", 1, 3, False)])
+def test_a_node_is_right_when_its_number_is(path: str, major: int, minor: int, right: bool) -> None:
+    """Type and number count; nothing there, or something else, is not right."""
+    node = kmods._Node(f"/dev/{path}", major, minor, 0, 0, 0o666)
+    assert kmods._is_right("", node) is right
+    assert not kmods._is_right("/nowhere", node)
+
+
+@pytest.mark.usefixtures("no_child", "loaded")
+def test_nothing_is_started_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With modules and nodes in place the step is a look and no process; channels count only when they are to be made."""
+    asked: list[str] = []
+    monkeypatch.setattr(kmods, "_is_right", lambda root, node: not asked.append(root + node.path))
+    assert kmods.load_modules("/drv/", (3,), True) == []
+    paths = ["nvidiactl", "nvidia0", "nvidia1", "nvidia-caps-imex-channels/channel3", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
+    assert asked == [f"/drv/dev/{name}" for name in paths]
+    asked.clear()
+    assert kmods.load_modules("/", (3,), False) == []
+    assert asked == [f"/dev/{name}" for name in paths if "channel" not in name]
+
+
+@pytest.mark.parametrize("missing", ["module/nvidia_uvm", "/dev/nvidia1"])
+def test_anything_missing_is_work_for_a_child(missing: str, loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing module or a missing node starts the child; one that cannot be started is a finding, not an error."""
+    if missing.startswith("module"):
+        (loaded / missing).rename(loaded / "gone")
+    monkeypatch.setattr(kmods, "_is_right", lambda root, node: node.path != missing)
+
+    def refused(kinds: int) -> None:
+        raise syscalls.SyscallError(errno.EPERM, "unshare(NEWPID)")
+
+    monkeypatch.setattr(syscalls, "unshare", refused)
+    [finding] = kmods.load_modules("/", (), False)
+    assert (finding.id, finding.level) == ("load-kmods", "warning")
+    assert "unshare(NEWPID): EPERM" in finding.message
+    assert "load-kmods = false" in finding.hint
+
+
+WHOLE = "         0          0 4294967295\n"
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "gid_map", "setgroups", "inside"),
+    [
+        (WHOLE, WHOLE, "allow\n", False),
+        ("", "", "", False),
+        ("0 1000 1\n", WHOLE, "allow\n", True),
+        (WHOLE, "0 100000 65536\n", "allow\n", True),
+        (WHOLE, "0 0 1\n1 1 4294967294\n", "allow\n", True),
+        (WHOLE, WHOLE, "deny\n", True),
+    ],
+)
+def test_tells_a_user_namespace(uid_map: str, gid_map: str, setgroups: str, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything but the identity of all ids, or forbidden setgroups, is one; a kernel without user namespaces is not."""
+    texts = {"/proc/self/uid_map": uid_map, "/proc/self/gid_map": gid_map, "/proc/self/setgroups": setgroups}
+    monkeypatch.setattr(kmods, "_text", texts.__getitem__)
+    assert kmods._in_user_namespace() is inside
+
+
+@pytest.mark.usefixtures("no_child")
+def test_skipped_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither modules nor nodes can be made, nothing is tried and nothing is said."""
+    monkeypatch.setattr(kmods, "_in_user_namespace", lambda: True)
+    monkeypatch.setattr(kmods, "_gpu_count", lambda: pytest.fail("the host is looked at"))
+    assert kmods.load_modules("/", (0,), True) == []
+
+
+@pytest.fixture
+def listen(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bool], list[Finding]]:
+    """Let the step listen to a child that says ``text``, and goes silent or, when ``ends``, ends."""
+
+    def _listen(text: str, ends: bool) -> list[Finding]:
+        monkeypatch.setattr(kmods, "TIMEOUT", 60 if ends else 0.05)
+        reader, writer = os.pipe()
+        os.write(writer, text.encode())
+        if ends:
+            os.close(writer)
+        try:
+            return kmods._listen(reader)
+        finally:
+            os.close(reader)
+            if not ends:
+                os.close(writer)
+
+    return _listen
+
+
+def test_what_the_child_tells_are_findings(listen: Callable[[str, bool], list[Finding]]) -> None:
+    """Each line with a hint is a finding, in order; a child that says it is done adds none."""
+    told = "modprobe nvidia\nfirst\tdo this\nmodprobe nvidia-uvm\nsecond\tdo that\ndone\n"
+    assert listen(told, True) == [
+        Finding("load-kmods", "warning", "first", "do this"),
+        Finding("load-kmods", "warning", "second", "do that"),
+    ]
+
+
+@pytest.mark.parametrize(("ends", "cause"), [(True, "ended before it was done"), (False, "not done after 0.05 seconds")])
+@pytest.mark.parametrize(("told", "doing"), [("", "starting"), ("a\tb\nmodprobe nvidia-uvm\npart", "modprobe nvidia-uvm")])
+def test_a_child_that_ends_early_or_hangs_is_told(
+    told: str, doing: str, ends: bool, cause: str, listen: Callable[[str, bool], list[Finding]]
+) -> None:
+    """What it was doing is named beside what it had told before."""
+    findings = listen(told, ends)
+    assert findings[-1].message.startswith(f"load-kmods: {doing}: {cause}")
+    assert [finding.message for finding in findings[:-1]] == (["a"] if told else [])
