@@ -2,8 +2,10 @@
 
 import os
 import pickle
+import signal
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -29,25 +31,28 @@ def run_in_mount_namespace(function: Callable[[], T]) -> T:
     Root only. The result, or the exception, has to be picklable; an exception comes back as an AssertionError that
     quotes it.
     """
-    reader, writer = os.pipe()
+    # A file, not a pipe: what the function may leave running is ended below, and would keep a pipe open until then.
+    answer = os.memfd_create("answer")
     child = os.fork()
     if child == 0:
         outcome: tuple[str, object]
         try:
-            os.close(reader)
+            os.setsid()
             syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
             outcome = ("value", function())
         except BaseException:  # noqa: BLE001 - whatever ended the child is reported by the parent
             outcome = ("error", traceback.format_exc())
-        with os.fdopen(writer, "wb") as pipe:
-            pickle.dump(outcome, pipe)
+        with os.fdopen(answer, "wb") as file:
+            pickle.dump(outcome, file)
         os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
     _, status = os.waitpid(child, 0)
-    assert answer, f"the child in the mount namespace ended with status {status} and no result"
-    kind, value = pickle.loads(answer)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    with os.fdopen(answer, "rb") as file:
+        file.seek(0)
+        said = file.read()
+    assert said, f"the child in the mount namespace ended with status {status} and no result"
+    kind, value = pickle.loads(said)
     assert kind == "value", value
     return value  # type: ignore[no-any-return]

@@ -1,0 +1,87 @@
+"""ELF facts: of our stubs, of this machine's libraries as readelf sees them, and of damaged files."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvgraft.elf import ElfFacts, read_facts
+from nvgraft_cli.stubs import shared_object
+
+
+def facts_of(path: Path, *, sections: bool = True) -> ElfFacts:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_facts(fd, sections=sections)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")])
+def test_facts_of_a_library(tmp_path: Path, bits: int, machine: str) -> None:
+    """Both classes and all machines give SONAME, NEEDED and ABI tag."""
+    file = tmp_path / "lib.so"
+    file.write_bytes(shared_object(bits, machine, "libx.so.1", ["libc.so.6", "libm.so.6"], (2, 3, 99)))
+    assert facts_of(file) == ElfFacts(bits, machine, "libx.so.1", ("libc.so.6", "libm.so.6"), (2, 3, 99), None)
+    assert facts_of(file, sections=False).abi_tag is None
+
+
+def test_a_library_without_names(tmp_path: Path) -> None:
+    """Absent facts are None and empty, not an error."""
+    file = tmp_path / "lib.so"
+    file.write_bytes(shared_object(64, "EM_X86_64", None, [], None))
+    assert facts_of(file) == ElfFacts(64, "EM_X86_64", None, (), None, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "not an ELF file"),
+        (b"#!/bin/sh\necho hello\n", "not an ELF file"),
+        (b"\x7fELF\x02\x02" + bytes(60), "little-endian"),
+        (b"\x7fELF\x02\x01" + bytes(20), "cut short"),
+    ],
+)
+def test_what_is_no_library_says_so(tmp_path: Path, data: bytes, problem: str) -> None:
+    """A file that is none, of the other byte order or cut short raises ValueError with the problem."""
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=problem):
+        facts_of(file)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 900), st.binary(min_size=1, max_size=12))
+def test_a_damaged_library_never_fails_otherwise(tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes) -> None:
+    """Any overwritten bytes give other facts or ValueError, nothing else."""
+    data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], (2, 3, 99)))
+    data[offset : offset + len(junk)] = junk
+    file = tmp_path_factory.getbasetemp() / "damaged.so"
+    file.write_bytes(data)
+    try:
+        assert isinstance(facts_of(file), ElfFacts)
+    except ValueError as error:
+        assert str(error)
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
+def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
+    """On a sample of real libraries and programs the facts agree with binutils."""
+    places = [Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]
+    files = [file for place in places for file in sorted(place.glob("*")) if file.is_file() and not file.is_symlink()]
+    checked = 0
+    for file in files[::12]:
+        if file.read_bytes()[:4] != b"\x7fELF":
+            continue
+        facts = facts_of(file)
+        shown = subprocess.run(["readelf", "-dlW", str(file)], capture_output=True, text=True).stdout
+        assert [facts.soname] == (re.findall(r"SONAME.*\[(.*)\]", shown) or [None]), file
+        assert list(facts.needed) == re.findall(r"NEEDED.*\[(.*)\]", shown), file
+        assert [facts.interp] == (re.findall(r"interpreter: (.*)\]", shown) or [None]), file
+        checked += 1
+    assert checked > 10
