@@ -55,6 +55,9 @@ def _static_busybox() -> str:
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "not root",
     "runc": _program("runc"),
+    "crun": _program("crun"),
+    "podman": _program("podman"),
+    "containerd": _program("containerd"),
     "gcc": _program("gcc"),
     "ldconfig": _program("ldconfig"),
     "busybox": _static_busybox,

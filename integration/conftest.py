@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from containers import Bundle
 from harness import CHECKOUT, Installed, T, run_in_mount_namespace
 
 
@@ -30,3 +31,9 @@ def in_mount_namespace(demand: Callable[[str], None]) -> Callable[[Callable[[], 
     """:func:`harness.run_in_mount_namespace`, for a test that is root."""
     demand("root")
     return run_in_mount_namespace
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, installed: Installed) -> Bundle:
+    """A busybox bundle with the installed hook."""
+    return Bundle(tmp_path, installed)

@@ -13,6 +13,8 @@ from nvgraft import syscalls
 
 T = TypeVar("T")
 CHECKOUT = Path(__file__).parent.parent
+#: The program itself: Ubuntu's /sbin/ldconfig is a script in front of it.
+LDCONFIG = "/sbin/ldconfig.real" if Path("/sbin/ldconfig.real").exists() else "/sbin/ldconfig"
 
 
 class Installed(NamedTuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 import prctl
 import pytest
 
-from harness import run_in_mount_namespace
+from harness import LDCONFIG, run_in_mount_namespace
 from nvgraft import syscalls
 from nvgraft.apply import jail, seccomp
 from nvgraft.apply.ldconfig import LoaderCache
@@ -66,7 +66,7 @@ def _tree(root: Path) -> dict[str, tuple[object, ...]]:
 def _update(
     rootfs: Path,
     *,
-    program: str = "/sbin/ldconfig",
+    program: str = LDCONFIG,
     directories: tuple[str, ...] = (LIBS, ABSENT),
     uid: int = 0,
     undo: UndoLog | None = None,
@@ -118,7 +118,7 @@ def test_makes_the_cache_and_the_links_and_nothing_else(rootfs: Path, pivot: boo
     assert before.keys() <= after.keys()
     assert cache is not None
     assert after["etc/ld.so.cache"][:3] == ("-rw-r--r--", 0, 0)
-    listing = subprocess.run(["/sbin/ldconfig", "-p", "-C", rootfs / "etc/ld.so.cache"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run([LDCONFIG, "-p", "-C", rootfs / "etc/ld.so.cache"], capture_output=True, text=True, check=True).stdout
     assert "libcuda.so.1 (libc6" in listing
     assert f"=> {LIBS}/libnvidia-ml.so.1\n" in listing
     assert "libother.so.2" in listing, "the image's own search path belongs into its cache"
@@ -152,7 +152,7 @@ def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
         syscalls.mount(None, "/", None, syscalls.MS_REC | 1 << 20)  # MS_SHARED: what is mounted on a copy must not come back
         states = []
         for _ in range(2):
-            cache = LoaderCache.prepare("/sbin/ldconfig")
+            cache = LoaderCache.prepare(LDCONFIG)
             fd = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
             undo = UndoLog()
             cache.update(fd, [LIBS], 0, 0, undo, 20)
@@ -174,7 +174,7 @@ def test_an_image_without_etc_fails_like_the_reference(rootfs: Path) -> None:
     shutil.rmtree(rootfs / "etc")
     before = _tree(rootfs)
     line = run_in_mount_namespace(lambda: _update(rootfs))
-    assert line.startswith("nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | ")
+    assert line.startswith(f"nvgraft: ldcache error: process {LDCONFIG} failed with error code: 1 | ")
     assert "no /etc" in line
     assert _tree(rootfs) == before
 
@@ -269,7 +269,7 @@ def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
             Path(f"/proc/{container}/{name}").write_text("0 100000 65536")
         os.write(go_end, b"1")
         assert os.read(ready, 1) == b"2"
-        cache = LoaderCache.prepare("/sbin/ldconfig")
+        cache = LoaderCache.prepare(LDCONFIG)
         fd = os.open(f"/proc/{container}/root{rootfs}", os.O_PATH | os.O_DIRECTORY)
         syscalls.setns(syscalls.pidfd_open(container), syscalls.CLONE_NEWNS)
         undo = UndoLog()
@@ -293,7 +293,7 @@ def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
         return _update(rootfs, prepared=lambda: syscalls.mount(None, str(rootfs), None, remount))
 
     line = run_in_mount_namespace(scenario)
-    assert "process /sbin/ldconfig failed with error code: 1 | " in line
+    assert f"process {LDCONFIG} failed with error code: 1 | " in line
     assert "read-only" in line
     assert _tree(rootfs) == before
 
@@ -312,7 +312,7 @@ def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(r
             file.truncate(1 << 40)
     line = run_in_mount_namespace(lambda: _update(rootfs))
     reason = "larger than 16 MiB" if kind == "sparse" else "not a regular file"
-    assert line == f"nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | it was not started: /etc/{name}: {reason}"
+    assert line == f"nvgraft: ldcache error: process {LDCONFIG} failed with error code: 1 | it was not started: /etc/{name}: {reason}"
     assert not (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
 
 

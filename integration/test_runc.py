@@ -2,85 +2,14 @@
 
 import json
 import os
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import Installed
-from nvgraft_cli.demo import make_bundle
+from containers import CGROUPS, LOADER_LINE, Bundle, environment
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
-
-HOST = "runfile-a10x2"
-
-#: What makes a mount namespace show one version of cgroups alone.
-CGROUPS = {
-    "v1": pytest.param("", id="cgroup-v1", marks=pytest.mark.requires("cgroup-v1")),
-    "v2": pytest.param(
-        "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup", id="cgroup-v2", marks=pytest.mark.requires("cgroup-v2")
-    ),
-}
-
-LOOK = """
-for node in /dev/nvidiactl /dev/nvidia0 /dev/nvidia1; do [ -e $node ] && (: < $node) 2>&1; done
-mknod /tmp/other c 195 77; (: < /tmp/other) 2>&1
-cat /proc/self/mountinfo
-/lib64/ld-linux-x86-64.so.2 --preload libcuda.so.1 --list /usr/lib/x86_64-linux-gnu/libc.so.6
-echo done
-"""
-
-MPS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
-
-Edit = Callable[[dict[str, Any]], None]
-
-
-class Bundle:
-    """A busybox bundle with the hook, and ways to run it on a simulated host."""
-
-    def __init__(self, directory: Path, installed: Installed) -> None:
-        self.path = directory / "bundle"
-        self.path.mkdir()
-        self.installed = installed
-        make_bundle(str(self.path), str(installed.hook))
-        self.name = f"nvgraft-test-{os.getpid()}-{abs(hash(directory)) % 10**6}"
-
-    def edit(self, change: Edit) -> None:
-        file = self.path / "config.json"
-        config = json.loads(file.read_text())
-        change(config)
-        file.write_text(json.dumps(config))
-
-    def run(self, script: str = LOOK, prepare: str = "", times: int = 1, host: str = HOST) -> subprocess.CompletedProcess[str]:
-        """Run the container ``times`` times, with ``script`` as its program, after the shell command ``prepare`` on the host."""
-
-        def change(config: dict[str, Any]) -> None:
-            config["process"]["args"] = ["/bin/sh", "-c", script]
-            config["linux"]["cgroupsPath"] = f"/{self.name}"
-
-        self.edit(change)
-        start = f"runc --root /run/runc-test run --bundle {self.path} {self.name}"
-        command = " && ".join([prepare or "true", *[start] * times])
-        simulate = [str(self.installed.cli), "simulate", host, "--", "sh", "-c", command]
-        return subprocess.run(simulate, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-
-    def files(self) -> dict[str, str]:
-        root = self.path / "rootfs"
-        return {str(path.relative_to(root)): os.readlink(path) if path.is_symlink() else "" for path in root.rglob("*")}
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, installed: Installed) -> Bundle:
-    return Bundle(tmp_path, installed)
-
-
-def environment(*entries: str) -> Edit:
-    def change(config: dict[str, Any]) -> None:
-        config["process"]["env"] = ["PATH=/usr/bin:/bin", *entries]
-
-    return change
 
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
@@ -129,11 +58,10 @@ def test_the_hook_twice_for_one_start_changes_nothing_more(bundle: Bundle) -> No
 def test_a_container_that_wants_no_gpu_is_left_alone(bundle: Bundle) -> None:
     """Without NVIDIA_VISIBLE_DEVICES nothing is mounted, made or said."""
     bundle.edit(environment())
-    before = bundle.files()
     done = bundle.run("ls /dev; cat /proc/self/mountinfo")
     assert done.returncode == 0
     assert "nvidia" not in done.stdout
-    assert bundle.files() == before
+    assert done.changes == []
 
 
 @pytest.mark.parametrize(
@@ -147,32 +75,29 @@ def test_a_container_that_wants_no_gpu_is_left_alone(bundle: Bundle) -> None:
 def test_a_refused_container_does_not_start(bundle: Bundle, entries: list[str], message: str) -> None:
     """runc shows the hook's line, the container does not start, and its files are as they were."""
     bundle.edit(environment(*entries))
-    before = bundle.files()
     done = bundle.run()
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    assert bundle.files() == before
+    assert done.changes == []
 
 
 def test_a_failure_at_the_very_end_is_undone(bundle: Bundle) -> None:
     """With a loader cache step that fails after everything was mounted, files and links are taken back."""
-    before = bundle.files()
     config = "/etc/nvidia-container-runtime/config.toml"
     done = bundle.run(prepare=f"cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' {config}")
     assert done.returncode != 0
     assert "ldcache error: process /sbin/failing failed with error code" in done.stderr
-    assert bundle.files() == before
+    assert done.changes == []
 
 
 def test_a_link_in_the_way_is_refused_and_not_followed(bundle: Bundle) -> None:
     """An image with a link where nvidia-smi goes cannot make the hook write elsewhere."""
     os.symlink("/etc/passwd", bundle.path / "rootfs/usr/bin/nvidia-smi")
-    before = bundle.files()
     done = bundle.run()
     assert done.returncode != 0
     assert "rootfs/usr/bin/nvidia-smi: file exists" in done.stderr
-    assert bundle.files() == before
+    assert done.changes == []
 
 
 def test_a_volume_on_the_library_directory_is_named(bundle: Bundle, tmp_path: Path) -> None:
@@ -184,7 +109,7 @@ def test_a_volume_on_the_library_directory_is_named(bundle: Bundle, tmp_path: Pa
     done = bundle.run()
     assert done.returncode != 0
     assert "it would be made on the volume /usr/lib/x86_64-linux-gnu" in done.stderr
-    assert list(volume.iterdir()) == []
+    assert done.changes == []
 
 
 def test_an_optional_part_on_a_volume_is_left_out(bundle: Bundle, tmp_path: Path) -> None:
@@ -222,11 +147,35 @@ def test_a_container_without_a_mount_namespace_is_refused(bundle: Bundle) -> Non
     """The driver is never mounted over the host's own files."""
     state = json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 0, "bundle": str(bundle.path)})
     script = f'sleep 60 & printf \'%s\' \'{state}\' | sed "s/\\"pid\\": 0/\\"pid\\": $!/" | {bundle.installed.hook} prestart'
-    done = subprocess.run(
-        [str(bundle.installed.cli), "simulate", HOST, "--", "sh", "-c", f"cd {bundle.path}; {script}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = bundle.on_host(f"cd {bundle.path}; {script}")
     assert done.returncode == 1
     assert "has no mount namespace of its own" in done.stderr
+
+
+@pytest.mark.parametrize("prepare", CGROUPS.values())
+def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
+    """Mounts, device rules and loader work for a mapped root, and what the hook makes belongs to the container's root."""
+
+    def change(config: dict[str, Any]) -> None:
+        config["linux"]["namespaces"].append({"type": "user"})
+        for kind in ("uidMappings", "gidMappings"):
+            config["linux"][kind] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+        # sysfs may only be mounted with a network namespace that the user namespace owns; there is one.
+        config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}]
+
+    bundle.edit(change)
+    bundle.path.parent.chmod(0o755)
+    for directory, directories, files in os.walk(bundle.path):
+        for name in [*directories, *files]:
+            os.chown(os.path.join(directory, name), 100000, 100000, follow_symlinks=False)
+    reachable = f"chmod a+x {' '.join(str(parent) for parent in bundle.path.parents if str(parent).startswith('/tmp/'))}"
+    look = "ls -ln /usr/lib/x86_64-linux-gnu/libcuda.so.1 /etc/ld.so.cache; for n in /dev/nvidia0 /dev/nvidiactl; do (: < $n) 2>&1; done"
+    done = bundle.run(f"{look}; {LOADER_LINE}", f"{reachable} && {prepare or 'true'}")
+    assert done.returncode == 0, done.stderr
+    assert "can't open /dev/nvidia0: No such device or address" in done.stdout
+    assert "libcuda.so.1 => /" in done.stdout
+    owners = [line.split() for line in done.stdout.splitlines() if "libcuda.so.1 -> " in line or line.endswith("/etc/ld.so.cache")]
+    assert [words[2:4] for words in owners] == [["0", "0"], ["0", "0"]], done.stdout
+    made = [line.split() for line in done.changes if line.startswith(">")]
+    assert any(words[1].endswith("/usr/bin/nvidia-smi") for words in made)
+    assert [words for words in made if words[4] != "100000"] == [], "everything belongs to the root of the container"

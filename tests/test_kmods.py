@@ -118,7 +118,12 @@ def test_a_node_is_right_when_its_number_is(path: str, major: int, minor: int, r
 def test_nothing_is_started_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """With modules and nodes in place the step is a look and no process; channels count only when they are to be made."""
     asked: list[str] = []
-    monkeypatch.setattr(kmods, "_is_right", lambda root, node: not asked.append(root + node.path))
+
+    def is_right(root: str, node: kmods._Node) -> bool:
+        asked.append(root + node.path)
+        return True
+
+    monkeypatch.setattr(kmods, "_is_right", is_right)
     assert kmods.load_modules("/drv/", (3,), True) == []
     paths = ["nvidiactl", "nvidia0", "nvidia1", "nvidia-caps-imex-channels/channel3", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
     assert asked == [f"/drv/dev/{name}" for name in paths]

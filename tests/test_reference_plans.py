@@ -69,7 +69,7 @@ def mounts_of(plan: Plan) -> list[tuple[str, str, str, list[str]]]:
     return rows
 
 
-@pytest.mark.parametrize(("host", "name"), all_cases())
+@pytest.mark.parametrize(("host", "name"), list(all_cases()))
 def test_a_plan_is_what_the_reference_did(host: str, name: str, rootfs_templates: dict[str, Path], tmp_path: Path) -> None:
     """From the snapshot, config.json, config.toml and the rootfs alone follows exactly what was recorded."""
     case = cases(host)[name]

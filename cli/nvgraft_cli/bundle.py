@@ -4,7 +4,10 @@ Reading only: the rootfs directory stands for the container's file system, with 
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from nvgraft.container import check_rootfs_path
 from nvgraft.oci import ContainerConfig
 from nvgraft.target import OfflineTarget, VirtualTree
 from nvgraft.tree import open_tree_at
@@ -36,17 +39,22 @@ def find_rootfs(container: ContainerConfig, bundle: str) -> str:
     )
 
 
-def open_target(container: ContainerConfig, bundle: str, machine: str, *, module: bool) -> OfflineTarget:
-    """Return the planner's view of the bundle; ``module`` is false for a simulated host, which has no kernel module.
+@contextmanager
+def open_target(container: ContainerConfig, bundle: str, machine: str, *, module: bool) -> Iterator[OfflineTarget]:
+    """Give the planner's view of the bundle; ``module`` is false for a simulated host, which has no kernel module.
 
     :raises BundleError: when its rootfs is missing or unreadable.
-    :raises nvgraft.errors.Refusal: when its links lead out of it.
+    :raises nvgraft.errors.Refusal: when it is the host's own root, or its links lead out of it.
     """
-    path = find_rootfs(container, bundle)
     label = rootfs_label(container, bundle)
+    check_rootfs_path(label)
+    path = find_rootfs(container, bundle)
     try:
         tree = open_tree_at(path, label)
     except OSError as error:
         raise BundleError(f"{path}: {(error.strerror or str(error)).lower()}: the rootfs must be readable") from error
     volumes = tuple(destination for _, destination in container.mounts)
-    return OfflineTarget(VirtualTree(tree, label), machine, volumes, module=module)
+    try:
+        yield OfflineTarget(VirtualTree(tree, label), machine, volumes, module=module)
+    finally:
+        tree.close()

@@ -120,6 +120,9 @@ def _proc(host: Host) -> None:
     own[1:1] = [f"{major:3d} {name}" for name, major in host.char_majors.items()]  # after the heading "Character devices:"
     _write("/run/nvgraft-devices", ("\n".join(own) + "\n").encode(), 0o444)
     syscalls.mount("/run/nvgraft-devices", "/proc/devices", None, syscalls.MS_BIND)
+    # A container with a user namespace may mount its /proc only where the kernel finds one that nothing covers.
+    os.mkdir("/run/nvgraft-proc")
+    syscalls.mount("proc", "/run/nvgraft-proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
     os.unlink("/run/nvgraft-devices")
 
 

@@ -6,6 +6,7 @@ import sys
 
 from nvgraft import __version__
 from nvgraft_cli import plan_command, simulate
+from nvgraft_cli.register import command as register
 
 _EPILOG = """\
 examples:
@@ -24,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     plan_command.add_parser(subparsers)
     simulate.add_parser(subparsers)
+    register.add_parser(subparsers)
     return parser
 
 

@@ -85,9 +85,9 @@ def plan_bundle(bundle: str, snapshot: str | None, config_path: str | None) -> t
             return Plan("skip", decision.reason, {}, {}, {}), None
         check_request(decision.request)
         inventory = _live_inventory(config) if document is None else recorded_inventory(document)
-        target = open_target(parse_config(data), bundle, inventory.machine, module=not config.simulated_host)
         settings = Settings(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host)
-        return make_plan(decision.request, inventory, target, settings), None
+        with open_target(parse_config(data), bundle, inventory.machine, module=not config.simulated_host) as target:
+            return make_plan(decision.request, inventory, target, settings), None
     except Refusal as refusal:
         return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal
 

@@ -7,6 +7,7 @@ its pid namespace, and with the last process the mounts are gone. Mounts are :mo
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -179,7 +180,8 @@ def _in_child(main: Callable[[], int]) -> int:
             os._exit(code)
 
     def pass_on(number: int, _frame: "FrameType | None") -> None:
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, number)
 
     # A terminal sends the keyboard's signals to COMMAND itself, and only COMMAND decides what they mean.
     handlers: dict[signal.Signals, _Handler] = {

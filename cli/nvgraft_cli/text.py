@@ -2,8 +2,11 @@
 
 import posixpath
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from nvgraft.errors import printable
 from nvgraft.plan import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
+from nvgraft.values import Value
 
 _GROUPS = ("utility", "compute", "video", "graphics", "display", "ngx", "")
 
@@ -19,8 +22,25 @@ def size(count: int) -> str:
 
 
 def render(plan: Plan, *, colour: bool) -> str:
-    """Return the whole text, without a final newline."""
-    return "\n".join(_lines(plan, _Style(colour)))
+    """Return the whole text, without a final newline. Control characters in names are escaped."""
+    safe: Plan = _printable(plan)
+    return "\n".join(_lines(safe, _Style(colour)))
+
+
+def _printable(value: Any) -> Any:
+    """Return a copy in which no text can steer a terminal: images and foreign hosts choose many of the names in a plan."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(_printable, value))
+    if isinstance(value, dict):
+        return {key: _printable(item) for key, item in value.items()}
+    if isinstance(value, Value):
+        copy = object.__new__(type(value))
+        for name in value.__slots__:
+            setattr(copy, name, _printable(getattr(value, name)))
+        return copy
+    return value
 
 
 class _Style:

@@ -2,12 +2,15 @@
 
 Everything is opened once, checked, and from then on only the descriptors are used (SECURITY R11, R12). It is looked at
 from the host's mount namespace; entering the container's is the executor's business.
+
+A standalone container is a directory in the caller's own mount namespace, which the caller will enter later on: there is
+no process and no namespace to check, the rest holds.
 """
 
 import errno
 import os
 
-from nvgraft import syscalls
+from nvgraft import syscalls, userns
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.mountinfo import Mount, parse_mountinfo
@@ -26,11 +29,14 @@ _PROC_ROOT_INODE = 1
 
 
 class Container:
-    """A process that an engine has set up but not started, and its rootfs. Close it after use."""
+    """A process that an engine has set up but not started, and its rootfs. Close it after use.
+
+    Without ``pidfd`` it is standalone; ``pid`` is then the process that is going to be the container's.
+    """
 
     __slots__ = ("gid", "mounts", "pid", "pidfd", "rootfs", "rootfs_fd", "uid")
 
-    def __init__(self, pid: int, pidfd: int, rootfs: str, rootfs_fd: int, uid: int, gid: int, mounts: dict[int, Mount]) -> None:
+    def __init__(self, pid: int, pidfd: int | None, rootfs: str, rootfs_fd: int, uid: int, gid: int, mounts: dict[int, Mount]) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.rootfs = rootfs
@@ -39,8 +45,14 @@ class Container:
         self.gid = gid
         self.mounts = mounts
 
+    @property
+    def standalone(self) -> bool:
+        """Whether the mount namespace is our own."""
+        return self.pidfd is None
+
     def close(self) -> None:
-        os.close(self.pidfd)
+        if self.pidfd is not None:
+            os.close(self.pidfd)
         os.close(self.rootfs_fd)
 
     def mount_of(self, fd: int) -> Mount:
@@ -60,7 +72,7 @@ class Container:
         kernel module's /proc/driver (SECURITY R21).
         """
         mount = self.mount_of(fd)
-        if mount.point == self.rootfs:
+        if mount.id == syscalls.mount_id(self.rootfs_fd):
             return None
         inside = self.inside(mount)
         if inside in {"/dev", "/proc/driver"} and mount.fstype == "tmpfs" and mount.root == "/":
@@ -90,6 +102,17 @@ def hold_process(pid: int) -> int:
         raise Refusal("container", f"stat failed: /proc/{pid}: {cause}", f"the container's process is gone; {hint}") from error
 
 
+def check_rootfs_path(rootfs: str) -> None:
+    """Refuse a rootfs that is the host's own root by its name alone; the reference looks no further.
+
+    :raises Refusal: stage ``input``.
+    """
+    if not rootfs.startswith("/") or not rootfs.strip("/"):
+        raise Refusal(
+            "input", "invalid rootfs directory", f"root.path in config.json leads to {rootfs!r}: it must be a directory other than /"
+        )
+
+
 def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
     """Open the rootfs of ``pid``, which the caller holds by ``pidfd``, and check that it is a container's.
 
@@ -97,10 +120,7 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
         still shows the whole host.
     :raises Refusal: stages ``input`` and ``container``.
     """
-    if not rootfs.startswith("/") or not rootfs.strip("/"):
-        raise Refusal(
-            "input", "invalid rootfs directory", f"root.path in config.json leads to {rootfs!r}: it must be a directory other than /"
-        )
+    check_rootfs_path(rootfs)
     if _namespace(pid) == _namespace("self"):
         raise Refusal(
             "container",
@@ -127,6 +147,38 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
     return container
 
 
+def open_standalone(rootfs: str) -> Container:
+    """Open the directory ``rootfs`` of this mount namespace, in which a procfs has to be mounted already.
+
+    The container's process is our parent, as the reference has it (reference behaviour 4.5), and what is made belongs to its
+    owner.
+
+    :raises Refusal: stages ``input`` and ``container``.
+    """
+    check_rootfs_path(rootfs)
+    pid = os.getppid() or os.getpid()  # 0: a parent outside of this pid namespace
+    flags = os.O_PATH | os.O_DIRECTORY
+    rootfs_fd = _step(f"open failed: {rootfs}", "ROOTFS must be a directory", lambda: os.open(rootfs, flags | os.O_CLOEXEC))
+    try:
+        path = os.readlink(f"/proc/self/fd/{rootfs_fd}")
+        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+        hint = "without --pid, ROOTFS needs a procfs of its own: mount one at ROOTFS/proc first"
+        proc_fd = _step(
+            f"stat failed: {path}/proc/{pid}", hint, lambda: syscalls.openat2(rootfs_fd, f"proc/{pid}", flags | os.O_NOFOLLOW, resolve)
+        )
+        owner = os.fstat(proc_fd)
+        os.close(proc_fd)
+        uid, gid = owner.st_uid, owner.st_gid
+        if uid == userns.overflow_uid() and userns.inside():
+            uid, gid = os.geteuid(), os.getegid()  # nothing can be made for somebody without a number here
+        container = Container(pid, None, path, rootfs_fd, uid, gid, _read_mounts("self"))
+        _check_no_host_root(container)
+    except BaseException:
+        os.close(rootfs_fd)
+        raise
+    return container
+
+
 def enter(container: Container) -> None:
     """Enter the container's mount namespace for good; from now on nothing of the host can be looked up.
 
@@ -136,7 +188,9 @@ def enter(container: Container) -> None:
     if threads != 1:
         raise Refusal("initialization", f"the hook has {threads} threads", "a module on its path starts one: this is a defect of nvgraft")
     text = f"open failed: /proc/{container.pid}/ns/mnt"
-    _step(text, "the container's process has ended", lambda: syscalls.setns(container.pidfd, syscalls.CLONE_NEWNS))
+    pidfd = container.pidfd
+    assert pidfd is not None, "a standalone container has no other namespace"
+    _step(text, "the container's process has ended", lambda: syscalls.setns(pidfd, syscalls.CLONE_NEWNS))
 
 
 def _step(text: str, hint: str, call: "Callable[[], T]") -> "T":
@@ -154,16 +208,20 @@ def _namespace(pid: int | str) -> str:
     return _step(f"open failed: {path}", "the container's process is gone, or the hook is not root", lambda: os.readlink(path))
 
 
-def _read_mounts(pid: int) -> dict[int, Mount]:
+def _read_mounts(pid: int | str) -> dict[int, Mount]:
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return {mount.id: mount for mount in parse_mountinfo(file.read())}
 
 
-def _check_rootfs(container: Container) -> None:
+def _check_no_host_root(container: Container) -> None:
     host = os.stat("/")
     found = os.fstat(container.rootfs_fd)
     if (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino):
         raise Refusal("input", "invalid rootfs directory", f"{container.rootfs} is the host's own root")
+
+
+def _check_rootfs(container: Container) -> None:
+    _check_no_host_root(container)
     if not syscalls.mount_attributes(container.rootfs_fd) & _STATX_ATTR_MOUNT_ROOT:
         raise Refusal(
             "input",

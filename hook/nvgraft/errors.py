@@ -36,17 +36,17 @@ class Refusal(Exception):
         self.hint = hint
         self.first_line = first_line
 
-    def reference_line(self) -> str:
-        """The line that the reference prints for this failure, under our name."""
+    def reference_line(self, program: str = "nvgraft") -> str:
+        """The line that the reference prints for this failure, under the name of ``program``."""
         if not self.stage:
             return self.text
         # "error parsing IMEX info" is the one phrase of the reference that does not follow "STAGE error".
         phrase = self.stage if self.stage.startswith("error ") else f"{self.stage} error"
-        return f"nvgraft: {phrase}: {self.text}"
+        return f"{program}: {phrase}: {self.text}"
 
-    def line(self) -> str:
+    def line(self, program: str = "nvgraft") -> str:
         """The whole message for stderr, hint included, control characters escaped, without the final newline."""
-        text = printable(self.reference_line())
+        text = printable(self.reference_line(program))
         if self.first_line:
             text = f"{printable(self.first_line)}\n{text}"
         if self.hint:
@@ -63,7 +63,7 @@ class UsageError(Refusal):
         super().__init__("", text)
         self.usage = usage
 
-    def line(self) -> str:
+    def line(self, program: str = "nvgraft") -> str:
         return "\n".join(part for part in (printable(self.text), self.usage) if part)
 
 

@@ -6,6 +6,7 @@ with these: that goes through the root file system's descriptor.
 
 import errno
 import os
+import select
 import stat
 
 
@@ -42,3 +43,13 @@ def open_file(path: str, dir_fd: int | None = None) -> int:
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise OSError(number, os.strerror(number))
     return fd
+
+
+def readable(fd: int, seconds: float) -> bool:
+    """Wait until ``fd`` can be read (or, a pidfd, has ended) for at most ``seconds``; tell whether it can.
+
+    With poll(2): select(2) takes no descriptor above 1023, and the hook raises its limit beyond that.
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))

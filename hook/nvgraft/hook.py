@@ -17,8 +17,9 @@ from nvgraft.syscalls import MissingFeature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from nvgraft.plan import Finding
     from nvgraft.request import Request
 
 _USAGE = """\
@@ -171,12 +172,11 @@ def _configure(request: "Request", config: Config, state: State, rootfs: str, *,
         served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
         _say(f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}")
     pidfd = containers.hold_process(state.pid)
-    findings = []
     if config.cli_load_kmods and not config.simulated_host:
         from nvgraft.kmods import load_modules
 
         create = not config.features_disable_imex_channel_creation
-        findings += load_modules(config.cli_root or "/", imex_channels(request.imex_channels), create)
+        _warn(load_modules(config.cli_root or "/", imex_channels(request.imex_channels), create))
     host = read_live_host(config)
     inventory = read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))
     container = containers.open_container(state.pid, pidfd, rootfs)
@@ -194,6 +194,10 @@ def _configure(request: "Request", config: Config, state: State, rootfs: str, *,
     changed = apply_plan(plan, container, ldconfig[1:], pivot=not config.cli_no_pivot)
     if not changed:
         _say("nvgraft: this container is configured already; nothing was changed")
-    for finding in (*findings, *plan.findings):
+    _warn(plan.findings)
+
+
+def _warn(findings: "Iterable[Finding]") -> None:
+    for finding in findings:
         if finding.level == "warning":
             _say(errors.printable(f"nvgraft: warning: {finding.message} | {finding.hint}"))

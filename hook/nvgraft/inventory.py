@@ -16,7 +16,7 @@ from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 #: Small text files of /proc are read whole; the largest, mig-minors, has about 5 KiB.
 _TEXT_LIMIT = 1 << 18
@@ -183,11 +183,13 @@ class Inventory(Value):
         self.missing = missing
 
 
-def read_inventory(host: Host, path: str, mps_directory: str = "") -> Inventory:
+def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collection[str]" = ()) -> Inventory:
     """Read everything that a plan may need from ``host``.
 
     :param path: the search path for binaries, ``:`` between directories.
     :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
+    :param omit: what is not looked for, by the names of the reference CLI's options: "persistenced", "fabricmanager",
+        "gsp-firmware".
     :raises Refusal: stage ``detection``, as the reference: a stale loader cache entry, a library that is no ELF file, more
         than 64 GPUs.
     """
@@ -202,8 +204,9 @@ def read_inventory(host: Host, path: str, mps_directory: str = "") -> Inventory:
         libraries32, _ = _libraries(host, narrow)
     binaries, missing_binaries = _binaries(tree, path)
     try:
-        sockets, mps = _sockets(tree, mps_directory or catalogue.MPS_DIRECTORY)
-        firmware = _firmware(tree, report.driver_version)
+        services = [path for path in catalogue.SERVICE_SOCKETS if not any(f"/nvidia-{service}/" in path for service in omit)]
+        sockets, mps = _sockets(tree, services, mps_directory or catalogue.MPS_DIRECTORY)
+        firmware = () if "gsp-firmware" in omit else _firmware(tree, report.driver_version)
     except PathError as error:
         raise Refusal("detection", error.text) from error
     proc = "/proc/driver/nvidia"
@@ -302,8 +305,8 @@ def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[tuple
             wanted = f"{directory or '.'}/{row}"
             try:
                 resolved, node = tree.find(wanted)
-            except PathError as error:
-                raise Refusal("detection", error.text) from error
+            except PathError:
+                continue  # a search path may name what is no directory, or one that this user may not enter
             if node is not None:
                 found = f"PATH: {wanted}" + (f" -> {resolved}" if resolved != wanted else "")
                 chosen[row] = Component(component_class, row, resolved, found, "file", node.mode, node.size)
@@ -326,19 +329,29 @@ def _firmware(tree: Tree, version: str) -> tuple[Component, ...]:
     return tuple(images)
 
 
-def _sockets(tree: Tree, mps_directory: str) -> tuple[tuple[Component, ...], Component | None]:
+def _sockets(tree: Tree, services: "Iterable[str]", mps_directory: str) -> tuple[tuple[Component, ...], Component | None]:
     """Return the sockets of host services, and the MPS directory, as far as they exist (5.6)."""
     sockets = []
-    for wanted in catalogue.SERVICE_SOCKETS:
-        path, node = tree.find(wanted)
+    for wanted in services:
+        path, node = _probe(tree, wanted)
         if node is not None:
             # A resolved path that is no suffix of the well-known one counts as MPS' own (reference behaviour 6.5 A9).
             component_class = "utility" if any(known.endswith(path) for known in catalogue.SERVICE_SOCKETS) else "compute"
             sockets.append(Component(component_class, wanted, path, f"socket: {wanted}", _kind(node), node.mode))
-    path, node = tree.find(mps_directory)
+    path, node = _probe(tree, mps_directory)
     if node is None:
         return tuple(sockets), None
     return tuple(sockets), Component("compute", mps_directory, path, f"MPS pipe directory: {mps_directory}", _kind(node), node.mode)
+
+
+def _probe(tree: Tree, wanted: str) -> tuple[str, Node | None]:
+    """Return what ``find`` does; what this user may not see counts as missing (5.6)."""
+    try:
+        return tree.find(wanted)
+    except PathError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return wanted, None
+        raise
 
 
 def _kind(node: Node) -> str:

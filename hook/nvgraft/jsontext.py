@@ -105,6 +105,12 @@ def loads(data: bytes, limit: int, one_value: bool = False) -> object:
     return value
 
 
+def value_at(text: str, start: int) -> tuple[object, int]:
+    """Return the value that begins at ``start``, and the index behind it, in a document that :func:`loads` has accepted."""
+    value, end = _scan(text, start)
+    return value, end
+
+
 def members(value: dict[str, object], wanted: "Mapping[str, str]") -> dict[str, object]:
     """Return the wanted members of an object under their proper names, in the document's order.
 

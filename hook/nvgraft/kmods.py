@@ -12,13 +12,12 @@ import _signal
 import errno
 import os
 import posixpath
-import select
 import stat
 
 import prctl
 
 from nvgraft import syscalls
-from nvgraft.files import open_file, read_fd, reason
+from nvgraft.files import open_file, read_fd, readable, reason
 from nvgraft.inventory import parse_majors
 from nvgraft.plan import Finding
 from nvgraft.values import Value
@@ -180,7 +179,7 @@ def _in_child(work: "Callable[[Callable[[str], None]], None]") -> list[Finding]:
         try:
             pid = syscalls.fork_in_pid_namespace()
             if pid == 0:
-                _become(work, writer)
+                _become(work, reader, writer)
         finally:
             os.close(writer)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
@@ -194,7 +193,7 @@ def _in_child(work: "Callable[[Callable[[str], None]], None]") -> list[Finding]:
 def _listen(reader: int) -> list[Finding]:
     told = b""
     cause = f"not done after {TIMEOUT:g} seconds: the driver hangs, see dmesg"
-    while select.select([reader], [], [], TIMEOUT)[0]:
+    while readable(reader, TIMEOUT):
         chunk = os.read(reader, 1 << 16)
         if not chunk:
             cause = "ended before it was done"
@@ -218,7 +217,7 @@ def _end(pid: int) -> None:
     try:
         os.kill(pid, _signal.SIGKILL)
         # A module whose start hangs in the kernel cannot be killed: it is left behind, not waited for.
-        if select.select([process], [], [], 1)[0]:
+        if readable(process, 1):
             os.waitpid(pid, 0)
     finally:
         os.close(process)
@@ -227,13 +226,14 @@ def _end(pid: int) -> None:
 # ---- below: only ever run in the child
 
 
-def _become(work: "Callable[[Callable[[str], None]], None]", writer: int) -> "NoReturn":
+def _become(work: "Callable[[Callable[[str], None]], None]", reader: int, writer: int) -> "NoReturn":
     """Do the work; the parent's code must never go on here, whatever happens."""
 
     def tell(line: str) -> None:
         os.write(writer, (line + "\n").encode("utf-8", "surrogateescape"))
 
     try:
+        os.close(reader)
         prctl.set_pdeathsig(_signal.SIGKILL)  # had the hook ended before that, the first line would find nobody to read it
         work(tell)
         tell(_DONE)

@@ -96,10 +96,14 @@ class Layout:
             if wanted == asked or wanted.startswith(asked + "/"):
                 return planned + wanted[len(asked) :]
         try:
-            return self._target.tree.resolve(wanted)
+            path = self._target.tree.resolve(wanted)
         except PathError as error:
             hint = "the image's own symbolic links lead out of it, or in a circle: do not run it"
             raise Refusal("mount", error.text, hint) from error
+        if path == "/" or (path + "/").startswith("/proc/"):  # SECURITY R28; what belongs there is planned without links
+            hint = "the image's own symbolic links lead to where no part of the driver may go: do not run it"
+            raise Refusal("mount", f"path error: {wanted} resolves to {path}", hint)
+        return path
 
     def _in_tmpfs(self, path: str) -> bool:
         return any(path.startswith(planned + "/") for planned in self._tmpfs.values())

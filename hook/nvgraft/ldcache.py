@@ -112,6 +112,10 @@ def _string(data: bytes, offset: int) -> str:
     return data[offset:end].decode("utf-8", "surrogateescape")
 
 
+#: C's isdigit(): str.isdigit() takes digits of other scripts as well, which int() may refuse.
+_DIGITS = frozenset("0123456789")
+
+
 def compare_names(one: str, other: str) -> int:
     """Compare two library names as glibc does (_dl_cache_libcmp): runs of digits by value, all else by character.
 
@@ -119,15 +123,15 @@ def compare_names(one: str, other: str) -> int:
     """
     i = j = 0
     while i < len(one):
-        if one[i].isdigit():
-            if j >= len(other) or not other[j].isdigit():
+        if one[i] in _DIGITS:
+            if j >= len(other) or other[j] not in _DIGITS:
                 return 1
             start, i = i, _digits_end(one, i)
             other_start, j = j, _digits_end(other, j)
             difference = int(one[start:i]) - int(other[other_start:j])
             if difference:
                 return difference
-        elif j < len(other) and other[j].isdigit():
+        elif j < len(other) and other[j] in _DIGITS:
             return -1
         elif j >= len(other) or one[i] != other[j]:
             return ord(one[i]) - (ord(other[j]) if j < len(other) else 0)
@@ -138,6 +142,6 @@ def compare_names(one: str, other: str) -> int:
 
 
 def _digits_end(text: str, start: int) -> int:
-    while start < len(text) and text[start].isdigit():
+    while start < len(text) and text[start] in _DIGITS:
         start += 1
     return start

@@ -12,6 +12,7 @@ from nvgraft.files import reason
 from nvgraft.inventory import LIBRARY_PREFIXES, Host, find_loaded_library, parse_majors
 from nvgraft.ldcache import SIZE_LIMIT, CacheEntry, parse
 from nvgraft.tree import LiveTree, PathError, open_tree_at
+from nvgraft_specs import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from nvgraft.config import Config
 
-_DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _NVML_SONAME = "libnvidia-ml.so.1"
 
 
@@ -87,14 +87,14 @@ def search_path(environ: "Mapping[str, str]", config: "Config") -> str:
 
     :raises Refusal: stage ``detection`` when there is none at all.
     """
-    inherited = environ.get("PATH")
+    inherited = _variable("PATH", environ, config) if config.cli_path else environ.get("PATH")
     if config.cli_path:
         if inherited is None:
             raise Refusal("detection", "environment variable PATH not found", "give the hook a PATH, or remove path from config.toml")
         return inherited
     # "".split gives one empty entry, which Go drops when PATH is unset or empty.
     entries = inherited.split(":") if inherited else []
-    entries += [entry for entry in _DEFAULT_PATH if entry not in entries]
+    entries += [entry for entry in names.DEFAULT_PATH if entry not in entries]
     root = config.cli_root
     if root and root != "/":
         entries = [root.rstrip("/") + "/" + entry.lstrip("/") for entry in entries] + entries
@@ -103,6 +103,11 @@ def search_path(environ: "Mapping[str, str]", config: "Config") -> str:
 
 def mps_directory(environ: "Mapping[str, str]", config: "Config") -> str:
     """Return CUDA_MPS_PIPE_DIRECTORY of the reference CLI's environment, or "": its own, then config.toml's."""
-    name = "CUDA_MPS_PIPE_DIRECTORY"
-    configured = next((value for entry in config.cli_environment for key, _, value in (entry.partition("="),) if key == name), "")
-    return environ.get(name) or configured
+    return _variable(names.MPS_DIRECTORY, environ, config) or ""
+
+
+def _variable(name: str, environ: "Mapping[str, str]", config: "Config") -> str | None:
+    """Return what the reference CLI finds in its environment: config.toml's entries are appended, the first one counts."""
+    if name in environ:
+        return environ[name]
+    return next((value for entry in config.cli_environment for key, _, value in (entry.partition("="),) if key == name), None)

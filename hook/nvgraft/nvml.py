@@ -7,14 +7,17 @@ for with a limit (reference behaviour 4.6). The child answers in lines of tab-se
 Nothing here decides anything about containers.
 """
 
+import _signal
 import ctypes
 import os
-import select
 import time
 
 import prctl
 
+from nvgraft import userns
 from nvgraft.errors import Refusal
+from nvgraft.files import readable
+from nvgraft.launch import ENDING_SIGNALS
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
@@ -93,19 +96,16 @@ def query(library: str, root: str, user: str, environment: "Sequence[str]", *, t
         out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
+    # No handler of this process may run in the child, which then would undo what is not its own.
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
     pid = os.fork()
     if pid == 0:
-        os.close(reader)
         try:
-            lines = _answer(library, root, user, environment)
-        except _Trouble as trouble:
-            lines = [f"error\t{trouble.stage}\t{trouble.text}"]
-        except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
-            lines = [f"error\tinitialization\tdriver rpc error: {type(error).__name__}: {error}".replace("\n", " ")]
-        data = "\n".join([*lines, "end"]).encode("utf-8", "surrogateescape")
-        while data:
-            data = data[os.write(writer, data) :]
-        os._exit(0)
+            os.close(reader)
+            _child(writer, library, root, user, environment)
+        finally:
+            os._exit(0)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     os.close(writer)
     try:
         answer = _receive(reader, time.monotonic() + timeout)
@@ -149,8 +149,7 @@ def _receive(reader: int, deadline: float) -> bytes | None:
     """Return all that the child writes, or None when ``deadline`` passes first."""
     data = b""
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([reader], [], [], left)[0]:
+        if not readable(reader, deadline - time.monotonic()):
             return None
         chunk = os.read(reader, 1 << 16)
         if not chunk or len(data) > _ANSWER_LIMIT:
@@ -193,11 +192,36 @@ def _report(rows: "Iterable[list[str]]") -> DriverReport:
 # ---- below: only ever run in the child
 
 
+def _child(writer: int, library: str, root: str, user: str, environment: "Sequence[str]") -> None:
+    try:
+        lines = _answer(library, root, user, environment)
+    except _Trouble as trouble:
+        lines = [f"error\t{trouble.stage}\t{trouble.text}"]
+    except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
+        lines = [f"error\tinitialization\tdriver rpc error: {type(error).__name__}: {error}".replace("\n", " ")]
+    data = "\n".join([*lines, "end"]).encode("utf-8", "surrogateescape")
+    while data:
+        data = data[os.write(writer, data) :]
+
+
 class _Trouble(Exception):
     def __init__(self, stage: str, text: str) -> None:
         super().__init__(text)
         self.stage = stage
         self.text = text
+
+
+def _serve(writer: int, library: str, root: str, user: str, environment: "Sequence[str]") -> None:
+    """Write the answer, or the trouble, to ``writer``."""
+    try:
+        lines = _answer(library, root, user, environment)
+    except _Trouble as trouble:
+        lines = [f"error\t{trouble.stage}\t{trouble.text}"]
+    except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
+        lines = [f"error\tinitialization\tdriver rpc error: {type(error).__name__}: {error}".replace("\n", " ")]
+    data = "\n".join([*lines, "end"]).encode("utf-8", "surrogateescape")
+    while data:
+        data = data[os.write(writer, data) :]
 
 
 def _answer(library: str, root: str, user: str, environment: "Sequence[str]") -> list[str]:
@@ -264,7 +288,8 @@ def _give_up_privileges(root: str, uid: int, gid: int) -> None:
     os.chdir("/")
     if os.geteuid() == 0:
         prctl.capbset.limit()
-        os.setgroups([])
+        if not userns.groups_are_fixed():
+            os.setgroups([])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     prctl.set_no_new_privs(1)

@@ -108,15 +108,15 @@ def parse_state(data: bytes) -> State:
     """
     try:
         value = loads(data, STATE_LIMIT, one_value=True)
-        found = members(_struct(value, "value of type main.HookState"), _STATE_MEMBERS)
+        found = members(as_object(value, "value of type main.HookState"), _STATE_MEMBERS)
         pid = found.get("pid")
         if pid is None:
             pid = 0
         elif type(pid) is not int or not -(1 << 63) <= pid < 1 << 63:
             shown = f"number {pid}" if kind(pid) == "number" else kind(pid)
             raise _mismatch(shown, "struct field HookState.pid of type int")
-        bundle = _string(found.get("bundle"), "struct field HookState.bundle of type string")
-        bundle_path = _string(found.get("bundlePath"), "struct field HookState.bundlePath of type string")
+        bundle = as_string(found.get("bundle"), "struct field HookState.bundle of type string")
+        bundle_path = as_string(found.get("bundlePath"), "struct field HookState.bundlePath of type string")
     except JsonError as error:
         raise Refusal("", _STATE + error.text, f"{error.hint}; {_STATE_FIX}") from None
     return State(pid, bundle or bundle_path)
@@ -148,25 +148,26 @@ def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
         os.close(fd)
 
 
-def parse_config(data: bytes) -> ContainerConfig:
+def parse_config(data: bytes, complete: bool = True) -> ContainerConfig:
     """Decode a config.json.
 
+    :param complete: refuse it without ociVersion, process or root, as the hook does and the runtime wrapper does not.
     :raises Refusal: the reference's phrase for the first fault, in the reference's order: JSON and types, missing
         members, process.capabilities, process.env.
     """
     try:
-        spec = members(_struct(loads(data, CONFIG_LIMIT, one_value=True), "value of type main.Spec"), _SPEC_MEMBERS)
-        version = _string(spec.get("ociVersion"), "struct field Spec.ociVersion of type string")
-        process = members(_struct(spec.get("process"), "struct field Spec.process of type main.Process"), _PROCESS_MEMBERS)
-        root = members(_struct(spec.get("root"), "struct field Spec.root of type main.Root"), _ROOT_MEMBERS)
-        env = _strings(process.get("env"), "struct field Process.process.env of type ")
-        root_path = _string(root.get("path"), "struct field Root.root.path of type string")
-        mounts = tuple(map(_mount, _array(spec.get("mounts"), "struct field Spec.mounts of type []specs.Mount")))
+        spec = members(as_object(loads(data, CONFIG_LIMIT, one_value=True), "value of type main.Spec"), _SPEC_MEMBERS)
+        version = as_string(spec.get("ociVersion"), "struct field Spec.ociVersion of type string")
+        process = members(as_object(spec.get("process"), "struct field Spec.process of type main.Process"), _PROCESS_MEMBERS)
+        root = members(as_object(spec.get("root"), "struct field Spec.root of type main.Root"), _ROOT_MEMBERS)
+        env = as_strings(process.get("env"), "struct field Process.process.env of type ")
+        root_path = as_string(root.get("path"), "struct field Root.root.path of type string")
+        mounts = tuple(map(_mount, as_array(spec.get("mounts"), "struct field Spec.mounts of type []specs.Mount")))
     except JsonError as error:
         raise Refusal("", _CONFIG + error.text, f"config.json: {error.hint}; {_CONFIG_FIX}") from None
     # Present is enough: an empty ociVersion passes.
     for name, member in (("Version", "ociVersion"), ("Process", "process"), ("Root", "root")):
-        if spec.get(member) is None:
+        if complete and spec.get(member) is None:
             raise Refusal("", f"{name} is empty in OCI spec", f"config.json has no member {member}; {_CONFIG_FIX}")
     try:
         bounding = _bounding(process.get("capabilities"), version)
@@ -189,9 +190,9 @@ def _bounding(capabilities: object, version: str) -> list[str]:
     if capabilities is None:
         return []
     if _flat_capabilities(version):
-        return _strings(capabilities, "value of type ")
-    found = members(_struct(capabilities, "value of type specs.LinuxCapabilities"), _CAPABILITY_MEMBERS)
-    return _strings(found.get("bounding"), "struct field LinuxCapabilities.bounding of type ")
+        return as_strings(capabilities, "value of type ")
+    found = members(as_object(capabilities, "value of type specs.LinuxCapabilities"), _CAPABILITY_MEMBERS)
+    return as_strings(found.get("bounding"), "struct field LinuxCapabilities.bounding of type ")
 
 
 def _flat_capabilities(version: str) -> bool:
@@ -216,17 +217,21 @@ def _identifiers(text: str) -> bool:
 def _mount(value: object) -> tuple[str, str]:
     if value is None:
         return "", ""
-    found = members(_struct(value, "struct field Spec.mounts of type specs.Mount"), _MOUNT_MEMBERS)
-    source = _string(found.get("source"), "struct field Mount.mounts.source of type string")
-    return source, _string(found.get("destination"), "struct field Mount.mounts.destination of type string")
+    found = members(as_object(value, "struct field Spec.mounts of type specs.Mount"), _MOUNT_MEMBERS)
+    source = as_string(found.get("source"), "struct field Mount.mounts.source of type string")
+    return source, as_string(found.get("destination"), "struct field Mount.mounts.destination of type string")
 
 
 def _mismatch(found: str, target: str) -> JsonError:
     return JsonError(f"json: cannot unmarshal {found} into Go {target}", f"{target.rpartition(' of type ')[2]} expected, found {found}")
 
 
-def _struct(value: object, target: str) -> dict[str, object]:
-    """Return an object's members; null leaves a Go struct as it is, empty."""
+def as_object(value: object, target: str) -> dict[str, object]:
+    """Return an object's members; null leaves a Go struct as it is, empty.
+
+    :param target: what Go's message calls the place; the same for the functions below.
+    :raises JsonError: the value has another type.
+    """
     if type(value) is dict or type(value) is Repeated:
         return value
     if value is None:
@@ -234,7 +239,8 @@ def _struct(value: object, target: str) -> dict[str, object]:
     raise _mismatch(kind(value), target)
 
 
-def _string(value: object, target: str) -> str:
+def as_string(value: object, target: str) -> str:
+    """Return a string; null is an empty one."""
     if type(value) is str:
         return value
     if value is None:
@@ -242,7 +248,8 @@ def _string(value: object, target: str) -> str:
     raise _mismatch(kind(value), target)
 
 
-def _array(value: object, target: str) -> list[object]:
+def as_array(value: object, target: str) -> list[object]:
+    """Return an array's items; null has none."""
     if type(value) is list:
         return value
     if value is None:
@@ -250,6 +257,6 @@ def _array(value: object, target: str) -> list[object]:
     raise _mismatch(kind(value), target)
 
 
-def _strings(value: object, target: str) -> list[str]:
+def as_strings(value: object, target: str) -> list[str]:
     """Return an array of strings; ``target`` is completed with the type that Go names."""
-    return [item if type(item) is str else _string(item, target + "string") for item in _array(value, target + "[]string")]
+    return [item if type(item) is str else as_string(item, target + "string") for item in as_array(value, target + "[]string")]

@@ -40,12 +40,16 @@ _MAX_REQUIREMENTS = 32
 
 
 class Settings:
-    """What config.toml adds to a plan."""
+    """What config.toml, or the command line of ``nvgraft configure``, adds to a plan.
 
-    __slots__ = ("cgroups", "simulated")
+    Without ``cgroups`` no device rule is planned, without ``devbind`` no device node is mounted (its rule is planned still).
+    """
 
-    def __init__(self, *, cgroups: bool, simulated: bool) -> None:
+    __slots__ = ("cgroups", "devbind", "simulated")
+
+    def __init__(self, *, cgroups: bool, simulated: bool, devbind: bool = True) -> None:
         self.cgroups = cgroups
+        self.devbind = devbind
         self.simulated = simulated
 
 
@@ -369,6 +373,11 @@ class _Planner:
         self._device(device, Why(capability, posixpath.basename(device.path), "control device"))
 
     def _device(self, device: DeviceNode, why: Why) -> None:
+        if self.settings.devbind:
+            self._bind_device(device, why)
+        self.layout.allow_device(device.rdev, why)
+
+    def _bind_device(self, device: DeviceNode, why: Why) -> None:
         if device.node is None:
             hint = "the host lacks the node: load the nvidia modules and run nvidia-modprobe (load-kmods = true does it)"
             raise Refusal("mount", f"stat failed: {device.path}: no such file or directory", hint)
@@ -382,7 +391,6 @@ class _Planner:
         target = self.layout.resolve(device.path)
         self.layout.placeholder(target, device.node.mode, why, accept="char", rdev=device.rdev)
         self.layout.bind("device", device.path, target, _DEVICE_OPTIONS, device.node.mode, why, device.rdev)
-        self.layout.allow_device(device.rdev, why)
 
     def _mig_access(self, path: str, why: Why) -> None:
         entry = next((entry for entry in self.inventory.mig_access if entry.path == path), None)

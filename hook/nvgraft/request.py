@@ -100,31 +100,15 @@ def resolve_request(container: "ContainerConfig", config: "Config") -> Request |
         capabilities, an invalid CUDA_VERSION.
     """
     env = container.env
-    privileged = names.PRIVILEGED_CAPABILITY in container.bounding
-    legacy = bool(env.get(names.CUDA_VERSION)) and not env.get(names.REQUIRE_CUDA)
-    trusted = privileged or config.accept_nvidia_visible_devices_envvar_when_unprivileged
-
-    mounted: list[str] = []
-    if config.accept_nvidia_visible_devices_as_volume_mounts:
-        mounted = _mounted_ids(container.mounts)
-    devices = [name for item in mounted if (name := _mounted_device(item))]
-    source = "volume mounts"
-    if not devices:
-        variables = _device_variables(env, config.swarm_resource)
-        devices = _listed(env, variables, legacy)
-        source = ", ".join(f"{name}={env[name]}" for name in variables if name in env)
-        if not devices:
-            return Skip(f"not a GPU container: {source or f'{names.VISIBLE_DEVICES} is not set'}")
-        if not trusted:
-            named = " ".join(variables)
-            return Skip(
-                f"not a GPU container: it is unprivileged, and config.toml does not accept devices from {named} then",
-                f"Ignoring devices requested by environment variable(s) in unprivileged container: [{named}]",
-            )
-        source = source or "legacy image default"
+    privileged = _is_privileged(container)
+    legacy = _is_legacy(env)
+    asked = requested_devices(container, config)
+    if isinstance(asked, Skip):
+        return asked
+    devices, source = asked
 
     mig = [_mig_value(env, name, privileged) for name in (names.MIG_CONFIG_DEVICES, names.MIG_MONITOR_DEVICES)]
-    channels, warnings = _imex_channels(container, config, mounted, legacy=legacy, trusted=trusted)
+    channels, warnings = _imex_channels(container, config)
     capabilities, capability_source = _capabilities(env, config.supported_driver_capabilities, legacy)
     return Request(
         devices=tuple(device for device in devices if device),
@@ -139,6 +123,29 @@ def resolve_request(container: "ContainerConfig", config: "Config") -> Request |
         origin=Origin(source, capability_source),
         warnings=warnings,
     )
+
+
+def requested_devices(container: "ContainerConfig", config: "Config") -> tuple[list[str], str] | Skip:
+    """Return the device ids that are asked for, ``[""]`` for driver files alone, and where they come from (reference behaviour 1.2).
+
+    :raises Refusal: an unreadable variable or mount.
+    """
+    devices = [name for item in _mounted_ids(container, config) if (name := _mounted_device(item))]
+    if devices:
+        return devices, "volume mounts"
+    env = container.env
+    variables = _device_variables(env, config.swarm_resource)
+    devices = _listed(env, variables, _is_legacy(env))
+    source = ", ".join(f"{name}={env[name]}" for name in variables if name in env)
+    if not devices:
+        return Skip(f"not a GPU container: {source or f'{names.VISIBLE_DEVICES} is not set'}")
+    if not _is_trusted(container, config):
+        named = " ".join(variables)
+        return Skip(
+            f"not a GPU container: it is unprivileged, and config.toml does not accept devices from {named} then",
+            f"Ignoring devices requested by environment variable(s) in unprivileged container: [{named}]",
+        )
+    return devices, source or "legacy image default"
 
 
 def resolve_mode(configured: str, devices: "Sequence[str]") -> tuple[str, str]:
@@ -201,6 +208,20 @@ def _check_text(value: str, text: str, limit: int) -> None:
             raise Refusal("", text, f"its value has a control character or bytes that are no UTF-8 ({char!a})")
 
 
+def _is_privileged(container: "ContainerConfig") -> bool:
+    return names.PRIVILEGED_CAPABILITY in container.bounding
+
+
+def _is_trusted(container: "ContainerConfig", config: "Config") -> bool:
+    """Return whether requests by variables count (reference behaviour 1.2)."""
+    return config.accept_nvidia_visible_devices_envvar_when_unprivileged or _is_privileged(container)
+
+
+def _is_legacy(env: dict[str, str]) -> bool:
+    """Return whether this is an old CUDA image, which asks for everything without a variable (reference behaviour 1.6)."""
+    return bool(env.get(names.CUDA_VERSION)) and not env.get(names.REQUIRE_CUDA)
+
+
 def _device_variables(env: dict[str, str], swarm_resource: str) -> list[str]:
     """Return the variables that decide: those of swarm-resource that are set, else NVIDIA_VISIBLE_DEVICES."""
     chosen = [name for item in swarm_resource.split(",") if (name := item.strip()) and name in env]
@@ -224,11 +245,13 @@ def _listed(env: dict[str, str], variables: "Iterable[str]", legacy: bool) -> li
     return list(dict.fromkeys(reversed(tokens)))[::-1]
 
 
-def _mounted_ids(mounts: "Iterable[tuple[str, str]]") -> list[str]:
-    """Return what stands behind the prefix in each mount that requests something."""
+def _mounted_ids(container: "ContainerConfig", config: "Config") -> list[str]:
+    """Return what stands behind the prefix in each mount that requests something, if mounts are accepted as requests."""
+    if not config.accept_nvidia_visible_devices_as_volume_mounts:
+        return []
     seen = set()
     found = []
-    for source, destination in mounts:
+    for source, destination in container.mounts:
         if clean(source) != names.VOLUME_MOUNT_SOURCE:
             continue
         destination = clean(destination)
@@ -267,20 +290,18 @@ def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
     return value
 
 
-def _imex_channels(
-    container: "ContainerConfig", config: "Config", mounted: "Iterable[str]", *, legacy: bool, trusted: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _imex_channels(container: "ContainerConfig", config: "Config") -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the channel ids, and the warning for those that are ignored (reference behaviour 1.9)."""
     if config.features_ignore_imex_channel_requests:
         return (), ()
     prefix = names.VOLUME_MOUNT_IMEX
-    channels = [item[len(prefix) :] for item in mounted if item.startswith(prefix)]
+    channels = [item[len(prefix) :] for item in _mounted_ids(container, config) if item.startswith(prefix)]
     if channels:
         return tuple(channels), ()
-    channels = _listed(container.env, (names.IMEX_CHANNELS,), legacy)
+    channels = _listed(container.env, (names.IMEX_CHANNELS,), _is_legacy(container.env))
     if channels in ([], [names.ALL]):
         return (), ()
-    if not trusted:
+    if not _is_trusted(container, config):
         return (), (f"Ignoring request by environment variable(s) in unprivileged container: [{names.IMEX_CHANNELS}]",)
     return tuple(channel for channel in channels if channel), ()
 

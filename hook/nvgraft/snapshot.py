@@ -52,11 +52,11 @@ class SnapshotTree(Tree):
         return Node(
             entry["type"],
             int(entry.get("mode", "0777"), 8),
-            entry.get("uid", 0),
-            entry.get("gid", 0),
+            entry.get("uid") or 0,
+            entry.get("gid") or 0,
             entry.get("target", ""),
             (rdev[0], rdev[1]) if rdev else None,
-            entry.get("size", 0),
+            entry.get("size") or 0,
         )
 
     def listdir(self, path: str) -> list[str]:
@@ -66,9 +66,9 @@ class SnapshotTree(Tree):
         entry = self._files.get(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if "content" not in entry:
+        content: str | None = entry.get("content")
+        if content is None:
             raise OSError(errno.EIO, _NOT_RECORDED, path)
-        content: str = entry["content"]
         return content.encode("utf-8", "surrogateescape")
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:

@@ -261,10 +261,19 @@ def fork_in_pid_namespace() -> int:
             pid = os.fork()
         finally:
             if pid != 0:  # the new namespace is for this one child, later ones are started in our own again
-                setns(own, CLONE_NEWPID)
+                _return_to_pid_namespace(own)
     finally:
         os.close(own)
     return pid
+
+
+def _return_to_pid_namespace(own: int) -> None:
+    try:
+        setns(own, CLONE_NEWPID)
+    except PermissionError:
+        # Who may make a pid namespace may go back to his own one, except in a user namespace that shares the host's. There
+        # this was the last child: the kernel lets a process without a live pid namespace for them have no more.
+        return
 
 
 def pivot_root(new_root: str, put_old: str) -> None:

@@ -98,7 +98,16 @@ class OfflineTarget(Target):
     def __init__(self, tree: Tree, machine: str, volumes: tuple[str, ...], *, module: bool) -> None:
         super().__init__(tree, machine)
         self._module = module
-        self._volumes = tuple(path for path in volumes if not path.startswith(("/proc", "/sys")) and path.rstrip("/") != "/dev")
+        # The runtime's own /dev is the one mount on which creating is allowed.
+        places = {self._mount_point(path) for path in volumes} - {"/dev"}
+        self._volumes = (*sorted(places), "/proc", "/sys")
+
+    def _mount_point(self, path: str) -> str:
+        """Return where an engine mounts a volume: the image's links are followed."""
+        try:
+            return self.tree.resolve(path)
+        except PathError:
+            return path  # the engine refuses it; nothing is planned through such a link either
 
     def volume(self, path: str) -> str | None:
         inside = [volume for volume in self._volumes if path == volume or path.startswith(volume.rstrip("/") + "/")]

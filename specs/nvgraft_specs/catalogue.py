@@ -6,9 +6,6 @@ order. ``since`` is the first release of libnvidia-container that lists the row;
 Data only: how a file is found and when it is rejected is ``nvgraft.inventory``'s business.
 """
 
-#: Every capability a container may ask for, in the order of the canonical string form.
-CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
-
 #: class -> rows of (name prefix, since). The first five classes are in lookup order; "glvnd" belongs to graphics.
 LIBRARIES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -114,7 +111,7 @@ LIBRARY_LINKS = (
     ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
 )
 
-#: Sockets of host services: (path, class that needs it). A resolved path that is a suffix of one of these is utility's.
+#: Sockets of host services. A resolved path that is a suffix of one of these is utility's.
 SERVICE_SOCKETS = ("/var/run/nvidia-persistenced/socket", "/var/run/nvidia-fabricmanager/socket")
 
 #: Where the MPS daemon listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise.

@@ -43,6 +43,20 @@ VOLUME_MOUNT_IMEX = "imex/"
 #: A container is privileged when its bounding set has this capability (reference behaviour 1.5).
 PRIVILEGED_CAPABILITY = "CAP_SYS_ADMIN"
 
+#: Value "enabled": the devices of a further component are asked for too (reference behaviour 1.9). Read by the runtime alone.
+GATED_DEVICES = ("NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH")
+GATE_OPEN = "enabled"
+
+#: The directories that are searched besides those of PATH (reference behaviour 3.3).
+DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+MPS_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+
+#: How a bundle's prestart hooks name the hook: the original's two names, and ours.
+HOOK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgraft-hook")
+
+#: Modes of the runtime (reference behaviour 9.3).
+MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
+
 #: Where config.toml is looked for (reference behaviour 2.1).
 CONFIG_VARIABLE = "NVIDIA_CTK_CONFIG_FILE_PATH"
 CONFIG_HOME_VARIABLE = "XDG_CONFIG_HOME"

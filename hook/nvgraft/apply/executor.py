@@ -80,10 +80,12 @@ def _carry_out(
     if updates:
         cache = ldconfig.LoaderCache.prepare(ldconfig_path)
         held.append(cache.close)
-    procfs = syscalls.new_mount("proc", {"subset": "pid"}, 0)
+    # A container's /proc may be anything, so an undo works through one of our own; where we stay, /proc is the host's.
+    procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY) if container.standalone else syscalls.new_mount("proc", {"subset": "pid"}, 0)
     held.append(lambda: os.close(procfs))
     # In the container's: from here on by descriptor only.
-    enter(container)
+    if not container.standalone:
+        enter(container)
     targets = Targets(container, sources, undo)
     held.append(targets.close)
     _prepare_as_container_root(targets, plan, container)
@@ -144,7 +146,7 @@ def _prepare_as_container_root(targets: Targets, plan: Plan, container: Containe
     Changing the file system ids away from root takes CAP_DAC_OVERRIDE with it; the reference raises it again, because an
     image's directories need not belong to the container's root.
     """
-    if (container.uid, container.gid) == (0, 0):
+    if (container.uid, container.gid) == (os.geteuid(), os.getegid()):
         targets.prepare(plan.actions)
         return
     import prctl
@@ -154,7 +156,7 @@ def _prepare_as_container_root(targets: Targets, plan: Plan, container: Containe
         prctl.cap_effective.dac_override = True
         targets.prepare(plan.actions)
     finally:
-        syscalls.set_fs_ids(0, 0)
+        syscalls.set_fs_ids(os.geteuid(), os.getegid())
 
 
 def _attach(sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog) -> None:

@@ -16,7 +16,7 @@ import time
 
 import prctl
 
-from nvgraft import syscalls
+from nvgraft import syscalls, userns
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
@@ -101,20 +101,12 @@ def run(image: int, argv: "Sequence[str]", jail: Jail, timeout: float) -> Outcom
 
 
 def _fork(image: int, argv: "Sequence[str]", jail: Jail, output_end: int) -> int:
-    # The pid namespace that unshare makes is the next children's; this process stays where it is, and going back to its
-    # own one makes that true for later children as well. The child is the namespace's init: when it dies, all in it dies.
-    own = syscalls.pidfd_open(os.getpid())
-    try:
-        syscalls.unshare(syscalls.CLONE_NEWPID)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                _become(image, argv, jail, output_end)
-        finally:
-            syscalls.setns(own, syscalls.CLONE_NEWPID)
-        return pid
-    finally:
-        os.close(own)
+    fixed_groups = userns.groups_are_fixed()
+    # The child is the init of its pid namespace: when it dies, all in it dies.
+    pid = syscalls.fork_in_pid_namespace()
+    if pid == 0:
+        _become(image, argv, jail, output_end, fixed_groups=fixed_groups)
+    return pid
 
 
 def _follow(pid: int, output: int, deadline: float) -> tuple[bool, bytes]:
@@ -139,7 +131,7 @@ def _follow(pid: int, output: int, deadline: float) -> tuple[bool, bytes]:
         os.close(process)
 
 
-def _become(image: int, argv: "Sequence[str]", jail: Jail, output_end: int) -> "NoReturn":
+def _become(image: int, argv: "Sequence[str]", jail: Jail, output_end: int, *, fixed_groups: bool) -> "NoReturn":
     """Turn this child into the jailed program. The parent's code must never go on here, whatever happens."""
     code = 1
     try:
@@ -155,7 +147,7 @@ def _become(image: int, argv: "Sequence[str]", jail: Jail, output_end: int) -> "
         for resource, limit in _LIMITS:
             allowed = min(limit, syscalls.get_rlimit(resource)[1])
             syscalls.set_rlimit(resource, allowed, allowed)
-        _drop_privileges(jail.uid, jail.gid)
+        _drop_privileges(jail.uid, jail.gid, fixed_groups=fixed_groups)
         syscalls.set_seccomp_filter(jail.filter_program)
         code = _CANNOT_EXECUTE
         os.execve(image, list(argv), {})  # noqa: S606 - no shell is the point
@@ -216,7 +208,7 @@ def _close_all_but(image: int) -> None:
     syscalls.close_range(image + 1, ~0)
 
 
-def _drop_privileges(uid: int, gid: int) -> None:
+def _drop_privileges(uid: int, gid: int, *, fixed_groups: bool) -> None:
     for capability in prctl.ALL_CAPS:
         try:
             prctl.capbset_drop(capability)
@@ -225,7 +217,7 @@ def _drop_privileges(uid: int, gid: int) -> None:
                 raise
     # Root gets no capability by an execve, not even one that is newer than the list above.
     prctl.set_securebits(prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED)
-    if os.getgroups():
+    if os.getgroups() and not fixed_groups:
         os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

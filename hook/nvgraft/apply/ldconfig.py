@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from nvgraft import elf, syscalls
+from nvgraft import elf, syscalls, userns
 from nvgraft.apply import jail, seccomp
 from nvgraft.apply.restore import Directory, Entry, Links, Owner
 from nvgraft.apply.targets import open_in_root
@@ -160,7 +160,7 @@ def _unsuitable(path: str, reason: str) -> Refusal:
 def _check_owner(path: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise _unsuitable(path, "it is not a regular file")
-    if found.st_uid != 0:
+    if not userns.is_root(found.st_uid):
         raise _unsuitable(path, f"it belongs to uid {found.st_uid}, not to root")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _unsuitable(path, f"others than root may write it (mode {stat.S_IMODE(found.st_mode):04o})")

@@ -7,7 +7,7 @@ in which they were created). Nothing of the container is touched, and what is ma
 import os
 import stat
 
-from nvgraft import syscalls
+from nvgraft import syscalls, userns
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.plan import Action, Bind, MakeDirectory, Tmpfs, WriteFile
@@ -106,12 +106,21 @@ def _clone(action: Bind, root: str) -> int:
         raise Refusal("mount", f"mount operation failed: {action.source}: {reason(error)}", f"{path} on the host: {error}") from error
     try:
         _check_source(action, os.fstat(fd))
-        wanted = attributes(action.options)
-        syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE, _ALL_ATTRIBUTES & ~wanted)
+        _set_options(fd, attributes(action.options))
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def _set_options(fd: int, wanted: int) -> None:
+    try:
+        syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE, _ALL_ATTRIBUTES & ~wanted)
+    except PermissionError:
+        # In a user namespace the kernel locks the restrictions that a mount came with: they can be added to, not taken away.
+        if not userns.inside():
+            raise
+        syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE)
 
 
 def _check_source(action: Bind, found: os.stat_result) -> None:
@@ -122,7 +131,7 @@ def _check_source(action: Bind, found: os.stat_result) -> None:
         raise Refusal(
             "mount", f"invalid device node: {action.source}", f"its number is not {action.rdev[0]}:{action.rdev[1]}: remove it on the host"
         )
-    if action.kind == "file" and (found.st_uid != 0 or found.st_mode & 0o022):
+    if action.kind == "file" and (found.st_mode & 0o022 or not userns.is_root(found.st_uid)):
         raise Refusal("mount", text, "somebody other than root can write it: a container must not get it (chown root, chmod go-w)")
 
 

@@ -1,0 +1,145 @@
+"""``nvgraft register`` and ``nvgraft unregister``: the command lines."""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from . import bundle, change, containerd, docker, hooksd, installation
+from .change import CannotRegister, Document
+
+ENGINES = ("runc", "podman", "crio", "containerd", "docker")
+
+#: What has to happen before a registration is seen by new containers.
+_NEXT = {
+    "runc": "",
+    "podman": "every container that starts from now on runs the hook",
+    "crio": "every container that starts from now on runs the hook; a hooks directory that is new needs: systemctl restart crio",
+    "containerd": "next: systemctl restart containerd; pods choose it by a RuntimeClass with the handler nvgraft",
+    "docker": "next: systemctl reload docker; then: docker run --runtime nvgraft -e NVIDIA_VISIBLE_DEVICES=all ...",
+}
+
+_REGISTER = """\
+Register this installation with a container engine: the hook in an OCI bundle (runc) or a hooks directory (podman, crio),
+the runtime nvgraft-runtime, under the name nvgraft, in an engine's configuration (containerd, docker). The change is shown
+as a diff. What else is in the file stays, and the file as it was is kept beside it, as FILE.nvgraft-backup."""
+
+_UNREGISTER = """\
+Take a registration of `nvgraft register` back, whichever installation it names: the rest of the file stays as it is now.
+The backup goes as well."""
+
+_EXAMPLES = """\
+examples:
+  nvgraft register podman --dry-run
+  sudo nvgraft {command} docker
+  sudo nvgraft {command} containerd --file /etc/containerd/config.toml
+  nvgraft {command} runc --bundle ./bundle
+
+exit code: 0 done (or nothing to do), 1 refused: nothing was changed, 2 bad usage"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands ``register`` and ``unregister``."""
+    register = _parser(subparsers, "register", "register nvgraft with a container engine", _REGISTER)
+    prefix = installation.default_prefix()
+    register.add_argument("--prefix", metavar="DIR", default=prefix, help=f"register the programs in DIR/bin (default: {prefix})")
+    register.add_argument("--set-default", action="store_true", help="docker: make it the default runtime as well")
+    unregister = _parser(subparsers, "unregister", "take a registration back", _UNREGISTER)
+    unregister.set_defaults(set_default=False)
+
+
+def _parser(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", command: str, summary: str, description: str
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        command,
+        help=summary,
+        description=description,
+        epilog=_EXAMPLES.format(command=command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("engine", metavar="ENGINE", choices=ENGINES, help=", ".join(ENGINES))
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--bundle", metavar="DIR", help="runc: the OCI bundle (default: this directory)")
+    place.add_argument("--file", metavar="FILE", help="the others: the file to change (default: the engine's own)")
+    parser.add_argument("--dry-run", action="store_true", help="show the change and make none")
+    parser.set_defaults(run=lambda args: run(args, parser))
+    return parser
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do what the command line says; return the exit code. The diff goes to stdout, everything else to stderr."""
+    if (args.file if args.engine == "runc" else args.bundle) is not None:
+        parser.error("runc takes --bundle DIR, the other engines --file FILE")
+    if args.set_default and args.engine != "docker":
+        parser.error("--set-default: docker only")
+    command = parser.prog.split()[-1]
+    try:
+        document = change.read(_file(args))
+        said = (_register if command == "register" else _unregister)(document, args)
+    except CannotRegister as error:
+        print(f"nvgraft {command}: {error}", file=sys.stderr)
+        return 1
+    print(f"nvgraft {command}: {said}", file=sys.stderr)
+    return 0
+
+
+def _file(args: argparse.Namespace) -> str:
+    engine: str = args.engine
+    if engine == "runc":
+        return f"{args.bundle or '.'}/config.json"
+    if args.file is not None:
+        return str(args.file)
+    return {"containerd": containerd.DEFAULT_FILE, "docker": docker.DEFAULT_FILE}.get(engine) or hooksd.default_file(engine)
+
+
+def _register(document: Document, args: argparse.Namespace) -> str:
+    """Register; return what was done, for the user."""
+    programs = installation.programs(args.prefix)
+    # The runtime puts the hook beside it into the containers that it makes.
+    by_hook = args.engine in ("runc", "podman", "crio")
+    installation.check(args.prefix, (installation.HOOK,) if by_hook else (installation.RUNTIME, installation.HOOK))
+    after = _added(document, programs, args)
+    if after == document.text:
+        return f"{document.path}: nothing to do: it is registered"
+    print(change.diff(document, after), end="", flush=True)
+    if args.dry_run:
+        return f"{document.path}: not changed: --dry-run"
+    # A second change of a file that is registered already keeps the backup of the first: that is the way back.
+    back_up = document.text is not None and (document.backup is None or _REMOVE[args.engine](document) == document.text)
+    change.write(document, after, back_up=back_up)
+    kept = "" if document.text is None else f" (before: {document.place}{change.BACKUP_SUFFIX})"
+    then = f"; {_NEXT[args.engine]}" if _NEXT[args.engine] else ""
+    return f"{document.path}: registered{kept}{then}"
+
+
+def _added(document: Document, programs: installation.Programs, args: argparse.Namespace) -> str:
+    match args.engine:
+        case "runc":
+            return bundle.add(document, programs)
+        case "containerd":
+            return containerd.add(document, programs)
+        case "docker":
+            return docker.add(document, programs, set_default=args.set_default)
+        case engine:
+            return hooksd.add(document, programs, engine)
+
+
+_REMOVE: dict[str, Callable[[Document], str | None]] = {
+    "runc": bundle.remove,
+    "podman": hooksd.remove,
+    "crio": hooksd.remove,
+    "containerd": containerd.remove,
+    "docker": docker.remove,
+}
+
+
+def _unregister(document: Document, args: argparse.Namespace) -> str:
+    """Take the registration back; return what was done, for the user."""
+    after = _REMOVE[args.engine](document)
+    if after == document.text:
+        return f"{document.path}: nothing to do: it is not registered"
+    print(change.diff(document, after), end="", flush=True)
+    if args.dry_run:
+        return f"{document.path}: not changed: --dry-run"
+    change.take_back(document, after)
+    return f"{document.path}: " + ("removed" if after is None else "as it was")

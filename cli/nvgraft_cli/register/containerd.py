@@ -1,0 +1,189 @@
+"""containerd: a runtime of the CRI plugin in ``config.toml``, versions 2 and 3 of its format.
+
+The file is edited as text, so that comments and layout stay: what is added is one block at the end, between two marks,
+and what is taken out is that block. The parsed documents before and after are compared, because text at the end of a TOML
+file can mean something else than it seems to.
+"""
+
+import copy
+import glob
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+from . import installation
+from .change import CannotRegister, Document, read
+
+DEFAULT_FILE = "/etc/containerd/config.toml"
+
+_NAME = "nvgraft"
+_RUNTIME_TYPE = "io.containerd.runc.v2"
+_PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+
+_BEGIN = "# >>> nvgraft register containerd: `nvgraft unregister containerd` takes this block out, marks included"
+_END = "# <<< nvgraft register containerd"
+# The line feed before the block is ours too: it ends the last line of a file, or is an empty line.
+_BLOCK = re.compile(rf"\n?^{re.escape(_BEGIN)}\n(.*?)^{re.escape(_END)}\n", re.MULTILINE | re.DOTALL)
+
+_Table = dict[str, Any]
+
+
+def add(document: Document, programs: installation.Programs) -> str:
+    """Return ``config.toml`` with the runtime in a block of its own.
+
+    :raises CannotRegister: when the file is of another version or cannot take the block, or when the entry would have no effect.
+    """
+    text = document.text or ""
+    config = _parse(text, document.path)
+    # An empty file is of version 1, the default, and says nothing in it: any other will do.
+    addition: _Table = {} if config else {"version": 2}
+    version = config.get("version", addition.get("version", 1))
+    if version not in _PLUGINS:
+        raise CannotRegister(
+            f"{document.path}: config version {version}: only 2 and 3 are edited | `containerd -c {document.path} config dump` prints it as 2 or newer"
+        )
+    plugin = _PLUGINS[version]
+    _check_effect(config, plugin, document.path, programs)
+    section = _table(config, ("plugins", plugin, "containerd"), document.path)
+    runtimes = _table(config, ("plugins", plugin, "containerd", "runtimes"), document.path)
+    wanted = _runtime(section, runtimes, programs.runtime)
+    if _NAME in runtimes:
+        if runtimes[_NAME] != wanted:
+            raise CannotRegister(f"{document.path}: the runtime {_NAME} is there and differs | nvgraft unregister containerd first")
+        return text
+    entries = {_NAME: wanted}
+    if not runtimes:
+        # containerd 1 takes a table of runtimes instead of its built-in one, and does not start its CRI plugin without runc.
+        entries = {"runc": {"runtime_type": _RUNTIME_TYPE}, **entries}
+    addition |= {"plugins": {plugin: {"containerd": {"runtimes": entries}}}}
+    after = f"{text}{chr(10) if text else ''}{_BEGIN}\n{_dump(addition)}{_END}\n"
+    try:
+        result = tomllib.loads(after)
+    except tomllib.TOMLDecodeError as error:
+        raise CannotRegister(
+            f"{document.path}: cannot be added to: {error} | write plugins as [tables]: what is in braces or behind dots cannot be extended"
+        ) from error
+    if result != _merged(config, addition):
+        raise CannotRegister(f"{document.path}: the added block would change what is there: left as it is")
+    return after
+
+
+def remove(document: Document) -> str | None:
+    """Return ``config.toml`` without the block.
+
+    :raises CannotRegister: when the marks were changed, or something that is not ours hangs on the block.
+    """
+    if document.text is None:
+        return None
+    path, text = document.path, document.text
+    config = _parse(text, path)
+    blocks = list(_BLOCK.finditer(text))
+    if not blocks and _BEGIN not in text and _END not in text:
+        if any(_NAME in _table(config, ("plugins", plugin, "containerd", "runtimes"), path) for plugin in _PLUGINS.values()):
+            raise CannotRegister(f"{path}: the runtime {_NAME} stands outside of the marks of `nvgraft register` | take it out by hand")
+        return text
+    if len(blocks) != 1 or (text.count(_BEGIN), text.count(_END)) != (1, 1):
+        raise CannotRegister(f"{path}: the marks of `nvgraft register` were changed | take the runtime {_NAME} out by hand")
+    (block,) = blocks
+    after = text[: block.start()] + text[block.end() :]
+    ours, left = _parse(block[1], path), _parse(after, path)
+    if _without_empty(left) != _without_empty(_subtracted(config, ours)):
+        raise CannotRegister(f"{path}: lines after the block of `nvgraft register` belong to its last table | move them, then try again")
+    if "version" in ours and left:
+        raise CannotRegister(f"{path}: the rest of the file needs the line version = {ours['version']} | move it out of the block")
+    return None if not after and document.backup is None else after
+
+
+def _parse(text: str, path: str) -> _Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CannotRegister(f"{path}: no valid TOML: {error}") from error
+
+
+def _table(config: _Table, names: tuple[str, ...], path: str) -> _Table:
+    for depth, name in enumerate(names):
+        config = config.get(name, {})
+        if not isinstance(config, dict):
+            raise CannotRegister(f"{path}: {'.'.join(names[: depth + 1])} is not a table")
+    return config
+
+
+def _check_effect(config: _Table, plugin: str, path: str, programs: installation.Programs) -> None:
+    """Refuse where containerd would not look at the entry."""
+    if {plugin, _PLUGINS[2], "cri"} & set(config.get("disabled_plugins", ())):
+        hint = f"take it out of disabled_plugins; ctr needs no entry: ctr run --runc-binary {programs.runtime}"
+        raise CannotRegister(f"{path}: the CRI plugin, which knows runtimes by name, is switched off | {hint}")
+    if config.get("version") == 3:
+        return
+    # containerd 1 takes a plugin's section of an imported file instead of the one of this file.
+    for pattern in config.get("imports", ()):
+        for other in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
+            if plugin in _table(_parse(read(other).text or "", other), ("plugins",), other):
+                raise CannotRegister(
+                    f"{path}: the imported {other} has the CRI plugin's section, which may hide the one here | nvgraft register containerd --file {other}"
+                )
+
+
+def _runtime(section: _Table, runtimes: _Table, program: str) -> _Table:
+    """Return the entry: as the default runtime's, with its cgroup driver and all, if that is one of runc's kind."""
+    for name in (section.get("default_runtime_name", "runc"), "runc"):
+        model = runtimes.get(name, {})
+        if name != _NAME and model.get("runtime_type") == _RUNTIME_TYPE:
+            break
+    else:
+        model = {"runtime_type": _RUNTIME_TYPE}
+    return {**copy.deepcopy(model), "options": {**model.get("options", {}), "BinaryName": program}}
+
+
+def _merged(config: _Table, addition: _Table) -> _Table:
+    merged = dict(config)
+    for name, value in addition.items():
+        merged[name] = _merged(merged.get(name, {}), value) if isinstance(value, dict) else value
+    return merged
+
+
+def _subtracted(config: _Table, ours: _Table) -> _Table:
+    """Return ``config`` without the values of ``ours``; what is in both with another value stays, as somebody else's."""
+    rest = {}
+    for name, value in config.items():
+        if isinstance(value, dict) and isinstance(ours.get(name), dict):
+            rest[name] = _subtracted(value, ours[name])
+        elif name not in ours or ours[name] != value:
+            rest[name] = value
+    return rest
+
+
+def _without_empty(config: _Table) -> _Table:
+    """Return ``config`` without tables that hold nothing: a header alone comes and goes with its subtables."""
+    kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in config.items()}
+    return {name: value for name, value in kept.items() if value != {}}
+
+
+def _dump(tables: _Table) -> str:
+    """Return nested tables as TOML text, each under a header of its own."""
+    return "\n\n".join(_paragraphs(tables, ())) + "\n"
+
+
+def _paragraphs(table: _Table, path: tuple[str, ...]) -> Iterator[str]:
+    rows = [f"{_key(name)} = {_value(value)}" for name, value in table.items() if not isinstance(value, dict)]
+    if rows:
+        header = [f"[{'.'.join(map(_key, path))}]"] if path else []
+        yield "\n".join(header + rows)
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _paragraphs(value, (*path, name))
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: object) -> str:
+    """Return a value of a runtime's table; what is of no kind that containerd has there fails the comparison afterwards."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return str(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

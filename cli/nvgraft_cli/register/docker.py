@@ -1,0 +1,46 @@
+"""Docker: a runtime in ``daemon.json``, and if asked for as the default one."""
+
+from . import installation
+from .change import CannotRegister, Document
+from .jsonedit import Json, parsed_backup
+
+DEFAULT_FILE = "/etc/docker/daemon.json"
+
+_NAME = "nvgraft"
+_RUNTIME = ("runtimes", _NAME)
+_DEFAULT = ("default-runtime",)
+
+
+def add(document: Document, programs: installation.Programs, *, set_default: bool) -> str:
+    """Return ``daemon.json`` with the runtime.
+
+    :raises CannotRegister: when it has a runtime of that name that is another.
+    """
+    text = document.text
+    config = Json("{}\n" if text is None or not text.strip() else text, document.path)
+    wanted = {"path": programs.runtime}
+    have = config.get(_RUNTIME)
+    if have is not None and have != wanted:
+        raise CannotRegister(f"{document.path}: {'.'.join(_RUNTIME)} is another program or has arguments | nvgraft unregister docker first")
+    changed = config if have == wanted else config.put(_RUNTIME, wanted)
+    if set_default and config.get(_DEFAULT) != _NAME:
+        changed = changed.put(_DEFAULT, _NAME)
+    return document.text if changed is config and document.text is not None else changed.text
+
+
+def remove(document: Document) -> str | None:
+    """Return ``daemon.json`` without the runtime, and with the default runtime from before if it was the default."""
+    if document.text is None or not document.text.strip():
+        return document.text
+    config = Json(document.text, document.path)
+    backup = parsed_backup(document)
+    changed = config
+    if changed.get(_DEFAULT) == _NAME:
+        before = None if backup is None else backup.get(_DEFAULT)
+        changed = changed.without(_DEFAULT, backup) if before in (None, _NAME) else changed.put(_DEFAULT, before)
+    if changed.get(_RUNTIME) is not None:
+        changed = changed.without(_RUNTIME, backup)
+    if changed is not config and changed.is_empty() and backup is None:
+        # Nothing is left but what was there before: no file (None), or a blank one.
+        return document.backup
+    return changed.text

@@ -1,0 +1,89 @@
+"""The installed programs that a registration names, and whether an engine that runs as root may run them.
+
+The checks are those of the installer (SECURITY R1, R2): what was safe when it was installed may have been moved or given
+away since.
+"""
+
+import os
+import posixpath
+import re
+from typing import NamedTuple
+
+from nvgraft_cli.install import CannotInstall, owned_by_root
+
+from .change import CannotRegister
+
+#: Where this module lies in an installation, below its prefix.
+_BELOW_PREFIX = "/lib/nvgraft/cli/nvgraft_cli/register/installation.py"
+
+HOOK = "nvgraft-hook"
+RUNTIME = "nvgraft-runtime"
+
+#: What the launchers of the installer begin with, and the one directory that they add.
+_FIRST_LINE = re.compile(r"#!(/\S+) -ISB\n")
+_DIRECTORY = re.compile(r'^sys\.path\.append\("(/[^"]+)"\)$', re.MULTILINE)
+
+
+class Programs(NamedTuple):
+    """The programs of one installation, by absolute path."""
+
+    hook: str
+    runtime: str
+
+
+def default_prefix() -> str:
+    """Return the prefix that this very program is installed under; a checkout has none and answers ``/usr/local``."""
+    return __file__.removesuffix(_BELOW_PREFIX) if __file__.endswith(_BELOW_PREFIX) else "/usr/local"
+
+
+def programs(prefix: str) -> Programs:
+    """Return where the programs of ``prefix`` are."""
+    return Programs(*(f"{prefix.rstrip('/')}/bin/{name}" for name in (HOOK, RUNTIME)))
+
+
+def hook_entry(path: str) -> dict[str, object]:
+    """Return the hook as an OCI configuration names it.
+
+    The variables are explicit because an engine hands down its own, or the container's, to a hook without any: with
+    LD_PRELOAD among them the image's code runs as the host's root. The seconds are more than the hook ever waits for a
+    driver that hangs, so that the line which explains it comes from the hook.
+    """
+    return {
+        "path": path,
+        "args": [HOOK, "prestart"],
+        "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+        "timeout": 120,
+    }
+
+
+def check(prefix: str, names: tuple[str, ...]) -> None:
+    """Check that the programs ``names`` of ``prefix`` are there, are the installer's, and can be changed by root alone.
+
+    :raises CannotRegister: naming the first thing that is not so.
+    """
+    if not prefix.startswith("/") or posixpath.normpath(prefix) != (prefix.rstrip("/") or "/") or not prefix.isprintable():
+        raise CannotRegister(f"--prefix {prefix!r}: not an absolute path without . and .. parts")
+    for name in names:
+        _check_launcher(f"{prefix.rstrip('/')}/bin/{name}", prefix)
+
+
+def _check_launcher(path: str, prefix: str) -> None:
+    if not os.path.isfile(path):
+        raise CannotRegister(f"{path}: no such program | ./dev install PREFIX={prefix}, or name the place with --prefix DIR")
+    try:
+        owned_by_root(path)
+        if not os.access(path, os.X_OK):
+            raise CannotRegister(f"{path}: not executable | ./dev install PREFIX={prefix}")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(4096)
+        first, added = _FIRST_LINE.match(text), _DIRECTORY.search(text)
+        if first is None or added is None:
+            raise CannotRegister(f"{path}: not what ./dev install writes: it does not start Python with -ISB | ./dev install PREFIX={prefix}")
+        owned_by_root(first[1])
+        for directory, _, names in os.walk(added[1]):
+            for name in ("", *names):
+                owned_by_root(posixpath.join(directory, name).rstrip("/"))
+    except CannotInstall as error:
+        raise CannotRegister(str(error)) from error
+    except OSError as error:
+        raise CannotRegister(f"{path}: {error.strerror}") from error

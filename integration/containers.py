@@ -1,0 +1,108 @@
+"""Containers for the integration tests: a busybox bundle with the hook, started by real engines on a simulated GPU host."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from harness import Installed
+from nvgraft_cli.demo import make_bundle
+
+HOST = "runfile-a10x2"
+
+#: What makes a mount namespace show one version of cgroups alone.
+CGROUPS = {
+    "v1": pytest.param("", id="cgroup-v1", marks=pytest.mark.requires("cgroup-v1")),
+    "v2": pytest.param(
+        "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup", id="cgroup-v2", marks=pytest.mark.requires("cgroup-v2")
+    ),
+}
+
+#: Has the loader look libcuda.so.1 up by its name alone.
+LOADER_LINE = "/lib64/ld-linux-x86-64.so.2 --preload libcuda.so.1 --list /usr/lib/x86_64-linux-gnu/libc.so.6"
+
+LOOK = f"""
+for node in /dev/nvidiactl /dev/nvidia0 /dev/nvidia1; do [ -e $node ] && (: < $node) 2>&1; done
+mknod /tmp/other c 195 77; (: < /tmp/other) 2>&1
+cat /proc/self/mountinfo
+{LOADER_LINE}
+echo done
+"""
+
+#: Between what a command printed and the files that it changed.
+MARK = "== changed files"
+
+MPS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+
+
+class Run(NamedTuple):
+    """What a command on a simulated host printed, and the bundle's files that it changed, as diff(1) lines."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    changes: list[str]
+
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+class Bundle:
+    """A busybox bundle with the hook, and ways to run it on a simulated host."""
+
+    def __init__(self, directory: Path, installed: Installed) -> None:
+        self.path = directory / "bundle"
+        self.path.mkdir()
+        self.installed = installed
+        make_bundle(str(self.path), str(installed.hook))
+        self.name = f"nvgraft-test-{os.getpid()}-{abs(hash(directory)) % 10**6}"
+
+    def edit(self, change: Edit) -> None:
+        file = self.path / "config.json"
+        config = json.loads(file.read_text())
+        change(config)
+        file.write_text(json.dumps(config))
+
+    def set_program(self, script: str) -> None:
+        """Make ``script`` what the container runs, in a cgroup of this bundle's own."""
+
+        def change(config: dict[str, Any]) -> None:
+            config["process"]["args"] = ["/bin/sh", "-c", script]
+            config["linux"]["cgroupsPath"] = f"/{self.name}"
+
+        self.edit(change)
+
+    def on_host(self, command: str, host: str = HOST, options: tuple[str, ...] = ()) -> Run:
+        """Run a shell command on a simulated host, and say which files of this bundle it changed there.
+
+        The host's files are a layer over this machine's, gone with it: what was changed can only be seen from inside.
+        """
+        files = f"find {self.path.parent} -xdev -mindepth 1 -type d -printf '%p d %m %U\\n' -o -printf '%p %y %m %U %s %l\\n' | sort"
+        compare = f"({files}) > /run/after; echo; echo {MARK}; diff /run/before /run/after"
+        script = f"({files}) > /run/before; ({command}); code=$?; {compare}; exit $code"
+        done = subprocess.run(
+            [str(self.installed.cli), "simulate", *options, host, "--", "sh", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+        )
+        output, _, changes = done.stdout.partition(f"\n{MARK}\n")
+        return Run(done.returncode, output, done.stderr, [line for line in changes.splitlines() if line[0] in "<>"])
+
+    def run(self, script: str = LOOK, prepare: str = "", times: int = 1, host: str = HOST) -> Run:
+        """Run the container under runc ``times`` times, after the shell command ``prepare`` on the host."""
+        self.set_program(script)
+        start = f"runc --root /run/runc-test run --bundle {self.path} {self.name}"
+        return self.on_host(" && ".join([prepare or "true", *[start] * times]), host)
+
+
+def environment(*entries: str) -> Edit:
+    def change(config: dict[str, Any]) -> None:
+        config["process"]["env"] = ["PATH=/usr/bin:/bin", *entries]
+
+    return change

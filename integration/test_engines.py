@@ -1,0 +1,132 @@
+"""The hook under the engines that people use: crun, podman and containerd, each starting a real container.
+
+Device rules are checked under runc (test_runc.py), under podman with runc, and under containerd with runc. crun cannot set up
+cgroups on this kind of machine, so under crun mounts, links and loader are checked, with ``no-cgroups = true``.
+"""
+
+import json
+
+import pytest
+
+from containers import CGROUPS, LOOK, Bundle, Run
+
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
+
+DENIED = "can't open /tmp/other: Operation not permitted"
+LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03"
+
+
+def assert_grafted(done: Run, *, devices: bool) -> None:
+    """The driver is mounted, the loader finds it, and with ``devices`` the given nodes and only they pass the cgroup."""
+    assert done.returncode == 0, done.stderr
+    points = [line.split()[4] for line in done.stdout.splitlines() if " - " in line]
+    assert LIBCUDA in points
+    assert "/proc/driver/nvidia/gpus/0000:05:00.0" in points
+    assert "libcuda.so.1 => /" in done.stdout
+    if devices:
+        for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"):
+            assert f"can't open {node}: No such device or address" in done.stdout
+        assert DENIED in done.stdout
+
+
+@pytest.mark.requires("crun", "cgroup-v2")
+def test_crun(bundle: Bundle) -> None:
+    """crun blocks every signal, hides the hook's stderr and starts it in the bundle: mounts, links and loader are right."""
+    bundle.set_program(LOOK)
+    no_cgroups = "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' /etc/nvidia-container-runtime/config.toml"
+    start = f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} {bundle.name}"
+    assert_grafted(bundle.on_host(" && ".join([CGROUPS_V2, no_cgroups, start])), devices=False)
+
+
+CGROUPS_V2 = str(CGROUPS["v2"].values[0])
+
+
+@pytest.mark.requires("crun", "cgroup-v2")
+def test_crun_and_a_refusal(bundle: Bundle) -> None:
+    """A refused container does not start under crun either, and its files are as they were."""
+    bundle.edit(lambda config: config["process"].update(env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=9"]))
+    start = f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} {bundle.name}"
+    done = bundle.on_host(f"{CGROUPS_V2} && {start}")
+    assert done.returncode != 0
+    assert done.changes == []
+
+
+PODMAN = (
+    "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime /usr/sbin/runc "
+    "--cgroup-manager=cgroupfs --hooks-dir /run/hooks.d"
+)
+PODMAN_RUN = "run --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network none --cap-add MKNOD"
+REQUEST = "-e NVIDIA_VISIBLE_DEVICES=all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+
+
+def hooks_directory(bundle: Bundle) -> str:
+    """Return the shell command that makes podman's hooks directory."""
+    hook = {
+        "version": "1.0.0",
+        "hook": {
+            "path": str(bundle.installed.hook),
+            "args": ["nvgraft-hook", "prestart"],
+            "env": ["PATH=/usr/sbin:/usr/bin"],
+            "timeout": 30,
+        },
+        "when": {"always": True},
+        "stages": ["prestart"],
+    }
+    return f"mkdir /run/hooks.d && echo '{json.dumps(hook)}' > /run/hooks.d/nvgraft.json"
+
+
+@pytest.mark.requires("podman", "cgroup-v1")
+def test_podman(bundle: Bundle) -> None:
+    """podman runs the hook of its hooks directory; devices, mounts and loader are right inside."""
+    (bundle.path / "rootfs/look").write_text(LOOK)
+    run = f"{PODMAN} {PODMAN_RUN} --rm {REQUEST} --rootfs {bundle.path}/rootfs sh /look"
+    assert_grafted(bundle.on_host(f"{hooks_directory(bundle)} && {run}"), devices=True)
+
+
+@pytest.mark.requires("podman", "cgroup-v1")
+def test_podman_starts_a_stopped_container_again(bundle: Bundle) -> None:
+    """podman start of a container that has run finds the placeholders of the first start, and works."""
+    (bundle.path / "rootfs/look").write_text(LOOK)
+    first = f"{PODMAN} {PODMAN_RUN} --name twice {REQUEST} --rootfs {bundle.path}/rootfs sh /look > /dev/null"
+    assert_grafted(bundle.on_host(f"{hooks_directory(bundle)} && {first} && {PODMAN} start --attach twice"), devices=True)
+
+
+@pytest.mark.requires("podman", "cgroup-v1")
+def test_podman_without_a_request(bundle: Bundle) -> None:
+    """A hooks directory fires for every container; one that asks for no GPU is left alone."""
+    done = bundle.on_host(
+        f"{hooks_directory(bundle)} && {PODMAN} {PODMAN_RUN} --rm --rootfs {bundle.path}/rootfs sh -c 'cat /proc/self/mountinfo'"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nvidia" not in done.stdout
+
+
+CONTAINERD = """
+cat > /run/containerd.toml <<'TOML'
+version = 2
+root = "/run/containerd-test/root"
+state = "/run/containerd-test/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
+[grpc]
+  address = "/run/containerd-test.sock"
+TOML
+containerd -c /run/containerd.toml > /run/containerd-test.log 2>&1 &
+for _ in $(seq 50); do ctr -a /run/containerd-test.sock version > /dev/null 2>&1 && break; sleep 0.1; done
+"""
+
+
+def containerd_run(bundle: Bundle, binary: str) -> Run:
+    def change(config: "dict[str, dict[str, str]]") -> None:
+        config["root"]["path"] = str(bundle.path / "rootfs")  # containerd's own bundle is another directory
+
+    bundle.edit(change)
+    run = f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config {bundle.path}/config.json {bundle.name}"
+    return bundle.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code")
+
+
+@pytest.mark.requires("containerd", "cgroup-v1")
+def test_containerd_with_the_hook_in_the_spec(bundle: Bundle) -> None:
+    """`ctr run` of a spec that names the hook: devices, mounts and loader are right inside."""
+    bundle.set_program(LOOK)
+    assert_grafted(containerd_run(bundle, "/usr/sbin/runc"), devices=True)

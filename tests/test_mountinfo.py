@@ -1,0 +1,72 @@
+"""Reading /proc/PID/mountinfo."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvgraft.mountinfo import Mount, parse_mountinfo
+
+
+def line(point: str = "/", optional: str = "", described: str = "ext4 /dev/sda1 rw") -> str:
+    return f"36 35 98:0 /root {point} rw,noatime{optional} - {described}\n"
+
+
+def test_a_line_is_read_as_documented() -> None:
+    """Id, root, mount point, options, type and source come from their fields of proc_pid_mountinfo(5)."""
+    text = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"
+    assert parse_mountinfo(text) == [Mount(36, "/mnt1", "/mnt2", "rw,noatime", False, "ext3", "/dev/root")]
+
+
+@pytest.mark.parametrize(
+    ("optional", "shared"),
+    [("", False), (" shared:7", True), (" master:1", False), (" shared:7 master:1", True), (" master:1 shared:7", True), (" unbindable", False)],
+)
+def test_only_shared_mounts_are_shared(optional: str, shared: bool) -> None:
+    """Any number of optional fields may stand before the dash; only shared:N means that others see what is mounted below."""
+    assert [mount.shared for mount in parse_mountinfo(line(optional=optional))] == [shared]
+
+
+def test_a_path_that_looks_like_an_optional_field_is_a_path() -> None:
+    """A mount point may be called shared:1."""
+    assert not parse_mountinfo(line(point="shared:1"))[0].shared
+
+
+def test_the_order_of_the_kernel_is_kept() -> None:
+    """Mounts come in the order of the file, stacked ones included."""
+    assert [mount.point for mount in parse_mountinfo(line("/b") + line("/a") + line("/b"))] == ["/b", "/a", "/b"]
+
+
+def test_escapes_are_undone() -> None:
+    """Blank, tab, newline and backslash stand as octal escapes in root, mount point and source."""
+    text = "1 2 0:1 /r\\040s /p\\011q\\012r\\134040 rw - tmpfs a\\040b rw\n"
+    (mount,) = parse_mountinfo(text)
+    assert (mount.root, mount.point, mount.source) == ("/r s", "/p\tq\nr\\040", "a b")
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_only_newlines_end_a_line(separator: str) -> None:
+    """The kernel escapes no other separator: a volume so named must not forge a line."""
+    point = f"/v{separator}9 9 9:9 / /forged rw - ext4 x rw"
+    assert [mount.point for mount in parse_mountinfo(line(point.replace(" ", "\\040")))] == [point]
+
+
+@pytest.mark.parametrize("text", ["36 35 98:0 / / rw\n", "36 35 98:0 / - ext4 a rw\n", "36 35 98:0 / / rw - ext4\n", "x 35 98:0 / / rw - a b c\n"])
+def test_other_lines_are_an_error(text: str) -> None:
+    """A line without its dash, with too few fields or without a number is refused, not guessed at."""
+    with pytest.raises(ValueError):
+        parse_mountinfo(text)
+
+
+def test_this_machines_own_mounts_are_read() -> None:
+    """The kernel's real file parses: one mount for each of its lines."""
+    text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    assert len(parse_mountinfo(text)) == text.count("\n") > 0
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_any_mount_point_survives(point: str) -> None:
+    """Whatever a directory is called, its mount point is read as the kernel wrote it."""
+    escaped = "".join(f"\\{ord(char):03o}" if char in " \t\n\\" else char for char in point)
+    assert parse_mountinfo(line(escaped))[0].point == point
