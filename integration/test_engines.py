@@ -43,11 +43,13 @@ CGROUPS_V2 = str(CGROUPS["v2"].values[0])
 
 @pytest.mark.requires("crun", "cgroup-v2")
 def test_crun_and_a_refusal(bundle: Bundle) -> None:
-    """A refused container does not start under crun either, and its files are as they were."""
+    """A refused container does not start under crun either, its files are as they were, and last-error tells why."""
     bundle.edit(lambda config: config["process"].update(env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=9"]))
     start = f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} {bundle.name}"
-    done = bundle.on_host(f"{CGROUPS_V2} && {start}")
+    done = bundle.on_host(f"{CGROUPS_V2}; {start}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit $code")
     assert done.returncode != 0
+    assert "9: unknown device" not in done.stderr, "crun shows what a hook says: last-error is not needed any more"
+    assert "nvgraft: device error: 9: unknown device | this host has 2 GPU(s)" in done.stdout
     assert done.changes == []
 
 

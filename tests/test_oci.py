@@ -31,7 +31,7 @@ def refusal(function, *arguments):
 
 def test_state_of_every_runc():
     """The bundle is "bundle", or "bundlePath" as runc wrote it before Docker 17.06; a missing pid is 0."""
-    assert parse_state(b'{"ociVersion":"1.0.2","id":"x","pid":7,"bundle":"/b"}') == State(7, "/b")
+    assert parse_state(b'{"ociVersion":"1.0.2","id":"x","pid":7,"bundle":"/b"}') == State(7, "/b", "x")
     assert parse_state(b'{"pid":7,"bundlePath":"/old"}') == State(7, "/old")
     assert parse_state(b'{"pid":7,"bundle":"/b","bundlePath":"/old"}') == State(7, "/b")
     assert parse_state(b'{"bundle":"/b"} and more') == State(0, "/b")

@@ -5,7 +5,7 @@ import os
 import sys
 
 from nvgraft import __version__
-from nvgraft_cli import plan_command, simulate
+from nvgraft_cli import last_error, plan_command, simulate
 from nvgraft_cli.register import command as register
 
 _EPILOG = """\
@@ -15,6 +15,10 @@ examples:
 
 
 def _parser() -> argparse.ArgumentParser:
+    # Loaded only now: what takes the place of a small C program has to start quickly.
+    from nvgraft_cli import plan_command, simulate
+    from nvgraft_cli.register import command as register
+
     parser = argparse.ArgumentParser(
         prog="nvgraft",
         description="Graft a host's NVIDIA driver onto a container, or say beforehand what that would do.",
@@ -26,14 +30,20 @@ def _parser() -> argparse.ArgumentParser:
     plan_command.add_parser(subparsers)
     simulate.add_parser(subparsers)
     register.add_parser(subparsers)
+    last_error.add_parser(subparsers)
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line and return its exit code; usage errors exit with 2."""
-    args = _parser().parse_args(argv)
+    """Run a command line and return its exit code; usage errors exit with 2, those of nvidia-container-cli's commands with 1."""
+    words = sys.argv[1:] if argv is None else argv
+    original = posixpath.basename(sys.argv[0]) == container_cli.ORIGINAL_NAME
     try:
-        code: int = args.run(args)
+        if original or names_command(words):
+            code = container_cli.main(container_cli.ORIGINAL_NAME if original else "nvgraft", words)
+        else:
+            args = _parser().parse_args(words)
+            code = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has seen enough (| head). What Python would flush at exit goes nowhere.

@@ -8,7 +8,7 @@ there are modules of their own.
 import os
 import sys
 
-from nvgraft import __version__, errors, launch
+from nvgraft import __version__, errors, lasterror, launch
 from nvgraft.config import Config, host_ldconfig, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
@@ -42,16 +42,45 @@ example:
   nvgraft-hook -dry-run prestart < state.json"""
 
 
-class Options:
-    """The command line."""
-
-    __slots__ = ("command", "config", "debug", "dry_run")
+class Invocation:
+    """One run of the hook: its command line, and what it has said so far."""
 
     def __init__(self) -> None:
         self.config: str | None = None
         self.debug = False
         self.dry_run = False
         self.command = ""
+        self.container_id = ""
+        self._lines: list[str] = []
+        self._notable = False
+        self._records: int | None = None
+
+    def say(self, line: str, *, notable: bool = False) -> None:
+        """Write a line to stderr; whoever closed it does not want to hear it. What is ``notable`` makes a record."""
+        self._lines.append(line)
+        self._notable = self._notable or notable
+        try:
+            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+        except OSError:
+            return
+
+    def warn(self, findings: "Iterable[Finding]") -> None:
+        """Say those of ``findings`` that are warnings."""
+        for finding in findings:
+            if finding.level == "warning":
+                self.say(errors.printable(f"nvgraft: warning: {finding.message} | {finding.hint}"), notable=True)
+
+    def open_records(self) -> None:
+        """Make sure that what is said can be kept, while /run is still the host's."""
+        if self._records is None and not self.dry_run:
+            self._records = lasterror.open_directory()
+
+    def keep(self, exit_code: int) -> None:
+        """Keep what was said about this container if it was refused or warned of: its engine may not show it."""
+        if (exit_code or self._notable) and self.container_id:
+            self.open_records()
+            if self._records is not None:
+                lasterror.keep(self._records, self.container_id, exit_code, self._lines)
 
 
 def main(argv: "Sequence[str]") -> int:
@@ -59,44 +88,35 @@ def main(argv: "Sequence[str]") -> int:
 
     0: configured, or nothing to do. 1: refused, everything undone. 2: usage. 3: refused and something was left behind.
     """
-    options = Options()
+    invocation = Invocation()
     try:
-        if not _parse(argv[1:], options):
-            return 0
-        if options.command != "prestart":
+        if not _parse(argv[1:], invocation) or invocation.command != "prestart":
             return 0
         launch.check_environment(os.environ)
         directory = launch.reset_process()
-        _prestart(options, directory)
+        _prestart(invocation, directory)
+        code = 0
     except Refusal as refusal:
-        _say(refusal.line())
-        return refusal.exit_code
+        invocation.say(refusal.line())
+        code = refusal.exit_code
     except MissingFeature as missing:
         fix = "applying needs Linux 5.12 or newer; `nvgraft plan` works without"
-        _say(errors.printable(f"nvgraft: initialization error: {missing} | {fix}"))
-        return 1
+        invocation.say(errors.printable(f"nvgraft: initialization error: {missing} | {fix}"))
+        code = 1
     except launch.Interrupted as interrupted:
-        _say(f"nvgraft: interrupted by signal {interrupted.number}; everything was undone")
-        return 1
+        invocation.say(f"nvgraft: interrupted by signal {interrupted.number}; everything was undone")
+        code = 1
     except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing; -debug shows it
-        if options.debug:
+        if invocation.debug:
             sys.excepthook(type(error), error, error.__traceback__)
-        _say(errors.printable(f"nvgraft: {type(error).__name__}: {error} | run with -debug and report this"))
-        return 1
-    return 0
+        invocation.say(errors.printable(f"nvgraft: {type(error).__name__}: {error} | run with -debug and report this"))
+        code = 1
+    invocation.keep(code)
+    return code
 
 
-def _say(line: str) -> None:
-    """Write a line to stderr; whoever closed it does not want to hear it."""
-    data = (line + "\n").encode("utf-8", "backslashreplace")
-    try:
-        os.write(2, data)
-    except OSError:
-        return
-
-
-def _parse(arguments: "Sequence[str]", options: Options) -> bool:
-    """Fill ``options`` as Go's flag package does, which the original uses; return False when there is nothing to do.
+def _parse(arguments: "Sequence[str]", invocation: Invocation) -> bool:
+    """Fill ``invocation`` as Go's flag package does, which the original uses; return False when there is nothing to do.
 
     :raises UsageError: unknown flag, missing value, no or an unknown command.
     """
@@ -107,45 +127,46 @@ def _parse(arguments: "Sequence[str]", options: Options) -> bool:
             break
         name, equals, value = word.lstrip("-").partition("=")
         if name in {"h", "help"}:
-            _say(_USAGE)
+            invocation.say(_USAGE)
             return False
         if name == "config":
             if not equals and not rest:
                 raise UsageError("flag needs an argument: -config", _USAGE)
-            options.config = value if equals else rest.pop(0)
+            invocation.config = value if equals else rest.pop(0)
         elif name in {"debug", "dry-run", "version"}:
             wanted = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
             if name == "version" and wanted:
                 os.write(1, f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n".encode())
                 return False
             if name == "debug":
-                options.debug = wanted
+                invocation.debug = wanted
             elif name == "dry-run":
-                options.dry_run = wanted
+                invocation.dry_run = wanted
         else:
             raise UsageError(f"flag provided but not defined: -{name}", _USAGE)
     if not rest or rest[0] not in {"prestart", "poststart", "poststop"}:
         raise UsageError("", _USAGE)
-    options.command = rest[0]
+    invocation.command = rest[0]
     return True
 
 
-def _prestart(options: Options, directory: str) -> None:
-    config = load_config(options.config, os.environ, directory)
+def _prestart(invocation: Invocation, directory: str) -> None:
+    config = load_config(invocation.config, os.environ, directory)
     state = read_state(0)
+    invocation.container_id = state.id
     decision = decide(read_config(os.path.join(directory, state.bundle)), config, directory)
     for line in decision.log:
-        _say(line)
+        invocation.say(line, notable="level=warning" in line)
     if decision.refusal is not None:
         raise decision.refusal
     if decision.request is None:
-        if options.debug:
-            _say(f"nvgraft: nothing to do: {decision.reason}")
+        if invocation.debug:
+            invocation.say(f"nvgraft: nothing to do: {decision.reason}")
         return
-    if options.dry_run:
-        _print_argv(decision.request, config, state, decision.rootfs, debug=options.debug)
+    if invocation.dry_run:
+        _print_argv(decision.request, config, state, decision.rootfs, debug=invocation.debug)
         return
-    _configure(decision.request, config, state, decision.rootfs, debug=options.debug)
+    _configure(invocation, decision.request, config, state, decision.rootfs)
 
 
 def _print_argv(request: "Request", config: Config, state: State, rootfs: str, *, debug: bool) -> None:
@@ -155,7 +176,7 @@ def _print_argv(request: "Request", config: Config, state: State, rootfs: str, *
     os.write(1, (dumps(reference_argv(request, config, state.pid, rootfs, debug)) + "\n").encode("utf-8", "surrogateescape"))
 
 
-def _configure(request: "Request", config: Config, state: State, rootfs: str, *, debug: bool) -> None:
+def _configure(invocation: Invocation, request: "Request", config: Config, state: State, rootfs: str) -> None:
     """Look at the host and the container, plan, and apply; the order of the checks is the reference's.
 
     :raises Refusal: with nothing changed.
@@ -167,37 +188,32 @@ def _configure(request: "Request", config: Config, state: State, rootfs: str, *,
     from nvgraft.planner import Settings, check_request, make_plan
     from nvgraft.selection import imex_channels
 
+    invocation.open_records()
     check_request(request)
     if config.simulated_host:
         served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
-        _say(f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}")
+        invocation.say(f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}")
     pidfd = containers.hold_process(state.pid)
     if config.cli_load_kmods and not config.simulated_host:
         from nvgraft.kmods import load_modules
 
         create = not config.features_disable_imex_channel_creation
-        _warn(load_modules(config.cli_root or "/", imex_channels(request.imex_channels), create))
+        invocation.warn(load_modules(config.cli_root or "/", imex_channels(request.imex_channels), create))
     host = read_live_host(config)
     inventory = read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))
     container = containers.open_container(state.pid, pidfd, rootfs)
     target = containers.LiveTarget(container, inventory.machine)
     plan = make_plan(request, inventory, target, Settings(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host))
     target.close()
-    if debug:
+    if invocation.debug:
         for action in plan.actions:
-            _say(errors.printable(f"nvgraft: debug: {action!r}"))
+            invocation.say(errors.printable(f"nvgraft: debug: {action!r}"))
     ldconfig = config.cli_ldconfig
     if not ldconfig.startswith("@"):
         # Only features.allow-ldconfig-from-container lets such a value pass. A program of the image is never run as root.
         ldconfig = host_ldconfig("@/sbin/ldconfig", os.path.exists)
-        _say("nvgraft: warning: the ldconfig of the image is never run, the host's is | write it with @ in config.toml")
+        invocation.say("nvgraft: warning: the ldconfig of the image is never run, the host's is | write it with @ in config.toml")
     changed = apply_plan(plan, container, ldconfig[1:], pivot=not config.cli_no_pivot)
     if not changed:
-        _say("nvgraft: this container is configured already; nothing was changed")
-    _warn(plan.findings)
-
-
-def _warn(findings: "Iterable[Finding]") -> None:
-    for finding in findings:
-        if finding.level == "warning":
-            _say(errors.printable(f"nvgraft: warning: {finding.message} | {finding.hint}"))
+        invocation.say("nvgraft: this container is configured already; nothing was changed")
+    invocation.warn(plan.findings)

@@ -26,7 +26,7 @@ _CAPABILITIES = "could not decode Process.Capabilities in OCI spec: "
 _STATE_FIX = "the hook reads the container's OCI state on stdin, as an OCI runtime writes it"
 _CONFIG_FIX = "let the engine write the bundle's config.json again"
 
-_STATE_MEMBERS = {"pid": "pid", "bundle": "bundle", "bundlepath": "bundlePath"}
+_STATE_MEMBERS = {"id": "id", "pid": "pid", "bundle": "bundle", "bundlepath": "bundlePath"}
 _SPEC_MEMBERS = {"ociversion": "ociVersion", "process": "process", "root": "root", "mounts": "mounts"}
 _PROCESS_MEMBERS = {"env": "env", "capabilities": "capabilities"}
 _CAPABILITY_MEMBERS = {"bounding": "bounding"}
@@ -35,13 +35,17 @@ _MOUNT_MEMBERS = {"destination": "destination", "source": "source"}
 
 
 class State(Value):
-    """The part of the OCI state that the hook reads. ``pid`` is 0 and ``bundle`` empty where the state has none."""
+    """The part of the OCI state that the hook reads. ``pid`` is 0 and ``bundle`` empty where the state has none.
 
-    __slots__ = ("bundle", "pid")
+    ``id`` only names the container to people; nothing is decided by it.
+    """
 
-    def __init__(self, pid: int, bundle: str) -> None:
+    __slots__ = ("bundle", "id", "pid")
+
+    def __init__(self, pid: int, bundle: str, id: str = "") -> None:
         self.pid = pid
         self.bundle = bundle
+        self.id = id
 
 
 class ContainerConfig(Value):
@@ -119,7 +123,8 @@ def parse_state(data: bytes) -> State:
         bundle_path = as_string(found.get("bundlePath"), "struct field HookState.bundlePath of type string")
     except JsonError as error:
         raise Refusal("", _STATE + error.text, f"{error.hint}; {_STATE_FIX}") from None
-    return State(pid, bundle or bundle_path)
+    name = found.get("id")
+    return State(pid, bundle or bundle_path, name if isinstance(name, str) else "")
 
 
 def read_config(bundle: str, dir_fd: int | None = None) -> bytes:

@@ -4,7 +4,7 @@ import posixpath
 
 from . import installation
 from .change import CannotRegister, Document
-from .jsonedit import Json, Path, parsed_backup
+from .jsonfile import Json, Path, parsed_backup
 
 _PRESTART = ("hooks", "prestart")
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: Beside a changed file, as long as the registration lasts: the file as it was before.
 BACKUP_SUFFIX = ".nvgraft-backup"
 
-_LIMIT = 8 << 20
+#: Bytes; a configuration file that is larger is none.
+LIMIT = 8 << 20
 
 
 class CannotRegister(Exception):
@@ -58,7 +59,7 @@ def _text(path: str) -> str | None:
     except OSError as error:
         raise CannotRegister(f"{path}: {files.reason(error)}") from error
     try:
-        return files.read_fd(fd, _LIMIT).decode()
+        return files.read_fd(fd, LIMIT).decode()
     except OSError as error:
         raise CannotRegister(f"{path}: {files.reason(error)}") from error
     except UnicodeDecodeError as error:
@@ -70,8 +71,8 @@ def _text(path: str) -> str | None:
 def diff(document: Document, after: str | None) -> str:
     """Return the change as a unified diff."""
     before = document.text
-    names = ["/dev/null" if text is None else document.place for text in (before, after)]
-    rows = difflib.unified_diff((before or "").splitlines(keepends=True), (after or "").splitlines(keepends=True), *names)
+    old, new = ("/dev/null" if text is None else document.place for text in (before, after))
+    rows = difflib.unified_diff((before or "").splitlines(keepends=True), (after or "").splitlines(keepends=True), old, new)
     return "".join(_closed(rows))
 
 

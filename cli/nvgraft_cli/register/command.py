@@ -29,7 +29,7 @@ The backup goes as well."""
 
 _EXAMPLES = """\
 examples:
-  nvgraft register podman --dry-run
+  nvgraft {command} podman --dry-run
   sudo nvgraft {command} docker
   sudo nvgraft {command} containerd --file /etc/containerd/config.toml
   nvgraft {command} runc --bundle ./bundle
@@ -142,4 +142,4 @@ def _unregister(document: Document, args: argparse.Namespace) -> str:
     if args.dry_run:
         return f"{document.path}: not changed: --dry-run"
     change.take_back(document, after)
-    return f"{document.path}: " + ("removed" if after is None else "as it was")
+    return f"{document.path}: " + ("removed" if after is None else "the registration is taken out")

@@ -41,10 +41,9 @@ def add(document: Document, programs: installation.Programs) -> str:
     # An empty file is of version 1, the default, and says nothing in it: any other will do.
     addition: _Table = {} if config else {"version": 2}
     version = config.get("version", addition.get("version", 1))
-    if version not in _PLUGINS:
-        raise CannotRegister(
-            f"{document.path}: config version {version}: only 2 and 3 are edited | `containerd -c {document.path} config dump` prints it as 2 or newer"
-        )
+    if not isinstance(version, int) or version not in _PLUGINS:
+        hint = f"versions 2 and 3 are edited; containerd prints this file as a newer one: containerd -c {document.path} config dump"
+        raise CannotRegister(f"{document.path}: config version {version} | {hint}")
     plugin = _PLUGINS[version]
     _check_effect(config, plugin, document.path, programs)
     section = _table(config, ("plugins", plugin, "containerd"), document.path)
@@ -88,7 +87,9 @@ def remove(document: Document) -> str | None:
     if len(blocks) != 1 or (text.count(_BEGIN), text.count(_END)) != (1, 1):
         raise CannotRegister(f"{path}: the marks of `nvgraft register` were changed | take the runtime {_NAME} out by hand")
     (block,) = blocks
-    after = text[: block.start()] + text[block.end() :]
+    head, tail = text[: block.start()], text[block.end() :]
+    # Lines that were added after the block since do not continue the last one before it.
+    after = f"{head}\n{tail}" if tail and head and not head.endswith("\n") else head + tail
     ours, left = _parse(block[1], path), _parse(after, path)
     if _without_empty(left) != _without_empty(_subtracted(config, ours)):
         raise CannotRegister(f"{path}: lines after the block of `nvgraft register` belong to its last table | move them, then try again")
@@ -112,31 +113,36 @@ def _table(config: _Table, names: tuple[str, ...], path: str) -> _Table:
     return config
 
 
+def _strings(config: _Table, name: str) -> list[str]:
+    value = config.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
 def _check_effect(config: _Table, plugin: str, path: str, programs: installation.Programs) -> None:
     """Refuse where containerd would not look at the entry."""
-    if {plugin, _PLUGINS[2], "cri"} & set(config.get("disabled_plugins", ())):
+    if {plugin, _PLUGINS[2], "cri"}.intersection(_strings(config, "disabled_plugins")):
         hint = f"take it out of disabled_plugins; ctr needs no entry: ctr run --runc-binary {programs.runtime}"
         raise CannotRegister(f"{path}: the CRI plugin, which knows runtimes by name, is switched off | {hint}")
     if config.get("version") == 3:
         return
     # containerd 1 takes a plugin's section of an imported file instead of the one of this file.
-    for pattern in config.get("imports", ()):
+    for pattern in _strings(config, "imports"):
         for other in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
             if plugin in _table(_parse(read(other).text or "", other), ("plugins",), other):
-                raise CannotRegister(
-                    f"{path}: the imported {other} has the CRI plugin's section, which may hide the one here | nvgraft register containerd --file {other}"
-                )
+                hint = f"nvgraft register containerd --file {other}"
+                raise CannotRegister(f"{path}: the imported {other} has the CRI plugin's section, which may hide the one here | {hint}")
 
 
 def _runtime(section: _Table, runtimes: _Table, program: str) -> _Table:
     """Return the entry: as the default runtime's, with its cgroup driver and all, if that is one of runc's kind."""
     for name in (section.get("default_runtime_name", "runc"), "runc"):
-        model = runtimes.get(name, {})
-        if name != _NAME and model.get("runtime_type") == _RUNTIME_TYPE:
+        model = runtimes.get(name) if isinstance(name, str) and name != _NAME else None
+        if isinstance(model, dict) and model.get("runtime_type") == _RUNTIME_TYPE:
             break
     else:
         model = {"runtime_type": _RUNTIME_TYPE}
-    return {**copy.deepcopy(model), "options": {**model.get("options", {}), "BinaryName": program}}
+    options = model.get("options")
+    return {**copy.deepcopy(model), "options": {**(options if isinstance(options, dict) else {}), "BinaryName": program}}
 
 
 def _merged(config: _Table, addition: _Table) -> _Table:

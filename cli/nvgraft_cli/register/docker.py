@@ -2,7 +2,7 @@
 
 from . import installation
 from .change import CannotRegister, Document
-from .jsonedit import Json, parsed_backup
+from .jsonfile import Json, parsed_backup
 
 DEFAULT_FILE = "/etc/docker/daemon.json"
 
@@ -25,7 +25,7 @@ def add(document: Document, programs: installation.Programs, *, set_default: boo
     changed = config if have == wanted else config.put(_RUNTIME, wanted)
     if set_default and config.get(_DEFAULT) != _NAME:
         changed = changed.put(_DEFAULT, _NAME)
-    return document.text if changed is config and document.text is not None else changed.text
+    return changed.text
 
 
 def remove(document: Document) -> str | None:

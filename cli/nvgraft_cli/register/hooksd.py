@@ -27,15 +27,14 @@ _CONFIGURATION = {
 }
 
 
-def default_file(engine: str, root: str = "") -> str:
+def default_file(engine: str) -> str:
     """Return the file to write for ``engine``: in the default directory, unless the engine is configured to read others.
 
-    :param root: a directory to look for the configuration in instead of ``/``.
     :raises CannotRegister: when a configuration file cannot be parsed.
     """
     patterns, table = _CONFIGURATION[engine]
     directories = [_DEFAULT_DIRECTORY]
-    for path in (path for pattern in patterns for path in sorted(glob.glob(root + pattern))):
+    for path in (path for pattern in patterns for path in sorted(glob.glob(pattern))):
         section: object = _toml(path)
         for name in (*table, "hooks_dir"):
             section = section.get(name) if isinstance(section, dict) else None

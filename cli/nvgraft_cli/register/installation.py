@@ -78,7 +78,7 @@ def _check_launcher(path: str, prefix: str) -> None:
             text = file.read(4096)
         first, added = _FIRST_LINE.match(text), _DIRECTORY.search(text)
         if first is None or added is None:
-            raise CannotRegister(f"{path}: not what ./dev install writes: it does not start Python with -ISB | ./dev install PREFIX={prefix}")
+            raise CannotRegister(f"{path}: not what ./dev install writes: no Python with -ISB | ./dev install PREFIX={prefix}")
         owned_by_root(first[1])
         for directory, _, names in os.walk(added[1]):
             for name in ("", *names):

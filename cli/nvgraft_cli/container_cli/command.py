@@ -1,0 +1,90 @@
+"""One command line of nvidia-container-cli: reading it, running it, and saying in one line why not.
+
+Exit code 1 for every failure, bad usage included (reference behaviour 4.2); 3 only when an undo failed.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+from nvgraft import launch
+from nvgraft.errors import Refusal, printable
+from nvgraft.files import reason
+from nvgraft.syscalls import MissingFeature
+from nvgraft_cli.container_cli import configure, options
+from nvgraft_cli.container_cli.arguments import UsageFault
+from nvgraft_cli.container_cli.debug_log import DebugLog
+from nvgraft_cli.container_cli.detection import engine_config, read_host
+from nvgraft_cli.container_cli.listing import info_text, list_paths
+
+#: The name by which this is the whole program.
+ORIGINAL_NAME = "nvidia-container-cli"
+
+
+def main(program: str, words: list[str]) -> int:
+    """Run the command line ``words`` under the name ``program``; return the exit code."""
+    log = DebugLog()
+    try:
+        return _run(program, words, log)
+    except options.Answered as answer:
+        print(answer, end="")
+        return 0
+    except UsageFault as fault:
+        print(printable_lines(str(fault)), file=sys.stderr)
+        return 1
+    except Refusal as refusal:
+        log.error(refusal.text)
+        print(refusal.line(program), file=sys.stderr)
+        return refusal.exit_code
+    except MissingFeature as missing:
+        log.error(str(missing))
+        fix = "configure needs Linux 5.12 or newer; list and info work without"
+        print(printable(f"{program}: initialization error: {missing} | {fix}"), file=sys.stderr)
+        return 1
+    except launch.Interrupted as interrupted:
+        print(f"{program}: interrupted by signal {interrupted.number}; everything was undone", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        log.error(str(error))
+        print(printable(f"{program}: {type(error).__name__}: {error} | run with --debug=/dev/stderr and report this"), file=sys.stderr)
+        return 1
+    finally:
+        log.close()
+
+
+def printable_lines(text: str) -> str:
+    """Return ``text`` with control characters escaped, line by line."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _run(program: str, words: list[str], log: DebugLog) -> int:
+    settings, command, rest = options.parse_global(words, program)
+
+    def say(text: str) -> None:
+        print(printable(f"{program}: warning: {text}"), file=sys.stderr, flush=True)
+
+    if command == "info":
+        csv = options.parse_info(rest, program)
+        _open_log(settings, log, say)
+        print(info_text(read_host(engine_config(settings), (), log), csv=csv), end="")
+    elif command == "list":
+        wanted = options.parse_list(rest, program)
+        _open_log(settings, log, say)
+        for path in list_paths(read_host(engine_config(settings), wanted.omit, log), wanted):
+            print(path)
+    else:
+        asked = options.parse_configure(rest, program)
+        configure.prepare_process(asked)
+        _open_log(settings, log, say)
+        configure.configure(engine_config(settings), asked, log, say)
+    return 0
+
+
+def _open_log(settings: options.GlobalOptions, log: DebugLog, say: Callable[[str], None]) -> None:
+    path = settings.debug or os.environ.get("NVC_DEBUG_FILE", "")
+    try:
+        log.open(path)
+    except OSError as error:
+        say(f"no debug log: open {path}: {reason(error)} | name a file that can be written with --debug")

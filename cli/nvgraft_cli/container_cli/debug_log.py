@@ -1,0 +1,78 @@
+"""The debug log of nvidia-container-cli: a text for people, in glog's line format (reference behaviour 4.6).
+
+What is logged is decided where it happens; without a file nothing is written.
+"""
+
+import os
+import posixpath
+import sys
+import threading
+import time
+
+from nvgraft.errors import printable
+from nvgraft.inventory import Inventory
+
+_HEADER = "\n-- WARNING, the following logs are for debugging purposes only --\n\n"
+
+
+class DebugLog:
+    """Lines appended to a file, once one is opened; what is logged before, or without one, is dropped. Close it after use."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def open(self, path: str) -> None:
+        """Open ``path``; "" stands for no file.
+
+        :raises OSError: when it cannot be opened.
+        """
+        if path:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
+            self._fd = os.open(path, flags, 0o644)
+            self._write(_HEADER)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def info(self, text: str) -> None:
+        self._line("I", text)
+
+    def warning(self, text: str) -> None:
+        self._line("W", text)
+
+    def error(self, text: str) -> None:
+        self._line("E", text)
+
+    def _line(self, level: str, text: str) -> None:
+        if self._fd < 0:
+            return
+        now = time.time_ns()
+        moment = time.strftime("%m%d %H:%M:%S", time.gmtime(now // 10**9))
+        caller = sys._getframe(2)
+        place = f"{posixpath.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+        self._write(f"{level}{moment}.{now % 10**9 // 1000:06} {threading.get_native_id()} {place}] {printable(text)}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            os.write(self._fd, text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.close()  # a full disk must not keep a container from starting
+
+
+def log_inventory(log: DebugLog, inventory: Inventory) -> None:
+    """Log what was found on the host, and what was not."""
+    for component in (*inventory.libraries, *inventory.libraries32, *inventory.binaries):
+        log.info(f"selecting {component.path}")
+    for component_class, row in inventory.missing:
+        log.warning(f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})")
+    for component in inventory.firmware:
+        log.info(f"listing firmware path {component.row}")
+    for node in inventory.control:
+        log.info(f"listing device {node.path}")
+    for component in (*inventory.sockets, inventory.mps):
+        if component is not None:
+            log.info(f"listing ipc path {component.path}")
+    for gpu, node in zip(inventory.gpus, inventory.nodes, strict=True):
+        log.info(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")

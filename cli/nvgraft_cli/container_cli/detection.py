@@ -1,0 +1,55 @@
+"""What this host has, as a command line of nvidia-container-cli wants it looked at."""
+
+import os
+from collections.abc import Collection
+
+from nvgraft import userns
+from nvgraft.config import Config, load_config
+from nvgraft.errors import Refusal
+from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.live import mps_directory, read_live_host
+from nvgraft_cli.container_cli.debug_log import DebugLog, log_inventory
+from nvgraft_cli.container_cli.options import GlobalOptions
+
+
+def engine_config(options: GlobalOptions) -> Config:
+    """Return the engine's configuration for a command line.
+
+    config.toml is not the original CLI's business. It is asked for one thing only, whether this host is a simulated one,
+    and its faults are left to those who use it.
+    """
+    try:
+        written = load_config(None, os.environ)
+    except Refusal:
+        written = Config()
+    user = options.user
+    if not user and userns.inside():
+        # Nobody has no number here, and who made the namespace has no privileges to give up.
+        user = f"{os.geteuid()}:{os.getegid()}"
+    return Config(
+        cli_root="" if options.root == "/" else options.root,
+        cli_ldcache=options.ldcache,
+        cli_user=user,
+        cli_load_kmods=options.load_kmods,
+        cli_no_pivot=not options.pivot,
+        features_disable_imex_channel_creation=not options.create_imex_channels,
+        simulated_host=written.simulated_host,
+        host_snapshot=written.host_snapshot,
+    )
+
+
+def read_host(config: Config, omit: Collection[str], log: DebugLog) -> Inventory:
+    """Look at this host.
+
+    :raises Refusal: stages ``initialization`` and ``detection``.
+    """
+    log.info(f"using root {config.cli_root or '/'}")
+    log.info(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
+    log.info(f"using unprivileged user {config.cli_user or 'nobody'}")
+    host = read_live_host(config)
+    path = os.environ.get("PATH")
+    if path is None:
+        raise Refusal("detection", "environment variable PATH not found", "set PATH: the driver's programs are looked up in it")
+    inventory = read_inventory(host, path, mps_directory(os.environ, config), omit)
+    log_inventory(log, inventory)
+    return inventory

@@ -1,0 +1,265 @@
+"""The OCI runtime wrapper: a drop-in for nvidia-container-runtime, which engines start in place of runc.
+
+On ``create`` it rewrites the bundle's config.json; then, as for every other command, it becomes the low-level runtime, with
+the arguments, environment, descriptors and working directory that it was given: engines hand consoles and sockets down.
+What is rewritten is decided in ``nvgraft.rewrite``.
+
+Source: reference behaviour 9.1 and 9.2.
+"""
+
+import _signal
+import os
+import posixpath
+import stat
+
+from nvgraft import __version__, files
+from nvgraft.config import Config, config_from_settings, config_path, read_config_file, settings_from_toml
+from nvgraft.errors import Refusal, printable
+from nvgraft.oci import read_config
+from nvgraft.rewrite import LOAD, WRITE, in_runtime, rewrite
+from nvgraft.runtime_log import Log, LogOptions
+from nvgraft_specs import names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: The version of the OCI runtime specification that the reference names.
+_SPEC_VERSION = "1.3.0"
+
+_HOOK = "nvgraft-hook"
+#: Seconds: loading kernel modules and waking eight GPUs takes some; a driver that hangs must not hold the engine for ever.
+_HOOK_TIMEOUT = 120
+#: What the hook reads of an environment; the reference's hook inherits all of the runtime's.
+_HOOK_VARIABLES = (names.CONFIG_VARIABLE, names.CONFIG_HOME_VARIABLE, names.MPS_DIRECTORY)
+
+_CONFIG_ERROR = "error getting hook config: failed to load config: "
+
+#: The names under which the reference installs its runtime with a fixed mode: nvidia-container-runtime.legacy.
+_FIXED_MODES = ("legacy", "cdi")
+
+#: Targets of Python's own change of a C locale, which the low-level runtime must not inherit.
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+
+
+def main(argv: "Sequence[str]") -> int:
+    """Rewrite config.json if this is a ``create``, and become the low-level runtime; return only to report a failure."""
+    log = Log()
+    try:
+        _run(argv, log)
+    except Refusal as refusal:
+        log.write("error", refusal.line())
+    except Exception as error:  # noqa: BLE001 - a traceback tells neither an engine nor a user anything
+        log.write("error", printable(f"nvgraft-runtime: {type(error).__name__}: {error} | report this"))
+    return 1
+
+
+def _run(argv: "Sequence[str]", log: Log) -> None:
+    arguments = argv[1:]
+    options = LogOptions(arguments)
+    if options.version:
+        os.write(1, f"NVIDIA Container Runtime version {__version__} (nvgraft)\nspec: {_SPEC_VERSION}\n".encode())
+    creates = is_create(arguments)
+    config = _load_config(os.environ, whole=creates)
+    log.open(config.runtime_debug, config.runtime_log_level, options)
+    own = posixpath.realpath(argv[0])
+    runtime = find_runtime(config.runtime_runtimes, os.environ.get("PATH"), own)
+    log.write("info", f"Using low-level runtime {runtime}")
+    if creates:
+        fixed = posixpath.basename(argv[0]).rpartition(".")[2]
+        if fixed in _FIXED_MODES:
+            config = config.with_mode(fixed)
+        _rewrite_bundle(bundle_directory(arguments), config, own, log)
+    if options.version:
+        os.write(1, b"\n")
+    _become(runtime, arguments)
+
+
+def is_create(arguments: "Sequence[str]") -> bool:
+    """Return whether the low-level runtime is asked to create a container: "create" counts unless it is the bundle's name."""
+    after_flag = False
+    for argument in arguments:
+        if after_flag:
+            after_flag = False
+        elif _is_bundle_flag(argument):
+            after_flag = True
+        elif argument == "create":
+            return True
+    return False
+
+
+def bundle_directory(arguments: "Sequence[str]") -> str:
+    """Return the bundle of a command line; the last one wins, none is the working directory.
+
+    :raises Refusal: the last option has no value.
+    """
+    bundle = ""
+    rest = list(arguments)
+    while rest:
+        word, equals, value = rest.pop(0).partition("=")
+        if not _is_bundle_flag(word):
+            continue
+        if not equals and not rest:
+            fix = "give the directory with config.json after --bundle"
+            raise Refusal("", f"{LOAD}error getting bundle dir from args: bundle option requires an argument", fix)
+        bundle = value if equals else rest.pop(0)
+    return bundle
+
+
+def _is_bundle_flag(word: str) -> bool:
+    return word[:1] == "-" and word.lstrip("-") in ("b", "bundle")
+
+
+def find_runtime(candidates: "Sequence[str]", path: str | None, own: str) -> str:
+    """Return the first candidate that is an executable file: an absolute path, or a name to be found over PATH.
+
+    :param own: this very program, which is no low-level runtime: it would start itself for ever.
+    :raises Refusal: there is none.
+    """
+    for candidate in candidates:
+        for found in _look_up(candidate, path):
+            if posixpath.realpath(found) != own:
+                return found
+    listed = " ".join(candidates)
+    fix = "install runc or crun, or name the runtime in nvidia-container-runtime.runtimes of config.toml"
+    raise Refusal(
+        "",
+        "failed to create NVIDIA Container Runtime: error constructing low-level runtime: error locating runtime: "
+        f"no runtime binary found from candidate list: [{listed}]",
+        fix,
+    )
+
+
+def _look_up(name: str, path: str | None) -> list[str]:
+    """Return the executable files that a name means, those of PATH before those of the default directories."""
+    directories = [""] if "/" in name else _search_path(path)
+    paths = [posixpath.join(directory, name) for directory in directories]
+    return [found for found in paths if _is_executable(found)]
+
+
+def _search_path(path: str | None) -> list[str]:
+    entries = [entry for entry in (path or "").split(":") if entry]
+    return entries + [entry for entry in names.DEFAULT_PATH if entry not in entries]
+
+
+def _is_executable(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(mode) and os.access(path, os.X_OK)
+
+
+def _load_config(environ: "Mapping[str, str]", *, whole: bool) -> Config:
+    """Return the configuration; a missing file is an empty one here, even if a variable names it (reference behaviour 2.1).
+
+    :param whole: check it against this host too. A container whose config.toml has gone bad can still be stopped and deleted.
+    """
+    path, _ = config_path(None, environ)
+    try:
+        data = read_config_file(path, required=False)
+        settings = settings_from_toml(data, path) if data else {}
+        return config_from_settings(settings) if whole else Config(**settings)
+    except Refusal as refusal:
+        text = "\n".join(part for part in (refusal.first_line, refusal.text) if part)
+        raise Refusal("", "error loading config: " + text.removeprefix(_CONFIG_ERROR), refusal.hint) from None
+
+
+def _rewrite_bundle(bundle: str, config: Config, own: str, log: Log) -> None:
+    """Rewrite the bundle's config.json.
+
+    :raises Refusal: and it is as it was.
+    """
+    try:
+        data = read_config(bundle)
+    except Refusal as refusal:
+        raise in_runtime(refusal) from None
+    done = rewrite(data, config, hook_entry(config, os.environ, own))
+    for level, line in done.log:
+        log.write(level, printable(line))
+    if done.data != data:
+        path = posixpath.realpath(posixpath.join(bundle, "config.json"))
+        try:
+            _replace_file(path, done.data)
+        except OSError as error:
+            hint = "the file was not changed; the bundle must be a directory that this program may write to"
+            raise Refusal("", f"{WRITE}error opening OCI specification file: open {path}: {files.reason(error)}", hint) from None
+
+
+def hook_entry(config: Config, environ: "Mapping[str, str]", own: str) -> dict[str, object]:
+    """Return the prestart hook for config.json, with an environment of its own: without one a runtime hands down another.
+
+    :param own: the path of this program, whose neighbour the hook is unless config.toml names one.
+    """
+    path = config.hook_path
+    if path in ("", Config().hook_path):
+        path = posixpath.join(posixpath.dirname(own), _HOOK)
+    elif "/" not in path:
+        path = next(iter(_look_up(path, environ.get("PATH"))), f"/usr/bin/{path}")
+    variables = {"PATH": ":".join(_search_path(environ.get("PATH")))}
+    variables.update({name: environ[name] for name in _HOOK_VARIABLES if environ.get(name)})
+    if names.CONFIG_VARIABLE in variables:
+        variables[names.CONFIG_VARIABLE] = posixpath.abspath(variables[names.CONFIG_VARIABLE])  # a hook has another working directory
+    return {
+        "path": path,
+        "args": [posixpath.basename(path), "prestart"],
+        "env": [f"{name}={value}" for name, value in variables.items()],
+        "timeout": _HOOK_TIMEOUT,
+    }
+
+
+def _replace_file(path: str, data: bytes) -> None:
+    """Put ``data`` in the place of a file, with its mode and owner; whatever fails, the file is the old or the new one, whole.
+
+    :raises OSError: it is the old one.
+    """
+    old = os.stat(path)
+    draft = f"{path}.nvgraft-{os.getpid()}-{os.urandom(4).hex()}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(fd, old.st_uid, old.st_gid)
+            os.fchmod(fd, stat.S_IMODE(old.st_mode))
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        finally:
+            os.close(fd)
+        os.rename(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def _become(runtime: str, arguments: "Sequence[str]") -> None:
+    """Become the low-level runtime.
+
+    :raises Refusal: the kernel does not execute it.
+    """
+    # What Python has changed in this process: signals that it ignores, and the variable of a C locale.
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
+    _restore_locale()
+    try:
+        os.execv(runtime, [runtime, *arguments])
+    except OSError as error:
+        raise Refusal("", f"could not exec '{runtime}': {files.reason(error)}", "it must be a program for this machine") from None
+
+
+def _restore_locale() -> None:
+    if os.environ.get("LC_CTYPE") not in _COERCED:
+        return
+    try:
+        fd = os.open("/proc/self/environ", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        given = files.read_fd(fd, 8 << 20)
+    finally:
+        os.close(fd)
+    value = next((entry for entry in given.split(b"\0") if entry.startswith(b"LC_CTYPE=")), None)
+    if value is None:
+        os.unsetenv("LC_CTYPE")
+    else:
+        os.putenv(b"LC_CTYPE", value.partition(b"=")[2])

@@ -1,0 +1,476 @@
+"""What is read from a host: which file of several wins, what is missing, what is fatal."""
+
+from collections.abc import Mapping
+
+import hosts
+import pytest
+from hosts import gpu, host, inventory
+
+from nvgraft.errors import Refusal
+from nvgraft.inventory import (
+    Component,
+    DeviceNode,
+    Inventory,
+    ProcEntry,
+    device_file_minor,
+    find_loaded_library,
+    parse_majors,
+    read_inventory,
+)
+from nvgraft.ldcache import CacheEntry
+from nvgraft.snapshot import SnapshotTree, snapshot_host
+from nvgraft.tree import Node
+
+
+def paths(components: tuple[Component, ...]) -> list[str]:
+    return [component.path for component in components]
+
+
+def refused(document: hosts.Document, path: str = "/usr/bin") -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        inventory(document, path)
+    return caught.value
+
+
+# ---- libraries
+
+
+def test_a_library_is_found_through_its_links() -> None:
+    """The resolved file is the component; how it was found names every step."""
+    found = inventory(
+        host(
+            "/usr/lib/libcuda.so.1 -> /etc/alternatives/cuda\n/etc/alternatives/cuda -> /opt/nv/libcuda.so.535.1\n"
+            "/opt/nv/libcuda.so.535.1 elf libcuda.so.1 mode=0755",
+            cache="libcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1",
+        )
+    )
+    assert found.libraries == (
+        Component(
+            "compute",
+            "libcuda.so",
+            "/opt/nv/libcuda.so.535.1",
+            "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.1 -> /opt/nv/libcuda.so.535.1",
+            "file",
+            0o755,
+            1000,
+            "libcuda.so.1",
+        ),
+    )
+    assert found.libraries[0].name == "libcuda.so.535.1"
+
+
+def test_a_library_without_links_is_found_at_its_place() -> None:
+    """No arrow is shown where nothing was followed."""
+    found = inventory(host("/usr/lib/libcuda.so.535.1 elf libcuda.so.1"))
+    assert found.libraries[0].found == "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1"
+
+
+def test_the_last_accepted_candidate_wins() -> None:
+    """Of several entries of one row the last one in cache order counts, rejected ones do not."""
+    text = "/a/libcuda.so.535.1 elf libcuda.so.1\n/b/libcuda.so.535.1 elf libcuda.so.1\n/c/libcuda.so.470.1 elf libcuda.so.1"
+    assert paths(inventory(host(text)).libraries) == ["/b/libcuda.so.535.1"]
+
+
+def test_the_order_is_that_of_the_tables() -> None:
+    """Libraries come in catalogue order, whatever the order of the loader cache."""
+    text = "/l/libcuda.so.535.1 elf libcuda.so.1\n/l/libnvidia-cfg.so.535.1 elf libnvidia-cfg.so.1\n/l/libnvidia-ml.so.535.1 elf libnvidia-ml.so.1"
+    assert [component.row for component in inventory(host(text)).libraries] == ["libnvidia-ml.so", "libnvidia-cfg.so", "libcuda.so"]
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("libcuda.so.535.1", True),
+        ("libcuda.so.1535.1", True),  # ends with the version: the reference compares no more
+        ("libcuda.so.535.10", False),
+        ("libcuda.so.535", False),
+        ("libcuda.so", False),
+    ],
+)
+def test_only_files_of_the_running_driver_are_taken(name: str, accepted: bool) -> None:
+    """A file's name must end in the version that NVML reports."""
+    assert len(inventory(host(f"/l/{name} elf libcuda.so.1")).libraries) == accepted
+
+
+def test_the_version_is_looked_for_in_the_name_alone() -> None:
+    """A directory named like the version makes no library of it."""
+    assert inventory(host("/opt/535.1/libcuda.so elf libcuda.so.1")).libraries == ()
+
+
+def test_only_names_of_the_tables_are_looked_at() -> None:
+    """A SONAME that starts with no row is passed over, even when its file is gone or its version fits."""
+    found = inventory(host("/l/libcudart.so.535.1 elf libcudart.so.12", cache="libfoo.so.1 (libc6,x86-64) => /gone"))
+    assert found.libraries == ()
+
+
+def test_a_second_name_of_the_same_file_is_no_second_candidate() -> None:
+    """libcuda.so and libcuda.so.1 of one file are one component, found by the first."""
+    found = inventory(
+        host(
+            "/l/libcuda.so.535.1 elf libcuda.so.1\n/l/libcuda.so -> libcuda.so.535.1",
+            cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1\nlibcuda.so (libc6,x86-64) => /l/libcuda.so",
+        )
+    )
+    assert [component.found for component in found.libraries] == ["loader cache: libcuda.so.1 => /l/libcuda.so.535.1"]
+
+
+@pytest.mark.parametrize("target", ["/gone", "libcuda.so.535.1"])
+def test_a_stale_entry_is_fatal(target: str) -> None:
+    """An entry whose file is gone stops everything, with the reference's words and the driver root in front of the path."""
+    refusal = refused(host(f"/l/libcuda.so.1 -> {target}", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1", root="/run/nvidia/driver"))
+    resolved = "/gone" if target == "/gone" else "/l/libcuda.so.535.1"
+    assert refusal.reference_line() == f"nvgraft: detection error: open failed: /run/nvidia/driver{resolved}: no such file or directory"
+    assert "run ldconfig" in refusal.hint
+
+
+def test_a_stale_entry_of_the_other_architecture_is_fatal_as_well() -> None:
+    """32-bit entries are resolved whether compat32 is asked for or not."""
+    refusal = refused(host("", cache="libcuda.so.1 (libc6) => /l/gone"))
+    assert refusal.text == "open failed: /l/gone: no such file or directory"
+
+
+def test_a_file_that_is_no_library_is_fatal() -> None:
+    """A text file in the loader cache is a damaged driver."""
+    refusal = refused(host("/l/libcuda.so.535.1", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1"))
+    assert refusal.reference_line() == "nvgraft: detection error: elf file read error: /l/libcuda.so.535.1"
+
+
+def test_a_loop_of_links_is_fatal() -> None:
+    """An entry that cannot be resolved names its path."""
+    refusal = refused(host("/l/libcuda.so.1 -> libcuda.so.1", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1"))
+    assert refusal.reference_line() == "nvgraft: detection error: path error: //l/libcuda.so.1: too many levels of symbolic links"
+
+
+@pytest.mark.parametrize(("tag", "taken"), [("tag=2.3.99", True), ("tag=2.2.5", False), ("tag=2.3.98", False)])
+def test_the_tls_library_is_chosen_by_its_abi_tag(tag: str, taken: bool) -> None:
+    """Of the two TLS libraries of older drivers only the one for kernels from 2.3.99 is taken."""
+    found = inventory(host(f"/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 {tag}"))
+    assert len(found.libraries) == taken
+
+
+def test_a_rejected_tls_library_does_not_replace_the_accepted_one() -> None:
+    """The classic pair: /usr/lib/tls has the right one, and comes first or last."""
+    right, wrong = "/l/tls/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.3.99", "/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.2.5"
+    for text in (f"{right}\n{wrong}", f"{wrong}\n{right}"):
+        assert paths(inventory(host(text)).libraries) == ["/l/tls/libnvidia-tls.so.535.1"]
+
+
+def test_a_tls_library_without_a_tag_is_fatal() -> None:
+    """The reference's words; only this library needs a tag."""
+    assert refused(host("/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1")).text == "elf section 0x7 missing: /l/libnvidia-tls.so.535.1"
+    assert inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1 tag=2.2.5")).libraries
+
+
+def test_32_bit_libraries_are_kept_apart() -> None:
+    """The flags of an entry decide; each architecture has its own winner."""
+    found = inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1\n/l32/libcuda.so.535.1 elf libcuda.so.1 bits=32"))
+    assert (paths(found.libraries), paths(found.libraries32)) == (["/l/libcuda.so.535.1"], ["/l32/libcuda.so.535.1"])
+
+
+@pytest.mark.parametrize(
+    ("machine", "wide", "narrow"),
+    [("x86_64", ["/l/libcuda.so.535.1"], ["/l32/libcuda.so.535.1"]), ("aarch64", ["/arm/libcuda.so.535.1"], ["/hf/libcuda.so.535.1"]), ("ppc64le", ["/ppc/libcuda.so.535.1"], [])],
+)
+def test_each_machine_takes_its_own_entries(machine: str, wide: list[str], narrow: list[str]) -> None:
+    """x86_64, aarch64 (hard-float for 32 bit) and ppc64le (no 32 bit) read the same cache differently."""
+    places = {"/l": "libc6,x86-64", "/l32": "libc6", "/arm": "libc6,AArch64", "/hf": "libc6,hard-float", "/ppc": "libc6,64bit", "/x": "libc6,x32"}
+    text = "\n".join(f"{place}/libcuda.so.535.1 elf libcuda.so.1" for place in places)
+    cache = "\n".join(f"libcuda.so.1 ({flags}) => {place}/libcuda.so.535.1" for place, flags in places.items())
+    found = inventory(host(text, cache=cache, machine=machine))
+    assert (paths(found.libraries), paths(found.libraries32)) == (wide, narrow)
+
+
+def test_what_is_not_there_is_listed_as_missing() -> None:
+    """Every row without a file, libraries and binaries, with its class."""
+    missing = inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1\n/usr/bin/nvidia-smi")).missing
+    assert ("compute", "libcuda.so") not in missing
+    assert {("compute", "libcudadebugger.so"), ("glvnd", "libGLX_nvidia.so"), ("utility", "nvidia-persistenced")} <= set(missing)
+    assert ("utility", "nvidia-smi") not in missing
+
+
+# ---- binaries
+
+
+def test_the_first_directory_of_the_search_path_wins() -> None:
+    """Directories are searched in their order, and the result has the order of the tables."""
+    text = "/a/nvidia-cuda-mps-server\n/b/nvidia-smi\n/c/nvidia-smi\n/c/nvidia-debugdump"
+    assert paths(inventory(host(text), "/a:/c:/b").binaries) == ["/c/nvidia-smi", "/c/nvidia-debugdump", "/a/nvidia-cuda-mps-server"]
+
+
+def test_an_empty_element_is_the_current_directory() -> None:
+    """Which inside a driver root is its root."""
+    assert paths(inventory(host("/nvidia-smi\n/b/nvidia-smi"), ":/b").binaries) == ["/nvidia-smi"]
+
+
+def test_binaries_are_followed_but_need_not_be_executable() -> None:
+    """Existence counts; the resolved file's own name is the component's."""
+    found = inventory(host("/usr/bin/nvidia-smi -> /opt/nvidia-smi.real\n/opt/nvidia-smi.real mode=0600"), "/usr/bin").binaries[0]
+    assert (found.name, found.mode, found.row) == ("nvidia-smi.real", 0o600, "nvidia-smi")
+    assert found.found == "PATH: /usr/bin/nvidia-smi -> /opt/nvidia-smi.real"
+
+
+def test_a_dangling_link_is_no_hit() -> None:
+    """The search goes on in the next directory."""
+    assert paths(inventory(host("/a/nvidia-smi -> /gone\n/b/nvidia-smi"), "/a:/b").binaries) == ["/b/nvidia-smi"]
+
+
+def test_a_bad_element_of_the_search_path_is_passed_over() -> None:
+    """A file, a loop of links or a way out of the root in PATH does not stop the reference."""
+    text = "/file\n/loop -> loop\n/out -> ../..\n/b/nvidia-smi"
+    assert paths(inventory(host(text), "/file:/loop:/out:/../..:/b").binaries) == ["/b/nvidia-smi"]
+
+
+# ---- firmware, sockets
+
+
+def test_firmware_of_the_running_driver_is_globbed() -> None:
+    """gsp*.bin of the driver's own version, sorted; the container sees them at the unresolved path."""
+    text = """
+        /lib -> usr/lib
+        /usr/lib/firmware/nvidia/535.1/gsp_tu10x.bin
+        /usr/lib/firmware/nvidia/535.1/gsp_ga10x.bin
+        /usr/lib/firmware/nvidia/535.1/gsp.bin -> gsp_tu10x.bin
+        /usr/lib/firmware/nvidia/535.1/gsp_log.txt
+        /usr/lib/firmware/nvidia/535.1/booter.bin
+        /usr/lib/firmware/nvidia/470.1/gsp.bin
+    """
+    found = inventory(host(text)).firmware
+    assert [component.row for component in found] == [f"/lib/firmware/nvidia/535.1/gsp{part}.bin" for part in ("", "_ga10x", "_tu10x")]
+    assert paths(found) == [f"/usr/lib/firmware/nvidia/535.1/gsp_{part}.bin" for part in ("tu10x", "ga10x", "tu10x")]
+
+
+def test_a_host_without_firmware_has_none() -> None:
+    """A driver without GSP images is no error."""
+    assert inventory(host("/l/x")).firmware == ()
+
+
+def test_sockets_are_found_through_var_run() -> None:
+    """/var/run is a link to /run; the resolved path counts, and still belongs to utility as its suffix says."""
+    found = inventory(host("/var/run -> /run\n/run/nvidia-persistenced/socket socket\n/run/nvidia-fabricmanager/socket socket"))
+    assert [(socket.path, socket.component_class, socket.kind) for socket in found.sockets] == [
+        ("/run/nvidia-persistenced/socket", "utility", "socket"),
+        ("/run/nvidia-fabricmanager/socket", "utility", "socket"),
+    ]
+
+
+def test_a_socket_elsewhere_counts_as_mps() -> None:
+    """The reference tells sockets apart by the end of the resolved path: one behind another link needs compute."""
+    found = inventory(host("/var/run/nvidia-persistenced -> /opt/nvp\n/opt/nvp/socket socket"))
+    assert [(socket.path, socket.component_class) for socket in found.sockets] == [("/opt/nvp/socket", "compute")]
+
+
+@pytest.mark.parametrize(("asked", "found_at"), [("", "/tmp/nvidia-mps"), ("/mps", "/real/mps"), ("/none", None)])
+def test_the_mps_directory(asked: str, found_at: str | None) -> None:
+    """The default, the one of CUDA_MPS_PIPE_DIRECTORY through its links, or none."""
+    mps = inventory(host("/tmp/nvidia-mps/ mode=0777\n/mps -> /real/mps\n/real/mps/"), mps_directory=asked).mps
+    assert (mps.path if mps else None) == found_at
+    assert mps is None or mps.kind == "dir"
+
+
+class Forbidden(SnapshotTree):
+    """A host whose /var/run/nvidia-persistenced and /secret only root may enter."""
+
+    def lstat(self, path: str) -> Node | None:
+        if path.startswith(("/var/run/nvidia-persistenced/", "/secret/")):
+            raise PermissionError(13, "Permission denied", path)
+        return super().lstat(path)
+
+
+def test_what_the_user_may_not_see_is_missing() -> None:
+    """A socket, MPS directory or search path that only root may enter is left out, not fatal."""
+    document = host("/var/run/nvidia-persistenced/socket socket\n/secret/nvidia-smi\n/b/nvidia-smi\n/secret/mps/")
+    live = snapshot_host(document)
+    live.tree = Forbidden(document["files"])
+    found = read_inventory(live, "/secret:/b", "/secret/mps")
+    assert (found.sockets, found.mps, paths(found.binaries)) == ((), None, ["/b/nvidia-smi"])
+
+
+def test_a_socket_behind_a_loop_is_fatal() -> None:
+    """Other path errors of the host stop discovery, as the reference's do."""
+    assert refused(host("/var -> var")).stage == "detection"
+
+
+# ---- devices
+
+
+def test_control_devices() -> None:
+    """nvidiactl always; the others where they exist, their numbers from the node but for modeset's, which is fixed."""
+    found = inventory(host("/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char 510:1\n/dev/nvidia-uvm char 510:0"))
+    assert [(node.path, node.rdev, node.node is None) for node in found.control] == [
+        ("/dev/nvidiactl", (195, 255), True),
+        ("/dev/nvidia-uvm", (510, 0), False),
+        ("/dev/nvidia-uvm-tools", (510, 1), False),
+        ("/dev/nvidia-modeset", (195, 254), False),
+    ]
+    assert [node.path for node in inventory(host("/dev/nvidiactl char 195:255")).control] == ["/dev/nvidiactl"]
+
+
+def test_a_wrong_modeset_number_is_kept_for_the_plan_to_see() -> None:
+    """What the node should be and what it is stay apart."""
+    modeset = inventory(host("/dev/nvidia-modeset char 1:3")).control[-1]
+    assert modeset.rdev == (195, 254)
+    assert modeset.node is not None
+    assert modeset.node.rdev == (1, 3)
+
+
+def test_gpu_nodes_follow_the_minor_not_the_index() -> None:
+    """NVML's index 0 may have minor 1."""
+    found = inventory(host("/dev/nvidia0 char 195:0", [gpu(1), gpu(0)]))
+    assert found.nodes == (DeviceNode("/dev/nvidia1", (195, 1), None), DeviceNode("/dev/nvidia0", (195, 0), Node("char", 0o666, rdev=(195, 0))))
+
+
+@pytest.mark.parametrize(
+    ("directory", "pci", "path"),
+    [
+        ("0000:01:00.0", (0, 1, 0), "/proc/driver/nvidia/gpus/0000:01:00.0"),
+        ("00000000:01:00.0", (0, 1, 0), "/proc/driver/nvidia/gpus/00000000:01:00.0"),
+        ("00010000:af:1f.0", (0x10000, 0xAF, 0x1F), "/proc/driver/nvidia/gpus/00010000:af:1f.0"),
+        ("0001:af:1f.0", (1, 0xAF, 0x1F), "/proc/driver/nvidia/gpus/0001:af:1f.0"),
+        ("0000:02:00.0", (0, 1, 0), None),
+    ],
+)
+def test_the_proc_directory_has_a_domain_of_eight_or_four_digits(directory: str, pci: tuple[int, int, int], path: str | None) -> None:
+    """Both spellings are looked for; a GPU that the kernel module does not list has none."""
+    found = inventory(host(f"/proc/driver/nvidia/gpus/{directory}/", [gpu(0, pci=pci)]))
+    assert [entry.path if entry else None for entry in found.proc_dirs] == [path]
+
+
+def test_eight_digits_come_first() -> None:
+    """As in the reference, should there be both."""
+    text = "/proc/driver/nvidia/gpus/0000:01:00.0/\n/proc/driver/nvidia/gpus/00000000:01:00.0/"
+    assert inventory(host(text, [gpu(0)])).proc_dirs == (ProcEntry("/proc/driver/nvidia/gpus/00000000:01:00.0", 0o755),)
+
+
+def test_proc_files_are_copied_in_a_fixed_order() -> None:
+    """params, version, registry with content and mode; missing ones are skipped, others ignored."""
+    text = "/proc/driver/nvidia/registry = r\n/proc/driver/nvidia/params = p\\nq\n/proc/driver/nvidia/suspend = s"
+    assert inventory(host(text)).proc_files == (
+        ProcEntry("/proc/driver/nvidia/params", 0o644, "p\nq"),
+        ProcEntry("/proc/driver/nvidia/registry", 0o644, "r"),
+    )
+
+
+def test_a_proc_file_without_recorded_content_is_refused() -> None:
+    """A snapshot that lacks a text must not be planned as an empty one."""
+    assert refused(host("/proc/driver/nvidia/params")).reference_line().startswith("nvgraft: mount error: file read error: /proc/driver/nvidia/params")
+
+
+def test_sixty_four_gpus_are_the_most() -> None:
+    """The reference's device mask has 64 bits; one more is refused in its words."""
+    assert len(inventory(host("", [gpu(minor) for minor in range(64)])).gpus) == 64
+    assert refused(host("", [gpu(minor) for minor in range(65)])).reference_line() == "nvgraft: device error: too many devices"
+
+
+# ---- MIG and IMEX
+
+
+def test_mig_access_files_and_their_nodes() -> None:
+    """config, monitor, then per MIG device its GPU and compute instance; the nodes' minors come from the files."""
+    found = inventory(hosts.mig_host())
+    base = "/proc/driver/nvidia/capabilities"
+    assert [entry.path for entry in found.mig_access] == [
+        f"{base}/mig/config",
+        f"{base}/mig/monitor",
+        f"{base}/gpu0/mig/gi1/access",
+        f"{base}/gpu0/mig/gi1/ci0/access",
+    ]
+    assert [(node.path, node.rdev) for node in found.cap_nodes] == [(f"/dev/nvidia-caps/nvidia-cap{minor}", (236, minor)) for minor in (1, 2, 12, 13)]
+    assert found.capabilities_dir == ProcEntry(base, 0o755)
+    assert found.mig_minors == (
+        ("config", 1),
+        ("monitor", 2),
+        ("gpu0/gi1/access", 12),
+        ("gpu0/gi1/ci0/access", 13),
+        ("gpu1/gi1/access", 147),
+        ("gpu10/gi1/access", 200),
+    )
+
+
+def test_access_paths_use_the_minor_of_the_gpu() -> None:
+    """Not its index, nor its UUID."""
+    text = "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access = DeviceFileMinor: 9"
+    found = inventory(host(text, [gpu(0), gpu(5, migs=["MIG-x 1/0"])]))
+    assert [entry.path for entry in found.mig_access] == ["/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access"]
+
+
+def test_a_driver_without_capability_nodes() -> None:
+    """Where /proc/devices has no nvidia-caps, access is by /proc alone."""
+    found = inventory(hosts.mig_host(majors={}))
+    assert (found.caps_major, found.cap_nodes) == (None, ())
+    assert len(found.mig_access) == 4
+
+
+def test_mig_files_are_read_only_where_a_gpu_can_do_mig() -> None:
+    """mig-minors has thousands of rows: a host of plain GPUs does not pay for them."""
+    found = inventory(hosts.mig_host(gpus=[gpu(0)]))
+    assert (found.mig_access, found.mig_minors, found.cap_nodes) == ((), (), ())
+    assert inventory(hosts.mig_host(gpus=[gpu(0, mig="disabled")])).mig_minors
+
+
+@pytest.mark.parametrize(
+    ("content", "minor"),
+    [
+        ("DeviceFileMinor: 12\nDeviceFileMode: 292\n", 12),
+        ("DeviceFileMode: 292\nDeviceFileMinor:\t7", 7),
+        ("DeviceFileMinor: x\n", None),
+        ("DeviceFileMinors: 12\n", None),
+        ("", None),
+    ],
+)
+def test_the_minor_of_an_access_file(content: str, minor: int | None) -> None:
+    """The number of its DeviceFileMinor line, wherever that stands."""
+    assert device_file_minor(ProcEntry("/p", 0o444, content)) == minor
+
+
+def test_imex_channels() -> None:
+    """Every channelN node of a host that has the driver's major; other names are none."""
+    text = "/dev/nvidia-caps-imex-channels/channel0 char 234:0\n/dev/nvidia-caps-imex-channels/channel12 char 234:12\n/dev/nvidia-caps-imex-channels/channel\n/dev/nvidia-caps-imex-channels/x1"
+    found = inventory(host(text, majors={"nvidia-caps-imex-channels": 234}))
+    assert [(node.path, node.rdev) for node in found.imex] == [
+        ("/dev/nvidia-caps-imex-channels/channel0", (234, 0)),
+        ("/dev/nvidia-caps-imex-channels/channel12", (234, 12)),
+    ]
+    assert inventory(host(text)).imex == ()
+
+
+# ---- the rest
+
+
+def test_equal_hosts_have_equal_inventories() -> None:
+    """An inventory is a value: the same document twice is the same, one other file is not."""
+    assert inventory(hosts.full_host()) == inventory(hosts.full_host())
+    assert inventory(hosts.full_host()) != inventory(hosts.full_host("/usr/bin/nvidia-debugdump"))
+    assert isinstance(inventory(host("")), Inventory)
+
+
+def test_proc_devices_are_read() -> None:
+    """Character majors by driver name, the first of each name; block devices and blank lines are no part of it."""
+    text = "Character devices:\n  1 mem\n195 nvidia-frontend\n195 nvidia\n510 nvidia-uvm\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
+    assert parse_majors(text) == {"mem": 1, "nvidia-frontend": 195, "nvidia": 195, "nvidia-uvm": 510}
+
+
+SONAME = "libnvidia-ml.so.1"
+ENTRIES = (CacheEntry(SONAME, 0x0000, "/l32/ml"), CacheEntry(SONAME, 0x0300, "/gone"), CacheEntry(SONAME, 0x0300, "/l/ml"))
+
+
+@pytest.mark.parametrize(
+    ("files", "search", "found"),
+    [
+        ("/l32/ml\n/l/ml\n/ld/libnvidia-ml.so.1", ["", "/ld"], "/ld/libnvidia-ml.so.1"),
+        ("/l32/ml\n/l/ml\n/usr/lib/libnvidia-ml.so.1", ["/ld"], "/l/ml"),
+        ("/l32/ml\n/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\n/usr/lib/libnvidia-ml.so.1", [], "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
+        ("/gone -> gone\n/lib64/libnvidia-ml.so.1", [], "/lib64/libnvidia-ml.so.1"),
+        ("/l32/ml", [], None),
+    ],
+)
+def test_nvml_is_found_as_the_loader_would(files: str, search: list[str], found: str | None) -> None:
+    """LD_LIBRARY_PATH, then existing entries of the cache of the right architecture, then the default directories."""
+    assert find_loaded_library(SnapshotTree(hosts.tree(files)), ENTRIES, SONAME, "x86_64", search) == found
+
+
+def test_the_machine_decides_where_nvml_is() -> None:
+    """An aarch64 host looks into its own multiarch directory."""
+    files: Mapping[str, str] = {"aarch64": "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"}
+    for machine, path in files.items():
+        assert find_loaded_library(SnapshotTree(hosts.tree(path)), (), SONAME, machine, ()) == path
+    assert find_loaded_library(SnapshotTree(hosts.tree(files["aarch64"])), (), SONAME, "x86_64", ()) is None

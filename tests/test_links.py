@@ -1,0 +1,108 @@
+"""Which SONAME links the loader cache step makes, as a plan says beforehand."""
+
+import hosts
+import pytest
+
+from nvgraft.inventory import Component
+from nvgraft.links import soname_links
+from nvgraft.plan import Finding
+from nvgraft.snapshot import SnapshotTree
+
+LIBS = "/usr/lib64"
+CUDA = "libcuda.so.535.54.03"
+
+
+def component(name: str = CUDA, soname: str | None = "libcuda.so.1") -> Component:
+    return Component("compute", "libcuda.so", f"/host/{name}", "", "file", 0o644, 0, soname)
+
+
+def links(rootfs: str, *components: Component, directory: str = LIBS) -> tuple[dict[str, str], list[Finding]]:
+    tree = SnapshotTree(hosts.tree(rootfs))
+    return soname_links(tree, [(item, directory) for item in components or (component(),)])
+
+
+def test_a_soname_link_is_made_beside_the_library() -> None:
+    """SONAME -> file name, in the directory where the library is mounted."""
+    assert links("") == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
+
+
+@pytest.mark.parametrize("soname", [None, "", CUDA, "../../etc/passwd", "/etc/x"])
+def test_no_link_without_a_name_of_its_own(soname: str | None) -> None:
+    """A library without a SONAME, named like its SONAME, or with a path for a SONAME gets none."""
+    assert links("", component(soname=soname)) == ({}, [])
+
+
+@pytest.mark.parametrize("leads", [CUDA, f"{LIBS}/{CUDA}"])
+def test_a_link_that_is_right_stays(leads: str) -> None:
+    """What the image already has, relative or absolute, is no change."""
+    assert links(f"{LIBS}/libcuda.so.1 -> {leads}") == ({}, [])
+
+
+def test_a_link_that_leads_elsewhere_is_replaced() -> None:
+    """An image's own link to another driver version is made to lead to the mounted one."""
+    assert links(f"{LIBS}/libcuda.so.1 -> libcuda.so.470.1") == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
+
+
+@pytest.mark.parametrize(("entry", "kind"), [("libcuda.so.1", "file"), ("libcuda.so.1/", "dir")])
+def test_anything_but_a_link_is_left_alone_and_reported(entry: str, kind: str) -> None:
+    """A file or directory of the image in the link's place hides the driver's library: no link, and a finding that says so."""
+    made, findings = links(f"{LIBS}/{entry}")
+    assert made == {}
+    assert findings == [
+        Finding(
+            "library-shadowed",
+            "warning",
+            f"{LIBS}/libcuda.so.1 is a {kind} of the image and hides the driver's {CUDA}",
+            "remove driver libraries from the image",
+        )
+    ]
+
+
+def test_a_greater_name_of_the_image_owns_the_link() -> None:
+    """ldconfig lets the greatest file name of a SONAME own it, by version numbers: 535.104 is greater than 535.54."""
+    made, findings = links(f"{LIBS}/libcuda.so.535.104 elf libcuda.so.1")
+    assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.535.104"}
+    assert [finding.id for finding in findings] == ["library-shadowed"]
+    assert findings[0].message == f"{LIBS}/libcuda.so.1 will lead to the image's own libcuda.so.535.104, which ldconfig prefers to the driver's {CUDA}"
+
+
+def test_the_greatest_of_several_owns_the_link() -> None:
+    """Whatever the order of the directory."""
+    made, _ = links(f"{LIBS}/libcuda.so.550.9 elf libcuda.so.1\n{LIBS}/libcuda.so.550.10 elf libcuda.so.1\n{LIBS}/libcuda.so.540 elf libcuda.so.1")
+    assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.550.10"}
+
+
+def test_a_greater_owner_that_is_linked_already_changes_nothing() -> None:
+    """The finding stays: the program still gets the image's library."""
+    made, findings = links(f"{LIBS}/libcuda.so.550.1 elf libcuda.so.1\n{LIBS}/libcuda.so.1 -> libcuda.so.550.1")
+    assert made == {}
+    assert [finding.id for finding in findings] == ["library-shadowed"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "libcuda.so.470.1 elf libcuda.so.1",  # smaller
+        "libcuda.so.550.1 elf libcuda.so.2",  # another SONAME
+        "libcuda.so.550.1 elf -",  # no SONAME
+        "libcuda.so.550.1",  # no library: a placeholder of an earlier start, for one
+        "libcuda.so.550.1 -> libcuda.so.470.1",  # a link
+        "libcuda.so.550.1/",
+        "libcudart.so.550.1 elf libcuda.so.1",  # another name: ldconfig compares files of one name
+        "libcuda.so.\u00b2 elf libcuda.so.1",  # a digit to Unicode, but none to C; greater as a character
+    ],
+)
+def test_other_files_do_not_matter(other: str) -> None:
+    """What is smaller, is no library or has another SONAME does not take the link."""
+    made, findings = links(f"{LIBS}/{other}")
+    if "\u00b2" in other:
+        assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.\u00b2"}
+    else:
+        assert (made, findings) == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
+
+
+def test_each_directory_is_looked_at_for_itself() -> None:
+    """The 32-bit library's link does not depend on what lies beside the 64-bit one."""
+    tree = SnapshotTree(hosts.tree("/a/libcuda.so.550.1 elf libcuda.so.1"))
+    made, _ = soname_links(tree, [(component(), "/a"), (component(), "/b")])
+    assert made == {"/a/libcuda.so.1": "libcuda.so.550.1", "/b/libcuda.so.1": CUDA}
