@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import TypedDict
 
 from nvgraft.argv import reference_argv
 from nvgraft.config import config_from_settings, settings_from_toml
@@ -16,13 +17,25 @@ FIXTURE = Path(__file__).parent / "fixtures" / "hook-decisions.jsonl.gz"
 BUNDLE = "/bundle"
 
 
-def rows():
+class Row(TypedDict):
+    """One recorded decision: the three documents that the hook read, and what it answered."""
+
+    name: str
+    toml: str
+    state: dict[str, object]
+    config: dict[str, object]
+    rc: int
+    stderr: str
+    argv: list[str] | None
+
+
+def rows() -> list[Row]:
     """Return the recorded decisions."""
     with gzip.open(FIXTURE, "rt") as lines:
         return [json.loads(line) for line in lines]
 
 
-def replay(row):
+def replay(row: Row) -> tuple[int, list[str], list[str] | None]:
     """Return (exit code, lines on stderr, argv or None), as the hook would answer ``row`` on a plain Debian host."""
     try:
         settings = settings_from_toml(row["toml"].encode(), "config.toml")
@@ -39,7 +52,7 @@ def replay(row):
     return 0, log, reference_argv(decision.request, config, state.pid, decision.rootfs)
 
 
-def plain_argv(argv):
+def plain_argv(argv: list[str] | None) -> list[str] | None:
     """Return ``argv`` without what the records call noise: the order of requirements, empty ids."""
     if argv is None:
         return None
@@ -53,7 +66,7 @@ def plain_argv(argv):
     return [argument for argument in plain if not argument.startswith("--require=")] + requirements
 
 
-def key_words(line):
+def key_words(line: str) -> str:
     """Return the words of an error line that must agree: without our hint, up to the first parenthesis or quote."""
-    line = line.split(" | ")[0]
+    line = line.partition(" | ")[0]
     return line[: min((at for char in "('\"" if (at := line.find(char)) >= 0), default=len(line))].strip()

@@ -9,7 +9,7 @@ from nvgraft.request import Request
 PLAIN = Request(("all",), ("compute", "utility"))
 
 
-def test_the_plain_command_line():
+def test_the_plain_command_line() -> None:
     """Defaults give the shortest command line."""
     assert reference_argv(PLAIN, Config(), 7, "/r") == [
         "--load-kmods",
@@ -24,7 +24,7 @@ def test_the_plain_command_line():
     ]
 
 
-def test_everything_in_order():
+def test_everything_in_order() -> None:
     """Every option stands at its place."""
     config = Config(
         cli_root="/drv",
@@ -60,13 +60,13 @@ def test_everything_in_order():
     ]
 
 
-def test_the_debug_flag_wins_over_the_configured_file():
+def test_the_debug_flag_wins_over_the_configured_file() -> None:
     """With -debug the log goes to stderr."""
     assert "--debug=/dev/stderr" in reference_argv(PLAIN, Config(cli_debug="/log"), 1, "/r", debug=True)
     assert not [argument for argument in reference_argv(PLAIN, Config(), 1, "/r") if argument.startswith("--debug")]
 
 
-def test_no_device_and_no_kmods():
+def test_no_device_and_no_kmods() -> None:
     """ "none" has no --device; load-kmods = false has no --load-kmods."""
     argv = reference_argv(Request((), ()), Config(cli_load_kmods=False, cli_ldconfig=""), 1, "/r")
     assert argv == ["configure", "--cuda-compat-mode=ldconfig", "--pid=1", "/r"]
@@ -85,7 +85,7 @@ def test_no_device_and_no_kmods():
         ("bogus", True, None),
     ],
 )
-def test_cuda_compat_mode(mode, allowed, argument):
+def test_cuda_compat_mode(mode: str, allowed: bool, argument: str | None) -> None:
     """Unknown modes are disabled, or left to the CLI where libraries of the container are allowed."""
     config = Config(runtime_cuda_compat_mode=mode, features_allow_cuda_compat_libs_from_container=allowed)
     found = [item.partition("=")[2] for item in reference_argv(PLAIN, config, 1, "/r") if item.startswith("--cuda-compat-mode=")]

@@ -1,6 +1,9 @@
 """config: every key, the host's defaults, where the file is, and what is refused on load."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec
 
 import pytest
 from hypothesis import given
@@ -10,25 +13,27 @@ from nvgraft import config as module
 from nvgraft.config import KEYS, Config, config_from_settings, config_path, default_user, host_ldconfig, load_config, settings_from_toml
 from nvgraft.errors import Refusal
 
+P = ParamSpec("P")
 
-def load(text, exists=lambda _: False, os_release=lambda: ""):
+
+def load(text: str, exists: Callable[[str], bool] = lambda _: False, os_release: Callable[[], str] = lambda: "") -> Config:
     return config_from_settings(settings_from_toml(text.encode(), "/x/config.toml"), exists, os_release)
 
 
-def refusal(function, *arguments):
+def refusal(function: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> str:
     with pytest.raises(Refusal) as error:
-        function(*arguments)
+        function(*arguments, **named)
     assert error.value.hint, "every refusal has cause and fix"
     assert error.value.exit_code == 1
     return "\n".join(line for line in (error.value.first_line, error.value.text) if line)
 
 
-def toml(table, key, value):
+def toml(table: tuple[str, ...], key: str, value: str) -> str:
     return (f"[{'.'.join(table)}]\n" if table else "") + f"{key} = {value}\n"
 
 
 @pytest.mark.parametrize(("table", "key", "attribute", "default"), KEYS)
-def test_every_key_is_read_and_checked(table, key, attribute, default):
+def test_every_key_is_read_and_checked(table: tuple[str, ...], key: str, attribute: str, default: bool | str | tuple[str, ...]) -> None:
     """Each key sets its attribute, has its default without the file, and refuses a value of another type."""
     value, text = {bool: (not default, str(not default).lower()), str: ("@x", '"@x"'), tuple: (("a=b", "c"), '["a=b", "c"]')}[type(default)]
     if key == "supported-driver-capabilities":
@@ -44,14 +49,14 @@ def test_every_key_is_read_and_checked(table, key, attribute, default):
     )
 
 
-def test_keys_and_attributes_are_the_same_set():
+def test_keys_and_attributes_are_the_same_set() -> None:
     """Every attribute that the type checker knows has a key, and no attribute has two."""
     attributes = [attribute for _, _, attribute, _ in KEYS]
     assert list(Config.__annotations__) == attributes
     assert len(set(attributes)) == len(attributes)
 
 
-def test_settings_are_plain_json():
+def test_settings_are_plain_json() -> None:
     """What was parsed can be kept as JSON and gives the same configuration again."""
     text = 'swarm-resource = "A,B"\nunknown = 1979-05-27\n[nvidia-container-cli]\nenvironment = ["A=1"]\nno-cgroups = true\n'
     settings = settings_from_toml(text.encode(), "f")
@@ -59,7 +64,7 @@ def test_settings_are_plain_json():
     assert config_from_settings(json.loads(json.dumps(settings)), os_release=str) == config_from_settings(settings, os_release=str)
 
 
-def test_unknown_keys_and_tables_are_ignored():
+def test_unknown_keys_and_tables_are_ignored() -> None:
     """Keys of other releases do not stop the hook."""
     assert load('unknown = 3\n[nvidia-container-cli]\nother = []\n[more.tables]\nx = "y"\n') == load("")
 
@@ -80,7 +85,7 @@ def test_unknown_keys_and_tables_are_ignored():
         ("features = {ignore-imex-channel-requests = 1}", "(1, 1): Can't convert 1(int64) to bool"),
     ],
 )
-def test_wrong_types_are_refused_with_their_position(text, problem):
+def test_wrong_types_are_refused_with_their_position(text: str, problem: str) -> None:
     """The key's line and column, the value, its type and the wanted type are named."""
     assert refusal(load, text) == f"error getting hook config: failed to load config: failed to unmarshal config: {problem}"
 
@@ -95,13 +100,13 @@ def test_wrong_types_are_refused_with_their_position(text, problem):
         (b"a=" + b"[" * 5000, "(1, 1)"),
     ],
 )
-def test_syntax_errors_are_refused_with_their_position(text, position):
+def test_syntax_errors_are_refused_with_their_position(text: bytes, position: str) -> None:
     """What is no TOML is refused with line and column."""
     phrase = f"error getting hook config: failed to load config: failed to load specified config file: {position}: "
     assert refusal(settings_from_toml, text, "/x/config.toml").startswith(phrase)
 
 
-def test_ldconfig_must_be_a_path_of_the_host():
+def test_ldconfig_must_be_a_path_of_the_host() -> None:
     """Another value is refused on two lines, unless the feature allows the container's own ldconfig."""
     line = "error getting hook config: failed to load config: nvidia-container-cli.ldconfig value "
     for value in ("", "/sbin/ldconfig"):
@@ -110,7 +115,7 @@ def test_ldconfig_must_be_a_path_of_the_host():
         assert load(f'[nvidia-container-cli]\nldconfig = "{value}"\n[features]\nallow-ldconfig-from-container = true').cli_ldconfig == value
 
 
-def test_ldconfig_prefers_the_real_program():
+def test_ldconfig_prefers_the_real_program() -> None:
     """On hosts where ldconfig is a script around ldconfig.real the real one is used, and only there."""
     for value in ("@/sbin/ldconfig", "@/sbin/ldconfig.real"):
         assert host_ldconfig(value, {"/sbin/ldconfig.real"}.__contains__) == "@/sbin/ldconfig.real"
@@ -119,7 +124,7 @@ def test_ldconfig_prefers_the_real_program():
     assert load("", exists=lambda _: True).cli_ldconfig == "@/sbin/ldconfig.real"
 
 
-def test_the_default_user_depends_on_the_distribution():
+def test_the_default_user_depends_on_the_distribution() -> None:
     """SUSE's device nodes belong to the group video; a user in the file, even an empty one, wins."""
     for text, user in {
         'ID=sles\nID_LIKE="suse"\n': "root:video",
@@ -128,11 +133,11 @@ def test_the_default_user_depends_on_the_distribution():
         "": "",
     }.items():
         assert default_user(text) == user
-        assert load("", os_release=lambda text=text: text).cli_user == user
+        assert load("", os_release=text.__str__).cli_user == user
     assert load('[nvidia-container-cli]\nuser = ""', os_release=lambda: "ID_LIKE=suse").cli_user == ""
 
 
-def test_supported_capabilities():
+def test_supported_capabilities() -> None:
     """ "all" is the full set, a name outside it is refused, after ldconfig has been checked."""
     full = "compat32,compute,display,graphics,ngx,utility,video"
     assert load('supported-driver-capabilities = "all"').supported_driver_capabilities == full
@@ -144,13 +149,13 @@ def test_supported_capabilities():
     assert refusal(load, both).endswith("invalid config value")
 
 
-def test_a_host_snapshot_needs_a_simulated_host():
+def test_a_host_snapshot_needs_a_simulated_host() -> None:
     """A recorded host is never taken for the real one by accident."""
     assert load('[nvgraft]\nsimulated-host = true\nhost-snapshot = "/s"').host_snapshot == "/s"
     assert "without nvgraft.simulated-host = true" in refusal(load, '[nvgraft]\nhost-snapshot = "/s"')
 
 
-def test_where_the_file_is():
+def test_where_the_file_is() -> None:
     """The flag, then the variable, then XDG_CONFIG_HOME, then /etc; only a named file has to exist."""
     environ = {"NVIDIA_CTK_CONFIG_FILE_PATH": "/var", "XDG_CONFIG_HOME": "/xdg"}
     assert config_path("/flag", environ) == ("/flag", True)
@@ -160,7 +165,7 @@ def test_where_the_file_is():
     assert config_path(None, {"XDG_CONFIG_HOME": ""}) == ("/etc/nvidia-container-runtime/config.toml", False)
 
 
-def test_a_missing_file_matters_only_when_it_was_named(tmp_path):
+def test_a_missing_file_matters_only_when_it_was_named(tmp_path: Path) -> None:
     """Without the default file the built-in defaults apply; a named file that is missing is an error."""
     assert load_config(None, {"XDG_CONFIG_HOME": str(tmp_path)}) == config_from_settings({})
     phrase = "error getting hook config: failed to load config: couldn't open required configuration file: open "
@@ -168,7 +173,7 @@ def test_a_missing_file_matters_only_when_it_was_named(tmp_path):
     assert refusal(load_config, None, {"NVIDIA_CTK_CONFIG_FILE_PATH": f"{tmp_path}"}) == f"{phrase}{tmp_path}: is a directory"
 
 
-def test_a_file_is_loaded(tmp_path):
+def test_a_file_is_loaded(tmp_path: Path) -> None:
     """The named file is read; an empty one is the same as none."""
     path = tmp_path / "config.toml"
     path.write_text("disable-require = true\n")
@@ -177,7 +182,7 @@ def test_a_file_is_loaded(tmp_path):
     assert load_config(str(path), {}) == config_from_settings({})
 
 
-def test_an_unreadable_default_file_is_refused(tmp_path, monkeypatch):
+def test_an_unreadable_default_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A default file that is there but no bounded regular file is an error, not the defaults."""
     path = tmp_path / "nvidia-container-runtime" / "config.toml"
     path.mkdir(parents=True)
@@ -190,7 +195,7 @@ def test_an_unreadable_default_file_is_refused(tmp_path, monkeypatch):
     assert refusal(load_config, None, environ) == f"{phrase}{path}: file too large"
 
 
-def test_a_misspelt_attribute_is_a_mistake():
+def test_a_misspelt_attribute_is_a_mistake() -> None:
     """Config takes no attribute that has no key."""
     with pytest.raises(TypeError, match="no such setting: rooot"):
         Config(rooot="/")
@@ -204,14 +209,14 @@ tomls = st.dictionaries(
 )
 
 
-def inline(value):
+def inline(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {inline(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
 
 
 @given(tomls)
-def test_any_values_give_a_configuration_or_a_refusal(tables):
+def test_any_values_give_a_configuration_or_a_refusal(tables: dict[str, object]) -> None:
     """Whatever types the keys have, the answer is a Config or a refusal."""
     try:
         load("\n".join(f"{key} = {inline(value)}" for key, value in tables.items()))
@@ -220,7 +225,7 @@ def test_any_values_give_a_configuration_or_a_refusal(tables):
 
 
 @given(st.text(max_size=40) | st.text(alphabet='[]="\n.a#', max_size=20))
-def test_any_text_gives_a_configuration_or_a_refusal(text):
+def test_any_text_gives_a_configuration_or_a_refusal(text: str) -> None:
     """Whatever the text, no other exception comes out."""
     try:
         settings_from_toml(text.encode("utf-8", "surrogatepass"), "f")

@@ -7,16 +7,16 @@ from nvgraft.config import Config
 from nvgraft.decision import absolute_rootfs, decide
 
 
-def document(env, **members):
+def document(env: list[str], **members: object) -> bytes:
     process = {"env": env}
     return json.dumps({"ociVersion": "1.0.2", "process": process, "root": {"path": "rootfs"}, **members}).encode()
 
 
-def test_every_recorded_decision_is_reproduced():
+def test_every_recorded_decision_is_reproduced() -> None:
     """Exit code, arguments and the key words of the last line agree with the reference hook for every recorded case."""
     rows = replay.rows()
     assert len(rows) == 1216
-    wrong = []
+    wrong: list[tuple[object, ...]] = []
     for row in rows:
         code, lines, argv = replay.replay(row)
         if (code, replay.plain_argv(argv)) != (row["rc"], replay.plain_argv(row["argv"])):
@@ -28,7 +28,7 @@ def test_every_recorded_decision_is_reproduced():
     assert wrong == []
 
 
-def test_every_recorded_mode_line_and_warning_is_reproduced():
+def test_every_recorded_mode_line_and_warning_is_reproduced() -> None:
     """What the reference says before it goes on (mode, ignored requests) is said in the same words."""
     for row in replay.rows():
         recorded = [line.partition('msg="')[2].rstrip('"') or line for line in row["stderr"].splitlines()]
@@ -36,14 +36,14 @@ def test_every_recorded_mode_line_and_warning_is_reproduced():
             assert replay.replay(row)[1] == recorded
 
 
-def test_a_skipped_container_says_why():
+def test_a_skipped_container_says_why() -> None:
     """A container without a request is skipped, with the variable's value as the reason and nothing for stderr."""
     decision = decide(document(["NVIDIA_VISIBLE_DEVICES=void"]), Config(), "/b")
     assert (decision.verdict, decision.log) == ("skip", ())
     assert "NVIDIA_VISIBLE_DEVICES=void" in decision.reason
 
 
-def test_the_mode_line_survives_the_refusal():
+def test_the_mode_line_survives_the_refusal() -> None:
     """A refused mode is logged before the refusal, as the reference does."""
     decision = decide(document(["NVIDIA_VISIBLE_DEVICES=all"]), Config(runtime_mode="cdi"), "/b")
     assert decision.verdict == "refuse"
@@ -51,7 +51,7 @@ def test_the_mode_line_survives_the_refusal():
     assert decision.reason.startswith("invoking the NVIDIA Container Runtime Hook directly (e.g.")
 
 
-def test_request_errors_come_before_the_mode():
+def test_request_errors_come_before_the_mode() -> None:
     """An unsupported capability is named even when the mode would be refused as well."""
     env = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=bogus"]
     decision = decide(document(env), Config(runtime_mode="cdi"), "/b")
@@ -59,7 +59,7 @@ def test_request_errors_come_before_the_mode():
     assert decision.reason.startswith("unsupported capabilities found in 'bogus' (allowed '') | ")
 
 
-def test_broken_config_json_is_a_refusal_with_the_position():
+def test_broken_config_json_is_a_refusal_with_the_position() -> None:
     """Truncated config.json gives the reference's phrase and where the document ends."""
     decision = decide(document(["A=b"])[:-5], Config(), "/b")
     assert decision.reason.startswith(
@@ -67,7 +67,7 @@ def test_broken_config_json_is_a_refusal_with_the_position():
     )
 
 
-def test_root_path_becomes_absolute_from_the_working_directory():
+def test_root_path_becomes_absolute_from_the_working_directory() -> None:
     """root.path is cleaned and taken relative to the hook's working directory; empty is that directory itself."""
     for path, wanted in {
         "rootfs": "/b/rootfs",
@@ -81,7 +81,7 @@ def test_root_path_becomes_absolute_from_the_working_directory():
         assert absolute_rootfs(path, "/b") == wanted
 
 
-def test_an_unusable_root_path_is_refused():
+def test_an_unusable_root_path_is_refused() -> None:
     """A root path with a control character, or longer than the kernel takes, is refused with the cause."""
     for path in ("a\0b", "x" * 300, "\udcc0", "y/" * 3000):
         decision = decide(document(["NVIDIA_VISIBLE_DEVICES=all"], root={"path": path}), Config(), "/b")

@@ -92,7 +92,7 @@ def test_every_target_of_dev_is_a_target_of_make() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["install"], ["install", "PREFIX=/x", "--names"], ["install", "PREFIX=/x", "PYTHON=python3"]]
+    "arguments", [["nonsense"], ["install"], ["install", "PREFIX=/x", "--name"], ["install", "PREFIX=/x", "PYTHON=python3"]]
 )
 def test_dev_refuses_what_it_does_not_know(arguments: list[str]) -> None:
     """A mistyped command line of ./dev changes nothing and is answered in one line."""

@@ -20,7 +20,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_written_is_read_back(value):
+def test_what_is_written_is_read_back(value: object) -> None:
     """dumps and loads are inverse, in the compact and in the indented form, and both are ordinary JSON."""
     for indent in (False, True):
         text = dumps(value, indent)
@@ -29,20 +29,20 @@ def test_what_is_written_is_read_back(value):
 
 
 @given(values)
-def test_the_forms_are_those_of_the_json_package(value):
+def test_the_forms_are_those_of_the_json_package(value: object) -> None:
     """The text is byte for byte what json.dumps writes without escapes for non-ASCII characters."""
     assert dumps(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     assert dumps(value, indent=True) == json.dumps(value, ensure_ascii=False, indent=1)
 
 
-def test_tuples_are_arrays_and_other_types_are_errors():
+def test_tuples_are_arrays_and_other_types_are_errors() -> None:
     """A tuple is written as an array; a float has no place in our documents."""
     assert dumps((1, ("a",))) == '[1,["a"]]'
     with pytest.raises(TypeError):
         dumps({"a": 1.5})
 
 
-def test_a_path_that_is_no_utf8_survives():
+def test_a_path_that_is_no_utf8_survives() -> None:
     """Undecodable bytes of a path are written as escapes, so that the text can be encoded, and come back equal."""
     text = dumps(["/usr/lib/\udcff", "ä"])
     assert text.encode() == b'["/usr/lib/\\udcff","\xc3\xa4"]'
@@ -76,7 +76,7 @@ def test_a_path_that_is_no_utf8_survives():
         ("9" * 5000, "number out of range", "digits"),
     ],
 )
-def test_bad_json_is_explained(text, problem, where):
+def test_bad_json_is_explained(text: str, problem: str, where: str) -> None:
     """Every kind of bad JSON gets Go's phrase, and a hint with line and column."""
     with pytest.raises(JsonError) as error:
         loads(text.encode(), LIMIT)
@@ -84,7 +84,7 @@ def test_bad_json_is_explained(text, problem, where):
     assert where in error.value.hint
 
 
-def test_bad_json_is_explained_where_nothing_loaded_the_json_package():
+def test_bad_json_is_explained_where_nothing_loaded_the_json_package() -> None:
     """The C scanner cannot name an error before json.decoder is loaded; a fresh interpreter still gets the message."""
     script = "from nvgraft.jsontext import *\ntry: loads(b'[1,', 99)\nexcept JsonError as error: print(error.text)"
     path = f"import sys; sys.path[:0] = {sys.path!r}\nassert 'json' not in sys.modules\n"
@@ -92,7 +92,7 @@ def test_bad_json_is_explained_where_nothing_loaded_the_json_package():
     assert done.stdout == "unexpected EOF\n"
 
 
-def test_depth_is_limited_exactly():
+def test_depth_is_limited_exactly() -> None:
     """64 levels are read, 65 are not, and 100,000 are refused without exhausting the stack."""
     for brackets in ("[]", ('{"a":', "}")):
         opening, closing = brackets
@@ -103,42 +103,48 @@ def test_depth_is_limited_exactly():
                 loads((opening * depth + start + closing * depth).encode(), LIMIT)
 
 
-def test_a_flat_document_of_many_objects_is_not_deep():
+def test_a_flat_document_of_many_objects_is_not_deep() -> None:
     """The depth limit counts levels, not brackets."""
-    assert len(loads(b"[" + b",".join([b"[{}]"] * 500) + b"]", LIMIT)) == 500
+    document = loads(b"[" + b",".join([b"[{}]"] * 500) + b"]", LIMIT)
+    assert isinstance(document, list)
+    assert len(document) == 500
 
 
-def test_size_is_limited():
+def test_size_is_limited() -> None:
     """A document longer than the limit is refused before it is read."""
     with pytest.raises(JsonError, match="document too large"):
         loads(b'"abcdef"', 7)
     assert loads(b'"abcdef"', 8) == "abcdef"
 
 
-def test_what_follows_the_first_value_is_ignored_on_request():
+def test_what_follows_the_first_value_is_ignored_on_request() -> None:
     """The reference decodes one value from its inputs and looks no further."""
     assert loads(b' {"a":1} trailing', LIMIT, one_value=True) == {"a": 1}
 
 
-def test_members_match_without_regard_to_case():
+def test_members_match_without_regard_to_case() -> None:
     """Go's decoder takes "Bundle" for "bundle"; so does the hook."""
     assert members({"PID": 1, "Bundle": "/b", "x": 2}, {"pid": "pid", "bundle": "bundle"}) == {"pid": 1, "bundle": "/b"}
 
 
 @pytest.mark.parametrize("text", ['{"pid":1,"pid":1}', '{"pid":1,"PID":2}', '{"x":0,"pid":{"a":1},"b":0,"pid":null}'])
-def test_a_repeated_member_that_is_read_is_an_error(text):
+def test_a_repeated_member_that_is_read_is_an_error(text: str) -> None:
     """A member that is read must occur once, in whatever case."""
+    document = loads(text.encode(), LIMIT)
+    assert isinstance(document, dict)
     with pytest.raises(JsonError, match='duplicate member "pid"'):
-        members(loads(text.encode(), LIMIT), {"pid": "pid"})
+        members(document, {"pid": "pid"})
 
 
-def test_a_repeated_member_that_is_not_read_is_ignored():
+def test_a_repeated_member_that_is_not_read_is_ignored() -> None:
     """Other members are none of our business."""
-    assert members(loads(b'{"x":1,"x":2,"pid":3}', LIMIT), {"pid": "pid"}) == {"pid": 3}
+    document = loads(b'{"x":1,"x":2,"pid":3}', LIMIT)
+    assert isinstance(document, dict)
+    assert members(document, {"pid": "pid"}) == {"pid": 3}
 
 
 @given(st.binary(max_size=60) | st.text(alphabet='[]{}",:\\u0dtrue-1.eN \n', max_size=40).map(str.encode))
-def test_any_bytes_give_a_value_or_our_error(data):
+def test_any_bytes_give_a_value_or_our_error(data: bytes) -> None:
     """Whatever the bytes, the answer is a value or a JsonError, and what the json package reads is read alike."""
     try:
         ours = loads(data, LIMIT)

@@ -88,17 +88,12 @@ def test_a_greater_owner_that_is_linked_already_changes_nothing() -> None:
         "libcuda.so.550.1",  # no library: a placeholder of an earlier start, for one
         "libcuda.so.550.1 -> libcuda.so.470.1",  # a link
         "libcuda.so.550.1/",
-        "libcudart.so.550.1 elf libcuda.so.1",  # another name: ldconfig compares files of one name
-        "libcuda.so.\u00b2 elf libcuda.so.1",  # a digit to Unicode, but none to C; greater as a character
+        "libcuda.so.\u00b2 elf libcuda.so.1",  # a digit to Unicode, but none to C, for which every digit is greater
     ],
 )
 def test_other_files_do_not_matter(other: str) -> None:
     """What is smaller, is no library or has another SONAME does not take the link."""
-    made, findings = links(f"{LIBS}/{other}")
-    if "\u00b2" in other:
-        assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.\u00b2"}
-    else:
-        assert (made, findings) == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
+    assert links(f"{LIBS}/{other}") == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
 
 
 def test_each_directory_is_looked_at_for_itself() -> None:

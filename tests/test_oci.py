@@ -2,34 +2,39 @@
 
 import json
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nvgraft.errors import Refusal
-from nvgraft.oci import CONFIG_LIMIT, State, clean, parse_config, parse_state, path_problem, read_config, read_state
+from nvgraft.oci import CONFIG_LIMIT, ContainerConfig, State, clean, parse_config, parse_state, path_problem, read_config, read_state
+
+P = ParamSpec("P")
 
 CAPABILITIES = "could not decode Process.Capabilities in OCI spec: json: "
 
 
-def spec(**members):
+def spec(**members: object) -> dict[str, object]:
     return {"ociVersion": "1.0.2", "process": {"env": []}, "root": {"path": "rootfs"}, **members}
 
 
-def parsed(**members):
+def parsed(**members: object) -> ContainerConfig:
     return parse_config(json.dumps(spec(**members)).encode())
 
 
-def refusal(function, *arguments):
+def refusal(function: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> str:
     with pytest.raises(Refusal) as error:
-        function(*arguments)
+        function(*arguments, **named)
     assert error.value.hint, "every refusal has cause and fix"
     assert error.value.exit_code == 1
     return error.value.text
 
 
-def test_state_of_every_runc():
+def test_state_of_every_runc() -> None:
     """The bundle is "bundle", or "bundlePath" as runc wrote it before Docker 17.06; a missing pid is 0."""
     assert parse_state(b'{"ociVersion":"1.0.2","id":"x","pid":7,"bundle":"/b"}') == State(7, "/b", "x")
     assert parse_state(b'{"pid":7,"bundlePath":"/old"}') == State(7, "/old")
@@ -52,26 +57,26 @@ def test_state_of_every_runc():
         ('{"pid":1,"pid":2}', 'duplicate member "pid"'),
     ],
 )
-def test_bad_state_is_refused(text, problem):
+def test_bad_state_is_refused(text: str, problem: str) -> None:
     """A state that is no JSON, or has a member of the wrong type, gives the reference's phrase."""
     assert refusal(parse_state, text.encode()) == f"could not decode container state: {problem}"
 
 
-def pipe_with(data):
+def pipe_with(data: bytes) -> int:
     reader, writer = os.pipe()
     os.write(writer, data)
     os.close(writer)
     return reader
 
 
-def test_state_is_read_to_the_end_of_stdin():
+def test_state_is_read_to_the_end_of_stdin() -> None:
     """The whole of stdin is read, also when it comes through a pipe."""
     fd = pipe_with(b'{"pid":3,"bundle":"/b"}')
     assert read_state(fd) == State(3, "/b")
     os.close(fd)
 
 
-def test_unreadable_or_oversized_stdin_is_refused(tmp_path):
+def test_unreadable_or_oversized_stdin_is_refused(tmp_path: Path) -> None:
     """A closed stdin, a directory and more than 1 MiB each give one line."""
     fd = os.open(tmp_path, os.O_RDONLY)
     assert refusal(read_state, fd) == "could not decode container state: read /dev/stdin: is a directory"
@@ -83,7 +88,7 @@ def test_unreadable_or_oversized_stdin_is_refused(tmp_path):
     os.close(fd)
 
 
-def test_config_is_read_from_the_bundle(tmp_path):
+def test_config_is_read_from_the_bundle(tmp_path: Path) -> None:
     """config.json is read from an absolute bundle, or from one relative to a directory descriptor."""
     (tmp_path / "config.json").write_bytes(b"{}")
     assert read_config(f"{tmp_path}/") == b"{}"
@@ -92,7 +97,7 @@ def test_config_is_read_from_the_bundle(tmp_path):
     os.close(fd)
 
 
-def test_what_is_no_readable_config_is_refused(tmp_path):
+def test_what_is_no_readable_config_is_refused(tmp_path: Path) -> None:
     """A missing file, a directory, a FIFO, too many bytes and an impossible path: each names the path and the cause."""
     path = f"{tmp_path}/config.json"
     assert refusal(read_config, str(tmp_path)) == f"could not open OCI spec: open {path}: no such file or directory"
@@ -110,7 +115,7 @@ def test_what_is_no_readable_config_is_refused(tmp_path):
     assert refusal(read_config, "/a\0b") == "could not open OCI spec: open /a\0b/config.json: invalid argument"
 
 
-def test_config_members():
+def test_config_members() -> None:
     """The members that the hook reads are taken over; the others may be anything."""
     config = parsed(
         process={"env": ["A=1", "B=x=y", "A=2", "=z", "E="], "capabilities": {"bounding": ["CAP_CHOWN"], "effective": 5}},
@@ -124,7 +129,7 @@ def test_config_members():
     assert (config.root_path, config.root_readonly, config.oci_version) == ("/r", True, "1.0.2")
 
 
-def test_null_is_as_good_as_absent():
+def test_null_is_as_good_as_absent() -> None:
     """null leaves a member empty, as Go decodes it."""
     config = parsed(process={"env": None, "capabilities": None}, root={"path": None}, mounts=None, ociVersion="")
     assert (config.env, config.bounding, config.mounts, config.root_path) == ({}, (), (), "")
@@ -167,25 +172,25 @@ def test_null_is_as_good_as_absent():
         ({"mounts": [1]}, "could not decode OCI spec: json: cannot unmarshal number into Go struct field Spec.mounts of type specs.Mount"),
     ],
 )
-def test_bad_config_is_refused_in_the_references_order(members, text):
+def test_bad_config_is_refused_in_the_references_order(members: dict[str, object], text: str) -> None:
     """The first fault in the reference's order is named: types, missing members, capabilities, environment."""
     assert refusal(parse_config, json.dumps(spec(**members)).encode()) == text
 
 
-def test_missing_members_and_no_object_at_all():
+def test_missing_members_and_no_object_at_all() -> None:
     """An empty document and one that is no object are refused."""
     assert refusal(parse_config, b"{}") == "Version is empty in OCI spec"
     assert refusal(parse_config, b"null") == "Version is empty in OCI spec"
     assert refusal(parse_config, b"[]") == "could not decode OCI spec: json: cannot unmarshal array into Go value of type main.Spec"
 
 
-def test_empty_members_are_present():
+def test_empty_members_are_present() -> None:
     """An empty process and an empty root are there: only what is absent or null is missing."""
     config = parse_config(b'{"ociVersion":"","process":{},"root":{}}')
     assert (config.env, config.bounding, config.root_path, config.root_readonly) == ({}, (), "", False)
 
 
-def test_duplicates_are_refused_where_they_are_read():
+def test_duplicates_are_refused_where_they_are_read() -> None:
     """process.env given twice would let two readers see different containers."""
     text = b'{"ociVersion":"1","process":{"env":[],"Env":["A=1"]},"root":{}}'
     assert refusal(parse_config, text) == 'could not decode OCI spec: duplicate member "env"'
@@ -213,7 +218,7 @@ def test_duplicates_are_refused_where_they_are_read():
         ("", False),
     ],
 )
-def test_which_versions_have_flat_capabilities(version, flat):
+def test_which_versions_have_flat_capabilities(version: str, flat: bool) -> None:
     """A list in [1.0.0-rc1, 1.0.0-rc5), an object with "bounding" in every other version, valid or not."""
     forms = (["CAP_SYS_ADMIN"], {"bounding": ["CAP_SYS_ADMIN"]})
     right, wrong = forms if flat else forms[::-1]
@@ -223,13 +228,13 @@ def test_which_versions_have_flat_capabilities(version, flat):
     assert refusal(parse_config, json.dumps(spec(ociVersion=version, process={"capabilities": wrong})).encode()) == phrase
 
 
-def test_values_that_nobody_reads_are_not_decoded():
+def test_values_that_nobody_reads_are_not_decoded() -> None:
     """An undecodable value of another variable does not stop a container."""
     text = b'{"ociVersion":"1","process":{"env":["A=\xff","B=\\ud800"]},"root":{}}'
     assert parse_config(text).env == {"A": "\udcff", "B": "\ud800"}
 
 
-def test_usable_paths():
+def test_usable_paths() -> None:
     """Paths are text without control characters, at most 4096 bytes, 255 in a component."""
     for path in ("", "/", "/a b/ü", "x" * 255, "/" + "é" * 127 + "/b"):
         assert path_problem(path) == ""
@@ -237,7 +242,7 @@ def test_usable_paths():
         assert path_problem(path)
 
 
-def test_clean_is_go_s():
+def test_clean_is_go_s() -> None:
     """Paths are cleaned by their text; two leading slashes are one."""
     assert [clean(path) for path in ("", "//a//b/", "/a/../../b", "a/./b/..", "///")] == [".", "/a/b", "/b", "a", "/"]
 
@@ -259,7 +264,7 @@ documents = st.recursive(
 
 
 @given(documents)
-def test_any_document_gives_a_value_or_a_refusal(document):
+def test_any_document_gives_a_value_or_a_refusal(document: object) -> None:
     """Whatever the shape of the JSON, the answer is a value or a one-line refusal."""
     data = json.dumps(document).encode()
     for parse in (parse_state, parse_config):
@@ -270,7 +275,7 @@ def test_any_document_gives_a_value_or_a_refusal(document):
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_give_a_value_or_a_refusal(data):
+def test_any_bytes_give_a_value_or_a_refusal(data: bytes) -> None:
     """Whatever the bytes, no other exception comes out."""
     for parse in (parse_state, parse_config):
         try:

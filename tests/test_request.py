@@ -1,5 +1,7 @@
 """request: what a container asks for, from variables, mounts and privileges."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,21 +16,37 @@ FULL = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
 PREFIX = "/var/run/nvidia-container-devices"
 
 
-def ask(config=None, mounts=(), bounding=(), **env):
+def outcome(
+    config: Config | None = None, mounts: Iterable[tuple[str, str]] = (), bounding: tuple[str, ...] = (), /, **env: str | None
+) -> Request | Skip:
     """Return the outcome for a container with these variables; "all" devices unless others are given."""
     env = {"NVIDIA_VISIBLE_DEVICES": "all", **env}
-    env = {name: value for name, value in env.items() if value is not None}
-    return resolve_request(ContainerConfig(env, bounding, tuple(mounts)), config or Config())
+    variables = {name: value for name, value in env.items() if value is not None}
+    return resolve_request(ContainerConfig(variables, bounding, tuple(mounts)), config or Config())
 
 
-def refusal(*arguments, **env):
+def ask(
+    config: Config | None = None, mounts: Iterable[tuple[str, str]] = (), bounding: tuple[str, ...] = (), /, **env: str | None
+) -> Request:
+    request = outcome(config, mounts, bounding, **env)
+    assert isinstance(request, Request)
+    return request
+
+
+def skipped(config: Config | None = None, /, **env: str | None) -> Skip:
+    skip = outcome(config, **env)
+    assert isinstance(skip, Skip)
+    return skip
+
+
+def refusal(config: Config | None = None, mounts: Iterable[tuple[str, str]] = (), /, **env: str | None) -> str:
     with pytest.raises(Refusal) as error:
-        ask(*arguments, **env)
+        outcome(config, mounts, **env)
     assert error.value.hint
     return error.value.text
 
 
-def mount(rest, source="/dev/null"):
+def mount(rest: str, source: str = "/dev/null") -> tuple[str, str]:
     return (source, PREFIX + rest)
 
 
@@ -51,7 +69,7 @@ def mount(rest, source="/dev/null"):
         ("/dev/nvidia0", ("/dev/nvidia0",)),
     ],
 )
-def test_device_lists(value, devices):
+def test_device_lists(value: str, devices: tuple[str, ...]) -> None:
     """Tokens are trimmed, "all" and "none" take over, of equal ids the last one's place counts."""
     request = ask(NVIDIA_VISIBLE_DEVICES=value)
     assert request.devices == devices
@@ -59,38 +77,35 @@ def test_device_lists(value, devices):
 
 
 @pytest.mark.parametrize("value", [None, "", ",", " , ", "void", "void,0", "0, void", "void,all"])
-def test_containers_without_a_request(value):
+def test_containers_without_a_request(value: str | None) -> None:
     """Unset, empty or void anywhere in the list: no GPU container, and the reason says what was found."""
-    skip = ask(NVIDIA_VISIBLE_DEVICES=value)
-    assert isinstance(skip, Skip)
+    skip = skipped(NVIDIA_VISIBLE_DEVICES=value)
     assert ("is not set" if value is None else f"NVIDIA_VISIBLE_DEVICES={value}") in skip.reason
     assert skip.warning == ""
 
 
-def test_swarm_resources_take_precedence():
+def test_swarm_resources_take_precedence() -> None:
     """Those variables of swarm-resource that are set are used, all of them, else NVIDIA_VISIBLE_DEVICES."""
     config = Config(swarm_resource=" A , B,,C")
     assert ask(config, A="1", C="2").devices == ("1", "2")
     assert ask(config, A="1", C="2").origin.devices == "A=1, C=2"
     assert ask(config).devices == ("all",)
-    assert isinstance(ask(config, B=""), Skip)
-    assert isinstance(ask(config, B="void", C="0"), Skip)
+    assert isinstance(outcome(config, B=""), Skip)
+    assert isinstance(outcome(config, B="void", C="0"), Skip)
 
 
-def test_an_unprivileged_request_may_be_ignored():
+def test_an_unprivileged_request_may_be_ignored() -> None:
     """With the switch off a request by variable needs privileges; what was ignored is said in the reference's words."""
     config = Config(accept_nvidia_visible_devices_envvar_when_unprivileged=False, swarm_resource="A,B")
-    skip = ask(config, A="0", B="1")
     warning = "Ignoring devices requested by environment variable(s) in unprivileged container: "
-    assert isinstance(skip, Skip)
-    assert skip.warning == warning + "[A B]"
-    assert ask(config, NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="9.0").warning == warning + "[NVIDIA_VISIBLE_DEVICES]"
-    assert ask(config, bounding=ROOT).devices == ("all",)
-    assert ask(config, bounding=ROOT).privileged
-    assert ask(config, NVIDIA_VISIBLE_DEVICES="void").warning == ""
+    assert skipped(config, A="0", B="1").warning == warning + "[A B]"
+    assert skipped(config, NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="9.0").warning == warning + "[NVIDIA_VISIBLE_DEVICES]"
+    assert ask(config, (), ROOT).devices == ("all",)
+    assert ask(config, (), ROOT).privileged
+    assert skipped(config, NVIDIA_VISIBLE_DEVICES="void").warning == ""
 
 
-def test_volume_mounts_request_devices():
+def test_volume_mounts_request_devices() -> None:
     """Mounts of /dev/null below the well-known directory request devices, before any variable and privilege."""
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=True, accept_nvidia_visible_devices_envvar_when_unprivileged=False)
     mounts = [
@@ -115,28 +130,28 @@ def test_volume_mounts_request_devices():
     assert request.origin.devices == "volume mounts"
 
 
-def test_volume_mounts_need_the_switch():
+def test_volume_mounts_need_the_switch() -> None:
     """By default mounts mean nothing; with the switch, mounts that name no device leave the variable in charge."""
-    assert ask(mounts=[mount("/0")]).devices == ("all",)
+    assert ask(None, [mount("/0")]).devices == ("all",)
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=True)
     assert ask(config, [mount("/imex/0"), mount("/cdi/x")]).devices == ("all",)
     assert ask(config, [mount("/all")], NVIDIA_VISIBLE_DEVICES="void").devices == ("all",)
 
 
-def test_a_mount_with_an_unprintable_id_is_refused():
+def test_a_mount_with_an_unprintable_id_is_refused() -> None:
     """An id that comes from a path is checked as a variable is."""
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=True)
     assert refusal(config, [mount("/a\nb")]).startswith("invalid volume mount device request: ")
 
 
-def test_legacy_images():
+def test_legacy_images() -> None:
     """CUDA_VERSION without NVIDIA_REQUIRE_CUDA: all devices, all supported capabilities, and a requirement."""
     request = ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2.89", NVIDIA_REQUIRE_CUDA="")
     assert (request.devices, request.capabilities, request.requirements) == (("all",), FULL, ("", "cuda>=10.2"))
     assert (request.legacy_image, request.cuda_version) == (True, "10.2.89")
     assert (request.origin.devices, request.origin.capabilities) == ("legacy image default", "legacy image default")
-    assert isinstance(ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2", NVIDIA_REQUIRE_CUDA="cuda>=10.2"), Skip)
-    assert isinstance(ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION=""), Skip)
+    assert isinstance(outcome(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2", NVIDIA_REQUIRE_CUDA="cuda>=10.2"), Skip)
+    assert isinstance(outcome(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION=""), Skip)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +165,13 @@ def test_legacy_images():
         ("8-1", "cuda>=8.0"),
     ],
 )
-def test_lenient_cuda_versions(version, requirement):
+def test_lenient_cuda_versions(version: str, requirement: str) -> None:
     """One to three numbers, with v, pre-release and build, are versions."""
     assert ask(CUDA_VERSION=version).requirements == (requirement,)
 
 
 @pytest.mark.parametrize("version", ["foo", "1.2.3.4", "v", "1.", "1..2", "-1", "1.2-", "1.2+", "1.2-a..b", "²", "1 ", "vv1", "9" * 25])
-def test_invalid_cuda_versions(version):
+def test_invalid_cuda_versions(version: str) -> None:
     """Anything else is refused in the reference's words, unless requirements are disabled."""
     wanted = f"failed to get requirements failed to get version: invalid CUDA version {version}: "
     assert refusal(CUDA_VERSION=version) == wanted + "invalid version string: invalid semantic version"
@@ -176,19 +191,19 @@ def test_invalid_cuda_versions(version):
         (" graphics ", ("graphics",)),
     ],
 )
-def test_capabilities(value, capabilities):
+def test_capabilities(value: str | None, capabilities: tuple[str, ...]) -> None:
     """Unset and empty are the default; only separators are an empty set; names are trimmed, sorted, unique."""
     request = ask(NVIDIA_DRIVER_CAPABILITIES=value)
     assert request.capabilities == capabilities
     assert request.origin.capabilities == (f"NVIDIA_DRIVER_CAPABILITIES={value}" if value else "default")
 
 
-def test_empty_capabilities_of_a_legacy_image_are_the_default():
+def test_empty_capabilities_of_a_legacy_image_are_the_default() -> None:
     """Only an unset variable gives a legacy image everything."""
     assert ask(NVIDIA_DRIVER_CAPABILITIES="", CUDA_VERSION="9.0").capabilities == ("compute", "utility")
 
 
-def test_supported_capabilities_limit_what_is_given():
+def test_supported_capabilities_limit_what_is_given() -> None:
     """config.toml limits "all" and the default; naming more is refused."""
     config = Config(supported_driver_capabilities="video,utility")
     assert ask(config, NVIDIA_DRIVER_CAPABILITIES="all").capabilities == ("utility", "video")
@@ -198,7 +213,7 @@ def test_supported_capabilities_limit_what_is_given():
     assert text == "unsupported capabilities found in 'compute,none,video' (allowed 'video')"
 
 
-def test_requirements_are_ordered_and_complete():
+def test_requirements_are_ordered_and_complete() -> None:
     """Every NVIDIA_REQUIRE_ variable counts, ordered by name, empty ones too; JETPACK's do not."""
     request = ask(
         NVIDIA_REQUIRE_X="arch>=7", NVIDIA_REQUIRE_="", NVIDIA_REQUIRE_CUDA="cuda>=9", NVIDIA_REQUIRE_JETPACK_2="a", CUDA_VERSION="9.0"
@@ -209,22 +224,22 @@ def test_requirements_are_ordered_and_complete():
 @pytest.mark.parametrize(
     ("value", "disabled"), [("1", True), ("t", True), ("TRUE", True), ("True", True), ("yes", False), ("", False), ("tRUE", False)]
 )
-def test_requirements_can_be_disabled(value, disabled):
+def test_requirements_can_be_disabled(value: str, disabled: bool) -> None:
     """Only Go's true spellings disable them."""
     assert ask(NVIDIA_DISABLE_REQUIRE=value, NVIDIA_REQUIRE_A="x").requirements == (() if disabled else ("x",))
 
 
 @pytest.mark.parametrize("kind", ["CONFIG", "MONITOR"])
-def test_mig_variables_need_privileges(kind):
+def test_mig_variables_need_privileges(kind: str) -> None:
     """A MIG variable is handed on verbatim to a privileged container and refused to others; empty is unset."""
     name = f"NVIDIA_MIG_{kind}_DEVICES"
-    assert getattr(ask(bounding=ROOT, **{name: " all,x"}), f"mig_{kind.lower()}") == " all,x"
+    assert getattr(ask(None, (), ROOT, **{name: " all,x"}), f"mig_{kind.lower()}") == " all,x"
     assert getattr(ask(**{name: ""}), f"mig_{kind.lower()}") == ""
     assert refusal(**{name: "all", "NVIDIA_DRIVER_CAPABILITIES": "bogus"}) == f"cannot set MIG_{kind}_DEVICES in non privileged container"
-    assert isinstance(ask(NVIDIA_VISIBLE_DEVICES="void", **{name: "all"}), Skip)
+    assert isinstance(outcome(NVIDIA_VISIBLE_DEVICES="void", **{name: "all"}), Skip)
 
 
-def test_imex_channels():
+def test_imex_channels() -> None:
     """Channels follow the rules of devices, but "all" is dropped, and the feature switches them off."""
     for value, channels in {"0,1": ("0", "1"), " 2,": ("2",), "none": (), "void,1": (), "all": (), "0,all": (), "": ()}.items():
         assert ask(NVIDIA_IMEX_CHANNELS=value).imex_channels == channels
@@ -232,7 +247,7 @@ def test_imex_channels():
     assert ask(Config(features_ignore_imex_channel_requests=True), NVIDIA_IMEX_CHANNELS="0").imex_channels == ()
 
 
-def test_ignored_imex_channels_are_reported():
+def test_ignored_imex_channels_are_reported() -> None:
     """An unprivileged container whose devices come from mounts does not get channels by variable, and is told."""
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=True, accept_nvidia_visible_devices_envvar_when_unprivileged=False)
     request = ask(config, [mount("/0")], NVIDIA_IMEX_CHANNELS="0")
@@ -251,14 +266,14 @@ def test_ignored_imex_channels_are_reported():
         "CUDA_VERSION",
     ],
 )
-def test_variables_that_are_read_must_be_text(name):
+def test_variables_that_are_read_must_be_text(name: str) -> None:
     """Control characters, lone surrogates and excessive length are refused, with the variable's name only."""
     limit = 65536 if "REQUIRE_" in name else 4096
     for value in ("a\nb", "\x7f", "a\udcff", "x" * (limit + 1), "é" * (limit // 2 + 1)):
         assert refusal(**{name: value}) == f"invalid environment variable: {name}"
 
 
-def test_other_variables_are_never_looked_at():
+def test_other_variables_are_never_looked_at() -> None:
     """A variable that the hook does not read may hold anything."""
     assert ask(OTHER="\udcff\n" * 9000).devices == ("all",)
 
@@ -275,7 +290,7 @@ def test_other_variables_are_never_looked_at():
         ("auto", ("nvidia.com/gpu=0", "runtime.nvidia.com/gpu=all"), "cdi"),
     ],
 )
-def test_modes(configured, devices, mode):
+def test_modes(configured: str, devices: tuple[str, ...], mode: str) -> None:
     """A configured mode is taken; auto is cdi only when every device is a qualified CDI name."""
     line = f"Auto-detected mode as '{mode}'" if configured == "auto" else f"Using requested mode '{configured}'"
     assert resolve_mode(configured, devices) == (mode, line)
@@ -286,7 +301,7 @@ def test_modes(configured, devices, mode):
             check_mode(mode)
 
 
-def test_qualified_cdi_names():
+def test_qualified_cdi_names() -> None:
     """VENDOR/CLASS=NAME with the characters of the CDI specification."""
     for name in ("nvidia.com/gpu=0", "a/b=c", "v-1.x/c_2=GPU-1:2.3", "a/b=0"):
         assert is_cdi_name(name)
@@ -332,18 +347,18 @@ words = st.sampled_from(["all", "none", "void", "", "0", "1,0", "compute", "9.0"
     st.booleans(),
     st.booleans(),
 )
-def test_any_container_gets_an_answer(env, mounts, accepted, privileged):
+def test_any_container_gets_an_answer(env: dict[str, str], mounts: list[tuple[str, str]], accepted: bool, privileged: bool) -> None:
     """Whatever a container says, the answer is a Request, a Skip with a reason, or a refusal."""
     container = ContainerConfig(env, ROOT if privileged else (), tuple(mounts))
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=accepted, swarm_resource="A")
     try:
-        outcome = resolve_request(container, config)
+        answer = resolve_request(container, config)
     except Refusal as error:
         assert error.text
         return
-    if isinstance(outcome, Skip):
-        assert outcome.reason
+    if isinstance(answer, Skip):
+        assert answer.reason
         return
-    assert isinstance(outcome, Request)
-    assert list(outcome.capabilities) == sorted(set(outcome.capabilities))
-    assert all(outcome.devices)
+    assert isinstance(answer, Request)
+    assert list(answer.capabilities) == sorted(set(answer.capabilities))
+    assert all(answer.devices)

@@ -1,6 +1,7 @@
 """requirements: the expressions, their evaluation from left to right, and what is said when they fail."""
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from nvgraft.requirements import Alternative, alternatives, check, compare_versi
 DRIVER, CUDA, DEVICE = "535.309.01", "12.2", ("8.0", "Nvidia")
 
 
-def failure(*requirements, devices=(DEVICE,)):
+def failure(*requirements: str, devices: Sequence[tuple[str, str]] = (DEVICE,)) -> str:
     """Return the error line without its hint, or an empty string."""
     try:
         check(requirements, DRIVER, CUDA, devices)
@@ -22,7 +23,7 @@ def failure(*requirements, devices=(DEVICE,)):
     return ""
 
 
-def unsatisfied(first):
+def unsatisfied(first: str) -> str:
     return f"nvgraft: requirement error: unsatisfied condition: {first}"
 
 
@@ -61,7 +62,7 @@ INVALID = "nvgraft: requirement error: invalid expression"
         "cuda<5,bogus driver>1",
     ],
 )
-def test_what_holds(requirement):
+def test_what_holds(requirement: str) -> None:
     """Versions compare by number, properties without regard to case, and evaluation stops where the result is known."""
     assert failure(requirement) == ""
 
@@ -99,24 +100,24 @@ def test_what_holds(requirement):
         (f"brand={'x' * 122}", INVALID),
     ],
 )
-def test_what_fails(requirement, line):
+def test_what_fails(requirement: str, line: str) -> None:
     """The first alternative is quoted whole; a factor that is reached and makes no sense aborts everything."""
     assert failure(requirement) == line
 
 
-def test_a_long_factor_that_holds_is_fine():
+def test_a_long_factor_that_holds_is_fine() -> None:
     """Only a false factor runs into the reference's buffer."""
     assert failure(f"brand!={'x' * 500}") == ""
 
 
-def test_every_requirement_must_hold_for_every_device():
+def test_every_requirement_must_hold_for_every_device() -> None:
     """All expressions count, for all devices, device by device."""
     assert failure("cuda>=1", "driver=550") == unsatisfied("driver=550")
     assert failure("arch>=8", devices=(DEVICE, ("7.5", "Tesla"))) == unsatisfied("arch>=8")
     assert failure("brand!=tesla", "arch>=9", devices=(DEVICE, ("7.5", "Tesla"))) == unsatisfied("arch>=9")
 
 
-def test_without_a_device_what_is_said_of_devices_holds():
+def test_without_a_device_what_is_said_of_devices_holds() -> None:
     """With no device arch and brand hold whatever they are compared with; the driver is still checked."""
     for requirement in ("arch>=99", "brand=none", "brand>=x", "arch=abc"):
         assert failure(requirement, devices=()) == ""
@@ -124,7 +125,7 @@ def test_without_a_device_what_is_said_of_devices_holds():
     assert failure("cuda>=99", devices=()) == unsatisfied("cuda>=99" + UPDATE)
 
 
-def test_the_hint_says_what_is_provided_and_tried():
+def test_the_hint_says_what_is_provided_and_tried() -> None:
     """Cause and fix: the host's versions, each alternative with the condition that failed, and what to do."""
     with pytest.raises(Refusal) as error:
         check(["cuda>=12.6 brand=tesla,driver>=470 bogus,cuda>1"], DRIVER, CUDA, [("8.0", "Nvidia")])
@@ -139,7 +140,7 @@ def test_the_hint_says_what_is_provided_and_tried():
         assert part in error.value.hint
 
 
-def test_alternatives():
+def test_alternatives() -> None:
     """Every alternative is evaluated, also those behind one that holds."""
     facts = {"cuda": "12.2", "driver": "535", "arch": None, "brand": None}
     assert alternatives("cuda>=1  cuda>=13,x arch=7 x", facts) == (
@@ -154,10 +155,10 @@ versions = st.lists(st.integers(0, 12), min_size=1, max_size=4)
 
 
 @given(versions, versions)
-def test_versions_compare_as_lists_of_numbers(left, right):
+def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int]) -> None:
     """Without the zeros at the end, versions are ordered as lists of their numbers, whatever zeros stand in front."""
 
-    def key(numbers):
+    def key(numbers: list[int]) -> list[int]:
         while numbers and not numbers[-1]:
             numbers = numbers[:-1]
         return numbers
@@ -167,12 +168,12 @@ def test_versions_compare_as_lists_of_numbers(left, right):
 
 
 @given(st.text(alphabet="cudariveh<>=!0129. ,x", max_size=40))
-def test_any_text_holds_or_is_refused(requirement):
+def test_any_text_holds_or_is_refused(requirement: str) -> None:
     """Whatever the text, nothing but a refusal comes out."""
     failure(requirement)
 
 
-def test_time_is_linear():
+def test_time_is_linear() -> None:
     """64 KiB of anything is decided at once: long numbers are compared as text, terms are walked once."""
     start = time.monotonic()
     for requirement in ("cuda>=" + "9" * 65530, "x" * 65536, "cuda<1 " * 9362, "cuda>1," * 9362, "=" * 65536, "cuda>=" + "1." * 32765):

@@ -27,6 +27,13 @@ SHEBANG_LIMIT = 255
 #: What the hook loads beyond the engine, by distribution: the other requirements are the CLI's.
 HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
 
+#: What ``--names`` adds: the programs of the original stack, which ``docker --gpus`` and others look up in PATH, and ours.
+NAMES = {
+    "nvidia-container-runtime-hook": "nvgraft-hook",
+    "nvidia-container-cli": "nvgraft",
+    "nvidia-container-runtime": "nvgraft-runtime",
+}
+
 #: ``-I``: no variable, user directory or working directory is searched. ``-S``: no .pth file runs.
 #: ``-B``: root writes no byte code at run time; the installer has written it.
 LAUNCHER = """\
@@ -202,14 +209,32 @@ def check_places(prefix: str, python: str) -> None:
         owned_by_root(path)
 
 
-def install(checkout: str, packages: str, prefix: str, python: str) -> None:
+def check_names(directory: str) -> None:
+    """Check, before anything is written, that the original names in ``directory`` are free or links of ours."""
+    for name, ours in NAMES.items():
+        path = f"{directory}/{name}"
+        if os.path.lexists(path) and not (os.path.islink(path) and os.readlink(path) == ours):
+            raise CannotInstall(f"{path}: is there, and is not nvgraft's | remove it or its package first, or choose another PREFIX")
+
+
+def link_names(directory: str) -> None:
+    """Link the original names to our programs beside them, where they are not linked yet."""
+    for name, ours in NAMES.items():
+        if not os.path.lexists(f"{directory}/{name}"):
+            os.symlink(ours, f"{directory}/{name}")
+
+
+def install(checkout: str, packages: str, prefix: str, python: str, *, names: bool = False) -> None:
     """Install under ``prefix`` for the interpreter ``python``, which has to be the one that runs this.
 
     :param packages: a site-packages directory with the project's dependencies for that interpreter.
+    :param names: also link the names of the original programs.
     :raises CannotInstall: and leaves what was installed before as it was.
     """
     prefix = prefix.rstrip("/")
     check_places(prefix, python)
+    if names:
+        check_names(f"{prefix}/bin")
     os.umask(0o022)
     final, stage, old = (f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old"))
     for directory in (f"{prefix}/bin", f"{prefix}/lib"):
@@ -229,6 +254,8 @@ def install(checkout: str, packages: str, prefix: str, python: str) -> None:
     both = f'extend(("{hook}", "{cli}"))'
     write_command(f"{prefix}/bin/nvgraft-hook", LAUNCHER.format(python=python, extend=append, module="nvgraft.hook", arguments="sys.argv"))
     write_command(f"{prefix}/bin/nvgraft", LAUNCHER.format(python=python, extend=both, module="nvgraft_cli.main", arguments=""))
+    if names:
+        link_names(f"{prefix}/bin")
 
 
 def main() -> int:
@@ -236,9 +263,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="install", description="see ./dev help")
     for name in ("checkout", "packages", "prefix", "python"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--names", action="store_true")
     options = parser.parse_args()
     try:
-        install(options.checkout, options.packages, options.prefix, options.python)
+        install(options.checkout, options.packages, options.prefix, options.python, names=options.names)
     except (CannotInstall, OSError) as error:
         print(f"install: {error}", file=sys.stderr)
         return 1

@@ -1,12 +1,16 @@
-"""The command ``nvgraft``: one parser, one sub-command each in a module of its own."""
+"""The command ``nvgraft``: one parser, one sub-command each in a module of its own.
+
+The commands of nvidia-container-cli have a parser of their own, and so has the whole program when called by that name.
+"""
 
 import argparse
 import os
+import posixpath
 import sys
 
 from nvgraft import __version__
-from nvgraft_cli import last_error, plan_command, simulate
-from nvgraft_cli.register import command as register
+from nvgraft_cli.container_cli import command as container_cli
+from nvgraft_cli.container_cli.options import COMMANDS, names_command
 
 _EPILOG = """\
 examples:
@@ -16,7 +20,7 @@ examples:
 
 def _parser() -> argparse.ArgumentParser:
     # Loaded only now: what takes the place of a small C program has to start quickly.
-    from nvgraft_cli import plan_command, simulate
+    from nvgraft_cli import last_error, plan_command, simulate
     from nvgraft_cli.register import command as register
 
     parser = argparse.ArgumentParser(
@@ -31,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_parser(subparsers)
     register.add_parser(subparsers)
     last_error.add_parser(subparsers)
+    for name, text in COMMANDS.items():
+        subparsers.add_parser(name, help=text, add_help=False)  # for the list of commands: main() does not come here for them
     return parser
 
 
@@ -40,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     original = posixpath.basename(sys.argv[0]) == container_cli.ORIGINAL_NAME
     try:
         if original or names_command(words):
-            code = container_cli.main(container_cli.ORIGINAL_NAME if original else "nvgraft", words)
+            code: int = container_cli.main(container_cli.ORIGINAL_NAME if original else "nvgraft", words)
         else:
             args = _parser().parse_args(words)
             code = args.run(args)

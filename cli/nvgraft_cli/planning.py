@@ -85,7 +85,7 @@ def plan_bundle(bundle: str, snapshot: str | None, config_path: str | None) -> t
             return Plan("skip", decision.reason, {}, {}, {}), None
         check_request(decision.request)
         inventory = _live_inventory(config) if document is None else recorded_inventory(document)
-        settings = Settings(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host)
+        settings = Settings.from_config(config)
         with open_target(parse_config(data), bundle, inventory.machine, module=not config.simulated_host) as target:
             return make_plan(decision.request, inventory, target, settings), None
     except Refusal as refusal:

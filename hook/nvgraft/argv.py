@@ -27,7 +27,7 @@ def reference_argv(request: "Request", config: "Config", pid: int, rootfs: str, 
         (config.cli_ldcache, f"--ldcache={config.cli_ldcache}"),
         (config.cli_user, f"--user={config.cli_user}"),
         (True, "configure"),
-        (compat_mode := _compat_mode(config), f"--cuda-compat-mode={compat_mode}"),
+        (mode := compat_mode(config), f"--cuda-compat-mode={mode}"),
         (config.cli_ldconfig, f"--ldconfig={config.cli_ldconfig}"),
         (config.cli_no_cgroups, "--no-cgroups"),
         (request.devices, f"--device={','.join(request.devices)}"),
@@ -44,7 +44,7 @@ def reference_argv(request: "Request", config: "Config", pid: int, rootfs: str, 
     ]
 
 
-def _compat_mode(config: "Config") -> str:
+def compat_mode(config: "Config") -> str:
     """Return the CLI's mode for CUDA libraries of the image; empty leaves it to the CLI, whose default is mount."""
     mode = config.runtime_cuda_compat_mode
     if mode in ("ldconfig", "mount"):

@@ -203,7 +203,7 @@ def _configure(invocation: Invocation, request: "Request", config: Config, state
     inventory = read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))
     container = containers.open_container(state.pid, pidfd, rootfs)
     target = containers.LiveTarget(container, inventory.machine)
-    plan = make_plan(request, inventory, target, Settings(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host))
+    plan = make_plan(request, inventory, target, Settings.from_config(config))
     target.close()
     if invocation.debug:
         for action in plan.actions:

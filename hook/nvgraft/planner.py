@@ -7,6 +7,8 @@ gives the same plan for a live host and for its snapshot.
 
 import posixpath
 
+from nvgraft.argv import compat_mode
+from nvgraft.compat import compat_directory
 from nvgraft.errors import Refusal
 from nvgraft.inventory import Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.layout import TMPFS_MODE, Layout, OnVolume
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from nvgraft.config import Config
     from nvgraft.request import Request
 
 # Options per kind of mount, as mountinfo shows them (reference behaviour 6.4).
@@ -43,14 +46,22 @@ class Settings:
     """What config.toml, or the command line of ``nvgraft configure``, adds to a plan.
 
     Without ``cgroups`` no device rule is planned, without ``devbind`` no device node is mounted (its rule is planned still).
+    ``cuda_compat`` is the mode for CUDA libraries of the image (:data:`nvgraft.compat.MODES`).
     """
 
-    __slots__ = ("cgroups", "devbind", "simulated")
+    __slots__ = ("cgroups", "cuda_compat", "devbind", "simulated")
 
-    def __init__(self, *, cgroups: bool, simulated: bool, devbind: bool = True) -> None:
+    def __init__(self, *, cgroups: bool, simulated: bool, cuda_compat: str = "disabled", devbind: bool = True) -> None:
         self.cgroups = cgroups
+        self.cuda_compat = cuda_compat
         self.devbind = devbind
         self.simulated = simulated
+
+    @classmethod
+    def from_config(cls, config: "Config") -> "Settings":
+        """Return the settings of the hook."""
+        # Where the reference hook passes no mode its CLI takes its own default.
+        return cls(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host, cuda_compat=compat_mode(config) or "mount")
 
 
 def check_request(request: "Request") -> None:
@@ -69,6 +80,9 @@ def make_plan(request: "Request", inventory: Inventory, target: Target, settings
 
     :raises Refusal: with the reference's words, for the first fault in the reference's order.
     """
+    # Found with the container, refused before any device is looked at.
+    compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
+    compat, remarks = compat_directory(target.tree, inventory.driver_version, settings.cuda_compat if compute else "disabled")
     selection = select_devices(request.devices, inventory.gpus)
     check_mig_request("mig-config", request.mig_config, selection)
     check_mig_request("mig-monitor", request.mig_monitor, selection)
@@ -79,7 +93,8 @@ def make_plan(request: "Request", inventory: Inventory, target: Target, settings
         planner.gpu(index)
     planner.mig()
     planner.imex()
-    planner.loader_cache()
+    planner.loader_cache(compat)
+    planner.findings.extend(remarks)
     planner.remarks()
     return Plan(
         "inject",
@@ -212,9 +227,9 @@ class _Planner:
                 )
             self._device(nodes[channel], Why("device", f"IMEX channel {channel}", "NVIDIA_IMEX_CHANNELS"))
 
-    def loader_cache(self) -> None:
-        """The container's loader learns of the libraries."""
-        directories = []
+    def loader_cache(self, compat: str | None) -> None:
+        """The container's loader learns of the libraries; those in ``compat``, a directory of the image, come first."""
+        directories = [] if compat is None else [compat]
         for directory in (self.target.libs_dir, self.target.libs32_dir):
             try:
                 resolved = self.target.tree.resolve(directory)

@@ -12,7 +12,7 @@ from nvgraft.errors import Refusal
 from nvgraft.jsonedit import Document, Place
 from nvgraft.jsontext import JsonError, dumps
 from nvgraft.oci import as_array, as_object, as_string, parse_config
-from nvgraft.request import LEGACY, Skip, is_cdi_name, read_variable, requested_devices, resolve_mode
+from nvgraft.request import LEGACY, Skip, read_variable, requested_devices, resolve_mode
 from nvgraft.values import Value
 from nvgraft_specs import names
 
@@ -48,9 +48,10 @@ class Rewrite(Value):
         self.log = log
 
 
-def rewrite(data: bytes, config: "Config", hook: dict[str, object]) -> Rewrite:
+def rewrite(data: bytes, config: "Config", configured: str, hook: dict[str, object]) -> Rewrite:
     """Return ``data``, a config.json, as the low-level runtime shall find it.
 
+    :param configured: the mode of config.toml, or the one that the program's name fixes.
     :param hook: the OCI hook that is inserted in mode legacy.
     :raises Refusal: it cannot be read, or it asks for devices in a mode that is not served.
     """
@@ -58,8 +59,8 @@ def rewrite(data: bytes, config: "Config", hook: dict[str, object]) -> Rewrite:
         container = parse_config(data, complete=False)
         document = Document(data)
         root = document.root()
-        annotations = _annotations(document, root, config)
-        inject, log = _decide(container, annotations, config)
+        annotations = _annotations(document, root, config) if configured in ("auto", "cdi") else []
+        inject, log = _decide(container, annotations, config, configured)
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
         process = document.member(root, "process")
@@ -81,14 +82,16 @@ def in_runtime(refusal: Refusal) -> Refusal:
     return Refusal("", words + refusal.text[len(phrase) :], refusal.hint)
 
 
-def _decide(container: "ContainerConfig", annotated: list[str], config: "Config") -> tuple[bool, tuple[tuple[str, str], ...]]:
+def _decide(
+    container: "ContainerConfig", annotated: list[str], config: "Config", configured: str
+) -> tuple[bool, tuple[tuple[str, str], ...]]:
     """Return whether the hook is inserted, and what there is to say (reference behaviour 9.3)."""
-    if config.runtime_mode not in names.MODES:
+    if configured not in names.MODES:
         fix = f"nvidia-container-runtime.mode in config.toml is one of {', '.join(names.MODES)}"
-        raise Refusal("", f'invalid mode "{config.runtime_mode}"', fix)
+        raise Refusal("", f'invalid mode "{configured}"', fix)
     asked = requested_devices(container, config)
     devices, source = ([], asked.reason) if isinstance(asked, Skip) else asked
-    mode, line = resolve_mode(config.runtime_mode, annotated or devices)
+    mode, line = resolve_mode(configured, annotated or devices)
     log = [("info", line)]
     if isinstance(asked, Skip) and asked.warning:
         log.append(("warning", asked.warning))
@@ -98,11 +101,11 @@ def _decide(container: "ContainerConfig", annotated: list[str], config: "Config"
         raise Refusal(
             "",
             f"mode {mode} is not served by nvgraft-runtime",
-            f"this container asks for {', '.join(name or names.NONE for name in devices)} ({source}); set nvidia-container-runtime.mode to legacy in config.toml and "
-            "ask for GPUs by index or UUID, or have the engine do CDI by itself",
+            f"this container asks for {', '.join(name or names.NONE for name in devices)} ({source}); set nvidia-container-runtime.mode "
+            "to legacy in config.toml and ask for GPUs by index or UUID, or have the engine do CDI by itself",
         )
     # Without a request the reference's default mode is one that inserts nothing; in mode legacy the hook is asked.
-    inject = mode == LEGACY and (config.runtime_mode == LEGACY or bool(devices))
+    inject = mode == LEGACY and (configured == LEGACY or bool(devices))
     log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {source}"))
     if devices:
         log += [("warning", line) for line in _left_out(container.env, config)]
@@ -134,8 +137,6 @@ def _gates(env: dict[str, str]) -> list[str]:
 
 def _annotations(document: Document, root: Place, config: "Config") -> list[str]:
     """Return the devices that annotations request where CDI names decide about the mode (reference behaviour 1.2, 9.3)."""
-    if config.runtime_mode not in ("auto", "cdi"):
-        return []
     place = document.member(root, "annotations")
     if place is None:
         return []

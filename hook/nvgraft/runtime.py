@@ -16,7 +16,7 @@ from nvgraft import __version__, files
 from nvgraft.config import Config, config_from_settings, config_path, read_config_file, settings_from_toml
 from nvgraft.errors import Refusal, printable
 from nvgraft.oci import read_config
-from nvgraft.rewrite import LOAD, WRITE, in_runtime, rewrite
+from nvgraft.rewrite import WRITE, in_runtime, rewrite
 from nvgraft.runtime_log import Log, LogOptions
 from nvgraft_specs import names
 
@@ -33,6 +33,7 @@ _HOOK_TIMEOUT = 120
 #: What the hook reads of an environment; the reference's hook inherits all of the runtime's.
 _HOOK_VARIABLES = (names.CONFIG_VARIABLE, names.CONFIG_HOME_VARIABLE, names.MPS_DIRECTORY)
 
+_CREATE = "failed to create NVIDIA Container Runtime: "
 _CONFIG_ERROR = "error getting hook config: failed to load config: "
 
 #: The names under which the reference installs its runtime with a fixed mode: nvidia-container-runtime.legacy.
@@ -67,9 +68,8 @@ def _run(argv: "Sequence[str]", log: Log) -> None:
     log.write("info", f"Using low-level runtime {runtime}")
     if creates:
         fixed = posixpath.basename(argv[0]).rpartition(".")[2]
-        if fixed in _FIXED_MODES:
-            config = config.with_mode(fixed)
-        _rewrite_bundle(bundle_directory(arguments), config, own, log)
+        mode = fixed if fixed in _FIXED_MODES else config.runtime_mode
+        _rewrite_bundle(bundle_directory(arguments), config, mode, own, log)
     if options.version:
         os.write(1, b"\n")
     _become(runtime, arguments)
@@ -101,7 +101,11 @@ def bundle_directory(arguments: "Sequence[str]") -> str:
             continue
         if not equals and not rest:
             fix = "give the directory with config.json after --bundle"
-            raise Refusal("", f"{LOAD}error getting bundle dir from args: bundle option requires an argument", fix)
+            raise Refusal(
+                "",
+                f"{_CREATE}error constructing OCI specification: error getting bundle dir from args: bundle option requires an argument",
+                fix,
+            )
         bundle = value if equals else rest.pop(0)
     return bundle
 
@@ -124,8 +128,7 @@ def find_runtime(candidates: "Sequence[str]", path: str | None, own: str) -> str
     fix = "install runc or crun, or name the runtime in nvidia-container-runtime.runtimes of config.toml"
     raise Refusal(
         "",
-        "failed to create NVIDIA Container Runtime: error constructing low-level runtime: error locating runtime: "
-        f"no runtime binary found from candidate list: [{listed}]",
+        f"{_CREATE}error constructing low-level runtime: error locating runtime: no runtime binary found from candidate list: [{listed}]",
         fix,
     )
 
@@ -165,7 +168,7 @@ def _load_config(environ: "Mapping[str, str]", *, whole: bool) -> Config:
         raise Refusal("", "error loading config: " + text.removeprefix(_CONFIG_ERROR), refusal.hint) from None
 
 
-def _rewrite_bundle(bundle: str, config: Config, own: str, log: Log) -> None:
+def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) -> None:
     """Rewrite the bundle's config.json.
 
     :raises Refusal: and it is as it was.
@@ -174,7 +177,7 @@ def _rewrite_bundle(bundle: str, config: Config, own: str, log: Log) -> None:
         data = read_config(bundle)
     except Refusal as refusal:
         raise in_runtime(refusal) from None
-    done = rewrite(data, config, hook_entry(config, os.environ, own))
+    done = rewrite(data, config, mode, hook_entry(config, os.environ, own))
     for level, line in done.log:
         log.write(level, printable(line))
     if done.data != data:
@@ -242,7 +245,7 @@ def _become(runtime: str, arguments: "Sequence[str]") -> None:
         _signal.signal(number, _signal.SIG_DFL)
     _restore_locale()
     try:
-        os.execv(runtime, [runtime, *arguments])
+        os.execv(runtime, [runtime, *arguments])  # noqa: S606 - it is what the engine asked for
     except OSError as error:
         raise Refusal("", f"could not exec '{runtime}': {files.reason(error)}", "it must be a program for this machine") from None
 

@@ -158,9 +158,8 @@ def usage_text(command: Command) -> str:
     options = [*command.options, *STANDARD]
     plain = "".join(option.short for option in options if option.short and not option.metavar)
     words = [f"[-{plain}]"] if plain else []
-    for option in options:
-        if option.short and option.metavar:
-            words.append(f"[-{option.short}[{option.metavar}]]" if option.optional else f"[-{option.short} {option.metavar}]")
+    for option in (option for option in options if option.short and option.metavar):
+        words += [f"[-{option.short}[{option.metavar}]]" if option.optional else f"[-{option.short} {option.metavar}]"]
     words += [f"[--{option.long}{_argument(option)}]" for option in options]
     first = f"Usage: {command.program} "
     # A word such as "[-d ID]" stays on one line.

@@ -33,11 +33,11 @@ def main(program: str, words: list[str]) -> int:
         print(printable_lines(str(fault)), file=sys.stderr)
         return 1
     except Refusal as refusal:
-        log.error(refusal.text)
+        log.give_up(refusal.text)
         print(refusal.line(program), file=sys.stderr)
         return refusal.exit_code
     except MissingFeature as missing:
-        log.error(str(missing))
+        log.give_up(str(missing))
         fix = "configure needs Linux 5.12 or newer; list and info work without"
         print(printable(f"{program}: initialization error: {missing} | {fix}"), file=sys.stderr)
         return 1
@@ -47,7 +47,7 @@ def main(program: str, words: list[str]) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        log.error(str(error))
+        log.give_up(str(error))
         print(printable(f"{program}: {type(error).__name__}: {error} | run with --debug=/dev/stderr and report this"), file=sys.stderr)
         return 1
     finally:

@@ -68,12 +68,12 @@ def configure(config: Config, options: ConfigureOptions, log: DebugLog, say: Cal
         say("the ldconfig of the image is never run, the host's is | write --ldconfig=@PATH")
         ldconfig = "@/sbin/ldconfig"
     program = host_ldconfig(ldconfig, os.path.exists)[1:]
-    log.info(f"executing {program} from host at {container.rootfs}")
+    log.note(f"executing {program} from host at {container.rootfs}")
     if not apply_plan(plan, container, program, pivot=not config.cli_no_pivot):
         say("this container is configured already; nothing was changed")
     for finding in (*findings, *plan.findings):
         if finding.level == "warning":
-            log.warning(finding.message)
+            log.warn_of(finding.message)
             say(f"{finding.message} | {finding.hint}")
 
 
@@ -94,19 +94,19 @@ def _supervised(options: ConfigureOptions, pidfd: int) -> Container:
 
 def _log_container(log: DebugLog, container: Container, options: ConfigureOptions) -> None:
     mode = "standalone" if container.standalone else "supervised"
-    log.info(f"configuring container with '{' '.join([*sorted(options.capabilities), mode])}'")
-    log.info(f"setting pid to {container.pid}")
-    log.info(f"setting rootfs to {container.rootfs}")
-    log.info(f"setting owner to {container.uid}:{container.gid}")
+    log.note(f"configuring container with '{' '.join([*sorted(options.capabilities), mode])}'")
+    log.note(f"setting pid to {container.pid}")
+    log.note(f"setting rootfs to {container.rootfs}")
+    log.note(f"setting owner to {container.uid}:{container.gid}")
 
 
 def _log_plan(log: DebugLog, plan: Plan, container: Container) -> None:
-    log.info(f"setting libs directory to {plan.target['libs_dir']}")
-    log.info(f"setting libs32 directory to {plan.target['libs32_dir']}")
+    log.note(f"setting libs directory to {plan.target['libs_dir']}")
+    log.note(f"setting libs32 directory to {plan.target['libs32_dir']}")
     for action in plan.actions:
         if isinstance(action, Bind):
-            log.info(f"mounting {action.source} at {container.rootfs}{action.target}")
+            log.note(f"mounting {action.source} at {container.rootfs}{action.target}")
         elif isinstance(action, Tmpfs):
-            log.info(f"mounting tmpfs at {container.rootfs}{action.target}")
+            log.note(f"mounting tmpfs at {container.rootfs}{action.target}")
         else:
-            log.info(f"{action!r}")
+            log.note(f"{action!r}")

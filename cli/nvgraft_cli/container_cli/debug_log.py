@@ -36,13 +36,13 @@ class DebugLog:
             os.close(self._fd)
         self._fd = -1
 
-    def info(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._line("I", text)
 
-    def warning(self, text: str) -> None:
+    def warn_of(self, text: str) -> None:
         self._line("W", text)
 
-    def error(self, text: str) -> None:
+    def give_up(self, text: str) -> None:
         self._line("E", text)
 
     def _line(self, level: str, text: str) -> None:
@@ -64,15 +64,15 @@ class DebugLog:
 def log_inventory(log: DebugLog, inventory: Inventory) -> None:
     """Log what was found on the host, and what was not."""
     for component in (*inventory.libraries, *inventory.libraries32, *inventory.binaries):
-        log.info(f"selecting {component.path}")
+        log.note(f"selecting {component.path}")
     for component_class, row in inventory.missing:
-        log.warning(f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})")
+        log.warn_of(f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})")
     for component in inventory.firmware:
-        log.info(f"listing firmware path {component.row}")
+        log.note(f"listing firmware path {component.row}")
     for node in inventory.control:
-        log.info(f"listing device {node.path}")
-    for component in (*inventory.sockets, inventory.mps):
-        if component is not None:
-            log.info(f"listing ipc path {component.path}")
+        log.note(f"listing device {node.path}")
+    for ipc in (*inventory.sockets, inventory.mps):
+        if ipc is not None:
+            log.note(f"listing ipc path {ipc.path}")
     for gpu, node in zip(inventory.gpus, inventory.nodes, strict=True):
-        log.info(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")
+        log.note(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")

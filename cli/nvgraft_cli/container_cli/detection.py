@@ -43,9 +43,9 @@ def read_host(config: Config, omit: Collection[str], log: DebugLog) -> Inventory
 
     :raises Refusal: stages ``initialization`` and ``detection``.
     """
-    log.info(f"using root {config.cli_root or '/'}")
-    log.info(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
-    log.info(f"using unprivileged user {config.cli_user or 'nobody'}")
+    log.note(f"using root {config.cli_root or '/'}")
+    log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
+    log.note(f"using unprivileged user {config.cli_user or 'nobody'}")
     host = read_live_host(config)
     path = os.environ.get("PATH")
     if path is None:

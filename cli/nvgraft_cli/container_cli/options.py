@@ -168,11 +168,11 @@ def _main_command(program: str) -> Command:
 
 
 def names_command(words: list[str]) -> bool:
-    """Tell whether ``words``, without the program's name, are a command line of nvidia-container-cli's."""
+    """Tell whether ``words``, without the program's name, are a command line of nvidia-container-cli's, right or wrong."""
     try:
         return next((word for name, word in read(words, _main_command(""), in_order=True) if not name), "") in COMMANDS
     except UsageFault:
-        return False
+        return not COMMANDS.keys().isdisjoint(words)
 
 
 def _events(words: list[str], command: Command, *, in_order: bool = False) -> Iterator[tuple[str, str | None]]:

@@ -1,0 +1,93 @@
+"""CUDA forward-compatibility libraries of the image: which directory comes first for the loader, and that nothing is mounted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nvgraft.compat import compat_directory
+from nvgraft.errors import Refusal
+from nvgraft.plan import Bind, UpdateLoaderCache
+from nvgraft.snapshot import SnapshotTree
+from nvgraft_cli.planning import plan_bundle
+
+DRIVER = "535.104.05"
+
+
+def image(*libraries: str, links: dict[str, str] | None = None) -> SnapshotTree:
+    files = {path: {"type": "file", "mode": "0644"} for path in libraries}
+    files |= {path: {"type": "symlink", "target": target} for path, target in (links or {}).items()}
+    return SnapshotTree(files)
+
+
+COMPAT = "/usr/local/cuda-12.4/compat"
+LINKS = {"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": "libcuda.so.550.54.14", f"{COMPAT}/libcuda.so": "libcuda.so.1"}
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "taken"),
+    [
+        ("550.54.14", "ldconfig", True),
+        ("535.104.05", "ldconfig", False),
+        ("535.54.03", "ldconfig", False),
+        ("470.57.02", "ldconfig", False),
+        ("550.54.14", "mount", True),
+        ("535.54.03", "mount", False),
+        ("470.57.02", "mount", True),
+        ("550.54.14", "disabled", False),
+        ("550.54.14", "hook", False),
+    ],
+)
+def test_the_major_version_decides(version: str, mode: str, taken: bool) -> None:
+    """Mode ldconfig takes newer majors only, mount all others than the driver's, disabled and hook nothing."""
+    tree = image(
+        f"{COMPAT}/libcuda.so.{version}", links={"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": f"libcuda.so.{version}"}
+    )
+    directory, findings = compat_directory(tree, DRIVER, mode)
+    assert directory == (COMPAT if taken else None)
+    assert [finding.id for finding in findings] == (["cuda-compat-not-mounted"] if mode == "mount" and taken else [])
+
+
+def test_majors_compare_as_text() -> None:
+    """As in the reference, "1000" is compared with as many characters of the driver's version."""
+    tree = image("/usr/local/cuda/compat/libcuda.so.1000.1")
+    assert compat_directory(tree, "535.104.05", "ldconfig")[0] is None
+
+
+def test_an_image_without_them() -> None:
+    """No directory, no libraries: nothing comes first."""
+    assert compat_directory(image("/etc/x"), DRIVER, "ldconfig") == (None, [])
+
+
+def test_two_directories_are_refused() -> None:
+    """Links that lead to libraries in different directories are a container error."""
+    links = {
+        "/usr/local/cuda/compat/libcuda.so.1": "/a/libcuda.so.550.1",
+        "/usr/local/cuda/compat/libnvidia-nvvm.so.4": "/b/libnvidia-nvvm.so.550.1",
+    }
+    tree = image("/a/libcuda.so.550.1", "/b/libnvidia-nvvm.so.550.1", links=links)
+    with pytest.raises(Refusal, match="more than one directory: /a, /b") as refusal:
+        compat_directory(tree, DRIVER, "ldconfig")
+    assert refusal.value.stage == "container"
+
+
+def test_links_out_of_the_image_are_refused() -> None:
+    """A compat directory that climbs above the root is a container error in the reference's words."""
+    with pytest.raises(Refusal, match="resolves outside of"):
+        compat_directory(image(links={"/usr/local/cuda": "../../../../x"}), DRIVER, "ldconfig")
+
+
+@pytest.mark.parametrize(("capabilities", "first"), [("compute", COMPAT), ("video", COMPAT), ("graphics", None)])
+def test_the_loader_looks_there_first(tmp_path: Path, capabilities: str, first: str | None) -> None:
+    """With compute libraries the directory leads the loader cache step; no mount has a source in the image."""
+    root = tmp_path / "rootfs"
+    (root / COMPAT[1:]).mkdir(parents=True)
+    (root / COMPAT[1:] / "libcuda.so.999.1").touch()
+    (root / "usr/local/cuda").symlink_to("cuda-12.4")
+    env = ["NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"]
+    (tmp_path / "config.json").write_text(json.dumps({"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "rootfs"}}))
+    plan, refusal = plan_bundle(str(tmp_path), "debian-a100x8", None)
+    assert refusal is None
+    (update,) = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
+    assert (update.directories[0] == COMPAT) == (first is not None)
+    assert not [action for action in plan.actions if isinstance(action, Bind) and "compat" in action.source]

@@ -1,0 +1,279 @@
+"""How actions add up over what is in the container already: parents, placeholders, volumes, links."""
+
+import hosts
+import pytest
+from hosts import ROOTFS
+
+from nvgraft.errors import Refusal
+from nvgraft.layout import Layout, OnVolume
+from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
+
+WHY = Why("compute", "row", "found")
+
+
+def layout(rootfs: str = "", *, volumes: tuple[str, ...] = (), cgroups: bool = True) -> Layout:
+    return Layout(hosts.target(rootfs, volumes=volumes), cgroups=cgroups)
+
+
+def made(plan: Layout) -> list[tuple[str, int]]:
+    return [(action.path, action.mode) for action in plan.actions if isinstance(action, MakeDirectory)]
+
+
+def mount(plan: Layout, path: str, mode: int = 0o644) -> None:
+    plan.placeholder(path, mode, WHY)
+    plan.bind("file", "/host" + path, path, ("ro",), mode, WHY)
+
+
+# ---- directories and parents
+
+
+def test_parents_are_made_once_and_first() -> None:
+    """Each missing parent has one action, before what needs it; what exists has none."""
+    plan = layout("/usr/")
+    mount(plan, "/usr/lib/x/one")
+    mount(plan, "/usr/lib/x/two")
+    mount(plan, "/usr/lib/y/three")
+    assert made(plan) == [("/usr/lib", 0o755), ("/usr/lib/x", 0o755), ("/usr/lib/y", 0o755)]
+    assert [type(action).__name__ for action in plan.actions] == ["MakeDirectory"] * 2 + ["Bind"] * 2 + ["MakeDirectory", "Bind"]
+
+
+def test_a_directory_gets_its_mode_and_its_parents_the_usual_one() -> None:
+    """Modes are under the hook's umask of 022, parents are 0755."""
+    plan = layout()
+    plan.directory("/a/b", 0o777, WHY)
+    plan.directory("/a/c", 0o555, WHY)
+    assert made(plan) == [("/a", 0o755), ("/a/b", 0o755), ("/a/c", 0o555)]
+
+
+def test_a_directory_that_exists_is_left_alone() -> None:
+    """Whatever its mode."""
+    plan = layout("/a/b/ mode=0700")
+    plan.directory("/a/b", 0o755, WHY)
+    assert plan.actions == []
+
+
+@pytest.mark.parametrize("entry", ["/a/b", "/a/b char 1:3", "/a/b fifo", "/a/b -> /c"])
+def test_anything_else_in_place_of_a_directory_is_refused(entry: str) -> None:
+    """The reference's words, with the whole path below the rootfs."""
+    with pytest.raises(Refusal) as caught:
+        layout(entry).directory("/a/b", 0o755, WHY)
+    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/a/b: not a directory"
+
+
+def test_a_placeholder_is_no_directory() -> None:
+    """Nothing can be planned below a file that the plan itself makes."""
+    plan = layout()
+    mount(plan, "/a/b")
+    with pytest.raises(Refusal, match=r"not a directory$"):
+        plan.directory("/a/b", 0o755, WHY)
+
+
+def test_mounts_go_into_the_resolved_directory() -> None:
+    """The container's own links are followed, what they lead to is made."""
+    plan = layout("/usr/lib64 -> /opt/lib64")
+    assert plan.directory_for_mounts("/usr/lib64") == "/opt/lib64"
+    assert made(plan) == [("/opt", 0o755), ("/opt/lib64", 0o755)]
+
+
+# ---- placeholders
+
+
+@pytest.mark.parametrize(("entry", "problem"), [("/t -> /x", "file exists"), ("/t/", "is a directory"), ("/t fifo", "file exists"), ("/t socket", "file exists"), ("/t char 1:3", "file exists")])
+def test_what_is_no_file_stands_in_the_way(entry: str, problem: str) -> None:
+    """A link, a directory, a FIFO, a socket or a device where a file is mounted is refused in the reference's words."""
+    with pytest.raises(Refusal) as caught:
+        layout(entry).placeholder("/t", 0o644, WHY)
+    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/t: {problem}"
+    assert not isinstance(caught.value, OnVolume)
+
+
+def test_an_existing_file_is_mounted_over() -> None:
+    """Whatever its mode: nothing is made."""
+    plan = layout("/t mode=0600")
+    mount(plan, "/t", 0o755)
+    assert [action.document()["op"] for action in plan.actions] == ["mount"]
+
+
+def test_a_socket_may_already_be_there() -> None:
+    """What will be mounted is as good a placeholder as a file; other types are not."""
+    layout("/t socket").placeholder("/t", 0o666, WHY, accept="socket")
+    with pytest.raises(Refusal, match=r"file exists$"):
+        layout("/t fifo").placeholder("/t", 0o666, WHY, accept="socket")
+
+
+def test_a_device_may_already_be_there_with_its_own_number() -> None:
+    """A node of another number is refused: the mount would go over somebody else's device."""
+    layout("/t char 195:0").placeholder("/t", 0o666, WHY, accept="char", rdev=(195, 0))
+    for other in ("195:1", "8:0"):
+        with pytest.raises(Refusal, match=rf"^file creation failed: {ROOTFS}/t: file exists$"):
+            layout(f"/t char {other}").placeholder("/t", 0o666, WHY, accept="char", rdev=(195, 0))
+
+
+def test_a_second_mount_on_the_same_target_is_stacked() -> None:
+    """The reference mounts a file twice when two rows of its tables name it."""
+    plan = layout()
+    mount(plan, "/a/t")
+    mount(plan, "/a/t")
+    assert [action.document()["op"] for action in plan.actions] == ["dir", "mount", "mount"]
+
+
+def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
+    """What lies below a mount of this plan cannot be reached any more."""
+    plan = layout("/a/")
+    plan.bind("dir", "/host/a", "/a", ("ro",), 0o755, WHY)
+    plan.placeholder("/ab", 0o644, WHY)
+    with pytest.raises(Refusal, match=r"^mount operation failed: /a/b/c: hidden by the mount on /a$"):
+        plan.placeholder("/a/b/c", 0o644, WHY)
+
+
+def test_modes_of_placeholders_are_under_the_umask() -> None:
+    """A node of 0666 is made 0644."""
+    plan = layout()
+    plan.bind("device", "/dev/x", "/dev/x", ("ro",), 0o666, WHY, (195, 0), 17)
+    assert plan.actions == [Bind("device", "/dev/x", "/dev/x", ("ro",), 0o644, WHY, (195, 0), 17)]
+
+
+# ---- links
+
+
+def test_a_link_is_made_where_nothing_is() -> None:
+    """Once, and not over anything that exists: a file, a link that dangles, or one that this plan makes."""
+    plan = layout("/l/file\n/l/dangling -> /gone")
+    for name in ("new", "file", "dangling", "new"):
+        plan.symlink(f"/l/{name}", "target", WHY)
+    assert plan.actions == [Symlink("/l/new", "target", WHY)]
+
+
+def test_a_link_does_not_replace_a_mount() -> None:
+    """A mounted file of the link's name stays."""
+    plan = layout("/l/")
+    mount(plan, "/l/libcuda.so")
+    plan.symlink("/l/libcuda.so", "libcuda.so.1", WHY)
+    assert len(plan.actions) == 1
+
+
+# ---- paths
+
+
+@pytest.mark.parametrize(
+    ("rootfs", "wanted", "text"),
+    [
+        ("/usr/lib -> ../../..", "/usr/lib/x", f"path error: /usr/lib/x resolves outside of {ROOTFS}"),
+        ("/l -> l", "/l", f"path error: {ROOTFS}//l: too many levels of symbolic links"),
+        ("/f", "/f/x", f"path error: {ROOTFS}//f/x: not a directory"),
+        ("/l -> /proc/sys", "/l", "path error: /l resolves to /proc/sys"),
+        ("/l -> /proc/driver", "/l", "path error: /l resolves to /proc/driver"),
+        ("/l -> /proc", "/l", "path error: /l resolves to /proc"),
+        ("/l -> /proc/driver/nvidia", "/l", "path error: /l resolves to /proc/driver/nvidia"),
+        ("/l -> /", "/l", "path error: /l resolves to /"),
+        ("/l -> .", "/l/./..//l", "path error: /l/./..//l resolves to /"),
+    ],
+)
+def test_links_that_lead_astray_are_refused(rootfs: str, wanted: str, text: str) -> None:
+    """Above the root, in a circle, to the root itself or into /proc: a hostile image, told apart from a volume's fault."""
+    with pytest.raises(Refusal) as caught:
+        layout(rootfs).resolve(wanted)
+    assert caught.value.reference_line() == f"nvgraft: mount error: {text}"
+    assert not isinstance(caught.value, OnVolume)
+
+
+def test_a_name_like_proc_is_no_proc() -> None:
+    """Only /proc itself is the kernel's."""
+    assert layout("/l -> /process").resolve("/l/x") == "/process/x"
+
+
+# ---- tmpfs
+
+
+def test_a_tmpfs_starts_empty() -> None:
+    """What the image has below its mount point is hidden: everything in it is made anew."""
+    plan = layout("/p/old/file")
+    plan.mount_tmpfs("/p", "/p", WHY)
+    plan.write_file("/p/text", 0o444, "t", WHY)
+    mount(plan, "/p/old/file")
+    assert plan.actions == [
+        Tmpfs("/p", ("nodev", "noexec", "nosuid", "rw"), 0o555, WHY),
+        WriteFile("/p/text", 0o444, "t", WHY),
+        MakeDirectory("/p/old", 0o755, WHY),
+        Bind("file", "/host/p/old/file", "/p/old/file", ("ro",), 0o644, WHY),
+    ]
+
+
+def test_what_was_planned_before_a_tmpfs_is_hidden_too() -> None:
+    """Directories that an earlier action made below it do not exist in it."""
+    plan = layout()
+    plan.directory("/p/sub", 0o755, WHY)
+    plan.mount_tmpfs("/p", "/p", WHY)
+    plan.directory("/p/sub", 0o755, WHY)
+    assert made(plan) == [("/p", 0o755), ("/p/sub", 0o755), ("/p/sub", 0o755)]
+
+
+def test_names_below_a_tmpfs_follow_it() -> None:
+    """Where the mount point was reached through a link, what is asked for below it goes to where it is mounted."""
+    plan = layout("/etc -> /c/etc\n/c/etc/")
+    plan.mount_tmpfs("/etc/nv", plan.resolve("/etc/nv"), WHY)
+    assert plan.resolve("/etc/nv") == "/c/etc/nv"
+    assert plan.resolve("/etc/nv/file") == "/c/etc/nv/file"
+    assert plan.resolve("/etc/nvx") == "/c/etc/nvx"
+
+
+# ---- volumes
+
+
+@pytest.mark.parametrize("volume", ["/opt/v", "/opt/v/"])
+def test_nothing_is_made_on_a_volume(volume: str) -> None:
+    """A file, directory or link that would be made there is refused, and the volume is named; what exists is fine."""
+    plan = layout("/opt/v/there", volumes=(volume,))
+    mount(plan, "/opt/v/there")
+    with pytest.raises(OnVolume) as caught:
+        mount(plan, "/opt/v/new")
+    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/opt/v/new: it would be made on the volume {volume}"
+    with pytest.raises(OnVolume):
+        plan.directory("/opt/v/dir", 0o755, WHY)
+    with pytest.raises(OnVolume):
+        plan.symlink("/opt/v/link", "there", WHY)
+    plan.symlink("/opt/v/there", "x", WHY)
+    mount(plan, "/opt/vx")
+
+
+def test_a_missing_parent_on_a_volume_is_named() -> None:
+    """The first thing that would have to be made is what the message names."""
+    with pytest.raises(OnVolume, match=rf"^file creation failed: {ROOTFS}/v/a: it would be made on the volume /v$"):
+        layout("/v/", volumes=("/v",)).placeholder("/v/a/b/c", 0o644, WHY)
+
+
+def test_a_tmpfs_on_a_volume_is_ours() -> None:
+    """What is made inside our own tmpfs belongs to nobody else."""
+    plan = layout("/v/t/", volumes=("/v",))
+    plan.mount_tmpfs("/v/t", "/v/t", WHY)
+    mount(plan, "/v/t/new")
+
+
+def test_rewinding_forgets_mounts_and_what_was_made_for_them() -> None:
+    """After an optional part was given up, nothing of it is left: no directory, no mount that hides others."""
+    plan = layout("/v/", volumes=("/v",))
+    mount(plan, "/a/keep")
+    kept = plan.checkpoint()
+    mount(plan, "/b/c")
+    plan.rewind(kept)
+    assert [action.document().get("target", action.document().get("path")) for action in plan.actions] == ["/a", "/a/keep"]
+    plan.placeholder("/b/c/d", 0o644, WHY)
+    assert made(plan) == [("/a", 0o755), ("/b", 0o755), ("/b/c", 0o755)]
+
+
+# ---- device rules
+
+
+def test_each_device_is_allowed_once() -> None:
+    """In the order of first mention, read and write."""
+    plan = layout()
+    for rdev in ((195, 0), (195, 1), (195, 0)):
+        plan.allow_device(rdev, WHY)
+    assert plan.actions == [AllowDevice(195, 0, WHY, "rw"), AllowDevice(195, 1, WHY, "rw")]
+
+
+def test_no_device_rules_without_cgroups() -> None:
+    """no-cgroups of config.toml leaves them out."""
+    plan = layout(cgroups=False)
+    plan.allow_device((195, 0), WHY)
+    assert plan.actions == []
