@@ -1,4 +1,4 @@
-# The same targets as ./dev, for those who type make. Variables are handed on: make install PREFIX=/usr/local
+# The same targets as ./dev, for those who type make. Variables are handed on: make install PREFIX=/usr/local NAMES=yes
 .PHONY: demo test lint bench install help
 .DEFAULT_GOAL := help
 
@@ -6,4 +6,4 @@ demo test lint bench help:
 	./dev $@
 
 install:
-	./dev install PREFIX='$(PREFIX)' $(if $(PYTHON),PYTHON='$(PYTHON)')
+	./dev install PREFIX='$(PREFIX)' $(if $(PYTHON),PYTHON='$(PYTHON)') $(if $(NAMES),--names)

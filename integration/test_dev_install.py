@@ -41,10 +41,11 @@ def test_the_users_umask_has_no_say(tmp_path_factory: pytest.TempPathFactory, in
 
 
 def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) -> None:
-    """The launcher names an absolute interpreter with -I, -S and -B and adds a single directory to the module path."""
-    lines = installed.hook.read_text().splitlines()
-    assert lines[0] == "#!/usr/bin/python3 -ISB"
-    assert [line for line in lines if "sys.path" in line] == [f'sys.path.append("{installed.library}")']
+    """The launchers of hook and runtime name an absolute interpreter with -I, -S and -B and add a single directory to the module path."""
+    for name in ("nvgraft-hook", "nvgraft-runtime"):
+        lines = (installed.prefix / "bin" / name).read_text().splitlines()
+        assert lines[0] == "#!/usr/bin/python3 -ISB"
+        assert [line for line in lines if "sys.path" in line] == [f'sys.path.append("{installed.library}")']
 
 
 def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
@@ -121,7 +122,34 @@ def test_installing_again_replaces_what_was_there(installed: Installed) -> None:
         stale.touch()
         assert dev_install(f"PREFIX={prefix}").returncode == 0
         assert not stale.exists()
-        assert sorted(str(path.relative_to(prefix)) for path in prefix.glob("*/*")) == ["bin/nvgraft", "bin/nvgraft-hook", "lib/nvgraft"]
+        assert sorted(str(path.relative_to(prefix)) for path in prefix.glob("*/*")) == [
+            "bin/nvgraft",
+            "bin/nvgraft-hook",
+            "bin/nvgraft-runtime",
+            "lib/nvgraft",
+        ]
         assert sorted(path.name for path in (prefix / "lib").iterdir()) == ["nvgraft"]
+    finally:
+        subprocess.run(["rm", "-rf", prefix], check=True)
+
+
+def test_the_original_names_start_our_programs(installed: Installed) -> None:
+    """With --names the original programs' names are links, also when installed again; a foreign program is not replaced."""
+    prefix = installed.prefix / "names"
+    foreign = prefix / "bin/nvidia-container-cli"
+    try:
+        for _ in range(2):
+            done = dev_install(f"PREFIX={prefix}", "--names")
+            assert done.returncode == 0, done.stderr
+        for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
+            done = subprocess.run([prefix / "bin" / name, "-version"], capture_output=True, text=True)
+            assert done.stdout.splitlines(), done.stderr
+        assert subprocess.run([foreign, "--help"], capture_output=True).returncode == 0
+        foreign.unlink()
+        foreign.write_text("#!/bin/sh\n")
+        done = dev_install(f"PREFIX={prefix}", "--names")
+        assert done.returncode == 1
+        assert f"{foreign}: is there, and is not nvgraft's" in done.stderr
+        assert foreign.read_text() == "#!/bin/sh\n"
     finally:
         subprocess.run(["rm", "-rf", prefix], check=True)

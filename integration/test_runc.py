@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from containers import CGROUPS, LOADER_LINE, Bundle, environment
+from nvgraft_cli.stubs import shared_object
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
@@ -179,3 +180,15 @@ def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
     made = [line.split() for line in done.changes if line.startswith(">")]
     assert any(words[1].endswith("/usr/bin/nvidia-smi") for words in made)
     assert [words for words in made if words[4] != "100000"] == [], "everything belongs to the root of the container"
+
+
+def test_cuda_compatibility_libraries_of_the_image_come_first(bundle: Bundle) -> None:
+    """An image with a newer libcuda in /usr/local/cuda/compat gets it from the loader, and no mount has its source there."""
+    compat = bundle.path / "rootfs/usr/local/cuda-13.0/compat"
+    compat.mkdir(parents=True)
+    (compat / "libcuda.so.999.1").write_bytes(shared_object(64, "EM_X86_64", "libcuda.so.1", [], None))
+    (compat.parent.parent / "cuda").symlink_to("cuda-13.0")
+    done = bundle.run(f"cat /proc/self/mountinfo; {LOADER_LINE}")
+    assert done.returncode == 0, done.stderr
+    assert "libcuda.so.1 => /usr/local/cuda-13.0/compat/libcuda.so.1" in done.stdout
+    assert [line for line in done.stdout.splitlines() if " - " in line and "compat" in line.split()[4]] == []

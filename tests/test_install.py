@@ -128,3 +128,27 @@ def test_a_swap_leaves_only_the_new_installation(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     install.replace_tree(f"{tmp_path}/.nvgraft.new", f"{tmp_path}/nvgraft", f"{tmp_path}/.nvgraft.old")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["nvgraft", "nvgraft/new"]
+
+
+def test_the_original_names_lead_to_ours(tmp_path: Path) -> None:
+    """Each is a link to the program beside it; linking again changes nothing."""
+    for _ in range(2):
+        install.check_names(str(tmp_path))
+        install.link_names(str(tmp_path))
+        assert {path.name: os.readlink(path) for path in tmp_path.iterdir()} == {
+            "nvidia-container-runtime-hook": "nvgraft-hook",
+            "nvidia-container-cli": "nvgraft",
+            "nvidia-container-runtime": "nvgraft-runtime",
+        }
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_a_program_of_somebody_else_is_not_replaced(kind: str, tmp_path: Path) -> None:
+    """Where NVIDIA's own program, or a link to one, has the name, it is named and nothing is written."""
+    path = tmp_path / "nvidia-container-cli"
+    if kind == "file":
+        path.touch()
+    else:
+        path.symlink_to("/bin/sh" if kind == "link" else "/nowhere")
+    with pytest.raises(install.CannotInstall, match="nvidia-container-cli: is there, and is not nvgraft's"):
+        install.check_names(str(tmp_path))

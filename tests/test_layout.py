@@ -158,7 +158,7 @@ def test_a_link_does_not_replace_a_mount() -> None:
 @pytest.mark.parametrize(
     ("rootfs", "wanted", "text"),
     [
-        ("/usr/lib -> ../../..", "/usr/lib/x", f"path error: /usr/lib/x resolves outside of {ROOTFS}"),
+        ("/a/l -> ../../..", "/a/l/x", f"path error: /a/l/x resolves outside of {ROOTFS}"),
         ("/l -> l", "/l", f"path error: {ROOTFS}//l: too many levels of symbolic links"),
         ("/f", "/f/x", f"path error: {ROOTFS}//f/x: not a directory"),
         ("/l -> /proc/sys", "/l", "path error: /l resolves to /proc/sys"),
@@ -166,7 +166,7 @@ def test_a_link_does_not_replace_a_mount() -> None:
         ("/l -> /proc", "/l", "path error: /l resolves to /proc"),
         ("/l -> /proc/driver/nvidia", "/l", "path error: /l resolves to /proc/driver/nvidia"),
         ("/l -> /", "/l", "path error: /l resolves to /"),
-        ("/l -> .", "/l/./..//l", "path error: /l/./..//l resolves to /"),
+        ("/l -> .", "/l//./l", "path error: /l//./l resolves to /"),
     ],
 )
 def test_links_that_lead_astray_are_refused(rootfs: str, wanted: str, text: str) -> None:
@@ -227,7 +227,7 @@ def test_nothing_is_made_on_a_volume(volume: str) -> None:
     mount(plan, "/opt/v/there")
     with pytest.raises(OnVolume) as caught:
         mount(plan, "/opt/v/new")
-    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/opt/v/new: it would be made on the volume {volume}"
+    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/opt/v/new: it would be made on the volume /opt/v"
     with pytest.raises(OnVolume):
         plan.directory("/opt/v/dir", 0o755, WHY)
     with pytest.raises(OnVolume):

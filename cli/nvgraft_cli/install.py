@@ -158,11 +158,11 @@ def finish(stage: str, final: str) -> None:
 
 
 def check_start(python: str, stage: str) -> None:
-    """Load both programs from ``stage`` as their launchers will: what cannot start does not replace what can.
+    """Load all programs from ``stage`` as their launchers will: what cannot start does not replace what can.
 
     :raises CannotInstall: with the last line of what Python says.
     """
-    for module, directories in (("nvgraft.hook", ["hook"]), ("nvgraft_cli.main", ["hook", "cli"])):
+    for module, directories in (("nvgraft.hook", ["hook"]), ("nvgraft.runtime", ["hook"]), ("nvgraft_cli.main", ["hook", "cli"])):
         program = f"import sys; sys.path += {[f'{stage}/{name}' for name in directories]!r}; import prctl, {module}"
         done = subprocess.run([python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False)
         if done.returncode != 0:
@@ -252,8 +252,12 @@ def install(checkout: str, packages: str, prefix: str, python: str, *, names: bo
     hook, cli = f"{final}/hook", f"{final}/cli"
     append = f'append("{hook}")'
     both = f'extend(("{hook}", "{cli}"))'
-    write_command(f"{prefix}/bin/nvgraft-hook", LAUNCHER.format(python=python, extend=append, module="nvgraft.hook", arguments="sys.argv"))
-    write_command(f"{prefix}/bin/nvgraft", LAUNCHER.format(python=python, extend=both, module="nvgraft_cli.main", arguments=""))
+    for name, extend, module, arguments in (
+        ("nvgraft-hook", append, "nvgraft.hook", "sys.argv"),
+        ("nvgraft-runtime", append, "nvgraft.runtime", "sys.argv"),
+        ("nvgraft", both, "nvgraft_cli.main", ""),
+    ):
+        write_command(f"{prefix}/bin/{name}", LAUNCHER.format(python=python, extend=extend, module=module, arguments=arguments))
     if names:
         link_names(f"{prefix}/bin")
 
@@ -270,7 +274,7 @@ def main() -> int:
     except (CannotInstall, OSError) as error:
         print(f"install: {error}", file=sys.stderr)
         return 1
-    print(f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook and nvgraft, for {options.python}")
+    print(f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook, nvgraft-runtime and nvgraft, for {options.python}")
     return 0
 
 

@@ -60,13 +60,13 @@ def rewrite(data: bytes, config: "Config", configured: str, hook: dict[str, obje
         document = Document(data)
         root = document.root()
         annotations = _annotations(document, root, config) if configured in ("auto", "cdi") else []
-        inject, log = _decide(container, annotations, config, configured)
+        inject, gated, log = _decide(container, annotations, config, configured)
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
         process = document.member(root, "process")
         if process is not None and process.value is not None:
             _complete_user(document, process)
-            if inject and _gates(container.env):
+            if gated:
                 _append_to(document, process, "env", dumps(f"{names.VISIBLE_DEVICES}={names.VOID}"))
         _edit_hooks(document, root, dumps(hook) if inject else "")
         return Rewrite(document.changed(), log)
@@ -84,8 +84,8 @@ def in_runtime(refusal: Refusal) -> Refusal:
 
 def _decide(
     container: "ContainerConfig", annotated: list[str], config: "Config", configured: str
-) -> tuple[bool, tuple[tuple[str, str], ...]]:
-    """Return whether the hook is inserted, and what there is to say (reference behaviour 9.3)."""
+) -> tuple[bool, bool, tuple[tuple[str, str], ...]]:
+    """Return whether the hook is inserted, whether gated components are asked for, and what there is to say (reference behaviour 9.3)."""
     if configured not in names.MODES:
         fix = f"nvidia-container-runtime.mode in config.toml is one of {', '.join(names.MODES)}"
         raise Refusal("", f'invalid mode "{configured}"', fix)
@@ -109,7 +109,7 @@ def _decide(
     log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {source}"))
     if devices:
         log += [("warning", line) for line in _left_out(container.env, config)]
-    return inject, tuple(log)
+    return inject, bool(devices and _gates(container.env)), tuple(log)
 
 
 def _left_out(env: dict[str, str], config: "Config") -> list[str]:
@@ -150,7 +150,7 @@ def _complete_user(document: Document, process: Place) -> None:
     """Write the ids that a process runs with by default, as the reference does."""
     user = document.member(process, "user")
     if user is None:
-        document.append(process, dumps({"user": dict.fromkeys(_IDS, 0)}))
+        document.append(process, dumps({"user": dict.fromkeys(_IDS, 0)})[1:-1])
         return
     as_object(user.value, "struct field Process.process.user of type specs.User")
     missing = {name: 0 for name in _IDS if document.member(user, name) is None}

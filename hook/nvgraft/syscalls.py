@@ -270,10 +270,11 @@ def fork_in_pid_namespace() -> int:
 def _return_to_pid_namespace(own: int) -> None:
     try:
         setns(own, CLONE_NEWPID)
-    except PermissionError:
+    except SyscallError as error:
         # Who may make a pid namespace may go back to his own one, except in a user namespace that shares the host's. There
         # this was the last child: the kernel lets a process without a live pid namespace for them have no more.
-        return
+        if error.errno != errno.EPERM:
+            raise
 
 
 def pivot_root(new_root: str, put_old: str) -> None:

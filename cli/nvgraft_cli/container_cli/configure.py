@@ -59,7 +59,8 @@ def configure(config: Config, options: ConfigureOptions, log: DebugLog, say: Cal
         hint = f"use one of {', '.join(COMPAT_MODES)}"
         raise Refusal("container", f"invalid option: cuda-compat-mode={options.cuda_compat_mode}", hint)
     target = containers.LiveTarget(container, inventory.machine)
-    settings = Settings(cgroups=options.cgroups, simulated=config.simulated_host, devbind=options.devbind)
+    compat = options.cuda_compat_mode or "mount"
+    settings = Settings(cgroups=options.cgroups, simulated=config.simulated_host, cuda_compat=compat, devbind=options.devbind)
     plan = make_plan(request, inventory, target, settings)
     target.close()
     _log_plan(log, plan, container)

@@ -104,10 +104,10 @@ def _register(document: Document, args: argparse.Namespace) -> str:
     print(change.diff(document, after), end="", flush=True)
     if args.dry_run:
         return f"{document.path}: not changed: --dry-run"
-    # A second change of a file that is registered already keeps the backup of the first: that is the way back.
-    back_up = document.text is not None and (document.backup is None or _REMOVE[args.engine](document) == document.text)
+    # A second change of a file that is registered already keeps the backup of the first, or that there was no file then.
+    back_up = document.text is not None and _REMOVE[args.engine](document) == document.text
     change.write(document, after, back_up=back_up)
-    kept = "" if document.text is None else f" (before: {document.place}{change.BACKUP_SUFFIX})"
+    kept = f" (before: {document.place}{change.BACKUP_SUFFIX})" if back_up else ""
     then = f"; {_NEXT[args.engine]}" if _NEXT[args.engine] else ""
     return f"{document.path}: registered{kept}{then}"
 

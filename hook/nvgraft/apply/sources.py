@@ -4,6 +4,7 @@ All of it happens in the host's mount namespace, in the plan's order (from Linux
 in which they were created). Nothing of the container is touched, and what is made here vanishes with its descriptor.
 """
 
+import errno
 import os
 import stat
 
@@ -116,9 +117,9 @@ def _clone(action: Bind, root: str) -> int:
 def _set_options(fd: int, wanted: int) -> None:
     try:
         syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE, _ALL_ATTRIBUTES & ~wanted)
-    except PermissionError:
+    except OSError as error:
         # In a user namespace the kernel locks the restrictions that a mount came with: they can be added to, not taken away.
-        if not userns.inside():
+        if error.errno != errno.EPERM or not userns.inside():
             raise
         syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE)
 

@@ -8,10 +8,13 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 #: Larger files are not read: the biggest real snapshot is some hundred KiB.
 SIZE_LIMIT = 64 << 20
+
+#: For members whose names follow a pattern: JSON schemas made by pydantic allow any other name beside it.
+ONLY_SUCH_NAMES: dict[str, JsonValue] = {"additionalProperties": False}
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

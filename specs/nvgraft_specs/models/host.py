@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from . import Open, parse, read_bytes
+from . import ONLY_SUCH_NAMES, Open, parse, read_bytes
 
 SCHEMA = "nvgraft.host/1"
 
@@ -124,8 +124,8 @@ class Host(Open):
     root: AbsolutePath = Field(description="driver root; `files` and `ld_so_cache` are relative to it, except /dev and /proc")
     ld_so_cache: list[tuple[str, str, str]] = Field(description="SONAME, flags as `ldconfig -p` prints them, path; in cache order")
     nvml: Nvml
-    char_majors: dict[Word, Number32] = Field(description="NVIDIA's lines of /proc/devices")
-    files: dict[AbsolutePath, Entry]
+    char_majors: dict[Word, Number32] = Field(description="NVIDIA's lines of /proc/devices", json_schema_extra=ONLY_SUCH_NAMES)
+    files: dict[AbsolutePath, Entry] = Field(json_schema_extra=ONLY_SUCH_NAMES)
 
 
 def parse_host(raw: bytes, path: str) -> Host:

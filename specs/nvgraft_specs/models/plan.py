@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from . import Strict, parse, read_bytes
+from . import ONLY_SUCH_NAMES, Strict, parse, read_bytes
 
 SCHEMA = "nvgraft.plan/1"
 
@@ -136,7 +136,9 @@ class Plan(Strict):
     request: dict[str, JsonValue] = Field(description="what the container asks for")
     target: dict[str, JsonValue] = Field(description="where things go in this container: rootfs, libs_dir, libs32_dir, ...")
     actions: list[Action]
-    links: dict[AbsolutePath, str] = Field(description="SONAME links that the loader cache step makes or replaces")
+    links: dict[AbsolutePath, str] = Field(
+        description="SONAME links that the loader cache step makes or replaces", json_schema_extra=ONLY_SUCH_NAMES
+    )
     findings: list[Finding]
 
 

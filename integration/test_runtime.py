@@ -1,0 +1,93 @@
+"""nvgraft-runtime as a node has it: in the place of runc, under runc itself and under containerd, on a simulated GPU host."""
+
+import json
+from typing import Any
+
+import pytest
+
+from containers import LOOK, Bundle, Run, environment
+from test_engines import CONTAINERD, assert_grafted
+
+CONFIG = "== config.json"
+
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "cgroup-v1")
+
+
+@pytest.fixture
+def plain(bundle: Bundle) -> Bundle:
+    """A bundle without any hook: the runtime inserts it."""
+    bundle.set_program(LOOK)
+    bundle.edit(lambda config: config.pop("hooks"))
+    return bundle
+
+
+def lifecycle(bundle: Bundle) -> str:
+    """Return the shell commands of an engine: create, start, wait, state, delete, all through the wrapper."""
+    runtime = f"{bundle.installed.prefix}/bin/nvgraft-runtime --root /run/runc-test"
+    return (
+        f"{runtime} create --bundle {bundle.path} {bundle.name} > /run/out 2>&1 < /dev/null || {{ cat /run/out >&2; exit 1; }}; "
+        f"{runtime} state {bundle.name} > /run/state || exit 2; {runtime} start {bundle.name} || exit 3; "
+        f"for _ in $(seq 100); do {runtime} state {bundle.name} | grep -q stopped && break; sleep 0.05; done; "
+        f'{runtime} delete {bundle.name} || exit 4; cat /run/out; grep \'"status": "created"\' /run/state || exit 5; '
+        f"echo; echo '{CONFIG}'; cat {bundle.path}/config.json"
+    )
+
+
+def hooks(done: Run) -> list[dict[str, Any]]:
+    """Return the prestart hooks of config.json as the wrapper has left it."""
+    config = json.loads(done.stdout.partition(f"\n{CONFIG}\n")[2])
+    found = config.get("hooks", {}).get("prestart", [])
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_container_gets_its_driver(plain: Bundle) -> None:
+    """Created through the wrapper, a container has devices, mounts and loader; runc's other commands pass through it."""
+    done = plain.on_host(lifecycle(plain))
+    assert_grafted(done, devices=True)
+    assert '"status": "created"' in done.stdout
+    [hook] = hooks(done)
+    assert hook["path"] == str(plain.installed.hook)
+
+
+def test_a_second_create_inserts_nothing_more(plain: Bundle) -> None:
+    """A bundle that was created before, or whose engine has inserted the hook already, has it once."""
+    done = plain.on_host(f"{{ {lifecycle(plain)}; }} > /dev/null && {lifecycle(plain)}")
+    assert_grafted(done, devices=True)
+    assert len(hooks(done)) == 1
+
+
+def test_a_container_that_wants_no_gpu_is_left_alone(plain: Bundle) -> None:
+    """In mode auto a container without a request is created without the hook."""
+    plain.edit(environment())
+    auto = "sed -i 's/^mode.*/mode = \"auto\"/' /etc/nvidia-container-runtime/config.toml"
+    done = plain.on_host(f"{auto} && {lifecycle(plain)}")
+    assert done.returncode == 0, done.stderr
+    assert "nvidia" not in done.stdout.partition(CONFIG)[0]
+    assert hooks(done) == []
+
+
+def test_a_refused_container_is_not_created(plain: Bundle) -> None:
+    """The hook's line reaches the engine through runc and the wrapper."""
+    plain.edit(environment("NVIDIA_VISIBLE_DEVICES=7"))
+    done = plain.on_host(lifecycle(plain))
+    assert done.returncode == 1
+    assert "nvgraft: device error: 7: unknown device" in done.stderr
+    assert [line for line in done.changes if f" {plain.path}/config.json " not in line] == []
+
+
+def test_the_version_of_both(plain: Bundle) -> None:
+    """--version names the wrapper and the real runc below it."""
+    done = plain.on_host(f"{plain.installed.prefix}/bin/nvgraft-runtime --version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("NVIDIA Container Runtime version ")
+    assert "\n\nrunc version " in done.stdout
+
+
+@pytest.mark.requires("containerd")
+def test_containerd_with_the_wrapper_as_its_runtime(plain: Bundle) -> None:
+    """`ctr run` with nvgraft-runtime as the runtime binary: devices, mounts and loader are right inside."""
+    plain.edit(lambda config: config["root"].update(path=str(plain.path / "rootfs")))  # containerd's own bundle is another directory
+    binary = f"{plain.installed.prefix}/bin/nvgraft-runtime"
+    run = f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config {plain.path}/config.json {plain.name}"
+    assert_grafted(plain.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code"), devices=True)

@@ -1,0 +1,99 @@
+"""Invariants of the component tables."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from nvgraft.request import Request
+from nvgraft_specs import catalogue, names
+
+TABLES = {"libraries": catalogue.LIBRARIES, "binaries": catalogue.BINARIES}
+#: Classes that a capability of another name switches on.
+SHARED = {"glvnd"}
+
+
+def rows(table: str) -> Iterator[tuple[str, str, str]]:
+    for component_class, entries in TABLES[table]:
+        for row, since in entries:
+            yield component_class, row, since
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_row_stands_twice(table: str) -> None:
+    """Neither in one class nor in two, and no class has two blocks."""
+    found = [row for _, row, _ in rows(table)]
+    assert len(found) == len(set(found))
+    classes = [component_class for component_class, _ in TABLES[table]]
+    assert len(classes) == len(set(classes))
+
+
+def test_no_library_row_is_a_prefix_of_another() -> None:
+    """The first matching row takes a library: a shorter one before it would take it away."""
+    found = [row for _, row, _ in rows("libraries")]
+    assert [(one, other) for one in found for other in found if one != other and other.startswith(one)] == []
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_versions_are_releases(table: str) -> None:
+    """``since`` is empty or MAJOR.MINOR.PATCH of libnvidia-container, which begins at 1.0."""
+    for _, row, since in rows(table):
+        assert since == "" or re.fullmatch(r"1\.\d+\.\d+", since), row
+
+
+def test_names_are_plain() -> None:
+    """Library rows end in .so, binaries are file names: nothing in the tables is a path or a pattern."""
+    assert all(re.fullmatch(r"lib[A-Za-z0-9_-]+\.so", row) for _, row, _ in rows("libraries"))
+    assert all(re.fullmatch(r"nv[a-z-]+", row) for _, row, _ in rows("binaries"))
+
+
+def test_every_capability_is_covered() -> None:
+    """Each one has its entry, even when it switches on nothing by itself."""
+    assert tuple(catalogue.LIBRARY_CLASSES) == names.CAPABILITIES
+    assert set(catalogue.BINARY_CLASSES) <= set(names.CAPABILITIES)
+
+
+@pytest.mark.parametrize(
+    ("table", "switches"), [("libraries", catalogue.LIBRARY_CLASSES), ("binaries", catalogue.BINARY_CLASSES)], ids=["libraries", "binaries"]
+)
+def test_every_class_is_known_and_reachable(table: str, switches: dict[str, tuple[str, ...]]) -> None:
+    """Capabilities switch on classes that exist, and every class is switched on by the capability of its name, or is shared."""
+    classes = {component_class for component_class, _ in TABLES[table]}
+    assert {name for enabled in switches.values() for name in enabled} == classes
+    for component_class in classes - SHARED:
+        assert component_class in switches[component_class]
+
+
+def test_lookup_order_is_the_recorded_one() -> None:
+    """utility, compute, ngx, video, graphics, glvnd: it is the order of mounts."""
+    assert [component_class for component_class, _ in catalogue.LIBRARIES] == ["utility", "compute", "ngx", "video", "graphics", "glvnd"]
+    assert [component_class for component_class, _ in catalogue.BINARIES] == ["utility", "compute"]
+
+
+def test_links_belong_to_library_rows() -> None:
+    """Each link stands beside a library of the tables, and leads to a plain name."""
+    known = [row for _, row, _ in rows("libraries")]
+    for prefix, name, target in catalogue.LIBRARY_LINKS:
+        assert prefix in known
+        assert "/" not in name + target
+        assert name != target
+
+
+def test_places_are_absolute() -> None:
+    """Sockets and the MPS directory are looked up inside the driver root."""
+    assert all(path.startswith("/") and path == path.rstrip("/") for path in (*catalogue.SERVICE_SOCKETS, catalogue.MPS_DIRECTORY))
+    assert catalogue.TLS_LIBRARY in [row for _, row, _ in rows("libraries")]
+
+
+def test_numbers_fit_their_kernel_types() -> None:
+    """The GPU mask has 64 bits, device minors 20; GPU minors end below the control nodes'."""
+    assert catalogue.MAX_GPUS == 64
+    assert catalogue.IMEX_CHANNELS == 2**20
+    assert catalogue.MAX_GPUS <= catalogue.MODESET_MINOR < catalogue.CONTROL_MINOR < 256
+
+
+def test_default_capabilities_exist() -> None:
+    """What a container gets that does not say is in the tables."""
+    assert set(names.DEFAULT_CAPABILITIES) <= set(names.CAPABILITIES)
+    assert list(names.CAPABILITIES) == sorted(names.CAPABILITIES)
+    assert Request((), names.DEFAULT_CAPABILITIES).capabilities == ("compute", "utility")

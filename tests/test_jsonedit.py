@@ -1,0 +1,98 @@
+"""jsonedit: what is changed is changed, and every other byte stays."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvgraft.jsonedit import Document, Place
+from nvgraft.jsontext import JsonError
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+LAYOUTS = st.sampled_from([{}, {"indent": 2}, {"separators": (" , ", "\t:\r\n")}, {"ensure_ascii": False}])
+
+
+def encoded(value, layout):
+    return json.dumps(value, **layout).encode("utf-8", "surrogatepass")
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4), LAYOUTS)
+def test_places_are_where_the_values_are(value, layout):
+    """Each member's place holds its very text, whatever the layout."""
+    document = Document(encoded(value, layout))
+    members = document.members(document.root())
+    assert {name: place.value for name, place in members} == value
+    for name, place in members:
+        assert json.loads(document.text[place.start : place.end]) == place.value == value[name]
+        assert json.loads("{" + document.text[place.name_start : place.end] + "}") == {name: value[name]}
+
+
+@given(st.lists(VALUES, max_size=4), LAYOUTS)
+def test_an_item_is_appended(value, layout):
+    """One more item stands behind the others, in an empty array too, and what stood there is the same text."""
+    data = encoded(value, layout)
+    document = Document(data)
+    document.append(document.root(), '"new"')
+    changed = document.changed()
+    assert json.loads(changed) == [*value, "new"]
+    assert changed.startswith(data.rstrip()[:-1])
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4), VALUES, LAYOUTS)
+def test_a_member_is_appended_and_another_replaced(value, new, layout):
+    """Changes in several places do not get into each other's way."""
+    value = {**value, "old": [1, 2]}
+    document = Document(encoded(value, layout))
+    root = document.root()
+    old = document.member(root, "old")
+    assert old is not None
+    document.append(root, f'"appended":{json.dumps(new)}')
+    document.replace(old, json.dumps(new))
+    assert json.loads(document.changed()) == {**value, "appended": new, "old": new}
+
+
+@given(st.lists(VALUES, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5), LAYOUTS)
+def test_items_are_kept(value, chosen, layout):
+    """Of an array some items are kept, in their order."""
+    document = Document(encoded(value, layout))
+    root = document.root()
+    items = document.items(root)
+    assert [place.value for place in items] == value
+    text = document.keep(root, [place for place, wanted in zip(items, chosen, strict=False) if wanted])
+    assert json.loads(text) == [item for item, wanted in zip(value, chosen, strict=False) if wanted]
+
+
+ODD = b' {"n": 1.10e+400, "big": 123456789012345678901234567890, "twice": 1, "twice": 2, "u": "\\u00e9\xff\\/", "last": []}\n{"more"'
+
+
+def test_what_no_parser_would_keep_is_kept():
+    """Numbers out of range, repeated names, escapes, bytes that are no UTF-8 and what follows the value survive to the byte."""
+    document = Document(ODD)
+    root = document.root()
+    last = document.member(root, "LAST")
+    assert last is not None
+    document.append(last, "7")
+    document.append(root, '"new":0')
+    assert document.changed() == ODD.replace(b"[]}", b'[7],"new":0}')
+    assert [name for name, _ in document.members(root)].count("twice") == 2
+
+
+def test_two_members_of_one_name_are_refused():
+    """Names match without regard to case, as in runc; of two, nobody knows which one it takes."""
+    document = Document(b'{"hooks": {}, "Hooks": {}, "other": 1}')
+    with pytest.raises(JsonError, match='duplicate member "hooks"'):
+        document.member(document.root(), "hooks")
+    assert document.member(document.root(), "OTHER") is not None
+    assert document.member(document.root(), "none") is None
+
+
+def test_null_is_empty():
+    """null stands for an object without members and an array without items, as in Go."""
+    document = Document(b"null")
+    assert document.root() == Place(0, 4, None, 0)
+    assert document.members(document.root()) == document.items(document.root()) == []

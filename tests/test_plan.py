@@ -1,0 +1,143 @@
+"""Plans as documents: what ``nvgraft.plan/1`` says of each action, checked against the schema that ships."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import hosts
+import jsonschema
+import pytest
+from hosts import full_host, mig_host, plan
+
+from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.plan import Action, AllowDevice, Bind, Finding, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, Why, WriteFile
+from nvgraft.planner import Settings, make_plan
+from nvgraft.request import Request
+from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_cli.planning import read_snapshot
+from nvgraft_specs import gallery, names
+from nvgraft_specs.models import DocumentError, schema_path
+from nvgraft_specs.models.plan import SCHEMA, parse_plan
+
+WHY = Why("compute", "libcuda.so", "loader cache")
+REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
+
+
+@pytest.mark.parametrize(
+    ("action", "document"),
+    [
+        (MakeDirectory("/a", 0o755, WHY), {"op": "dir", "path": "/a", "mode": "0755", "why": REASON}),
+        (
+            Bind("file", "/s", "/t", ("nodev", "ro"), 0o44, WHY, size=9),
+            {"op": "mount", "type": "bind", "kind": "file", "source": "/s", "target": "/t", "options": ["nodev", "ro"], "mode": "0044", "why": REASON},
+        ),
+        (
+            Bind("device", "/s", "/t", ("ro",), 0o644, WHY, (195, 255)),
+            {"op": "mount", "type": "bind", "kind": "device", "source": "/s", "target": "/t", "options": ["ro"], "mode": "0644", "rdev": [195, 255], "why": REASON},
+        ),
+        (
+            Tmpfs("/t", ("nodev", "rw"), 0o555, WHY),
+            {"op": "mount", "type": "tmpfs", "source": "tmpfs", "target": "/t", "options": ["nodev", "rw"], "data": {"mode": "0555"}, "why": REASON},
+        ),
+        (WriteFile("/f", 0o444, "text\n", WHY), {"op": "file", "path": "/f", "mode": "0444", "content": "text\n", "why": REASON}),
+        (Symlink("/l", "t", WHY), {"op": "symlink", "path": "/l", "target": "t", "why": REASON}),
+        (AllowDevice(195, 0, WHY), {"op": "allow-device", "type": "c", "major": 195, "minor": 0, "access": "rw", "why": REASON}),
+        (UpdateLoaderCache(("/a", "/b"), WHY), {"op": "ldcache", "dirs": ["/a", "/b"], "why": REASON}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Action) else "",
+)
+def test_each_action_has_its_entry(action: Action, document: dict[str, Any]) -> None:
+    """Its members in a fixed order: equal plans are byte-equal text."""
+    assert json.dumps(action.document()) == json.dumps(document)
+
+
+def test_every_kind_of_action_is_tested() -> None:
+    """A new one needs its line above, and an entry in the schema."""
+    assert {kind.__name__ for kind in Action.__subclasses__()} == {
+        "AllowDevice",
+        "Bind",
+        "MakeDirectory",
+        "Symlink",
+        "Tmpfs",
+        "UpdateLoaderCache",
+        "WriteFile",
+    }
+    with pytest.raises(NotImplementedError):
+        Action().document()
+
+
+def test_the_document_has_its_members_in_order() -> None:
+    """As DESIGN's example has them."""
+    document = Plan("inject", "r", {"name": "h"}, {"devices": []}, {"rootfs": "/r"}, (), (("/l", "t"),), (Finding("id", "info", "m"),)).document()
+    assert list(document) == ["schema", "decision", "reason", "host", "request", "target", "actions", "links", "findings"]
+    assert document["links"] == {"/l": "t"}
+    assert document["findings"] == [{"id": "id", "level": "info", "message": "m", "hint": ""}]
+
+
+@cache
+def _schema() -> Any:
+    schema = json.loads(schema_path(SCHEMA).read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@cache
+def _inventory(host: str) -> Inventory:
+    return read_inventory(snapshot_host(read_snapshot(host)), OFFLINE_PATH)
+
+
+def _gallery_plans() -> Iterator[Any]:
+    for host in gallery.names():
+        for capabilities in (names.CAPABILITIES, ("compute", "utility"), ()):
+            for simulated in (False, True):
+                yield pytest.param(host, capabilities, simulated, id=f"{host}-{len(capabilities)}-{'simulated' if simulated else 'real'}")
+
+
+@pytest.mark.parametrize(("host", "capabilities", "simulated"), list(_gallery_plans()))
+def test_plans_are_what_the_schema_says(host: str, capabilities: tuple[str, ...], simulated: bool) -> None:
+    """Every gallery host's plans pass the JSON schema and the model, and come back from the model unchanged."""
+    target = hosts.target(module=not simulated)
+    found = make_plan(Request(("all",), capabilities), _inventory(host), target, Settings(cgroups=True, simulated=simulated))
+    text = json.dumps(found.document())
+    _schema().validate(json.loads(text))
+    model = parse_plan(text.encode(), "plan.json")
+    assert model.model_dump(mode="json", by_alias=True, exclude_none=True) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        plan(mig_host(), mig_config="all", mig_monitor="all"),
+        plan(mig_host(), devices="0:0", capabilities=",".join(names.CAPABILITIES)),
+        plan(full_host(gpus=[]), devices=""),
+        Plan("skip", "not a GPU container", {}, {}, {}),
+        Plan("refuse", "nvgraft: device error: 9: unknown device", {}, {}, {}),
+    ],
+    ids=["mig-config", "mig", "no GPU", "skip", "refuse"],
+)
+def test_other_plans_are_as_well(found: Plan) -> None:
+    """MIG, no GPU, and the two decisions that carry nothing out."""
+    text = json.dumps(found.document())
+    _schema().validate(json.loads(text))
+    assert parse_plan(text.encode(), "plan.json").decision == found.decision
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("decision", "maybe"),
+        ("actions", [{"op": "chmod", "path": "/x"}]),
+        ("actions", [{"op": "dir", "path": "relative", "mode": "0755", "why": REASON}]),
+        ("actions", [{"op": "dir", "path": "/x", "mode": 493, "why": REASON}]),
+        ("links", {"relative": "x"}),
+        ("surprise", 1),
+        ("schema", "nvgraft.plan/2"),
+    ],
+)
+def test_what_is_no_plan_fails_both(member: str, value: object) -> None:
+    """The checks above can fail: schema and model agree about damaged documents."""
+    document = plan(full_host()).document() | {member: value}
+    assert not _schema().is_valid(document)
+    with pytest.raises(DocumentError):
+        parse_plan(json.dumps(document).encode(), "plan.json")

@@ -1,0 +1,456 @@
+"""``nvgraft register`` and ``unregister`` on files of every engine, as a user calls them."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvgraft_cli.main import main
+from nvgraft_cli.register import containerd, docker, hooksd, installation
+
+ENGINES = ("runc", "podman", "crio", "containerd", "docker")
+
+CONFIG_JSON = """\
+{
+\t"ociVersion": "1.0.2",
+\t"process": {"args": ["sh"], "env": ["A=\\u00e4"]},
+\t"root": {"path": "rootfs"}
+}
+"""
+
+CONTAINERD_2 = """\
+# what the node needs
+version = 2
+
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]   # the CRI plugin
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "runc"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        pod_annotations = ["a", 'b"c']
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+          SystemdCgroup = true
+          BinaryName = "/opt/runc"
+"""
+CONTAINERD_3 = """\
+version = 3
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = 'io.containerd.runc.v2'
+"""
+
+#: For each engine, what its file may read before, by the file's name.
+FILES: dict[str, tuple[str, list[str | None]]] = {
+    "runc": (
+        "config.json",
+        [CONFIG_JSON, CONFIG_JSON.replace("\n", "").replace("\t", ""), '{"ociVersion":"1.0.2","hooks":{"prestart":null}}'],
+    ),
+    "podman": ("nvgraft.json", [None]),
+    "crio": ("nvgraft.json", [None]),
+    "containerd": ("config.toml", [None, "", "# nothing yet\n", CONTAINERD_2, CONTAINERD_2.rstrip("\n"), CONTAINERD_3]),
+    "docker": (
+        "daemon.json",
+        [
+            None,
+            "",
+            "{}",
+            "{\n}\n",
+            '{"debug": true}',
+            '{\n  "runtimes": {},\n  "debug": true\n}\n',
+            '{\n  "default-runtime": "kata",\n  "runtimes": {"kata": {"path": "/k"}}\n}',
+            '{\r\n "runtimes": {\r\n  "kata": {\r\n   "path": "/k"\r\n  }\r\n }\r\n}\r\n',
+        ],
+    ),
+}
+CASES = [pytest.param(engine, text, id=f"{engine}-{number}") for engine in ENGINES for number, text in enumerate(FILES[engine][1])]
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installation is in order; that it is looked at is shown below."""
+    monkeypatch.setattr(installation, "check", lambda prefix, names: None)
+
+
+def command(name: str, engine: str, path: Path, *options: str) -> int:
+    """Run ``nvgraft NAME ENGINE`` on a file."""
+    place = ["--bundle", str(path.parent)] if engine == "runc" else ["--file", str(path)]
+    return main([name, engine, *place, *options])
+
+
+def make(directory: Path, engine: str, text: str | None) -> Path:
+    path = directory / FILES[engine][0]
+    if text is not None:
+        path.write_bytes(text.encode())
+    return path
+
+
+def listing(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def registered(engine: str, path: Path) -> Any:
+    """What the file, read as its engine reads it, says about nvgraft."""
+    if engine == "containerd":
+        config = tomllib.loads(path.read_text())
+        plugin = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[config["version"]]
+        return config["plugins"][plugin]["containerd"]["runtimes"]["nvgraft"]["options"]["BinaryName"]
+    document = json.loads(path.read_text())
+    if engine == "docker":
+        return document["runtimes"]["nvgraft"]
+    return document["hooks"]["prestart"][-1] if engine == "runc" else document
+
+
+HOOK = {
+    "path": "/usr/local/bin/nvgraft-hook",
+    "args": ["nvgraft-hook", "prestart"],
+    "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+    "timeout": 120,
+}
+HOOK_FILE = {"version": "1.0.0", "hook": HOOK, "when": {"always": True}, "stages": ["prestart"]}
+EXPECTED: dict[str, Any] = {
+    "runc": HOOK,
+    "podman": HOOK_FILE,
+    "crio": HOOK_FILE,
+    "containerd": "/usr/local/bin/nvgraft-runtime",
+    "docker": {"path": "/usr/local/bin/nvgraft-runtime"},
+}
+
+
+@pytest.mark.parametrize(("engine", "text"), CASES)
+def test_registering_and_back(engine: str, text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The entry is there and the backup is the old file; a second time changes nothing; unregistering restores every byte."""
+    path = make(tmp_path, engine, text)
+    before = listing(tmp_path)
+    assert command("register", engine, path) == 0
+    assert registered(engine, path) == EXPECTED[engine]
+    assert listing(tmp_path).keys() - {path.name} == ({f"{path.name}.nvgraft-backup"} if text is not None else set())
+    assert text is None or (tmp_path / f"{path.name}.nvgraft-backup").read_bytes() == text.encode()
+    once = listing(tmp_path)
+    capsys.readouterr()
+    assert command("register", engine, path) == 0
+    assert listing(tmp_path) == once
+    said = capsys.readouterr()
+    assert (said.out, "nothing to do" in said.err) == ("", True)
+    assert command("unregister", engine, path) == 0
+    assert listing(tmp_path) == before
+    assert command("unregister", engine, path) == 0
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize(("engine", "text"), CASES)
+def test_a_dry_run_shows_the_change_and_makes_none(
+    engine: str, text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--dry-run`` prints the diff that the real run prints, in both directions, and leaves the directory alone."""
+    path = make(tmp_path, engine, text)
+    for name in ("register", "unregister"):
+        before = listing(tmp_path)
+        assert command(name, engine, path, "--dry-run") == 0
+        shown = capsys.readouterr().out
+        assert listing(tmp_path) == before
+        assert "nvgraft-" in shown
+        assert shown.startswith("--- ")
+        assert command(name, engine, path) == 0
+        assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "edit", "left"),
+    [
+        ("runc", CONFIG_JSON, ('"sh"', '"bash"'), CONFIG_JSON.replace('"sh"', '"bash"')),
+        ("docker", '{\n  "debug": true\n}\n', ("true,", 'true,\n  "ipv6": 1,'), '{\n  "debug": true,\n  "ipv6": 1\n}\n'),
+        ("docker", None, ('"runtimes": {', '"runtimes": {"kata":{"path":"/k"},'), '{\n    "runtimes": {"kata":{"path":"/k"}\n    }\n}\n'),
+        ("containerd", CONTAINERD_2, ("what the node", "all that a node"), CONTAINERD_2.replace("what the node", "all that a node")),
+    ],
+)
+def test_edits_since_stay(engine: str, text: str | None, edit: tuple[str, str], left: str, tmp_path: Path) -> None:
+    """What a user has changed elsewhere after registering is kept when the registration is taken out."""
+    path = make(tmp_path, engine, text)
+    assert command("register", engine, path) == 0
+    changed = path.read_text().replace(*edit)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    assert command("unregister", engine, path) == 0
+    assert path.read_text() == left
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("text", [CONTAINERD_2, CONTAINERD_2.rstrip("\n")], ids=["with", "without a last line feed"])
+def test_lines_after_containerds_block_stay_lines(text: str, tmp_path: Path) -> None:
+    """A table that was added behind the block does not end up on the line before it."""
+    path = make(tmp_path, "containerd", text)
+    assert command("register", "containerd", path) == 0
+    with path.open("a") as file:
+        file.write('[debug]\nlevel = "debug"\n')
+    assert command("unregister", "containerd", path) == 0
+    assert path.read_text() == CONTAINERD_2 + '[debug]\nlevel = "debug"\n'
+
+
+@pytest.mark.parametrize("name", ["register", "unregister"])
+@pytest.mark.parametrize(
+    ("engine", "data", "complaint"),
+    [
+        ("runc", b"{", "config.json: unexpected EOF"),
+        ("runc", b'{"ociVersion": "1.0.2", "hooks": {"prestart": {}}}', "hooks.prestart is not an array"),
+        ("runc", b'{"ociVersion": "1.0.2", "hooks": []}', "hooks is not an object"),
+        ("runc", b'{"ociVersion": "1.0.2", "hooks": {}, "Hooks": {}}', "duplicate member"),
+        ("podman", b"not JSON", "cannot be parsed"),
+        ("podman", b'{"version": "1.0.0", "hook": {"path": "/usr/bin/other"}}', "nvgraft.json: "),
+        ("containerd", b"version = = 2", "no valid TOML"),
+        ("containerd", b"version = 2\n\xff", "not UTF-8"),
+        ("docker", b'{"runtimes": {},}', "daemon.json: "),
+        ("docker", b"[]", "not a JSON object"),
+    ],
+)
+def test_a_broken_file_is_refused(
+    name: str, engine: str, data: bytes, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that cannot be understood is left as it is, and one line says what is wrong with it."""
+    path = tmp_path / FILES[engine][0]
+    path.write_bytes(data)
+    assert command(name, engine, path) == 1
+    said = capsys.readouterr()
+    assert complaint in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert listing(tmp_path) == {path.name: data}
+
+
+OTHER = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvgraft]\nruntime_type = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "complaint"),
+    [
+        ("runc", None, "no such file"),
+        ("runc", '{"hooks": {}}', "not the configuration of an OCI bundle"),
+        ("runc", '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path": "/x/nvgraft-hook"}]}}', "in another form"),
+        (
+            "runc",
+            '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}',
+            "configured twice",
+        ),
+        ("containerd", 'root = "/x"\n', "config version 1 |"),
+        ("containerd", "version = 4\n", "config version 4 |"),
+        ("containerd", 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n', "is switched off"),
+        ("containerd", "version = 2\n" + OTHER, "is there and differs"),
+        ("containerd", 'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {}}\n', "cannot be added to"),
+        ("containerd", "version = 2\nplugins = 1\n", "plugins is not a table"),
+        ("containerd", 'version = 2\nimports = ["conf.d/*.toml"]\n', "conf.d/gpu.toml has the CRI plugin's section"),
+        ("docker", '{"runtimes": {"nvgraft": {"path": "/other"}}}', "another program"),
+        ("docker", '{"runtimes": [1]}', "runtimes is not an object"),
+    ],
+)
+def test_what_would_not_work_is_not_registered(
+    engine: str, text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the entry would collide with another, or have no effect, nothing is changed and one line says why."""
+    path = make(tmp_path, engine, text)
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/gpu.toml").write_text(OTHER)
+    before = sorted(os.listdir(tmp_path))
+    assert command("register", engine, path) == 1
+    assert complaint in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == before
+    assert text is None or path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("edit", "complaint"),
+    [
+        ((containerd._END + "\n", ""), "the marks of `nvgraft register` were changed"),
+        ((containerd._END + "\n", containerd._END + "\nNoPivotRoot = true\n"), "lines after the block"),
+        ((containerd._BEGIN + "\n", ""), "the marks of `nvgraft register` were changed"),
+    ],
+)
+def test_a_block_that_cannot_be_cut_out_stays(
+    edit: tuple[str, str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where taking the block out would change the meaning of other lines, nothing is done."""
+    path = make(tmp_path, "containerd", CONTAINERD_2)
+    assert command("register", "containerd", path) == 0
+    path.write_text(path.read_text().replace(*edit))
+    before = listing(tmp_path)
+    assert command("unregister", "containerd", path) == 1
+    assert complaint in capsys.readouterr().err
+    assert listing(tmp_path) == before
+
+
+def test_the_rest_of_a_file_keeps_its_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables that were added to a file of our making need its version line, which stands in the block."""
+    path = make(tmp_path, "containerd", None)
+    assert command("register", "containerd", path) == 0
+    with path.open("a") as file:
+        file.write('[debug]\nlevel = "debug"\n')
+    assert command("unregister", "containerd", path) == 1
+    assert "needs the line version = 2" in capsys.readouterr().err
+
+
+def test_an_entry_without_marks_is_not_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A runtime of that name that somebody has written by hand is not taken out."""
+    path = make(tmp_path, "containerd", "version = 2\n" + OTHER)
+    assert command("unregister", "containerd", path) == 1
+    assert "outside of the marks" in capsys.readouterr().err
+
+
+def test_containerds_entry_is_as_its_default_runtimes(tmp_path: Path) -> None:
+    """The cgroup driver and all else of the default runtime is kept, its program alone is another."""
+    path = make(tmp_path, "containerd", CONTAINERD_2)
+    old = tomllib.loads(CONTAINERD_2)
+    assert command("register", "containerd", path) == 0
+    new = tomllib.loads(path.read_text())
+    runtimes = new["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+    entry = runtimes.pop("nvgraft")
+    assert new == old
+    assert path.read_text().startswith(CONTAINERD_2)
+    assert entry == {**runtimes["runc"], "options": {"SystemdCgroup": True, "BinaryName": "/usr/local/bin/nvgraft-runtime"}}
+
+
+def test_containerd_keeps_runc_where_it_was_built_in(tmp_path: Path) -> None:
+    """A first table of runtimes replaces the built-in one, so runc comes along; CRI does not start without its default."""
+    path = make(tmp_path, "containerd", "version = 2\n")
+    assert command("register", "containerd", path) == 0
+    runtimes = tomllib.loads(path.read_text())["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+    assert runtimes["runc"] == {"runtime_type": "io.containerd.runc.v2"}
+
+
+@pytest.mark.parametrize("text", FILES["docker"][1])
+def test_dockers_default_runtime(text: str | None, tmp_path: Path) -> None:
+    """``--set-default``, also on second thoughts, makes it the default; unregistering brings the old default back."""
+    path = make(tmp_path, "docker", text)
+    before = listing(tmp_path)
+    assert command("register", "docker", path) == 0
+    assert command("register", "docker", path, "--set-default") == 0
+    assert json.loads(path.read_text())["default-runtime"] == "nvgraft"
+    assert command("unregister", "docker", path) == 0
+    assert listing(tmp_path) == before
+
+
+def test_owner_mode_and_link_stay(tmp_path: Path) -> None:
+    """A file behind a link is replaced where it lies, with its mode; the backup lies beside it with the same."""
+    (tmp_path / "real").mkdir()
+    target = make(tmp_path / "real", "docker", "{}")
+    target.chmod(0o640)
+    link = tmp_path / "daemon.json"
+    link.symlink_to("real/daemon.json")
+    assert command("register", "docker", link) == 0
+    assert link.is_symlink()
+    assert {path.name: path.stat().st_mode & 0o7777 for path in target.parent.iterdir()} == {
+        "daemon.json": 0o640,
+        "daemon.json.nvgraft-backup": 0o640,
+    }
+    assert command("unregister", "docker", link) == 0
+    assert (link.is_symlink(), target.read_text()) == (True, "{}")
+
+
+def test_a_new_file_is_readable_by_all(tmp_path: Path) -> None:
+    """A file that was not there gets mode 0644, and its directory is made."""
+    path = tmp_path / "oci/hooks.d/nvgraft.json"
+    assert command("register", "podman", path) == 0
+    assert path.stat().st_mode & 0o7777 == 0o644
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "link to a link"])
+def test_what_is_no_file_is_refused(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is waited for, and no second link is followed."""
+    path = tmp_path / "daemon.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("second")
+        (tmp_path / "second").symlink_to("third")
+    assert command("register", "docker", path) == 1
+    assert "daemon.json: " in capsys.readouterr().err
+
+
+def test_a_stale_backup_does_not_survive(tmp_path: Path) -> None:
+    """When a file was removed by hand and is made anew, what it once was is not what unregistering goes back to."""
+    path = make(tmp_path, "docker", '{"runtimes": {}}')
+    assert command("register", "docker", path) == 0
+    path.unlink()
+    assert command("register", "docker", path) == 0
+    assert command("unregister", "docker", path) == 0
+    assert listing(tmp_path) == {}
+
+
+@pytest.mark.parametrize("hook", ['{"path": "/usr/bin/nvidia-container-runtime-hook"}', '"/usr/bin/nvidia-container-toolkit"'])
+def test_no_second_hook_for_gpus_in_a_directory(hook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the original hook's file, in either version of the format, ours would do everything twice."""
+    (tmp_path / "oci-nvidia-hook.json").write_text(f'{{"hook": {hook}}}')
+    assert command("register", "podman", tmp_path / "nvgraft.json") == 1
+    assert "oci-nvidia-hook.json: registers nvidia-container-" in capsys.readouterr().err
+
+
+def test_hooks_of_others_do_not_matter(tmp_path: Path) -> None:
+    """Other programs' hooks, and files that are no hooks, are not looked at further."""
+    (tmp_path / "other.json").write_text('{"hook": {"path": "/usr/bin/oci-umount"}}')
+    (tmp_path / "README").write_text("nvidia-container-runtime-hook")
+    assert command("register", "crio", tmp_path / "nvgraft.json") == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "directory"),
+    [
+        ({}, "/usr/share/containers/oci/hooks.d"),
+        ({"a.conf": "[engine]\nhooks_dir = []\n"}, "/usr/share/containers/oci/hooks.d"),
+        ({"a.conf": '[engine]\nhooks_dir = ["/etc/x", "/etc/hooks.d"]\n'}, "/etc/hooks.d"),
+        ({"a.conf": '[engine]\nhooks_dir = ["/etc/x"]\n', "b.conf": '[engine]\nhooks_dir = ["/etc/y"]\n'}, "/etc/y"),
+        ({"a.conf": '[engine]\nhooks_dir = ["/usr/share/containers/oci/hooks.d", "/etc/x"]\n'}, "/usr/share/containers/oci/hooks.d"),
+    ],
+)
+def test_the_file_goes_where_the_engine_reads(
+    files: dict[str, str], directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default directory, unless the engine is configured to read others only."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(hooksd, "_CONFIGURATION", {"podman": ((f"{tmp_path}/*.conf",), ("engine",))})
+    assert hooksd.default_file("podman") == f"{directory}/nvgraft.json"
+
+
+def test_the_usual_files_are_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --file the engine's own file is meant, without --bundle this directory."""
+    monkeypatch.setattr(docker, "DEFAULT_FILE", f"{tmp_path}/docker/daemon.json")
+    monkeypatch.setattr(containerd, "DEFAULT_FILE", f"{tmp_path}/containerd/config.toml")
+    make(tmp_path, "runc", CONFIG_JSON)
+    monkeypatch.chdir(tmp_path)
+    for engine, place in (("docker", tmp_path / "docker"), ("containerd", tmp_path / "containerd"), ("runc", "./config.json")):
+        assert main(["register", engine, "--dry-run"]) == 0
+        assert f"+++ {place}" in capsys.readouterr().out
+    assert listing(tmp_path) == {"config.json": CONFIG_JSON.encode()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["register"],
+        ["register", "lxc"],
+        ["register", "docker", "--bundle", "x"],
+        ["register", "runc", "--file", "x"],
+        ["register", "podman", "--set-default"],
+        ["unregister", "docker", "--set-default"],
+    ],
+)
+def test_bad_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """An option of another engine is not ignored."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: nvgraft" in capsys.readouterr().err
+
+
+def test_a_refused_write_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """When the new file cannot be put in place, the old one stands there and no draft stays."""
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = make(tmp_path, "podman", None)
+    monkeypatch.setattr(os, "fsync", full)
+    assert command("register", "podman", path) == 1
+    assert "no space left on device" in capsys.readouterr().err
+    assert listing(tmp_path) == {}

@@ -1,0 +1,103 @@
+"""What is checked of an installation before an engine is told to run it as root."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nvgraft_cli.install import CannotInstall
+from nvgraft_cli.main import main
+from nvgraft_cli.register import installation
+from nvgraft_cli.register.change import CannotRegister
+
+LAUNCHER = '#!{python} -ISB\nimport sys\n\nsys.path.append("{prefix}/lib/nvgraft/hook")\n'
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation in which everything passes for root's."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib/nvgraft/hook/nvgraft").mkdir(parents=True)
+    (tmp_path / "lib/nvgraft/hook/nvgraft/hook.py").touch()
+    for name in ("nvgraft-hook", "nvgraft-runtime"):
+        (tmp_path / "bin" / name).write_text(LAUNCHER.format(python="/usr/bin/python3", prefix=tmp_path))
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setattr(installation, "owned_by_root", lambda path: None)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "{}/bin/nvgraft-hook",
+        "/usr/bin/python3",
+        "{}/lib/nvgraft/hook",
+        "{}/lib/nvgraft/hook/nvgraft",
+        "{}/lib/nvgraft/hook/nvgraft/hook.py",
+    ],
+)
+def test_everything_that_runs_has_to_be_roots(foreign: str, prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher, its interpreter and every file of the directory that it adds are checked, each with all above it."""
+    foreign = foreign.format(prefix)
+
+    def owned(path: str) -> None:
+        if path == foreign:
+            raise CannotInstall(f"{path}: owned by user 1000")
+
+    installation.check(str(prefix), ("nvgraft-hook",))
+    monkeypatch.setattr(installation, "owned_by_root", owned)
+    with pytest.raises(CannotRegister, match=f"{foreign}: owned by user 1000"):
+        installation.check(str(prefix), ("nvgraft-hook",))
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/usr/bin/python3\nimport nvgraft\n", "#!/usr/bin/env -S python3 -ISB\n", "#!/usr/bin/python3 -ISB\n", "\x7fELF\xff"]
+)
+def test_only_the_installers_launcher_is_registered(text: str, prefix: Path) -> None:
+    """A console script as pip writes it runs what PYTHONPATH says; it is never registered."""
+    (prefix / "bin/nvgraft-hook").write_text(text)
+    with pytest.raises(CannotRegister, match=r"not what \./dev install writes"):
+        installation.check(str(prefix), ("nvgraft-hook",))
+
+
+def test_a_missing_program_is_named(prefix: Path) -> None:
+    """Nothing is registered that is not there."""
+    (prefix / "bin/nvgraft-runtime").unlink()
+    with pytest.raises(CannotRegister, match="bin/nvgraft-runtime: no such program"):
+        installation.check(str(prefix), ("nvgraft-hook", "nvgraft-runtime"))
+
+
+def test_a_program_that_cannot_be_executed_is_refused(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine could not start it, and no container either."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(CannotRegister, match="not executable"):
+        installation.check(str(prefix), ("nvgraft-hook",))
+
+
+@pytest.mark.parametrize("prefix_text", ["usr/local", "/usr/../x", "/usr/lo\ncal"])
+def test_unusable_prefixes_are_refused(prefix_text: str) -> None:
+    """An engine looks a relative path up anywhere."""
+    with pytest.raises(CannotRegister, match="not an absolute path"):
+        installation.check(prefix_text, ("nvgraft-hook",))
+
+
+@pytest.mark.parametrize(
+    ("engine", "names"),
+    [("podman", ["nvgraft-hook"]), ("docker", ["nvgraft-runtime", "nvgraft-hook"]), ("containerd", ["nvgraft-runtime", "nvgraft-hook"])],
+)
+def test_register_looks_at_what_will_run(
+    engine: str, names: list[str], prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The programs that containers will need are checked first; --dry-run is no exception."""
+    seen: list[str] = []
+    monkeypatch.setattr(installation, "_check_launcher", lambda path, _prefix: seen.append(path))
+    assert main(["register", engine, "--prefix", str(prefix), "--file", f"{tmp_path}/x.json", "--dry-run"]) == 0
+    assert seen == [f"{prefix}/bin/{name}" for name in names]
+    assert str(prefix) in capsys.readouterr().out
+
+
+def test_the_default_prefix_is_the_installations_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed command registers itself; a checkout, whose programs nobody may register, means the usual place."""
+    assert installation.default_prefix() == "/usr/local"
+    monkeypatch.setattr(installation, "__file__", "/opt/gpu/lib/nvgraft/cli/nvgraft_cli/register/installation.py")
+    assert installation.default_prefix() == "/opt/gpu"

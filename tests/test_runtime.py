@@ -1,0 +1,479 @@
+"""runtime: the wrapper as a process in front of a low-level runtime that says how it was started."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvgraft.config import Config
+from nvgraft.errors import Refusal
+from nvgraft.runtime import bundle_directory, find_runtime, hook_entry, is_create
+
+CHECKOUT = Path(__file__).parent.parent
+LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.runtime import main; raise SystemExit(main(sys.argv[1:]))"
+GOOD = {
+    "ociVersion": "1.0.2",
+    "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"], "args": ["sh"], "cwd": "/", "user": {"uid": 0, "gid": 0}},
+    "root": {"path": "rootfs"},
+}
+#: A low-level runtime: argv, environment, working directory, descriptors and signals that it was handed.
+RUNC = f"""#!{sys.executable} -IS
+import json, os, sys
+with open(os.path.dirname(__file__) + "/started", "w") as file:
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    json.dump({{"argv": sys.argv, "cwd": os.getcwd(), "fds": sorted(map(int, os.listdir("/proc/self/fd")))}}, file)
+with open(os.path.dirname(__file__) + "/environ", "wb") as file:
+    file.write(open("/proc/self/environ", "rb").read())
+"""
+SHOW_SIGNALS = "#!/bin/sh\ngrep SigIgn /proc/$$/status\n"
+LEGACY = '[nvidia-container-runtime]\nmode = "legacy"\n'
+
+
+class Node:
+    """A bundle, a low-level runtime and a config.toml of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.bundle = path / "bundle"
+        self.bundle.mkdir()
+        self.config = self.bundle / "config.json"
+        self.config.write_text(json.dumps(GOOD))
+        self.runc = path / "bin/runc"
+        self.runc.parent.mkdir()
+        self.set_runtime(RUNC)
+        self.toml = path / "config.toml"
+        self.set_toml(LEGACY)
+
+    def set_runtime(self, script: str) -> None:
+        self.runc.write_text(script)
+        self.runc.chmod(0o755)
+
+    def set_toml(self, text: str) -> None:
+        table = "[nvidia-container-runtime]\n"
+        self.toml.write_text(text.replace(table, f'{table}runtimes = ["{self.runc}"]\n'))
+
+    def run(self, *arguments: str, program: str = "/opt/x/bin/nvgraft-runtime", **options: Any) -> subprocess.CompletedProcess[str]:
+        paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
+        command = [sys.executable, "-ISB", "-c", LAUNCHER.format(paths=paths), program, *arguments]
+        options = {"env": {"PATH": "/usr/bin:/bin", "NVIDIA_CTK_CONFIG_FILE_PATH": str(self.toml)}, "cwd": self.bundle, **options}
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, **options)
+
+    def create(self, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        return self.run(*options, "create", "--bundle", str(self.bundle), "c1", **more)
+
+    def started(self) -> Any:
+        """Return how the low-level runtime was started, or None."""
+        file = self.runc.parent / "started"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def prestart(self) -> list[dict[str, Any]]:
+        hooks = json.loads(self.config.read_text()).get("hooks", {}).get("prestart", [])
+        assert isinstance(hooks, list)
+        return hooks
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_create_inserts_the_hook_beside_the_program(node: Node) -> None:
+    """The inserted hook is the program's neighbour, with an environment of its own and a timeout; the command goes on unchanged."""
+    done = node.create()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert node.started()["argv"] == [str(node.runc), "create", "--bundle", str(node.bundle), "c1"]
+    [hook] = node.prestart()
+    assert hook["path"] == "/opt/x/bin/nvgraft-hook"
+    assert hook["args"] == ["nvgraft-hook", "prestart"]
+    assert hook["env"] == [
+        "PATH=/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin",
+        f"NVIDIA_CTK_CONFIG_FILE_PATH={node.toml}",
+    ]
+    assert hook["timeout"] > 0
+
+
+def test_a_link_finds_the_neighbour_of_its_target(node: Node, tmp_path: Path) -> None:
+    """Started as nvidia-container-runtime, a link elsewhere, the program still inserts its own hook."""
+    program = tmp_path / "nvgraft-runtime"
+    program.touch()
+    link = tmp_path / "bin/nvidia-container-runtime"
+    link.symlink_to(program)
+    assert node.create(program=str(link)).returncode == 0
+    assert node.prestart()[0]["path"] == str(tmp_path / "nvgraft-hook")
+
+
+@pytest.mark.parametrize(
+    "command", [["state", "c1"], ["start", "c1"], ["--root", "/create", "kill", "c1", "KILL"], ["run", "--bundle", "create"]]
+)
+def test_other_commands_pass_through(node: Node, command: list[str]) -> None:
+    """Only create rewrites: every other command reaches the low-level runtime, and config.json is not even looked at."""
+    node.config.write_text("no JSON")
+    done = node.run(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert node.started()["argv"] == [str(node.runc), *command]
+    assert node.config.read_text() == "no JSON"
+
+
+def test_the_low_level_runtime_inherits_everything(node: Node) -> None:
+    """Environment to the byte, working directory and descriptors arrive: consoles and sockets are handed down by descriptor."""
+    reader, writer = os.pipe()
+    given = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml), "LISTEN_FDS": "1", "ODD": "\udcff"}
+    try:
+        assert node.run("state", "c1", env=given, pass_fds=[writer]).returncode == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+    started = node.started()
+    assert started["cwd"] == str(node.bundle)
+    # Beyond what was handed down there is only what the runtime itself has open: its script, its file and the listing.
+    assert writer in started["fds"]
+    environ = (node.runc.parent / "environ").read_bytes().rstrip(b"\0").split(b"\0")
+    assert sorted(environ) == sorted(f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in given.items())
+
+
+def test_the_low_level_runtime_gets_no_descriptor_of_ours(node: Node, tmp_path: Path) -> None:
+    """config.toml, config.json and the log are closed when the low-level runtime starts."""
+    node.set_runtime("#!/bin/sh\nls -l /proc/$$/fd\n")
+    done = node.create("--log", str(tmp_path / "log"))
+    assert done.returncode == 0
+    assert str(tmp_path / "log") not in done.stdout
+    assert ".toml" not in done.stdout
+    assert "config.json" not in done.stdout
+
+
+def test_no_signal_is_ignored(node: Node) -> None:
+    """What Python ignores, the container does not inherit as ignored (SIGPIPE would be, for every program in it)."""
+    node.set_runtime(SHOW_SIGNALS)
+    done = node.run("state", "c1")
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
+
+
+@pytest.mark.parametrize("value", [None, "C", "C.UTF-8"])
+def test_the_locale_is_handed_on(node: Node, value: str | None) -> None:
+    """Python's own change of a C locale does not reach the low-level runtime."""
+    given = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml), **({} if value is None else {"LC_CTYPE": value})}
+    assert node.run("state", "c1", env=given).returncode == 0
+    environ = (node.runc.parent / "environ").read_bytes()
+    assert (b"LC_CTYPE=" in environ) == (value is not None)
+    assert value is None or f"LC_CTYPE={value}\0".encode() in environ
+
+
+def test_the_exit_code_is_the_low_level_runtimes(node: Node) -> None:
+    """The wrapper has become the low-level runtime, so whatever that answers is the answer."""
+    node.set_runtime("#!/bin/sh\necho out; echo err >&2; exit 7\n")
+    done = node.create()
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+
+
+def test_version(node: Node, tmp_path: Path) -> None:
+    """--version prints our lines and then the low-level runtime's; no log file is made for it."""
+    node.set_runtime('#!/bin/sh\necho "runc version 9"\n')
+    done = node.run("--log", str(tmp_path / "log"), "--version")
+    assert done.returncode == 0
+    first, second, empty, last = done.stdout.splitlines()
+    assert first.startswith("NVIDIA Container Runtime version ")
+    assert (second, empty, last) == ("spec: 1.3.0", "", "runc version 9")
+    assert not (tmp_path / "log").exists()
+
+
+def failure(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the message of a failed run: one error line on stderr, exit code 1."""
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert " level=error msg=" in line
+    message = json.loads(line.partition(" msg=")[2])
+    assert isinstance(message, str)
+    return message
+
+
+MODIFY = "could not apply required modification to OCI specification: error "
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("", "loading OCI specification for modification: error loading OCI specification from file: error reading OCI specification: "),
+        ('{"process": ', "loading OCI specification for modification: error loading OCI specification from file: "),
+        ("[]", "loading OCI specification for modification: "),
+        ("null", "loading OCI specification for modification: "),
+        ('{"hooks": 7}', "loading OCI specification for modification: "),
+        ('{"hooks": {"prestart": {}}}', "loading OCI specification for modification: "),
+        ('{"hooks": {"prestart": [7]}}', "loading OCI specification for modification: "),
+        ('{"hooks": {"prestart": [{"path": 7}]}}', "loading OCI specification for modification: "),
+        ('{"hooks": {}, "Hooks": {}}', "loading OCI specification for modification: "),
+        ('{"process": {"user": "root"}}', "loading OCI specification for modification: "),
+        ('{"a": NaN}', "loading OCI specification for modification: "),
+        ("[" * 100000, "loading OCI specification for modification: "),
+        ('{"process": {"env": ["NOEQUALS"]}}', "modifying OCI spec: invalid environment variable: NOEQUALS | "),
+    ],
+)
+def test_a_bad_config_json_stays_as_it_is(node: Node, text: str, phrase: str) -> None:
+    """What cannot be read is not changed and not handed on: one line, with a cause, and exit 1."""
+    node.config.write_text(text)
+    assert failure(node.create()).startswith(MODIFY + phrase)
+    assert node.config.read_text() == text
+    assert node.started() is None
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "large"])
+def test_a_config_json_that_is_no_file(node: Node, kind: str) -> None:
+    """Instead of a file of sensible size anything is refused at once, without waiting for it."""
+    node.config.unlink()
+    if kind == "directory":
+        node.config.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(node.config)
+    elif kind == "large":
+        with node.config.open("wb") as file:
+            file.truncate(1 << 30)
+    assert failure(node.create()).startswith(f"{MODIFY}loading OCI specification for modification: ")
+    assert node.started() is None
+
+
+def test_mode_and_owner_are_kept(node: Node) -> None:
+    """The new config.json has the mode and owner of the old one, and the bundle holds nothing else."""
+    node.config.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(node.config, 1234, 2345)
+    was = node.config.stat()
+    assert node.create().returncode == 0
+    now = node.config.stat()
+    assert (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) == (0o640, was.st_uid, was.st_gid)
+    assert [path.name for path in node.bundle.iterdir()] == ["config.json"]
+
+
+def test_a_link_stays_a_link(node: Node, tmp_path: Path) -> None:
+    """A config.json that lies elsewhere is rewritten there, as the original does."""
+    elsewhere = tmp_path / "elsewhere.json"
+    node.config.rename(elsewhere)
+    node.config.symlink_to(elsewhere)
+    assert node.create().returncode == 0
+    assert node.config.is_symlink()
+    assert json.loads(elsewhere.read_text())["hooks"]["prestart"]
+
+
+def test_a_full_disk_leaves_config_json_alone(node: Node) -> None:
+    """When the new text cannot be written whole, the old one stays, nothing is left beside it, and nothing is started."""
+    before = node.config.read_bytes()
+    limit = len(before) + 10
+
+    def limit_files() -> None:
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    message = failure(node.create(preexec_fn=limit_files))
+    assert message.startswith(
+        f"{MODIFY}writing modified OCI specification: error opening OCI specification file: open {node.config}: file too large"
+    )
+    assert node.config.read_bytes() == before
+    assert [path.name for path in node.bundle.iterdir()] == ["config.json"]
+    assert node.started() is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [["create"], ["create", "-b", "@B@"], ["create", "--bundle=@B@"], ["create", "--bundle", "/x", "-bundle", "@B@"]]
+)
+def test_every_way_to_name_the_bundle(node: Node, arguments: list[str]) -> None:
+    """The bundle is the last of -b, -bundle and --bundle with either separator, or the working directory."""
+    done = node.run(*[argument.replace("@B@", str(node.bundle)) for argument in arguments], "c1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(node.prestart()) == 1
+
+
+def test_a_bundle_option_without_a_value(node: Node) -> None:
+    """The last option has no value: the original's words."""
+    message = failure(node.run("create", "c1", "--bundle"))
+    assert message.startswith("failed to create NVIDIA Container Runtime: ")
+    assert "bundle option requires an argument" in message
+
+
+def test_a_container_called_create_is_not_created() -> None:
+    """ "create" as the bundle's name is no command; anywhere else it is one."""
+    assert not is_create(["start", "--bundle", "create"])
+    assert not is_create(["--bundle=create", "start"])
+    assert is_create(["--bundle", "create", "create", "c1"])
+    assert is_create(["--bundle", "--bundle", "create"])
+    assert is_create(["--root", "create"])  # as the original: it knows no other option with a value
+    assert bundle_directory(["create", "--b", "x", "c1"]) == "x"
+
+
+def test_the_log_of_config_toml_and_of_the_engine(node: Node, tmp_path: Path) -> None:
+    """Errors reach the configured file, the engine's --log in its format, and stderr; directories are made."""
+    node.set_toml(f'{LEGACY}debug = "{tmp_path}/deep/er/log"\n')
+    node.config.write_text("{")
+    for name in ("--log", "-log"):
+        node.create(name, str(tmp_path / "engine"), "--log-format", "json")
+    for file in (tmp_path / "deep/er/log", tmp_path / "engine"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        assert sum(line["level"] == "error" and "unexpected EOF" in line["msg"] for line in lines) == 2
+        assert all(line["time"].endswith("Z") for line in lines)
+
+
+@pytest.mark.parametrize(("level", "logged"), [("info", True), ("warn", False), ("ERROR", False), ("nonsense", True)])
+def test_log_levels(node: Node, tmp_path: Path, level: str, logged: bool) -> None:
+    """The decision is in the log unless the level is higher; --debug overrides the file; an unknown level is named and means info."""
+    log = tmp_path / "log"
+    node.set_toml(f'{LEGACY}log-level = "{level}"\ndebug = "{log}"\n')
+    node.create()
+    assert ("Using requested mode 'legacy'" in log.read_text()) == logged
+    assert ("invalid log-level 'nonsense'" in log.read_text()) == (level == "nonsense")
+    node.create("--debug")
+    assert "Using requested mode 'legacy'" in log.read_text()
+
+
+def test_a_log_file_that_cannot_be_opened(node: Node, tmp_path: Path) -> None:
+    """A container starts without its log: a directory or a FIFO in its place is a warning in the other log."""
+    os.mkfifo(tmp_path / "fifo")
+    node.set_toml(f'{LEGACY}debug = "{tmp_path}/fifo"\n')
+    assert node.create("--log", str(tmp_path / "engine")).returncode == 0
+    assert "Failed to open log file: open" in (tmp_path / "engine").read_text()
+    assert node.create("--log", str(tmp_path)).returncode == 0
+
+
+def test_hostile_text_cannot_forge_a_log_line(node: Node, tmp_path: Path) -> None:
+    """Control characters of the container's configuration are escaped in every log."""
+    node.config.write_text(json.dumps({**GOOD, "process": {"env": ["EVIL\n\x1b[31mlevel info"]}}))
+    assert "\x1b" not in failure(node.create("--log", str(tmp_path / "log")))
+    assert [line for line in (tmp_path / "log").read_text().splitlines() if not line.startswith('time="20')] == []
+
+
+def test_no_low_level_runtime(node: Node, tmp_path: Path) -> None:
+    """Without any of the candidates the original's words list them; the wrapper itself and what is not executable do not count."""
+    plain = tmp_path / "plain"
+    plain.touch(0o644)
+    node.toml.write_text(f'[nvidia-container-runtime]\nruntimes = ["/nonexistent", "{plain}", "no-such-runc"]\n')
+    message = failure(node.run("state", "c1"))
+    assert f"no runtime binary found from candidate list: [/nonexistent {plain} no-such-runc]" in message
+    with pytest.raises(Refusal, match="no runtime binary found"):
+        find_runtime([str(node.runc)], None, str(node.runc))
+
+
+def test_the_low_level_runtime_is_found_over_path(node: Node, tmp_path: Path) -> None:
+    """A name is looked for in PATH, then in the default directories, and the first candidate wins."""
+    assert find_runtime(["runc", "sh"], str(node.runc.parent), "/x") == str(node.runc)
+    assert find_runtime(["no-such-runc", "sh"], None, "/x") in ("/usr/bin/sh", "/bin/sh")
+    # A wrapper called runc, first in PATH, is passed over for the real one.
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/runc").symlink_to(node.runc)
+    assert find_runtime(["runc"], f"{tmp_path}/first:{tmp_path}/second", str(node.runc)) != str(node.runc)  # the machine's own, if any
+
+
+def test_a_file_that_the_kernel_does_not_execute(node: Node) -> None:
+    """An executable file that is no program is an error of its own."""
+    node.set_runtime("")
+    assert failure(node.run("state", "c1")).startswith(f"could not exec '{node.runc}': exec format error")
+
+
+@pytest.mark.parametrize(
+    ("toml", "phrase"),
+    [
+        ("[nvidia-container-runtime\n", "error loading config: failed to load specified config file: (1, "),
+        ("[nvidia-container-runtime]\nmode = 3\n", "error loading config: failed to unmarshal config: "),
+        (f'{LEGACY}[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n', "error loading config: nvidia-container-cli.ldconfig value"),
+    ],
+)
+def test_a_bad_config_toml(node: Node, toml: str, phrase: str) -> None:
+    """A config.toml that cannot be used stops a create, with the original's words and without a change."""
+    node.set_toml(toml)
+    before = node.config.read_bytes()
+    assert failure(node.create()).startswith(phrase)
+    assert node.config.read_bytes() == before
+
+
+def test_a_container_can_be_deleted_with_a_bad_value_in_config_toml(node: Node) -> None:
+    """What only a create needs is checked only then: containers that run can be stopped whatever the file says about ldconfig."""
+    node.set_toml(f'{LEGACY}[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n')
+    assert node.run("delete", "--force", "c1").returncode == 0
+
+
+def test_a_missing_config_toml_is_an_empty_one(node: Node) -> None:
+    """Even when a variable names it: the runtime is not the hook."""
+    node.toml.unlink()
+    done = node.create(env={"PATH": str(node.runc.parent), "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(node.prestart()) == 1
+
+
+@pytest.mark.parametrize(("suffix", "mode", "served"), [("legacy", "cdi", True), ("cdi", "legacy", False), ("", "legacy", True)])
+def test_names_that_fix_the_mode(node: Node, suffix: str, mode: str, served: bool) -> None:
+    """As nvidia-container-runtime.legacy or .cdi the program has that mode, whatever config.toml says."""
+    node.set_toml(f'[nvidia-container-runtime]\nmode = "{mode}"\n')
+    done = node.create(program=f"/opt/x/bin/nvidia-container-runtime{suffix and '.'}{suffix}")
+    assert (done.returncode == 0) == served
+    assert len(node.prestart()) == served
+
+
+@pytest.mark.parametrize(
+    ("configured", "path"),
+    [
+        ("nvidia-container-runtime-hook", "/own/nvgraft-hook"),
+        ("", "/own/nvgraft-hook"),
+        ("/usr/local/bin/my-hook", "/usr/local/bin/my-hook"),
+        ("no-such-hook", "/usr/bin/no-such-hook"),
+    ],
+)
+def test_which_hook_is_inserted(configured: str, path: str) -> None:
+    """A configured path is taken as it is, a configured name looked for; the packages' default value means our own hook."""
+    entry = hook_entry(Config(hook_path=configured), {}, "/own/nvgraft-runtime")
+    assert (entry["path"], entry["args"]) == (path, [path.rpartition("/")[2], "prestart"])
+
+
+def test_the_hook_reads_what_the_runtime_read() -> None:
+    """The variables that steer the hook are handed on, a relative config.toml made absolute; nothing else is."""
+    environ = {"NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml", "XDG_CONFIG_HOME": "/x", "CUDA_MPS_PIPE_DIRECTORY": "/m", "LD_PRELOAD": "/evil"}
+    entry = hook_entry(Config(), environ, "/own/nvgraft-runtime")
+    assert entry["env"] == [
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        f"NVIDIA_CTK_CONFIG_FILE_PATH={os.getcwd()}/c.toml",
+        "XDG_CONFIG_HOME=/x",
+        "CUDA_MPS_PIPE_DIRECTORY=/m",
+    ]
+
+
+def recorded_rows() -> list[dict[str, Any]]:
+    lines = (CHECKOUT / "tests/fixtures/reference/runtime-wrapper.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def is_test(row: dict[str, Any]) -> bool:
+    """Return whether the reference's answer does not hang on a driver that its machine did not have."""
+    needs_driver = any("libcuda.so." in line or "ERROR_LIBRARY_NOT_FOUND" in line for line in row["logs"])
+    return not needs_driver
+
+
+def without_hook_details(document: Any) -> Any:
+    """Return config.json without what the records leave open of an inserted hook: path, args[0], env and timeout."""
+    hooks = (document or {}).get("hooks", {}).get("prestart", [])
+    for hook in hooks:
+        if hook.get("args", [])[1:] == ["prestart"]:
+            hook.update(path="", args=["", "prestart"])
+            hook.pop("env", None)
+            hook.pop("timeout", None)
+    return document
+
+
+def test_the_records_hold_what_they_are_said_to_hold() -> None:
+    """Most rows are tests; the others are those of a driver that was not there."""
+    rows = recorded_rows()
+    assert len(rows) == 49
+    assert sum(map(is_test, rows)) == 33
+
+
+@pytest.mark.parametrize("row", [row for row in recorded_rows() if is_test(row)], ids=lambda row: str(row["name"]))
+def test_every_recorded_run_is_reproduced(row: dict[str, Any], node: Node) -> None:
+    """Exit code, arguments of the low-level runtime and the new config.json agree with the reference."""
+    node.toml.write_text(row["toml"].replace("@RUNC@", str(node.runc)))
+    node.config.write_text(json.dumps(row["config"]))
+    done = node.run(*[argument.replace("@B@", str(node.bundle)) for argument in row["argv"]])
+    assert done.returncode == row["rc"], done.stderr
+    started = node.started()
+    assert [argument.replace(str(node.bundle), "@B@") for argument in started["argv"][1:]] == row["runc_argv"]
+    assert without_hook_details(json.loads(node.config.read_text())) == without_hook_details(row["out"])
