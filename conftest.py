@@ -57,6 +57,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "runc": _program("runc"),
     "crun": _program("crun"),
     "podman": _program("podman"),
+    "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
     "gcc": _program("gcc"),
     "ldconfig": _program("ldconfig"),

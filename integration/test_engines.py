@@ -12,6 +12,8 @@ from containers import CGROUPS, LOOK, Bundle, Run
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
+CGROUPS_V2 = str(CGROUPS["v2"].values[0])
+NO_CGROUPS = "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' /etc/nvidia-container-runtime/config.toml"
 DENIED = "can't open /tmp/other: Operation not permitted"
 LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03"
 
@@ -33,12 +35,8 @@ def assert_grafted(done: Run, *, devices: bool) -> None:
 def test_crun(bundle: Bundle) -> None:
     """crun blocks every signal, hides the hook's stderr and starts it in the bundle: mounts, links and loader are right."""
     bundle.set_program(LOOK)
-    no_cgroups = "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' /etc/nvidia-container-runtime/config.toml"
     start = f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} {bundle.name}"
-    assert_grafted(bundle.on_host(" && ".join([CGROUPS_V2, no_cgroups, start])), devices=False)
-
-
-CGROUPS_V2 = str(CGROUPS["v2"].values[0])
+    assert_grafted(bundle.on_host(" && ".join([CGROUPS_V2, NO_CGROUPS, start])), devices=False)
 
 
 @pytest.mark.requires("crun", "cgroup-v2")
@@ -132,3 +130,37 @@ def test_containerd_with_the_hook_in_the_spec(bundle: Bundle) -> None:
     """`ctr run` of a spec that names the hook: devices, mounts and loader are right inside."""
     bundle.set_program(LOOK)
     assert_grafted(containerd_run(bundle, "/usr/sbin/runc"), devices=True)
+
+
+ROOTLESS = """
+useradd --create-home --uid 2001 tester
+grep -q tester /etc/subuid || {{ echo tester:200000:65536 >> /etc/subuid; echo tester:200000:65536 >> /etc/subgid; }}
+cp -a {bundle}/rootfs /home/tester/rootfs && chown -R tester /home/tester/rootfs
+mkdir -p /run/user/2001 && chown tester /run/user/2001
+cat > /home/tester/podman.sh <<'SH'
+export XDG_RUNTIME_DIR=/run/user/2001 HOME=/home/tester
+cd
+podman --storage-driver vfs --runtime /usr/bin/crun --cgroup-manager=cgroupfs --hooks-dir /run/hooks.d {run} --rm --cgroups=disabled \
+  {request} --rootfs /home/tester/rootfs sh /look
+SH
+su tester -c 'sh /home/tester/podman.sh'
+"""
+
+
+@pytest.mark.requires("podman", "crun", "cgroup-v2", "newuidmap")
+@pytest.mark.parametrize("no_cgroups", [True, False])
+def test_rootless_podman(bundle: Bundle, no_cgroups: bool) -> None:
+    """Rootless, a user's container gets the driver with no-cgroups = true; without it the error of the original names that."""
+    (bundle.path / "rootfs/look").write_text(LOOK)
+    # crun hides what a hook says, and records are root's: a wrapper keeps it for this test.
+    hook = f"printf '#!/bin/sh\\nexec {bundle.installed.hook} \"$@\" 2>/tmp/hook.log\\n' > /run/hook && chmod 755 /run/hook"
+    directory = hooks_directory(bundle).replace(str(bundle.installed.hook), "/run/hook")
+    setting = NO_CGROUPS if no_cgroups else "true"
+    script = ROOTLESS.format(bundle=bundle.path, run=PODMAN_RUN.replace("--cap-add MKNOD", ""), request=REQUEST)
+    done = bundle.on_host(f"{CGROUPS_V2} && {setting} && {hook} && {directory}\n{script}\ncode=$?; cat /tmp/hook.log; exit $code")
+    if no_cgroups:
+        assert_grafted(done, devices=False)
+    else:
+        assert done.returncode != 0
+        assert "nvgraft: mount error: failed to add device rules: " in done.stdout
+        assert "set `no-cgroups = true`" in done.stdout

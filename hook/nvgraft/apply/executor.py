@@ -6,9 +6,10 @@ name means, because no name is looked up after the first attach (SECURITY R22, R
 """
 
 import _signal
+import errno
 import os
 
-from nvgraft import syscalls
+from nvgraft import syscalls, userns
 from nvgraft.apply import cgroup, ldconfig
 from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
@@ -81,7 +82,7 @@ def _carry_out(
         cache = ldconfig.LoaderCache.prepare(ldconfig_path)
         held.append(cache.close)
     # A container's /proc may be anything, so an undo works through one of our own; where we stay, /proc is the host's.
-    procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY) if container.standalone else syscalls.new_mount("proc", {"subset": "pid"}, 0)
+    procfs = _open_procfs(container)
     held.append(lambda: os.close(procfs))
     # In the container's: from here on by descriptor only.
     if not container.standalone:
@@ -183,6 +184,21 @@ def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
             raise Refusal("mount", f"mount operation failed: {action.target}: it is not where it was attached", hint)
     finally:
         os.close(fd)
+
+
+def _open_procfs(container: Container) -> int:
+    """Return a procfs by which descriptors can be named: the container's own may be anything (SECURITY R29).
+
+    Rootless, nobody may mount one for a pid namespace of the host's: then, as in standalone mode, it is that of the mount
+    namespace in which this process was started.
+    """
+    if not container.standalone:
+        try:
+            return syscalls.new_mount("proc", {"subset": "pid"}, 0)
+        except OSError as error:
+            if error.errno != errno.EPERM or not userns.inside():
+                raise
+    return os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _detach(procfs: int, mount_fd: int) -> None:

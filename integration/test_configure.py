@@ -1,0 +1,258 @@
+"""The installed `nvgraft list | info | configure`, on the recorded hosts: supervised, standalone, and in user namespaces.
+
+The rig provides the hosts. Standalone, a shell script prepares a directory in a mount namespace of its own, as enroot and
+the like do, and tells what it finds afterwards.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import CHECKOUT, LDCONFIG, Installed
+
+REFERENCE = CHECKOUT / "tests" / "fixtures" / "reference"
+RIG = [sys.executable, str(REFERENCE / "rig.py")]
+HOSTS = ("al460", "d470", "d535", "d535x32", "mig570", "run560")
+LIBS = "/usr/lib/x86_64-linux-gnu"
+#: On the recorded hosts too, where /tmp is another.
+PYTHON = "/usr/bin/python3"
+
+pytestmark = pytest.mark.requires("root", "gcc", "overlayfs", "x86_64")
+
+#: Makes a rootfs at $R: a plain directory with its own /proc and /dev.
+PREPARE = """
+set -e
+mkdir -p $R/usr/bin $R/usr/lib/x86_64-linux-gnu $R/etc $R/proc $R/dev
+echo 12 > $R/etc/debian_version
+mount --rbind /proc $R/proc
+mount -t tmpfs tmpfs $R/dev
+set +e
+"""
+
+#: Prints what there is at $R: mounts (target, options), links and owners.
+REPORT = """
+echo "rc $?"
+grep " $R/" /proc/self/mountinfo | awk '{print "mount", $5, $6}'
+find $R -xdev -type l -printf 'link %p %l\\n'
+find $R -xdev -printf 'owner %p %U:%G\\n'
+"""
+
+#: Without privileges, as a user whom the host's root file system does not belong to.
+UNPRIVILEGED = "setpriv --reuid 1000 --regid 1000 --clear-groups unshare --user --map-root-user --mount"
+PRIVATE = "unshare --mount --propagation private"
+
+
+@pytest.fixture(scope="module")
+def cli(installed: Installed) -> Path:
+    """The installed program under the original's name."""
+    link = installed.cli.with_name("nvidia-container-cli")
+    if not link.exists():
+        link.symlink_to(installed.cli.name)
+    return link
+
+
+class Report:
+    """What a script told about its rootfs, paths relative to it."""
+
+    def __init__(self, done: "subprocess.CompletedProcess[str]", rootfs: str) -> None:
+        assert done.returncode == 0, done.stderr
+        self.stderr = done.stderr
+        rows = [line.split() for line in done.stdout.splitlines()]
+        self.code = next(int(row[1]) for row in rows if row[0] == "rc")
+        self.mounts = {row[1].removeprefix(rootfs): row[2] for row in rows if row[0] == "mount"}
+        self.links = {row[1].removeprefix(rootfs): row[2] for row in rows if row[0] == "link"}
+        self.owners = {row[1].removeprefix(rootfs): row[2] for row in rows if row[0] == "owner"}
+
+    def options(self, target: str) -> list[str]:
+        return sorted(option for option in self.mounts[target].split(",") if option not in {"relatime", "noatime"})
+
+
+def on_host(host: str, script: str) -> "subprocess.CompletedProcess[str]":
+    command = [*RIG, "shell", str(REFERENCE / "hosts" / f"{host}.json"), "--", "sh", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def standalone(cli: Path, enter: str, arguments: str, host: str = "run560", before: str = "", prepare: str = PREPARE) -> Report:
+    """Configure /c/rootfs in the namespaces that ``enter`` makes; ``before`` runs on the host, outside of them."""
+    inner = f"R=/c/rootfs\n{prepare}\n{cli} {arguments} $R\n{REPORT}"
+    outer = f"mkdir /c/rootfs; chown 1000:1000 /c/rootfs; {before}\ncat > /c/inner <<'INNER'\n{inner}\nINNER\nexec {enter} sh /c/inner"
+    return Report(on_host(host, outer), "/c/rootfs")
+
+
+def check_compute_and_utility(found: Report) -> None:
+    """What --device=all --compute --utility gives on run560, whose records are those of the hook."""
+    assert found.code == 0, found.stderr
+    assert found.options("/usr/bin/nvidia-smi") == ["nodev", "nosuid", "ro"]
+    assert found.options(f"{LIBS}/libcuda.so.560.35.03") == ["nodev", "nosuid", "ro"]
+    assert found.options("/dev/nvidia1") == ["noexec", "nosuid", "ro"]
+    assert found.options("/proc/driver/nvidia") == ["nodev", "noexec", "nosuid", "rw"]
+    assert found.options("/proc/driver/nvidia/gpus/0000:06:00.0") == ["nodev", "noexec", "nosuid", "ro"]
+    assert found.options("/run/nvidia-persistenced/socket") == ["nodev", "noexec", "nosuid", "rw"]
+    assert f"{LIBS}/libGLX_nvidia.so.560.35.03" not in found.mounts
+    assert found.links[f"{LIBS}/libcuda.so.1"] == "libcuda.so.560.35.03"
+    assert found.links[f"{LIBS}/libnvidia-ml.so.1"] == "libnvidia-ml.so.560.35.03"
+    assert "/etc/ld.so.cache" in found.owners
+
+
+def check_nothing_left(found: Report) -> None:
+    """Nothing but what the script had prepared."""
+    assert found.code == 1
+    own = {"/proc", "/proc/driver", "/proc/devices", "/dev"}
+    assert {target for target in found.mounts if target not in own} == set()
+    assert found.links == {}
+    assert "/etc/ld.so.cache" not in found.owners
+    assert [path for path in found.owners if path.startswith((f"{LIBS}/", "/usr/bin/", "/run"))] == []
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_list_and_info_print_what_the_original_printed(host: str, cli: Path) -> None:
+    """Live, NVML included: stdout, exit code, and stderr from the first colon on."""
+    rows = [row for row in map(json.loads, (REFERENCE / "list-info.jsonl").read_text().splitlines()) if row["host"] == host]
+    script = "".join(
+        f"{cli} {row['args']} >/c/{number}.out 2>/c/{number}.err; echo $? >/c/{number}.code\n" for number, row in enumerate(rows)
+    )
+    collect = "import json; print(json.dumps([[open(f'/c/{n}.{k}').read() for k in ('out', 'err', 'code')] for n in range(%d)]))"
+    done = on_host(host, f'{script}{PYTHON} -IS -c "{collect % len(rows)}"')
+    assert done.returncode == 0, done.stderr
+    for row, (out, err, code) in zip(rows, json.loads(done.stdout), strict=True):
+        said = err.strip().partition(" | ")[0].partition(": ")[2]
+        expected = (row["stdout"], row["rc"], row["stderr"].partition(": ")[2])
+        assert (out.removesuffix("\n"), int(code), said) == expected, row["args"]
+    assert len(rows) == 14
+
+
+@pytest.mark.requires("cgroup-v1")
+@pytest.mark.parametrize(("host", "every"), [("d470", 6), ("mig570", 4)])
+def test_supervised_it_does_what_the_reference_did(host: str, every: int, cli: Path, installed: Installed, tmp_path: Path) -> None:
+    """With the reference hook's command line in place of the hook: same mounts, links, rules, texts and errors."""
+    cases, answers = tmp_path / f"{host}.jsonl", tmp_path / "answers.jsonl"
+    chosen = (REFERENCE / "mounts" / f"{host}.jsonl").read_text().splitlines()[::every]
+    cases.write_text("\n".join(chosen) + "\n")
+    shutil.copy(REFERENCE / "mounts" / "rootfs.json", tmp_path)
+    wrapper = installed.prefix / "bin" / "configure_as_hook.py"
+    shutil.copy(CHECKOUT / "integration" / "configure_as_hook.py", wrapper)
+    hook = [PYTHON, str(wrapper), str(installed.hook), str(cli), "prestart"]
+    ran = subprocess.run(
+        [*RIG, "run", str(REFERENCE / "hosts" / f"{host}.json"), str(cases), str(answers), "--", *hook],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    # The records were made where ldconfig is no script.
+    answers.write_text(answers.read_text().replace(f"process {LDCONFIG} ", "process /sbin/ldconfig "))
+    compared = subprocess.run([*RIG, "compare", str(cases), str(answers)], capture_output=True, text=True)
+    assert len(chosen) > 8
+    assert compared.stdout.splitlines()[-1] == f"{len(chosen)} passed, 0 failed", compared.stdout
+
+
+def test_standalone_a_user_without_privileges_configures_a_plain_directory(cli: Path) -> None:
+    """In a user namespace the host's root has no number, groups are fixed, and the pid namespace is somebody else's."""
+    found = standalone(cli, UNPRIVILEGED, "--user configure --no-cgroups --device=all --compute --utility")
+    check_compute_and_utility(found)
+    assert set(found.owners.values()) == {"0:0"}
+    assert found.stderr == ""
+
+
+def test_standalone_works_without_the_user_option_too(cli: Path) -> None:
+    """Nobody, as whom the driver is asked by default, does not exist in a user namespace."""
+    check_compute_and_utility(standalone(cli, UNPRIVILEGED, "configure --no-cgroups --device=all --compute --utility"))
+
+
+def test_standalone_in_a_pid_namespace_of_its_own(cli: Path) -> None:
+    """The parent may be outside of it, and then this process stands for the container's."""
+    prepare = PREPARE.replace("mount --rbind /proc $R/proc", "mount -t proc proc $R/proc; mount --bind /proc/driver $R/proc/driver")
+    enter = f"{UNPRIVILEGED} --pid --fork"
+    check_compute_and_utility(standalone(cli, enter, "configure --no-cgroups --device=all --compute --utility", prepare=prepare))
+
+
+def test_standalone_as_root_in_a_mount_namespace(cli: Path) -> None:
+    """Without a user namespace; the device rules of its own cgroup, the root one, are not touched."""
+    found = standalone(cli, PRIVATE, "configure --no-cgroups --device=all --compute --utility")
+    check_compute_and_utility(found)
+
+
+def test_restrictions_of_a_source_that_cannot_be_lifted_stay(cli: Path) -> None:
+    """The kernel locks the options of mounts that a user namespace inherits: MPS' directory is read-only then."""
+    before = "mount --bind /tmp/nvidia-mps /tmp/nvidia-mps; mount -o remount,bind,ro /tmp/nvidia-mps"
+    found = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --device=0 --compute", before=before)
+    assert found.code == 0, found.stderr
+    assert found.options("/tmp/nvidia-mps") == ["nodev", "noexec", "nosuid", "ro"]
+
+
+def test_parts_can_be_left_out(cli: Path) -> None:
+    """Nodes, sockets and firmware, by the options' names."""
+    options = "--no-cgroups --no-devbind --no-persistenced --no-fabricmanager --no-gsp-firmware"
+    found = standalone(cli, UNPRIVILEGED, f"configure {options} --device=all --compute --utility")
+    assert found.code == 0, found.stderr
+    assert "/usr/bin/nvidia-smi" in found.mounts
+    assert [target for target in found.mounts if target.startswith("/dev/") or "firmware" in target or "socket" in target] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("--no-cgroups --device=7 --utility", "device error: 7: unknown device"),
+        ("--no-cgroups --device=0 --require=cuda>=99", "requirement error: unsatisfied condition: cuda>=99, please update your driver"),
+        ("--no-cgroups --utility --cuda-compat-mode=hook", "container error: invalid option: cuda-compat-mode=hook"),
+        ("--no-cgroups --utility --ldconfig=@/nosuch", "ldcache error: open failed: /nosuch: no such file or directory"),
+    ],
+)
+def test_a_refused_directory_is_left_as_it_was(arguments: str, text: str, cli: Path) -> None:
+    """With the original's words under the original's name."""
+    found = standalone(cli, UNPRIVILEGED, "configure " + arguments.replace(">", "\\>"))
+    check_nothing_left(found)
+    assert found.stderr.startswith(f"nvidia-container-cli: {text}")
+
+
+def test_device_rules_that_cannot_be_set_undo_everything(cli: Path) -> None:
+    """A user without privileges has no say in a cgroup; the error names the option that helps."""
+    found = standalone(cli, UNPRIVILEGED, "configure --device=all --utility")
+    check_nothing_left(found)
+    assert "device" in found.stderr
+    assert "no-cgroups" in found.stderr
+
+
+def test_a_rootfs_without_a_procfs_is_refused(cli: Path) -> None:
+    """Standalone the container's process is looked for below ROOTFS."""
+    prepare = PREPARE.replace("mount --rbind /proc $R/proc", "")
+    found = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --utility", prepare=prepare)
+    check_nothing_left(found)
+    assert found.stderr.startswith("nvidia-container-cli: container error: stat failed: /c/rootfs/proc/")
+
+
+def test_a_shared_mount_is_refused(cli: Path) -> None:
+    """What is mounted below it would appear on the host (SECURITY R25)."""
+    before = "mount --bind /c/rootfs /c/rootfs; mount --make-shared /c/rootfs"
+    found = standalone(cli, "unshare --mount --propagation unchanged", "configure --no-cgroups --utility", before=before)
+    check_nothing_left(found)
+    assert "shared mount" in found.stderr
+
+
+def test_an_ldconfig_of_the_image_is_not_run(cli: Path) -> None:
+    """The host's is, and it is said so."""
+    found = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --utility --ldconfig=/sbin/ldconfig")
+    assert found.code == 0, found.stderr
+    assert f"{LIBS}/libnvidia-ml.so.1" in found.links
+    assert found.stderr.startswith("nvidia-container-cli: warning: the ldconfig of the image is never run")
+
+
+def test_a_second_run_changes_nothing(cli: Path) -> None:
+    """It recognises its own mounts (SECURITY R36)."""
+    arguments = "configure --no-cgroups --device=0 --utility"
+    found = standalone(cli, UNPRIVILEGED, arguments, prepare=f"{PREPARE}\n{cli} {arguments} $R || exit 9")
+    assert found.code == 0
+    assert "this container is configured already" in found.stderr
+
+
+def test_list_and_info_need_no_privileges(cli: Path) -> None:
+    """As any user, without a namespace."""
+    done = on_host(
+        "d470", f"setpriv --reuid 1000 --regid 1000 --clear-groups {cli} list --binaries && setpriv --reuid 1000 {cli} info --csv"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:3] == ["/usr/lib/nvidia/tesla-470/nvidia-smi", "NVRM version,CUDA version", "470.256.02,11.4"]

@@ -1,0 +1,152 @@
+"""A whole command line: where it goes, what is printed where, and the exit code."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvgraft.inventory import read_inventory
+from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_cli import main as program
+from nvgraft_cli.container_cli import detection
+from nvgraft_cli.container_cli.debug_log import DebugLog
+from nvgraft_cli.container_cli.options import GlobalOptions
+
+HOST = Path(__file__).parent / "fixtures" / "reference" / "hosts" / "d470.json"
+LINE = re.compile(r"^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [a-z_]+\.py:\d+\] .+$")
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """A machine that is the recorded host."""
+    found = snapshot_host(json.loads(HOST.read_text()))
+    monkeypatch.setattr(detection, "read_live_host", lambda config: found)
+    monkeypatch.setattr(detection, "load_config", lambda path, environ: detection.Config())
+    monkeypatch.setenv("PATH", OFFLINE_PATH)
+
+
+@pytest.mark.parametrize(("called", "shown"), [("/usr/bin/nvidia-container-cli", "nvidia-container-cli"), ("/opt/bin/nvgraft", "nvgraft")])
+def test_errors_carry_the_name_of_the_program(called, shown, host, monkeypatch, capsys):
+    """The original's, when it is called so."""
+    monkeypatch.setattr(sys, "argv", [called])
+    assert program.main(["list", "--device=99"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"{shown}: device error: 99: unknown device | ")
+    assert said.out == ""
+
+
+def test_under_the_originals_name_nothing_else_is_reachable(monkeypatch, capsys):
+    """Nvgraft's own commands do not exist there: a usage message, and exit code 1."""
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/nvidia-container-cli"])
+    assert program.main(["simulate", "--list"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("Usage: nvidia-container-cli [OPTION...] COMMAND [ARG...]\nTry `nvidia-container-cli --help'")
+    assert program.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("cli-version: ")
+
+
+def test_nvgrafts_own_commands_keep_their_parser(capsys):
+    """Under its own name everything else goes where it went."""
+    assert program.main(["simulate", "--list"]) == 0
+    with pytest.raises(SystemExit) as left:
+        program.main(["--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    for name in ("info", "list", "configure", "plan"):
+        assert re.search(rf"^ +{name}\b", shown, re.MULTILINE)
+
+
+def test_list_prints_a_path_a_line(host, capsys):
+    """Nothing is on stderr."""
+    assert program.main(["list", "--device=1"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia-modeset\n/dev/nvidia0\n"
+    assert said.err == ""
+
+
+def test_questions_are_answered_on_stdout(capsys):
+    """--help is no error."""
+    assert program.main(["configure", "--help"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("Usage: nvgraft configure [OPTION...] ROOTFS\n")
+    assert said.err == ""
+
+
+def test_control_characters_do_not_reach_the_terminal(host, capsys):
+    """Neither from a device name nor from an option."""
+    program.main(["list", "--device=\x1b[2J"])
+    program.main(["list", "--\x1b[2J"])
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert said.count(r"\x1b[2J") == 2
+
+
+def test_no_path_is_a_detection_error(host, monkeypatch, capsys):
+    """The original looks its binaries up in PATH."""
+    monkeypatch.delenv("PATH")
+    assert program.main(["list"]) == 1
+    assert capsys.readouterr().err.startswith("nvgraft: detection error: environment variable PATH not found | ")
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_the_debug_log_is_appended_in_the_originals_format(by, host, tmp_path, monkeypatch, capsys):
+    """A header between blank lines, then lines with level, time, thread and place; the refusal is its last line."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    words = ["list", "--device=99"]
+    if by == "option":
+        words = [f"--debug={log}", *words]
+    else:
+        monkeypatch.setenv("NVC_DEBUG_FILE", str(log))
+    assert program.main(words) == 1
+    before, blank, header, empty, *lines = log.read_text().splitlines()
+    assert (before, blank, empty) == ("before", "", "")
+    assert header == "-- WARNING, the following logs are for debugging purposes only --"
+    assert [line for line in lines if not LINE.match(line)] == []
+    assert any(line.endswith("] selecting /usr/lib/nvidia/tesla-470/nvidia-smi") for line in lines)
+    assert any("] listing device /dev/nvidia1 (GPU-30b312ae" in line for line in lines)
+    assert lines[-1].startswith("E")
+    assert lines[-1].endswith("] 99: unknown device")
+
+
+def test_a_log_that_cannot_be_written_is_told_and_nothing_more(host, tmp_path, capsys):
+    """It must not keep anything from working."""
+    assert program.main([f"--debug={tmp_path}/no/log", "list", "--device=1"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith(f"nvgraft: warning: no debug log: open {tmp_path}/no/log: no such file or directory | ")
+    assert said.out.endswith("/dev/nvidia0\n")
+
+
+def test_a_driver_root_and_user_reach_the_engine(monkeypatch):
+    """By the engine's own configuration; config.toml of the host is not the original's business."""
+    seen = []
+
+    def read(config):
+        seen.append(config)
+        return snapshot_host(json.loads(HOST.read_text()))
+
+    monkeypatch.setattr(detection, "read_live_host", read)
+    assert program.main(["--root=/run/nvidia/driver/", "--ldcache=/x", "--user=0:7", "list"]) == 0
+    assert (seen[0].cli_root, seen[0].cli_ldcache, seen[0].cli_user) == ("/run/nvidia/driver", "/x", "0:7")
+
+
+def test_faults_of_config_toml_are_none_of_its_business(tmp_path, monkeypatch):
+    """The original does not read the file; whether the host is a simulated one is all that it is asked for."""
+    toml = tmp_path / "config.toml"
+    monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", str(toml))
+    for text, simulated in (
+        ("= broken", False),
+        ("[nvgraft]\nsimulated-host = true\n", True),
+        ('[nvidia-container-cli]\nroot = "/x"', False),
+    ):
+        toml.write_text(text)
+        config = detection.engine_config(GlobalOptions())
+        assert (config.simulated_host, config.cli_root) == (simulated, "")
+
+
+def test_the_inventory_is_the_hooks(host):
+    """One reader of the host: what is listed is what the hook would mount from."""
+    found = detection.read_host(detection.engine_config(GlobalOptions()), (), DebugLog())
+    assert found == read_inventory(snapshot_host(json.loads(HOST.read_text())), OFFLINE_PATH)

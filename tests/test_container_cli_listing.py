@@ -1,0 +1,130 @@
+"""What `list` and `info` print."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from nvgraft.errors import Refusal
+from nvgraft.inventory import read_inventory
+from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_cli.container_cli.listing import info_text, list_paths
+from nvgraft_cli.container_cli.options import parse_global, parse_info, parse_list
+
+REFERENCE = Path(__file__).parent / "fixtures" / "reference"
+ROWS = [json.loads(line) for line in (REFERENCE / "list-info.jsonl").read_text().splitlines()]
+
+
+@cache
+def document(host):
+    return json.loads((REFERENCE / "hosts" / f"{host}.json").read_text())
+
+
+def inventory(host, omit=(), **changes):
+    return read_inventory(snapshot_host(document(host) | changes), OFFLINE_PATH, omit=omit)
+
+
+def listed(found, *words):
+    return list_paths(found, parse_list([*words], "cli"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['host']}: {row['args']}")
+def test_the_output_is_the_originals(row):
+    """Every recorded command line on every recorded host: the same lines, or the same error."""
+    _, command, words = parse_global(row["args"].split(), "nvidia-container-cli")
+    found = inventory(row["host"])
+    try:
+        if command == "info":
+            output = info_text(found, csv=parse_info(words, "cli"))
+        else:
+            output = "".join(f"{path}\n" for path in list_paths(found, parse_list(words, "cli")))
+        code, error = 0, ""
+    except Refusal as refusal:
+        output, code, error = "", 1, refusal.reference_line("nvidia-container-cli")
+    # The records were kept without the last newline.
+    assert (output.removesuffix("\n"), code, error) == (row["stdout"], row["rc"], row["stderr"])
+
+
+def test_the_records_are_all_there():
+    """A cut fixture would make the test above pass without testing much."""
+    assert len(ROWS) == 84
+
+
+def test_an_empty_device_list_is_not_no_device_list():
+    """`--device=` lists the control nodes, no option lists none."""
+    found = inventory("d470")
+    assert listed(found, "--device=") == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"]
+    assert listed(found, "--ipcs") == []
+
+
+def test_a_mig_device_is_listed_with_its_access_files_and_nodes():
+    """Its GPU's node comes first."""
+    assert listed(inventory("mig570"), "--device=0:1")[4:] == [
+        "/dev/nvidia0",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0/access",
+        "/dev/nvidia-caps/nvidia-cap21",
+        "/dev/nvidia-caps/nvidia-cap22",
+    ]
+
+
+def test_a_driver_that_keeps_capabilities_in_proc_has_no_nodes_for_them():
+    """Without nvidia-caps in /proc/devices only the access files are listed."""
+    found = inventory("mig570", char_majors={"nvidia": 195})
+    assert listed(found, "--device=0:1")[4:] == [
+        "/dev/nvidia0",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0/access",
+    ]
+
+
+@pytest.mark.parametrize(("name", "minor"), [("config", 1), ("monitor", 2)])
+def test_the_administration_of_mig_takes_the_place_of_its_devices(name, minor):
+    """The capability and its node, then each GPU's directory and all its nodes; access files of devices are left out."""
+    found = inventory("mig570")
+    paths = listed(found, "--device=all", f"--mig-{name}=all")[6:]
+    minors = [row_minor for row, row_minor in found.mig_minors if row.startswith("gpu0/")]
+    assert len(minors) > 20
+    assert paths[: len(minors) + 4] == [
+        f"/proc/driver/nvidia/capabilities/mig/{name}",
+        f"/dev/nvidia-caps/nvidia-cap{minor}",
+        "/proc/driver/nvidia/capabilities/gpu0",
+        "/dev/nvidia-caps",
+        *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in minors),
+    ]
+
+
+def test_mig_administration_knows_all_only_and_no_single_mig_device():
+    """With the original's words."""
+    found = inventory("mig570")
+    for words, text in (
+        (("--mig-config=0",), "cli: mig-config error: 0: only 'all' devices are currently supported"),
+        (
+            ("--device=0:1", "--mig-monitor=all"),
+            "cli: mig-monitor error: all: cannot enable mig-monitor with specific MIG devices selected",
+        ),
+    ):
+        with pytest.raises(Refusal) as caught:
+            listed(found, *words)
+        assert caught.value.reference_line("cli") == text
+
+
+def test_services_can_be_left_out():
+    """Each by its own option; MPS stays."""
+    everything = ["/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps"]
+    assert listed(inventory("run560"), "--ipcs") == everything
+    assert listed(inventory("run560", omit={"persistenced"}), "--ipcs") == everything[1:]
+    assert listed(inventory("run560", omit={"persistenced", "fabricmanager"}), "--ipcs") == everything[2:]
+    assert inventory("run560", omit={"gsp-firmware"}).firmware == ()
+
+
+def test_a_host_without_gpus():
+    """NVML may report none: the versions are printed, and any device list is ignored."""
+    nvml = document("d470")["nvml"] | {"gpus": []}
+    found = inventory("d470", nvml=nvml)
+    assert info_text(found, csv=False) == "NVRM version:   470.256.02\nCUDA version:   11.4\n"
+    assert info_text(found, csv=True).endswith(
+        "\n470.256.02,11.4\n\nDevice Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture\n"
+    )
+    assert listed(found, "--device=nosuch") == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"]

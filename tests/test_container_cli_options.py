@@ -1,0 +1,254 @@
+"""The options of nvidia-container-cli and what they set."""
+
+import os
+
+import pytest
+
+from nvgraft.errors import Refusal
+from nvgraft_cli.container_cli.arguments import UsageFault
+from nvgraft_cli.container_cli.options import Answered, names_command, parse_configure, parse_global, parse_info, parse_list
+
+TRY = "Try `cli {0}--help' or `cli {0}--usage' for more information."
+
+
+def refusal_of(parse, *words):
+    with pytest.raises(Refusal) as caught:
+        parse([*words], "cli")
+    return caught.value.line("cli").split(" | ")[0]
+
+
+def test_global_options_stand_before_the_command():
+    """They are the program's, what follows the command is not looked at yet."""
+    words = [
+        "-k",
+        "--no-pivot",
+        "--root",
+        "/run/nvidia/driver",
+        "-l/etc/x.cache",
+        "-d",
+        "/var/log/x",
+        "--no-create-imex-channels",
+        "list",
+        "-l",
+        "--device=0",
+    ]
+    options, command, rest = parse_global(words, "cli")
+    assert (command, rest) == ("list", ["-l", "--device=0"])
+    assert (options.load_kmods, options.pivot, options.create_imex_channels) == (True, False, False)
+    assert (options.root, options.ldcache, options.debug, options.user) == ("/run/nvidia/driver", "/etc/x.cache", "/var/log/x", "")
+
+
+def test_defaults():
+    """Without options the driver root is /, nothing is loaded, and the driver is asked as nobody."""
+    options, command, rest = parse_global(["info"], "cli")
+    assert (command, rest) == ("info", [])
+    assert (options.root, options.ldcache, options.user, options.debug) == ("/", "", "", "")
+    assert (options.load_kmods, options.pivot, options.create_imex_channels) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "ids"),
+    [("--user=root", "0:0"), ("-u0", "0:0"), ("--user=12:34", "12:34"), ("--user=root:34", "0:34"), ("--user=7:root", "7:0")],
+)
+def test_a_user_is_given_by_name_or_number(option, ids):
+    """A user alone brings his primary group."""
+    assert parse_global([option, "list"], "cli")[0].user == ids
+
+
+def test_user_without_argument_is_the_caller():
+    """enroot calls it so: inside a user namespace only the caller's own ids are sure to exist."""
+    assert parse_global(["--user", "list"], "cli")[0].user == f"{os.geteuid()}:{os.getegid()}"
+
+
+@pytest.mark.parametrize("user", ["nosuchuser", "root:nosuchgroup", "4294967290", "", "0:99999999999999999999x"])
+def test_an_unknown_user_is_an_input_error(user):
+    """Before anything is done."""
+    assert refusal_of(parse_global, f"--user={user}", "list") == "cli: input error: parse user/group failed"
+
+
+@pytest.mark.parametrize("words", [[], ["-k"], ["lists"], ["plan"]])
+def test_no_command_or_an_unknown_one_shows_the_usage(words):
+    """As argp_usage does."""
+    with pytest.raises(UsageFault) as caught:
+        parse_global(words, "cli")
+    assert str(caught.value) == "Usage: cli [OPTION...] COMMAND [ARG...]\n" + TRY.format("")
+
+
+def test_questions_are_answered_whatever_follows():
+    """--help, --usage and --version of the program and of each command."""
+    for words in (["--help"], ["-?"], ["--usage"]):
+        with pytest.raises(Answered, match="Usage: cli "):
+            parse_global(words, "cli")
+    with pytest.raises(Answered) as caught:
+        parse_global(["-V"], "cli")
+    names = [line.partition(":")[0] for line in str(caught.value).splitlines()]
+    assert names == ["cli-version", "lib-version", "build date", "build revision", "build compiler", "build platform", "build flags"]
+    for parse, name in ((parse_info, "info"), (parse_list, "list"), (parse_configure, "configure")):
+        with pytest.raises(Answered, match=f"Usage: cli {name} .*\n"):
+            parse(["--help", "--nosuch"], "cli")
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("list", True),
+        ("-k configure x", True),
+        ("--root /list info", True),
+        ("-d list", False),
+        ("--version", False),
+        ("plan list", False),
+        ("--nosuch list", True),
+        ("--format plan", False),
+        ("", False),
+    ],
+)
+def test_its_command_lines_are_told_from_nvgrafts_own(line, ours):
+    """The first word that is no option decides; a wrong option is still its own when one of its commands follows."""
+    assert names_command(line.split()) is ours
+
+
+def test_info_takes_csv_and_nothing_else():
+    """Superfluous words are refused in argp's words."""
+    assert parse_info([], "cli") is False
+    assert parse_info(["--csv"], "cli") is True
+    with pytest.raises(UsageFault) as caught:
+        parse_info(["x"], "cli")
+    assert str(caught.value) == "cli info: Too many arguments\n" + TRY.format("info ")
+
+
+@pytest.mark.parametrize("words", [[], ["--imex-channel=0,1"]])
+def test_list_without_options_lists_everything(words):
+    """One --imex-channel= counts as none, as in the original."""
+    options = parse_list(words, "cli")
+    assert options.devices == ["all"]
+    assert all((options.libraries, options.binaries, options.ipcs, options.firmwares, options.compat32))
+
+
+def test_list_with_options_lists_what_they_say():
+    """Repeated lists are joined."""
+    options = parse_list(
+        [
+            "-d",
+            "0,1",
+            "--device=2",
+            "-lb",
+            "--imex",
+            "3",
+            "--imex-channel=4,5",
+            "--mig-config=all",
+            "--mig-config",
+            "all",
+            "--no-persistenced",
+        ],
+        "cli",
+    )
+    assert options.devices == ["0", "1", "2"]
+    assert (options.libraries, options.binaries, options.ipcs, options.firmwares, options.compat32) == (True, True, False, False, False)
+    assert options.imex_channels == ("3", "4", "5")
+    assert (options.mig_config, options.mig_monitor) == ("all,all", "")
+    assert options.omit == {"persistenced"}
+
+
+def test_a_bad_imex_channel_is_an_error_before_anything_else():
+    """With the original's odd phrase."""
+    expected = "cli: error parsing IMEX info: unsupported IMEX channel value: x"
+    assert refusal_of(parse_list, "--imex-channel=x") == expected
+    assert refusal_of(parse_configure, "--imex-channel=0,x", "/rootfs") == expected
+
+
+def test_configure_reads_all_its_options():
+    """As the reference hook writes them."""
+    words = [
+        "--cuda-compat-mode=ldconfig",
+        "--ldconfig=@/sbin/ldconfig",
+        "--no-cgroups",
+        "--device=0,GPU-1",
+        "--mig-config=all",
+        "--imex-channel=1",
+        "--compat32",
+        "--compute",
+        "--display",
+        "--graphics",
+        "--ngx",
+        "--utility",
+        "--video",
+        "--require=cuda>=11",
+        "--require=",
+        "--pid=4711",
+        "/run/x/rootfs",
+    ]
+    options = parse_configure(words, "cli")
+    assert (options.pid, options.rootfs, options.ldconfig, options.cuda_compat_mode) == (
+        4711,
+        "/run/x/rootfs",
+        "@/sbin/ldconfig",
+        "ldconfig",
+    )
+    assert (options.cgroups, options.devbind) == (False, True)
+    assert options.devices == ["0", "GPU-1"]
+    assert options.capabilities == {"compat32", "compute", "display", "graphics", "ngx", "utility", "video"}
+    assert options.requirements == ["cuda>=11", ""]
+    assert options.mig_config == "all"
+    assert options.imex_channels == ("1",)
+
+
+def test_configure_reads_short_options():
+    """-n is ngx here, and no-pivot before the command."""
+    options = parse_configure(["-p", "5", "-cuvgDn", "-d", "all", "-r", "cuda>=1", "-l", "@/x", "/r"], "cli")
+    assert options.capabilities == {"compute", "utility", "video", "graphics", "display", "ngx"}
+    assert (options.pid, options.devices, options.requirements, options.ldconfig) == (5, ["all"], ["cuda>=1"], "@/x")
+
+
+def test_what_is_left_out_goes_by_the_names_of_the_options():
+    """--no-devbind is no part of the host's inventory, the others are."""
+    options = parse_configure(["--no-devbind", "--no-persistenced", "--no-fabricmanager", "--no-gsp-firmware", "--no-cntlibs", "/r"], "cli")
+    assert options.omit == {"persistenced", "fabricmanager", "gsp-firmware"}
+    assert options.devbind is False
+    assert options.cuda_compat_mode == "disabled"
+
+
+@pytest.mark.parametrize("words", [["-c"], ["/a", "/b"]])
+def test_configure_wants_exactly_one_rootfs(words):
+    """Else it shows its usage."""
+    with pytest.raises(UsageFault) as caught:
+        parse_configure(words, "cli")
+    assert str(caught.value) == "Usage: cli configure [OPTION...] ROOTFS\n" + TRY.format("configure ")
+
+
+@pytest.mark.parametrize("path", ["/", "//", "rootfs", ""])
+def test_a_rootfs_is_absolute_and_not_the_hosts(path):
+    """Before anything is looked at."""
+    assert refusal_of(parse_configure, path) == "cli: input error: invalid rootfs directory"
+
+
+@pytest.mark.parametrize(
+    ("pid", "cause"),
+    [
+        ("x", "invalid argument"),
+        ("1x", "invalid argument"),
+        ("-1", "numerical result out of range"),
+        ("2147483648", "numerical result out of range"),
+    ],
+)
+def test_a_pid_is_a_number(pid, cause):
+    """The original's errors, the kernel's reason included."""
+    assert refusal_of(parse_configure, f"--pid={pid}", "/r") == f"cli: input error: parse pid failed: {pid}: {cause}"
+
+
+@pytest.mark.parametrize(("pid", "number"), [("0", 0), ("", 0), (" 12", 12), ("+12", 12), ("2147483647", 2147483647)])
+def test_a_pid_is_read_as_c_does(pid, number):
+    """0 stands for standalone mode."""
+    assert parse_configure([f"--pid={pid}", "/r"], "cli").pid == number
+
+
+def test_at_most_32_requirements():
+    """The 33rd is refused."""
+    assert len(parse_configure([*["--require=cuda>=1"] * 32, "/r"], "cli").requirements) == 32
+    assert refusal_of(parse_configure, *["--require=cuda>=1"] * 33, "/r") == "cli: input error: too many requirements"
+
+
+def test_one_compat_mode():
+    """The same one twice is one."""
+    assert parse_configure(["--no-cntlibs", "--cuda-compat-mode=disabled", "/r"], "cli").cuda_compat_mode == "disabled"
+    text = refusal_of(parse_configure, "--no-cntlibs", "--cuda-compat-mode=mount", "/r")
+    assert text == "cli: input error: only one cuda-compat-mode can be specified at a time"

@@ -1,0 +1,180 @@
+"""This host: search paths from the hook's environment, and what is said when something of the driver is missing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nvgraft import live, nvml
+from nvgraft.config import Config
+from nvgraft.errors import Refusal
+from nvgraft.live import mps_directory, read_live_host, search_path
+from nvgraft.nvml import DriverReport
+from nvgraft.tree import LiveTree
+
+DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("inherited", "root", "expected"),
+    [
+        (None, "", DEFAULT),
+        ("", "", DEFAULT),
+        ("/opt/bin", "", f"/opt/bin:{DEFAULT}"),
+        ("/bin:/opt/bin:/usr/bin", "/", "/bin:/opt/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"),
+        ("/bin", "/drv", "/drv/bin:/drv/usr/local/sbin:/drv/usr/local/bin:/drv/usr/sbin:/drv/usr/bin:/drv/sbin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin"),
+        ("a::/b/", "/drv/", f"/drv/a:/drv/:/drv/b/:{':'.join('/drv' + part for part in DEFAULT.split(':'))}:a::/b/:{DEFAULT}"),
+    ],
+)
+def test_the_search_path_is_extended(inherited: str | None, root: str, expected: str) -> None:
+    """Inherited directories, then the usual ones that are missing; with a driver root, all of them below it first."""
+    environ = {} if inherited is None else {"PATH": inherited}
+    assert search_path(environ, Config(cli_root=root)) == expected
+
+
+@pytest.mark.parametrize("root", ["", "/drv"])
+def test_a_configured_cli_path_leaves_the_search_path_alone(root: str) -> None:
+    """The reference hook augments PATH only to find the CLI."""
+    assert search_path({"PATH": "/only"}, Config(cli_path="/usr/bin/nvidia-container-cli", cli_root=root)) == "/only"
+    assert search_path({"PATH": ""}, Config(cli_path="/x")) == ""
+
+
+def test_no_search_path_at_all_is_refused() -> None:
+    """With a configured CLI path and an empty environment, in the reference's words."""
+    with pytest.raises(Refusal) as caught:
+        search_path({}, Config(cli_path="/x"))
+    assert caught.value.reference_line() == "nvgraft: detection error: environment variable PATH not found"
+
+
+def test_config_toml_can_give_the_search_path() -> None:
+    """Its environment is appended to the CLI's: it counts where the hook has none, and only then."""
+    config = Config(cli_path="/x", cli_environment=("A=1", "PATH=/first=x", "PATH=/second"))
+    assert search_path({}, config) == "/first=x"
+    assert search_path({"PATH": "/own"}, config) == "/own"
+    assert search_path({}, Config(cli_environment=("PATH=/first",))) == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("environ", "configured", "expected"),
+    [
+        ({}, (), ""),
+        ({"CUDA_MPS_PIPE_DIRECTORY": "/own"}, (), "/own"),
+        ({}, ("CUDA_MPS_PIPE_DIRECTORY=/toml",), "/toml"),
+        ({}, ("X=1", "CUDA_MPS_PIPE_DIRECTORY_=/no", "CUDA_MPS_PIPE_DIRECTORY=/a=b", "CUDA_MPS_PIPE_DIRECTORY=/c"), "/a=b"),
+        ({"CUDA_MPS_PIPE_DIRECTORY": "/own"}, ("CUDA_MPS_PIPE_DIRECTORY=/toml",), "/own"),
+        ({}, ("CUDA_MPS_PIPE_DIRECTORY",), ""),
+    ],
+)
+def test_the_mps_directory(environ: dict[str, str], configured: tuple[str, ...], expected: str) -> None:
+    """The hook's own variable, then config.toml's first one, then none."""
+    assert mps_directory(environ, Config(cli_environment=configured)) == expected
+
+
+REPORT = DriverReport("535.1", "12.2", ())
+
+
+class Asked:
+    """Stands in for the NVML child and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, str, tuple[str, ...]]] = []
+
+    def __call__(self, library: str, root: str, user: str, environment: tuple[str, ...]) -> DriverReport:
+        self.calls.append((library, root, user, environment))
+        return REPORT
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked()
+    monkeypatch.setattr(nvml, "query", asked)
+    return asked
+
+
+@pytest.fixture
+def driver_root(tmp_path: Path) -> Path:
+    """A driver root that has NVML in a default directory and an empty loader cache."""
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/libnvidia-ml.so.1").touch()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + bytes(28))
+    return tmp_path
+
+
+def read(root: Path, **settings: object) -> live.Host:
+    found = read_live_host(Config(cli_root=str(root), **settings))
+    assert isinstance(found.tree, LiveTree)
+    found.tree.close()
+    return found
+
+
+def test_a_live_host_is_read_below_its_root(driver_root: Path, asked: Asked) -> None:
+    """NVML inside the root is asked as config.toml says; majors are the kernel's."""
+    found = read(driver_root, cli_user="root:video", cli_environment=("A=b",))
+    assert asked.calls == [("/usr/lib/libnvidia-ml.so.1", str(driver_root), "root:video", ("A=b",))]
+    assert (found.root, found.report, list(found.entries), found.machine) == (str(driver_root), REPORT, [], os.uname().machine)
+    assert found.majors["mem"] == 1
+
+
+def test_ld_library_path_of_config_toml_comes_first(driver_root: Path, asked: Asked) -> None:
+    """As the dynamic loader of the reference's NVML child sees it."""
+    (driver_root / "opt").mkdir()
+    (driver_root / "opt/libnvidia-ml.so.1").touch()
+    read(driver_root, cli_environment=("LD_LIBRARY_PATH=/none:/opt",))
+    assert asked.calls[0][0] == "/opt/libnvidia-ml.so.1"
+
+
+def refused(root: Path, **settings: object) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        read(root, **settings)
+    return caught.value
+
+
+def test_a_missing_root_is_refused(tmp_path: Path) -> None:
+    """By its name in config.toml."""
+    assert refused(tmp_path / "none").reference_line() == f"nvgraft: initialization error: open failed: {tmp_path}/none: no such file or directory"
+
+
+def test_a_root_without_nvml_is_refused(driver_root: Path, asked: Asked) -> None:
+    """In dlopen's words; the hint says where it was looked for. It comes before a missing loader cache."""
+    (driver_root / "usr/lib/libnvidia-ml.so.1").unlink()
+    (driver_root / "etc/ld.so.cache").unlink()
+    refusal = refused(driver_root)
+    assert refusal.reference_line() == (
+        "nvgraft: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
+    )
+    assert f"under {driver_root}" in refusal.hint
+    assert asked.calls == []
+
+
+def test_a_missing_loader_cache_is_refused(driver_root: Path, asked: Asked) -> None:
+    """After NVML was asked, as the reference; a configured place is looked up inside the root."""
+    (driver_root / "etc/ld.so.cache").unlink()
+    refusal = refused(driver_root)
+    assert refusal.reference_line() == f"nvgraft: detection error: open failed: {driver_root}/etc/ld.so.cache: no such file or directory"
+    assert len(asked.calls) == 1
+    assert refused(driver_root, cli_ldcache="/x.cache").text == f"open failed: {driver_root}/x.cache: no such file or directory"
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_damaged_loader_cache_is_refused(driver_root: Path) -> None:
+    """In the reference's words."""
+    (driver_root / "etc/ld.so.cache").write_bytes(b"#!/bin/sh")
+    assert refused(driver_root).text == f"unsupported file format: {driver_root}/etc/ld.so.cache"
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_loader_cache_that_leads_out_of_the_root_is_refused(driver_root: Path) -> None:
+    """Links are followed inside the driver root only."""
+    (driver_root / "etc/ld.so.cache").unlink()
+    (driver_root / "etc/ld.so.cache").symlink_to("../../../../../../etc/ld.so.cache")
+    assert "resolves outside of" in refused(driver_root).text
+
+
+def test_a_simulated_host_is_not_asked(driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its GPUs come from the document that config.toml names; everything else is read live."""
+    (driver_root / "usr/lib/libnvidia-ml.so.1").unlink()
+    monkeypatch.setattr("nvgraft.snapshot.load_report", lambda path: DriverReport(path, "1.0", ()))
+    found = read(driver_root, simulated_host=True, host_snapshot="/host.json")
+    assert found.report.driver_version == "/host.json"
+    assert asked.calls == []

@@ -1,0 +1,176 @@
+"""Recorded hosts: the tree of a document, the driver's report, and the checks of a simulated host's own copy."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hosts
+import pytest
+from hosts import gpu, host
+
+from nvgraft import snapshot
+from nvgraft.elf import ElfFacts
+from nvgraft.errors import Refusal
+from nvgraft.ldcache import CacheEntry
+from nvgraft.nvml import DriverReport, Gpu, MigDevice
+from nvgraft.snapshot import SnapshotTree, driver_report, load_report, snapshot_host
+from nvgraft.tree import Node
+
+
+def test_entries_are_nodes() -> None:
+    """Type, mode, owner, link target, device number and size are those of the document."""
+    tree = SnapshotTree(
+        {
+            "/f": {"type": "file", "mode": "4755", "uid": 1, "gid": 2, "size": 3},
+            "/c": {"type": "char", "mode": "0666", "rdev": [195, 255]},
+            "/l": {"type": "symlink", "target": "f"},
+        }
+    )
+    assert tree.lstat("/f") == Node("file", 0o4755, 1, 2, size=3)
+    assert tree.lstat("/c") == Node("char", 0o666, rdev=(195, 255))
+    assert tree.lstat("/l") == Node("symlink", 0o777, target="f")
+    assert tree.lstat("/none") is None
+
+
+def test_members_that_are_null_count_as_absent() -> None:
+    """The schema allows null where a value was not recorded."""
+    tree = SnapshotTree({"/f": {"type": "file", "mode": "0644", "uid": None, "gid": None, "size": None, "content": None, "elf": None}})
+    assert tree.lstat("/f") == Node("file", 0o644)
+    with pytest.raises(OSError, match="not recorded"):
+        tree.read("/f", 10)
+    with pytest.raises(ValueError, match="not recorded"):
+        tree.elf("/f", sections=False)
+
+
+def test_directories_on_the_way_are_implied() -> None:
+    """A file below it makes a directory known, and its names are listed, sorted, once."""
+    tree = SnapshotTree(hosts.tree("/a/c/file\n/a/b\n/a/c/\n/d/"))
+    assert tree.lstat("/a") == Node("dir", 0o755)
+    assert (tree.listdir("/"), tree.listdir("/a"), tree.listdir("/a/c"), tree.listdir("/d"), tree.listdir("/x")) == (
+        ["a", "d"],
+        ["b", "c"],
+        ["file"],
+        [],
+        [],
+    )
+
+
+def test_content_is_read_or_reported_as_not_recorded() -> None:
+    """ENOENT for what is not there, another error for what was not recorded: never an empty text."""
+    tree = SnapshotTree(hosts.tree("/t = a\\nb\n/bare"))
+    assert tree.read("/t", 10) == b"a\nb"
+    with pytest.raises(FileNotFoundError):
+        tree.read("/none", 10)
+    with pytest.raises(OSError, match="not recorded"):
+        tree.read("/bare", 10)
+
+
+def test_elf_facts_are_those_of_the_document() -> None:
+    """Absent members are None; a file without facts is not taken for a library."""
+    tree = SnapshotTree(hosts.tree("/l elf libx.so.1 tag=2.3.99\n/bare"))
+    assert tree.elf("/l", sections=True) == ElfFacts(64, "EM_X86_64", "libx.so.1", (), (2, 3, 99), None)
+    with pytest.raises(FileNotFoundError):
+        tree.elf("/none", sections=False)
+    with pytest.raises(ValueError, match="not recorded"):
+        tree.elf("/bare", sections=False)
+
+
+REPORT = DriverReport(
+    "535.1",
+    "12.2",
+    (Gpu(3, "GPU-x", "00000001:af:1f.0", 2, "8.0", "enabled", "Test GPU", (MigDevice("MIG-a", 1, 0), MigDevice("MIG-b", 2, 7))),),
+)
+DOCUMENT = host("/l/libcuda.so.535.1 elf libcuda.so.1", [gpu(3, "GPU-x", pci=(1, 0xAF, 0x1F), migs=["MIG-a 1/0", "MIG-b 2/7"])], majors={"x": 1})
+
+
+def test_the_driver_report_is_nvmls() -> None:
+    """Versions, GPUs in their order with PCI addresses as NVML prints them, and MIG devices."""
+    assert driver_report(DOCUMENT) == REPORT
+
+
+def test_a_document_is_a_host() -> None:
+    """Name, root, loader cache in its order, majors and machine; rows of no libc are dropped."""
+    document = {**DOCUMENT, "ld_so_cache": [["b.so", "libc6,x86-64", "/b"], ["z.so", "unknown", "/z"], ["a.so", "libc6", "/a"]], "root": "/drv"}
+    found = snapshot_host(document)
+    assert (found.name, found.root, found.machine, found.majors, found.report) == ("test-host", "/drv", "x86_64", {"x": 1}, REPORT)
+    assert list(found.entries) == [CacheEntry("b.so", 0x300, "/b"), CacheEntry("a.so", 0, "/a")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "machine"),
+    [
+        ("/a elf a.so machine=EM_AARCH64", "aarch64"),
+        ("/a elf - machine=EM_PPC64", "ppc64le"),
+        ("/a elf a.so bits=32\n/b elf b.so", "x86_64"),
+        ("/a elf - bits=32 machine=EM_ARM", "x86_64"),
+        ("/a", "x86_64"),
+    ],
+)
+def test_the_machine_is_that_of_the_libraries(lines: str, machine: str) -> None:
+    """Where the document does not say it, its 64-bit libraries do; x86_64 without any."""
+    document = {**DOCUMENT, "files": hosts.tree(lines), "machine": None}
+    assert snapshot_host(document).machine == machine
+
+
+@pytest.fixture
+def owned_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make every open file look as if that user owned it; tests run as root and as others."""
+
+    def patch(uid: int) -> None:
+        real = os.fstat
+        monkeypatch.setattr(snapshot.os, "fstat", lambda fd: os.stat_result([*real(fd)[:4], uid, *real(fd)[5:10]]))
+
+    return patch
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps(DOCUMENT))
+    path.chmod(0o644)
+    return path
+
+
+def test_the_report_of_a_simulated_host(recorded: Path, owned_by: Callable[[int], None]) -> None:
+    """Root's own document stands for NVML."""
+    owned_by(0)
+    assert load_report(str(recorded)) == REPORT
+
+
+@pytest.mark.parametrize(("uid", "mode"), [(1000, 0o644), (0, 0o664), (0, 0o646)])
+def test_a_document_that_others_can_change_is_refused(recorded: Path, owned_by: Callable[[int], None], uid: int, mode: int) -> None:
+    """Owned by another user, or writable by group or others."""
+    recorded.chmod(mode)
+    owned_by(uid)
+    with pytest.raises(Refusal) as caught:
+        load_report(str(recorded))
+    assert caught.value.text == f"host snapshot {recorded} is not root's own file"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("{", "unexpected EOF"),
+        ("[]", ""),
+        ("{}", "KeyError: 'nvml'"),
+        ('{"nvml": {"driver_version": "1", "cuda_version": "1", "gpus": [{}]}}', "KeyError: 'pci'"),
+        ('{"nvml": 3}', "TypeError"),
+    ],
+)
+def test_a_document_that_is_none_is_refused(recorded: Path, owned_by: Callable[[int], None], text: str, cause: str) -> None:
+    """In one line that names the file and what is wrong."""
+    owned_by(0)
+    recorded.write_text(text)
+    with pytest.raises(Refusal) as caught:
+        load_report(str(recorded))
+    assert caught.value.stage == "initialization"
+    assert caught.value.text.startswith(f"host snapshot {recorded}: ")
+    assert cause in caught.value.text
+    assert "\n" not in caught.value.line()
+
+
+def test_a_missing_document_is_refused(tmp_path: Path) -> None:
+    """With the kernel's reason."""
+    with pytest.raises(Refusal, match=r"no such file or directory$"):
+        load_report(str(tmp_path / "none.json"))
