@@ -99,6 +99,23 @@ def test_a_process_that_is_no_container_is_refused(bundle: Bundle, script: str, 
         assert done.changes == []
 
 
+def test_too_few_descriptors_are_refused_before_anything_is_attached(bundle: Bundle) -> None:
+    """With a hard limit below what the plan needs the hook says how many it needs, and changes nothing."""
+    done = run_hook(bundle, f"{CONTAINER.replace('exec', 'mount -t proc proc rootfs/proc; exec')} pid=$!; ulimit -n 40; hook $pid")
+    assert done.returncode == 1
+    assert "nvgraft: initialization error: open file limit is 40 | this plan needs " in done.stderr
+    assert done.changes == []
+
+
+@pytest.mark.parametrize("mount", ["true", "mount -t tmpfs tmpfs rootfs/proc", "mkdir -p x/driver/nvidia && mount --bind x rootfs/proc"])
+def test_a_proc_that_is_no_procfs_is_refused(bundle: Bundle, mount: str) -> None:
+    """/proc of the container has to be procfs: a volume there, though it has the directory, is refused."""
+    done = run_hook(bundle, f"{CONTAINER.replace('exec', f'{mount}; exec')} hook $!")
+    assert done.returncode == 1
+    assert "/rootfs/proc/driver/nvidia: no such file or directory | " in done.stderr
+    assert "not procfs" in done.stderr
+
+
 def test_the_script_above_can_succeed(bundle: Bundle) -> None:
     """The same stand-in for a container is configured when nothing is wrong: the refusals above are not for other reasons."""
     done = run_hook(

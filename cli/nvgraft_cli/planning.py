@@ -38,14 +38,6 @@ def read_snapshot(name: str) -> dict[str, Any]:
     return document
 
 
-def recorded_inventory(document: dict[str, Any]) -> Inventory:
-    """Return the inventory of a checked host document.
-
-    :raises Refusal: what the hook would say on that host.
-    """
-    return read_inventory(snapshot_host(document), OFFLINE_PATH)
-
-
 def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
     """Return the configuration for a plan. A recorded host without a named config.toml gets the defaults, and its own root.
 
@@ -84,14 +76,15 @@ def plan_bundle(bundle: str, snapshot: str | None, config_path: str | None) -> t
         if decision.request is None:
             return Plan("skip", decision.reason, {}, {}, {}), None
         check_request(decision.request)
-        inventory = _live_inventory(config) if document is None else recorded_inventory(document)
+        host = read_live_host(config) if document is None else snapshot_host(document)
         settings = Settings.from_config(config)
-        with open_target(parse_config(data), bundle, inventory.machine, module=not config.simulated_host) as target:
+        # The reference looks at the container before the driver's files.
+        with open_target(parse_config(data), bundle, host.machine, module=not config.simulated_host) as target:
+            inventory = _live_inventory(host, config) if document is None else read_inventory(host, OFFLINE_PATH)
             return make_plan(decision.request, inventory, target, settings), None
     except Refusal as refusal:
         return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal
 
 
-def _live_inventory(config: Config) -> Inventory:
-    host: Host = read_live_host(config)
+def _live_inventory(host: Host, config: Config) -> Inventory:
     return read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))

@@ -200,9 +200,9 @@ def _configure(invocation: Invocation, request: "Request", config: Config, state
         create = not config.features_disable_imex_channel_creation
         invocation.warn(load_modules(config.cli_root or "/", imex_channels(request.imex_channels), create))
     host = read_live_host(config)
-    inventory = read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))
     container = containers.open_container(state.pid, pidfd, rootfs)
-    target = containers.LiveTarget(container, inventory.machine)
+    target = containers.LiveTarget(container, host.machine)
+    inventory = read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))
     plan = make_plan(request, inventory, target, Settings.from_config(config))
     target.close()
     if invocation.debug:

@@ -80,6 +80,7 @@ class Host:
     :param name: a name for people; of a live host its node name.
     :param root: the driver root as an absolute path; ``tree`` is the tree below it.
     :param entries: the loader cache, in its order.
+    :param refusal: why the loader cache could not be read; an inventory then raises it.
     :param majors: driver name -> major number of /proc/devices.
     """
 
@@ -92,11 +93,13 @@ class Host:
         report: DriverReport,
         majors: dict[str, int],
         machine: str,
+        refusal: Refusal | None = None,
     ) -> None:
         self.name = name
         self.root = root
         self.tree = tree
         self.entries = entries
+        self.refusal = refusal
         self.report = report
         self.majors = majors
         self.machine = machine
@@ -190,10 +193,12 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
     :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
     :param omit: what is not looked for, by the names of the reference CLI's options: "persistenced", "fabricmanager",
         "gsp-firmware".
-    :raises Refusal: stage ``detection``, as the reference: a stale loader cache entry, a library that is no ELF file, more
+        raise Refusal("device", "too many devices", f"NVML reports {len(report.gpus)} GPUs, a device mask has {catalogue.MAX_GPUS} bits")
         than 64 GPUs.
     """
     report = host.report
+    if host.refusal is not None:
+        raise host.refusal
     if len(report.gpus) > catalogue.MAX_GPUS:
         raise Refusal("device", "too many devices", f"NVML reports {len(report.gpus)} GPUs, the device mask has {catalogue.MAX_GPUS} bits")
     tree = host.tree

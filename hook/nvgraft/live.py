@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
     from nvgraft.config import Config
 
+_CACHE = "/etc/ld.so.cache"
 _NVML_SONAME = "libnvidia-ml.so.1"
 
 
 def read_live_host(config: "Config") -> Host:
     """Look at this host through its driver root; NVML is asked in a child of its own.
 
-    :raises Refusal: stages ``initialization`` (no NVML, NVML errors), then ``detection`` (no usable loader cache), in the
-        reference's order.
+    A loader cache that cannot be read is told by the inventory: the reference looks at the container before.
+
+    :raises Refusal: stage ``initialization``: no NVML, or an error of NVML's.
     """
     root = config.cli_root or "/"
     machine = os.uname().machine
@@ -36,21 +38,15 @@ def read_live_host(config: "Config") -> Host:
     except OSError as error:
         cause = reason(error)
         raise Refusal("initialization", f"open failed: {root}: {cause}", "root in config.toml must name the driver root") from error
-    cache_refusal = None
-    entries: list[CacheEntry] = []
-    try:
-        entries = _read_cache(tree, config.cli_ldcache or "/etc/ld.so.cache", root)
-    except Refusal as refusal:
-        cache_refusal = refusal  # the reference meets NVML's errors first
-    report = _driver_report(config, tree, entries, root, machine)
-    if cache_refusal is not None:
-        raise cache_refusal
+    entries, refusal = _try_cache(tree, config.cli_ldcache or _CACHE, root)
+    loaded = entries if not config.cli_ldcache else _try_cache(tree, _CACHE, root)[0]  # what dlopen looks at, whatever is configured
+    report = _driver_report(config, tree, loaded, root, machine)
     try:
         with open("/proc/devices", encoding="utf-8") as file:
             majors = parse_majors(file.read())
     except OSError as error:
-        raise Refusal("detection", f"open failed: /proc/devices: {reason(error)}", "mount /proc") from error
-    return Host(os.uname().nodename, root, tree, entries, report, majors, machine)
+        raise Refusal("initialization", f"open failed: /proc/devices: {reason(error)}", "mount /proc") from error
+    return Host(os.uname().nodename, root, tree, entries, report, majors, machine, refusal)
 
 
 def _driver_report(config: "Config", tree: LiveTree, entries: list[CacheEntry], root: str, machine: str) -> nvml.DriverReport:
@@ -66,6 +62,13 @@ def _driver_report(config: "Config", tree: LiveTree, entries: list[CacheEntry], 
             f"no NVIDIA driver is installed{where}, or its directory is not in the loader cache: install it, or run ldconfig"
         )
     return nvml.query(library, root, config.cli_user, config.cli_environment)
+
+
+def _try_cache(tree: LiveTree, path: str, root: str) -> tuple[list[CacheEntry], Refusal | None]:
+    try:
+        return _read_cache(tree, path, root), None
+    except Refusal as refusal:
+        return [], refusal
 
 
 def _read_cache(tree: LiveTree, path: str, root: str) -> list[CacheEntry]:

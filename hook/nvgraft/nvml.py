@@ -211,19 +211,6 @@ class _Trouble(Exception):
         self.text = text
 
 
-def _serve(writer: int, library: str, root: str, user: str, environment: "Sequence[str]") -> None:
-    """Write the answer, or the trouble, to ``writer``."""
-    try:
-        lines = _answer(library, root, user, environment)
-    except _Trouble as trouble:
-        lines = [f"error\t{trouble.stage}\t{trouble.text}"]
-    except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
-        lines = [f"error\tinitialization\tdriver rpc error: {type(error).__name__}: {error}".replace("\n", " ")]
-    data = "\n".join([*lines, "end"]).encode("utf-8", "surrogateescape")
-    while data:
-        data = data[os.write(writer, data) :]
-
-
 def _answer(library: str, root: str, user: str, environment: "Sequence[str]") -> list[str]:
     prctl.set_pdeathsig(9)
     for entry in environment:

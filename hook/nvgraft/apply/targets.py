@@ -8,6 +8,7 @@ import errno
 import os
 import posixpath
 import stat
+import time
 
 from nvgraft import syscalls
 from nvgraft.apply.sources import Sources
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
 _PLACEHOLDER_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-#: openat2 answers EAGAIN while somebody renames directories in the same file system; the bound of SECURITY R18.
+#: openat2 answers EAGAIN while somebody renames directories in the same file system; the bounds of SECURITY R18.
 _ATTEMPTS = 128
+_PATIENCE = 0.02  # seconds
 
 _KINDS = {"device": stat.S_ISCHR, "socket": stat.S_ISSOCK, "dir": stat.S_ISDIR, "file": stat.S_ISREG}
 
@@ -35,13 +37,16 @@ def open_in_root(root_fd: int, path: str, flags: int) -> int:
 
     :raises OSError: ELOOP for a link on the way.
     """
-    for attempt in range(_ATTEMPTS):
+    attempts = 0
+    deadline = 0.0
+    while True:
         try:
             return syscalls.openat2(root_fd, path.lstrip("/") or ".", flags | os.O_NOFOLLOW, _RESOLVE)
         except OSError as error:
-            if error.errno != errno.EAGAIN or attempt == _ATTEMPTS - 1:
+            attempts += 1
+            deadline = deadline or time.monotonic() + _PATIENCE
+            if error.errno != errno.EAGAIN or attempts == _ATTEMPTS or time.monotonic() > deadline:
                 raise
-    raise AssertionError("unreachable")
 
 
 class Targets:

@@ -1,0 +1,53 @@
+"""Entering a container: what can be checked without one."""
+
+import os
+
+import pytest
+
+from nvgraft import container, syscalls
+from nvgraft.container import Container
+from nvgraft.errors import Refusal
+
+
+@pytest.fixture
+def nowhere() -> Container:
+    return Container(1234, 77, "/rootfs", 78, 0, 0, {})
+
+
+def test_a_second_thread_is_refused_before_setns(nowhere: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would refuse a process with two threads: the hook says so itself, and calls nothing."""
+
+    def exploded(_fd: int, _kinds: int) -> None:
+        raise AssertionError("setns was called")
+
+    monkeypatch.setattr(syscalls, "setns", exploded)
+    monkeypatch.setattr(os, "listdir", lambda _path: ["1", "2"])
+    with pytest.raises(Refusal, match="the hook has 2 threads"):
+        container.enter(nowhere)
+
+
+def test_a_container_that_has_ended_is_refused(nowhere: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends before its namespace is entered is a refusal of stage container."""
+
+    def gone(_fd: int, _kinds: int) -> None:
+        raise syscalls.SyscallError(3, "setns(77, NEWNS)")
+
+    monkeypatch.setattr(syscalls, "setns", gone)
+    monkeypatch.setattr(os, "listdir", lambda _path: ["1"])
+    with pytest.raises(Refusal, match="no such process") as refusal:
+        container.enter(nowhere)
+    assert refusal.value.stage == "container"
+
+
+@pytest.mark.parametrize("pid", [1, 0, -1, os.getpid(), os.getppid()])
+def test_processes_that_are_no_container_s(pid: int) -> None:
+    """Init, this process, its parent and nonsense are refused without a look at them."""
+    with pytest.raises(Refusal, match=f"invalid process id: {pid}"):
+        container.hold_process(pid)
+
+
+@pytest.mark.parametrize("rootfs", ["", "rootfs", "/", "//"])
+def test_a_rootfs_is_an_absolute_path_other_than_the_root(rootfs: str) -> None:
+    """As in the reference: input error."""
+    with pytest.raises(Refusal, match="invalid rootfs directory"):
+        container.open_container(os.getpid(), 77, rootfs)

@@ -1,0 +1,287 @@
+"""Asking NVML in a confined child: what it answers, and every way in which it may not.
+
+The child loads a `pynvml` written here instead of the real one, and libc in place of NVML itself.
+"""
+
+import os
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nvgraft.errors import Refusal
+from nvgraft.nvml import DriverReport, Gpu, MigDevice, bus_id, query
+
+LIBRARY = "libc.so.6"
+IS_ROOT = os.geteuid() == 0
+
+WORKING = '''
+class NVMLError(Exception):
+    def __init__(self, value):
+        super().__init__(value)
+        self.value = value
+
+nvmlLib = None
+TEXTS = {3: b"Not Supported", 6: b"Not Found", 9: "Driver Not Loaded", 15: "GPU is lost", 18: "Driver/library version mismatch"}
+
+class Pci:
+    domain, bus, device = 1, 0xAF, 0x1F
+
+class Plain(Pci):
+    domain, bus, device = 0, 0x1B, 0
+
+def nvmlErrorString(value): return TEXTS[value]
+def nvmlInit(): assert nvmlLib is not None
+def nvmlSystemGetDriverVersion(): return "535.54.03"
+def nvmlSystemGetCudaDriverVersion(): return 12020
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetPciInfo(handle): return (Plain, Pci)[handle]
+def nvmlDeviceGetCudaComputeCapability(handle): return 8, handle
+def nvmlDeviceGetMinorNumber(handle): return 1 - handle
+def nvmlDeviceGetUUID(handle): return ("GPU-0", b"GPU-1")[handle] if isinstance(handle, int) else "MIG-" + handle
+def nvmlDeviceGetBrand(handle): return 2
+def nvmlDeviceGetName(handle): return "Test\\tGPU\\n"
+def nvmlDeviceGetMaxMigDeviceCount(handle): return 7
+def nvmlDeviceGetGpuInstanceId(device): return 5
+def nvmlDeviceGetComputeInstanceId(device): return 1
+
+def nvmlDeviceGetMigMode(handle):
+    if handle == 0:
+        raise NVMLError(3)
+    return [1, 1]
+
+def nvmlDeviceGetMigDeviceHandleByIndex(handle, index):
+    if index == 2:
+        raise NVMLError(6)
+    return "ab"[index]
+'''
+
+REPORT = DriverReport(
+    "535.54.03",
+    "12.2",
+    (
+        Gpu(1, "GPU-0", "00000000:1b:00.0", 2, "8.0", "unsupported", "Test GPU "),
+        Gpu(0, "GPU-1", "00000001:af:1f.0", 2, "8.1", "enabled", "Test GPU ", (MigDevice("MIG-a", 5, 1), MigDevice("MIG-b", 5, 1))),
+    ),
+)
+
+Install = Callable[[str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put a `pynvml` on sys.path: the working one, with lines of the test's own at its end."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+
+    def write(changes: str) -> None:
+        (tmp_path / "pynvml.py").write_text(WORKING + textwrap.dedent(changes))
+
+    return write
+
+
+def ask(*, library: str = LIBRARY, root: str = "/", user: str = "", environment: tuple[str, ...] = (), timeout: float = 10.0) -> DriverReport:
+    return query(library, root, user, environment, timeout=timeout)
+
+
+def refused(**how: object) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        ask(**how)  # type: ignore[arg-type]
+    return caught.value
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def test_the_answer_is_what_nvml_says(install: Install) -> None:
+    """Versions, GPUs in index order, MIG devices until NVML finds no more; bytes or text, without the protocol's own separators."""
+    install("")
+    assert ask() == REPORT
+
+
+def test_a_host_without_gpus(install: Install) -> None:
+    """Is no error."""
+    install("def nvmlDeviceGetCount(): return 0")
+    assert ask() == DriverReport("535.54.03", "12.2", ())
+
+
+@pytest.mark.parametrize(("value", "cuda"), [(12020, "12.2"), (11080, "11.8"), (9000, "9.0"), (13010, "13.1")])
+def test_the_cuda_version_is_a_number(install: Install, value: int, cuda: str) -> None:
+    """Thousands and tens of NVML's integer."""
+    install(f"def nvmlSystemGetCudaDriverVersion(): return {value}\ndef nvmlDeviceGetCount(): return 0")
+    assert ask().cuda_version == cuda
+
+
+@pytest.mark.parametrize(("change", "mig"), [("raise NVMLError(3)", "unsupported"), ("raise NVMLError(13)", "unsupported"), ("return [0, 1]", "disabled")])
+def test_gpus_without_mig(install: Install, change: str, mig: str) -> None:
+    """Not supported and function not found both mean that there is none; pending modes do not count."""
+    install(f"def nvmlDeviceGetMigMode(handle): {change}")
+    assert [(gpu.mig, gpu.mig_devices) for gpu in ask().gpus] == [(mig, ())] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("def nvmlInit(): raise NVMLError(9)", "initialization error: nvml error: driver not loaded"),
+        ("def nvmlInit(): raise NVMLError(18)", "initialization error: nvml error: driver/library version mismatch"),
+        ("def nvmlInit(): raise NVMLError(77)", "initialization error: nvml error: code 77"),
+        ("def nvmlDeviceGetUUID(handle): raise NVMLError(15)", "detection error: nvml error: gpu is lost"),
+        ("def nvmlDeviceGetMigMode(handle): raise NVMLError(15)", "detection error: nvml error: gpu is lost"),
+        ("def nvmlDeviceGetMigDeviceHandleByIndex(handle, index): raise NVMLError(15)", "detection error: nvml error: gpu is lost"),
+        ("def nvmlInit(): raise RuntimeError('a\\nb')", "initialization error: driver rpc error: RuntimeError: a b"),
+        ("raise ImportError('no such module')", "initialization error: load library failed: nvidia-ml-py: no such module"),
+    ],
+)
+def test_errors_have_the_references_words(install: Install, change: str, line: str) -> None:
+    """NVML's own texts in lower case, by the stage in which they came; one line, with something to do."""
+    install(change)
+    refusal = refused()
+    assert refusal.reference_line() == f"nvgraft: {line}"
+    assert refusal.hint
+    assert "\n" not in refusal.line()
+
+
+def test_a_library_that_cannot_be_loaded(install: Install) -> None:
+    """dlopen's reason in lower case."""
+    install("")
+    assert refused(library="/none/libnvidia-ml.so.1").reference_line() == (
+        "nvgraft: initialization error: load library failed: /none/libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
+    )
+
+
+def test_known_errors_say_what_to_do(install: Install) -> None:
+    """A driver that is not loaded needs another fix than one that was upgraded under way."""
+    install("def nvmlInit(): raise NVMLError(9)")
+    assert "modprobe nvidia" in refused().hint
+    install("def nvmlInit(): raise NVMLError(18)")
+    assert "reboot" in refused().hint
+
+
+@pytest.mark.parametrize("change", ["import time; time.sleep(60)", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"])
+def test_a_driver_that_hangs_is_given_up(install: Install, change: str) -> None:
+    """After the limit, in the reference's words; the child is gone afterwards."""
+    install(f"def nvmlInit(): {change}")
+    before = children()
+    start = time.monotonic()
+    refusal = refused(timeout=0.05)
+    assert refusal.reference_line() == "nvgraft: initialization error: driver rpc error: timed out"
+    assert "0.05 s" in refusal.hint
+    assert time.monotonic() - start < 10
+    assert children() == before
+
+
+def test_a_child_that_is_killed(install: Install) -> None:
+    """A library that crashes is named, and the signal too."""
+    install("def nvmlInit(): import os; os.kill(os.getpid(), 9)")
+    before = children()
+    refusal = refused()
+    assert refusal.reference_line() == "nvgraft: initialization error: driver rpc error: unexpected end of file"
+    assert f"signal {signal.SIGKILL}" in refusal.hint
+    assert LIBRARY in refusal.hint
+    assert children() == before
+
+
+@pytest.mark.parametrize("change", ["import os; os._exit(0)", "raise KeyboardInterrupt", "raise SystemExit(3)"])
+def test_a_child_that_ends_without_an_answer(install: Install, tmp_path: Path, change: str) -> None:
+    """Is an error too, and whatever ends it, the copy of this process that it is never goes on."""
+    install(f"def nvmlInit(): {change}")
+    parent = os.getpid()
+    try:
+        refusal = refused()
+    finally:
+        if os.getpid() != parent:
+            (tmp_path / "went-on").touch()
+            os._exit(1)
+    assert "no answer" in refusal.hint
+    assert not (tmp_path / "went-on").exists()
+
+
+def test_descriptors_and_signals_are_as_before(install: Install) -> None:
+    """Neither an answer nor a time-out leaves a pipe open or a signal blocked."""
+
+    def state() -> tuple[list[str], set[signal.Signals | int]]:
+        return sorted(os.listdir("/proc/self/fd")), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    before = state()
+    install("")
+    ask()
+    assert state() == before
+    install("def nvmlInit(): import time; time.sleep(60)")
+    refused(timeout=0.05)
+    assert state() == before
+
+
+TELL = """
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetName(handle):
+    import os
+    status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+    return repr((os.getresuid(), os.getresgid(), os.getgroups(), int(status["CapEff"], 16), int(status["CapPrm"], 16),
+                 int(status["CapBnd"], 16), int(status["NoNewPrivs"]), os.getcwd(), os.environ.get("OF_CONFIG_TOML")))
+"""
+
+
+def told(install: Install, user: str = "", environment: tuple[str, ...] = ()) -> tuple[object, ...]:
+    """What the child is while NVML runs in it."""
+    install(TELL)
+    text = ask(user=user, environment=environment).gpus[0].model
+    result: tuple[object, ...] = eval(text, {})
+    return result
+
+
+def test_nvml_runs_without_privileges(install: Install) -> None:
+    """No capability, no new privileges, the root directory; as the overflow ids when the hook is root."""
+    uid, gid, groups, effective, permitted, bounding, no_new_privileges, cwd, _ = told(install)
+    assert (effective, permitted, no_new_privileges, cwd) == (0, 0, 1, "/")
+    if IS_ROOT:
+        overflow = [int(Path(f"/proc/sys/kernel/overflow{kind}").read_text()) for kind in ("uid", "gid")]
+        assert (uid, gid, groups, bounding) == ((overflow[0],) * 3, (overflow[1],) * 3, [], 0)
+    else:
+        assert (uid, gid) == (os.getresuid(), os.getresgid())
+
+
+@pytest.mark.parametrize(("user", "ids"), [("0:0", (0, 0)), ("root", (0, 0)), ("root:root", (0, 0)), ("12345:54321", (12345, 54321)), ("0", (0, 0))])
+def test_config_toml_names_the_user(install: Install, user: str, ids: tuple[int, int]) -> None:
+    """Names or numbers; a user without a group gets its own. Another user's ids need root."""
+    uid, gid, *_ = told(install, user)
+    wanted = ((ids[0],) * 3, (ids[1],) * 3) if IS_ROOT else (os.getresuid(), os.getresgid())
+    assert (uid, gid) == wanted
+
+
+@pytest.mark.parametrize("user", ["no-such-user-here", "root:no-such-group-here", "4294967000"])
+def test_an_unknown_user_is_refused(install: Install, user: str) -> None:
+    """A number without a group must be a known user's, whose group is taken."""
+    install("")
+    assert refused(user=user).reference_line() == "nvgraft: input error: parse user/group failed"
+
+
+def test_config_tomls_environment_is_the_childs(install: Install) -> None:
+    """And not ours."""
+    assert told(install, environment=("OF_CONFIG_TOML=a=b",))[-1] == "a=b"
+    assert "OF_CONFIG_TOML" not in os.environ
+    assert told(install, environment=("OF_CONFIG_TOML",))[-1] == ""
+
+
+def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path) -> None:
+    """The child changes its root before the library is opened; who may not is told, not let through."""
+    root = tmp_path / "driver"
+    (root / "marker").mkdir(parents=True)
+    install("def nvmlDeviceGetCount(): return 1\ndef nvmlDeviceGetName(handle): import os; return ' '.join(os.listdir('/'))")
+    if IS_ROOT:
+        tmp_path.chmod(0o755)
+        assert ask(root=str(root)).gpus[0].model == "marker"
+    else:
+        assert refused(root=str(root)).text.startswith("driver rpc error: PermissionError")
+
+
+@pytest.mark.parametrize(("numbers", "text"), [((0, 0, 0), "00000000:00:00.0"), ((0x10000, 0xAF, 0x1F), "00010000:af:1f.0")])
+def test_pci_addresses_have_eight_digits(numbers: tuple[int, int, int], text: str) -> None:
+    """Lower-case hexadecimal, function 0."""
+    assert bus_id(*numbers) == text
