@@ -101,9 +101,9 @@ def test_a_process_that_is_no_container_is_refused(bundle: Bundle, script: str, 
 
 def test_too_few_descriptors_are_refused_before_anything_is_attached(bundle: Bundle) -> None:
     """With a hard limit below what the plan needs the hook says how many it needs, and changes nothing."""
-    done = run_hook(bundle, f"{CONTAINER.replace('exec', 'mount -t proc proc rootfs/proc; exec')} pid=$!; ulimit -n 40; hook $pid")
+    done = run_hook(bundle, f"{CONTAINER.replace('exec', 'mount -t proc proc rootfs/proc; exec')} pid=$!; ulimit -n 100; hook $pid")
     assert done.returncode == 1
-    assert "nvgraft: initialization error: open file limit is 40 | this plan needs " in done.stderr
+    assert "nvgraft: initialization error: open file limit is 100 | this plan needs " in done.stderr
     assert done.changes == []
 
 

@@ -64,7 +64,9 @@ def _entry(line: str) -> tuple[str, Document]:
     return path.rstrip("/"), entry
 
 
-def gpu(minor: int, uuid: str = "", *, pci: tuple[int, int, int] | None = None, mig: str = "unsupported", migs: Sequence[str] = ()) -> Document:
+def gpu(
+    minor: int, uuid: str = "", *, pci: tuple[int, int, int] | None = None, mig: str = "unsupported", migs: Sequence[str] = ()
+) -> Document:
     """Return one GPU of a host document; ``migs`` are ``UUID GPU-INSTANCE/COMPUTE-INSTANCE``, their presence enables MIG."""
     devices = []
     for row in migs:

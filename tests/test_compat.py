@@ -35,17 +35,22 @@ LINKS = {"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": "libcuda.so.5
         ("535.54.03", "mount", False),
         ("470.57.02", "mount", True),
         ("550.54.14", "disabled", False),
-        ("550.54.14", "hook", False),
     ],
 )
 def test_the_major_version_decides(version: str, mode: str, taken: bool) -> None:
-    """Mode ldconfig takes newer majors only, mount all others than the driver's, disabled and hook nothing."""
+    """Mode ldconfig takes newer majors only, mount all others than the driver's, disabled nothing."""
     tree = image(
         f"{COMPAT}/libcuda.so.{version}", links={"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": f"libcuda.so.{version}"}
     )
     directory, findings = compat_directory(tree, DRIVER, mode)
     assert directory == (COMPAT if taken else None)
     assert [finding.id for finding in findings] == (["cuda-compat-not-mounted"] if mode == "mount" and taken else [])
+
+
+def test_another_mode_is_refused() -> None:
+    """What is no mode of the reference CLI is a container error."""
+    with pytest.raises(Refusal, match="invalid option: cuda-compat-mode=bogus"):
+        compat_directory(image("/etc/x"), DRIVER, "bogus")
 
 
 def test_majors_compare_as_text() -> None:

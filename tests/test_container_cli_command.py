@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nvgraft.debug_log import DebugLog
 from nvgraft.inventory import read_inventory
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli import main as program
 from nvgraft_cli.container_cli import detection
-from nvgraft_cli.container_cli.debug_log import DebugLog
 from nvgraft_cli.container_cli.options import GlobalOptions
 
 HOST = Path(__file__).parent / "fixtures" / "reference" / "hosts" / "d470.json"
@@ -148,5 +148,6 @@ def test_faults_of_config_toml_are_none_of_its_business(tmp_path, monkeypatch):
 
 def test_the_inventory_is_the_hooks(host):
     """One reader of the host: what is listed is what the hook would mount from."""
-    found = detection.read_host(detection.engine_config(GlobalOptions()), (), DebugLog())
+    config, log = detection.engine_config(GlobalOptions()), DebugLog()
+    found = detection.detect(config, (), log)
     assert found == read_inventory(snapshot_host(json.loads(HOST.read_text())), OFFLINE_PATH)

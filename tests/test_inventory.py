@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-import hosts
 import pytest
-from hosts import gpu, host, inventory
 
+import hosts
+from hosts import gpu, host, inventory
 from nvgraft.errors import Refusal
 from nvgraft.inventory import (
     Component,
@@ -73,7 +73,7 @@ def test_the_last_accepted_candidate_wins() -> None:
 
 def test_the_order_is_that_of_the_tables() -> None:
     """Libraries come in catalogue order, whatever the order of the loader cache."""
-    text = "/l/libcuda.so.535.1 elf libcuda.so.1\n/l/libnvidia-cfg.so.535.1 elf libnvidia-cfg.so.1\n/l/libnvidia-ml.so.535.1 elf libnvidia-ml.so.1"
+    text = "\n".join(f"/l/{name}.so.535.1 elf {name}.so.1" for name in ("libcuda", "libnvidia-cfg", "libnvidia-ml"))
     assert [component.row for component in inventory(host(text)).libraries] == ["libnvidia-ml.so", "libnvidia-cfg.so", "libcuda.so"]
 
 
@@ -117,7 +117,9 @@ def test_a_second_name_of_the_same_file_is_no_second_candidate() -> None:
 @pytest.mark.parametrize("target", ["/gone", "libcuda.so.535.1"])
 def test_a_stale_entry_is_fatal(target: str) -> None:
     """An entry whose file is gone stops everything, with the reference's words and the driver root in front of the path."""
-    refusal = refused(host(f"/l/libcuda.so.1 -> {target}", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1", root="/run/nvidia/driver"))
+    refusal = refused(
+        host(f"/l/libcuda.so.1 -> {target}", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1", root="/run/nvidia/driver")
+    )
     resolved = "/gone" if target == "/gone" else "/l/libcuda.so.535.1"
     assert refusal.reference_line() == f"nvgraft: detection error: open failed: /run/nvidia/driver{resolved}: no such file or directory"
     assert "run ldconfig" in refusal.hint
@@ -150,14 +152,19 @@ def test_the_tls_library_is_chosen_by_its_abi_tag(tag: str, taken: bool) -> None
 
 def test_a_rejected_tls_library_does_not_replace_the_accepted_one() -> None:
     """The classic pair: /usr/lib/tls has the right one, and comes first or last."""
-    right, wrong = "/l/tls/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.3.99", "/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.2.5"
+    right, wrong = (
+        "/l/tls/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.3.99",
+        "/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.2.5",
+    )
     for text in (f"{right}\n{wrong}", f"{wrong}\n{right}"):
         assert paths(inventory(host(text)).libraries) == ["/l/tls/libnvidia-tls.so.535.1"]
 
 
 def test_a_tls_library_without_a_tag_is_fatal() -> None:
     """The reference's words; only this library needs a tag."""
-    assert refused(host("/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1")).text == "elf section 0x7 missing: /l/libnvidia-tls.so.535.1"
+    assert (
+        refused(host("/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1")).text == "elf section 0x7 missing: /l/libnvidia-tls.so.535.1"
+    )
     assert inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1 tag=2.2.5")).libraries
 
 
@@ -169,11 +176,22 @@ def test_32_bit_libraries_are_kept_apart() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "wide", "narrow"),
-    [("x86_64", ["/l/libcuda.so.535.1"], ["/l32/libcuda.so.535.1"]), ("aarch64", ["/arm/libcuda.so.535.1"], ["/hf/libcuda.so.535.1"]), ("ppc64le", ["/ppc/libcuda.so.535.1"], [])],
+    [
+        ("x86_64", ["/l/libcuda.so.535.1"], ["/l32/libcuda.so.535.1"]),
+        ("aarch64", ["/arm/libcuda.so.535.1"], ["/hf/libcuda.so.535.1"]),
+        ("ppc64le", ["/ppc/libcuda.so.535.1"], []),
+    ],
 )
 def test_each_machine_takes_its_own_entries(machine: str, wide: list[str], narrow: list[str]) -> None:
     """x86_64, aarch64 (hard-float for 32 bit) and ppc64le (no 32 bit) read the same cache differently."""
-    places = {"/l": "libc6,x86-64", "/l32": "libc6", "/arm": "libc6,AArch64", "/hf": "libc6,hard-float", "/ppc": "libc6,64bit", "/x": "libc6,x32"}
+    places = {
+        "/l": "libc6,x86-64",
+        "/l32": "libc6",
+        "/arm": "libc6,AArch64",
+        "/hf": "libc6,hard-float",
+        "/ppc": "libc6,64bit",
+        "/x": "libc6,x32",
+    }
     text = "\n".join(f"{place}/libcuda.so.535.1 elf libcuda.so.1" for place in places)
     cache = "\n".join(f"libcuda.so.1 ({flags}) => {place}/libcuda.so.535.1" for place, flags in places.items())
     found = inventory(host(text, cache=cache, machine=machine))
@@ -316,7 +334,10 @@ def test_a_wrong_modeset_number_is_kept_for_the_plan_to_see() -> None:
 def test_gpu_nodes_follow_the_minor_not_the_index() -> None:
     """NVML's index 0 may have minor 1."""
     found = inventory(host("/dev/nvidia0 char 195:0", [gpu(1), gpu(0)]))
-    assert found.nodes == (DeviceNode("/dev/nvidia1", (195, 1), None), DeviceNode("/dev/nvidia0", (195, 0), Node("char", 0o666, rdev=(195, 0))))
+    assert found.nodes == (
+        DeviceNode("/dev/nvidia1", (195, 1), None),
+        DeviceNode("/dev/nvidia0", (195, 0), Node("char", 0o666, rdev=(195, 0))),
+    )
 
 
 @pytest.mark.parametrize(
@@ -352,7 +373,11 @@ def test_proc_files_are_copied_in_a_fixed_order() -> None:
 
 def test_a_proc_file_without_recorded_content_is_refused() -> None:
     """A snapshot that lacks a text must not be planned as an empty one."""
-    assert refused(host("/proc/driver/nvidia/params")).reference_line().startswith("nvgraft: mount error: file read error: /proc/driver/nvidia/params")
+    assert (
+        refused(host("/proc/driver/nvidia/params"))
+        .reference_line()
+        .startswith("nvgraft: mount error: file read error: /proc/driver/nvidia/params")
+    )
 
 
 def test_sixty_four_gpus_are_the_most() -> None:
@@ -374,7 +399,9 @@ def test_mig_access_files_and_their_nodes() -> None:
         f"{base}/gpu0/mig/gi1/access",
         f"{base}/gpu0/mig/gi1/ci0/access",
     ]
-    assert [(node.path, node.rdev) for node in found.cap_nodes] == [(f"/dev/nvidia-caps/nvidia-cap{minor}", (236, minor)) for minor in (1, 2, 12, 13)]
+    assert [(node.path, node.rdev) for node in found.cap_nodes] == [
+        (f"/dev/nvidia-caps/nvidia-cap{minor}", (236, minor)) for minor in (1, 2, 12, 13)
+    ]
     assert found.capabilities_dir == ProcEntry(base, 0o755)
     assert found.mig_minors == (
         ("config", 1),
@@ -424,7 +451,9 @@ def test_the_minor_of_an_access_file(content: str, minor: int | None) -> None:
 
 def test_imex_channels() -> None:
     """Every channelN node of a host that has the driver's major; other names are none."""
-    text = "/dev/nvidia-caps-imex-channels/channel0 char 234:0\n/dev/nvidia-caps-imex-channels/channel12 char 234:12\n/dev/nvidia-caps-imex-channels/channel\n/dev/nvidia-caps-imex-channels/x1"
+    text = "\n".join(
+        f"/dev/nvidia-caps-imex-channels/{entry}" for entry in ("channel0 char 234:0", "channel12 char 234:12", "channel", "x1")
+    )
     found = inventory(host(text, majors={"nvidia-caps-imex-channels": 234}))
     assert [(node.path, node.rdev) for node in found.imex] == [
         ("/dev/nvidia-caps-imex-channels/channel0", (234, 0)),
@@ -458,7 +487,11 @@ ENTRIES = (CacheEntry(SONAME, 0x0000, "/l32/ml"), CacheEntry(SONAME, 0x0300, "/g
     [
         ("/l32/ml\n/l/ml\n/ld/libnvidia-ml.so.1", ["", "/ld"], "/ld/libnvidia-ml.so.1"),
         ("/l32/ml\n/l/ml\n/usr/lib/libnvidia-ml.so.1", ["/ld"], "/l/ml"),
-        ("/l32/ml\n/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\n/usr/lib/libnvidia-ml.so.1", [], "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
+        (
+            "/l32/ml\n/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\n/usr/lib/libnvidia-ml.so.1",
+            [],
+            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+        ),
         ("/gone -> gone\n/lib64/libnvidia-ml.so.1", [], "/lib64/libnvidia-ml.so.1"),
         ("/l32/ml", [], None),
     ],

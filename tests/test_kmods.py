@@ -47,7 +47,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         _write(sys, {f"bus/pci/devices/{name}/vendor": vendor + "\n", f"bus/pci/devices/{name}/class": kind + "\n"})
     _write(sys, {f"module/{name}/refcnt": "0" for name in ("nvidia", "nvidia_uvm", "nvidia_modeset")})
     monkeypatch.setattr(kmods, "_SYS", str(sys))
-    monkeypatch.setattr(kmods, "_in_user_namespace", lambda: False)
+    monkeypatch.setattr(kmods.userns, "inside", lambda: False)
     return sys
 
 
@@ -149,31 +149,10 @@ def test_anything_missing_is_work_for_a_child(missing: str, loaded: Path, monkey
     assert "load-kmods = false" in finding.hint
 
 
-WHOLE = "         0          0 4294967295\n"
-
-
-@pytest.mark.parametrize(
-    ("uid_map", "gid_map", "setgroups", "inside"),
-    [
-        (WHOLE, WHOLE, "allow\n", False),
-        ("", "", "", False),
-        ("0 1000 1\n", WHOLE, "allow\n", True),
-        (WHOLE, "0 100000 65536\n", "allow\n", True),
-        (WHOLE, "0 0 1\n1 1 4294967294\n", "allow\n", True),
-        (WHOLE, WHOLE, "deny\n", True),
-    ],
-)
-def test_tells_a_user_namespace(uid_map: str, gid_map: str, setgroups: str, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anything but the identity of all ids, or forbidden setgroups, is one; a kernel without user namespaces is not."""
-    texts = {"/proc/self/uid_map": uid_map, "/proc/self/gid_map": gid_map, "/proc/self/setgroups": setgroups}
-    monkeypatch.setattr(kmods, "_text", texts.__getitem__)
-    assert kmods._in_user_namespace() is inside
-
-
 @pytest.mark.usefixtures("no_child")
 def test_skipped_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neither modules nor nodes can be made, nothing is tried and nothing is said."""
-    monkeypatch.setattr(kmods, "_in_user_namespace", lambda: True)
+    monkeypatch.setattr(kmods.userns, "inside", lambda: True)
     monkeypatch.setattr(kmods, "_gpu_count", lambda: pytest.fail("the host is looked at"))
     assert kmods.load_modules("/", (0,), True) == []
 

@@ -32,7 +32,9 @@ def run(script: str, cwd: Path | str = "/", **settings: Any) -> Any:
     """Run ``script`` in a new interpreter and return what it prints as JSON."""
     head = "import os, sys, json, signal\nfrom nvgraft import launch\n"
     environ = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
-    done = subprocess.run([sys.executable, "-c", head + script], cwd=cwd, env=environ, capture_output=True, text=True, timeout=30, **settings)
+    done = subprocess.run(
+        [sys.executable, "-c", head + script], cwd=cwd, env=environ, capture_output=True, text=True, timeout=30, **settings
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,9 +1,9 @@
 """How actions add up over what is in the container already: parents, placeholders, volumes, links."""
 
-import hosts
 import pytest
-from hosts import ROOTFS
 
+import hosts
+from hosts import ROOTFS
 from nvgraft.errors import Refusal
 from nvgraft.layout import Layout, OnVolume
 from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
@@ -78,7 +78,16 @@ def test_mounts_go_into_the_resolved_directory() -> None:
 # ---- placeholders
 
 
-@pytest.mark.parametrize(("entry", "problem"), [("/t -> /x", "file exists"), ("/t/", "is a directory"), ("/t fifo", "file exists"), ("/t socket", "file exists"), ("/t char 1:3", "file exists")])
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("/t -> /x", "file exists"),
+        ("/t/", "is a directory"),
+        ("/t fifo", "file exists"),
+        ("/t socket", "file exists"),
+        ("/t char 1:3", "file exists"),
+    ],
+)
 def test_what_is_no_file_stands_in_the_way(entry: str, problem: str) -> None:
     """A link, a directory, a FIFO, a socket or a device where a file is mounted is refused in the reference's words."""
     with pytest.raises(Refusal) as caught:
@@ -227,7 +236,10 @@ def test_nothing_is_made_on_a_volume(volume: str) -> None:
     mount(plan, "/opt/v/there")
     with pytest.raises(OnVolume) as caught:
         mount(plan, "/opt/v/new")
-    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/opt/v/new: it would be made on the volume /opt/v"
+    assert (
+        caught.value.reference_line()
+        == f"nvgraft: mount error: file creation failed: {ROOTFS}/opt/v/new: it would be made on the volume /opt/v"
+    )
     with pytest.raises(OnVolume):
         plan.directory("/opt/v/dir", 0o755, WHY)
     with pytest.raises(OnVolume):

@@ -1,8 +1,8 @@
 """Which SONAME links the loader cache step makes, as a plan says beforehand."""
 
-import hosts
 import pytest
 
+import hosts
 from nvgraft.inventory import Component
 from nvgraft.links import soname_links
 from nvgraft.plan import Finding
@@ -63,12 +63,17 @@ def test_a_greater_name_of_the_image_owns_the_link() -> None:
     made, findings = links(f"{LIBS}/libcuda.so.535.104 elf libcuda.so.1")
     assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.535.104"}
     assert [finding.id for finding in findings] == ["library-shadowed"]
-    assert findings[0].message == f"{LIBS}/libcuda.so.1 will lead to the image's own libcuda.so.535.104, which ldconfig prefers to the driver's {CUDA}"
+    assert (
+        findings[0].message
+        == f"{LIBS}/libcuda.so.1 will lead to the image's own libcuda.so.535.104, which ldconfig prefers to the driver's {CUDA}"
+    )
 
 
 def test_the_greatest_of_several_owns_the_link() -> None:
     """Whatever the order of the directory."""
-    made, _ = links(f"{LIBS}/libcuda.so.550.9 elf libcuda.so.1\n{LIBS}/libcuda.so.550.10 elf libcuda.so.1\n{LIBS}/libcuda.so.540 elf libcuda.so.1")
+    made, _ = links(
+        f"{LIBS}/libcuda.so.550.9 elf libcuda.so.1\n{LIBS}/libcuda.so.550.10 elf libcuda.so.1\n{LIBS}/libcuda.so.540 elf libcuda.so.1"
+    )
     assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.550.10"}
 
 

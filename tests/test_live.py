@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import live, nvml
+from nvgraft import nvml
 from nvgraft.config import Config
 from nvgraft.errors import Refusal
+from nvgraft.inventory import Host, read_inventory
 from nvgraft.live import mps_directory, read_live_host, search_path
 from nvgraft.nvml import DriverReport
 from nvgraft.tree import LiveTree
+from nvgraft_cli import ldcache_writer
 
 DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -22,7 +24,11 @@ DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         ("", "", DEFAULT),
         ("/opt/bin", "", f"/opt/bin:{DEFAULT}"),
         ("/bin:/opt/bin:/usr/bin", "/", "/bin:/opt/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"),
-        ("/bin", "/drv", "/drv/bin:/drv/usr/local/sbin:/drv/usr/local/bin:/drv/usr/sbin:/drv/usr/bin:/drv/sbin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin"),
+        (
+            "/bin",
+            "/drv",
+            "/drv/bin:/drv/usr/local/sbin:/drv/usr/local/bin:/drv/usr/sbin:/drv/usr/bin:/drv/sbin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin",
+        ),
         ("a::/b/", "/drv/", f"/drv/a:/drv/:/drv/b/:{':'.join('/drv' + part for part in DEFAULT.split(':'))}:a::/b/:{DEFAULT}"),
     ],
 )
@@ -101,7 +107,7 @@ def driver_root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(root: Path, **settings: object) -> live.Host:
+def read(root: Path, **settings: object) -> Host:
     found = read_live_host(Config(cli_root=str(root), **settings))
     assert isinstance(found.tree, LiveTree)
     found.tree.close()
@@ -124,15 +130,30 @@ def test_ld_library_path_of_config_toml_comes_first(driver_root: Path, asked: As
     assert asked.calls[0][0] == "/opt/libnvidia-ml.so.1"
 
 
+def test_nvml_is_found_as_the_dynamic_loader_finds_it(driver_root: Path, asked: Asked) -> None:
+    """By the driver root's own cache, also where config.toml names another one for the driver's files."""
+    machine = {"x86_64": "libc6,x86-64", "aarch64": "libc6,AArch64", "ppc64le": "libc6,64bit"}.get(os.uname().machine, "libc6,x86-64")
+    (driver_root / "usr/lib/libnvidia-ml.so.1").rename(driver_root / "usr/nvml")
+    (driver_root / "other.cache").write_bytes((driver_root / "etc/ld.so.cache").read_bytes())
+    (driver_root / "etc/ld.so.cache").write_bytes(ldcache_writer.cache([("libnvidia-ml.so.1", machine, "/usr/nvml")]))
+    found = read(driver_root, cli_ldcache="/other.cache")
+    assert asked.calls[0][0] == "/usr/nvml"
+    assert list(found.entries) == []
+
+
 def refused(root: Path, **settings: object) -> Refusal:
+    """What is said when the host is read and then looked through."""
     with pytest.raises(Refusal) as caught:
-        read(root, **settings)
+        read_inventory(read(root, **settings), "/usr/bin")
     return caught.value
 
 
 def test_a_missing_root_is_refused(tmp_path: Path) -> None:
     """By its name in config.toml."""
-    assert refused(tmp_path / "none").reference_line() == f"nvgraft: initialization error: open failed: {tmp_path}/none: no such file or directory"
+    assert (
+        refused(tmp_path / "none").reference_line()
+        == f"nvgraft: initialization error: open failed: {tmp_path}/none: no such file or directory"
+    )
 
 
 def test_a_root_without_nvml_is_refused(driver_root: Path, asked: Asked) -> None:
@@ -148,11 +169,12 @@ def test_a_root_without_nvml_is_refused(driver_root: Path, asked: Asked) -> None
 
 
 def test_a_missing_loader_cache_is_refused(driver_root: Path, asked: Asked) -> None:
-    """After NVML was asked, as the reference; a configured place is looked up inside the root."""
+    """After NVML was asked, and by the inventory: the reference looks at the container between. A configured place is inside the root."""
     (driver_root / "etc/ld.so.cache").unlink()
+    read(driver_root)
+    assert len(asked.calls) == 1
     refusal = refused(driver_root)
     assert refusal.reference_line() == f"nvgraft: detection error: open failed: {driver_root}/etc/ld.so.cache: no such file or directory"
-    assert len(asked.calls) == 1
     assert refused(driver_root, cli_ldcache="/x.cache").text == f"open failed: {driver_root}/x.cache: no such file or directory"
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import hosts
 import jsonschema
 import pytest
-from hosts import full_host, mig_host, plan
 
+import hosts
+from hosts import full_host, mig_host, plan
 from nvgraft.inventory import Inventory, read_inventory
 from nvgraft.plan import Action, AllowDevice, Bind, Finding, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, Why, WriteFile
 from nvgraft.planner import Settings, make_plan
@@ -30,15 +30,42 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
         (MakeDirectory("/a", 0o755, WHY), {"op": "dir", "path": "/a", "mode": "0755", "why": REASON}),
         (
             Bind("file", "/s", "/t", ("nodev", "ro"), 0o44, WHY, size=9),
-            {"op": "mount", "type": "bind", "kind": "file", "source": "/s", "target": "/t", "options": ["nodev", "ro"], "mode": "0044", "why": REASON},
+            {
+                "op": "mount",
+                "type": "bind",
+                "kind": "file",
+                "source": "/s",
+                "target": "/t",
+                "options": ["nodev", "ro"],
+                "mode": "0044",
+                "why": REASON,
+            },
         ),
         (
             Bind("device", "/s", "/t", ("ro",), 0o644, WHY, (195, 255)),
-            {"op": "mount", "type": "bind", "kind": "device", "source": "/s", "target": "/t", "options": ["ro"], "mode": "0644", "rdev": [195, 255], "why": REASON},
+            {
+                "op": "mount",
+                "type": "bind",
+                "kind": "device",
+                "source": "/s",
+                "target": "/t",
+                "options": ["ro"],
+                "mode": "0644",
+                "rdev": [195, 255],
+                "why": REASON,
+            },
         ),
         (
             Tmpfs("/t", ("nodev", "rw"), 0o555, WHY),
-            {"op": "mount", "type": "tmpfs", "source": "tmpfs", "target": "/t", "options": ["nodev", "rw"], "data": {"mode": "0555"}, "why": REASON},
+            {
+                "op": "mount",
+                "type": "tmpfs",
+                "source": "tmpfs",
+                "target": "/t",
+                "options": ["nodev", "rw"],
+                "data": {"mode": "0555"},
+                "why": REASON,
+            },
         ),
         (WriteFile("/f", 0o444, "text\n", WHY), {"op": "file", "path": "/f", "mode": "0444", "content": "text\n", "why": REASON}),
         (Symlink("/l", "t", WHY), {"op": "symlink", "path": "/l", "target": "t", "why": REASON}),
@@ -69,7 +96,9 @@ def test_every_kind_of_action_is_tested() -> None:
 
 def test_the_document_has_its_members_in_order() -> None:
     """As DESIGN's example has them."""
-    document = Plan("inject", "r", {"name": "h"}, {"devices": []}, {"rootfs": "/r"}, (), (("/l", "t"),), (Finding("id", "info", "m"),)).document()
+    document = Plan(
+        "inject", "r", {"name": "h"}, {"devices": []}, {"rootfs": "/r"}, (), (("/l", "t"),), (Finding("id", "info", "m"),)
+    ).document()
     assert list(document) == ["schema", "decision", "reason", "host", "request", "target", "actions", "links", "findings"]
     assert document["links"] == {"/l": "t"}
     assert document["findings"] == [{"id": "id", "level": "info", "message": "m", "hint": ""}]

@@ -1,13 +1,17 @@
 """The decision: what a container gets for what it asks, in the reference's order, and for which fault it is refused."""
 
 import json
+from pathlib import PurePosixPath
+from typing import Any
 
-import hosts
 import pytest
-from hosts import ROOTFS, binds, finding_ids, full_host, gpu, mig_host, mount_targets, plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hosts
+from hosts import ROOTFS, binds, finding_ids, full_host, gpu, mig_host, mount_targets, plan
+from nvgraft.compat import MODES
+from nvgraft.config import Config
 from nvgraft.errors import Refusal
 from nvgraft.inventory import read_inventory
 from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
@@ -191,7 +195,7 @@ def test_32_bit_libraries_need_compat32() -> None:
 
 
 def test_links_beside_the_libraries() -> None:
-    """libcuda.so, libGLX_indirect.so.0 and libnvidia-opticalflow.so, in both library directories; SONAME links are the loader cache step's."""
+    """libcuda.so, libGLX_indirect.so.0 and libnvidia-opticalflow.so, in both directories; SONAME links are the loader cache step's."""
     found = plan(full_host(), capabilities=ALL)
     assert [(action.path, action.target) for action in found.actions if isinstance(action, Symlink)] == [
         (f"{LIBS}/libcuda.so", "libcuda.so.1"),
@@ -236,7 +240,9 @@ def test_without_a_kernel_module_there_is_nothing_to_mount_on() -> None:
     """The reference's error; a simulated host brings a tmpfs of its own instead."""
     target = hosts.target(module=False)
     refusal = refused(full_host(), target)
-    assert refusal.reference_line() == f"nvgraft: mount error: mount operation failed: {ROOTFS}/proc/driver/nvidia: no such file or directory"
+    assert (
+        refusal.reference_line() == f"nvgraft: mount error: mount operation failed: {ROOTFS}/proc/driver/nvidia: no such file or directory"
+    )
     simulated = plan(full_host(), simulated=True)
     assert mount_targets(simulated)[:2] == ["/proc/driver", "/proc/driver/nvidia"]
     assert [action.path for action in simulated.actions[:3] if isinstance(action, MakeDirectory)] == ["/proc/driver/nvidia"]
@@ -244,7 +250,8 @@ def test_without_a_kernel_module_there_is_nothing_to_mount_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minors", "asked", "mask"), [((0, 1), "all", "0x3"), ((0, 1), "1", "0x2"), ((5, 63), "all", "0x8000000000000020"), ((2, 0), "0", "0x4")]
+    ("minors", "asked", "mask"),
+    [((0, 1), "all", "0x3"), ((0, 1), "1", "0x2"), ((5, 63), "all", "0x8000000000000020"), ((2, 0), "0", "0x4")],
 )
 def test_the_profile_masks_the_chosen_gpus(minors: tuple[int, int], asked: str, mask: str) -> None:
     """One bit for each chosen GPU's minor number, in lower-case hexadecimal; exactly the reference's text, without a newline."""
@@ -295,6 +302,42 @@ def test_no_cgroups_leaves_the_rules_out() -> None:
     assert mount_targets(with_rules) == mount_targets(without_rules)
 
 
+def test_no_devbind_leaves_the_nodes_out() -> None:
+    """The rules stay, and a node that is missing does not matter."""
+    asked = Request(("all",), ("compute", "utility"))
+    how = Settings(cgroups=True, simulated=False, devbind=False)
+    found = make_plan(asked, hosts.inventory(without(full_host(), "/dev/nvidia1")), hosts.target(), how)
+    assert devices(found) == []
+    assert allowed(found) == allowed(plan(full_host()))
+    assert mount_targets(found) == [target for target in mount_targets(plan(full_host())) if not target.startswith("/dev/")]
+
+
+@pytest.mark.parametrize("compat", [("ldconfig", "/usr/local/cuda/compat"), ("disabled", LIBS)])
+def test_cuda_libraries_of_the_image_are_never_mounted(compat: tuple[str, str]) -> None:
+    """They come first in the loader cache at most, and only for compute; the plan is otherwise the same (SECURITY R15)."""
+    mode, first = compat
+    rootfs = hosts.DEBIAN + "\n/usr/local/cuda/compat/libcuda.so.999.1 elf libcuda.so.1"
+    for capabilities, expected in (("compute", first), ("utility", LIBS)):
+        asked = Request(("all",), (capabilities,))
+        how = Settings(cgroups=True, simulated=False, cuda_compat=mode)
+        found = make_plan(asked, hosts.inventory(full_host()), hosts.target(rootfs), how)
+        last = found.actions[-1]
+        assert isinstance(last, UpdateLoaderCache)
+        assert last.directories[0] == expected
+        assert found.actions[:-1] == plan(full_host(), rootfs, capabilities).actions[:-1]
+
+
+def test_the_settings_of_the_hook_are_config_tomls() -> None:
+    """no-cgroups, the simulated host, and the mode for CUDA libraries, which the reference's CLI takes as mount where none is passed."""
+    usual = Settings.from_config(Config())
+    assert (usual.cgroups, usual.simulated, usual.cuda_compat, usual.devbind) == (True, False, "ldconfig", True)
+    changed = Settings.from_config(
+        Config(cli_no_cgroups=True, simulated_host=True, runtime_cuda_compat_mode="", features_allow_cuda_compat_libs_from_container=True)
+    )
+    assert (changed.cgroups, changed.simulated, changed.cuda_compat) == (False, True, "mount")
+    assert Settings.from_config(Config(runtime_cuda_compat_mode="hook")).cuda_compat == "disabled"
+
+
 @pytest.mark.parametrize("path", ["/dev/nvidiactl", "/dev/nvidia1"])
 def test_a_missing_node_is_refused(path: str) -> None:
     """What the container needs must be there, and the reference's text names it."""
@@ -302,12 +345,18 @@ def test_a_missing_node_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "have"), [("/dev/nvidia0 char 195:7", "195:7"), ("/dev/nvidia0", "file"), ("/dev/nvidia0 -> /dev/nvidia1", "symlink"), ("/dev/nvidiactl char 1:3", "1:3")]
+    ("entry", "have"),
+    [
+        ("/dev/nvidia0 char 195:7", "195:7"),
+        ("/dev/nvidia0", "file"),
+        ("/dev/nvidia0 -> /dev/nvidia1", "symlink"),
+        ("/dev/nvidiactl char 1:3", "1:3"),
+    ],
 )
 def test_a_wrong_node_is_refused(entry: str, have: str) -> None:
     """Another number or no device at all."""
     refusal = refused(full_host(entry))
-    assert refusal.text == f"invalid device node: {entry.split()[0]}"
+    assert refusal.text == f"invalid device node: {entry.split(maxsplit=1)[0]}"
     assert have in refusal.hint
 
 
@@ -349,7 +398,14 @@ def test_a_mig_device_brings_its_access_files_and_nodes() -> None:
     assert binds(found)[f"{base}/access"].options == ("nodev", "noexec", "nosuid", "ro")
     made = [action.path for action in found.actions if isinstance(action, MakeDirectory)]
     below = made[made.index("/proc/driver/nvidia/gpus/0000:01:00.0") + 1 :]
-    assert below == [base.removesuffix("/gpu0/mig/gi1"), base.removesuffix("/mig/gi1"), base.removesuffix("/gi1"), base, "/dev/nvidia-caps", f"{base}/ci0"]
+    assert below == [
+        base.removesuffix("/gpu0/mig/gi1"),
+        base.removesuffix("/mig/gi1"),
+        base.removesuffix("/gi1"),
+        base,
+        "/dev/nvidia-caps",
+        f"{base}/ci0",
+    ]
 
 
 def test_mig_access_in_proc_alone() -> None:
@@ -380,7 +436,8 @@ def test_all_brings_every_mig_device() -> None:
 @pytest.mark.parametrize(("name", "minor"), [("config", "236:1"), ("monitor", "236:2")])
 def test_the_administration_of_mig(name: str, minor: str) -> None:
     """The whole capabilities directory, the directory of nodes, the capability's own node and every minor of the visible GPUs."""
-    found = plan(mig_host(), devices="all", **{f"mig_{name}": "all"})
+    asked: dict[str, Any] = {f"mig_{name}": "all"}
+    found = plan(mig_host(), devices="all", **asked)
     assert mount_targets(found)[-2:] == ["/proc/driver/nvidia/capabilities", "/dev/nvidia-caps"]
     assert allowed(found)[-3:] == [minor, "236:12", "236:13"]
     assert "236:147" not in allowed(found)
@@ -388,6 +445,12 @@ def test_the_administration_of_mig(name: str, minor: str) -> None:
     assert binds(found)["/dev/nvidia-caps"].options == ("noexec", "nosuid", "rw")
     assert binds(found)["/proc/driver/nvidia/capabilities"].options == ("nodev", "noexec", "nosuid", "ro")
     assert devices(found)[-1] == "/dev/nvidia0"
+
+
+def test_administration_is_of_the_visible_gpus() -> None:
+    """By their whole minor number: GPU 10's capabilities are none of GPU 1's."""
+    document = mig_host(gpus=[gpu(0), gpu(1, migs=["MIG-b 1/0"])])
+    assert allowed(plan(document, devices="1", mig_config="all"))[-2:] == ["236:1", "236:147"]
 
 
 def test_config_and_monitor_are_both_mounted() -> None:
@@ -479,7 +542,10 @@ def test_what_an_image_puts_in_the_way(rootfs: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("link", "text"),
     [
-        ("/lib/firmware", "mount operation failed: /usr/bin/nvidia-smi/nvidia/535.1/gsp_tu10x.bin: hidden by the mount on /usr/bin/nvidia-smi"),
+        (
+            "/lib/firmware",
+            "mount operation failed: /usr/bin/nvidia-smi/nvidia/535.1/gsp_tu10x.bin: hidden by the mount on /usr/bin/nvidia-smi",
+        ),
         ("/tmp", f"file creation failed: {ROOTFS}/usr/bin/nvidia-smi: not a directory"),
     ],
 )
@@ -490,7 +556,13 @@ def test_a_target_inside_an_earlier_mount_is_refused(link: str, text: str) -> No
 
 def test_what_is_there_already_is_mounted_over() -> None:
     """Placeholders of an earlier start, and a library of the image's own: nothing is made for them."""
-    rootfs = f"{hosts.DEBIAN}\n/usr/bin/nvidia-smi\n{LIBS}/libnvidia-ml.so.535.1\n{LIBS}/libcuda.so.535.1 mode=0600\n/usr/bin/nvidia-cuda-mps-control"
+    rootfs = f"""
+        {hosts.DEBIAN}
+        /usr/bin/nvidia-smi
+        /usr/bin/nvidia-cuda-mps-control
+        {LIBS}/libnvidia-ml.so.535.1
+        {LIBS}/libcuda.so.535.1 mode=0600
+    """
     found = plan(full_host(), rootfs)
     assert not [action for action in found.actions if isinstance(action, MakeDirectory) and action.path.startswith("/usr")]
     assert mount_targets(found) == mount_targets(plan(full_host()))
@@ -518,12 +590,22 @@ def test_optional_parts_on_a_volume_are_left_out(volume: str, id: str, target: s
     assert finding.message.endswith(f"file creation failed: {ROOTFS}{message}: it would be made on the volume {volume}")
 
 
+@pytest.mark.parametrize("volume", ["/lib/firmware/nvidia", "/run/nvidia-persistenced", "/tmp/nvidia-mps"])
+def test_nothing_is_made_for_a_part_that_is_left_out(volume: str) -> None:
+    """Neither the parents of a volume that the image does not have, nor a directory on it."""
+    found = plan(full_host(), hosts.target(volumes=(volume,)))
+    assert [name for name in finding_ids(found.findings) if name.endswith("-skipped")] != []
+    made = {action.path for action in found.actions if isinstance(action, MakeDirectory)}
+    needed = {str(place) for target in mount_targets(found) for place in (target, *PurePosixPath(target).parents)}
+    assert made <= needed
+
+
 def test_every_optional_part_is_tried() -> None:
     """One that is skipped does not take the next one with it."""
     place = hosts.target(f"{hosts.DEBIAN}\n/lib/firmware/nvidia/535.1/gsp_tu10x.bin", volumes=("/lib/firmware", "/run"))
     found = plan(full_host("/lib/firmware/nvidia/535.1/gsp_ad10x.bin"), place)
     assert "/lib/firmware/nvidia/535.1/gsp_tu10x.bin" in mount_targets(found)
-    assert [id for id in finding_ids(found.findings) if id.endswith("-skipped")] == ["firmware-skipped", "socket-skipped"]
+    assert [name for name in finding_ids(found.findings) if name.endswith("-skipped")] == ["firmware-skipped", "socket-skipped"]
 
 
 @pytest.mark.parametrize("volume", ["/usr/bin", LIBS, "/usr"])
@@ -545,7 +627,9 @@ def test_a_whole_host_has_little_to_remark() -> None:
 def test_remarks_are_about_what_was_asked() -> None:
     """Missing parts of other capabilities are not mentioned."""
     (finding,) = plan(full_host(), capabilities="utility").findings
-    assert finding.message == "not on this host: libnvidia-cfg.so, libnvidia-nscq.so, nvidia-debugdump, nvidia-persistenced, nv-fabricmanager"
+    assert (
+        finding.message == "not on this host: libnvidia-cfg.so, libnvidia-nscq.so, nvidia-debugdump, nvidia-persistenced, nv-fabricmanager"
+    )
     assert plan(full_host(), capabilities="ngx").findings == ()
 
 
@@ -607,8 +691,7 @@ ROOT_FILE_SYSTEMS = {
         {LIBS}/libcuda.so.999.1 elf libcuda.so.1
         {LIBS}/libcuda.so.1 -> libcuda.so.999.1
         /usr/local/cuda/compat/libcuda.so.999.1 elf libcuda.so.1
-        /usr/local/cuda/compat/libcuda.so.1 -> /etc/shadow
-        /etc/shadow = x
+        /usr/local/cuda/compat/libcuda.so.1 -> libcuda.so.999.1
     """,
     "links": "/usr/bin -> /bin\n/usr/lib64 -> /opt/l\n/etc/nvidia -> /c/evil\n/lib -> /d\n/tmp -> /usr/lib64",
 }
@@ -623,6 +706,7 @@ HOSTILE = (
     "/lib/firmware -> /dev",
     "/lib/firmware/nvidia -> /etc/nvidia",
     "/usr/local/cuda/compat/libcuda.so.999/libcuda.so.1 elf libcuda.so.1",
+    "/usr/local/cuda/compat/libcuda.so.998 -> /etc/shadow",
     f"{LIBS}/libcuda.so.\u00b2 elf libcuda.so.1",
     f"{LIBS}/libcuda.so.1 fifo",
     "/usr/lib64 -> /opt/volume",
@@ -631,10 +715,13 @@ CAPABILITY_SETS = st.sets(st.sampled_from(names.CAPABILITIES))
 INVENTORIES = {name: read_inventory(snapshot_host(read_snapshot(name)), OFFLINE_PATH) for name in gallery.names()}
 
 
-def decide(host: str, rootfs: str, capabilities: str, devices: tuple[str, ...] = ("all",), *, simulated: bool = False) -> tuple[Plan, OfflineTarget]:
+def decide(
+    host: str, rootfs: str, capabilities: str, devices: tuple[str, ...] = ("all",), *, simulated: bool = False, compat: str = "ldconfig"
+) -> tuple[Plan, OfflineTarget]:
     target = hosts.target(rootfs, module=not simulated, volumes=("/opt/volume",))
     request = Request(devices, tuple(sorted(filter(None, capabilities.split(",")))))
-    return make_plan(request, INVENTORIES[host], target, Settings(cgroups=True, simulated=simulated)), target
+    how = Settings(cgroups=True, simulated=simulated, cuda_compat=compat)
+    return make_plan(request, INVENTORIES[host], target, how), target
 
 
 @pytest.mark.parametrize("host", gallery.names())
@@ -653,31 +740,36 @@ def test_odd_images_are_no_fault(host: str, rootfs: str) -> None:
     capabilities=CAPABILITY_SETS,
     devices=st.sampled_from([(), ("all",), ("0",)]),
     simulated=st.booleans(),
+    compat=st.sampled_from(MODES),
 )
 def test_every_source_is_the_hosts(
-    host: str, rootfs: str, hostile: list[str], capabilities: set[str], devices: tuple[str, ...], simulated: bool
+    host: str, rootfs: str, hostile: list[str], capabilities: set[str], devices: tuple[str, ...], simulated: bool, compat: str
 ) -> None:
     """Whatever the image holds (SECURITY R15, R20, R28): each source is in the host's inventory, no path leaves the rootfs, nothing
     but the driver's directory is touched in /proc, and each directory is made once, after its parent."""
     try:
         text = "\n".join([ROOT_FILE_SYSTEMS[rootfs], *hostile])
-        found, target = decide(host, text, ",".join(capabilities), devices, simulated=simulated)
+        found, target = decide(host, text, ",".join(capabilities), devices, simulated=simulated, compat=compat)
     except Refusal:
         assert hostile
         return
     inventory = INVENTORIES[host]
     components = [*inventory.libraries, *inventory.libraries32, *inventory.binaries, *inventory.firmware, *inventory.sockets]
     components += [inventory.mps] if inventory.mps else []
-    nodes = [*inventory.control, *inventory.nodes, *inventory.cap_nodes, *inventory.imex]
-    entries = [*inventory.mig_access, *filter(None, inventory.proc_dirs)]
-    known = {inventory.root.rstrip("/") + item.path for item in components} | {item.path for item in [*nodes, *entries]}
+    known = {inventory.root.rstrip("/") + item.path for item in components}
+    known |= {node.path for node in (*inventory.control, *inventory.nodes, *inventory.cap_nodes, *inventory.imex)}
+    known |= {entry.path for entry in (*inventory.mig_access, *inventory.proc_dirs) if entry}
     made: set[str] = set()
     for action in found.actions:
         if isinstance(action, Bind):
             assert action.source in known
         path = action.target if isinstance(action, Bind | Tmpfs) else getattr(action, "path", "/none")
         assert ".." not in path.split("/")
-        assert not (path + "/").startswith("/proc/") or (path + "/").startswith("/proc/driver/nvidia/") or (simulated and path == "/proc/driver")
+        assert (
+            not (path + "/").startswith("/proc/")
+            or (path + "/").startswith("/proc/driver/nvidia/")
+            or (simulated and path == "/proc/driver")
+        )
         if isinstance(action, Tmpfs):
             made = {known for known in made if not known.startswith(path + "/")}
         if isinstance(action, MakeDirectory):

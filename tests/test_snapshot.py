@@ -5,11 +5,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import hosts
 import pytest
-from hosts import gpu, host
 
-from nvgraft import snapshot
+import hosts
+from hosts import gpu, host
 from nvgraft.elf import ElfFacts
 from nvgraft.errors import Refusal
 from nvgraft.ldcache import CacheEntry
@@ -81,7 +80,9 @@ REPORT = DriverReport(
     "12.2",
     (Gpu(3, "GPU-x", "00000001:af:1f.0", 2, "8.0", "enabled", "Test GPU", (MigDevice("MIG-a", 1, 0), MigDevice("MIG-b", 2, 7))),),
 )
-DOCUMENT = host("/l/libcuda.so.535.1 elf libcuda.so.1", [gpu(3, "GPU-x", pci=(1, 0xAF, 0x1F), migs=["MIG-a 1/0", "MIG-b 2/7"])], majors={"x": 1})
+DOCUMENT = host(
+    "/l/libcuda.so.535.1 elf libcuda.so.1", [gpu(3, "GPU-x", pci=(1, 0xAF, 0x1F), migs=["MIG-a 1/0", "MIG-b 2/7"])], majors={"x": 1}
+)
 
 
 def test_the_driver_report_is_nvmls() -> None:
@@ -91,7 +92,11 @@ def test_the_driver_report_is_nvmls() -> None:
 
 def test_a_document_is_a_host() -> None:
     """Name, root, loader cache in its order, majors and machine; rows of no libc are dropped."""
-    document = {**DOCUMENT, "ld_so_cache": [["b.so", "libc6,x86-64", "/b"], ["z.so", "unknown", "/z"], ["a.so", "libc6", "/a"]], "root": "/drv"}
+    document = {
+        **DOCUMENT,
+        "ld_so_cache": [["b.so", "libc6,x86-64", "/b"], ["z.so", "unknown", "/z"], ["a.so", "libc6", "/a"]],
+        "root": "/drv",
+    }
     found = snapshot_host(document)
     assert (found.name, found.root, found.machine, found.majors, found.report) == ("test-host", "/drv", "x86_64", {"x": 1}, REPORT)
     assert list(found.entries) == [CacheEntry("b.so", 0x300, "/b"), CacheEntry("a.so", 0, "/a")]
@@ -119,7 +124,7 @@ def owned_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def patch(uid: int) -> None:
         real = os.fstat
-        monkeypatch.setattr(snapshot.os, "fstat", lambda fd: os.stat_result([*real(fd)[:4], uid, *real(fd)[5:10]]))
+        monkeypatch.setattr(os, "fstat", lambda fd: os.stat_result([*real(fd)[:4], uid, *real(fd)[5:10]]))
 
     return patch
 

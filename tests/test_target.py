@@ -1,8 +1,8 @@
 """Where things go in a container, and what an engine's own mounts look like to a plan."""
 
-import hosts
 import pytest
 
+import hosts
 from nvgraft.errors import Refusal
 from nvgraft.snapshot import SnapshotTree
 from nvgraft.target import Target, VirtualTree

@@ -18,9 +18,11 @@ def kernel(monkeypatch):
 
 @pytest.mark.parametrize(("text", "inside"), [(FULL, False), ("", False), (MAPPED, True), ("0 100000 65536\n1000 1000 1\n", True)])
 def test_a_namespace_is_told_by_its_map(text, inside, kernel):
-    """The first namespace maps every id to itself; a kernel without namespaces has no map."""
-    kernel["/proc/self/uid_map"] = text
-    assert userns.inside() is inside
+    """The first namespace maps every id to itself, users and groups; a kernel without namespaces has no map."""
+    for kind in ("uid_map", "gid_map"):
+        kernel.clear()
+        kernel[f"/proc/self/{kind}"] = text
+        assert userns.inside() is inside
 
 
 @pytest.mark.parametrize(("uid", "text", "root"), [(0, FULL, True), (65534, FULL, False), (65534, MAPPED, True), (1000, MAPPED, False)])

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 _DIRECTORY = "/usr/local/cuda/compat"
 
-#: What config.toml or a command line may ask for; the reference's own ``hook`` mode leaves the work to another hook.
-MODES = ("ldconfig", "mount", "disabled", "hook")
+#: What the reference CLI may be asked for; it takes the first one if nobody says.
+MODES = ("mount", "ldconfig", "disabled")
 
 
-def compat_directory(tree: "Tree", driver_version: str, mode: str) -> tuple[str | None, list[Finding]]:
+def compat_directory(tree: "Tree", driver_version: str, mode: str, *, compute: bool = True) -> tuple[str | None, list[Finding]]:
     """Return the directory of the image whose libraries come before the driver's, or None, and what to say about it.
 
     :param mode: ``ldconfig`` takes libraries of a major version above the driver's, ``mount`` those of any other one.
-    :raises Refusal: stage ``container``, for links that lead out of the image, or libraries in two directories.
+    :param compute: false for a container that gets no compute libraries: then there is nothing to come before.
+    :raises Refusal: stage ``container``, for another mode, links that lead out of the image, or libraries in two directories.
     """
-    if mode not in {"ldconfig", "mount"}:
+    if mode not in MODES:
+        raise Refusal("container", f"invalid option: cuda-compat-mode={mode}", f"use one of {', '.join(MODES)}")
+    if mode == "disabled" or not compute:
         return None, []
     try:
         directory = tree.resolve(_DIRECTORY)

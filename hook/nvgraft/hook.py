@@ -9,17 +9,17 @@ import os
 import sys
 
 from nvgraft import __version__, errors, lasterror, launch
-from nvgraft.config import Config, host_ldconfig, load_config
+from nvgraft.config import Config, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
+from nvgraft.files import reason
 from nvgraft.oci import State, read_config, read_state
 from nvgraft.syscalls import MissingFeature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from nvgraft.plan import Finding
     from nvgraft.request import Request
 
 _USAGE = """\
@@ -64,11 +64,9 @@ class Invocation:
         except OSError:
             return
 
-    def warn(self, findings: "Iterable[Finding]") -> None:
-        """Say those of ``findings`` that are warnings."""
-        for finding in findings:
-            if finding.level == "warning":
-                self.say(errors.printable(f"nvgraft: warning: {finding.message} | {finding.hint}"), notable=True)
+    def warn(self, text: str) -> None:
+        """Say a warning, which makes a record."""
+        self.say(errors.printable(f"nvgraft: warning: {text}"), notable=True)
 
     def open_records(self) -> None:
         """Make sure that what is said can be kept, while /run is still the host's."""
@@ -177,43 +175,29 @@ def _print_argv(request: "Request", config: Config, state: State, rootfs: str, *
 
 
 def _configure(invocation: Invocation, request: "Request", config: Config, state: State, rootfs: str) -> None:
-    """Look at the host and the container, plan, and apply; the order of the checks is the reference's.
+    """Give the container what it asks for.
 
     :raises Refusal: with nothing changed.
     """
-    from nvgraft import container as containers
-    from nvgraft.apply.executor import apply_plan
-    from nvgraft.inventory import read_inventory
-    from nvgraft.live import mps_directory, read_live_host, search_path
-    from nvgraft.planner import Settings, check_request, make_plan
-    from nvgraft.selection import imex_channels
+    from nvgraft.debug_log import DebugLog
+    from nvgraft.graft import Job, graft
+    from nvgraft.live import search_path
+    from nvgraft.planner import Settings
 
     invocation.open_records()
-    check_request(request)
     if config.simulated_host:
         served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
         invocation.say(f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}")
-    pidfd = containers.hold_process(state.pid)
-    if config.cli_load_kmods and not config.simulated_host:
-        from nvgraft.kmods import load_modules
-
-        create = not config.features_disable_imex_channel_creation
-        invocation.warn(load_modules(config.cli_root or "/", imex_channels(request.imex_channels), create))
-    host = read_live_host(config)
-    container = containers.open_container(state.pid, pidfd, rootfs)
-    target = containers.LiveTarget(container, host.machine)
-    inventory = read_inventory(host, search_path(os.environ, config), mps_directory(os.environ, config))
-    plan = make_plan(request, inventory, target, Settings.from_config(config))
-    target.close()
-    if invocation.debug:
-        for action in plan.actions:
-            invocation.say(errors.printable(f"nvgraft: debug: {action!r}"))
-    ldconfig = config.cli_ldconfig
-    if not ldconfig.startswith("@"):
-        # Only features.allow-ldconfig-from-container lets such a value pass. A program of the image is never run as root.
-        ldconfig = host_ldconfig("@/sbin/ldconfig", os.path.exists)
-        invocation.say("nvgraft: warning: the ldconfig of the image is never run, the host's is | write it with @ in config.toml")
-    changed = apply_plan(plan, container, ldconfig[1:], pivot=not config.cli_no_pivot)
-    if not changed:
-        invocation.say("nvgraft: this container is configured already; nothing was changed")
-    invocation.warn(plan.findings)
+    log = DebugLog()
+    path = "/dev/stderr" if invocation.debug else config.cli_debug
+    try:
+        log.open(path)
+    except OSError as error:
+        invocation.warn(f"no debug log: open {path}: {reason(error)} | name a file that can be written, or remove debug")
+    job = Job(request, state.pid, rootfs, Settings.from_config(config), lambda: search_path(os.environ, config))
+    try:
+        if not graft(job, config, log, invocation.warn):
+            invocation.say("nvgraft: this container is configured already; nothing was changed")
+    except Refusal as refusal:
+        log.give_up(refusal.text)
+        raise

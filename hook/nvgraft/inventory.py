@@ -193,8 +193,8 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
     :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
     :param omit: what is not looked for, by the names of the reference CLI's options: "persistenced", "fabricmanager",
         "gsp-firmware".
-        raise Refusal("device", "too many devices", f"NVML reports {len(report.gpus)} GPUs, a device mask has {catalogue.MAX_GPUS} bits")
-        than 64 GPUs.
+    :raises Refusal: stage ``detection``, as the reference: an unreadable loader cache, a stale entry in it, a library that is
+        no ELF file; stage ``device`` for more than 64 GPUs.
     """
     report = host.report
     if host.refusal is not None:

@@ -16,7 +16,7 @@ import stat
 
 import prctl
 
-from nvgraft import syscalls
+from nvgraft import syscalls, userns
 from nvgraft.files import open_file, read_fd, readable, reason
 from nvgraft.inventory import parse_majors
 from nvgraft.plan import Finding
@@ -62,7 +62,7 @@ def load_modules(root: str, imex_channels: "Sequence[int]", create_imex_channels
 
     :param imex_channels: the requested channels, made too when ``create_imex_channels``.
     """
-    if _in_user_namespace():
+    if userns.inside() or userns.groups_are_fixed():
         return []
     channels = tuple(imex_channels) if create_imex_channels else ()
     gpus = _gpu_count()
@@ -78,12 +78,6 @@ def load_modules(root: str, imex_channels: "Sequence[int]", create_imex_channels
 
 def _finding(message: str, hint: str) -> Finding:
     return Finding("load-kmods", "warning", message, hint)
-
-
-def _in_user_namespace() -> bool:
-    maps = [_text(f"/proc/self/{name}").split() for name in ("uid_map", "gid_map")]
-    # A kernel without user namespaces has no maps at all.
-    return any(ids not in ([], ["0", "0", "4294967295"]) for ids in maps) or _text("/proc/self/setgroups").strip() == "deny"
 
 
 def _gpu_count() -> int:

@@ -8,7 +8,7 @@ gives the same plan for a live host and for its snapshot.
 import posixpath
 
 from nvgraft.argv import compat_mode
-from nvgraft.compat import compat_directory
+from nvgraft.compat import MODES, compat_directory
 from nvgraft.errors import Refusal
 from nvgraft.inventory import Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.layout import TMPFS_MODE, Layout, OnVolume
@@ -61,7 +61,7 @@ class Settings:
     def from_config(cls, config: "Config") -> "Settings":
         """Return the settings of the hook."""
         # Where the reference hook passes no mode its CLI takes its own default.
-        return cls(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host, cuda_compat=compat_mode(config) or "mount")
+        return cls(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host, cuda_compat=compat_mode(config) or MODES[0])
 
 
 def check_request(request: "Request") -> None:
@@ -82,7 +82,7 @@ def make_plan(request: "Request", inventory: Inventory, target: Target, settings
     """
     # Found with the container, refused before any device is looked at.
     compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
-    compat, remarks = compat_directory(target.tree, inventory.driver_version, settings.cuda_compat if compute else "disabled")
+    compat, remarks = compat_directory(target.tree, inventory.driver_version, settings.cuda_compat, compute=compute)
     selection = select_devices(request.devices, inventory.gpus)
     check_mig_request("mig-config", request.mig_config, selection)
     check_mig_request("mig-monitor", request.mig_monitor, selection)

@@ -12,7 +12,7 @@ _OVERFLOW = 65534
 def inside() -> bool:
     """Tell whether this process is in a user namespace other than the first one."""
     # A kernel without user namespaces has no map at all.
-    return _read("/proc/self/uid_map").split() not in ([], _IDENTITY)
+    return any(_read(f"/proc/self/{name}").split() not in ([], _IDENTITY) for name in ("uid_map", "gid_map"))
 
 
 def groups_are_fixed() -> bool:

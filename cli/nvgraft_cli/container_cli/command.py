@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 
 from nvgraft import launch
+from nvgraft.debug_log import DebugLog
 from nvgraft.errors import Refusal, printable
 from nvgraft.files import reason
 from nvgraft.syscalls import MissingFeature
 from nvgraft_cli.container_cli import configure, options
 from nvgraft_cli.container_cli.arguments import UsageFault
-from nvgraft_cli.container_cli.debug_log import DebugLog
-from nvgraft_cli.container_cli.detection import engine_config, read_host
+from nvgraft_cli.container_cli.detection import detect, engine_config
 from nvgraft_cli.container_cli.listing import info_text, list_paths
 
 #: The name by which this is the whole program.
@@ -68,17 +68,19 @@ def _run(program: str, words: list[str], log: DebugLog) -> int:
     if command == "info":
         csv = options.parse_info(rest, program)
         _open_log(settings, log, say)
-        print(info_text(read_host(engine_config(settings), (), log), csv=csv), end="")
+        config = engine_config(settings)
+        print(info_text(detect(config, (), log), csv=csv), end="")
     elif command == "list":
         wanted = options.parse_list(rest, program)
         _open_log(settings, log, say)
-        for path in list_paths(read_host(engine_config(settings), wanted.omit, log), wanted):
+        config = engine_config(settings)
+        for path in list_paths(detect(config, wanted.omit, log), wanted):
             print(path)
     else:
         asked = options.parse_configure(rest, program)
         configure.prepare_process(asked)
         _open_log(settings, log, say)
-        configure.configure(engine_config(settings), asked, log, say)
+        configure.configure(engine_config(settings, asked.ldconfig), asked, log, say)
     return 0
 
 

@@ -5,14 +5,15 @@ from collections.abc import Collection
 
 from nvgraft import userns
 from nvgraft.config import Config, load_config
+from nvgraft.debug_log import DebugLog
 from nvgraft.errors import Refusal
+from nvgraft.graft import DEFAULT_LDCONFIG, log_inventory
 from nvgraft.inventory import Inventory, read_inventory
 from nvgraft.live import mps_directory, read_live_host
-from nvgraft_cli.container_cli.debug_log import DebugLog, log_inventory
 from nvgraft_cli.container_cli.options import GlobalOptions
 
 
-def engine_config(options: GlobalOptions) -> Config:
+def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     """Return the engine's configuration for a command line.
 
     config.toml is not the original CLI's business. It is asked for one thing only, whether this host is a simulated one,
@@ -32,24 +33,30 @@ def engine_config(options: GlobalOptions) -> Config:
         cli_user=user,
         cli_load_kmods=options.load_kmods,
         cli_no_pivot=not options.pivot,
+        cli_ldconfig=ldconfig or DEFAULT_LDCONFIG,
         features_disable_imex_channel_creation=not options.create_imex_channels,
         simulated_host=written.simulated_host,
         host_snapshot=written.host_snapshot,
     )
 
 
-def read_host(config: Config, omit: Collection[str], log: DebugLog) -> Inventory:
-    """Look at this host.
+def inherited_path() -> str:
+    """Return the search path for the driver's programs: the caller's, as it is.
 
-    :raises Refusal: stages ``initialization`` and ``detection``.
+    :raises Refusal: stage ``detection`` when there is none.
     """
-    log.note(f"using root {config.cli_root or '/'}")
-    log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
-    log.note(f"using unprivileged user {config.cli_user or 'nobody'}")
-    host = read_live_host(config)
     path = os.environ.get("PATH")
     if path is None:
         raise Refusal("detection", "environment variable PATH not found", "set PATH: the driver's programs are looked up in it")
-    inventory = read_inventory(host, path, mps_directory(os.environ, config), omit)
+    return path
+
+
+def detect(config: Config, omit: Collection[str], log: DebugLog) -> Inventory:
+    """Look at the driver and its files.
+
+    :raises Refusal: stages ``initialization`` and ``detection``.
+    """
+    host = read_live_host(config)
+    inventory = read_inventory(host, inherited_path(), mps_directory(os.environ, config), omit)
     log_inventory(log, inventory)
     return inventory

@@ -70,7 +70,6 @@ _CONFIGURE = (
 
 _CAPABILITIES = frozenset({"compat32", "compute", "display", "graphics", "ngx", "utility", "video"})
 _SERVICES = {"no-persistenced": "persistenced", "no-fabricmanager": "fabricmanager", "no-gsp-firmware": "gsp-firmware"}
-COMPAT_MODES = ("mount", "ldconfig", "disabled")
 _MAX_REQUIREMENTS = 32
 _MAX_PID = 2**31 - 1
 

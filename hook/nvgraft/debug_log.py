@@ -1,4 +1,4 @@
-"""The debug log of nvidia-container-cli: a text for people, in glog's line format (reference behaviour 4.6).
+"""The debug log of the hook and of ``configure``: a text for people, in glog's line format (reference behaviour 4.6).
 
 What is logged is decided where it happens; without a file nothing is written.
 """
@@ -6,11 +6,9 @@ What is logged is decided where it happens; without a file nothing is written.
 import os
 import posixpath
 import sys
-import threading
 import time
 
 from nvgraft.errors import printable
-from nvgraft.inventory import Inventory
 
 _HEADER = "\n-- WARNING, the following logs are for debugging purposes only --\n\n"
 
@@ -30,6 +28,11 @@ class DebugLog:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
             self._fd = os.open(path, flags, 0o644)
             self._write(_HEADER)
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether anything that is logged is kept."""
+        return self._fd >= 0
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -52,27 +55,10 @@ class DebugLog:
         moment = time.strftime("%m%d %H:%M:%S", time.gmtime(now // 10**9))
         caller = sys._getframe(2)
         place = f"{posixpath.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
-        self._write(f"{level}{moment}.{now % 10**9 // 1000:06} {threading.get_native_id()} {place}] {printable(text)}\n")
+        self._write(f"{level}{moment}.{now % 10**9 // 1000:06} {os.getpid()} {place}] {printable(text)}\n")
 
     def _write(self, text: str) -> None:
         try:
             os.write(self._fd, text.encode("utf-8", "backslashreplace"))
         except OSError:
             self.close()  # a full disk must not keep a container from starting
-
-
-def log_inventory(log: DebugLog, inventory: Inventory) -> None:
-    """Log what was found on the host, and what was not."""
-    for component in (*inventory.libraries, *inventory.libraries32, *inventory.binaries):
-        log.note(f"selecting {component.path}")
-    for component_class, row in inventory.missing:
-        log.warn_of(f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})")
-    for component in inventory.firmware:
-        log.note(f"listing firmware path {component.row}")
-    for node in inventory.control:
-        log.note(f"listing device {node.path}")
-    for ipc in (*inventory.sockets, inventory.mps):
-        if ipc is not None:
-            log.note(f"listing ipc path {ipc.path}")
-    for gpu, node in zip(inventory.gpus, inventory.nodes, strict=True):
-        log.note(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")

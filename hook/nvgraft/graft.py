@@ -1,0 +1,143 @@
+"""One container, from a request to the driver in it: the order of things behind the hook and ``configure``.
+
+The order of the checks is the reference's (reference behaviour 4.6), so that of several faults the same one is named. What is
+asked for, and what becomes of refusals, is the caller's business.
+"""
+
+import os
+
+from nvgraft import container as containers
+from nvgraft.apply.executor import apply_plan
+from nvgraft.config import Config, host_ldconfig
+from nvgraft.container import Container
+from nvgraft.debug_log import DebugLog
+from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.live import mps_directory, read_live_host
+from nvgraft.plan import Bind, Finding, Plan, Tmpfs
+from nvgraft.planner import Settings, check_request, make_plan
+from nvgraft.selection import imex_channels
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from nvgraft.request import Request
+
+DEFAULT_LDCONFIG = "@/sbin/ldconfig"
+
+
+class Job:
+    """What is to be done: ``request`` for the container of ``pid`` at ``rootfs``, an absolute path.
+
+    :param pid: the container's first process; None for a directory of this process's own mount namespace (standalone).
+    :param search_path: returns the search path for binaries, or raises a refusal, when its turn comes.
+    :param omit: kinds of component that the caller does not want (see ``read_inventory``).
+    """
+
+    __slots__ = ("omit", "pid", "request", "rootfs", "search_path", "settings")
+
+    def __init__(
+        self,
+        request: "Request",
+        pid: int | None,
+        rootfs: str,
+        settings: Settings,
+        search_path: "Callable[[], str]",
+        omit: "Collection[str]" = (),
+    ) -> None:
+        self.request = request
+        self.pid = pid
+        self.rootfs = rootfs
+        self.settings = settings
+        self.search_path = search_path
+        self.omit = omit
+
+
+def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]") -> bool:
+    """Look at the host and the container, plan, and apply; return False when all of it was there already.
+
+    This process is in the container's mount namespace afterwards.
+
+    :param warn: is given each warning, with its hint, as one line.
+    :raises Refusal: with everything undone.
+    """
+    check_request(job.request)
+    pidfd = None if job.pid is None else containers.hold_process(job.pid)
+    if config.cli_load_kmods and not config.simulated_host:
+        from nvgraft.kmods import load_modules
+
+        create = not config.features_disable_imex_channel_creation
+        _tell(load_modules(config.cli_root or "/", imex_channels(job.request.imex_channels), create), log, warn)
+    log.note(f"using root {config.cli_root or '/'}")
+    log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
+    log.note(f"using unprivileged user {config.cli_user or 'nobody'}")
+    host = read_live_host(config)
+    if job.pid is None or pidfd is None:
+        container = containers.open_standalone(job.rootfs)
+    else:
+        container = containers.open_container(job.pid, pidfd, job.rootfs)
+    _log_container(log, job, container)
+    target = containers.LiveTarget(container, host.machine)
+    inventory = read_inventory(host, job.search_path(), mps_directory(os.environ, config), job.omit)
+    log_inventory(log, inventory)
+    plan = make_plan(job.request, inventory, target, job.settings)
+    target.close()
+    _log_plan(log, plan, container)
+    ldconfig = config.cli_ldconfig
+    if not ldconfig.startswith("@"):
+        # config.toml lets it pass with features.allow-ldconfig-from-container. A program of the image is never run as root.
+        ldconfig = DEFAULT_LDCONFIG
+        warn("the ldconfig of the image is never run, the host's is | write it as a path of the host, with @")
+    program = host_ldconfig(ldconfig, os.path.exists)[1:]
+    log.note(f"executing {program} from host at {container.rootfs}")
+    changed = apply_plan(plan, container, program, pivot=not config.cli_no_pivot)
+    _tell(plan.findings, log, warn)
+    return changed
+
+
+def _tell(findings: "Iterable[Finding]", log: DebugLog, warn: "Callable[[str], None]") -> None:
+    for finding in findings:
+        if finding.level == "warning":
+            log.warn_of(finding.message)
+            warn(f"{finding.message} | {finding.hint}")
+
+
+def _log_container(log: DebugLog, job: Job, container: Container) -> None:
+    mode = "standalone" if container.standalone else "supervised"
+    log.note(f"configuring container with '{' '.join([*sorted(job.request.capabilities), mode])}'")
+    log.note(f"setting pid to {container.pid}")
+    log.note(f"setting rootfs to {container.rootfs}")
+    log.note(f"setting owner to {container.uid}:{container.gid}")
+
+
+def log_inventory(log: DebugLog, inventory: Inventory) -> None:
+    """Log what was found on the host, and what was not."""
+    if not log.is_open:
+        return
+    for component in (*inventory.libraries, *inventory.libraries32, *inventory.binaries):
+        log.note(f"selecting {component.path}")
+    for component_class, row in inventory.missing:
+        log.warn_of(f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})")
+    for component in inventory.firmware:
+        log.note(f"listing firmware path {component.row}")
+    for node in inventory.control:
+        log.note(f"listing device {node.path}")
+    for ipc in (*inventory.sockets, inventory.mps):
+        if ipc is not None:
+            log.note(f"listing ipc path {ipc.path}")
+    for gpu, node in zip(inventory.gpus, inventory.nodes, strict=True):
+        log.note(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")
+
+
+def _log_plan(log: DebugLog, plan: Plan, container: Container) -> None:
+    if not log.is_open:
+        return
+    log.note(f"setting libs directory to {plan.target['libs_dir']}")
+    log.note(f"setting libs32 directory to {plan.target['libs32_dir']}")
+    for action in plan.actions:
+        if isinstance(action, Bind):
+            log.note(f"mounting {action.source} at {container.rootfs}{action.target}")
+        elif isinstance(action, Tmpfs):
+            log.note(f"mounting tmpfs at {container.rootfs}{action.target}")
+        else:
+            log.note(f"{action!r}")

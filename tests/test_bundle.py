@@ -1,0 +1,92 @@
+"""The container's side of an offline plan: where the rootfs is, and what may not be one."""
+
+from pathlib import Path
+
+import pytest
+
+from bundles import make_bundle
+from nvgraft.errors import Refusal
+from nvgraft.oci import ContainerConfig
+from nvgraft_cli.bundle import BundleError, find_rootfs, open_target, rootfs_label
+
+
+def container(root: str, *mounts: str) -> ContainerConfig:
+    return ContainerConfig({}, root_path=root, mounts=tuple(("/srv", path) for path in mounts))
+
+
+@pytest.mark.parametrize(
+    ("root", "label"),
+    [
+        ("rootfs", "{bundle}/rootfs"),
+        ("./a/../rootfs/", "{bundle}/rootfs"),
+        ("../other", "{parent}/other"),
+        ("/abs/x", "/abs/x"),
+        ("/a/../b", "/b"),
+    ],
+)
+def test_the_rootfs_is_named_as_the_hook_names_it(tmp_path: Path, root: str, label: str) -> None:
+    """A relative root.path counts from the bundle, which a runtime makes the hook's working directory."""
+    bundle = tmp_path / "b"
+    assert rootfs_label(container(root), str(bundle)) == label.format(bundle=bundle, parent=tmp_path)
+
+
+def test_a_relative_bundle_gives_an_absolute_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages and plans name absolute paths."""
+    monkeypatch.chdir(tmp_path)
+    assert rootfs_label(container("rootfs"), "b") == f"{tmp_path}/b/rootfs"
+
+
+def test_an_absolute_rootfs_that_is_missing_is_looked_for_in_the_bundle(tmp_path: Path) -> None:
+    """A bundle that was copied from a node carries its rootfs along, at its whole path or by its last name."""
+    bundle = make_bundle(tmp_path / "b")
+    assert find_rootfs(container("/run/no/such/place/rootfs"), str(bundle)) == f"{bundle}/rootfs"
+    (bundle / "run/no/such/place/rootfs").mkdir(parents=True)
+    assert find_rootfs(container("/run/no/such/place/rootfs"), str(bundle)) == f"{bundle}/run/no/such/place/rootfs"
+
+
+def test_an_absolute_rootfs_that_exists_is_taken(tmp_path: Path) -> None:
+    """Also when the bundle has one of the same name."""
+    bundle = make_bundle(tmp_path / "b")
+    (tmp_path / "elsewhere/rootfs").mkdir(parents=True)
+    assert find_rootfs(container(f"{tmp_path}/elsewhere/rootfs"), str(bundle)) == f"{tmp_path}/elsewhere/rootfs"
+
+
+@pytest.mark.parametrize("root", ["none", "/run/no/such/place", "config.json"])
+def test_a_missing_rootfs_is_an_error(tmp_path: Path, root: str) -> None:
+    """Which names where it was looked for."""
+    bundle = make_bundle(tmp_path / "b")
+    with pytest.raises(BundleError, match=r"no such directory: root\.path of .*/b/config\.json names no rootfs"):
+        find_rootfs(container(root), str(bundle))
+
+
+def test_the_target_is_the_rootfs_under_its_own_name(tmp_path: Path) -> None:
+    """Files are read where they are, messages name the path that config.json gives; volumes are config.json's mounts."""
+    bundle = make_bundle(tmp_path / "b")
+    with open_target(container("/run/web/rootfs", "/data"), str(bundle), "x86_64", module=False) as target:
+        assert target.rootfs == "/run/web/rootfs"
+        assert target.libs_dir == "/usr/lib/x86_64-linux-gnu"
+        assert target.volume("/data/x") == "/data"
+        assert target.proc_driver() is None
+
+
+@pytest.mark.parametrize("root", ["/", "//", "/x/..", "../../../../../../../../../.."])
+def test_the_hosts_own_root_is_no_rootfs(tmp_path: Path, root: str) -> None:
+    """The hook refuses it, and so does a plan."""
+    bundle = make_bundle(tmp_path / "b")
+    with pytest.raises(Refusal, match=r"^invalid rootfs directory$"), open_target(container(root), str(bundle), "x86_64", module=True):
+        pass
+
+
+def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernel's reason."""
+    bundle = make_bundle(tmp_path / "b")
+
+    def forbidden(path: str, label: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("nvgraft_cli.bundle.open_tree_at", forbidden)
+    with (
+        pytest.raises(BundleError, match=r"rootfs: permission denied: "),
+        open_target(container("rootfs"), str(bundle), "x86_64", module=True),
+    ):
+        pass

@@ -1,0 +1,73 @@
+"""The command ``nvgraft`` itself: which command runs, and how it ends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bundles import EVERYTHING, make_bundle
+from nvgraft import __version__
+from nvgraft_cli import plan_command
+from nvgraft_cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_the_version_is_printed(capsys: Captured) -> None:
+    """On stdout, exit 0."""
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"nvgraft {__version__}\n"
+
+
+def test_help_lists_the_commands(capsys: Captured) -> None:
+    """With an example."""
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert "nvgraft plan --bundle ./bundle --host runfile-a10x2" in out
+    for name in ("plan", "simulate"):
+        assert f"\n    {name} " in out
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-option"]])
+def test_bad_usage_is_exit_2(arguments: list[str], capsys: Captured) -> None:
+    """Without a command, or with one that does not exist."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: nvgraft")
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """Exit 130, as shells count it."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan_command, "plan_bundle", interrupted)
+    assert main(["plan"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("env", [EVERYTHING, ()], ids=["long", "short"])
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, env: tuple[str, ...]) -> None:
+    """`nvgraft plan | head -0` ends quietly, whether the text fits into Python's buffer or not."""
+    bundle = make_bundle(tmp_path / "b", *env)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "nvgraft_cli.main", "plan", "--bundle", bundle, "--host", "debian-a100x8"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env={"PYTHONPATH": os.pathsep.join(sys.path)},
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

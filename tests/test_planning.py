@@ -1,0 +1,187 @@
+"""From a bundle, a host and a config.toml to a plan, or to the reason why there is none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hosts
+from bundles import EVERYTHING, make_bundle
+from hosts import finding_ids, mount_targets
+from nvgraft.inventory import Host
+from nvgraft.plan import AllowDevice, Plan
+from nvgraft.snapshot import snapshot_host
+from nvgraft_cli import planning
+from nvgraft_cli.planning import InputError, plan_bundle, read_snapshot
+from nvgraft_specs import gallery
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return make_bundle(tmp_path / "b", *EVERYTHING)
+
+
+def toml(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def allowed(plan: Plan) -> int:
+    return sum(isinstance(action, AllowDevice) for action in plan.actions)
+
+
+def test_a_gallery_host_is_known_by_name(bundle: Path) -> None:
+    """The name of a host and the path of its document give the same plan."""
+    by_name, refusal = plan_bundle(str(bundle), "eks-t4", None)
+    assert refusal is None
+    assert by_name.decision == "inject"
+    assert by_name.host["name"] == "eks-t4"
+    assert plan_bundle(str(bundle), gallery.path("eks-t4"), None) == (by_name, None)
+
+
+def test_any_document_is_a_host(bundle: Path, tmp_path: Path) -> None:
+    """A missing schema member means nvgraft.host/1."""
+    document = hosts.full_host()
+    del document["schema"]
+    path = tmp_path / "node17.json"
+    path.write_text(json.dumps(document))
+    plan, _ = plan_bundle(str(bundle), str(path), None)
+    assert plan.host["name"] == "test-host"
+    assert plan.target["rootfs"] == f"{bundle}/rootfs"
+    assert "/dev/nvidia1" in mount_targets(plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [("{", "not JSON"), ("[]", "should be an object"), ('{"schema": "nvgraft.host/2"}', "nvgraft.host/2"), ("{}", "$.name")],
+)
+def test_a_bad_document_is_an_input_error(bundle: Path, tmp_path: Path, text: str, cause: str) -> None:
+    """One line with its path."""
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        plan_bundle(str(bundle), str(path), None)
+    assert str(path) in str(caught.value)
+    assert cause in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_inputs_are_input_errors(bundle: Path, tmp_path: Path) -> None:
+    """Bundle, host and config.toml, each by its path."""
+    none = str(tmp_path / "none")
+    for arguments in ((none, "eks-t4", None), (str(bundle), none, None), (str(bundle), "eks-t4", none)):
+        with pytest.raises(InputError) as caught:
+            plan_bundle(*arguments)
+        assert none in str(caught.value)
+
+
+def test_a_recorded_host_without_config_toml_gets_the_defaults(bundle: Path) -> None:
+    """And its own driver root."""
+    plan, _ = plan_bundle(str(bundle), "operator-driver-root", None)
+    assert plan.host["root"] == read_snapshot("operator-driver-root")["root"] != "/"
+    assert allowed(plan) > 0
+
+
+def test_config_toml_counts(bundle: Path, tmp_path: Path) -> None:
+    """no-cgroups, requirements and the simulated host's directory are taken from it."""
+    usual, _ = plan_bundle(str(bundle), "eks-t4", toml(tmp_path, ""))
+    assert allowed(usual) > 0
+    changed, _ = plan_bundle(
+        str(bundle), "eks-t4", toml(tmp_path, "[nvidia-container-cli]\nno-cgroups = true\n[nvgraft]\nsimulated-host = true")
+    )
+    assert allowed(changed) == 0
+    assert mount_targets(changed) == ["/proc/driver", *mount_targets(usual)]
+
+
+@pytest.mark.parametrize(
+    ("configured", "fits"), [("/run/nvidia/driver", True), ("/run/nvidia/driver/", True), ("", False), ("/", False), ("/other", False)]
+)
+def test_the_driver_root_must_be_the_snapshots(bundle: Path, tmp_path: Path, configured: str, fits: bool) -> None:
+    """A config.toml for another driver root is an error, not a plan of half-truths."""
+    assert read_snapshot("operator-driver-root")["root"] == "/run/nvidia/driver"
+    path = toml(tmp_path, f'[nvidia-container-cli]\nroot = "{configured}"')
+    if fits:
+        assert plan_bundle(str(bundle), "operator-driver-root", path)[0].decision == "inject"
+        return
+    with pytest.raises(InputError, match=r"its driver root is .*, the snapshot's is /run/nvidia/driver"):
+        plan_bundle(str(bundle), "operator-driver-root", path)
+
+
+@pytest.mark.parametrize("configured", ["", "/"])
+def test_no_root_is_the_root(bundle: Path, tmp_path: Path, configured: str) -> None:
+    """An empty root and "/" both mean the host's own."""
+    assert plan_bundle(str(bundle), "eks-t4", toml(tmp_path, f'[nvidia-container-cli]\nroot = "{configured}"'))[0].decision == "inject"
+
+
+def test_the_hosts_own_environment_does_not_matter_offline(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its config.toml nor its search path have to do with a recorded host."""
+    whole, _ = plan_bundle(str(bundle), "eks-t4", None)
+    monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, "syntax error"))
+    monkeypatch.setenv("PATH", "/none")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/usr")
+    assert plan_bundle(str(bundle), "eks-t4", None) == (whole, None)
+    assert plan_bundle(str(bundle), "eks-t4", toml(tmp_path, "")) == (whole, None)
+
+
+def test_a_container_without_a_request_is_skipped(tmp_path: Path) -> None:
+    """The rootfs is not even looked for."""
+    plan, refusal = plan_bundle(str(make_bundle(tmp_path / "b", root="/none")), "eks-t4", None)
+    assert (plan.decision, plan.actions, refusal) == ("skip", (), None)
+    assert "NVIDIA_VISIBLE_DEVICES" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (("NVIDIA_VISIBLE_DEVICES=9",), "nvgraft: device error: 9: unknown device"),
+        (("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=x"), "unsupported capabilities found in 'x' (allowed '')"),
+        (("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=x"), "nvgraft: error parsing IMEX info: unsupported IMEX channel value: x"),
+        (("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=99"), "nvgraft: requirement error: unsatisfied condition: cuda>=99"),
+    ],
+)
+def test_what_the_hook_would_refuse_is_a_plan_too(tmp_path: Path, env: tuple[str, ...], line: str) -> None:
+    """With the hook's own error beside it."""
+    plan, refusal = plan_bundle(str(make_bundle(tmp_path / "b", *env)), "eks-t4", None)
+    assert refusal is not None
+    assert refusal.reference_line().startswith(line)
+    assert (plan.decision, plan.reason, plan.actions) == ("refuse", refusal.reference_line(), ())
+
+
+@pytest.mark.parametrize(("name", "text"), [("config.json", "{"), ("config.json", None), ("config.toml", "= 1")])
+def test_documents_that_the_hook_cannot_read(bundle: Path, tmp_path: Path, name: str, text: str | None) -> None:
+    """A bundle's config.json and a config.toml are refused as the hook refuses them."""
+    config = toml(tmp_path, "")
+    path = bundle / name if name == "config.json" else tmp_path / name
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    plan, refusal = plan_bundle(str(bundle), "eks-t4", config)
+    assert plan.decision == "refuse"
+    assert refusal is not None
+
+
+def test_volumes_of_config_json_count(tmp_path: Path) -> None:
+    """What would have to be made on one is left out."""
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING, mounts=("/lib/firmware",))
+    plan, refusal = plan_bundle(str(bundle), "runfile-a10x2", None)
+    assert refusal is None
+    assert "firmware-skipped" in finding_ids(plan.findings)
+
+
+def test_this_host_is_planned_without_a_snapshot(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the hook's own config.toml, search path and MPS directory."""
+    asked: list[str] = []
+
+    def live(config: object) -> Host:
+        asked.append(str(getattr(config, "cli_user", None)))
+        return snapshot_host(hosts.full_host("/opt/bin/nvidia-debugdump mode=0755\n/mps/"))
+
+    monkeypatch.setattr(planning, "read_live_host", live)
+    monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, '[nvidia-container-cli]\nuser = "root:video"'))
+    monkeypatch.setenv("PATH", "/opt/bin")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/mps")
+    plan, refusal = plan_bundle(str(bundle), None, None)
+    assert refusal is None
+    assert asked == ["root:video"]
+    assert {"/usr/bin/nvidia-debugdump", "/usr/bin/nvidia-smi", "/mps"} <= set(mount_targets(plan))
