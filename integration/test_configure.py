@@ -133,9 +133,9 @@ def test_supervised_it_does_what_the_reference_did(host: str, every: int, cli: P
     chosen = (REFERENCE / "mounts" / f"{host}.jsonl").read_text().splitlines()[::every]
     cases.write_text("\n".join(chosen) + "\n")
     shutil.copy(REFERENCE / "mounts" / "rootfs.json", tmp_path)
-    wrapper = installed.prefix / "bin" / "configure_as_hook.py"
-    shutil.copy(CHECKOUT / "integration" / "configure_as_hook.py", wrapper)
-    hook = [PYTHON, str(wrapper), str(installed.hook), str(cli), "prestart"]
+    # As text: the rig's host has a /tmp of its own, in which a checkout may be.
+    wrapper = (CHECKOUT / "integration" / "configure_as_hook.py").read_text()
+    hook = [PYTHON, "-c", wrapper, str(installed.hook), str(cli), "prestart"]
     ran = subprocess.run(
         [*RIG, "run", str(REFERENCE / "hosts" / f"{host}.json"), str(cases), str(answers), "--", *hook],
         capture_output=True,

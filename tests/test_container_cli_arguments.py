@@ -32,17 +32,17 @@ COMMAND = Command(
         ("-d -c", [("device", "-c")]),
     ],
 )
-def test_options_are_read_as_getopt_long_does(line, events):
+def test_options_are_read_as_getopt_long_does(line: str, events: list[tuple[str, str | None]]) -> None:
     """Arguments may be attached, long names shortened, short ones joined; only an attached argument is an optional one's."""
     assert list(read(line.split(), COMMAND)) == events
 
 
-def test_options_may_follow_other_words():
+def test_options_may_follow_other_words() -> None:
     """GNU getopt puts options first, wherever they stand; after -- there are none."""
     assert list(read(["/a", "-c", "--", "-x"], COMMAND)) == [("compute", None), ("", "/a"), ("", "-x")]
 
 
-def test_in_order_the_first_word_ends_the_options():
+def test_in_order_the_first_word_ends_the_options() -> None:
     """What follows a command is the command's own."""
     assert list(read(["-c", "list", "-c"], COMMAND, in_order=True)) == [("compute", None), ("", "list"), ("", "-c")]
 
@@ -58,14 +58,14 @@ def test_in_order_the_first_word_ends_the_options():
         ("-x", "invalid option -- 'x'"),
     ],
 )
-def test_faults_are_told_in_getopts_words(line, text):
+def test_faults_are_told_in_getopts_words(line: str, text: str) -> None:
     """The message names the word at fault, and where to look."""
     with pytest.raises(UsageFault) as caught:
         list(read(line.split(), COMMAND))
     assert str(caught.value) == f"tool: {text}\nTry `tool --help' or `tool --usage' for more information."
 
 
-def test_what_stands_before_a_fault_is_read():
+def test_what_stands_before_a_fault_is_read() -> None:
     """argp acts on each option when it meets it, so the first of several faults is the one that is told."""
     events = read(["-c", "-x"], COMMAND)
     assert next(events) == ("compute", None)
@@ -73,13 +73,13 @@ def test_what_stands_before_a_fault_is_read():
         next(events)
 
 
-def test_faults_of_arguments():
+def test_faults_of_arguments() -> None:
     """A missing word shows the short usage; a superfluous one is named."""
     assert str(usage_fault(COMMAND)).startswith("Usage: tool [OPTION...] FILE\nTry `tool --help'")
     assert str(fault(COMMAND, "Too many arguments")).startswith("tool: Too many arguments\nTry")
 
 
-def test_help_lists_every_option():
+def test_help_lists_every_option() -> None:
     """--help has the short and the long name with its argument, the description and an example."""
     text = help_text(COMMAND)
     assert text.startswith("Usage: tool [OPTION...] FILE\nDoes things.\n")
@@ -89,7 +89,7 @@ def test_help_lists_every_option():
     assert text.endswith("\nexample: tool x\n")
 
 
-def test_usage_lists_every_option_once():
+def test_usage_lists_every_option_once() -> None:
     """--usage is wrapped, and no option is torn apart."""
     text = usage_text(COMMAND)
     assert text.startswith("Usage: tool [-c?V] [-d ID] [-u[UID[:GID]]] [--device=ID] [--user[=UID[:GID]]]\n            [--compute]")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nvgraft.config import Config
 from nvgraft.debug_log import DebugLog
-from nvgraft.inventory import read_inventory
+from nvgraft.inventory import Host, read_inventory
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli import main as program
 from nvgraft_cli.container_cli import detection
@@ -19,16 +20,18 @@ LINE = re.compile(r"^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [a-z_]+\.py:\d+\] .+$"
 
 
 @pytest.fixture
-def host(monkeypatch):
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is the recorded host."""
     found = snapshot_host(json.loads(HOST.read_text()))
     monkeypatch.setattr(detection, "read_live_host", lambda config: found)
-    monkeypatch.setattr(detection, "load_config", lambda path, environ: detection.Config())
+    monkeypatch.setattr(detection, "load_config", lambda path, environ: Config())
     monkeypatch.setenv("PATH", OFFLINE_PATH)
 
 
 @pytest.mark.parametrize(("called", "shown"), [("/usr/bin/nvidia-container-cli", "nvidia-container-cli"), ("/opt/bin/nvgraft", "nvgraft")])
-def test_errors_carry_the_name_of_the_program(called, shown, host, monkeypatch, capsys):
+def test_errors_carry_the_name_of_the_program(
+    called: str, shown: str, host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The original's, when it is called so."""
     monkeypatch.setattr(sys, "argv", [called])
     assert program.main(["list", "--device=99"]) == 1
@@ -37,7 +40,7 @@ def test_errors_carry_the_name_of_the_program(called, shown, host, monkeypatch, 
     assert said.out == ""
 
 
-def test_under_the_originals_name_nothing_else_is_reachable(monkeypatch, capsys):
+def test_under_the_originals_name_nothing_else_is_reachable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Nvgraft's own commands do not exist there: a usage message, and exit code 1."""
     monkeypatch.setattr(sys, "argv", ["/usr/bin/nvidia-container-cli"])
     assert program.main(["simulate", "--list"]) == 1
@@ -47,7 +50,7 @@ def test_under_the_originals_name_nothing_else_is_reachable(monkeypatch, capsys)
     assert capsys.readouterr().out.startswith("cli-version: ")
 
 
-def test_nvgrafts_own_commands_keep_their_parser(capsys):
+def test_nvgrafts_own_commands_keep_their_parser(capsys: pytest.CaptureFixture[str]) -> None:
     """Under its own name everything else goes where it went."""
     assert program.main(["simulate", "--list"]) == 0
     with pytest.raises(SystemExit) as left:
@@ -58,7 +61,7 @@ def test_nvgrafts_own_commands_keep_their_parser(capsys):
         assert re.search(rf"^ +{name}\b", shown, re.MULTILINE)
 
 
-def test_list_prints_a_path_a_line(host, capsys):
+def test_list_prints_a_path_a_line(host: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is on stderr."""
     assert program.main(["list", "--device=1"]) == 0
     said = capsys.readouterr()
@@ -66,7 +69,7 @@ def test_list_prints_a_path_a_line(host, capsys):
     assert said.err == ""
 
 
-def test_questions_are_answered_on_stdout(capsys):
+def test_questions_are_answered_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     """--help is no error."""
     assert program.main(["configure", "--help"]) == 0
     said = capsys.readouterr()
@@ -74,7 +77,7 @@ def test_questions_are_answered_on_stdout(capsys):
     assert said.err == ""
 
 
-def test_control_characters_do_not_reach_the_terminal(host, capsys):
+def test_control_characters_do_not_reach_the_terminal(host: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither from a device name nor from an option."""
     program.main(["list", "--device=\x1b[2J"])
     program.main(["list", "--\x1b[2J"])
@@ -83,7 +86,7 @@ def test_control_characters_do_not_reach_the_terminal(host, capsys):
     assert said.count(r"\x1b[2J") == 2
 
 
-def test_no_path_is_a_detection_error(host, monkeypatch, capsys):
+def test_no_path_is_a_detection_error(host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The original looks its binaries up in PATH."""
     monkeypatch.delenv("PATH")
     assert program.main(["list"]) == 1
@@ -91,7 +94,9 @@ def test_no_path_is_a_detection_error(host, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("by", ["option", "variable"])
-def test_the_debug_log_is_appended_in_the_originals_format(by, host, tmp_path, monkeypatch, capsys):
+def test_the_debug_log_is_appended_in_the_originals_format(
+    by: str, host: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A header between blank lines, then lines with level, time, thread and place; the refusal is its last line."""
     log = tmp_path / "log"
     log.write_text("before\n")
@@ -111,7 +116,7 @@ def test_the_debug_log_is_appended_in_the_originals_format(by, host, tmp_path, m
     assert lines[-1].endswith("] 99: unknown device")
 
 
-def test_a_log_that_cannot_be_written_is_told_and_nothing_more(host, tmp_path, capsys):
+def test_a_log_that_cannot_be_written_is_told_and_nothing_more(host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It must not keep anything from working."""
     assert program.main([f"--debug={tmp_path}/no/log", "list", "--device=1"]) == 0
     said = capsys.readouterr()
@@ -119,11 +124,11 @@ def test_a_log_that_cannot_be_written_is_told_and_nothing_more(host, tmp_path, c
     assert said.out.endswith("/dev/nvidia0\n")
 
 
-def test_a_driver_root_and_user_reach_the_engine(monkeypatch):
+def test_a_driver_root_and_user_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the engine's own configuration; config.toml of the host is not the original's business."""
-    seen = []
+    seen: list[Config] = []
 
-    def read(config):
+    def read(config: Config) -> Host:
         seen.append(config)
         return snapshot_host(json.loads(HOST.read_text()))
 
@@ -132,7 +137,7 @@ def test_a_driver_root_and_user_reach_the_engine(monkeypatch):
     assert (seen[0].cli_root, seen[0].cli_ldcache, seen[0].cli_user) == ("/run/nvidia/driver", "/x", "0:7")
 
 
-def test_faults_of_config_toml_are_none_of_its_business(tmp_path, monkeypatch):
+def test_faults_of_config_toml_are_none_of_its_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The original does not read the file; whether the host is a simulated one is all that it is asked for."""
     toml = tmp_path / "config.toml"
     monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", str(toml))
@@ -146,7 +151,7 @@ def test_faults_of_config_toml_are_none_of_its_business(tmp_path, monkeypatch):
         assert (config.simulated_host, config.cli_root) == (simulated, "")
 
 
-def test_the_inventory_is_the_hooks(host):
+def test_the_inventory_is_the_hooks(host: None) -> None:
     """One reader of the host: what is listed is what the hook would mount from."""
     config, log = detection.engine_config(GlobalOptions()), DebugLog()
     found = detection.detect(config, (), log)

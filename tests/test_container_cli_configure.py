@@ -6,20 +6,20 @@ import hosts
 from nvgraft import launch
 from nvgraft.errors import Refusal
 from nvgraft.inventory import read_inventory
-from nvgraft.plan import AllowDevice, Bind
+from nvgraft.plan import AllowDevice, Bind, Plan
 from nvgraft.planner import Settings, make_plan
 from nvgraft.request import Request
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.target import OfflineTarget, VirtualTree
 from nvgraft_cli.container_cli.configure import prepare_process, request_of
 from nvgraft_cli.container_cli.options import parse_configure
 
 
-def request(line):
+def request(line: str) -> Request:
     return request_of(parse_configure([*line.split(), "/rootfs"], "cli"))
 
 
-def test_the_request_is_the_hooks():
+def test_the_request_is_the_hooks() -> None:
     """Empty ids are noise, capabilities are sorted, everything else is as it was written."""
     found = request("--device=,0 -d GPU-1 --utility --compute --require=cuda>=11 --imex-channel=1,2 --mig-config=all --mig-monitor=all")
     assert found.devices == ("0", "GPU-1")
@@ -30,24 +30,24 @@ def test_the_request_is_the_hooks():
     assert found.origin.devices == "--device=0,GPU-1"
 
 
-def test_no_device_asks_for_driver_files_alone():
+def test_no_device_asks_for_driver_files_alone() -> None:
     """As the reference hook's `none`, which passes no --device."""
     assert request("--utility").devices == ()
 
 
-def test_without_devbind_nodes_are_allowed_but_not_mounted():
+def test_without_devbind_nodes_are_allowed_but_not_mounted() -> None:
     """Whoever asks for that has put the nodes there."""
     document = hosts.full_host()
     inventory = read_inventory(snapshot_host(document), OFFLINE_PATH)
 
-    def plan(*, devbind):
-        target = OfflineTarget(VirtualTree(hosts.SnapshotTree({}), "/rootfs"), inventory.machine, (), module=True)
+    def plan(*, devbind: bool) -> Plan:
+        target = OfflineTarget(VirtualTree(SnapshotTree({}), "/rootfs"), inventory.machine, (), module=True)
         return make_plan(Request(("all",), ("utility",)), inventory, target, Settings(cgroups=True, simulated=False, devbind=devbind))
 
-    def nodes(found):
+    def nodes(found: Plan) -> list[str]:
         return [action.target for action in found.actions if isinstance(action, Bind) and action.kind == "device"]
 
-    def rules(found):
+    def rules(found: Plan) -> list[tuple[int, int]]:
         return [(action.major, action.minor) for action in found.actions if isinstance(action, AllowDevice)]
 
     assert nodes(plan(devbind=True)) == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
@@ -55,9 +55,9 @@ def test_without_devbind_nodes_are_allowed_but_not_mounted():
     assert rules(plan(devbind=False)) == rules(plan(devbind=True)) == [(195, 255), (195, 0), (195, 1)]
 
 
-def test_the_environment_is_checked_where_a_hook_may_have_it_from_a_container(monkeypatch):
+def test_the_environment_is_checked_where_a_hook_may_have_it_from_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """Supervised it may be a hook's; standalone it is the caller's own, where LD_LIBRARY_PATH is common."""
-    reset = []
+    reset: list[bool] = []
     monkeypatch.setattr(launch, "reset_process", lambda: reset.append(True))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/cuda/lib64")
     with pytest.raises(Refusal, match="LD_LIBRARY_PATH"):

@@ -1,36 +1,51 @@
 """What `list` and `info` print."""
 
 import json
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
+from hosts import Document
 from nvgraft.errors import Refusal
-from nvgraft.inventory import read_inventory
+from nvgraft.inventory import Inventory, read_inventory
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli.container_cli.listing import info_text, list_paths
 from nvgraft_cli.container_cli.options import parse_global, parse_info, parse_list
 
+
+class Row(TypedDict):
+    """One recorded command line."""
+
+    host: str
+    args: str
+    rc: int
+    stdout: str
+    stderr: str
+
+
 REFERENCE = Path(__file__).parent / "fixtures" / "reference"
-ROWS = [json.loads(line) for line in (REFERENCE / "list-info.jsonl").read_text().splitlines()]
+ROWS: list[Row] = [json.loads(line) for line in (REFERENCE / "list-info.jsonl").read_text().splitlines()]
 
 
 @cache
-def document(host):
-    return json.loads((REFERENCE / "hosts" / f"{host}.json").read_text())
+def document(host: str) -> Document:
+    recorded: Document = json.loads((REFERENCE / "hosts" / f"{host}.json").read_text())
+    return recorded
 
 
-def inventory(host, omit=(), **changes):
+def inventory(host: str, omit: Collection[str] = (), **changes: object) -> Inventory:
     return read_inventory(snapshot_host(document(host) | changes), OFFLINE_PATH, omit=omit)
 
 
-def listed(found, *words):
+def listed(found: Inventory, *words: str) -> list[str]:
     return list_paths(found, parse_list([*words], "cli"))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['host']}: {row['args']}")
-def test_the_output_is_the_originals(row):
+def test_the_output_is_the_originals(row: Row) -> None:
     """Every recorded command line on every recorded host: the same lines, or the same error."""
     _, command, words = parse_global(row["args"].split(), "nvidia-container-cli")
     found = inventory(row["host"])
@@ -46,19 +61,19 @@ def test_the_output_is_the_originals(row):
     assert (output.removesuffix("\n"), code, error) == (row["stdout"], row["rc"], row["stderr"])
 
 
-def test_the_records_are_all_there():
+def test_the_records_are_all_there() -> None:
     """A cut fixture would make the test above pass without testing much."""
     assert len(ROWS) == 84
 
 
-def test_an_empty_device_list_is_not_no_device_list():
+def test_an_empty_device_list_is_not_no_device_list() -> None:
     """`--device=` lists the control nodes, no option lists none."""
     found = inventory("d470")
     assert listed(found, "--device=") == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"]
     assert listed(found, "--ipcs") == []
 
 
-def test_a_mig_device_is_listed_with_its_access_files_and_nodes():
+def test_a_mig_device_is_listed_with_its_access_files_and_nodes() -> None:
     """Its GPU's node comes first."""
     assert listed(inventory("mig570"), "--device=0:1")[4:] == [
         "/dev/nvidia0",
@@ -69,7 +84,7 @@ def test_a_mig_device_is_listed_with_its_access_files_and_nodes():
     ]
 
 
-def test_a_driver_that_keeps_capabilities_in_proc_has_no_nodes_for_them():
+def test_a_driver_that_keeps_capabilities_in_proc_has_no_nodes_for_them() -> None:
     """Without nvidia-caps in /proc/devices only the access files are listed."""
     found = inventory("mig570", char_majors={"nvidia": 195})
     assert listed(found, "--device=0:1")[4:] == [
@@ -80,7 +95,7 @@ def test_a_driver_that_keeps_capabilities_in_proc_has_no_nodes_for_them():
 
 
 @pytest.mark.parametrize(("name", "minor"), [("config", 1), ("monitor", 2)])
-def test_the_administration_of_mig_takes_the_place_of_its_devices(name, minor):
+def test_the_administration_of_mig_takes_the_place_of_its_devices(name: str, minor: int) -> None:
     """The capability and its node, then each GPU's directory and all its nodes; access files of devices are left out."""
     found = inventory("mig570")
     paths = listed(found, "--device=all", f"--mig-{name}=all")[6:]
@@ -95,7 +110,7 @@ def test_the_administration_of_mig_takes_the_place_of_its_devices(name, minor):
     ]
 
 
-def test_mig_administration_knows_all_only_and_no_single_mig_device():
+def test_mig_administration_knows_all_only_and_no_single_mig_device() -> None:
     """With the original's words."""
     found = inventory("mig570")
     for words, text in (
@@ -110,7 +125,7 @@ def test_mig_administration_knows_all_only_and_no_single_mig_device():
         assert caught.value.reference_line("cli") == text
 
 
-def test_services_can_be_left_out():
+def test_services_can_be_left_out() -> None:
     """Each by its own option; MPS stays."""
     everything = ["/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps"]
     assert listed(inventory("run560"), "--ipcs") == everything
@@ -119,7 +134,7 @@ def test_services_can_be_left_out():
     assert inventory("run560", omit={"gsp-firmware"}).firmware == ()
 
 
-def test_a_host_without_gpus():
+def test_a_host_without_gpus() -> None:
     """NVML may report none: the versions are printed, and any device list is ignored."""
     nvml = document("d470")["nvml"] | {"gpus": []}
     found = inventory("d470", nvml=nvml)

@@ -1,6 +1,7 @@
 """The options of nvidia-container-cli and what they set."""
 
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -11,13 +12,13 @@ from nvgraft_cli.container_cli.options import Answered, names_command, parse_con
 TRY = "Try `cli {0}--help' or `cli {0}--usage' for more information."
 
 
-def refusal_of(parse, *words):
+def refusal_of(parse: Callable[[list[str], str], object], *words: str) -> str:
     with pytest.raises(Refusal) as caught:
         parse([*words], "cli")
     return caught.value.line("cli").split(" | ")[0]
 
 
-def test_global_options_stand_before_the_command():
+def test_global_options_stand_before_the_command() -> None:
     """They are the program's, what follows the command is not looked at yet."""
     words = [
         "-k",
@@ -38,7 +39,7 @@ def test_global_options_stand_before_the_command():
     assert (options.root, options.ldcache, options.debug, options.user) == ("/run/nvidia/driver", "/etc/x.cache", "/var/log/x", "")
 
 
-def test_defaults():
+def test_defaults() -> None:
     """Without options the driver root is /, nothing is loaded, and the driver is asked as nobody."""
     options, command, rest = parse_global(["info"], "cli")
     assert (command, rest) == ("info", [])
@@ -50,31 +51,31 @@ def test_defaults():
     ("option", "ids"),
     [("--user=root", "0:0"), ("-u0", "0:0"), ("--user=12:34", "12:34"), ("--user=root:34", "0:34"), ("--user=7:root", "7:0")],
 )
-def test_a_user_is_given_by_name_or_number(option, ids):
+def test_a_user_is_given_by_name_or_number(option: str, ids: str) -> None:
     """A user alone brings his primary group."""
     assert parse_global([option, "list"], "cli")[0].user == ids
 
 
-def test_user_without_argument_is_the_caller():
+def test_user_without_argument_is_the_caller() -> None:
     """enroot calls it so: inside a user namespace only the caller's own ids are sure to exist."""
     assert parse_global(["--user", "list"], "cli")[0].user == f"{os.geteuid()}:{os.getegid()}"
 
 
 @pytest.mark.parametrize("user", ["nosuchuser", "root:nosuchgroup", "4294967290", "", "0:99999999999999999999x"])
-def test_an_unknown_user_is_an_input_error(user):
+def test_an_unknown_user_is_an_input_error(user: str) -> None:
     """Before anything is done."""
     assert refusal_of(parse_global, f"--user={user}", "list") == "cli: input error: parse user/group failed"
 
 
 @pytest.mark.parametrize("words", [[], ["-k"], ["lists"], ["plan"]])
-def test_no_command_or_an_unknown_one_shows_the_usage(words):
+def test_no_command_or_an_unknown_one_shows_the_usage(words: list[str]) -> None:
     """As argp_usage does."""
     with pytest.raises(UsageFault) as caught:
         parse_global(words, "cli")
     assert str(caught.value) == "Usage: cli [OPTION...] COMMAND [ARG...]\n" + TRY.format("")
 
 
-def test_questions_are_answered_whatever_follows():
+def test_questions_are_answered_whatever_follows() -> None:
     """--help, --usage and --version of the program and of each command."""
     for words in (["--help"], ["-?"], ["--usage"]):
         with pytest.raises(Answered, match="Usage: cli "):
@@ -102,12 +103,12 @@ def test_questions_are_answered_whatever_follows():
         ("", False),
     ],
 )
-def test_its_command_lines_are_told_from_nvgrafts_own(line, ours):
+def test_its_command_lines_are_told_from_nvgrafts_own(line: str, ours: bool) -> None:
     """The first word that is no option decides; a wrong option is still its own when one of its commands follows."""
     assert names_command(line.split()) is ours
 
 
-def test_info_takes_csv_and_nothing_else():
+def test_info_takes_csv_and_nothing_else() -> None:
     """Superfluous words are refused in argp's words."""
     assert parse_info([], "cli") is False
     assert parse_info(["--csv"], "cli") is True
@@ -117,14 +118,14 @@ def test_info_takes_csv_and_nothing_else():
 
 
 @pytest.mark.parametrize("words", [[], ["--imex-channel=0,1"]])
-def test_list_without_options_lists_everything(words):
+def test_list_without_options_lists_everything(words: list[str]) -> None:
     """One --imex-channel= counts as none, as in the original."""
     options = parse_list(words, "cli")
     assert options.devices == ["all"]
     assert all((options.libraries, options.binaries, options.ipcs, options.firmwares, options.compat32))
 
 
-def test_list_with_options_lists_what_they_say():
+def test_list_with_options_lists_what_they_say() -> None:
     """Repeated lists are joined."""
     options = parse_list(
         [
@@ -149,14 +150,14 @@ def test_list_with_options_lists_what_they_say():
     assert options.omit == {"persistenced"}
 
 
-def test_a_bad_imex_channel_is_an_error_before_anything_else():
+def test_a_bad_imex_channel_is_an_error_before_anything_else() -> None:
     """With the original's odd phrase."""
     expected = "cli: error parsing IMEX info: unsupported IMEX channel value: x"
     assert refusal_of(parse_list, "--imex-channel=x") == expected
     assert refusal_of(parse_configure, "--imex-channel=0,x", "/rootfs") == expected
 
 
-def test_configure_reads_all_its_options():
+def test_configure_reads_all_its_options() -> None:
     """As the reference hook writes them."""
     words = [
         "--cuda-compat-mode=ldconfig",
@@ -192,14 +193,14 @@ def test_configure_reads_all_its_options():
     assert options.imex_channels == ("1",)
 
 
-def test_configure_reads_short_options():
+def test_configure_reads_short_options() -> None:
     """-n is ngx here, and no-pivot before the command."""
     options = parse_configure(["-p", "5", "-cuvgDn", "-d", "all", "-r", "cuda>=1", "-l", "@/x", "/r"], "cli")
     assert options.capabilities == {"compute", "utility", "video", "graphics", "display", "ngx"}
     assert (options.pid, options.devices, options.requirements, options.ldconfig) == (5, ["all"], ["cuda>=1"], "@/x")
 
 
-def test_what_is_left_out_goes_by_the_names_of_the_options():
+def test_what_is_left_out_goes_by_the_names_of_the_options() -> None:
     """--no-devbind is no part of the host's inventory, the others are."""
     options = parse_configure(["--no-devbind", "--no-persistenced", "--no-fabricmanager", "--no-gsp-firmware", "--no-cntlibs", "/r"], "cli")
     assert options.omit == {"persistenced", "fabricmanager", "gsp-firmware"}
@@ -208,7 +209,7 @@ def test_what_is_left_out_goes_by_the_names_of_the_options():
 
 
 @pytest.mark.parametrize("words", [["-c"], ["/a", "/b"]])
-def test_configure_wants_exactly_one_rootfs(words):
+def test_configure_wants_exactly_one_rootfs(words: list[str]) -> None:
     """Else it shows its usage."""
     with pytest.raises(UsageFault) as caught:
         parse_configure(words, "cli")
@@ -216,7 +217,7 @@ def test_configure_wants_exactly_one_rootfs(words):
 
 
 @pytest.mark.parametrize("path", ["/", "//", "rootfs", ""])
-def test_a_rootfs_is_absolute_and_not_the_hosts(path):
+def test_a_rootfs_is_absolute_and_not_the_hosts(path: str) -> None:
     """Before anything is looked at."""
     assert refusal_of(parse_configure, path) == "cli: input error: invalid rootfs directory"
 
@@ -230,24 +231,24 @@ def test_a_rootfs_is_absolute_and_not_the_hosts(path):
         ("2147483648", "numerical result out of range"),
     ],
 )
-def test_a_pid_is_a_number(pid, cause):
+def test_a_pid_is_a_number(pid: str, cause: str) -> None:
     """The original's errors, the kernel's reason included."""
     assert refusal_of(parse_configure, f"--pid={pid}", "/r") == f"cli: input error: parse pid failed: {pid}: {cause}"
 
 
 @pytest.mark.parametrize(("pid", "number"), [("0", 0), ("", 0), (" 12", 12), ("+12", 12), ("2147483647", 2147483647)])
-def test_a_pid_is_read_as_c_does(pid, number):
+def test_a_pid_is_read_as_c_does(pid: str, number: int) -> None:
     """0 stands for standalone mode."""
     assert parse_configure([f"--pid={pid}", "/r"], "cli").pid == number
 
 
-def test_at_most_32_requirements():
+def test_at_most_32_requirements() -> None:
     """The 33rd is refused."""
     assert len(parse_configure([*["--require=cuda>=1"] * 32, "/r"], "cli").requirements) == 32
     assert refusal_of(parse_configure, *["--require=cuda>=1"] * 33, "/r") == "cli: input error: too many requirements"
 
 
-def test_one_compat_mode():
+def test_one_compat_mode() -> None:
     """The same one twice is one."""
     assert parse_configure(["--no-cntlibs", "--cuda-compat-mode=disabled", "/r"], "cli").cuda_compat_mode == "disabled"
     text = refusal_of(parse_configure, "--no-cntlibs", "--cuda-compat-mode=mount", "/r")

@@ -1,6 +1,7 @@
 """jsonedit: what is changed is changed, and every other byte stays."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,12 +18,12 @@ VALUES = st.recursive(
 LAYOUTS = st.sampled_from([{}, {"indent": 2}, {"separators": (" , ", "\t:\r\n")}, {"ensure_ascii": False}])
 
 
-def encoded(value, layout):
+def encoded(value: object, layout: dict[str, Any]) -> bytes:
     return json.dumps(value, **layout).encode("utf-8", "surrogatepass")
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4), LAYOUTS)
-def test_places_are_where_the_values_are(value, layout):
+def test_places_are_where_the_values_are(value: dict[str, object], layout: dict[str, Any]) -> None:
     """Each member's place holds its very text, whatever the layout."""
     document = Document(encoded(value, layout))
     members = document.members(document.root())
@@ -33,7 +34,7 @@ def test_places_are_where_the_values_are(value, layout):
 
 
 @given(st.lists(VALUES, max_size=4), LAYOUTS)
-def test_an_item_is_appended(value, layout):
+def test_an_item_is_appended(value: list[object], layout: dict[str, Any]) -> None:
     """One more item stands behind the others, in an empty array too, and what stood there is the same text."""
     data = encoded(value, layout)
     document = Document(data)
@@ -44,7 +45,7 @@ def test_an_item_is_appended(value, layout):
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4), VALUES, LAYOUTS)
-def test_a_member_is_appended_and_another_replaced(value, new, layout):
+def test_a_member_is_appended_and_another_replaced(value: dict[str, object], new: object, layout: dict[str, Any]) -> None:
     """Changes in several places do not get into each other's way."""
     value = {**value, "old": [1, 2]}
     document = Document(encoded(value, layout))
@@ -57,7 +58,7 @@ def test_a_member_is_appended_and_another_replaced(value, new, layout):
 
 
 @given(st.lists(VALUES, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5), LAYOUTS)
-def test_items_are_kept(value, chosen, layout):
+def test_items_are_kept(value: list[object], chosen: list[bool], layout: dict[str, Any]) -> None:
     """Of an array some items are kept, in their order."""
     document = Document(encoded(value, layout))
     root = document.root()
@@ -70,7 +71,7 @@ def test_items_are_kept(value, chosen, layout):
 ODD = b' {"n": 1.10e+400, "big": 123456789012345678901234567890, "twice": 1, "twice": 2, "u": "\\u00e9\xff\\/", "last": []}\n{"more"'
 
 
-def test_what_no_parser_would_keep_is_kept():
+def test_what_no_parser_would_keep_is_kept() -> None:
     """Numbers out of range, repeated names, escapes, bytes that are no UTF-8 and what follows the value survive to the byte."""
     document = Document(ODD)
     root = document.root()
@@ -82,7 +83,7 @@ def test_what_no_parser_would_keep_is_kept():
     assert [name for name, _ in document.members(root)].count("twice") == 2
 
 
-def test_two_members_of_one_name_are_refused():
+def test_two_members_of_one_name_are_refused() -> None:
     """Names match without regard to case, as in runc; of two, nobody knows which one it takes."""
     document = Document(b'{"hooks": {}, "Hooks": {}, "other": 1}')
     with pytest.raises(JsonError, match='duplicate member "hooks"'):
@@ -91,7 +92,7 @@ def test_two_members_of_one_name_are_refused():
     assert document.member(document.root(), "none") is None
 
 
-def test_null_is_empty():
+def test_null_is_empty() -> None:
     """null stands for an object without members and an array without items, as in Go."""
     document = Document(b"null")
     assert document.root() == Place(0, 4, None, 0)

@@ -47,7 +47,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         _write(sys, {f"bus/pci/devices/{name}/vendor": vendor + "\n", f"bus/pci/devices/{name}/class": kind + "\n"})
     _write(sys, {f"module/{name}/refcnt": "0" for name in ("nvidia", "nvidia_uvm", "nvidia_modeset")})
     monkeypatch.setattr(kmods, "_SYS", str(sys))
-    monkeypatch.setattr(kmods.userns, "inside", lambda: False)
+    monkeypatch.setattr("nvgraft.userns.inside", lambda: False)
     return sys
 
 
@@ -152,7 +152,7 @@ def test_anything_missing_is_work_for_a_child(missing: str, loaded: Path, monkey
 @pytest.mark.usefixtures("no_child")
 def test_skipped_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neither modules nor nodes can be made, nothing is tried and nothing is said."""
-    monkeypatch.setattr(kmods.userns, "inside", lambda: True)
+    monkeypatch.setattr("nvgraft.userns.inside", lambda: True)
     monkeypatch.setattr(kmods, "_gpu_count", lambda: pytest.fail("the host is looked at"))
     assert kmods.load_modules("/", (0,), True) == []
 
