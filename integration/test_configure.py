@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,12 @@ PRIVATE = "unshare --mount --propagation private"
 
 
 @pytest.fixture(scope="module")
-def cli(installed: Installed) -> Path:
+def cli(installed: Installed) -> Iterator[Path]:
     """The installed program under the original's name."""
     link = installed.cli.with_name("nvidia-container-cli")
-    if not link.exists():
-        link.symlink_to(installed.cli.name)
-    return link
+    link.symlink_to(installed.cli.name)
+    yield link
+    link.unlink()
 
 
 class Report:
