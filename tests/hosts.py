@@ -15,7 +15,8 @@ One entry a line; directories on the way are implied, blank lines and lines that
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.components import Inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.ldcache import entry_from_listing
 from nvgraft.plan import Bind, Finding, Plan, Tmpfs
 from nvgraft.planner import Settings, make_plan

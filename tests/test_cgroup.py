@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from nvgraft import syscalls
 from nvgraft.apply import bpf, cgroup
-from nvgraft.apply.cgroup import CgroupMount, DeviceCgroup, DeviceRule
+from nvgraft.apply.cgroup import DeviceCgroup, DeviceRule
 from nvgraft.apply.undo import UndoLog
 from nvgraft.errors import Refusal
+from nvgraft.mountinfo import Mount, parse_mountinfo
 
 MOUNTINFO = """\
 23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -24,8 +25,14 @@ MOUNTINFO = """\
 36 31 0:33 /docker/a\\040b /sys/fs/cgroup/devices rw shared:8 master:2 - cgroup cgroup rw,devices
 41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
 """
-V1 = CgroupMount(36, "/", "/sys/fs/cgroup/devices", "cgroup")
-V2 = CgroupMount(41, "/", "/sys/fs/cgroup/unified", "cgroup2")
+
+
+def mount(root: str, point: str, fstype: str) -> Mount:
+    return Mount(36, root, point, "rw", False, fstype, fstype)
+
+
+V1 = mount("/", "/sys/fs/cgroup/devices", "cgroup")
+V2 = mount("/", "/sys/fs/cgroup/unified", "cgroup2")
 GPU = DeviceRule("c", 195, 0, "rw")
 CONTROL = DeviceRule("c", 195, 255, "rw")
 
@@ -44,12 +51,14 @@ def test_rule_identity_counts_every_field() -> None:
 
 def test_mountinfo_keeps_device_hierarchies_and_undoes_escapes() -> None:
     """Only cgroup2 and a v1 mount at a place named devices are kept, optional fields or not, octal escapes undone."""
-    assert cgroup.parse_mountinfo(MOUNTINFO) == (CgroupMount(36, "/docker/a b", "/sys/fs/cgroup/devices", "cgroup"), V2)
+    found = cgroup.device_mounts(parse_mountinfo(MOUNTINFO))
+    assert [(each.root, each.point) for each in found] == [("/docker/a b", "/sys/fs/cgroup/devices"), ("/", "/sys/fs/cgroup/unified")]
 
 
 def test_mountinfo_with_a_combined_hierarchy_has_no_device_hierarchy() -> None:
     """A v1 hierarchy mounted under another name is not found, as in the reference."""
-    assert cgroup.parse_mountinfo("36 31 0:33 / /sys/fs/cgroup/cpu,devices rw - cgroup cgroup rw,cpu,devices\n") == ()
+    text = "36 31 0:33 / /sys/fs/cgroup/cpu,devices rw - cgroup cgroup rw,cpu,devices\n"
+    assert cgroup.device_mounts(parse_mountinfo(text)) == ()
 
 
 def test_membership_takes_the_exact_devices_controller_and_the_unified_one() -> None:
@@ -88,7 +97,7 @@ def test_membership_errors_have_the_reference_words(text: str, message: str) -> 
         (None, "/c", (V2,), 2),
     ],
 )
-def test_choice_of_the_version(v1_path: str | None, v2_path: str | None, mounts: tuple[CgroupMount, ...], version: int) -> None:
+def test_choice_of_the_version(v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], version: int) -> None:
     """V1 decides when its hierarchy is mounted here and the process is not in its root, else v2, if there is one."""
     expected = (1, v1_path, V1) if version == 1 else (2, v2_path, V2)
     assert cgroup.choose(v1_path, v2_path, mounts) == expected
@@ -100,13 +109,11 @@ def test_choice_of_the_version(v1_path: str | None, v2_path: str | None, mounts:
         ("/c", None, (V2,), "no cgroup filesystem mounted for the devices subsytem in mountinfo file"),
         (None, "/c", (V1,), "no cgroup2 filesystem in mountinfo file"),
         ("/c", "/c", (), "no cgroup2 filesystem in mountinfo file"),
-        (None, "/c", (CgroupMount(1, "/../x", "/sys/fs/cgroup", "cgroup2"),), r"relative path in mount prefix: /\.\./x"),
-        ("/c", "/c", (CgroupMount(1, "/..", "/sys/fs/cgroup/devices", "cgroup"), V2), r"relative path in mount prefix: /\.\."),
+        (None, "/c", (mount("/../x", "/sys/fs/cgroup", "cgroup2"),), r"relative path in mount prefix: /\.\./x"),
+        ("/c", "/c", (mount("/..", "/sys/fs/cgroup/devices", "cgroup"), V2), r"relative path in mount prefix: /\.\."),
     ],
 )
-def test_choice_errors_have_the_reference_words(
-    v1_path: str | None, v2_path: str | None, mounts: tuple[CgroupMount, ...], message: str
-) -> None:
+def test_choice_errors_have_the_reference_words(v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], message: str) -> None:
     """A hierarchy that is not mounted, or that starts outside of the cgroup namespace, is an error."""
     with pytest.raises(ValueError, match=f"^{message}$"):
         cgroup.choose(v1_path, v2_path, mounts)
@@ -125,7 +132,7 @@ def test_choice_errors_have_the_reference_words(
 )
 def test_mount_prefix_is_stripped_from_the_start(root: str, path: str, expected: str) -> None:
     """The mount's root is taken off a path that lies below it, whole components only."""
-    assert CgroupMount(1, root, "/m", "cgroup").below(path) == expected
+    assert cgroup.below(mount(root, "/m", "cgroup"), path) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from nvgraft.components import Host
 from nvgraft.config import Config
 from nvgraft.debug_log import DebugLog
-from nvgraft.inventory import Host, read_inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli import main as program
 from nvgraft_cli.container_cli import detection

@@ -9,8 +9,9 @@ from typing import TypedDict
 import pytest
 
 from hosts import Document
+from nvgraft.components import Inventory
 from nvgraft.errors import Refusal
-from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli.container_cli.listing import info_text, list_paths
 from nvgraft_cli.container_cli.options import parse_global, parse_info, parse_list

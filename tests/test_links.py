@@ -3,7 +3,7 @@
 import pytest
 
 import hosts
-from nvgraft.inventory import Component
+from nvgraft.components import Component
 from nvgraft.links import soname_links
 from nvgraft.plan import Finding
 from nvgraft.snapshot import SnapshotTree

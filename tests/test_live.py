@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from nvgraft import nvml
+from nvgraft.components import Host
 from nvgraft.config import Config
 from nvgraft.errors import Refusal
-from nvgraft.inventory import Host, read_inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host, search_path
 from nvgraft.nvml import DriverReport
 from nvgraft.tree import LiveTree

@@ -10,7 +10,8 @@ import pytest
 
 import hosts
 from hosts import full_host, mig_host, plan
-from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.components import Inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.plan import Action, AllowDevice, Bind, Finding, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, Why, WriteFile
 from nvgraft.planner import Settings, make_plan
 from nvgraft.request import Request

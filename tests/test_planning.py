@@ -8,7 +8,7 @@ import pytest
 import hosts
 from bundles import EVERYTHING, make_bundle
 from hosts import finding_ids, mount_targets
-from nvgraft.inventory import Host
+from nvgraft.components import Host
 from nvgraft.plan import AllowDevice, Plan
 from nvgraft.snapshot import snapshot_host
 from nvgraft_cli import planning

@@ -4,10 +4,11 @@ import json
 import os
 from typing import Any
 
+from nvgraft.components import Host, Inventory
 from nvgraft.config import Config, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal
-from nvgraft.inventory import Host, Inventory, read_inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host, search_path
 from nvgraft.oci import parse_config, read_config
 from nvgraft.plan import Plan

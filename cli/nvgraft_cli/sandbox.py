@@ -11,9 +11,9 @@ real cgroups: a cgroup that is made inside is real, and stays until it is remove
 import os
 import stat
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from nvgraft import syscalls
+from nvgraft.mountinfo import Mount, parse_mountinfo
 
 _AT_FDCWD = -100
 #: Where the layers are built: a directory that every Linux has, and that the copy replaces anyway.
@@ -24,25 +24,6 @@ _CHARACTER_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": 
 _DEV_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
 
-class Mount(NamedTuple):
-    """One line of mountinfo, as far as it matters here."""
-
-    target: str
-    fstype: str
-
-
-def read_mountinfo(text: str) -> list[Mount]:
-    """Return the mounts of a mountinfo file, in its order, escapes in paths undone (proc_pid_mountinfo(5))."""
-    mounts = []
-    for line in text.splitlines():
-        mount, _, filesystem = line.partition(" - ")
-        target = mount.split(" ")[4]
-        for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-            target = target.replace(escape, character)
-        mounts.append(Mount(target, filesystem.split(" ")[0]))
-    return mounts
-
-
 def enter() -> list[str]:
     """Replace the root of this process by the copy. The caller is alone in a new mount namespace and a new pid namespace.
 
@@ -50,7 +31,7 @@ def enter() -> list[str]:
     :raises OSError: a mount failed (:class:`nvgraft.syscalls.SyscallError` says which).
     """
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounts = read_mountinfo(file.read())
+        mounts = parse_mountinfo(file.read())
     name_servers = _resolv_conf_in_run()
     syscalls.mount(None, "/", None, syscalls.MS_PRIVATE | syscalls.MS_REC)
     syscalls.mount("tmpfs", _SCAFFOLD, "tmpfs", syscalls.MS_NODEV, "mode=0700")
@@ -80,7 +61,7 @@ def enter() -> list[str]:
 
 def _copied(mounts: list[Mount]) -> list[str]:
     """Mount points that need a layer of their own, parents first. An automount point is not touched: it could hang."""
-    targets = {mount.target for mount in mounts if mount.target != "/" and mount.fstype != "autofs"}
+    targets = {mount.point for mount in mounts if mount.point != "/" and mount.fstype != "autofs"}
     return sorted(target for target in targets if not target.startswith(tuple(f"{name}/" for name in _RENEWED)) and target not in _RENEWED)
 
 

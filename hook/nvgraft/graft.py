@@ -8,10 +8,11 @@ import os
 
 from nvgraft import container as containers
 from nvgraft.apply.executor import apply_plan
+from nvgraft.components import Inventory
 from nvgraft.config import Config, host_ldconfig
 from nvgraft.container import Container
 from nvgraft.debug_log import DebugLog
-from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host
 from nvgraft.plan import Bind, Finding, Plan, Tmpfs
 from nvgraft.planner import Settings, check_request, make_plan

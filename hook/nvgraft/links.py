@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvgraft.inventory import Component
+    from nvgraft.components import Component
     from nvgraft.tree import Tree
 
 

@@ -7,9 +7,10 @@ and NVML. A simulated host differs in one point, which config.toml has to spell 
 import os
 
 from nvgraft import nvml
+from nvgraft.components import Host
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
-from nvgraft.inventory import LIBRARY_PREFIXES, Host, find_loaded_library, parse_majors
+from nvgraft.inventory import LIBRARY_PREFIXES, find_loaded_library, parse_majors
 from nvgraft.ldcache import SIZE_LIMIT, CacheEntry, parse
 from nvgraft.tree import LiveTree, PathError, open_tree_at
 from nvgraft_specs import names

@@ -9,8 +9,8 @@ import posixpath
 
 from nvgraft.argv import compat_mode
 from nvgraft.compat import MODES, compat_directory
+from nvgraft.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.errors import Refusal
-from nvgraft.inventory import Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.layout import TMPFS_MODE, Layout, OnVolume
 from nvgraft.links import soname_links
 from nvgraft.plan import Finding, Plan, UpdateLoaderCache, Why

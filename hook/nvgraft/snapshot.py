@@ -8,9 +8,9 @@ import errno
 import os
 
 from nvgraft import files, jsontext
+from nvgraft.components import Host
 from nvgraft.elf import ElfFacts
 from nvgraft.errors import Refusal
-from nvgraft.inventory import Host
 from nvgraft.ldcache import entry_from_listing
 from nvgraft.nvml import DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.tree import Node, Tree

@@ -4,11 +4,12 @@ import os
 from collections.abc import Collection
 
 from nvgraft import userns
+from nvgraft.components import Inventory
 from nvgraft.config import Config, load_config
 from nvgraft.debug_log import DebugLog
 from nvgraft.errors import Refusal
 from nvgraft.graft import DEFAULT_LDCONFIG, log_inventory
-from nvgraft.inventory import Inventory, read_inventory
+from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host
 from nvgraft_cli.container_cli.options import GlobalOptions
 

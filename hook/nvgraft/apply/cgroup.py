@@ -12,11 +12,12 @@ import posixpath
 from nvgraft import syscalls
 from nvgraft.apply import bpf
 from nvgraft.errors import Refusal
+from nvgraft.mountinfo import Mount, parse_mountinfo
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nvgraft.apply.undo import UndoLog
 
@@ -41,22 +42,11 @@ class DeviceRule(Value):
         self.access = access
 
 
-class CgroupMount(Value):
-    """One line of mountinfo: mount ``id``, its ``root`` inside the file system, its mount point, its ``fstype``."""
-
-    __slots__ = ("fstype", "id", "point", "root")
-
-    def __init__(self, id: int, root: str, point: str, fstype: str) -> None:
-        self.id = id
-        self.root = root
-        self.point = point
-        self.fstype = fstype
-
-    def below(self, path: str) -> str:
-        """Return the cgroup ``path`` of /proc/PID/cgroup as a path relative to the mount point (reference behaviour 7.1)."""
-        if self.root != "/" and (path + "/").startswith(self.root + "/"):
-            path = path[len(self.root) :]
-        return path.strip("/") or "."
+def below(mount: Mount, path: str) -> str:
+    """Return the cgroup ``path`` of /proc/PID/cgroup as a path relative to ``mount`` (reference behaviour 7.1)."""
+    if mount.root != "/" and (path + "/").startswith(mount.root + "/"):
+        path = path[len(mount.root) :]
+    return path.strip("/") or "."
 
 
 def _lines(text: str) -> list[str]:
@@ -64,25 +54,13 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
-def _unescape(field: str) -> str:
-    """Undo the kernel's octal escapes (blank, tab, newline, backslash) in a field of mountinfo."""
-    first, *rest = field.split("\\")
-    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
-
-
-def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
-    """Return the mounts of ``text`` that can hold device rules: cgroup2, and v1 hierarchies at a place named ``devices``."""
-    mounts = []
-    for line in _lines(text):
-        fields, separator, described = line.partition(" - ")
-        fstype = described.split(" ")[0]
-        if not separator or fstype not in ("cgroup", "cgroup2"):
-            continue
-        number, _, _, root, point = fields.split(" ")[:5]
-        mount = CgroupMount(int(number), _unescape(root), _unescape(point), fstype)
-        if fstype == "cgroup2" or posixpath.basename(mount.point) == "devices":
-            mounts.append(mount)
-    return tuple(mounts)
+def device_mounts(mounts: "Iterable[Mount]") -> tuple[Mount, ...]:
+    """Return the mounts that can hold device rules: cgroup2, and v1 hierarchies at a place named ``devices``."""
+    return tuple(
+        mount
+        for mount in mounts
+        if mount.fstype == "cgroup2" or (mount.fstype == "cgroup" and posixpath.basename(mount.point) == "devices")
+    )
 
 
 def parse_membership(text: str) -> tuple[str | None, str | None]:
@@ -101,7 +79,7 @@ def parse_membership(text: str) -> tuple[str | None, str | None]:
     return paths.get("devices"), paths.get("")
 
 
-def choose(v1_path: str | None, v2_path: str | None, mounts: "Sequence[CgroupMount]") -> tuple[int, str, CgroupMount]:
+def choose(v1_path: str | None, v2_path: str | None, mounts: "Sequence[Mount]") -> tuple[int, str, Mount]:
     """Return the version, the path in its hierarchy and the mount of the cgroup that decides about devices.
 
     A process in the root of the v1 hierarchy is not confined by it, and a mount namespace without that hierarchy
@@ -267,13 +245,13 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
     :raises Refusal: stage ``container``, or ``mount`` where the reference opens the directory only when it adds the
         rules; the texts are those of reference behaviour 7.1 and 7.3.
     """
-    reachable: dict[CgroupMount, int] = {}
+    reachable: dict[Mount, int] = {}
     wanted = "version"
     try:
         v1_path, v2_path = parse_membership(_read_proc(proc, f"{pid}/cgroup"))
         wanted = "mount path"
         # The hook is the runtime's child and shares its mount namespace, so its own table is the runtime's.
-        reachable = _open_mounts(parse_mountinfo(_read_proc(proc, "self/mountinfo")))
+        reachable = _open_mounts(device_mounts(parse_mountinfo(_read_proc(proc, "self/mountinfo"))))
         version, path, mount = choose(v1_path, v2_path, tuple(reachable))
         wanted = "root path"
         cgroup = _open_cgroup(version, path, mount, reachable[mount])
@@ -286,8 +264,8 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
     return cgroup
 
 
-def _open_cgroup(version: int, path: str, mount: CgroupMount, mount_fd: int) -> DeviceCgroup:
-    relative = mount.below(path)
+def _open_cgroup(version: int, path: str, mount: Mount, mount_fd: int) -> DeviceCgroup:
+    relative = below(mount, path)
     directory = posixpath.normpath(posixpath.join(mount.point, relative))
     resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
     try:
@@ -298,7 +276,7 @@ def _open_cgroup(version: int, path: str, mount: CgroupMount, mount_fd: int) -> 
     return DeviceCgroup(version, directory, fd, is_root=path == "/")
 
 
-def _open_mounts(mounts: "Sequence[CgroupMount]") -> dict[CgroupMount, int]:
+def _open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
     """Return those mounts that can be reached at their mount points, with a descriptor each.
 
     A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo goes on listing them.
