@@ -1,8 +1,8 @@
 """Carrying out a plan, all or nothing.
 
 First everything is made and opened, then it is attached descriptor to descriptor, then the cgroup and the loader cache
-follow; any failure takes everything back. The order is the safety: nothing that was attached can change what a later
-name means, because no name is looked up after the first attach (SECURITY R22, R24).
+follow; any failure takes everything back. The order is the safety: nothing that was attached can change what a mount's
+target means, because no target is looked up after the first attach (SECURITY R22, R24).
 """
 
 import _signal
