@@ -192,3 +192,29 @@ def test_cuda_compatibility_libraries_of_the_image_come_first(bundle: Bundle) ->
     assert done.returncode == 0, done.stderr
     assert "libcuda.so.1 => /usr/local/cuda-13.0/compat/libcuda.so.1" in done.stdout
     assert [line for line in done.stdout.splitlines() if " - " in line and "compat" in line.split()[4]] == []
+
+
+def test_containers_that_share_a_root_file_system_do_not_trip_over_each_other(bundle: Bundle) -> None:
+    """Six hooks at the same moment, on six containers with one rootfs: every one works, and no lock is left."""
+    bundle.set_program(f"ls /usr/bin/nvidia-smi && {LOADER_LINE}")
+    barrier = f"#!/bin/sh\ntouch /run/at.$$\nuntil [ $(ls /run/at.* | wc -l) = 6 ]; do :; done\nexec {bundle.installed.hook} prestart\n"
+
+    def change(config: dict[str, Any]) -> None:
+        config["root"]["path"] = str(bundle.path / "rootfs")  # a container each, on the same directory
+        config["hooks"]["prestart"][0]["path"] = "/run/hook"
+        config["linux"]["cgroupsPath"] = "/NAME"
+
+    bundle.edit(change)
+    script = f"""
+printf '{barrier}' > /run/hook; chmod 755 /run/hook
+for n in 1 2 3 4 5 6; do
+  mkdir /run/b$n; sed "s:/NAME:/{bundle.name}-$n:" {bundle.path}/config.json > /run/b$n/config.json
+  runc --root /run/runc-test run --bundle /run/b$n {bundle.name}-$n > /run/out$n 2>&1 & pids="$pids $!"
+done
+for pid in $pids; do wait $pid || failed=yes; done
+cat /run/out*; ls /run/nvgraft/lock; [ -z "$failed" ]
+"""
+    done = bundle.on_host(script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("libcuda.so.1 => /") == 6
+    assert done.stdout.rstrip().splitlines()[-1].startswith("\t"), "the last line is the loader's, and no lock's name"

@@ -11,7 +11,7 @@ from nvgraft.errors import Refusal
 
 @pytest.fixture
 def nowhere() -> Container:
-    return Container(1234, 77, "/rootfs", 78, 0, 0, {})
+    return Container(1234, 77, "/rootfs", 78, 0, 0)
 
 
 def test_a_second_thread_is_refused_before_setns(nowhere: Container, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,14 +36,28 @@ class Container:
 
     __slots__ = ("gid", "mounts", "pid", "pidfd", "rootfs", "rootfs_fd", "uid")
 
-    def __init__(self, pid: int, pidfd: int | None, rootfs: str, rootfs_fd: int, uid: int, gid: int, mounts: dict[int, Mount]) -> None:
+    def __init__(self, pid: int, pidfd: int | None, rootfs: str, rootfs_fd: int, uid: int, gid: int) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.rootfs = rootfs
         self.rootfs_fd = rootfs_fd
         self.uid = uid
         self.gid = gid
-        self.mounts = mounts
+        self.mounts: dict[int, Mount] = {}
+
+    def read_mounts(self) -> None:
+        """Look at the container's mounts, which planning and applying go by; see ``mounts``, by mount id.
+
+        :raises Refusal: when the process has ended.
+        """
+        path = f"/proc/{'self' if self.standalone else self.pid}/mountinfo"
+
+        def read() -> str:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                return file.read()
+
+        text = _step(f"open failed: {path}", "the container's process has ended", read)
+        self.mounts = {mount.id: mount for mount in parse_mountinfo(text)}
 
     @property
     def standalone(self) -> bool:
@@ -138,8 +152,7 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
     finally:
         os.close(root_fd)
     try:
-        mounts = _step(f"open failed: /proc/{pid}/mountinfo", gone, lambda: _read_mounts(pid))
-        container = Container(pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid, mounts)
+        container = Container(pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid)
         _check_rootfs(container)
     except BaseException:
         os.close(rootfs_fd)
@@ -171,7 +184,7 @@ def open_standalone(rootfs: str) -> Container:
         uid, gid = owner.st_uid, owner.st_gid
         if uid == userns.overflow_uid() and userns.inside():
             uid, gid = os.geteuid(), os.getegid()  # nothing can be made for somebody without a number here
-        container = Container(pid, None, path, rootfs_fd, uid, gid, _read_mounts("self"))
+        container = Container(pid, None, path, rootfs_fd, uid, gid)
         _check_no_host_root(container)
     except BaseException:
         os.close(rootfs_fd)
@@ -206,11 +219,6 @@ def _step(text: str, hint: str, call: "Callable[[], T]") -> "T":
 def _namespace(pid: int | str) -> str:
     path = f"/proc/{pid}/ns/mnt"
     return _step(f"open failed: {path}", "the container's process is gone, or the hook is not root", lambda: os.readlink(path))
-
-
-def _read_mounts(pid: int | str) -> dict[int, Mount]:
-    with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return {mount.id: mount for mount in parse_mountinfo(file.read())}
 
 
 def _check_no_host_root(container: Container) -> None:

@@ -8,12 +8,13 @@ import os
 
 from nvgraft import container as containers
 from nvgraft.apply.executor import apply_plan
-from nvgraft.components import Inventory
+from nvgraft.components import Host, Inventory
 from nvgraft.config import Config, host_ldconfig
 from nvgraft.container import Container
 from nvgraft.debug_log import DebugLog
 from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host
+from nvgraft.lock import lock_rootfs
 from nvgraft.plan import Bind, Finding, Plan, Tmpfs
 from nvgraft.planner import Settings, check_request, make_plan
 from nvgraft.selection import imex_channels
@@ -77,6 +78,12 @@ def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]"
         container = containers.open_standalone(job.rootfs)
     else:
         container = containers.open_container(job.pid, pidfd, job.rootfs)
+    with lock_rootfs(container.rootfs_fd):
+        return _plan_and_apply(job, config, host, container, log, warn)
+
+
+def _plan_and_apply(job: Job, config: Config, host: Host, container: Container, log: DebugLog, warn: "Callable[[str], None]") -> bool:
+    container.read_mounts()  # another hook may have been at work until now
     _log_container(log, job, container)
     target = containers.LiveTarget(container, host.machine)
     inventory = read_inventory(host, job.search_path(), mps_directory(os.environ, config), job.omit)

@@ -35,6 +35,7 @@ FSMOUNT_CLOEXEC = 1
 FSOPEN_CLOEXEC = 1
 F_ADD_SEALS = 1033
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
+LOCK_EX, LOCK_NB = 2, 4
 MNT_DETACH = 2
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
@@ -184,6 +185,7 @@ _umount2 = _Call("umount2", _STR, _INT)
 _mount = _Call("mount", _STR, _STR, _STR, _ULONG, _STR)
 _fcntl = _Call("fcntl", _INT, _INT, _INT)
 _prctl = _Call("prctl", _INT, _ULONG, _PTR, _ULONG, _ULONG)
+_flock = _Call("flock", _INT, _INT)
 _setfsuid = _Call("setfsuid", _UINT, result=_UINT)  # they return the previous id, never an error
 _setfsgid = _Call("setfsgid", _UINT, result=_UINT)
 _prlimit = _Call("prlimit64" if hasattr(_libc, "prlimit64") else "prlimit", _INT, _INT, _PTR, _PTR)
@@ -296,6 +298,11 @@ def mount(source: str | None, target: str, fstype: str | None, flags: int, data:
 def seal(memfd: int) -> None:
     """Forbid every later change of the memory file ``memfd``, its seals included."""
     _fcntl(f"{memfd}, F_ADD_SEALS", memfd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
+
+
+def flock(fd: int, operation: int) -> None:
+    """Lock the open file ``fd``; the lock ends with its last descriptor (flock(2))."""
+    _flock(f"{fd}, {operation}", fd, operation)
 
 
 def set_fs_ids(uid: int, gid: int) -> None:
