@@ -48,6 +48,8 @@ def apply_plan(plan: Plan, container: Container, ldconfig_path: str, *, pivot: b
     held: list[Callable[[], None]] = []
     try:
         _carry_out(plan, container, ldconfig_path, undo, held, pivot=pivot)
+        # Done: whoever wants this process to end now has to take the container as it is.
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
     except BaseException as error:
         # A second signal must not stop the undo half-way.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)

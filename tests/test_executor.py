@@ -1,0 +1,82 @@
+"""All or nothing: what becomes of a failure, of an undo that fails, and of a late signal. The work itself needs a container."""
+
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nvgraft.apply import executor
+from nvgraft.apply.undo import UndoLog
+from nvgraft.container import Container
+from nvgraft.errors import Refusal, UndoFailed
+from nvgraft.launch import Interrupted
+from nvgraft.plan import Plan
+
+NOTHING = Plan("inject", "", {"root": "/"}, {}, {})
+NOWHERE = Container(1234, 77, "/rootfs", 78, 0, 0)
+
+Work = Callable[[UndoLog], None]
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@pytest.fixture
+def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
+    """Apply a plan whose work is a function of the undo log."""
+
+    def run(work: Work) -> bool:
+        def carry_out(_plan: Plan, _container: Container, _ldconfig: str, undo: UndoLog, _held: object, *, pivot: bool) -> None:
+            work(undo)
+
+        monkeypatch.setattr(executor, "_carry_out", carry_out)
+        return executor.apply_plan(NOTHING, NOWHERE, "/sbin/ldconfig")
+
+    return run
+
+
+def test_success_keeps_everything_and_takes_no_more_signals(apply: Callable[[Work], bool]) -> None:
+    """After the last step nothing is undone, and a signal that comes then cannot claim that it was."""
+    undone: list[str] = []
+    assert apply(lambda undo: undo.add("a mount", lambda: undone.append("mount")))
+    assert undone == []
+    assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.parametrize("failure", [Refusal("mount", "x"), OSError(28, "no space"), Interrupted(15), KeyboardInterrupt(), MemoryError()])
+def test_any_failure_takes_everything_back_newest_first(apply: Callable[[Work], bool], failure: BaseException) -> None:
+    """Whatever ends the work, each step is undone in reverse order, and the failure goes on to the caller."""
+    undone: list[str] = []
+
+    def work(undo: UndoLog) -> None:
+        undo.add("first", lambda: undone.append("first"))
+        undo.add("second", lambda: undone.append("second"))
+        raise failure
+
+    with pytest.raises(type(failure)):
+        apply(work)
+    assert undone == ["second", "first"]
+
+
+def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(apply: Callable[[Work], bool]) -> None:
+    """The other steps are undone all the same; the message names what stays and why the hook failed at first."""
+    undone: list[str] = []
+
+    def busy() -> None:
+        raise OSError(16, "device or resource busy")
+
+    def work(undo: UndoLog) -> None:
+        undo.add("first", lambda: undone.append("first"))
+        undo.add("mount /usr/bin/nvidia-smi", busy)
+        raise Refusal("mount", "mount operation failed: x")
+
+    with pytest.raises(UndoFailed) as failed:
+        apply(work)
+    assert undone == ["first"]
+    assert failed.value.exit_code == 3
+    assert "left behind: mount /usr/bin/nvidia-smi" in failed.value.line()
+    assert "mount operation failed: x" in failed.value.line()
