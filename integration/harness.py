@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +15,9 @@ from nvgraft import syscalls
 
 T = TypeVar("T")
 CHECKOUT = Path(__file__).parent.parent
+#: Recorded behaviour of the reference stack, and the rig that runs a hook against it.
+REFERENCE = CHECKOUT / "tests" / "fixtures" / "reference"
+RIG = [sys.executable, str(REFERENCE / "rig.py")]
 #: The program itself: Ubuntu's /sbin/ldconfig is a script in front of it.
 LDCONFIG = "/sbin/ldconfig.real" if Path("/sbin/ldconfig.real").exists() else "/sbin/ldconfig"
 
@@ -25,6 +30,18 @@ class Installed(NamedTuple):
     cli: Path
     #: The directory that the hook's launcher adds to ``sys.path``.
     library: Path
+
+
+def assert_agrees_with_records(host: str, cases: Path, answers: Path, hook: list[str]) -> None:
+    """Run ``hook`` over every case of the file ``cases`` on a recorded host; each has to change what the record says."""
+    document = str(REFERENCE / "hosts" / f"{host}.json")
+    ran = subprocess.run([*RIG, "run", document, str(cases), str(answers), "--", *hook], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    # The records were made where ldconfig is no script.
+    answers.write_text(answers.read_text().replace(f"process {LDCONFIG} ", "process /sbin/ldconfig "))
+    compared = subprocess.run([*RIG, "compare", str(cases), str(answers)], capture_output=True, text=True)
+    count = len(cases.read_text().splitlines())
+    assert compared.stdout.splitlines()[-1] == f"{count} passed, 0 failed", compared.stdout
 
 
 def run_in_mount_namespace(function: Callable[[], T]) -> T:

@@ -7,16 +7,13 @@ the like do, and tells what it finds afterwards.
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harness import CHECKOUT, LDCONFIG, Installed
+from harness import CHECKOUT, REFERENCE, RIG, Installed, assert_agrees_with_records
 
-REFERENCE = CHECKOUT / "tests" / "fixtures" / "reference"
-RIG = [sys.executable, str(REFERENCE / "rig.py")]
 HOSTS = ("al460", "d470", "d535", "d535x32", "mig570", "run560")
 LIBS = "/usr/lib/x86_64-linux-gnu"
 #: On the recorded hosts too, where /tmp is another.
@@ -137,18 +134,8 @@ def test_supervised_it_does_what_the_reference_did(host: str, every: int, cli: P
     # As text: the rig's host has a /tmp of its own, in which a checkout may be.
     wrapper = (CHECKOUT / "integration" / "configure_as_hook.py").read_text()
     hook = [PYTHON, "-c", wrapper, str(installed.hook), str(cli), "prestart"]
-    ran = subprocess.run(
-        [*RIG, "run", str(REFERENCE / "hosts" / f"{host}.json"), str(cases), str(answers), "--", *hook],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    # The records were made where ldconfig is no script.
-    answers.write_text(answers.read_text().replace(f"process {LDCONFIG} ", "process /sbin/ldconfig "))
-    compared = subprocess.run([*RIG, "compare", str(cases), str(answers)], capture_output=True, text=True)
     assert len(chosen) > 8
-    assert compared.stdout.splitlines()[-1] == f"{len(chosen)} passed, 0 failed", compared.stdout
+    assert_agrees_with_records(host, cases, answers, hook)
 
 
 def test_standalone_a_user_without_privileges_configures_a_plain_directory(cli: Path) -> None:

@@ -29,7 +29,7 @@ _PROC_ROOT_INODE = 1
 
 
 class Container:
-    """A process that an engine has set up but not started, and its rootfs. Close it after use.
+    """A process that an engine has set up but not started, and its rootfs. Held until this process ends.
 
     Without ``pidfd`` it is standalone; ``pid`` is then the process that is going to be the container's.
     """
@@ -63,11 +63,6 @@ class Container:
     def standalone(self) -> bool:
         """Whether the mount namespace is our own."""
         return self.pidfd is None
-
-    def close(self) -> None:
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-        os.close(self.rootfs_fd)
 
     def mount_of(self, fd: int) -> Mount:
         """Return the container's mount on which ``fd`` was opened.

@@ -5,8 +5,9 @@ One small file for each container under /run/nvgraft, the newest ones only. Read
 """
 
 import os
-import stat
 import time
+
+from nvgraft.rundir import open_private
 
 #: Where the records are; root alone can look, since messages quote paths of images.
 DIRECTORY = "/run/nvgraft/last-error"
@@ -27,30 +28,8 @@ def file_name(container_id: str) -> str:
 
 
 def open_directory() -> int | None:
-    """Open, and make if need be, the directory of records; None where there is none that is root's own.
-
-    Called before the hook enters the container's mount namespace, in which /run is somebody else's.
-    """
-    parent, name = os.path.split(DIRECTORY)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        for path in (parent, DIRECTORY):
-            try:
-                os.mkdir(path, 0o700)
-            except FileExistsError:
-                continue
-        holder = os.open(parent, flags)
-        try:
-            fd = os.open(name, flags, dir_fd=holder)
-        finally:
-            os.close(holder)
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        os.close(fd)
-        return None
-    return fd
+    """Open the directory of records; None where none can be kept."""
+    return open_private(DIRECTORY)
 
 
 def keep(directory: int, container_id: str, exit_code: int, lines: list[str]) -> None:

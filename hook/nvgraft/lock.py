@@ -10,6 +10,7 @@ import time
 
 from nvgraft import syscalls
 from nvgraft.errors import Refusal
+from nvgraft.rundir import open_private
 
 #: Where the locks are; a lock is a file named after the root directory's inode, gone when nobody holds it.
 DIRECTORY = "/run/nvgraft/lock"
@@ -47,7 +48,7 @@ def lock_rootfs(rootfs_fd: int, *, timeout: float = TIMEOUT) -> RootfsLock:
 
     :raises Refusal: stage ``container`` when another hook holds it for longer than ``timeout`` seconds.
     """
-    directory = _open_directory()
+    directory = open_private(DIRECTORY)
     if directory is None:
         return RootfsLock()
     root = os.fstat(rootfs_fd)
@@ -63,18 +64,6 @@ def lock_rootfs(rootfs_fd: int, *, timeout: float = TIMEOUT) -> RootfsLock:
             hint = f"it is held by another process ({DIRECTORY}/{name}): a hook that hangs, see last-error"
             raise Refusal("container", f"another hook has been working on this root file system for {timeout:g} s", hint)
         time.sleep(_PAUSE)
-
-
-def _open_directory() -> int | None:
-    try:
-        for path in (os.path.dirname(DIRECTORY), DIRECTORY):
-            try:
-                os.mkdir(path, 0o700)
-            except FileExistsError:
-                continue
-        return os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 def _try_lock(fd: int) -> bool:

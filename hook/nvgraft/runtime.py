@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _SPEC_VERSION = "1.3.0"
 
 _HOOK = "nvgraft-hook"
-#: Seconds: loading kernel modules and waking eight GPUs takes some; a driver that hangs must not hold the engine for ever.
-_HOOK_TIMEOUT = 120
 #: What the hook reads of an environment; the reference's hook inherits all of the runtime's.
 _HOOK_VARIABLES = (names.CONFIG_VARIABLE, names.CONFIG_HOME_VARIABLE, names.MPS_DIRECTORY)
 
@@ -207,7 +205,7 @@ def hook_entry(config: Config, environ: "Mapping[str, str]", own: str) -> dict[s
         "path": path,
         "args": [posixpath.basename(path), "prestart"],
         "env": [f"{name}={value}" for name, value in variables.items()],
-        "timeout": _HOOK_TIMEOUT,
+        "timeout": names.HOOK_TIMEOUT,
     }
 
 

@@ -51,6 +51,10 @@ GATE_OPEN = "enabled"
 DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 MPS_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 
+#: Seconds that a runtime grants our hook, wherever it is registered: more than the hook itself ever waits for a driver that
+#: hangs or for another hook, so that the line which explains it comes from the hook; an engine is not held for ever.
+HOOK_TIMEOUT = 120
+
 #: How a bundle's prestart hooks name the hook: the original's two names, and ours.
 HOOK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgraft-hook")
 

@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from nvgraft_cli.install import CannotInstall, owned_by_root
+from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 
 from .change import CannotRegister
 
@@ -45,14 +46,13 @@ def hook_entry(path: str) -> dict[str, object]:
     """Return the hook as an OCI configuration names it.
 
     The variables are explicit because an engine hands down its own, or the container's, to a hook without any: with
-    LD_PRELOAD among them the image's code runs as the host's root. The seconds are more than the hook ever waits for a
-    driver that hangs, so that the line which explains it comes from the hook.
+    LD_PRELOAD among them the image's code runs as the host's root.
     """
     return {
         "path": path,
         "args": [HOOK, "prestart"],
-        "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-        "timeout": 120,
+        "env": ["PATH=" + ":".join(DEFAULT_PATH)],
+        "timeout": HOOK_TIMEOUT,
     }
 
 
