@@ -1,5 +1,6 @@
 """The container's side of an offline plan: where the rootfs is, and what may not be one."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from bundles import make_bundle
 from nvgraft.errors import Refusal
 from nvgraft.oci import ContainerConfig
-from nvgraft_cli.bundle import BundleError, find_rootfs, open_target, rootfs_label
+from nvgraft_cli.bundle import ContainerSide, find_rootfs, open_container, rootfs_label
+from nvgraft_cli.errors import InputError
 
 
 def container(root: str, *mounts: str) -> ContainerConfig:
@@ -55,14 +57,19 @@ def test_an_absolute_rootfs_that_exists_is_taken(tmp_path: Path) -> None:
 def test_a_missing_rootfs_is_an_error(tmp_path: Path, root: str) -> None:
     """Which names where it was looked for."""
     bundle = make_bundle(tmp_path / "b")
-    with pytest.raises(BundleError, match=r"no such directory: root\.path of .*/b/config\.json names no rootfs"):
+    with pytest.raises(InputError, match=r"no such directory: root\.path of .*/b/config\.json names no rootfs"):
         find_rootfs(container(root), str(bundle))
+
+
+def side(root: str, bundle: Path, *mounts: str) -> ContainerSide:
+    make_bundle(bundle, root=root, mounts=mounts)
+    return open_container(str(bundle))
 
 
 def test_the_target_is_the_rootfs_under_its_own_name(tmp_path: Path) -> None:
     """Files are read where they are, messages name the path that config.json gives; volumes are config.json's mounts."""
-    bundle = make_bundle(tmp_path / "b")
-    with open_target(container("/run/web/rootfs", "/data"), str(bundle), "x86_64", module=False) as target:
+    with side("/run/web/rootfs", tmp_path / "b", "/data") as container:
+        target = container.target("x86_64", module=False)
         assert target.rootfs == "/run/web/rootfs"
         assert target.libs_dir == "/usr/lib/x86_64-linux-gnu"
         assert target.volume("/data/x") == "/data"
@@ -72,21 +79,26 @@ def test_the_target_is_the_rootfs_under_its_own_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("root", ["/", "//", "/x/..", "../../../../../../../../../.."])
 def test_the_hosts_own_root_is_no_rootfs(tmp_path: Path, root: str) -> None:
     """The hook refuses it, and so does a plan."""
-    bundle = make_bundle(tmp_path / "b")
-    with pytest.raises(Refusal, match=r"^invalid rootfs directory$"), open_target(container(root), str(bundle), "x86_64", module=True):
-        pass
+    with side(root, tmp_path / "b") as container, pytest.raises(Refusal, match=r"^invalid rootfs directory$"):
+        container.target("x86_64", module=True)
 
 
 def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel's reason."""
-    bundle = make_bundle(tmp_path / "b")
 
     def forbidden(path: str, label: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr("nvgraft_cli.bundle.open_tree_at", forbidden)
-    with (
-        pytest.raises(BundleError, match=r"rootfs: permission denied: "),
-        open_target(container("rootfs"), str(bundle), "x86_64", module=True),
-    ):
-        pass
+    with side("rootfs", tmp_path / "b") as container, pytest.raises(InputError, match=r"rootfs: permission denied: "):
+        container.target("x86_64", module=True)
+
+
+def test_the_rootfs_is_opened_once_and_closed(tmp_path: Path) -> None:
+    """However many hosts are planned with it; afterwards no descriptor of it is left."""
+    before = len(os.listdir("/proc/self/fd"))
+    with side("rootfs", tmp_path / "b") as container:
+        targets = [container.target(machine, module=True) for machine in ("x86_64", "aarch64", "x86_64")]
+        assert targets[0] is targets[2]
+        assert targets[0].libs_dir != targets[1].libs_dir
+    assert len(os.listdir("/proc/self/fd")) == before

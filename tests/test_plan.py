@@ -16,7 +16,7 @@ from nvgraft.plan import Action, AllowDevice, Bind, Finding, MakeDirectory, Plan
 from nvgraft.planner import Settings, make_plan
 from nvgraft.request import Request
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft_cli.planning import read_snapshot
+from nvgraft_cli.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 from nvgraft_specs.models import DocumentError, schema_path
 from nvgraft_specs.models.plan import SCHEMA, parse_plan

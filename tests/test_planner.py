@@ -19,7 +19,7 @@ from nvgraft.planner import Settings, check_request, make_plan
 from nvgraft.request import Origin, Request
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.target import OfflineTarget
-from nvgraft_cli.planning import read_snapshot
+from nvgraft_cli.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 
 LIBS = "/usr/lib/x86_64-linux-gnu"

@@ -11,8 +11,10 @@ from hosts import finding_ids, mount_targets
 from nvgraft.components import Host
 from nvgraft.plan import AllowDevice, Plan
 from nvgraft.snapshot import snapshot_host
-from nvgraft_cli import planning
-from nvgraft_cli.planning import InputError, plan_bundle, read_snapshot
+from nvgraft_cli import hosts as host_sides
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.hosts import read_snapshot
+from nvgraft_cli.planning import plan_bundle
 from nvgraft_specs import gallery
 
 
@@ -177,7 +179,7 @@ def test_this_host_is_planned_without_a_snapshot(bundle: Path, tmp_path: Path, m
         asked.append(str(getattr(config, "cli_user", None)))
         return snapshot_host(hosts.full_host("/opt/bin/nvidia-debugdump mode=0755\n/mps/"))
 
-    monkeypatch.setattr(planning, "read_live_host", live)
+    monkeypatch.setattr(host_sides, "read_live_host", live)
     monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, '[nvidia-container-cli]\nuser = "root:video"'))
     monkeypatch.setenv("PATH", "/opt/bin")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/mps")

@@ -9,8 +9,11 @@ import posixpath
 import sys
 
 from nvgraft import __version__
+from nvgraft.errors import printable
+from nvgraft.files import reason
 from nvgraft_cli.container_cli import command as container_cli
 from nvgraft_cli.container_cli.options import COMMANDS, names_command
+from nvgraft_cli.errors import InputError
 
 _EPILOG = """\
 examples:
@@ -51,12 +54,21 @@ def main(argv: list[str] | None = None) -> int:
             args = _parser().parse_args(words)
             code = args.run(args)
         sys.stdout.flush()
+    except InputError as error:
+        print(f"nvgraft {words[0]}: {printable(str(error))}", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # The reader has seen enough (| head). What Python would flush at exit goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fix = "run it as a user who may read what the command line names and, without --host, the driver root"
+        print(f"nvgraft {words[0]}: {printable(str(error.filename))}: {reason(error)} | {fix}", file=sys.stderr)
+        return 2
     return code
 
 

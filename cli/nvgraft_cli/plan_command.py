@@ -5,11 +5,8 @@ import json
 import os
 import sys
 
-from nvgraft.errors import printable
-from nvgraft.files import reason
 from nvgraft_cli import text
-from nvgraft_cli.bundle import BundleError
-from nvgraft_cli.planning import InputError, plan_bundle
+from nvgraft_cli.planning import plan_bundle
 
 _EXAMPLES = """\
 examples:
@@ -37,15 +34,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
-    try:
-        plan, refusal = plan_bundle(args.bundle, args.host, args.config)
-    except (InputError, BundleError) as error:
-        print(f"nvgraft plan: {printable(str(error))}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        fix = "run it as a user who may read the bundle and, without --host, the driver root"
-        print(f"nvgraft plan: {printable(str(error.filename))}: {reason(error)} | {fix}", file=sys.stderr)
-        return 2
+    plan, refusal = plan_bundle(args.bundle, args.host, args.config)
     if args.format == "json":
         print(json.dumps(plan.document(), indent=2))  # ASCII: names of an image need not be UTF-8
     elif refusal is None:

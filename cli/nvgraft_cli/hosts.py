@@ -1,0 +1,100 @@
+"""The host's side of a question: a recorded host, one of the gallery, or this very machine, with its configuration.
+
+What a container would get from it is planning's business.
+"""
+
+import json
+import os
+from functools import cached_property
+from typing import Any
+
+from nvgraft.components import Host, Inventory
+from nvgraft.config import Config, load_config
+from nvgraft.inventory import read_inventory
+from nvgraft.live import mps_directory, read_live_host, search_path
+from nvgraft.planner import Settings
+from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_cli.errors import InputError
+from nvgraft_specs import gallery
+from nvgraft_specs.models import DocumentError, read_bytes
+from nvgraft_specs.models.host import parse_host
+
+
+def read_snapshot(name: str) -> dict[str, Any]:
+    """Return the checked ``nvgraft.host/1`` document of a file, or of a gallery host.
+
+    :raises InputError: when there is none, or it is no such document.
+    """
+    path = gallery.path(name) if name in gallery.names() else name
+    try:
+        raw = read_bytes(path)
+        parse_host(raw, path)
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+    document: dict[str, Any] = json.loads(raw)
+    return document
+
+
+class HostSide:
+    """A host as a plan sees it; what is expensive is read once, when it is asked for.
+
+    :param label: how people call it: the name or path that they gave, or the host's own name.
+    :param document: the ``nvgraft.host/1`` document; None for this machine.
+    """
+
+    def __init__(self, label: str, config: Config, document: dict[str, Any] | None) -> None:
+        self.label = label
+        self.config = config
+        self.document = document
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the configuration adds to a plan."""
+        return Settings.from_config(self.config)
+
+    @cached_property
+    def host(self) -> Host:
+        """The host itself.
+
+        :raises nvgraft.errors.Refusal: when this machine has no driver that answers.
+        """
+        return read_live_host(self.config) if self.document is None else snapshot_host(self.document)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """What the host has.
+
+        :raises nvgraft.errors.Refusal: as :func:`nvgraft.inventory.read_inventory`.
+        """
+        if self.document is None:
+            return read_inventory(self.host, search_path(os.environ, self.config), mps_directory(os.environ, self.config))
+        return read_inventory(self.host, OFFLINE_PATH)
+
+
+def open_host(name: str | None, config_path: str | None) -> HostSide:
+    """Return a host: a snapshot's path, a gallery name, or None for this machine.
+
+    :param config_path: config.toml; None for the hook's own, and for the built-in defaults with a snapshot.
+    :raises InputError: for inputs that cannot be used.
+    :raises nvgraft.errors.Refusal: the hook's own complaint about config.toml.
+    """
+    document = None if name is None else read_snapshot(name)
+    return HostSide(name or os.uname().nodename, _configuration(config_path, document), document)
+
+
+def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
+    """Return the configuration for a plan. A recorded host without a named config.toml gets the defaults, and its own root.
+
+    :raises InputError: when the file names another driver root than the snapshot.
+    """
+    if document is None:
+        return load_config(path, os.environ)
+    if path is None:
+        return Config(cli_root="" if document["root"] == "/" else document["root"])
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file: --config must name a config.toml")
+    config = load_config(path, {})
+    if (config.cli_root.rstrip("/") or "/") != (document["root"].rstrip("/") or "/"):
+        fix = f'set root = "{document["root"]}" in [nvidia-container-cli], or use a snapshot of that root'
+        raise InputError(f"{path}: its driver root is {config.cli_root or '/'}, the snapshot's is {document['root']} | {fix}")
+    return config
