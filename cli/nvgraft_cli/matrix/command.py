@@ -1,0 +1,54 @@
+"""``nvgraft matrix``: which containers would run on which hosts."""
+
+import argparse
+import os
+import sys
+
+_EXAMPLES = """\
+examples:
+  nvgraft matrix eks-t4 mig-h100 --bundles ./web ./training
+  nvgraft matrix fleet/ --bundles bundles/ --format csv > matrix.csv
+
+exit code: 0 every container runs (or asks for no GPU) on every host, 1 some are refused, 2 bad usage or input"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``matrix``."""
+    parser = subparsers.add_parser(
+        "matrix",
+        help="plan many containers on many hosts: runs, refused and why, warnings",
+        description="Plan every container on every host, from files alone. Hosts that say the same are planned once.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("hosts", metavar="HOST", nargs="+", help="a nvgraft.host/1 document, a directory of them, or a gallery host")
+    parser.add_argument("--bundles", metavar="DIR", nargs="+", required=True, help="OCI bundles, or a directory of bundles")
+    parser.add_argument("--config", metavar="FILE", help="config.toml for every host (default: the built-in defaults)")
+    parser.add_argument("--format", choices=("text", "csv", "json"), default="text", help="default: text")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per CPU)")
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the matrix; return the exit code.
+
+    :raises nvgraft_cli.errors.InputError: for an input that cannot be used.
+    """
+    from nvgraft_cli.matrix import compute, render
+
+    hosts = compute.expand(args.hosts, "nvgraft.host/1 document (*.json)", ".json")
+    matrix = compute.compute(hosts, compute.expand(args.bundles, "OCI bundle", ""), args.config, args.jobs)
+    if args.format == "json":
+        print(matrix.model_dump_json(by_alias=True, indent=1))
+    elif args.format == "csv":
+        sys.stdout.write(render.table(matrix))
+    else:
+        sys.stdout.write(render.text(matrix, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    return int(any(cell.outcome == "refused" for row in matrix.hosts for cell in row.cells))

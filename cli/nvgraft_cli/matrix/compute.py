@@ -1,0 +1,137 @@
+"""Every host against every container: each host is read once, each container opened once, each pair is one pure plan.
+
+Hosts that say the same are planned once. The pairs are spread over processes; what they answer is put together here.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nvgraft.errors import Refusal
+from nvgraft.plan import Bind, Plan, Tmpfs
+from nvgraft_cli.bundle import ContainerSide, open_container
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.hosts import HostSide, open_host
+from nvgraft_cli.planning import Case
+from nvgraft_cli.progress import Progress
+from nvgraft_specs.models.matrix import SCHEMA, Cell, Hosts, Matrix, Warned
+
+_OUTCOMES = {"inject": "runs", "skip": "skipped", "refuse": "refused"}
+
+#: Containers that one task plans on one host: small enough for progress and an even load, large enough to be worth a message.
+_SLICE = 50
+
+_hosts: list[HostSide] = []
+_containers: list[ContainerSide | Refusal] = []
+
+
+def expand(names: Sequence[str], what: str, suffix: str) -> list[str]:
+    """Return ``names`` with every directory that is no such thing itself replaced by what lies in it, sorted.
+
+    :param suffix: what to take out of a directory: names that end in it; "" for directories with a config.json.
+    :raises InputError: for a directory with nothing of the kind.
+    """
+    found = []
+    for name in names:
+        if not os.path.isdir(name) or os.path.exists(os.path.join(name, "config.json")):
+            found.append(name)
+            continue
+        inside = [os.path.join(name, entry) for entry in sorted(os.listdir(name))]
+        wanted = [path for path in inside if (path.endswith(suffix) if suffix else os.path.exists(os.path.join(path, "config.json")))]
+        if not wanted:
+            raise InputError(f"{name}: there is no {what} in this directory: name the files themselves, or the directory that holds them")
+        found += wanted
+    return found
+
+
+def compute(hosts: Sequence[str], bundles: Sequence[str], config_path: str | None, jobs: int) -> Matrix:
+    """Plan every bundle on every host.
+
+    :param hosts: snapshots or names of gallery hosts; :func:`expand` has been there.
+    :param jobs: processes.
+    :raises InputError: for an input that cannot be used; nothing is half answered.
+    """
+    groups = _fold(hosts, config_path)
+    # The workers are forked from here: what is read now, they have.
+    _hosts[:] = [group[0] for group in groups.values()]
+    _containers[:] = [_open(path) for path in bundles]
+    tasks = [(host, start) for host in range(len(_hosts)) for start in range(0, len(bundles), _SLICE)]
+    cells: dict[tuple[int, int], list[Cell]] = {}
+    try:
+        with Progress("planning", len(_hosts) * len(bundles), "pairs") as progress:
+            for task, part in _run(tasks, jobs):
+                if isinstance(part, InputError):
+                    raise part
+                cells[task] = part
+                progress.step(len(part))
+    finally:
+        for container in _containers:
+            if isinstance(container, ContainerSide):
+                container.close()
+    rows = []
+    for index, group in enumerate(groups.values()):
+        document: dict[str, Any] = group[0].document or {}
+        nvml = document["nvml"]
+        rows.append(
+            Hosts(
+                names=[side.label for side in group],
+                driver_version=nvml["driver_version"],
+                cuda_version=nvml["cuda_version"],
+                gpus=[gpu["model"] for gpu in nvml["gpus"]],
+                cells=[cell for start in range(0, len(bundles), _SLICE) for cell in cells[index, start]],
+            )
+        )
+    return Matrix.model_validate({"schema": SCHEMA, "bundles": list(bundles), "hosts": rows})
+
+
+def _fold(names: Sequence[str], config_path: str | None) -> dict[str, list[HostSide]]:
+    """Return the hosts by what their documents say; the name is no part of that, since no rule looks at it."""
+    groups: dict[str, list[HostSide]] = {}
+    with Progress("reading", len(names), "hosts") as progress:
+        for name in names:
+            try:
+                side = open_host(name, config_path)
+            except Refusal as refusal:
+                raise InputError(refusal.line()) from refusal
+            content = {key: value for key, value in (side.document or {}).items() if key != "name"}
+            digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+            groups.setdefault(digest, []).append(side)
+            progress.step()
+    return groups
+
+
+def _open(path: str) -> ContainerSide | Refusal:
+    try:
+        return open_container(path)
+    except Refusal as refusal:
+        return refusal  # what the hook would say about this config.json, on every host
+
+
+def _run(tasks: list[tuple[int, int]], jobs: int) -> Iterator[tuple[tuple[int, int], list[Cell] | InputError]]:
+    if jobs == 1 or len(tasks) == 1:
+        yield from map(_plan_slice, tasks)
+        return
+    with multiprocessing.get_context("fork").Pool(min(jobs, len(tasks))) as pool:
+        yield from pool.imap_unordered(_plan_slice, tasks)
+
+
+def _plan_slice(task: tuple[int, int]) -> tuple[tuple[int, int], list[Cell] | InputError]:
+    host, start = task
+    try:
+        return task, [_cell(_hosts[host], container) for container in _containers[start : start + _SLICE]]
+    except InputError as error:
+        return task, error
+
+
+def _cell(host: HostSide, container: ContainerSide | Refusal) -> Cell:
+    if isinstance(container, Refusal):
+        plan = Plan("refuse", container.reference_line(), {}, {}, {})
+    else:
+        plan, _ = Case(host, container).outcome
+    warnings = [Warned(id=finding.id, message=finding.message) for finding in plan.findings if finding.level == "warning"]
+    mounts = sum(isinstance(action, Bind | Tmpfs) for action in plan.actions)
+    reason = "" if plan.decision == "inject" else plan.reason
+    return Cell.model_validate({"outcome": _OUTCOMES[plan.decision], "reason": reason, "warnings": warnings, "mounts": mounts})

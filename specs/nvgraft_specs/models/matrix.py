@@ -1,0 +1,43 @@
+"""The document ``nvgraft.matrix/1``: which container would run on which host."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from . import Strict
+
+SCHEMA = "nvgraft.matrix/1"
+
+
+class Warned(Strict):
+    """A warning of a plan."""
+
+    id: str
+    message: str
+
+
+class Cell(Strict):
+    """What becomes of one container on one group of equal hosts."""
+
+    outcome: Literal["runs", "skipped", "refused"] = Field(description="skipped: it asks for no GPU, and gets nothing")
+    reason: str = Field(description="the error that the hook would print, or why it has nothing to do; empty for runs")
+    warnings: list[Warned]
+    mounts: int = Field(description="how many mounts it would get")
+
+
+class Hosts(Strict):
+    """Hosts whose documents say the same, but for their names."""
+
+    names: list[str] = Field(description="as they were given", min_length=1)
+    driver_version: str
+    cuda_version: str
+    gpus: list[str] = Field(description="models, in NVML's order")
+    cells: list[Cell] = Field(description="one for each entry of `bundles`, in that order")
+
+
+class Matrix(Strict):
+    """Every host against every bundle."""
+
+    version: Literal["nvgraft.matrix/1"] = Field(alias="schema")
+    bundles: list[str] = Field(description="as they were given")
+    hosts: list[Hosts]
