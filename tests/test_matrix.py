@@ -69,10 +69,7 @@ def test_text_says_where_it_runs_and_why_not(bundles: list[str], capsys: Capture
     assert out.startswith("2 hosts x 4 containers: ")
     assert f"\n{bundles[0]}\n  runs     on all 2 hosts\n" in out
     assert f"\n{bundles[1]}\n  skipped  on all 2 hosts\n           not a GPU container: " in out
-    assert (
-        "\n  runs     on 1 host: mig-h100\n  refused  on 1 host: eks-t4\n           nvgraft: requirement error: unsatisfied condition: cuda>=12.8"
-        in out
-    )
+    assert "\n  runs     on 1 host: mig-h100\n  refused  on 1 host: eks-t4\n           nvgraft: requirement error: " in out
     assert "\x1b" not in out
 
 
