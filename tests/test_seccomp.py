@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from nvgraft.apply import seccomp
+from nvgraft_cli.confine import DENIED
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -23,6 +24,8 @@ def _run(program: bytes, number: int, architecture: int) -> int:
             accumulator = struct.unpack_from("=I", data, value)[0]
         elif code == 0x15:
             at += if_true if accumulator == value else if_false
+        elif code == 0x35:
+            at += if_true if accumulator >= value else if_false
         elif code == 0x06:
             return int(value)
         else:
@@ -42,6 +45,18 @@ def test_every_number_gets_its_answer(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_what_is_denied_fails_and_all_else_is_allowed(machine: str) -> None:
+    """The filter of commands that only look: EPERM for its calls, and for x86-64's second set of numbers as a whole."""
+    column = list(ARCHITECTURES).index(machine)
+    program = seccomp.denying(machine, DENIED)
+    denied = {numbers[column] for numbers in DENIED.values()}
+    for number in (*range(600), 0x3FFFFFFF, 0x40000000, 0x40000001, 0x40000258, 0x7FFFFFFF, -1):
+        expected = 0x50000 | errno.EPERM if number in denied or not 0 <= number < 0x40000000 else ALLOW
+        assert _run(program, number, ARCHITECTURES[machine]) == expected, number
+    assert _run(program, 0, 0x40000003) == KILL
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
 @pytest.mark.parametrize("architecture", [0x40000003, 0xC000003E, 0xC00000B7, 0])
 def test_another_architecture_is_killed(machine: str, architecture: int) -> None:
     """Numbers mean other calls there (0 is read on x86-64 and io_setup on arm64): no answer but the end is right."""
@@ -58,8 +73,11 @@ def test_an_unknown_machine_is_refused() -> None:
 @pytest.mark.parametrize("column", [0, 1])
 def test_no_number_means_two_calls(column: int) -> None:
     """The table gives each number once per architecture, and none of them to what would leave the jail."""
-    numbers = [row[column] for row in (*seccomp.ALLOWED.values(), *seccomp.SKIPPED.values()) if row[column] is not None]
-    assert len(numbers) == len(set(numbers))
+    for table in (seccomp.ALLOWED | seccomp.SKIPPED, DENIED):
+        numbers = [row[column] for row in table.values() if row[column] is not None]
+        assert len(numbers) == len(set(numbers))
+    both = seccomp.ALLOWED.keys() & DENIED.keys()
+    assert all(seccomp.ALLOWED[name] == DENIED[name] for name in both)
     starting = {"clone", "fork", "vfork", "clone3", "execve", "kill"}
     reaching = {"mount", "setns", "unshare", "ptrace", "socket", "ioctl", "bpf", "mknod", "mknodat", "link", "linkat", "chroot"}
     assert not (starting | reaching) & seccomp.ALLOWED.keys()

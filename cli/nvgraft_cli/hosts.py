@@ -3,6 +3,7 @@
 What a container would get from it is planning's business.
 """
 
+import argparse
 import json
 import os
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 
 from nvgraft.components import Host, Inventory
 from nvgraft.config import Config, load_config
+from nvgraft.errors import Refusal
 from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host, search_path
 from nvgraft.planner import Settings
@@ -46,6 +48,14 @@ class HostSide:
         self.label = label
         self.config = config
         self.document = document
+        self._refusal: Refusal | None = None
+
+    def ask(self) -> None:
+        """Look at the host now; if it refuses, that is told when the host is needed."""
+        try:
+            self.host  # noqa: B018 - read once, kept
+        except Refusal as refusal:
+            self._refusal = refusal
 
     @cached_property
     def settings(self) -> Settings:
@@ -58,6 +68,8 @@ class HostSide:
 
         :raises nvgraft.errors.Refusal: when this machine has no driver that answers.
         """
+        if self._refusal is not None:
+            raise self._refusal
         return read_live_host(self.config) if self.document is None else snapshot_host(self.document)
 
     @cached_property
@@ -71,6 +83,23 @@ class HostSide:
         return read_inventory(self.host, OFFLINE_PATH)
 
 
+#: config.toml's path -> this machine, or the complaint about that file: what :func:`ask_first` has found.
+_this_machine: dict[str | None, HostSide | Refusal] = {}
+
+
+def ask_first(args: argparse.Namespace) -> None:
+    """``open_first`` of a command with the options --host and --config: without --host the driver is asked now, since its
+    library, which is the host's own, needs rights that a confined command does not have (:mod:`nvgraft_cli.confine`)."""
+    if args.host is None:
+        try:
+            side = open_host(None, args.config)
+        except Refusal as refusal:
+            _this_machine[args.config] = refusal
+            return
+        side.ask()
+        _this_machine[args.config] = side
+
+
 def open_host(name: str | None, config_path: str | None) -> HostSide:
     """Return a host: a snapshot's path, a gallery name, or None for this machine.
 
@@ -78,6 +107,11 @@ def open_host(name: str | None, config_path: str | None) -> HostSide:
     :raises InputError: for inputs that cannot be used.
     :raises nvgraft.errors.Refusal: the hook's own complaint about config.toml.
     """
+    asked = _this_machine.get(config_path) if name is None else None
+    if isinstance(asked, Refusal):
+        raise asked
+    if asked is not None:
+        return asked
     document = None if name is None else read_snapshot(name)
     return HostSide(name or os.uname().nodename, _configuration(config_path, document), document)
 

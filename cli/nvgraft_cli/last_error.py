@@ -27,7 +27,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("id", metavar="ID", nargs="?", default="", help="the container's id, or its beginning (default: the newest record)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, looks_only=True)
 
 
 def run(args: argparse.Namespace) -> int:

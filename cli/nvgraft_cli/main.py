@@ -34,7 +34,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"nvgraft {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.add_argument("--debug", action="store_true", help="say on stderr what else happens")
+    # See nvgraft_cli.confine: a command that only looks is confined before it runs; what it must do before is its open_first.
+    parser.set_defaults(looks_only=False, many_inputs=False, open_first=None)
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="subcommand", required=True)
     plan_command.add_parser(subparsers)
     matrix.add_parser(subparsers)
     simulate.add_parser(subparsers)
@@ -45,19 +48,38 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _confine(args: argparse.Namespace) -> None:
+    from nvgraft_cli import confine
+
+    if args.open_first is not None:
+        args.open_first(args)
+    missing = confine.look_only(many_inputs=args.many_inputs)
+    if args.debug:
+        from nvgraft_cli import logs
+
+        logs.setup(debug=True)
+        logs.get(args.subcommand).debug("confined", missing=", ".join(missing) or "nothing")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code; usage errors exit with 2, those of nvidia-container-cli's commands with 1."""
     words = sys.argv[1:] if argv is None else argv
+    # Without it modules of the standard library look the user up while they are loaded, which asks a daemon, by a socket.
+    os.environ.setdefault("HOME", "/")
+    command = next((word for word in words if not word.startswith("-")), "")
     original = posixpath.basename(sys.argv[0]) == container_cli.ORIGINAL_NAME
     try:
         if original or names_command(words):
             code: int = container_cli.main(container_cli.ORIGINAL_NAME if original else "nvgraft", words)
         else:
             args = _parser().parse_args(words)
+            # For good: so only the command line of a process of its own confines it, not a call from another program.
+            if args.looks_only and argv is None:
+                _confine(args)
             code = args.run(args)
         sys.stdout.flush()
     except InputError as error:
-        print(f"nvgraft {words[0]}: {printable(str(error))}", file=sys.stderr)
+        print(f"nvgraft {command}: {printable(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader has seen enough (| head). What Python would flush at exit goes nowhere.
@@ -65,11 +87,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except MemoryError:
+        print(f"nvgraft {command}: out of memory | the input is too large, damaged, or made to take it", file=sys.stderr)
+        return 2
     except OSError as error:
         if error.filename is None:
             raise
         fix = "run it as a user who may read what the command line names and, without --host, the driver root"
-        print(f"nvgraft {words[0]}: {printable(str(error.filename))}: {reason(error)} | {fix}", file=sys.stderr)
+        print(f"nvgraft {command}: {printable(str(error.filename))}: {reason(error)} | {fix}", file=sys.stderr)
         return 2
     return code
 

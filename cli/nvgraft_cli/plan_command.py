@@ -6,6 +6,7 @@ import os
 import sys
 
 from nvgraft_cli import text
+from nvgraft_cli.hosts import ask_first
 from nvgraft_cli.planning import plan_bundle
 
 _EXAMPLES = """\
@@ -29,7 +30,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--host", metavar="SNAPSHOT", help="a nvgraft.host/1 document, or a name of `nvgraft simulate --list`")
     parser.add_argument("--config", metavar="FILE", help="config.toml (default: the hook's own; with --host: the built-in defaults)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 
 def run(args: argparse.Namespace) -> int:

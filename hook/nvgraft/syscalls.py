@@ -77,6 +77,9 @@ _NUMBERS = {
     "close_range": (436, 436),
     "openat2": (437, 437),
     "mount_setattr": (442, 442),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
 }
 _GENERIC = os.uname().machine != "x86_64"
 
@@ -187,6 +190,9 @@ _flock = _Call("flock", _INT, _INT)
 _setfsuid = _Call("setfsuid", _UINT, result=_UINT)  # they return the previous id, never an error
 _setfsgid = _Call("setfsgid", _UINT, result=_UINT)
 _prlimit = _Call("prlimit64" if hasattr(_libc, "prlimit64") else "prlimit", _INT, _INT, _PTR, _PTR)
+_landlock_create_ruleset = _Call("landlock_create_ruleset", _PTR, _SIZE, _UINT)
+_landlock_add_rule = _Call("landlock_add_rule", _INT, _UINT, _PTR, _UINT)
+_landlock_restrict_self = _Call("landlock_restrict_self", _INT, _UINT)
 _statx = _Call("statx", _INT, _STR, _INT, _UINT, _PTR)
 
 
@@ -356,3 +362,33 @@ def set_seccomp_filter(program: bytes) -> None:
 
     header = _Program(len(program) // 8, program)
     _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header), 0, 0)
+
+
+def landlock_version() -> int:
+    """Return the version of Landlock that the kernel has, 1 or more (landlock(7), Linux 5.13).
+
+    :raises MissingFeature: it has none.
+    :raises SyscallError: EOPNOTSUPP when it is switched off.
+    """
+    return _landlock_create_ruleset("VERSION", None, 0, 1)
+
+
+def landlock_ruleset(file_access: int, network: int, scopes: int, size: int) -> int:
+    """Return a new set of rules, which forbids this access, where no rule allows it.
+
+    :param size: bytes of ``struct landlock_ruleset_attr`` that the kernel's version has; longer ones must be zero.
+    """
+    attr = (ctypes.c_uint64 * 3)(file_access, network, scopes)
+    return _landlock_create_ruleset(f"{file_access:#x}, {network:#x}, {scopes:#x}", ctypes.addressof(attr), size, 0)
+
+
+def landlock_allow_beneath(ruleset: int, directory: int, file_access: int) -> None:
+    """Allow ``file_access`` to ``directory`` (or a file) and all that lies beneath it."""
+    rule = file_access.to_bytes(8, sys.byteorder) + directory.to_bytes(4, sys.byteorder)  # a packed struct
+    buffer = ctypes.create_string_buffer(rule, len(rule))
+    _landlock_add_rule(f"{ruleset}, {directory}, {file_access:#x}", ruleset, 1, ctypes.addressof(buffer), 0)
+
+
+def landlock_restrict_self(ruleset: int) -> None:
+    """Bind this thread, and all that it starts, to ``ruleset`` for good; needs no_new_privs."""
+    _landlock_restrict_self(str(ruleset), ruleset, 0)

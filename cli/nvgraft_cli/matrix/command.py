@@ -26,7 +26,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--config", metavar="FILE", help="config.toml for every host (default: the built-in defaults)")
     parser.add_argument("--format", choices=("text", "csv", "json"), default="text", help="default: text")
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per CPU)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, looks_only=True, many_inputs=True)
 
 
 def _positive(text: str) -> int:

@@ -3,12 +3,14 @@
 Hosts that say the same are planned once. The pairs are spread over processes; what they answer is put together here.
 """
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
 
 from nvgraft.errors import Refusal
 from nvgraft.plan import Bind, Plan, Tmpfs
@@ -18,6 +20,13 @@ from nvgraft_cli.hosts import HostSide, open_host
 from nvgraft_cli.planning import Case
 from nvgraft_cli.progress import Progress
 from nvgraft_specs.models.matrix import SCHEMA, Cell, Hosts, Matrix, Warned
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+    _Part = tuple[tuple[int, int], list[Cell] | InputError]
+    _Reader = Connection[Any, _Part]
+    _Writer = Connection[_Part, Any]
 
 _OUTCOMES = {"inject": "runs", "skip": "skipped", "refuse": "refused"}
 
@@ -114,8 +123,40 @@ def _run(tasks: list[tuple[int, int]], jobs: int) -> Iterator[tuple[tuple[int, i
     if jobs == 1 or len(tasks) == 1:
         yield from map(_plan_slice, tasks)
         return
-    with multiprocessing.get_context("fork").Pool(min(jobs, len(tasks))) as pool:
-        yield from pool.imap_unordered(_plan_slice, tasks)
+    # Pipes and nothing else: the locks of a pool are files, and a command that only looks cannot make any.
+    context = multiprocessing.get_context("fork")
+    workers: dict[_Reader, ForkProcess] = {}
+    try:
+        for first in range(count := min(jobs, len(tasks))):
+            reader, writer = context.Pipe(duplex=False)
+            worker = context.Process(target=_work, args=(tasks[first::count], writer, [*workers, reader]))
+            worker.start()
+            writer.close()
+            workers[reader] = worker
+        waiting = list(workers)
+        while waiting:
+            for ready in wait(waiting):
+                assert isinstance(ready, Connection)
+                try:
+                    yield ready.recv()
+                except EOFError:
+                    waiting.remove(ready)
+                    workers[ready].join()
+                    if code := workers[ready].exitcode:
+                        raise InputError(f"a process that plans has ended with {code}: the inputs are too large, or damaged") from None
+    finally:
+        for reader in workers:
+            reader.close()  # who still plans is told so by its pipe
+        for worker in workers.values():
+            worker.join()
+
+
+def _work(tasks: list[tuple[int, int]], writer: "_Writer", readers: "list[_Reader]") -> None:
+    for reader in readers:
+        reader.close()
+    with contextlib.suppress(BrokenPipeError):
+        for task in tasks:
+            writer.send(_plan_slice(task))
 
 
 def _plan_slice(task: tuple[int, int]) -> tuple[tuple[int, int], list[Cell] | InputError]:

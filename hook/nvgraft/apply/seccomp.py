@@ -1,12 +1,17 @@
-"""The system calls that ldconfig may make while it reads a container's hostile files.
+"""Seccomp filters: programs of classic BPF as bytes, which :func:`nvgraft.syscalls.set_seccomp_filter` installs.
 
-Only the filter program is built here, as bytes; :func:`nvgraft.syscalls.set_seccomp_filter` installs it. The list is
-that of reference behaviour 6.10 without what ldconfig has no use for, plus what the ldconfig of glibc 2.36, 2.39 and
-2.41 was seen to call. Everything else fails with EPERM, which ldconfig can report, instead of killing it without a word.
+Here are the two forms, a list of what is allowed and one of what is not, and the first list: the system calls that ldconfig
+may make while it reads a container's hostile files. It is that of reference behaviour 6.10 without what ldconfig has no use
+for, plus what the ldconfig of glibc 2.36, 2.39 and 2.41 was seen to call. Everything else fails with EPERM, which ldconfig
+can report, instead of killing it without a word.
 """
 
 import errno
 import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: name -> its numbers on x86-64 and aarch64; None where the architecture has only a newer form of the call.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
@@ -92,9 +97,11 @@ SKIPPED: dict[str, tuple[int, int]] = {"fsync": (74, 82), "fdatasync": (75, 83)}
 #: uname -m -> (column of the tables above, the architecture as seccomp names it, AUDIT_ARCH_*).
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-_LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
+_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_RET|K
 _NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # offsets in struct seccomp_data
 _RET_ALLOW, _RET_ERRNO, _RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+_RET_EPERM = _RET_ERRNO | errno.EPERM
+_X32 = 0x40000000  # from here on x86-64 has the same calls again, for its 32-bit pointers
 
 
 def program(machine: str) -> bytes:
@@ -104,17 +111,9 @@ def program(machine: str) -> bytes:
 
     :raises ValueError: for an architecture whose numbers are not known here.
     """
-    if machine not in _MACHINES:
-        raise ValueError(f"the system call numbers of {machine} are not known")
-    column, architecture = _MACHINES[machine]
+    column, steps = _start(machine)
     allowed = [number for numbers in ALLOWED.values() if (number := numbers[column]) is not None]
     skipped = [numbers[column] for numbers in SKIPPED.values()]
-    steps = [
-        (_LOAD_WORD, 0, 0, _ARCHITECTURE_AT),
-        (_JUMP_IF_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _RET_KILL_PROCESS),
-        (_LOAD_WORD, 0, 0, _NUMBER_AT),
-    ]
     # A jump counts the steps between: to "allow" and "skip" over the remaining comparisons and what returns before them.
     rest = len(allowed) + len(skipped)
     for number in allowed:
@@ -123,5 +122,36 @@ def program(machine: str) -> bytes:
     for number in skipped:
         rest -= 1
         steps.append((_JUMP_IF_EQUAL, rest + 2, 0, number))
-    steps += [(_RETURN, 0, 0, _RET_ERRNO | errno.EPERM), (_RETURN, 0, 0, _RET_ALLOW), (_RETURN, 0, 0, _RET_ERRNO)]
+    steps += [(_RETURN, 0, 0, _RET_EPERM), (_RETURN, 0, 0, _RET_ALLOW), (_RETURN, 0, 0, _RET_ERRNO)]
+    return _packed(steps)
+
+
+def denying(machine: str, calls: "Mapping[str, tuple[int | None, int | None]]") -> bytes:
+    """Return a filter for ``machine`` with which these ``calls`` fail with EPERM and all others are allowed.
+
+    :param calls: as :data:`ALLOWED`.
+    :raises ValueError: for an architecture whose numbers are not known here.
+    """
+    column, steps = _start(machine)
+    denied = [number for numbers in calls.values() if (number := numbers[column]) is not None]
+    steps.append((_JUMP_IF_AT_LEAST, len(denied) + 1, 0, _X32))
+    steps += [(_JUMP_IF_EQUAL, len(denied) - index, 0, number) for index, number in enumerate(denied)]
+    steps += [(_RETURN, 0, 0, _RET_ALLOW), (_RETURN, 0, 0, _RET_EPERM)]
+    return _packed(steps)
+
+
+def _start(machine: str) -> tuple[int, list[tuple[int, int, int, int]]]:
+    """Return the column of ``machine`` in a table of calls, and the steps that load the number of the call."""
+    if machine not in _MACHINES:
+        raise ValueError(f"the system call numbers of {machine} are not known")
+    column, architecture = _MACHINES[machine]
+    return column, [
+        (_LOAD_WORD, 0, 0, _ARCHITECTURE_AT),
+        (_JUMP_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _RET_KILL_PROCESS),
+        (_LOAD_WORD, 0, 0, _NUMBER_AT),
+    ]
+
+
+def _packed(steps: list[tuple[int, int, int, int]]) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)

@@ -1,0 +1,128 @@
+"""Commands that only look, as nobody, where a privileged call is death (SECURITY R39, T67)."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bundles import EVERYTHING, make_bundle
+from harness import Installed
+from nvgraft_cli import confine
+
+NOBODY = 65534
+
+#: What a command that only looks never even tries.
+DEADLY = (
+    *("mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsmount", "mount_setattr", "setns", "unshare"),
+    *("bpf", "ptrace", "perf_event_open", "process_vm_readv", "init_module", "finit_module", "keyctl", "io_uring_setup"),
+    *("socket", "connect", "bind", "sendto", "sendmsg"),
+    *("chmod", "chown", "mkdir", "mkdirat", "mknod", "mknodat", "unlink", "unlinkat", "rename", "renameat2", "symlinkat", "linkat", "kill"),
+)
+
+#: Runs a command under a filter that kills the process for the calls whose numbers come first, without HOME, as nobody.
+WRAPPER = """
+import os, struct, sys
+from nvgraft import syscalls
+import prctl
+numbers = [int(word) for word in sys.argv[1].split(",")]
+steps = [(0x20, 0, 0, 0)] + [(0x15, len(numbers) - index, 0, number) for index, number in enumerate(numbers)]
+steps += [(6, 0, 0, 0x7FFF0000), (6, 0, 0, 0x80000000)]
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+prctl.set_no_new_privs(1)
+syscalls.set_seccomp_filter(b"".join(struct.pack("=HBBI", *step) for step in steps))
+os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/usr/bin:/bin"})
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that nobody can read, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp(prefix="nvgraft-test."))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in the wrapper."""
+    column = 0 if os.uname().machine == "x86_64" else 1
+    numbers = ",".join(str(number) for name in DEADLY if (number := confine.DENIED[name][column]) is not None)
+    return subprocess.run(
+        [sys.executable, "-c", WRAPPER, numbers, *command],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=60,
+    )
+
+
+@pytest.mark.requires("root")
+def test_the_wrapper_kills(place: Path) -> None:
+    """The proof that the tests below can fail: a program that makes one of the calls is ended by the kernel."""
+    program = "import os; print('started', flush=True); os.mkdir('x')"
+    done = run(["/usr/bin/python3", "-ISc", program], place)
+    assert (done.returncode, done.stdout) == (-31, "started\n")  # SIGSYS
+
+
+@pytest.mark.requires("root")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["plan", "--bundle", "web", "--host", "runfile-a10x2"], 0),
+        (["--debug", "plan", "--bundle", "web", "--host", "eks-t4", "--format", "json"], 0),
+        (["plan", "--bundle", "none", "--host", "eks-t4"], 0),
+        (["plan", "--bundle", "refused", "--host", "eks-t4"], 1),
+        (["plan", "--bundle", "lost", "--host", "eks-t4"], 2),
+        (["plan", "--bundle", "web", "--host", "bad.json"], 2),
+        (["matrix", "eks-t4", "mig-h100", "--bundles", "web", "none", "--jobs", "2"], 0),
+        (["last-error"], None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_look_needs_no_privilege(arguments: list[str], code: int | None, installed: Installed, place: Path) -> None:
+    """As nobody, without HOME, with a privileged call being death: every command answers, 0 kills."""
+    make_bundle(place / "web", *EVERYTHING)
+    make_bundle(place / "none")
+    make_bundle(place / "refused", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99")
+    make_bundle(place / "lost", *EVERYTHING, root="nowhere")
+    (place / "bad.json").write_text('{"name": "\x1b]0;x\x07"}')
+    done = run([str(installed.cli), *arguments], place)
+    assert done.returncode == code if code is not None else done.returncode in (1, 2), (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    if arguments[0] == "--debug":
+        assert "missing=nothing" in done.stderr
+
+
+@pytest.mark.requires("root")
+def test_root_may_look_into_another_users_bundle(installed: Installed, place: Path) -> None:
+    """A rootless engine's bundle is closed to others: the one right that root keeps is to read it."""
+    bundle = make_bundle(place / "web", *EVERYTHING)
+    for path in (bundle, *bundle.rglob("*")):
+        os.chown(path, 1000, 1000)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    done = subprocess.run([installed.cli, "plan", "--bundle", bundle, "--host", "eks-t4"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.requires("root")
+def test_this_host_is_asked_before_the_bundle_is_read(installed: Installed, place: Path) -> None:
+    """Without --host the driver's library is loaded by the child that the hook has for it, which a confined command could not start."""
+    make_bundle(place / "web", *EVERYTHING)
+    make_bundle(place / "none")
+    simulate = [str(installed.cli), "simulate", "runfile-a10x2", "--", str(installed.cli), "plan", "--bundle"]
+    done = subprocess.run([*simulate, place / "web"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nvidia0" in done.stdout
+    # What does not need the driver does not fail for the lack of one.
+    done = subprocess.run([installed.cli, "plan", "--bundle", place / "none"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("skip: ")
