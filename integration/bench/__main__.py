@@ -1,0 +1,17 @@
+"""``python3 -I integration/bench``: isolated, so that the packages' directories have to be named."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+if sys.argv[1:2] == ["node"]:
+    prefix, request = sys.argv[2:]
+    sys.path[1:1] = [f"{prefix}/lib/nvgraft/{part}" for part in ("hook", "cli")]  # what is measured is what is installed
+    from bench.node import measure
+
+    raise SystemExit(measure(prefix, request))
+
+from bench.command import main  # noqa: E402 - the directory above is needed first
+
+raise SystemExit(main())

@@ -1,0 +1,135 @@
+"""A container as a runtime leaves it for its prestart hooks: made in some milliseconds, without a runtime."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from bench.cases import Case
+from nvgraft import syscalls
+from nvgraft_cli import ldcache_writer
+
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def make_bundle(bundle: str, case: Case) -> None:
+    """A bundle whose config.json asks for what the case says; the rootfs is mounted by the container's process."""
+    os.makedirs(f"{bundle}/rootfs")
+    config = {"ociVersion": "1.0.2", "process": {"args": ["sh"], "env": [PATH, *case.variables]}, "root": {"path": "rootfs"}}
+    with open(f"{bundle}/config.json", "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    if case.entries:
+        rows = [(f"libbench{number}.so.1", "libc6,x86-64", f"/usr/lib/bench/libbench{number}.so.1") for number in range(case.entries)]
+        with open(f"{bundle}/ld.so.cache", "wb") as file:
+            file.write(ldcache_writer.cache(rows))
+
+
+def _make_cgroup() -> str:
+    """Make the cgroup of a container, in the device hierarchy or, without one, in the unified one."""
+    v1 = "/sys/fs/cgroup/devices"
+    directory = f"{v1 if os.path.isdir(v1) else '/sys/fs/cgroup'}/nvgraft-bench-{os.getpid()}"
+    os.makedirs(directory, exist_ok=True)
+    if directory.startswith(v1):
+        with open(f"{directory}/devices.deny", "w", encoding="ascii") as file:
+            file.write("a")
+    return directory
+
+
+def mount_rootfs(bundle: str, image: str) -> str:
+    """Mount the root file system of a bundle in this process's mount namespace: a copy of ``image`` that is changed in memory,
+    or a tmpfs with next to nothing. Returns where."""
+    rootfs = f"{bundle}/rootfs"
+    if image:
+        layers = f"{bundle}/layers"
+        os.makedirs(layers, exist_ok=True)
+        syscalls.mount("tmpfs", layers, "tmpfs", 0, "mode=755")
+        for name in ("upper", "work"):
+            os.mkdir(f"{layers}/{name}")
+        syscalls.mount("overlay", rootfs, "overlay", 0, f"lowerdir={image},upperdir={layers}/upper,workdir={layers}/work")
+        return rootfs
+    syscalls.mount("tmpfs", rootfs, "tmpfs", 0, "mode=755")
+    for directory in ("dev", "etc", "lib64", "proc", "sys", "tmp", "usr/bin", "usr/lib/x86_64-linux-gnu"):
+        os.makedirs(f"{rootfs}/{directory}")
+    with open(f"{rootfs}/etc/debian_version", "w", encoding="ascii") as file:
+        file.write("12.0\n")
+    cache = f"{bundle}/ld.so.cache"
+    if os.path.exists(cache):
+        with open(cache, "rb") as source, open(f"{rootfs}/etc/ld.so.cache", "wb") as target:
+            target.write(source.read())
+    return rootfs
+
+
+def leave_mount_namespace() -> None:
+    """What is mounted from here on ends with this process."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+
+
+def _become_container(bundle: str, image: str, cgroup: str) -> None:
+    with open(f"{cgroup}/cgroup.procs", "w", encoding="ascii") as file:
+        file.write(str(os.getpid()))
+    leave_mount_namespace()
+    rootfs = mount_rootfs(bundle, image)
+    syscalls.mount("proc", f"{rootfs}/proc", "proc", 0)
+    syscalls.mount("tmpfs", f"{rootfs}/dev", "tmpfs", 0, "mode=755")
+
+
+@contextmanager
+def container(bundle: str, image: str) -> Iterator[str]:
+    """A new container of the bundle; yields the OCI state. It ends with the context.
+
+    :raises SystemExit: when none can be made on this machine.
+    """
+    cgroup = _make_cgroup()
+    reader, writer = os.pipe()
+    held, holder = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(holder)
+        try:
+            _become_container(bundle, image, cgroup)
+            os.write(writer, b"1")
+            os.read(held, 1)
+        except OSError as error:
+            os.write(2, f"bench: {error}\n".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.close(held)
+    try:
+        if not os.read(reader, 1):
+            raise SystemExit("bench: no container can be made here")
+        yield json.dumps({"ociVersion": "1.0.2", "id": "bench", "status": "creating", "pid": child, "bundle": bundle})
+    finally:
+        os.close(reader)
+        os.close(holder)
+        os.waitpid(child, 0)
+        for _ in range(50):  # the kernel lets go of a dead task's cgroup a little later
+            with suppress(OSError):
+                os.rmdir(cgroup)
+                break
+            time.sleep(0.01)
+
+
+def ldconfig_seconds(bundle: str, image: str) -> float:
+    """How long the machine's own ldconfig takes for the root file system: what the reference runs in every container."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            leave_mount_namespace()
+            rootfs = mount_rootfs(bundle, image)
+            started = time.perf_counter()
+            subprocess.run(["/sbin/ldconfig", "-r", rootfs], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            os.write(writer, str(time.perf_counter() - started).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    if not said:
+        raise SystemExit("bench: ldconfig cannot be timed here")
+    return float(said)

@@ -1,0 +1,154 @@
+"""The hook with a clock in it: a launcher like the installed one, which times the engine's own functions from outside.
+
+The engine has no switch for this and pays nothing for it: the functions of :data:`PHASES` are replaced when their module has
+been loaded. Time counts for the innermost phase. Run by :mod:`bench.node` as
+
+    python3 -ISB phases.pyc LIBRARY STARTED [HOOK-ARGUMENT...]
+
+with the directory of the engine and the moment at which the process was started, in nanoseconds of CLOCK_MONOTONIC. It prints
+one JSON object and needs no module that the hook does not have.
+"""
+
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_FIRST = time.monotonic_ns()
+_BEFORE = frozenset(sys.modules)
+
+START, IMPORTS, REST, END = "interpreter start", "imports", "hook's own", "process end"
+
+#: module -> name in it -> phase. A name that is imported from elsewhere is replaced where it is used.
+PHASES = {
+    "nvgraft.launch": {"check_environment": REST, "reset_process": REST},
+    "nvgraft.hook": {
+        "load_config": "config.toml",
+        "read_state": "state, config.json",
+        "read_config": "state, config.json",
+        "decide": "state, config.json",
+    },
+    "nvgraft.container": {
+        "hold_process": "target",
+        "open_container": "target",
+        "Container.read_mounts": "target",
+        "LiveTarget.__init__": "target",
+    },
+    "nvgraft.nvml": {"query": "NVML child"},
+    "nvgraft.graft": {"read_live_host": "inventory", "read_inventory": "inventory", "make_plan": "plan", "lock_rootfs": "target"},
+    "nvgraft.apply.executor": {"_is_configured": "second run?", "open_sources": "sources", "_attach": "attach"},
+    "nvgraft.apply.targets": {"Targets.prepare": "targets"},
+    "nvgraft.apply.cgroup": {"find_cgroup": "cgroup", "DeviceCgroup.allow": "cgroup"},
+    "nvgraft.apply.ldconfig": {"LoaderCache.prepare": "loader cache", "LoaderCache.update": "loader cache"},
+}
+
+#: Every phase, in the order in which the hook comes to it.
+ORDER = (
+    START,
+    IMPORTS,
+    REST,
+    "config.toml",
+    "state, config.json",
+    "inventory",
+    "NVML child",
+    "target",
+    "plan",
+    "second run?",
+    "sources",
+    "targets",
+    "attach",
+    "cgroup",
+    "loader cache",
+    END,
+)
+
+
+class Clock:
+    """Nanoseconds by phase; a phase that begins inside another one interrupts it."""
+
+    def __init__(self, now: int) -> None:
+        self.totals = dict.fromkeys(ORDER, 0)
+        self._stack = [REST]
+        self._mark = now
+
+    def enter(self, phase: str) -> None:
+        now = time.monotonic_ns()
+        self.totals[self._stack[-1]] += now - self._mark
+        self._stack.append(phase)
+        self._mark = now
+
+    def leave(self) -> None:
+        now = time.monotonic_ns()
+        self.totals[self._stack.pop()] += now - self._mark
+        self._mark = now
+
+
+def timed(clock: Clock, phase: str, function: "Callable[..., Any]") -> "Callable[..., Any]":
+    """Return ``function`` with its time counted for ``phase``."""
+
+    def call(*args: object, **options: object) -> object:
+        clock.enter(phase)
+        try:
+            return function(*args, **options)
+        finally:
+            clock.leave()
+
+    return call
+
+
+def replace(clock: Clock, module: object, names: "dict[str, str]") -> None:
+    """Replace the functions ``names`` of ``module``.
+
+    :raises AttributeError: one of them is gone: :data:`PHASES` has to follow the engine.
+    """
+    for name, phase in names.items():
+        owner = module
+        *path, last = name.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        function = timed(clock, phase, getattr(owner, last))
+        bound = isinstance(vars(owner).get(last), classmethod)
+        setattr(owner, last, staticmethod(function) if bound else function)
+
+
+def watch_imports(clock: Clock) -> None:
+    """Count the loading of modules, and replace what is to be timed in those that have been loaded."""
+    machinery = sys.modules["_frozen_importlib"]
+    load = machinery._find_and_load
+
+    def find_and_load(name: str, function: object) -> object:
+        clock.enter(IMPORTS)
+        try:
+            module = load(name, function)
+        finally:
+            clock.leave()
+        if name in PHASES:
+            replace(clock, sys.modules[name], PHASES[name])
+        return module
+
+    machinery._find_and_load = find_and_load  # type: ignore[attr-defined]
+
+
+def main(library: str, started: int, arguments: "list[str]") -> int:
+    """Run the hook and print what it took."""
+    clock = Clock(_FIRST)
+    clock.totals[START] = _FIRST - started
+    watch_imports(clock)
+    sys.path.append(library)
+    from nvgraft.hook import main as hook
+
+    code = hook(["nvgraft-hook", *arguments])
+    loaded = len(set(sys.modules) - _BEFORE)
+    with open("/proc/self/status", encoding="ascii") as file:
+        peak = next(line for line in file if line.startswith("VmHWM")).split()[1]
+    clock.leave()
+    totals = ", ".join(f'"{phase}": {spent}' for phase, spent in clock.totals.items())
+    print(f'{{"phases": {{{totals}}}, "modules": {loaded}, "peak": {int(peak) * 1024}, "ended": {time.monotonic_ns()}}}', flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

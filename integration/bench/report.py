@@ -1,0 +1,116 @@
+"""From outcomes to figures and tables: as text for a terminal, and as Markdown for docs/performance.md."""
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.cases import Outcome
+from bench.phases import ORDER
+
+#: The reference hook and CLI together, where they are not at hand: 15.0 ms where a bare start took 6.5 ms.
+STAND_IN = 2.3
+
+
+class Spread(NamedTuple):
+    """Median, tenth and ninetieth percentile."""
+
+    middle: float
+    low: float
+    high: float
+
+    def text(self, form: str = ".2f") -> str:
+        return f"{self.middle:{form}} ({self.low:{form}}-{self.high:{form}})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the spread of some values."""
+    if len(values) < 2:
+        return Spread(values[0], values[0], values[0])
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return Spread(statistics.median(values), tenths[0], tenths[8])
+
+
+class Row(NamedTuple):
+    """One line of the first table. ``budget`` is what DESIGN calls for; empty where it says nothing."""
+
+    outcome: Outcome
+    budget: str
+    #: Seconds that the stand-in takes beyond its factor: ldconfig over a large image.
+    extra: float = 0.0
+
+    def cells(self) -> list[str]:
+        outcome = self.outcome
+        to_bare = spread([ours / bare for ours, bare in zip(outcome.seconds, outcome.bare, strict=True)])
+        beside = outcome.reference or [STAND_IN * bare + self.extra for bare in outcome.bare]
+        to_reference = spread([ours / theirs for ours, theirs in zip(outcome.seconds, beside, strict=True)])
+        return [
+            outcome.name,
+            spread([seconds * 1e3 for seconds in outcome.seconds]).text(".1f"),
+            to_bare.text(),
+            to_reference.text(),
+            self.budget,
+            f"{outcome.memory / 1e6:.1f}" if outcome.memory else "",
+            str(outcome.modules or ""),
+            _count(outcome.syscalls),
+            _count(outcome.executed),
+        ]
+
+
+HEADINGS = ["start", "ms", "to a bare start", "to the reference", "budget", "peak MB", "modules", "system calls", "programs run"]
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def phase_medians(outcome: Outcome) -> dict[str, float]:
+    """Return the median milliseconds of each phase."""
+    return {phase: statistics.median(row[phase] for row in outcome.phases) / 1e6 for phase in ORDER}
+
+
+def phase_cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """Return the table of phases: a line for each phase, a column for each outcome, and their sums."""
+    columns = [phase_medians(outcome) for outcome in outcomes]
+    lines = [[phase, *(f"{column[phase]:.2f}" for column in columns)] for phase in ORDER]
+    return [*lines, ["sum", *(f"{sum(column.values()):.2f}" for column in columns)]]
+
+
+class Curve(NamedTuple):
+    """How cost grows: points of (size, outcome) for one kind of size."""
+
+    name: str
+    points: list[tuple[int, Outcome]]
+
+    def milliseconds(self) -> list[tuple[int, float]]:
+        return [(size, statistics.median(outcome.seconds) * 1e3) for size, outcome in self.points]
+
+    def cells(self) -> list[list[str]]:
+        return [
+            [
+                self.name,
+                f"{size:,}",
+                spread([seconds * 1e3 for seconds in outcome.seconds]).text(".1f"),
+                spread([ours / bare for ours, bare in zip(outcome.seconds, outcome.bare, strict=True)]).text(),
+            ]
+            for size, outcome in self.points
+        ]
+
+
+CURVE_HEADINGS = ["what grows", "size", "ms", "to a bare start"]
+
+
+def text_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table for a terminal; all columns but the first stand to the right."""
+    widths = [max(len(line[index]) for line in (headings, *lines)) for index in range(len(headings))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if not index else cell.rjust(width) for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in (headings, *lines)
+    )
+
+
+def markdown_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return the same table as Markdown."""
+    rule = ["---", *("---:" for _ in headings[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, rule, *lines))

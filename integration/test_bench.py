@@ -1,0 +1,90 @@
+"""``./dev bench``: that it measures what it says. No test looks at a time: machines differ, and so do their days."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench import chart, hosts
+from bench.cases import Case, Outcome
+from bench.measure import QUICK_SIZES
+from bench.phases import ORDER, PHASES
+from bench.report import Curve, Row, markdown_table, spread
+from harness import CHECKOUT
+from nvgraft_specs import gallery
+
+NODE = pytest.mark.requires("root", "gcc", "busybox", "overlayfs", "x86_64")
+
+
+@NODE
+def test_a_short_run_shows_every_table() -> None:
+    """Each start, each phase, each curve and the plans offline have a line with figures in it."""
+    done = subprocess.run([CHECKOUT / "dev", "bench", "--quick"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    starts = [f"{name}, {cached}" for name in ("no GPU", "1 GPU", "2 GPUs", "8 GPUs") for cached in ("cached", "not cached")]
+    curves = ["GPUs, cached", "GPUs, not cached", "loader cache of the image", "loader cache of the host", "mounts on the host"]
+    assert all(any(line.startswith(f"{name} ") and "(" in line for line in lines) for name in starts)
+    assert all(any(line.startswith(f"{phase} ") for line in lines) for phase in ORDER)
+    assert all(sum(line.startswith(name) for line in lines) == len(QUICK_SIZES["GPUs"]) for name in curves)
+    assert any(line.startswith("plan from a loaded snapshot") for line in lines)
+
+
+def test_every_phase_has_its_place_in_the_order() -> None:
+    """A phase that is measured is also shown."""
+    assert {phase for names in PHASES.values() for phase in names.values()} <= set(ORDER)
+
+
+@pytest.mark.parametrize("gpus", [1, 8, 64])
+def test_a_host_has_as_many_gpus_as_wanted(gpus: int) -> None:
+    """Every GPU of a host that is made for the bench has its node and its /proc directory, and nothing is left of the model's."""
+    document = hosts.document(Path(gallery.path(hosts.MODEL)).parent, gpus, entries=3)
+    assert [gpu["minor"] for gpu in document["nvml"]["gpus"]] == list(range(gpus))
+    assert {path for path in document["files"] if path.removeprefix("/dev/nvidia").isdecimal()} == {f"/dev/nvidia{n}" for n in range(gpus)}
+    assert sum(path.endswith("/information") for path in document["files"]) == gpus
+    assert sum(row[0].startswith("libbench") for row in document["ld_so_cache"]) == 3
+
+
+def outcome(seconds: list[float], reference: list[float]) -> Outcome:
+    phases = [dict.fromkeys(ORDER, 1_000_000) for _ in seconds]
+    return Outcome("a start", seconds, [0.01] * len(seconds), reference, phases, 12_000_000, 60, None, None)
+
+
+def test_a_ratio_is_taken_within_a_round() -> None:
+    """A round in which the machine was twice as slow changes the times and not the ratios."""
+    slow = Outcome("a start", [0.03, 0.06], [0.01, 0.02], [0.02, 0.04], [], 0, 0, None, None)
+    assert Row(slow, "").cells()[2:4] == ["3.00 (3.00-3.00)", "1.50 (1.50-1.50)"]
+
+
+def test_the_stand_in_is_used_only_without_the_reference() -> None:
+    """Where the reference hook was measured beside ours, its own time counts; else a multiple of the bare start, and ldconfig's part."""
+    assert Row(outcome([0.03, 0.03], [0.06, 0.06]), "").cells()[3] == "0.50 (0.50-0.50)"
+    assert Row(outcome([0.046, 0.046], []), "").cells()[3] == "2.00 (2.00-2.00)"
+    assert Row(outcome([0.046, 0.046], []), "", extra=0.023).cells()[3] == "1.00 (1.00-1.00)"
+
+
+def test_the_spread_is_of_the_inner_eight_tenths() -> None:
+    """One outlier in eleven rounds moves neither the median nor the percentiles far."""
+    assert spread([float(value) for value in range(10)] + [1000.0]) == (5.0, 1.0, 9.0)
+
+
+def test_charts_are_drawn_to_one_scale() -> None:
+    """Bars and curves keep the ratios of their figures."""
+    bars = chart.text_bars({"one": {"imports": 1.0, "plan": 4.0, "none": 0.0}}, width=8).splitlines()
+    assert [line.count("#") for line in bars[1:]] == [2, 8]
+    drawn = chart.svg_curves([("GPUs", Curve("GPUs", [(1, outcome([0.01] * 2, [])), (2, outcome([0.02] * 2, []))]).milliseconds())])
+    heights = [float(point.partition(",")[2]) for point in drawn.partition('points="')[2].partition('"')[0].split()]
+    bottom = float(drawn.partition("V")[2].partition("H")[0])
+    assert bottom - heights[1] == pytest.approx(2 * (bottom - heights[0]))
+    assert "<rect" in chart.svg_bars({"a <start>": {"plan": 1.0}}) and "a &lt;start&gt;" in chart.svg_bars({"a <start>": {"plan": 1.0}})
+
+
+def test_a_table_is_valid_markdown() -> None:
+    """Heading, rule and lines have the same columns."""
+    table = markdown_table(["start", "ms"], [["a", "1"]]).splitlines()
+    assert table == ["| start | ms |", "| --- | ---: |", "| a | 1 |"]
+
+
+def test_a_case_asks_for_everything_by_default() -> None:
+    """The start that is compared with the reference is the one for all GPUs and all capabilities, with the inventory kept."""
+    assert Case("all").variables == ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all") and Case("all").cached
