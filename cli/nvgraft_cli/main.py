@@ -24,6 +24,7 @@ examples:
 def _parser() -> argparse.ArgumentParser:
     # Loaded only now: what takes the place of a small C program has to start quickly.
     from nvgraft_cli import last_error, plan_command, simulate
+    from nvgraft_cli.explain_error import command as explain_error
     from nvgraft_cli.matrix import command as matrix
     from nvgraft_cli.register import command as register
 
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="subcommand", required=True)
     plan_command.add_parser(subparsers)
     matrix.add_parser(subparsers)
+    explain_error.add_parser(subparsers)
     simulate.add_parser(subparsers)
     register.add_parser(subparsers)
     last_error.add_parser(subparsers)

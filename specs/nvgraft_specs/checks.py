@@ -71,7 +71,7 @@ FAILURES = (
         "exec /usr/bin/nvidia-smi: no such file or directory",
     ),
     Failure("library-path", "the driver's directory is not searched by the image's loader", "libcuda.so.1: cannot open shared object file"),
-    Failure("tmp-missing", "the image has no /tmp", "/tmp: no such file or directory"),
+    Failure("tmp-missing", "the image has no /tmp", "/tmp: no such file or directory"),  # noqa: S108 - a phrase
     Failure("hook-registration", "the hook is registered in an unsafe way", "LD_PRELOAD"),
     Failure("mode-not-legacy", "the engine's mode is not the hook's", "invoking the NVIDIA Container Runtime Hook directly"),
     Failure("mig-privilege", "administering MIG needs a privileged container", "cannot set MIG_CONFIG_DEVICES in non privileged container"),

@@ -1,0 +1,92 @@
+"""``nvgraft explain-error``: paste an error, get the stage, the cause, and what to look at next."""
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from nvgraft.errors import printable
+from nvgraft_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from nvgraft_cli.explain_error.analysis import Analysis
+
+_EXAMPLES = """\
+examples:
+  nvgraft explain-error 'nvidia-container-cli: initialization error: nvml error: driver/library version mismatch'
+  docker run --gpus all ubuntu nvidia-smi 2>&1 | nvgraft explain-error
+
+exit code: 0 recognised, 1 nothing in it is known, 2 bad usage or input"""
+
+_WIDTH = 120
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``explain-error``."""
+    parser = subparsers.add_parser(
+        "explain-error",
+        help="say what a pasted error of a GPU container means",
+        description="Take an error apart, however docker, podman, runc or crun have wrapped it, and say what it means.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("text", metavar="TEXT", nargs="*", help="the error (default: standard input)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the error means; return the exit code.
+
+    :raises InputError: when there is no text.
+    """
+    from nvgraft_cli.explain_error.analysis import LIMIT, analyse
+
+    if args.text:
+        text = " ".join(args.text)
+    else:
+        if sys.stdin.isatty():
+            print("nvgraft: paste the error, then press Ctrl-D", file=sys.stderr)
+        text = sys.stdin.buffer.read(LIMIT).decode("utf-8", "replace")
+    if not text.strip():
+        raise InputError("no text: give the error as an argument, or on standard input")
+    analysis = analyse(text)
+    if args.format == "json":
+        print(json.dumps(asdict(analysis), indent=1))
+    else:
+        print("\n".join(_lines(analysis, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
+    return 0 if analysis.meanings else 1
+
+
+def _lines(analysis: "Analysis", *, colour: bool) -> Iterator[str]:
+    bold, plain = ("\x1b[1m", "\x1b[0m") if colour else ("", "")
+    if analysis.wrappers:
+        yield "who says what, from the outside in:"
+        for wrapper in analysis.wrappers:
+            yield f"  {wrapper.name:<20}  {wrapper.says}"
+        yield ""
+    if analysis.stage:
+        yield f"it failed at the stage: {printable(analysis.stage)}"
+        yield ""
+    if not analysis.meanings:
+        yield "nothing in this text is an error of GPU containers that is known here"
+        yield "look for the innermost quoted message, or set debug in config.toml and start the container again"
+        return
+    for number, meaning in enumerate(analysis.meanings):
+        if number:
+            yield ""
+        yield f"{bold}{printable(meaning.words)}{plain}"
+        yield from _paragraph("stage", meaning.stage)
+        if meaning.failure:
+            yield from _paragraph("failure", f"{meaning.failure}: {meaning.title}")
+        yield from _paragraph("cause", printable(meaning.cause))
+        for index, step in enumerate(meaning.next):
+            yield from _paragraph("next" if index == 0 else "", printable(step))
+
+
+def _paragraph(name: str, text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=f"  {name:<8} ", subsequent_indent=" " * 11, break_long_words=False)
