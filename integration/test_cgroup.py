@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cgroups import ALLOW_ALL, ALLOW_MULTI, DENY_ALL, FILTER, ZERO, attach, attributes, hierarchy
 from nvgraft import syscalls
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceCgroup, DeviceRule, find_cgroup
@@ -26,12 +27,6 @@ pytestmark = pytest.mark.requires("root", "cgroup-v1", "cgroup-v2")
 UNUSED = 241
 NODE, OTHER = DeviceRule("c", UNUSED, 7, "rw"), DeviceRule("c", UNUSED, 8, "rw")
 DENIED, ALLOWED = errno.EPERM, errno.ENXIO
-ZERO = DeviceRule("c", 1, 5, "rw")
-DENY_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
-ALLOW_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
-#: What a runtime attaches: everything denied but /dev/zero.
-FILTER = bpf.allow_code((ZERO,)) + DENY_ALL
-
 #: The process in the cgroup: per line either "open PATH FLAGS" or "mknod PATH DEVICE", answered with the errno.
 PROBE = """
 import os, sys
@@ -47,15 +42,6 @@ for line in sys.stdin:
     else:
         print(0, flush=True)
 """
-
-
-def hierarchy(version: int) -> Path:
-    """Return the first mount of this machine that holds device rules of ``version``."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split(" ")
-        if fields[-3] == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or "devices" in fields[-1].split(",")):
-            return Path(fields[4])
-    raise AssertionError(f"no cgroup v{version}")
 
 
 class Box:
@@ -85,10 +71,8 @@ class Box:
         else:
             self.attach(FILTER)
 
-    def attach(self, code: bytes, flags: int = 2) -> None:
-        program = bpf.load(code)
-        syscalls.bpf(8, attributes("=IIII", self.fd, program, 6, flags))
-        os.close(program)
+    def attach(self, code: bytes, flags: int = ALLOW_MULTI) -> None:
+        attach(self.fd, code, flags)
 
     def attach_link(self, code: bytes) -> int:
         program = bpf.load(code)
@@ -114,10 +98,6 @@ class Box:
     def rules(self) -> object:
         """Return what decides here: the entries, or the flags and ids of the programs."""
         return (self.path / "devices.list").read_text() if self.version == 1 else bpf.query(self.fd)
-
-
-def attributes(layout: str, *values: int) -> "ctypes.Array[ctypes.c_char]":
-    return ctypes.create_string_buffer(struct.pack(layout, *values), 128)
 
 
 @pytest.fixture

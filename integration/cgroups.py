@@ -1,0 +1,40 @@
+"""Cgroups for tests: where they are mounted, and device programs on cgroup v2 as a runtime attaches them."""
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+
+from nvgraft import syscalls
+from nvgraft.apply import bpf
+from nvgraft.apply.cgroup import DeviceRule
+
+ZERO = DeviceRule("c", 1, 5, "rw")
+DENY_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
+ALLOW_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
+#: What a runtime attaches: everything denied but /dev/zero.
+FILTER = bpf.allow_code((ZERO,)) + DENY_ALL
+
+_PROG_ATTACH, _CGROUP_DEVICE = 8, 6
+ALLOW_MULTI = 2
+
+
+def hierarchy(version: int) -> Path:
+    """Return the first mount of this machine that holds device rules of ``version``."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split(" ")
+        if fields[-3] == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or "devices" in fields[-1].split(",")):
+            return Path(fields[4])
+    raise AssertionError(f"no cgroup v{version}")
+
+
+def attributes(layout: str, *values: int) -> "ctypes.Array[ctypes.c_char]":
+    """Return a ``union bpf_attr`` of packed ``values``."""
+    return ctypes.create_string_buffer(struct.pack(layout, *values), 128)
+
+
+def attach(cgroup_fd: int, code: bytes, flags: int = ALLOW_MULTI) -> None:
+    """Attach the device program ``code`` to a cgroup v2."""
+    program = bpf.load(code)
+    syscalls.bpf(_PROG_ATTACH, attributes("=IIII", cgroup_fd, program, _CGROUP_DEVICE, flags))
+    os.close(program)
