@@ -1,5 +1,7 @@
 """How actions add up over what is in the container already: parents, placeholders, volumes, links."""
 
+from collections.abc import Callable
+
 import pytest
 
 import hosts
@@ -7,6 +9,8 @@ from hosts import ROOTFS
 from nvgraft.errors import Refusal
 from nvgraft.layout import Layout, OnVolume
 from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
+from nvgraft.snapshot import SnapshotTree
+from nvgraft.target import OfflineTarget
 
 WHY = Why("compute", "row", "found")
 
@@ -176,6 +180,8 @@ def test_a_link_does_not_replace_a_mount() -> None:
         ("/l -> /proc/driver/nvidia", "/l", "path error: /l resolves to /proc/driver/nvidia"),
         ("/l -> /", "/l", "path error: /l resolves to /"),
         ("/l -> .", "/l//./l", "path error: /l//./l resolves to /"),
+        ("/l -> /" + "d/" * 129, "/l", f"path error: {ROOTFS}//l: file name too long"),
+        ("/l -> /" + ("d" * 200 + "/") * 20, "/l", f"path error: {ROOTFS}//l: file name too long"),
     ],
 )
 def test_links_that_lead_astray_are_refused(rootfs: str, wanted: str, text: str) -> None:
@@ -184,6 +190,15 @@ def test_links_that_lead_astray_are_refused(rootfs: str, wanted: str, text: str)
         layout(rootfs).resolve(wanted)
     assert caught.value.reference_line() == f"nvgraft: mount error: {text}"
     assert not isinstance(caught.value, OnVolume)
+
+
+@pytest.mark.parametrize("link", ["/dev -> /etc", "/dev/nvidia0 -> /dev/sda", "/dev/nvidia-caps -> /srv"])
+def test_device_nodes_keep_their_names(link: str) -> None:
+    """A node made under another name could be taken for a disk's: a link at or above it is refused."""
+    target = OfflineTarget(SnapshotTree(hosts.tree(link)), "x86_64", (), module=True)
+    wanted = "/dev/nvidia-caps/nvidia-cap1" if "caps" in link else "/dev/nvidia0"
+    with pytest.raises(Refusal, match=f"path error: {wanted} resolves to /"):
+        Layout(target, cgroups=True).resolve(wanted)
 
 
 def test_a_name_like_proc_is_no_proc() -> None:
@@ -224,6 +239,48 @@ def test_names_below_a_tmpfs_follow_it() -> None:
     assert plan.resolve("/etc/nv") == "/c/etc/nv"
     assert plan.resolve("/etc/nv/file") == "/c/etc/nv/file"
     assert plan.resolve("/etc/nvx") == "/c/etc/nvx"
+
+
+# ---- mounts that hide others
+
+
+def bound(plan: Layout, wanted: str) -> None:
+    plan.bind_directory("/host" + wanted, wanted, plan.resolve(wanted), ("rw",), 0o755, WHY)
+
+
+@pytest.mark.parametrize("cover", ["/m -> /usr/lib", "/m -> /usr"])
+def test_a_mount_that_would_hide_an_earlier_one_is_refused(cover: str) -> None:
+    """A link of the image that brings a directory of the host over what was planned before, a tmpfs too."""
+    plan = layout(cover)
+    mount(plan, "/usr/lib/one")
+    hidden = "mount operation failed: /usr/lib/one: hidden by the mount on /usr"
+    with pytest.raises(Refusal, match=hidden):
+        bound(plan, "/m")
+    with pytest.raises(Refusal, match=hidden):
+        plan.mount_tmpfs("/m", plan.resolve("/m"), WHY)
+
+
+@pytest.mark.parametrize("cover", [bound, lambda plan, wanted: plan.mount_tmpfs(wanted, plan.resolve(wanted), WHY)])
+@pytest.mark.parametrize("wanted", ["/x", "/x/below"])
+def test_links_into_a_mount_are_refused(cover: Callable[[Layout, str], None], wanted: str) -> None:
+    """What the image leads into a directory that is mounted would be made on the host, or hidden."""
+    plan = layout("/x -> /m")
+    cover(plan, "/m")
+    with pytest.raises(Refusal, match="hidden by the mount on /m"):
+        plan.resolve(wanted)
+    assert plan.resolve("/m") == "/m", "by its own name it may be mounted twice"
+    with pytest.raises(Refusal, match="hidden by the mount on /m"):
+        plan.check_visible("/m/below", "/m/below")
+    plan.check_visible("/mm", "/mm")
+
+
+def test_a_mount_that_was_taken_back_hides_nothing() -> None:
+    """After a rewind the directory is the image's again."""
+    plan = layout("/x -> /m")
+    kept = plan.checkpoint()
+    bound(plan, "/m")
+    plan.rewind(kept)
+    assert plan.resolve("/x") == "/m"
 
 
 # ---- volumes

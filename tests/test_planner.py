@@ -554,6 +554,14 @@ def test_a_target_inside_an_earlier_mount_is_refused(link: str, text: str) -> No
     assert refused(full_host(), f"{link} -> /usr/bin/nvidia-smi").text == text
 
 
+@pytest.mark.parametrize("place", ["/etc", "/usr/lib/x86_64-linux-gnu"])
+def test_the_loader_cache_is_not_written_into_a_mount(place: str) -> None:
+    """An image that leads the MPS directory, which is the host's, to where the loader cache step writes."""
+    document = hosts.host("/tmp/nvidia-mps/\n/dev/nvidiactl char 195:255")
+    text = f"mount operation failed: {place}: hidden by the mount on {place}"
+    assert refused(document, f"{hosts.DEBIAN}\n{place}/\n/tmp/nvidia-mps -> {place}", "compute").text == text
+
+
 def test_what_is_there_already_is_mounted_over() -> None:
     """Placeholders of an earlier start, and a library of the image's own: nothing is made for them."""
     rootfs = f"""

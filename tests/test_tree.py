@@ -84,6 +84,15 @@ def test_twenty_links_are_followed(build: Builder, count: int, fails: bool) -> N
         assert tree.resolve("/l0") == f"/l{count}"
 
 
+def test_links_of_proc_are_not_followed(build: Builder) -> None:
+    """Their text says nothing about where they lead: a link below /proc ends the walk, one that only resembles it does not."""
+    tree = build({"/proc/1/root": "/", "/proc/self": "1", "/lib": "/proc/1/root/etc", "/process": "/etc", "/etc": None})
+    for path in ("/lib", "/proc/self/x", "/proc/1/root"):
+        with pytest.raises(PathError, match="too many levels of symbolic links"):
+            tree.resolve(path)
+    assert tree.resolve("/process/x") == "/etc/x"
+
+
 def test_a_file_is_no_directory(build: Builder) -> None:
     """Walking through a regular file is refused instead of being taken for a missing directory."""
     with pytest.raises(PathError, match="not a directory"):

@@ -19,6 +19,11 @@ _TMPFS_OPTIONS = ("nodev", "noexec", "nosuid", "rw")
 TMPFS_MODE = 0o555
 
 
+#: Longest resolved path in bytes, so that a name still fits behind it, and its levels: more is an attack (SECURITY R10).
+_LONGEST_PATH = 4096 - 256
+_MOST_LEVELS = 128
+
+
 class OnVolume(Refusal):
     """Something would have to be made on a volume, which belongs to others too (SECURITY R21)."""
 
@@ -40,17 +45,19 @@ class Layout:
         self._made: dict[str, str] = {}  # path -> type of what an action makes there
         self._tmpfs: dict[str, str] = {}  # where a tmpfs is asked for -> where it is planned
         self._binds: list[str] = []
+        self._covers: dict[str, str] = {}  # where a mount hides what the directory holds -> where it was asked for
         self._allowed: set[tuple[int, int]] = set()
 
     def checkpoint(self) -> "Checkpoint":
         """Return what :meth:`rewind` needs to forget every action that follows."""
-        return len(self.actions), len(self._binds), dict(self._made)
+        return len(self.actions), len(self._binds), dict(self._made), dict(self._covers)
 
     def rewind(self, checkpoint: "Checkpoint") -> None:
         """Forget every mount, directory and placeholder since ``checkpoint``."""
         del self.actions[checkpoint[0] :]
         del self._binds[checkpoint[1] :]
         self._made = checkpoint[2]
+        self._covers = checkpoint[3]
 
     def bind(
         self,
@@ -66,12 +73,34 @@ class Layout:
         self._binds.append(target)
         self.actions.append(Bind(kind, source, target, options, mode & ~_UMASK, why, rdev, size))
 
+    def bind_directory(self, source: str, wanted: str, target: str, options: tuple[str, ...], mode: int, why: Why) -> None:
+        """Plan a directory of the host at ``target``, which is where ``wanted`` leads to."""
+        self._cover(wanted, target)
+        self.bind("dir", source, target, options, mode, why)
+
+    def _cover(self, wanted: str, path: str) -> None:
+        """Refuse to hide what was planned before: the image's links have brought both to one place (SECURITY R22)."""
+        hidden = next((target for target in (*self._binds, *self._tmpfs.values()) if target.startswith(path + "/")), None)
+        if hidden is not None:
+            raise _hidden(hidden, path)
+        self._covers[path] = wanted
+
+    def check_visible(self, wanted: str, path: str) -> None:
+        """Refuse ``path``, where ``wanted`` leads to, if it will be hidden by a mount: what is written there would go elsewhere.
+
+        :raises Refusal: stage ``mount``.
+        """
+        for cover, asked in self._covers.items():
+            if path.startswith(cover + "/") or (path == cover and wanted != asked):
+                raise _hidden(path, cover)
+
     def allow_device(self, rdev: tuple[int, int], why: Why) -> None:
         if self._cgroups and rdev not in self._allowed:
             self._allowed.add(rdev)
             self.actions.append(AllowDevice(rdev[0], rdev[1], why))
 
     def mount_tmpfs(self, wanted: str, path: str, why: Why) -> None:
+        self._cover(wanted, path)
         self._tmpfs[wanted] = path
         for known in [known for known in self._made if known.startswith(path + "/")]:
             del self._made[known]
@@ -100,9 +129,17 @@ class Layout:
         except PathError as error:
             hint = "the image's own symbolic links lead out of it, or in a circle: do not run it"
             raise Refusal("mount", error.text, hint) from error
-        if path == "/" or (path + "/").startswith("/proc/"):  # SECURITY R28; what belongs there is planned without links
+        # SECURITY R28; what belongs into /proc is planned without links. Device nodes keep their names: one that is made
+        # under another could be a disk's, or lie where others look for files.
+        if path == "/" or (path + "/").startswith("/proc/") or (wanted.startswith("/dev/") and path != wanted):
             hint = "the image's own symbolic links lead to where no part of the driver may go: do not run it"
             raise Refusal("mount", f"path error: {wanted} resolves to {path}", hint)
+        if len(path.encode("utf-8", "surrogateescape")) > _LONGEST_PATH or path.count("/") > _MOST_LEVELS:
+            hint = (
+                f"the image's own symbolic links lead through more than {_MOST_LEVELS} directories or {_LONGEST_PATH} bytes: do not run it"
+            )
+            raise Refusal("mount", f"path error: {self._target.rootfs}/{wanted}: file name too long", hint)
+        self.check_visible(wanted, path)
         return path
 
     def _in_tmpfs(self, path: str) -> bool:
@@ -148,11 +185,7 @@ class Layout:
         """Plan a mount on a placeholder file at ``path``; one that exists must be a file, or be what is mounted there."""
         for other in self._binds:
             if path.startswith(other + "/"):
-                raise Refusal(
-                    "mount",
-                    f"mount operation failed: {path}: hidden by the mount on {other}",
-                    "the image's links lead into a mount of the driver",
-                )
+                raise _hidden(path, other)
         node = self._lookup(path)
         if node is None:
             self._parents(path, why)
@@ -174,6 +207,11 @@ class Layout:
             raise OnVolume(self._target.rootfs + path, volume)
 
 
+def _hidden(path: str, mount: str) -> Refusal:
+    hint = "the image's own symbolic links lead into a mount of the driver: do not run it"
+    return Refusal("mount", f"mount operation failed: {path}: hidden by the mount on {mount}", hint)
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    Checkpoint = tuple[int, int, dict[str, str]]
+    Checkpoint = tuple[int, int, dict[str, str], dict[str, str]]

@@ -237,12 +237,22 @@ class _Planner:
                 continue  # nothing is mounted there, or it would have been refused: ldconfig has nothing to find
             if resolved not in directories:
                 directories.append(resolved)
+        self._check_written(directories)
         self.layout.actions.append(
             UpdateLoaderCache(tuple(directories), Why("", "loader cache", "the loader finds libraries through /etc/ld.so.cache"))
         )
         links, findings = soname_links(self.target.tree, self._libraries)
         self.links.update(links)
         self.findings.extend(findings)
+
+    def _check_written(self, directories: "Iterable[str]") -> None:
+        """Refuse an image in which the loader cache step would write into a mount of the driver, which is the host's."""
+        for directory in directories:
+            self.layout.check_visible(directory, directory)
+        try:
+            self.layout.check_visible("/etc", self.target.tree.resolve("/etc"))
+        except PathError:
+            return  # the step itself finds no /etc
 
     def remarks(self) -> None:
         """What a person should know of this decision."""
@@ -374,9 +384,10 @@ class _Planner:
         target = self.layout.resolve(component.path)
         if component.kind == "dir":
             self.layout.directory(target, component.mode, why)
+            self.layout.bind_directory(self._rooted(component.path), component.path, target, _SOCKET_OPTIONS, component.mode, why)
         else:
             self.layout.placeholder(target, component.mode, why, accept=component.kind)
-        self.layout.bind(component.kind, self._rooted(component.path), target, _SOCKET_OPTIONS, component.mode, why)
+            self.layout.bind(component.kind, self._rooted(component.path), target, _SOCKET_OPTIONS, component.mode, why)
 
     def _control(self, device: DeviceNode) -> None:
         modeset = device.path.endswith("-modeset")
@@ -449,7 +460,7 @@ class _Planner:
             )
         target = self.layout.resolve(_CAPS_DIRECTORY)
         self.layout.directory(target, caps.mode, why)
-        self.layout.bind("dir", _CAPS_DIRECTORY, target, _CAPS_OPTIONS, caps.mode, why)
+        self.layout.bind_directory(_CAPS_DIRECTORY, _CAPS_DIRECTORY, target, _CAPS_OPTIONS, caps.mode, why)
         access = next((entry for entry in self.inventory.mig_access if entry.path == f"{PROC_DIRECTORY}/capabilities/mig/{name}"), None)
         if access is not None:
             self.layout.allow_device((self.inventory.caps_major, self._cap_node(access).rdev[1]), why)

@@ -89,7 +89,7 @@ class Tree:
         Components that do not exist are kept as they are. With ``follow_last`` false the last component is kept even
         when it is a link.
 
-        :raises PathError: for a ``..`` above the root, more than MAX_LINKS links, or a file in place of a directory.
+        :raises PathError: for a ``..`` above the root, more than MAX_LINKS links, a link in /proc, or a file in place of a directory.
         """
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
@@ -111,7 +111,8 @@ class Tree:
                 continue
             if node.type == "symlink" and (pending or follow_last):
                 links += 1
-                if links > MAX_LINKS:
+                # A link of procfs leads past its text, to whatever root, directory or file a process has (SECURITY R18).
+                if links > MAX_LINKS or done[:1] == ["proc"]:
                     raise PathError(f"path error: {self.label}/{path}: too many levels of symbolic links")
                 if node.target.startswith("/"):
                     done.clear()

@@ -30,6 +30,10 @@ _PROGRAM_LIMIT = 32 << 20
 _MFD_EXEC = 0x10
 
 _CACHE = "ld.so.cache"
+_CONF = "/etc/ld.so.conf"
+
+#: Bytes of an image's ld.so.conf: ldconfig reads a line of any length, up to its limit of memory.
+_CONF_LIMIT = 1 << 20
 _SETTING = 'set ldconfig under [nvidia-container-cli] in config.toml to "@" and the path of the host\'s static ldconfig'
 
 
@@ -106,11 +110,12 @@ class LoaderCache:
         :raises Refusal: stage "ldcache", in the reference's words, with the last line that ldconfig printed.
         """
         try:
+            _check_configuration(rootfs_fd)
             writable = self._record(rootfs_fd, directories, Owner(uid, gid), undo)
         except OSError as error:
             cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             raise self._failed(1, f"it was not started: {cause}") from error
-        argv = [self._name, "-f", "/etc/ld.so.conf", "-C", "/etc/" + _CACHE, *directories]
+        argv = [self._name, "-f", _CONF, "-C", "/etc/" + _CACHE, *directories]
         confinement = jail.Jail(rootfs_fd, [(directory.path, directory.fd) for directory in writable], uid, gid, self._filter, pivot)
         outcome = jail.run(self._image, argv, confinement, timeout)
         if outcome.signal:
@@ -150,6 +155,29 @@ class LoaderCache:
         if leftover.exists:
             os.unlink(_CACHE + "~", dir_fd=etc.fd)
         return writable
+
+
+def _check_configuration(rootfs_fd: int) -> None:
+    """Find out before ldconfig is started what would only hold it up: what it reads first is a FIFO, or endless (R17).
+
+    For what that file includes there are its limits of time and memory.
+
+    :raises OSError: EINVAL or EFBIG, with the file's name.
+    """
+    try:
+        fd = syscalls.openat2(rootfs_fd, _CONF, os.O_PATH, syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS)
+    except syscalls.MissingFeature:
+        raise
+    except OSError:
+        return  # there is none, as in an image without libraries: ldconfig does without
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", _CONF)
+    if stat.S_ISREG(found.st_mode) and found.st_size > _CONF_LIMIT:
+        raise OSError(errno.EFBIG, f"larger than {_CONF_LIMIT >> 20} MiB", _CONF)
 
 
 def _unsuitable(path: str, reason: str) -> Refusal:
