@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from attacked import Case, Outcome, attack
 from containers import Bundle
 from harness import CHECKOUT, Installed, T, run_in_mount_namespace
 
@@ -37,3 +38,9 @@ def in_mount_namespace(demand: Callable[[str], None]) -> Callable[[Callable[[], 
 def bundle(tmp_path: Path, installed: Installed) -> Bundle:
     """A busybox bundle with the installed hook."""
     return Bundle(tmp_path, installed)
+
+
+@pytest.fixture
+def attacked(installed: Installed) -> Callable[[Case], Outcome]:
+    """Run the installed hook on the container of a :class:`attacked.Case`."""
+    return lambda case: attack(installed, case)

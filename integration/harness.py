@@ -44,21 +44,23 @@ def assert_agrees_with_records(host: str, cases: Path, answers: Path, hook: list
     assert compared.stdout.splitlines()[-1] == f"{count} passed, 0 failed", compared.stdout
 
 
-def run_in_mount_namespace(function: Callable[[], T]) -> T:
+def run_in_mount_namespace(function: Callable[[], T], *, own_pids: bool = False) -> T:
     """Run ``function`` in a child with a private mount namespace and return its result; its mounts end with it.
 
-    Root only. The result, or the exception, has to be picklable; an exception comes back as an AssertionError that
-    quotes it.
+    With ``own_pids`` it is process 1 of a new pid namespace, which has settings of its own. Root only. The result, or the
+    exception, has to be picklable; an exception comes back as an AssertionError that quotes it.
     """
     # A file, not a pipe: what the function may leave running is ended below, and would keep a pipe open until then.
     answer = os.memfd_create("answer")
-    child = os.fork()
+    child = syscalls.fork_in_pid_namespace() if own_pids else os.fork()
     if child == 0:
         outcome: tuple[str, object]
         try:
             os.setsid()
             syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+            if own_pids:
+                syscalls.mount("proc", "/proc", "proc", 0)
             outcome = ("value", function())
         except BaseException:  # noqa: BLE001 - whatever ended the child is reported by the parent
             outcome = ("error", traceback.format_exc())

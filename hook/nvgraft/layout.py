@@ -86,7 +86,9 @@ class Layout:
         self._covers[path] = wanted
 
     def check_visible(self, wanted: str, path: str) -> None:
-        """Refuse ``path``, where ``wanted`` leads to, if it will be hidden by a mount: what is written there would go elsewhere.
+        """Refuse ``path``, where ``wanted`` leads to, if a mount will hide it: what is made there would be made elsewhere.
+
+        What ``wanted`` is mounted on already may be mounted on again.
 
         :raises Refusal: stage ``mount``.
         """
