@@ -14,7 +14,7 @@ GOOD = {
     "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"], "args": ["sh"], "cwd": "/"},
     "root": {"path": "rootfs"},
 }
-LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.hook import main; raise SystemExit(main(['nvgraft-hook', *sys.argv[1:]]))"
+LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.hook import run; run(['nvgraft-hook', *sys.argv[1:]])"
 
 
 class Bundle:

@@ -41,9 +41,9 @@ LAUNCHER = """\
 import sys
 
 sys.path.{extend}
-from {module} import main
+from {module} import {function}
 
-raise SystemExit(main({arguments}))
+{call}
 """
 
 
@@ -252,12 +252,13 @@ def install(checkout: str, packages: str, prefix: str, python: str, *, names: bo
     hook, cli = f"{final}/hook", f"{final}/cli"
     append = f'append("{hook}")'
     both = f'extend(("{hook}", "{cli}"))'
-    for name, extend, module, arguments in (
-        ("nvgraft-hook", append, "nvgraft.hook", "sys.argv"),
-        ("nvgraft-runtime", append, "nvgraft.runtime", "sys.argv"),
-        ("nvgraft", both, "nvgraft_cli.main", ""),
+    for name, extend, module, function, call in (
+        ("nvgraft-hook", append, "nvgraft.hook", "run", "run(sys.argv)"),
+        ("nvgraft-runtime", append, "nvgraft.runtime", "main", "raise SystemExit(main(sys.argv))"),
+        ("nvgraft", both, "nvgraft_cli.main", "main", "raise SystemExit(main())"),
     ):
-        write_command(f"{prefix}/bin/{name}", LAUNCHER.format(python=python, extend=extend, module=module, arguments=arguments))
+        text = LAUNCHER.format(python=python, extend=extend, module=module, function=function, call=call)
+        write_command(f"{prefix}/bin/{name}", text)
     if names:
         link_names(f"{prefix}/bin")
 

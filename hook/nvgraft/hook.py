@@ -19,6 +19,7 @@ from nvgraft.syscalls import MissingFeature
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from nvgraft.request import Request
 
@@ -79,6 +80,14 @@ class Invocation:
             self.open_records()
             if self._records is not None:
                 lasterror.keep(self._records, self.container_id, exit_code, self._lines)
+
+
+def run(argv: "Sequence[str]") -> "NoReturn":
+    """Run the hook and end this process, as it stands: taking the interpreter down costs more than a skipped container's work.
+
+    Nothing waits for that: what is written is written at once, and locks are given back where they end (docs/decisions/0026).
+    """
+    os._exit(main(argv))
 
 
 def main(argv: "Sequence[str]") -> int:

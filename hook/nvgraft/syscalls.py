@@ -6,18 +6,24 @@ a missing file. No policy here: who may call what, and in which order, is decide
 
 Paths are ``str`` or ``bytes``, never with a NUL byte (C would see a shorter path). Every descriptor that is returned
 is close-on-exec. Interrupted calls are repeated.
+
+The C half of ctypes is used without the package around it: loading that costs as much as a fifth of the whole interpreter's
+start (docs/decisions/0026).
 """
 
-import ctypes
+import _ctypes
 import errno
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ctypes import Array, c_char
     from typing import Any
 
-_libc = ctypes.CDLL(None, use_errno=True)
+    #: Memory that the kernel may write to; whatever else is handed over is immutable. Its ``raw`` are the bytes.
+    Buffer = Array[c_char]
 
 # Flags, as in the kernel's uapi headers.
 AT_EMPTY_PATH = 0x1000
@@ -133,46 +139,119 @@ def _path(path: str | bytes) -> bytes:
     return raw
 
 
+# What ctypes calls c_int, c_uint and so on; their base class takes no type argument when the program runs.
+
+
+class _INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _UINT(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "I"
+
+
+class _LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
+
+
+class _ULONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "L"
+
+
+class _CHAR(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "c"
+
+
+class _STR(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """A ``const char *``: text or a structure that the kernel only reads; None is a null pointer."""
+
+    _type_ = "z"
+
+
+class _PTR(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """An address."""
+
+    _type_ = "P"
+
+
+_SIZE = _ULONG
+
+
+class _Function(_ctypes.CFuncPtr):
+    """A function of the C library, which leaves its errno to be asked for."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+
+
+def _address_of(name: str) -> int:
+    """Return where the C library has ``name``.
+
+    :raises OSError: when it has none.
+    """
+    program: Any = None  # all that this process has loaded
+    return _ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), name)
+
+
 class _Call:
-    """One system call: its argument types, and the loop over EINTR."""
+    """One system call: its argument types, and the loop over EINTR. It is looked up when it is first made."""
 
-    __slots__ = ("_function", "_name", "_number")
+    __slots__ = ("_function", "_name", "_number", "_result", "_types")
 
-    def __init__(
-        self, name: str, *types: "type[ctypes._SimpleCData[Any]]", result: "type[ctypes._SimpleCData[Any]]" = ctypes.c_int
-    ) -> None:
+    def __init__(self, name: str, *types: "type[_ctypes._SimpleCData[Any]]", result: "type[_ctypes._SimpleCData[Any]]" = _INT) -> None:
         self._name = name
-        if name in _NUMBERS:
-            function = _libc["syscall"]
-            function.argtypes = [ctypes.c_long, *types]
-            function.restype = ctypes.c_long
-            self._number: tuple[int, ...] = (_NUMBERS[name][_GENERIC],)
-        else:
-            function = _libc[name]
-            function.argtypes = list(types)
-            function.restype = result
-            self._number = ()
-        self._function = function
+        self._types = types
+        self._result = result
+        self._number: tuple[int, ...] = ()
+        self._function: Callable[..., int] | None = None
 
-    def __call__(self, call: str, *args: object) -> int:
+    def _find(self) -> "Callable[..., int]":
+        if self._name in _NUMBERS:
+            function = _Function(_address_of("syscall"))
+            function.argtypes = (_LONG, *self._types)
+            function.restype = _LONG
+            self._number = (_NUMBERS[self._name][_GENERIC],)
+        else:
+            function = _Function(_address_of(self._name))
+            function.argtypes = self._types
+            function.restype = self._result
+        self._function = function
+        return function
+
+    def __call__(self, call: "str | Callable[[], str]", *args: object) -> int:
+        """Make the call. ``call`` are its arguments as an error shows them, or returns them: most calls need none."""
+        function = self._function or self._find()
         while True:
-            result: int = self._function(*self._number, *args)
+            result = function(*self._number, *args)
             if result >= 0:
                 return result
-            number = ctypes.get_errno()
+            number = _ctypes.get_errno()
             if number == errno.EINTR:
                 continue
             kind = MissingFeature if number == errno.ENOSYS else SyscallError
-            raise kind(number, f"{self._name}({call})")
+            raise kind(number, f"{self._name}({call if isinstance(call, str) else call()})")
 
 
-_INT, _UINT, _LONG, _ULONG = ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_ulong
-_STR, _PTR, _SIZE = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
+def buffer(data: bytes, size: int = 0) -> "Buffer":
+    """Return memory of ``size`` bytes, or as many as ``data`` has, that begins with ``data`` and is zero behind it."""
+    memory: Buffer = (_CHAR * max(size, len(data)))()  # type: ignore[assignment] # what ctypes calls c_char
+    memory.raw = data
+    return memory
 
-_openat2 = _Call("openat2", _INT, _STR, _PTR, _SIZE)
+
+def address(memory: "Buffer") -> int:
+    """Return where ``memory`` is, for a field of a structure; who keeps the number keeps the memory."""
+    return _ctypes.addressof(memory)
+
+
+def _words(*values: int) -> bytes:
+    """Return a structure of unsigned 64-bit fields."""
+    return b"".join([value.to_bytes(8, sys.byteorder) for value in values])
+
+
+_openat2 = _Call("openat2", _INT, _STR, _STR, _SIZE)
 _open_tree = _Call("open_tree", _INT, _STR, _UINT)
 _move_mount = _Call("move_mount", _INT, _STR, _INT, _STR, _UINT)
-_mount_setattr = _Call("mount_setattr", _INT, _STR, _UINT, _PTR, _SIZE)
+_mount_setattr = _Call("mount_setattr", _INT, _STR, _UINT, _STR, _SIZE)
 _fsopen = _Call("fsopen", _STR, _UINT)
 _fsconfig = _Call("fsconfig", _INT, _UINT, _STR, _STR, _INT)
 _fsmount = _Call("fsmount", _INT, _UINT, _UINT)
@@ -189,37 +268,43 @@ _prctl = _Call("prctl", _INT, _ULONG, _PTR, _ULONG, _ULONG)
 _flock = _Call("flock", _INT, _INT)
 _setfsuid = _Call("setfsuid", _UINT, result=_UINT)  # they return the previous id, never an error
 _setfsgid = _Call("setfsgid", _UINT, result=_UINT)
-_prlimit = _Call("prlimit64" if hasattr(_libc, "prlimit64") else "prlimit", _INT, _INT, _PTR, _PTR)
-_landlock_create_ruleset = _Call("landlock_create_ruleset", _PTR, _SIZE, _UINT)
-_landlock_add_rule = _Call("landlock_add_rule", _INT, _UINT, _PTR, _UINT)
+_prlimit = _Call("prlimit64", _INT, _INT, _STR, _PTR)
+_landlock_create_ruleset = _Call("landlock_create_ruleset", _STR, _SIZE, _UINT)
+_landlock_add_rule = _Call("landlock_add_rule", _INT, _UINT, _STR, _UINT)
 _landlock_restrict_self = _Call("landlock_restrict_self", _INT, _UINT)
 _statx = _Call("statx", _INT, _STR, _INT, _UINT, _PTR)
 
 
 def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
     """Open ``unsafe_path`` below ``dirfd``; ``resolve`` says which ways out are closed (openat2(2), Linux 5.6)."""
-    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
-    text = f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
-    return _openat2(text, dirfd, _path(unsafe_path), ctypes.addressof(how), ctypes.sizeof(how))
+    how = _words(flags | os.O_CLOEXEC, mode, resolve)
+
+    def call() -> str:
+        return f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
+
+    return _openat2(call, dirfd, _path(unsafe_path), how, len(how))
 
 
 def open_tree(dirfd: int, path: str | bytes, flags: int) -> int:
     """Open a mount, or with OPEN_TREE_CLONE a detached copy of it (open_tree(2), Linux 5.2)."""
-    return _open_tree(f"{dirfd}, {path!r}, {flags:#x}", dirfd, _path(path), flags | OPEN_TREE_CLOEXEC)
+    return _open_tree(lambda: f"{dirfd}, {path!r}, {flags:#x}", dirfd, _path(path), flags | OPEN_TREE_CLOEXEC)
 
 
 def move_mount(mount_fd: int, target_fd: int) -> None:
     """Attach the detached mount ``mount_fd`` on the inode that ``target_fd`` holds: no path is resolved."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
-    _move_mount(f"{mount_fd}, {target_fd}", mount_fd, b"", target_fd, b"", flags)
+    _move_mount(lambda: f"{mount_fd}, {target_fd}", mount_fd, b"", target_fd, b"", flags)
 
 
 def mount_setattr(mount_fd: int, attr_set: int, propagation: int = 0, attr_clear: int = 0, *, recursive: bool = False) -> None:
     """Set MOUNT_ATTR_* and the propagation type of the mount ``mount_fd`` in one step (Linux 5.12)."""
-    attr = (ctypes.c_uint64 * 4)(attr_set, attr_clear, propagation, 0)
+    attr = _words(attr_set, attr_clear, propagation, 0)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    text = f"{mount_fd}, set={_decode(attr_set, _ATTR_NAMES)}, clear={_decode(attr_clear, _ATTR_NAMES)}, propagation={propagation:#x}"
-    _mount_setattr(text, mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr))
+
+    def call() -> str:
+        return f"{mount_fd}, set={_decode(attr_set, _ATTR_NAMES)}, clear={_decode(attr_clear, _ATTR_NAMES)}, propagation={propagation:#x}"
+
+    _mount_setattr(call, mount_fd, b"", flags, attr, len(attr))
 
 
 def new_mount(fstype: str, options: dict[str, str], attributes: int) -> int:
@@ -323,14 +408,14 @@ def set_fs_ids(uid: int, gid: int) -> None:
 
 def set_rlimit(resource: int, soft: int, hard: int) -> None:
     """Set a limit of this process (prlimit(2)); the unit is the resource's own."""
-    _prlimit(f"{resource}, {soft}, {hard}", 0, resource, ctypes.addressof((ctypes.c_uint64 * 2)(soft, hard)), None)
+    _prlimit(f"{resource}, {soft}, {hard}", 0, resource, _words(soft, hard), None)
 
 
 def get_rlimit(resource: int) -> tuple[int, int]:
     """Return the soft and the hard limit of this process."""
-    limits = (ctypes.c_uint64 * 2)()
-    _prlimit(str(resource), 0, resource, None, ctypes.addressof(limits))
-    return limits[0], limits[1]
+    limits = buffer(b"", 16)
+    _prlimit(str(resource), 0, resource, None, address(limits))
+    return int.from_bytes(limits.raw[:8], sys.byteorder), int.from_bytes(limits.raw[8:], sys.byteorder)
 
 
 def mount_id(fd: int) -> int:
@@ -344,24 +429,23 @@ def mount_attributes(fd: int) -> int:
 
 
 def _statx_of(fd: int) -> bytes:
-    buffer = ctypes.create_string_buffer(256)
-    _statx(f"{fd}, STATX_MNT_ID", fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, ctypes.addressof(buffer))
-    return buffer.raw
+    found = buffer(b"", 256)
+    _statx(lambda: f"{fd}, STATX_MNT_ID", fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, address(found))
+    return found.raw
 
 
-def bpf(command: int, attributes: "ctypes.Array[ctypes.c_char]") -> int:
+def bpf(command: int, attributes: "Buffer") -> int:
     """bpf(2) with a caller-filled ``union bpf_attr``; the kernel may write results into it."""
-    return _bpf(f"command {command}", command, ctypes.addressof(attributes), len(attributes))
+    return _bpf(f"command {command}", command, address(attributes), len(attributes))
 
 
 def set_seccomp_filter(program: bytes) -> None:
     """Install a classic BPF program (an array of ``struct sock_filter``) as this thread's seccomp filter."""
 
-    class _Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-    header = _Program(len(program) // 8, program)
-    _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header), 0, 0)
+    code = buffer(program)
+    length = (len(program) // 8).to_bytes(2, sys.byteorder)
+    header = buffer(length + bytes(6) + address(code).to_bytes(8, sys.byteorder))  # struct sock_fprog
+    _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, address(header), 0, 0)
 
 
 def landlock_version() -> int:
@@ -378,15 +462,14 @@ def landlock_ruleset(file_access: int, network: int, scopes: int, size: int) -> 
 
     :param size: bytes of ``struct landlock_ruleset_attr`` that the kernel's version has; longer ones must be zero.
     """
-    attr = (ctypes.c_uint64 * 3)(file_access, network, scopes)
-    return _landlock_create_ruleset(f"{file_access:#x}, {network:#x}, {scopes:#x}", ctypes.addressof(attr), size, 0)
+    attr = _words(file_access, network, scopes)
+    return _landlock_create_ruleset(f"{file_access:#x}, {network:#x}, {scopes:#x}", attr, size, 0)
 
 
 def landlock_allow_beneath(ruleset: int, directory: int, file_access: int) -> None:
     """Allow ``file_access`` to ``directory`` (or a file) and all that lies beneath it."""
     rule = file_access.to_bytes(8, sys.byteorder) + directory.to_bytes(4, sys.byteorder)  # a packed struct
-    buffer = ctypes.create_string_buffer(rule, len(rule))
-    _landlock_add_rule(f"{ruleset}, {directory}, {file_access:#x}", ruleset, 1, ctypes.addressof(buffer), 0)
+    _landlock_add_rule(f"{ruleset}, {directory}, {file_access:#x}", ruleset, 1, rule, 0)
 
 
 def landlock_restrict_self(ruleset: int) -> None:

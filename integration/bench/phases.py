@@ -151,4 +151,6 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
+    import os  # as the hook's launcher: without taking the interpreter down
+
+    os._exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

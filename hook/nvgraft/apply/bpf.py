@@ -8,7 +8,6 @@ descriptor.
 RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs are not counted there.
 """
 
-import ctypes
 import errno
 import os
 import struct
@@ -52,8 +51,8 @@ class ProgramError(Exception):
     """A program cannot be read, rebuilt or exchanged; the text follows "failed to add device rules: "."""
 
 
-def _attributes(layout: str, *values: int) -> "ctypes.Array[ctypes.c_char]":
-    return ctypes.create_string_buffer(struct.pack(layout, *values), _ATTR_SIZE)
+def _attributes(layout: str, *values: int) -> "syscalls.Buffer":
+    return syscalls.buffer(struct.pack(layout, *values), _ATTR_SIZE)
 
 
 def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
@@ -63,8 +62,8 @@ def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
     """
     room = 64
     for _ in range(_QUERY_TRIES):
-        ids = (ctypes.c_uint32 * room)()
-        attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), room)
+        ids = syscalls.buffer(b"", 4 * room)
+        attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, syscalls.address(ids), room)
         try:
             syscalls.bpf(_PROG_QUERY, attributes)
         except OSError as error:
@@ -73,7 +72,7 @@ def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
                 continue
             raise ProgramError(_unable("find any existing device filters attached to the cgroup", "query", error)) from error
         flags, _, count = struct.unpack_from("=IQI", attributes, 12)
-        return flags, tuple(ids[:count])
+        return flags, struct.unpack_from(f"={count}I", ids.raw)
     raise ProgramError("unable to find any existing device filters attached to the cgroup: their number does not stop growing")
 
 
@@ -112,18 +111,18 @@ def fetch(program_fd: int) -> bytes:
 def _info(program_fd: int) -> tuple[int, bytes, int]:
     """Return the id, the instructions and the number of maps of a program; the first of two questions gives the length."""
     length = 0
-    code = ctypes.create_string_buffer(1)
+    code = syscalls.buffer(b"", 1)
     while True:
-        info = ctypes.create_string_buffer(struct.pack("=16xIIQQ", 0, length, 0, ctypes.addressof(code)), _INFO_SIZE)
+        info = syscalls.buffer(struct.pack("=16xIIQQ", 0, length, 0, syscalls.address(code)), _INFO_SIZE)
         try:
-            syscalls.bpf(_OBJ_GET_INFO_BY_FD, _attributes("=IIQ", program_fd, len(info), ctypes.addressof(info)))
+            syscalls.bpf(_OBJ_GET_INFO_BY_FD, _attributes("=IIQ", program_fd, len(info), syscalls.address(info)))
         except OSError as error:
             raise ProgramError(f"unable to read a device filter: {reason(error)}") from error
         needed, _, shown = struct.unpack_from("=IQQ", info, 20)
         if needed == length:
             break
         length = needed
-        code = ctypes.create_string_buffer(length)
+        code = syscalls.buffer(b"", length)
     if not shown or not length:
         # Without CAP_BPF the length is 0; a program hardened by net.core.bpf_jit_harden has its pointer cleared.
         raise ProgramError("unable to read a device filter: operation not permitted")
@@ -163,9 +162,9 @@ def load(code: bytes) -> int:
     :raises ProgramError: when the verifier rejects it, or when the kernel made something else of it: then what it had
         shown of the original was not all of it.
     """
-    instructions = ctypes.create_string_buffer(code, len(code))
-    licence = ctypes.create_string_buffer(b"Apache")
-    values = (_PROG_TYPE_CGROUP_DEVICE, len(code) // _INSN.size, ctypes.addressof(instructions), ctypes.addressof(licence))
+    instructions = syscalls.buffer(code)
+    licence = syscalls.buffer(b"Apache\0")
+    values = (_PROG_TYPE_CGROUP_DEVICE, len(code) // _INSN.size, syscalls.address(instructions), syscalls.address(licence))
     for attempt in range(_LOAD_TRIES):
         try:
             fd = syscalls.bpf(_PROG_LOAD, _attributes("=IIQQ", *values))
