@@ -25,7 +25,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is the recorded host."""
     found = snapshot_host(json.loads(HOST.read_text()))
     monkeypatch.setattr(detection, "read_live_host", lambda config: found)
-    monkeypatch.setattr(detection, "load_config", lambda path, environ: Config())
+    monkeypatch.setattr(detection, "load_config", lambda *_: Config())
     monkeypatch.setenv("PATH", OFFLINE_PATH)
 
 

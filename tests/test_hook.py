@@ -14,7 +14,7 @@ GOOD = {
     "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"], "args": ["sh"], "cwd": "/"},
     "root": {"path": "rootfs"},
 }
-LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.hook import run; run(['nvgraft-hook', *sys.argv[1:]])"
+LAUNCHER = "import sys; sys.path += {paths!r}; from nvgraft.hook import run; run(['nvgraft-hook', *sys.argv[1:]])"
 
 
 class Bundle:
@@ -31,7 +31,13 @@ class Bundle:
 
     def hook(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
-        command = [sys.executable, "-c", LAUNCHER.format(paths=paths), *(arguments or ("-config", "config.toml", "-dry-run", "prestart"))]
+        command = [
+            sys.executable,
+            "-ISB",
+            "-c",
+            LAUNCHER.format(paths=paths),
+            *(arguments or ("-config", "config.toml", "-dry-run", "prestart")),
+        ]
         text = self.state() if stdin is None else stdin
         return subprocess.run(command, input=text, capture_output=True, text=True, cwd=self.path, timeout=30, env={"PATH": "/usr/bin"})
 
@@ -164,7 +170,7 @@ def test_loader_variables_of_the_runtime_are_refused(bundle: Bundle, name: str) 
     """A hook that inherited somebody's loader variables refuses, naming the variable and the fix."""
     paths = [str(CHECKOUT / part) for part in ("hook", "specs")]
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCHER.format(paths=paths), "prestart"],
+        [sys.executable, "-ISB", "-c", LAUNCHER.format(paths=paths), "prestart"],
         input=bundle.state(),
         capture_output=True,
         text=True,

@@ -51,7 +51,7 @@ os.close(0)
 directory = launch.reset_process()
 umask = os.umask(0)
 print(json.dumps({
-    "directory": directory, "cwd": os.getcwd(), "umask": umask,
+    "directory": launch.path_of(directory), "cwd": os.getcwd(), "umask": umask,
     "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     "ignored": [number for number in (15, 2, 1, 14, 17) if signal.getsignal(number) == signal.SIG_IGN],
     "open": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:3],
@@ -75,7 +75,7 @@ def test_a_directory_that_is_gone_counts_as_the_root(tmp_path: Path) -> None:
     """Only a relative root.path would need it."""
     script = f"""
 os.mkdir("{tmp_path}/d"); os.chdir("{tmp_path}/d"); os.rmdir("{tmp_path}/d")
-print(json.dumps(launch.reset_process()))
+print(json.dumps(launch.path_of(launch.reset_process())))
 """
     assert run(script) == "/"
 

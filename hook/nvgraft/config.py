@@ -12,6 +12,7 @@ import posixpath
 
 from nvgraft import files
 from nvgraft.errors import Refusal
+from nvgraft.trusted import Untrusted
 from nvgraft.values import Value
 from nvgraft_specs import names
 
@@ -145,25 +146,30 @@ def config_path(explicit: str | None, environ: "Mapping[str, str]", directory: s
     named = explicit or environ.get(names.CONFIG_VARIABLE)
     if named:
         return posixpath.join(directory, named), True
-    return posixpath.join(environ.get(names.CONFIG_HOME_VARIABLE) or names.CONFIG_HOME, names.CONFIG_FILE), False
+    return posixpath.join(directory, environ.get(names.CONFIG_HOME_VARIABLE) or names.CONFIG_HOME, names.CONFIG_FILE), False
 
 
-def load_config(explicit: str | None, environ: "Mapping[str, str]", directory: str = "") -> Config:
+def load_config(
+    explicit: str | None, environ: "Mapping[str, str]", directory: str = "", open_file: "Callable[[str], int]" = files.open_file
+) -> Config:
     """Return the configuration that applies (reference behaviour 2.1); for ``directory`` see :func:`config_path`.
 
     :param explicit: the file of ``-config``, or None.
+    :param open_file: opens the file; who acts on it uses ``trusted.open_trusted`` (SECURITY R13).
     :raises Refusal: the file is missing though it was named, cannot be read, is no TOML, or sets a key to a value of the
         wrong type or meaning.
     """
     path, required = config_path(explicit, environ, directory)
-    data = read_config_file(path, required)
+    data = read_config_file(path, required, open_file)
     return config_from_settings(settings_from_toml(data, path) if data else {})
 
 
-def read_config_file(path: str, required: bool) -> bytes | None:
+def read_config_file(path: str, required: bool, open_file: "Callable[[str], int]") -> bytes | None:
     """Return the text of config.toml, or None when there is none and none is required."""
     try:
-        fd = files.open_file(path)
+        fd = open_file(path)
+    except Untrusted as error:
+        raise Refusal("", f"{_ERROR}failed to load specified config file: {path} is not trusted: {error}", error.hint) from None
     except OSError as error:
         if required:
             hint = "name an existing file with -config, or leave the option and the variable away"
@@ -171,7 +177,6 @@ def read_config_file(path: str, required: bool) -> bytes | None:
         if isinstance(error, FileNotFoundError):
             return None
         raise _unreadable(path, error) from None
-    # Whether this file may be trusted (owner and modes, SECURITY R13) is to be decided here, on the open descriptor.
     try:
         return files.read_fd(fd, LIMIT)
     except OSError as error:
@@ -218,8 +223,8 @@ def config_from_settings(
 
     :param exists: whether a path exists on the host (the live host's files without it).
     :param os_release: the text of the host's os-release (the live host's without it).
-    :raises Refusal: ldconfig is not host-relative, supported-driver-capabilities has an unknown name, or a host
-        snapshot is named without simulated-host.
+    :raises Refusal: ldconfig is not host-relative, root is in /proc, supported-driver-capabilities has an unknown name, or
+        a host snapshot is named without simulated-host.
     """
     values = dict(settings)
     if values.get("supported_driver_capabilities") == names.ALL:
@@ -232,6 +237,12 @@ def config_from_settings(
             "invalid config value",
             'write it as a path of the host, as in ldconfig = "@/sbin/ldconfig"',
             first_line=f"{_ERROR}nvidia-container-cli.ldconfig value \"{value}\" is not host-relative (does not start with a '@')",
+        )
+    if (posixpath.normpath(written.cli_root) + "/").startswith(("/proc/", "//proc/")):
+        raise Refusal(
+            "",
+            f"{_ERROR}nvidia-container-cli.root is {written.cli_root}",
+            "a name in /proc leads each process somewhere else; write the directory that the driver is in",
         )
     unknown = [name for name in capability_names(written.supported_driver_capabilities) if name not in names.CAPABILITIES]
     if unknown:

@@ -10,7 +10,7 @@ no process and no namespace to check, the rest holds.
 import errno
 import os
 
-from nvgraft import syscalls, userns
+from nvgraft import privileges, syscalls, userns
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.mountinfo import Mount, parse_mountinfo
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _STATX_ATTR_MOUNT_ROOT = 0x2000
 _PROC_ROOT_INODE = 1
+_PID_MAX = (1 << 31) - 1  # of the type; a larger number would come to mean another process on its way to the kernel
 
 
 class Container:
@@ -99,16 +100,31 @@ def hold_process(pid: int) -> int:
     :raises Refusal: stage ``container`` for a pid that is not a container's.
     """
     hint = "the state on stdin must carry the pid of the container's first process, as the runtime sees it"
-    if pid <= 1 or pid in {os.getpid(), os.getppid()}:
+    if not 1 < pid <= _PID_MAX or pid in {os.getpid(), os.getppid()}:
         raise Refusal("container", f"invalid process id: {pid}", hint)
     try:
-        return syscalls.pidfd_open(pid)
+        pidfd = syscalls.pidfd_open(pid)
     except syscalls.MissingFeature:
         raise
     except OSError as error:
         # The reference looks at /proc/PID first and says so.
         cause = "no such file or directory" if error.errno == errno.ESRCH else reason(error)
         raise Refusal("container", f"stat failed: /proc/{pid}: {cause}", f"the container's process is gone; {hint}") from error
+    if _has_no_program(pid):
+        os.close(pidfd)
+        raise Refusal("container", f"invalid process id: {pid}", f"it is a thread of the kernel, or has ended; {hint}")
+    return pidfd
+
+
+def _has_no_program(pid: int) -> bool:
+    """Tell whether ``pid`` is a thread of the kernel, whose namespaces are the host's, or a process that has ended."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # not ours to look at: entering its namespace will say so
+    return False
 
 
 def check_rootfs_path(rootfs: str) -> None:
@@ -190,6 +206,8 @@ def open_standalone(rootfs: str) -> Container:
 def enter(container: Container) -> None:
     """Enter the container's mount namespace for good; from now on nothing of the host can be looked up.
 
+    The capabilities to look at other processes are given up with it.
+
     :raises Refusal: when the process has ended meanwhile, or this process has a second thread (the kernel refuses then).
     """
     threads = len(os.listdir("/proc/self/task"))
@@ -199,6 +217,7 @@ def enter(container: Container) -> None:
     pidfd = container.pidfd
     assert pidfd is not None, "a standalone container has no other namespace"
     _step(text, "the container's process has ended", lambda: syscalls.setns(pidfd, syscalls.CLONE_NEWNS))
+    privileges.keep(privileges.APPLY)
 
 
 def _step(text: str, hint: str, call: "Callable[[], T]") -> "T":

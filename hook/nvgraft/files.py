@@ -37,12 +37,22 @@ def open_file(path: str, dir_fd: int | None = None) -> int:
     :raises OSError: EISDIR for a directory, EINVAL for anything else that is no regular file, or what open(2) says.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=dir_fd)
-    mode = os.fstat(fd).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        require_regular(os.fstat(fd).st_mode)
+    except OSError:
         os.close(fd)
+        raise
+    return fd
+
+
+def require_regular(mode: int) -> None:
+    """Check the ``st_mode`` of an opened file.
+
+    :raises OSError: EISDIR for a directory, EINVAL for anything else that is no regular file.
+    """
+    if not stat.S_ISREG(mode):
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise OSError(number, os.strerror(number))
-    return fd
 
 
 def readable(fd: int, seconds: float) -> bool:
@@ -50,6 +60,15 @@ def readable(fd: int, seconds: float) -> bool:
 
     With poll(2): select(2) takes no descriptor above 1023, and the hook raises its limit beyond that.
     """
+    return _ready(fd, select.POLLIN, seconds)
+
+
+def writable(fd: int, seconds: float) -> bool:
+    """Wait until ``fd`` takes bytes for at most ``seconds``; tell whether it does. A pipe takes PIPE_BUF (4096) then."""
+    return _ready(fd, select.POLLOUT, seconds)
+
+
+def _ready(fd: int, event: int, seconds: float) -> bool:
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
+    poll.register(fd, event)
     return bool(poll.poll(max(0.0, seconds) * 1000))

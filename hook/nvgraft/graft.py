@@ -7,6 +7,7 @@ asked for, and what becomes of refusals, is the caller's business.
 import os
 
 from nvgraft import container as containers
+from nvgraft import privileges
 from nvgraft.apply.executor import apply_plan
 from nvgraft.components import Host, Inventory
 from nvgraft.config import Config, host_ldconfig
@@ -63,6 +64,8 @@ def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]"
     :param warn: is given each warning, with its hint, as one line.
     :raises Refusal: with everything undone.
     """
+    privileges.demand()
+    privileges.keep(privileges.START)
     check_request(job.request)
     pidfd = None if job.pid is None else containers.hold_process(job.pid)
     if config.cli_load_kmods and not config.simulated_host:
@@ -70,6 +73,7 @@ def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]"
 
         create = not config.features_disable_imex_channel_creation
         _tell(load_modules(config.cli_root or "/", imex_channels(job.request.imex_channels), create), log, warn)
+    privileges.keep(privileges.LOOK)
     log.note(f"using root {config.cli_root or '/'}")
     log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
     log.note(f"using unprivileged user {config.cli_user or 'nobody'}")

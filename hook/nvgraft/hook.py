@@ -12,9 +12,10 @@ from nvgraft import __version__, errors, lasterror, launch
 from nvgraft.config import Config, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
-from nvgraft.files import reason
+from nvgraft.files import open_file, reason, writable
 from nvgraft.oci import State, read_config, read_state
 from nvgraft.syscalls import MissingFeature
+from nvgraft.trusted import open_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ options:
 example:
   nvgraft-hook -dry-run prestart < state.json"""
 
+#: Lines of a run that are said and kept; a hook's stderr is held in memory by runc, as a whole.
+_LINES = 64
+#: Seconds that a reader of stderr may be behind.
+_STDERR_PATIENCE = 1.0
+
 
 class Invocation:
     """One run of the hook: its command line, and what it has said so far."""
@@ -57,11 +63,18 @@ class Invocation:
         self._records: int | None = None
 
     def say(self, line: str, *, notable: bool = False) -> None:
-        """Write a line to stderr; whoever closed it does not want to hear it. What is ``notable`` makes a record."""
-        self._lines.append(line)
+        """Write a line to stderr; whoever closed it, or does not read it, does not want to hear it.
+
+        What is ``notable`` makes a record.
+        """
         self._notable = self._notable or notable
+        if len(self._lines) > _LINES:
+            return
+        self._lines.append(line[: errors.LINE_LIMIT - 1] if len(self._lines) < _LINES else "nvgraft: there is more, which is left out")
         try:
-            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+            # Nothing may hold the hook up: a pipe that can be written takes one line whole.
+            if writable(2, _STDERR_PATIENCE):
+                os.write(2, (self._lines[-1] + "\n").encode("utf-8", "backslashreplace")[: errors.LINE_LIMIT])
         except OSError:
             return
 
@@ -99,8 +112,11 @@ def main(argv: "Sequence[str]") -> int:
     try:
         if not _parse(argv[1:], invocation) or invocation.command != "prestart":
             return 0
+        launch.check_interpreter()
         launch.check_environment(os.environ)
+        launch.check_identity()
         directory = launch.reset_process()
+        launch.set_deadline()
         _prestart(invocation, directory)
         code = 0
     except Refusal as refusal:
@@ -111,7 +127,7 @@ def main(argv: "Sequence[str]") -> int:
         invocation.say(errors.printable(f"nvgraft: initialization error: {missing} | {fix}"))
         code = 1
     except launch.Interrupted as interrupted:
-        invocation.say(f"nvgraft: interrupted by signal {interrupted.number}; everything was undone")
+        invocation.say(interrupted.line())
         code = 1
     except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing; -debug shows it
         if invocation.debug:
@@ -157,11 +173,18 @@ def _parse(arguments: "Sequence[str]", invocation: Invocation) -> bool:
     return True
 
 
-def _prestart(invocation: Invocation, directory: str) -> None:
-    config = load_config(invocation.config, os.environ, directory)
+def _prestart(invocation: Invocation, directory: int) -> None:
+    """Do what the container that the state on stdin names asks for.
+
+    :param directory: what relative paths are relative to.
+    """
+    path = launch.path_of(directory)
+    # A decision that nobody acts on may be asked for with anybody's file, if it is named.
+    asked = invocation.dry_run and invocation.config
+    config = load_config(invocation.config, os.environ, path, open_file if asked else open_trusted)
     state = read_state(0)
     invocation.container_id = state.id
-    decision = decide(read_config(os.path.join(directory, state.bundle)), config, directory)
+    decision = decide(read_config(state.bundle, directory), config, path)
     for line in decision.log:
         invocation.say(line, notable="level=warning" in line)
     if decision.refusal is not None:

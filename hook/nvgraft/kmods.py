@@ -16,7 +16,7 @@ import stat
 
 import prctl
 
-from nvgraft import syscalls, userns
+from nvgraft import child, privileges, userns
 from nvgraft.files import open_file, read_fd, readable, reason
 from nvgraft.inventory import parse_majors
 from nvgraft.plan import Finding
@@ -26,7 +26,6 @@ from nvgraft_specs.catalogue import CONTROL_MINOR, MODESET_MINOR, NVIDIA_MAJOR
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import NoReturn
 
 #: Seconds for which each step of the child, above all one run of modprobe, may last.
 TIMEOUT = 10.0
@@ -161,27 +160,23 @@ def _is_right(root: str, node: _Node) -> bool:
 
 
 def _in_child(work: "Callable[[Callable[[str], None]], None]") -> list[Finding]:
-    """Run ``work`` in a child with a pid namespace of its own and return what it tells; it ends before this returns.
+    """Run ``work`` in a child and return what it tells.
 
     Lines of ``message TAB hint`` are findings; others say what is being done, each for at most TIMEOUT seconds.
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    pid = 0
+
+    def answer(writer: int) -> None:
+        def tell(line: str) -> None:
+            os.write(writer, (line + "\n").encode("utf-8", "surrogateescape"))
+
+        work(tell)
+        tell(_DONE)
+
+    started = child.start(answer)
     try:
-        # No handler of the hook's may run in the child, nor before the child's number is known here.
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        try:
-            pid = syscalls.fork_in_pid_namespace()
-            if pid == 0:
-                _become(work, reader, writer)
-        finally:
-            os.close(writer)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-        return _listen(reader)
+        return _listen(started.output)
     finally:
-        os.close(reader)
-        if pid:
-            _end(pid)
+        started.end()
 
 
 def _listen(reader: int) -> list[Finding]:
@@ -206,33 +201,7 @@ def _listen(reader: int) -> list[Finding]:
     return findings
 
 
-def _end(pid: int) -> None:
-    process = syscalls.pidfd_open(pid)
-    try:
-        os.kill(pid, _signal.SIGKILL)
-        # A module whose start hangs in the kernel cannot be killed: it is left behind, not waited for.
-        if readable(process, 1):
-            os.waitpid(pid, 0)
-    finally:
-        os.close(process)
-
-
 # ---- below: only ever run in the child
-
-
-def _become(work: "Callable[[Callable[[str], None]], None]", reader: int, writer: int) -> "NoReturn":
-    """Do the work; the parent's code must never go on here, whatever happens."""
-
-    def tell(line: str) -> None:
-        os.write(writer, (line + "\n").encode("utf-8", "surrogateescape"))
-
-    try:
-        os.close(reader)
-        prctl.set_pdeathsig(_signal.SIGKILL)  # had the hook ended before that, the first line would find nobody to read it
-        work(tell)
-        tell(_DONE)
-    finally:
-        os._exit(0)
 
 
 def _work(tell: "Callable[[str], None]", root: str, absent: "Sequence[str]", gpus: int, channels: tuple[int, ...]) -> None:
@@ -261,21 +230,12 @@ def _work(tell: "Callable[[str], None]", root: str, absent: "Sequence[str]", gpu
 
 def _confine(root: str) -> None:
     """Enter the driver root and keep two capabilities, for this process and for what it executes."""
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    for fd in range(3):
-        os.dup2(null, fd)
+    child.silence()
     os.umask(0)
     if root != "/":
         os.chroot(root)
     os.chdir("/")
-    others = [capability for capability in prctl.ALL_CAPS if capability not in _CAPABILITIES]
-    for capability in others:
-        try:
-            prctl.capbset_drop(capability)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: newer than this kernel
-                raise
-    prctl.set_caps((others, prctl.ALL_FLAGS, False))
+    privileges.keep(_CAPABILITIES)
     prctl.set_no_new_privs(1)
 
 

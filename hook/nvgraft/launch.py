@@ -1,24 +1,34 @@
-"""The first moments of the hook: what a runtime hands down is not trusted (SECURITY R3, R4).
+"""The first moments of the hook: what a runtime hands down is not trusted (SECURITY R3, R4, R40).
 
 runc and crun start hooks with the engine's descriptors, signal mask and working directory; crun blocks every signal and
-points stderr to /dev/null. All of that is put into a known state before anything else is looked at.
+points stderr to /dev/null. All of that is put into a known state before anything else is looked at. What the process may
+do after that, and what it gives up on the way, is :mod:`nvgraft.privileges`.
 """
 
 import _signal
 import os
+import sys
 
 from nvgraft import syscalls
 from nvgraft.errors import Refusal
+from nvgraft_specs.names import HOOK_TIMEOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: Variables that make the dynamic loader or libc run or read foreign files. Python's own are inert under -I.
-_LOADER_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH")
+LOADER_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH")
 
 #: Signals that end a hook and must not leave half of its work behind.
 ENDING_SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGALRM)
+
+#: Seconds after which the hook gives up by itself, takes everything back and says so: the runtime would kill it.
+DEADLINE = HOOK_TIMEOUT - 15
+
+#: Python ignores these, and turns what they stand for into errors.
+_IGNORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
+_FIXED = (_signal.SIGKILL, _signal.SIGSTOP)
 
 
 class Interrupted(BaseException):
@@ -28,39 +38,91 @@ class Interrupted(BaseException):
         super().__init__(number)
         self.number = number
 
+    def line(self, program: str = "nvgraft") -> str:
+        """The message for stderr."""
+        if self.number == _signal.SIGALRM:
+            return f"{program}: not done after {DEADLINE} s, and a runtime waits for {HOOK_TIMEOUT} s; everything was undone"
+        return f"{program}: interrupted by signal {self.number}; everything was undone"
+
+
+def check_interpreter() -> None:
+    """Refuse an interpreter that has searched the caller's directories for modules.
+
+    It only detects: what was planted there has run by now. The installer's first line, and an explicit env, prevent it.
+
+    :raises Refusal: with the fix.
+    """
+    if not (sys.flags.isolated and sys.flags.no_site):
+        hint = "run the nvgraft-hook that ./dev install writes; its first line starts Python with -I -S -B"
+        raise Refusal("initialization", "the Python interpreter of the hook is not isolated", hint)
+
 
 def check_environment(environ: "Mapping[str, str]") -> None:
     """Refuse variables that have already changed this very process, or would change a child.
 
     :raises Refusal: naming the variable and the fix.
     """
-    for name in _LOADER_VARIABLES:
+    for name in LOADER_VARIABLES:
         if name in environ:
             hint = "register the hook with an explicit env in config.json: without one a runtime hands down somebody else's"
             raise Refusal("initialization", f"environment variable {name} is set for the hook", hint)
 
 
-def reset_process() -> str:
-    """Put signals, descriptors, umask and working directory into a known state; return the old working directory."""
+def check_identity() -> None:
+    """Refuse to work for a caller with fewer rights than this process has.
+
+    :raises Refusal: stage ``permission``, in the reference's words.
+    """
+    if len(set(os.getresuid())) > 1 or len(set(os.getresgid())) > 1 or syscalls.is_secure_execution():
+        hint = "neither it nor its interpreter may have the set-user-ID or set-group-ID bit, or file capabilities"
+        raise Refusal("permission", "capability change failed: operation not permitted", hint)
+
+
+def reset_process() -> int:
+    """Put signals, descriptors, umask, directory, core dumps and privileges to come into a known state.
+
+    :returns: the old working directory, held by a descriptor, which relative paths of the OCI documents are relative to.
+    """
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    for number in _signal.valid_signals().difference(ENDING_SIGNALS, _IGNORED, _FIXED):
+        _signal.signal(number, _signal.SIG_DFL)
     for number in ENDING_SIGNALS:
         _signal.signal(number, _interrupt)
-    for number in (_signal.SIGCHLD, _signal.SIGUSR1, _signal.SIGUSR2):
-        _signal.signal(number, _signal.SIG_DFL)
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
             # A later open would take its number, and a message would be written into it.
             os.open("/dev/null", os.O_RDWR)
-    syscalls.close_range(3, 0xFFFFFFFF)
-    os.umask(0o022)
-    try:
-        directory = os.getcwd()
-    except OSError:
-        directory = "/"  # it is gone; only a relative root.path needs it, and that cannot be valid then
+    syscalls.close_range(3, ~0)
+    directory = _hold_directory()
     os.chdir("/")
+    os.umask(0o022)
+    # The memory of this process holds files that only root may read, and its descriptors lead to the host.
+    syscalls.set_rlimit(syscalls.RLIMIT_CORE, 0, 0)
+    syscalls.set_dumpable(False)
+    syscalls.set_no_new_privs()
     return directory
+
+
+def set_deadline(seconds: float = DEADLINE) -> None:
+    """Interrupt this process after ``seconds``; the time is the wall's, whatever the process waits for."""
+    _signal.setitimer(_signal.ITIMER_REAL, seconds)
+
+
+def path_of(directory: int) -> str:
+    """Return the path of a held directory, for what has to be named; "/" if it has none any more."""
+    if not os.fstat(directory).st_nlink:
+        return "/"
+    return os.readlink(f"/proc/self/fd/{directory}")
+
+
+def _hold_directory() -> int:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(".", flags)
+    except OSError:
+        return os.open("/", flags)  # one that this user may not search: nothing relative to it could be opened either
 
 
 def _interrupt(number: int, _frame: object) -> None:

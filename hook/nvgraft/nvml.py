@@ -7,28 +7,27 @@ for with a limit (reference behaviour 4.6). The child answers in lines of tab-se
 Nothing here decides anything about containers.
 """
 
-import _signal
 import ctypes
 import os
 import time
 
-import prctl
-
-from nvgraft import userns
+from nvgraft import child, privileges, syscalls, userns
 from nvgraft.errors import Refusal
-from nvgraft.files import readable
-from nvgraft.launch import ENDING_SIGNALS
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import ModuleType
 
 #: Seconds until the hook gives up on the driver; the reference waits as long.
 TIMEOUT = 10.0
 
 #: The answer for 64 GPUs with 8 MIG devices each has about 50 KiB.
 _ANSWER_LIMIT = 1 << 20
+
+#: What NVML needs is well below; a library gone wild does not take the machine with it. Seconds, bytes, descriptors, bytes.
+_LIMITS = ((syscalls.RLIMIT_CPU, 10), (syscalls.RLIMIT_AS, 4 << 30), (syscalls.RLIMIT_NOFILE, 1024), (syscalls.RLIMIT_FSIZE, 16 << 20))
 
 #: NVML return codes that mean "this GPU has no MIG": not supported, function not found.
 _NO_MIG = (3, 13)
@@ -95,23 +94,13 @@ def query(library: str, root: str, user: str, environment: "Sequence[str]", *, t
     :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``, ``driver rpc error: timed
         out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user.
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    # No handler of this process may run in the child, which then would undo what is not its own.
-    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(reader)
-            _child(writer, library, root, user, environment)
-        finally:
-            os._exit(0)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-    os.close(writer)
+    fixed_groups = userns.groups_are_fixed()
+    asked = child.start(lambda writer: _answer(writer, library, root, user, environment, fixed_groups=fixed_groups), forks=False)
+    answer = None
     try:
-        answer = _receive(reader, time.monotonic() + timeout)
+        answer = asked.read(time.monotonic() + timeout, _ANSWER_LIMIT)
     finally:
-        os.close(reader)
-        status = _reap(pid)
+        status = asked.end()
     if answer is None:
         raise Refusal(
             "initialization",
@@ -145,34 +134,6 @@ _HINTS = {
 }
 
 
-def _receive(reader: int, deadline: float) -> bytes | None:
-    """Return all that the child writes, or None when ``deadline`` passes first."""
-    data = b""
-    while True:
-        if not readable(reader, deadline - time.monotonic()):
-            return None
-        chunk = os.read(reader, 1 << 16)
-        if not chunk or len(data) > _ANSWER_LIMIT:
-            return data
-        data += chunk
-
-
-def _reap(pid: int) -> int | None:
-    """End the child and collect it. One that the kernel cannot end (a hung driver call) is left behind after a second."""
-    deadline = time.monotonic() + 1
-    killed = False
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return status
-        if killed and time.monotonic() > deadline:
-            return None
-        if killed or time.monotonic() > deadline - 0.9:
-            os.kill(pid, 9)
-            killed = True
-        time.sleep(0.0005)
-
-
 def _report(rows: "Iterable[list[str]]") -> DriverReport:
     driver = cuda = ""
     gpus: list[Gpu] = []
@@ -192,9 +153,18 @@ def _report(rows: "Iterable[list[str]]") -> DriverReport:
 # ---- below: only ever run in the child
 
 
-def _child(writer: int, library: str, root: str, user: str, environment: "Sequence[str]") -> None:
+def _answer(writer: int, library: str, root: str, user: str, environment: "Sequence[str]", *, fixed_groups: bool) -> None:
     try:
-        lines = _answer(library, root, user, environment)
+        _close_all_but(writer)
+        for entry in environment:
+            name, _, value = entry.partition("=")
+            os.environ[name] = value
+        try:
+            import pynvml  # before the change of root: it lies outside of it
+        except ImportError as error:
+            raise _Trouble("initialization", f"load library failed: nvidia-ml-py: {error}") from error
+        _confine(writer, root, *_ids(user), fixed_groups=fixed_groups)
+        lines = _ask(pynvml, library)
     except _Trouble as trouble:
         lines = [f"error\t{trouble.stage}\t{trouble.text}"]
     except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
@@ -211,19 +181,9 @@ class _Trouble(Exception):
         self.text = text
 
 
-def _answer(library: str, root: str, user: str, environment: "Sequence[str]") -> list[str]:
-    prctl.set_pdeathsig(9)
-    for entry in environment:
-        name, _, value = entry.partition("=")
-        os.environ[name] = value
+def _ask(pynvml: "ModuleType", library: str) -> list[str]:
     try:
-        import pynvml  # before the change of root: it lies outside of it
-    except ImportError as error:
-        raise _Trouble("initialization", f"load library failed: nvidia-ml-py: {error}") from error
-    uid, gid = _ids(user)
-    _give_up_privileges(root, uid, gid)
-    try:
-        pynvml.nvmlLib = ctypes.CDLL(library)
+        pynvml.nvmlLib = ctypes.CDLL(library)  # type: ignore[attr-defined]  # what its own loader would set
     except OSError as error:
         raise _Trouble("initialization", "load library failed: " + _lower_reason(str(error))) from error
     try:
@@ -263,7 +223,18 @@ def _ids(user: str) -> tuple[int, int]:
     return uid, gid
 
 
-def _give_up_privileges(root: str, uid: int, gid: int) -> None:
+def _close_all_but(writer: int) -> None:
+    child.silence()
+    if writer > 3:
+        syscalls.close_range(3, writer - 1)
+    syscalls.close_range(writer + 1, ~0)
+
+
+def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) -> None:
+    """Take the driver root as root, and keep what NVML needs to talk to the driver, and no more."""
+    for resource, limit in _LIMITS:
+        allowed = min(limit, syscalls.get_rlimit(resource)[1])
+        syscalls.set_rlimit(resource, allowed, allowed)
     if root != "/":
         # Loaded from here they satisfy NVML's needs inside a driver root that has no libc of its own.
         for name in ("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
@@ -274,14 +245,10 @@ def _give_up_privileges(root: str, uid: int, gid: int) -> None:
         os.chroot(root)
     os.chdir("/")
     if os.geteuid() == 0:
-        prctl.capbset.limit()
-        if not userns.groups_are_fixed():
-            os.setgroups([])
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-    prctl.set_no_new_privs(1)
-    prctl.cap_effective.limit()
-    prctl.cap_permitted.limit()
+        privileges.become(uid, gid, fixed_groups=fixed_groups)
+    else:
+        privileges.confine()
+    child.tie(writer)
 
 
 def _lower_reason(text: str) -> str:

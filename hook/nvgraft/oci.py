@@ -15,6 +15,9 @@ from nvgraft.values import Value
 
 STATE_LIMIT = 1 << 20
 CONFIG_LIMIT = 8 << 20
+#: How long the runtime may leave the hook without the next part of the state. It is counted in pauses, in seconds, because on
+#: a machine that stalls the hook's own waiting stalls too.
+_STATE_PAUSE, _STATE_WAITS = 0.05, 14
 PATH_LIMIT = 4096
 NAME_LIMIT = 255
 
@@ -93,16 +96,34 @@ def clean(path: str) -> str:
 
 
 def read_state(fd: int) -> State:
-    """Read the OCI state from ``fd`` to its end.
+    """Read the OCI state from ``fd``: to its end, or as much as makes one document, where the other side never closes it.
 
     :raises Refusal: "could not decode container state: ..."
     """
-    try:
-        data = files.read_fd(fd, STATE_LIMIT)
-    except OSError as error:
-        hint = f"it has more than {STATE_LIMIT} bytes; " if error.errno == errno.EFBIG else ""
-        raise Refusal("", f"{_STATE}read /dev/stdin: {files.reason(error)}", hint + _STATE_FIX) from None
-    return parse_state(data)
+    data = b""
+    waits = 0
+    while True:
+        try:
+            if files.readable(fd, _STATE_PAUSE):
+                chunk = os.read(fd, 1 << 16)
+                if not chunk:
+                    return parse_state(data)
+                data += chunk
+                if len(data) > STATE_LIMIT:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            else:
+                waits += 1
+        except OSError as error:
+            hint = f"it has more than {STATE_LIMIT} bytes; " if error.errno == errno.EFBIG else ""
+            raise Refusal("", f"{_STATE}read /dev/stdin: {files.reason(error)}", hint + _STATE_FIX) from None
+        if data.endswith((b"}", b"}\n")) and not files.readable(fd, 0):
+            try:
+                return parse_state(data)
+            except Refusal:
+                pass  # the brace was an inner one
+        if waits == _STATE_WAITS:
+            cause = f"it has sent {len(data)} bytes and neither gone on nor closed it; " if data else "nothing comes; "
+            raise Refusal("", f"{_STATE}read /dev/stdin: i/o timeout", cause + _STATE_FIX)
 
 
 def parse_state(data: bytes) -> State:

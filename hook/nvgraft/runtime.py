@@ -18,6 +18,7 @@ from nvgraft.errors import Refusal, printable
 from nvgraft.oci import read_config
 from nvgraft.rewrite import WRITE, in_runtime, rewrite
 from nvgraft.runtime_log import Log, LogOptions
+from nvgraft.trusted import open_trusted
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
@@ -158,7 +159,9 @@ def _load_config(environ: "Mapping[str, str]", *, whole: bool) -> Config:
     """
     path, _ = config_path(None, environ)
     try:
-        data = read_config_file(path, required=False)
+        # Unlike the hook it is started by the engine itself, in the engine's environment: a file below /tmp that is root's is
+        # where root has put it.
+        data = read_config_file(posixpath.abspath(path), False, lambda path: open_trusted(path, sticky=True))
         settings = settings_from_toml(data, path) if data else {}
         return config_from_settings(settings) if whole else Config(**settings)
     except Refusal as refusal:

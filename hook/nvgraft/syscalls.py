@@ -67,7 +67,10 @@ RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_AS = 0, 1, 4, 7, 9
 STATX_MNT_ID = 0x1000
+AT_SECURE = 23
+PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 
 #: syscall name -> (x86-64 number, number in the generic table that aarch64 and newer ports use).
@@ -265,6 +268,7 @@ _umount2 = _Call("umount2", _STR, _INT)
 _mount = _Call("mount", _STR, _STR, _STR, _ULONG, _STR)
 _fcntl = _Call("fcntl", _INT, _INT, _INT)
 _prctl = _Call("prctl", _INT, _ULONG, _PTR, _ULONG, _ULONG)
+_getauxval = _Call("getauxval", _ULONG, result=_LONG)
 _flock = _Call("flock", _INT, _INT)
 _setfsuid = _Call("setfsuid", _UINT, result=_UINT)  # they return the previous id, never an error
 _setfsgid = _Call("setfsgid", _UINT, result=_UINT)
@@ -437,6 +441,21 @@ def _statx_of(fd: int) -> bytes:
 def bpf(command: int, attributes: "Buffer") -> int:
     """bpf(2) with a caller-filled ``union bpf_attr``; the kernel may write results into it."""
     return _bpf(f"command {command}", command, address(attributes), len(attributes))
+
+
+def is_secure_execution() -> bool:
+    """Tell whether the kernel started this program with more rights than its caller has (AT_SECURE, getauxval(3))."""
+    return bool(_getauxval("AT_SECURE", AT_SECURE))
+
+
+def set_dumpable(allowed: bool) -> None:
+    """Allow or forbid core dumps of this process, and that others of its user look into it (PR_SET_DUMPABLE)."""
+    _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, int(allowed), None, 0, 0)
+
+
+def set_no_new_privs() -> None:
+    """Have no program that this process executes, now or in its children, give it a right that it lacks (PR_SET_NO_NEW_PRIVS)."""
+    _prctl("PR_SET_NO_NEW_PRIVS, 1", PR_SET_NO_NEW_PRIVS, 1, None, 0, 0)
 
 
 def set_seccomp_filter(program: bytes) -> None:

@@ -42,7 +42,7 @@ def main(program: str, words: list[str]) -> int:
         print(printable(f"{program}: initialization error: {missing} | {fix}"), file=sys.stderr)
         return 1
     except launch.Interrupted as interrupted:
-        print(f"{program}: interrupted by signal {interrupted.number}; everything was undone", file=sys.stderr)
+        print(interrupted.line(program), file=sys.stderr)
         return 1
     except OSError as error:
         if isinstance(error, BrokenPipeError):

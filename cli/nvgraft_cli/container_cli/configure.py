@@ -11,7 +11,6 @@ from nvgraft import launch
 from nvgraft.compat import MODES
 from nvgraft.config import Config
 from nvgraft.debug_log import DebugLog
-from nvgraft.errors import Refusal
 from nvgraft.graft import Job, graft
 from nvgraft.planner import Settings
 from nvgraft.request import Origin, Request
@@ -39,9 +38,6 @@ def configure(config: Config, options: ConfigureOptions, log: DebugLog, say: Cal
     :param say: prints a warning.
     :raises Refusal: with everything undone.
     """
-    if (os.geteuid(), os.getegid()) != (os.getuid(), os.getgid()):
-        hint = "it must not be installed with the set-user-ID or set-group-ID bit"
-        raise Refusal("permission", "capability change failed: operation not permitted", hint)
     settings = Settings(
         cgroups=options.cgroups, simulated=config.simulated_host, cuda_compat=options.cuda_compat_mode or MODES[0], devbind=options.devbind
     )
@@ -58,4 +54,5 @@ def prepare_process(options: ConfigureOptions) -> None:
     """
     if options.pid:
         launch.check_environment(os.environ)
+    launch.check_identity()
     launch.reset_process()

@@ -11,6 +11,7 @@ from nvgraft.errors import Refusal
 from nvgraft.graft import DEFAULT_LDCONFIG, log_inventory
 from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host
+from nvgraft.trusted import open_trusted
 from nvgraft_cli.container_cli.options import GlobalOptions
 
 
@@ -21,7 +22,7 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     and its faults are left to those who use it.
     """
     try:
-        written = load_config(None, os.environ)
+        written = load_config(None, os.environ, os.getcwd(), lambda path: open_trusted(path, sticky=True))
     except Refusal:
         written = Config()
     user = options.user

@@ -11,12 +11,9 @@ This process keeps its own namespaces. What may be run, and what its end means, 
 import _signal
 import errno
 import os
-import select
 import time
 
-import prctl
-
-from nvgraft import syscalls, userns
+from nvgraft import child, privileges, syscalls, userns
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
@@ -76,68 +73,22 @@ def run(image: int, argv: "Sequence[str]", jail: Jail, timeout: float) -> Outcom
     :raises OSError: when not even a process can be made.
     """
     deadline = time.monotonic() + timeout
-    pid = 0
-    output, output_end = os.pipe2(os.O_CLOEXEC)
-    try:
-        # No signal handler of the hook may run in the child, where it would undo the hook's work, nor between the fork and
-        # the moment from which the child is known here.
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        try:
-            pid = _fork(image, argv, jail, output_end)
-        finally:
-            os.close(output_end)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-        late, printed = _follow(pid, output, deadline)
-        if late:
-            os.kill(pid, _signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
-        pid = 0
-        return Outcome(status, late, printed)
-    finally:
-        if pid:
-            os.kill(pid, _signal.SIGKILL)
-            os.waitpid(pid, 0)
-        os.close(output)
-
-
-def _fork(image: int, argv: "Sequence[str]", jail: Jail, output_end: int) -> int:
     fixed_groups = userns.groups_are_fixed()
-    # The child is the init of its pid namespace: when it dies, all in it dies.
-    pid = syscalls.fork_in_pid_namespace()
-    if pid == 0:
-        _become(image, argv, jail, output_end, fixed_groups=fixed_groups)
-    return pid
-
-
-def _follow(pid: int, output: int, deadline: float) -> tuple[bool, bytes]:
-    """Wait for the end of ``pid`` or the deadline; return whether it was the deadline, and the end of what was printed."""
-    printed = b""
-    process = syscalls.pidfd_open(pid)
+    started = child.start(lambda output: _become(image, argv, jail, output, fixed_groups=fixed_groups))
+    late, printed = True, b""
     try:
-        events = select.poll()
-        events.register(process, select.POLLIN)
-        events.register(output, select.POLLIN)
-        while (left := deadline - time.monotonic()) > 0:
-            ready = [fd for fd, _ in events.poll(left * 1000)]
-            if output in ready:
-                if chunk := os.read(output, 1 << 16):
-                    printed = (printed + chunk)[-_OUTPUT_KEPT:]
-                else:
-                    events.unregister(output)
-            elif process in ready:
-                return False, printed
-        return True, printed
+        late, printed = started.follow(deadline, _OUTPUT_KEPT)
     finally:
-        os.close(process)
+        status = started.end(grace=0)
+    return Outcome(_signal.SIGKILL if status is None else status, late, printed)
 
 
-def _become(image: int, argv: "Sequence[str]", jail: Jail, output_end: int, *, fixed_groups: bool) -> "NoReturn":
-    """Turn this child into the jailed program. The parent's code must never go on here, whatever happens."""
+def _become(image: int, argv: "Sequence[str]", jail: Jail, output: int, *, fixed_groups: bool) -> "NoReturn":
+    """Turn this child into the jailed program."""
     code = 1
     try:
-        os.dup2(output_end, 1)
-        os.dup2(output_end, 2)
-        prctl.set_pdeathsig(_signal.SIGKILL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         # Python ignores SIGPIPE and SIGXFSZ, and a runtime may have left more ignored or blocked (crun blocks them all).
         for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
             _signal.signal(number, _signal.SIG_DFL)
@@ -147,7 +98,8 @@ def _become(image: int, argv: "Sequence[str]", jail: Jail, output_end: int, *, f
         for resource, limit in _LIMITS:
             allowed = min(limit, syscalls.get_rlimit(resource)[1])
             syscalls.set_rlimit(resource, allowed, allowed)
-        _drop_privileges(jail.uid, jail.gid, fixed_groups=fixed_groups)
+        privileges.become(jail.uid, jail.gid, fixed_groups=fixed_groups)
+        child.tie(1)
         syscalls.set_seccomp_filter(jail.filter_program)
         code = _CANNOT_EXECUTE
         os.execve(image, list(argv), {})  # noqa: S606 - no shell is the point
@@ -206,27 +158,3 @@ def _close_all_but(image: int) -> None:
     if image > 3:
         syscalls.close_range(3, image - 1)
     syscalls.close_range(image + 1, ~0)
-
-
-def _drop_privileges(uid: int, gid: int, *, fixed_groups: bool) -> None:
-    for capability in prctl.ALL_CAPS:
-        try:
-            prctl.capbset_drop(capability)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: newer than this kernel
-                raise
-    # Root gets no capability by an execve, not even one that is newer than the list above.
-    prctl.set_securebits(prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED)
-    if os.getgroups() and not fixed_groups:
-        os.setgroups([])
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
-    prctl.set_caps((prctl.ALL_CAPS, prctl.ALL_FLAGS, False))
-    prctl.set_no_new_privs(1)
-    # Again: the kernel forgets it when the ids or the capabilities change. If the hook died before that, nobody reads the
-    # pipe any more.
-    prctl.set_pdeathsig(_signal.SIGKILL)
-    orphaned = select.poll()
-    orphaned.register(1, 0)
-    if orphaned.poll(0):
-        raise OSError(errno.EPIPE, "the hook has ended")

@@ -1,0 +1,230 @@
+"""Children of the hook: how they are followed, ended, and tied to it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import prctl
+import pytest
+
+from nvgraft import child, syscalls, userns
+
+IS_ROOT = os.geteuid() == 0
+
+
+def started(work: Callable[[int], None]) -> child.Child:
+    return child.start(work, forks=False)
+
+
+def open_descriptors() -> list[str]:
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+def test_follow_keeps_the_end_of_what_was_written() -> None:
+    """However much is written (here 64 MiB), only the last 4 KiB are kept, and the child is never blocked by a full pipe."""
+
+    def count(writer: int) -> None:
+        for number in range(1024):
+            block = b"%7d\n" % number * 8192
+            while block:
+                block = block[os.write(writer, block) :]
+
+    found = started(count)
+    assert found.follow(time.monotonic() + 60, 4096) == (False, b"   1023\n" * 512)
+    assert found.end() == 0
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_deadline_counts_for_a_silent_child(closes: bool) -> None:
+    """It is late whether it holds its output open or has closed it, and is killed then."""
+
+    def sleep(writer: int) -> None:
+        if closes:
+            os.close(writer)
+        time.sleep(60)
+
+    found = started(sleep)
+    assert found.follow(time.monotonic() + 0.1, 4096) == (True, b"")
+    status = found.end()
+    assert status is not None
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("way", ["follow", "read"])
+def test_the_deadline_counts_for_a_child_that_never_stops(way: str) -> None:
+    """Output that is always ready does not keep the clock from being looked at."""
+
+    def flood(writer: int) -> None:
+        while True:
+            os.write(writer, b"x")
+            time.sleep(0.001)
+
+    found = started(flood)
+    late = found.follow(time.monotonic() + 0.1, 1)[0] if way == "follow" else found.read(time.monotonic() + 0.1, 1 << 20) is None
+    found.end(grace=0)
+    assert late
+
+
+def test_read_stops_at_its_limit() -> None:
+    """A child that answers without end is cut, and does not fill this process's memory."""
+
+    def flood(writer: int) -> None:
+        for _ in range(1 << 20):
+            os.write(writer, b"x" * 4096)
+
+    found = started(flood)
+    data = found.read(time.monotonic() + 60, 100_000)
+    found.end(grace=0)
+    assert data is not None
+    assert 100_000 < len(data) <= 100_000 + (1 << 16)
+
+
+@pytest.mark.parametrize("raised", [OSError(5, "x"), KeyboardInterrupt(), SystemExit(3), MemoryError()])
+def test_the_copy_never_goes_on(raised: BaseException) -> None:
+    """Whatever the work raises, the child ends there, and nothing is left of it here."""
+    parent, before = os.getpid(), open_descriptors()
+
+    def fail(_writer: int) -> None:
+        raise raised
+
+    try:
+        found = started(fail)
+        assert found.read(time.monotonic() + 30, 100) == b""
+        assert found.end() == 0
+    finally:
+        if os.getpid() != parent:
+            os._exit(99)  # which would be the status above
+    assert open_descriptors() == before
+
+
+def test_a_signal_that_waited_for_the_fork_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that raises as soon as signals are allowed again leaves no process and no descriptor behind."""
+
+    class Late(Exception):
+        pass
+
+    def handler(_number: int, _frame: object) -> None:
+        raise Late
+
+    fork = child._fork
+
+    def with_signal(forks: bool) -> int:
+        pid = fork(forks)
+        if pid:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return pid
+
+    monkeypatch.setattr(child, "_fork", with_signal)
+    before = open_descriptors()
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Late):
+            started(lambda _: time.sleep(60))
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert open_descriptors() == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_failed_fork_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor, and no signal that stays blocked."""
+
+    def fork(forks: bool) -> int:
+        raise OSError(11, "no process")
+
+    monkeypatch.setattr(child, "_fork", fork)
+    before, mask = open_descriptors(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(OSError, match="no process"):
+        started(lambda _: None)
+    assert (open_descriptors(), signal.pthread_sigmask(signal.SIG_BLOCK, ())) == (before, mask)
+
+
+def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
+    """The parent is killed without a chance to say anything; the child that it has started is gone at once."""
+    script = f"""
+import os, time
+from nvgraft import child
+def work(writer):
+    open({str(tmp_path / "pid")!r}, "w").write(os.readlink("/proc/self"))
+    os.rename({str(tmp_path / "pid")!r}, {str(tmp_path / "there")!r})
+    time.sleep(60)
+child.start(work, forks=False)
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    there = tmp_path / "there"
+    try:
+        deadline = time.monotonic() + 20
+        while not there.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        parent.kill()
+        parent.wait()
+    process = Path("/proc", there.read_text())
+    deadline = time.monotonic() + 5
+    while process.exists() and "State:\tZ" not in (process / "status").read_text():
+        assert time.monotonic() < deadline, "it outlives its parent"
+        time.sleep(0.01)
+
+
+def test_an_orphan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child whose parent ended before it could be tied to it finds nobody to answer to, and stops."""
+    monkeypatch.setattr(prctl, "set_pdeathsig", lambda _: None)
+    reader, writer = os.pipe()
+    child.tie(writer)
+    os.close(reader)
+    with pytest.raises(BrokenPipeError, match="the hook has ended"):
+        child.tie(writer)
+    os.close(writer)
+
+
+@pytest.mark.requires("root")
+def test_a_child_that_forks_is_the_first_of_its_namespace() -> None:
+    """What it has started ends with it, even a process that has left its session."""
+
+    def fork(writer: int) -> None:
+        if os.fork() == 0:
+            os.setsid()
+            os.write(writer, os.readlink("/proc/self").encode() + b"\n")
+            time.sleep(60)
+            os._exit(0)
+        os.write(writer, b"%d\n" % os.getpid())
+        time.sleep(60)
+
+    found = child.start(fork)
+    said = b""
+    while said.count(b"\n") < 2:
+        said += os.read(found.output, 100)
+    grandchild = next(line for line in said.decode().split() if line != "1")
+    assert "1" in said.decode().split()
+    found.end(grace=0)
+    assert not Path("/proc", grandchild).exists()
+
+
+def test_where_a_namespace_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the privilege a child that starts no other does without; one that does is not started."""
+
+    def refused() -> int:
+        raise syscalls.SyscallError(1, "unshare(NEWPID)")
+
+    monkeypatch.setattr(syscalls, "fork_in_pid_namespace", refused)
+    assert started(lambda _: None).end() == 0
+    with pytest.raises(syscalls.SyscallError, match="EPERM"):
+        child.start(lambda _: None)
+
+
+def test_in_a_user_namespace_the_one_pid_namespace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the last child of this process; ldconfig's is to come."""
+
+    def exploded() -> int:
+        raise AssertionError
+
+    monkeypatch.setattr(userns, "inside", lambda: True)
+    monkeypatch.setattr(syscalls, "fork_in_pid_namespace", exploded)
+    assert started(lambda _: None).end() == 0
