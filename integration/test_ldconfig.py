@@ -18,9 +18,10 @@ import pytest
 
 from harness import LDCONFIG, run_in_mount_namespace
 from nvgraft import syscalls
-from nvgraft.apply import jail, seccomp
+from nvgraft.apply import seccomp
 from nvgraft.apply.ldconfig import LoaderCache
 from nvgraft.apply.undo import UndoLog
+from nvgraft.child import Child
 from nvgraft.errors import Refusal
 from nvgraft_cli.stubs import shared_object
 
@@ -365,9 +366,9 @@ class TestHostile:
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: dict[str, object] = {}
 
-        def observe(pid: int, output: int, _deadline: float) -> tuple[bool, bytes]:
-            proc = Path(f"/proc/{pid}")
-            assert os.read(output, 8) == b"started\n"
+        def observe(found: Child, _deadline: float, _kept: int) -> tuple[bool, bytes]:
+            proc = Path(f"/proc/{found.pid}")
+            assert os.read(found.output, 8) == b"started\n"
             status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
             seen.update({name: status[name].strip() for name in (*CAPABILITIES, "NoNewPrivs", "Seccomp")})
             seen.update({name: status[name].split() for name in ("Uid", "Gid", "Groups", "SigBlk", "SigIgn")})
@@ -385,7 +386,7 @@ class TestHostile:
             return True, b""
 
         def scenario() -> dict[str, object]:
-            monkeypatch.setattr(jail, "_follow", observe)
+            monkeypatch.setattr(Child, "follow", observe)
             os.setgroups([4, 24])
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             leaked = os.dup(0)
@@ -418,13 +419,13 @@ class TestHostile:
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: list[str] = []
 
-        def observe(pid: int, output: int, _deadline: float) -> tuple[bool, bytes]:
-            assert os.read(output, 8) == b"started\n"
-            seen.extend(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Cap"))
+        def observe(found: Child, _deadline: float, _kept: int) -> tuple[bool, bytes]:
+            assert os.read(found.output, 8) == b"started\n"
+            seen.extend(line for line in Path(f"/proc/{found.pid}/status").read_text().splitlines() if line.startswith("Cap"))
             return True, b""
 
         def scenario() -> list[str]:
-            monkeypatch.setattr(jail, "_follow", observe)
+            monkeypatch.setattr(Child, "follow", observe)
             monkeypatch.setattr(prctl, "ALL_CAPS", tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN))
             _update(rootfs, program=shell)
             return seen

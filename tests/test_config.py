@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nvgraft import config as module
 from nvgraft.config import KEYS, Config, config_from_settings, config_path, default_user, host_ldconfig, load_config, settings_from_toml
 from nvgraft.errors import Refusal
+from nvgraft.trusted import Untrusted
 
 P = ParamSpec("P")
 
@@ -180,6 +181,48 @@ def test_a_file_is_loaded(tmp_path: Path) -> None:
     assert load_config(str(path), {}).disable_require
     path.write_text("")
     assert load_config(str(path), {}) == config_from_settings({})
+
+
+def test_an_untrusted_file_is_refused(tmp_path: Path) -> None:
+    """Whether it was named or is the default one; the message has the file, the place, the problem and the fix."""
+    path = tmp_path / "nvidia-container-runtime" / "config.toml"
+    path.parent.mkdir()
+    path.write_text("disable-require = true\n")
+
+    def untrusted(_path: str) -> int:
+        raise Untrusted("/tmp", "group or others may write it", "chmod go-w /tmp")
+
+    for explicit, environ in (
+        (str(path), {}),
+        (None, {"XDG_CONFIG_HOME": str(tmp_path)}),
+        (None, {"NVIDIA_CTK_CONFIG_FILE_PATH": str(path)}),
+    ):
+        with pytest.raises(Refusal) as caught:
+            load_config(explicit, environ, open_file=untrusted)
+        phrase = "error getting hook config: failed to load config: failed to load specified config file: "
+        assert caught.value.text == f"{phrase}{path} is not trusted: /tmp: group or others may write it"
+        assert caught.value.hint == "chmod go-w /tmp"
+
+
+@pytest.mark.parametrize("root", ["/proc/self/cwd", "/proc", "//proc/1/root/", "/x/../proc/self/root"])
+def test_a_driver_root_in_proc_is_refused(root: str) -> None:
+    """It would be another directory for each process that follows it."""
+    assert refusal(load, f'[nvidia-container-cli]\nroot = "{root}"') == (
+        f"error getting hook config: failed to load config: nvidia-container-cli.root is {root}"
+    )
+
+
+def test_a_driver_root_elsewhere_is_accepted() -> None:
+    """A name that only begins alike is another directory."""
+    assert load('[nvidia-container-cli]\nroot = "/process/driver"').cli_root == "/process/driver"
+
+
+def test_relative_names_count_from_the_directory() -> None:
+    """Of the flag, of the variable, and of XDG_CONFIG_HOME."""
+    assert config_path("c.toml", {}, "/d") == ("/d/c.toml", True)
+    assert config_path(None, {"NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml"}, "/d") == ("/d/c.toml", True)
+    assert config_path(None, {"XDG_CONFIG_HOME": "x"}, "/d") == ("/d/x/nvidia-container-runtime/config.toml", False)
+    assert config_path(None, {}, "/d") == ("/etc/nvidia-container-runtime/config.toml", False)
 
 
 def test_an_unreadable_default_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.jsontext import MAX_DEPTH, JsonError, dumps, loads, members
+from nvgraft.jsontext import MAX_DEPTH, MAX_VALUES, JsonError, dumps, loads, members
 
 LIMIT = 1 << 20
 
@@ -153,3 +153,18 @@ def test_any_bytes_give_a_value_or_our_error(data: bytes) -> None:
         assert error.hint
         return
     assert ours == json.loads(data.decode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize("item", ["{}", "[]", "0", '"x"'])
+def test_the_number_of_values_is_bounded(item: str) -> None:
+    """Millions of empty objects fit into a few MiB, and would take seconds and hundreds of MiB to hold."""
+    text = f"[{','.join([item] * MAX_VALUES)}]".encode()
+    with pytest.raises(JsonError) as caught:
+        loads(text, 8 << 20)
+    assert (caught.value.text, str(MAX_VALUES) in caught.value.hint) == ("document too large", True)
+    assert loads(f"[{','.join([item] * (MAX_VALUES // 2))}]".encode(), 8 << 20) is not None
+
+
+def test_long_strings_are_no_values() -> None:
+    """A document may be large without having many values."""
+    assert loads(b'"%s"' % (b"a" * (2 * MAX_VALUES)), 8 << 20) == "a" * (2 * MAX_VALUES)

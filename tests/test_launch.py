@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from nvgraft import syscalls
 from nvgraft.errors import Refusal
-from nvgraft.launch import check_environment
+from nvgraft.launch import DEADLINE, Interrupted, check_environment, check_identity
+from nvgraft_specs.names import HOOK_TIMEOUT
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH"])
@@ -28,9 +30,41 @@ def test_other_variables_are_harmless() -> None:
     check_environment({"PATH": "/bin", "PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "LD_PRELOAD_": "x"})
 
 
+def test_an_interpreter_that_searched_the_callers_directories_is_refused() -> None:
+    """Without -I and -S somebody else's module may have run already; the message says how to start the hook."""
+    check = f"import sys; sys.path += {sys.path!r}; from nvgraft.launch import check_interpreter; check_interpreter()"
+    for flags, accepted in (["-ISB"], True), (["-IS"], True), (["-IB"], False), (["-SB"], False), ([], False):
+        environ = {} if "-IS" in flags[0:1] else {"PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, *flags, "-c", check], env=environ, capture_output=True, text=True, timeout=30)
+        assert (done.returncode == 0) is accepted, flags
+        assert accepted or "the Python interpreter of the hook is not isolated" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ids", "groups", "secure"),
+    [((1000, 0, 0), (0, 0, 0), False), ((0, 0, 0), (0, 0, 5), False), ((0, 1000, 0), (0, 0, 0), False), ((0, 0, 0), (0, 0, 0), True)],
+)
+def test_a_caller_with_fewer_rights_is_refused(
+    ids: tuple[int, ...], groups: tuple[int, ...], secure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set-user-ID or set-group-ID program, or one with file capabilities, works for whoever calls it."""
+    monkeypatch.setattr(os, "getresuid", lambda: ids)
+    monkeypatch.setattr(os, "getresgid", lambda: groups)
+    monkeypatch.setattr(syscalls, "is_secure_execution", lambda: secure)
+    with pytest.raises(Refusal) as caught:
+        check_identity()
+    assert caught.value.reference_line() == "nvgraft: permission error: capability change failed: operation not permitted"
+    assert "set-user-ID" in caught.value.hint
+
+
+def test_an_ordinary_caller_is_accepted() -> None:
+    """Equal ids, and no privilege that came with the program."""
+    check_identity()
+
+
 def run(script: str, cwd: Path | str = "/", **settings: Any) -> Any:
     """Run ``script`` in a new interpreter and return what it prints as JSON."""
-    head = "import os, sys, json, signal\nfrom nvgraft import launch\n"
+    head = "import ctypes, os, resource, sys, json, signal\nfrom nvgraft import launch\n"
     environ = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, "-c", head + script], cwd=cwd, env=environ, capture_output=True, text=True, timeout=30, **settings
@@ -43,28 +77,35 @@ def test_the_process_is_put_into_a_known_state(tmp_path: Path) -> None:
     """As crun starts hooks: all signals blocked or ignored, foreign descriptors, another umask. The old directory is returned."""
     script = """
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD):
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
     signal.signal(number, signal.SIG_IGN)
-foreign = [os.open("/", os.O_RDONLY), os.dup2(0, 200)]
+foreign = [os.open("/", os.O_RDONLY), *(os.dup2(0, fd) for fd in (*range(5, 21), 200))]
 os.umask(0o077)
 os.close(0)
 directory = launch.reset_process()
 umask = os.umask(0)
+status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
 print(json.dumps({
+    "core": resource.getrlimit(resource.RLIMIT_CORE), "new privileges": status["NoNewPrivs"] == "0",
+    "dumpable": ctypes.CDLL(None).prctl(3), "held": [os.path.samefile(f"/proc/self/fd/{directory}", "."), os.get_inheritable(directory)],
     "directory": launch.path_of(directory), "cwd": os.getcwd(), "umask": umask,
     "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-    "ignored": [number for number in (15, 2, 1, 14, 17) if signal.getsignal(number) == signal.SIG_IGN],
+    "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
     "open": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:3],
-    "foreign": [fd for fd in foreign if os.path.exists(f"/proc/self/fd/{fd}") and fd > 3],
+    "foreign": [fd for fd in foreign if os.path.exists(f"/proc/self/fd/{fd}") and fd not in (0, directory)],
     "stdin": os.readlink("/proc/self/fd/0"),
 }))
 """
     assert run(script, tmp_path) == {
+        "core": [0, 0],
+        "new privileges": False,
+        "dumpable": 0,
+        "held": [False, False],
         "directory": str(tmp_path),
         "cwd": "/",
         "umask": 0o022,
         "blocked": 0,
-        "ignored": [],
+        "ignored": [13, 25],
         "open": [0, 1, 2],
         "foreign": [],
         "stdin": "/dev/null",
@@ -72,7 +113,7 @@ print(json.dumps({
 
 
 def test_a_directory_that_is_gone_counts_as_the_root(tmp_path: Path) -> None:
-    """Only a relative root.path would need it."""
+    """Only a relative root.path would need it, and nothing relative to it exists."""
     script = f"""
 os.mkdir("{tmp_path}/d"); os.chdir("{tmp_path}/d"); os.rmdir("{tmp_path}/d")
 print(json.dumps(launch.path_of(launch.reset_process())))
@@ -99,3 +140,54 @@ except launch.Interrupted as interrupted:
     os._exit(0)
 """
     assert run(script) == number
+
+
+def test_a_directory_that_may_not_be_searched_counts_as_the_root(tmp_path: Path) -> None:
+    """A rootless hook whose engine stands in somebody else's directory does not end for that."""
+    script = f"""
+os.mkdir("{tmp_path}/d"); os.chdir("{tmp_path}/d")
+opened = os.open
+def refused(path, *rest, **more):
+    if path == ".":
+        raise PermissionError(13, "x")
+    return opened(path, *rest, **more)
+os.open = refused
+print(json.dumps(launch.path_of(launch.reset_process())))
+"""
+    assert run(script) == "/"
+
+
+def test_the_directory_stays_held_when_it_is_renamed(tmp_path: Path) -> None:
+    """What is relative to it is looked up in it, under whatever name it has by then."""
+    script = f"""
+os.mkdir("{tmp_path}/d"); os.chdir("{tmp_path}/d"); open("x", "w").write("content")
+directory = launch.reset_process()
+os.rename("{tmp_path}/d", "{tmp_path}/e")
+print(json.dumps([launch.path_of(directory), os.read(os.open("x", os.O_RDONLY, dir_fd=directory), 9).decode()]))
+"""
+    assert run(script) == [f"{tmp_path}/e", "content"]
+
+
+def test_the_deadline_interrupts_whatever_the_hook_waits_for() -> None:
+    """The time is the wall's: a process that sleeps, or waits for a pipe or a lock, is ended as well, though signals were blocked."""
+    script = """
+import time
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+launch.reset_process()
+launch.set_deadline(0.05)
+start = time.monotonic()
+try:
+    os.read(os.pipe()[0], 1)
+except launch.Interrupted as interrupted:
+    print(json.dumps([interrupted.number, time.monotonic() - start < 5]))
+"""
+    assert run(script) == [14, True]
+
+
+def test_the_deadline_comes_before_the_runtimes() -> None:
+    """With time left to take everything back; the message says what has happened, not which signal it was."""
+    assert 5 <= HOOK_TIMEOUT - DEADLINE < HOOK_TIMEOUT / 2
+    assert (
+        Interrupted(14).line() == f"nvgraft: not done after {DEADLINE} s, and a runtime waits for {HOOK_TIMEOUT} s; everything was undone"
+    )
+    assert Interrupted(15).line("cli") == "cli: interrupted by signal 15; everything was undone"

@@ -3,6 +3,7 @@
 The child loads a `pynvml` written here instead of the real one, and libc in place of NVML itself.
 """
 
+import errno
 import mmap
 import os
 import signal
@@ -11,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -229,30 +231,75 @@ def test_descriptors_and_signals_are_as_before(install: Install) -> None:
 TELL = """
 def nvmlDeviceGetCount(): return 1
 def nvmlDeviceGetName(handle):
-    import os
+    import ctypes, os, resource
+    def refused(call, *arguments):
+        try:
+            call(*arguments)
+        except OSError as error:
+            return error.errno
+        return 0
     status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
-    return repr((os.getresuid(), os.getresgid(), os.getgroups(), int(status["CapEff"], 16), int(status["CapPrm"], 16),
-                 int(status["CapBnd"], 16), int(status["NoNewPrivs"]), os.getcwd(), os.environ.get("OF_CONFIG_TOML")))
+    signal = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(signal))
+    return repr({
+        "ids": (os.getresuid(), os.getresgid(), os.getgroups()),
+        "caps": [int(status["Cap" + name], 16) for name in ("Eff", "Prm", "Inh")], "bounding": int(status["CapBnd"], 16),
+        "new": int(status["NoNewPrivs"]), "filters": int(status["Seccomp"]), "pid": os.getpid(), "parent dies": signal.value,
+        "limits": [resource.getrlimit(name)[1] for name in (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_NOFILE)],
+        "std": [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)],
+        "open": [os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in range(3, 300) if os.path.lexists(f"/proc/self/fd/{fd}")],
+        "refused": [refused(os.fork), refused(os.execv, "/bin/true", ["true"]), refused(os.kill, os.getppid(), 0)],
+        "cwd": os.getcwd(), "variable": os.environ.get("OF_CONFIG_TOML")})
 """
 
 
-def told(install: Install, user: str = "", environment: tuple[str, ...] = ()) -> tuple[object, ...]:
+def told(install: Install, user: str = "", environment: tuple[str, ...] = ()) -> dict[str, Any]:
     """What the child is while NVML runs in it."""
     install(TELL)
     text = ask(user=user, environment=environment).gpus[0].model
-    result: tuple[object, ...] = eval(text, {})
+    result: dict[str, Any] = eval(text, {})
     return result
 
 
 def test_nvml_runs_without_privileges(install: Install) -> None:
     """No capability, no new privileges, the root directory; as the overflow ids when the hook is root."""
-    uid, gid, groups, effective, permitted, bounding, no_new_privileges, cwd, _ = told(install)
-    assert (effective, permitted, no_new_privileges, cwd) == (0, 0, 1, "/")
+    found = told(install)
+    assert (found["caps"], found["new"], found["cwd"]) == ([0, 0, 0], 1, "/")
     if IS_ROOT:
         overflow = [int(Path(f"/proc/sys/kernel/overflow{kind}").read_text()) for kind in ("uid", "gid")]
-        assert (uid, gid, groups, bounding) == ((overflow[0],) * 3, (overflow[1],) * 3, [], 0)
+        assert found["ids"] == ((overflow[0],) * 3, (overflow[1],) * 3, [])
+        assert (found["bounding"], found["pid"]) == (0, 1)
     else:
-        assert (uid, gid) == (os.getresuid(), os.getresgid())
+        assert found["ids"][:2] == (os.getresuid(), os.getresgid())
+
+
+def test_nvml_can_start_and_reach_nothing(install: Install, capfd: pytest.CaptureFixture[str]) -> None:
+    """No process, no program and no signal; the hook's outputs and descriptors are not the library's; it dies with the hook."""
+    secret = os.open("/", os.O_RDONLY)
+    os.set_inheritable(secret, True)
+    try:
+        found = told(install)
+    finally:
+        os.close(secret)
+    assert (found["filters"], found["refused"]) == (2, [errno.EPERM] * 3)
+    assert (found["std"], found["open"]) == (["/dev/null"] * 3, ["pipe"])
+    assert found["parent dies"] == signal.SIGKILL
+    assert all(limit >= most for limit, most in zip((10, 4 << 30, 1024), found["limits"], strict=True))
+    install("def nvmlInit(): import os; os.write(1, b'noise'); os.write(2, b'noise')")
+    ask()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nvml_may_start_threads(install: Install) -> None:
+    """Which is what drivers do."""
+    install("""
+        def nvmlInit():
+            import threading
+            thread = threading.Thread(target=lambda: None)
+            thread.start()
+            thread.join()
+    """)
+    assert ask() == REPORT
 
 
 @pytest.mark.parametrize(
@@ -260,7 +307,7 @@ def test_nvml_runs_without_privileges(install: Install) -> None:
 )
 def test_config_toml_names_the_user(install: Install, user: str, ids: tuple[int, int]) -> None:
     """Names or numbers; a user without a group gets its own. Another user's ids need root."""
-    uid, gid, *_ = told(install, user)
+    uid, gid, _ = told(install, user)["ids"]
     wanted = ((ids[0],) * 3, (ids[1],) * 3) if IS_ROOT else (os.getresuid(), os.getresgid())
     assert (uid, gid) == wanted
 
@@ -274,9 +321,9 @@ def test_an_unknown_user_is_refused(install: Install, user: str) -> None:
 
 def test_config_tomls_environment_is_the_childs(install: Install) -> None:
     """And not ours."""
-    assert told(install, environment=("OF_CONFIG_TOML=a=b",))[-1] == "a=b"
+    assert told(install, environment=("OF_CONFIG_TOML=a=b",))["variable"] == "a=b"
     assert "OF_CONFIG_TOML" not in os.environ
-    assert told(install, environment=("OF_CONFIG_TOML",))[-1] == ""
+    assert told(install, environment=("OF_CONFIG_TOML",))["variable"] == ""
 
 
 def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
@@ -74,6 +76,45 @@ def test_state_is_read_to_the_end_of_stdin() -> None:
     fd = pipe_with(b'{"pid":3,"bundle":"/b"}')
     assert read_state(fd) == State(3, "/b")
     os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "parts", [[b'{"pid":3,"bundle":"/b"}'], [b'{"pid":3,"a":{}', b',"bundle":"/b"}'], [b'{"pid":3,"bundle":"/b"', b"}\n"]]
+)
+def test_a_state_that_is_whole_is_not_waited_for(parts: list[bytes]) -> None:
+    """The other side may keep the pipe open: one document is all that is read, as by the reference, however it arrives."""
+    reader, writer = os.pipe()
+
+    def send() -> None:
+        for part in parts:
+            os.write(writer, part)
+            time.sleep(0.05)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    start = time.monotonic()
+    assert read_state(reader) == State(3, "/b")
+    assert time.monotonic() - start < 0.6
+    sender.join()
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"), [(b"", "nothing comes"), (b'{"pid":3', "it has sent 8 bytes"), (b'{"pid":{}', "it has sent 9 bytes")]
+)
+def test_a_state_that_never_comes_is_not_waited_for(sent: bytes, cause: str) -> None:
+    """The wait has an end, and the message says how far the state came."""
+    reader, writer = os.pipe()
+    os.write(writer, sent)
+    start = time.monotonic()
+    with pytest.raises(Refusal) as caught:
+        read_state(reader)
+    assert 0.3 < time.monotonic() - start < 30
+    assert caught.value.text == "could not decode container state: read /dev/stdin: i/o timeout"
+    assert cause in caught.value.hint
+    os.close(reader)
+    os.close(writer)
 
 
 def test_unreadable_or_oversized_stdin_is_refused(tmp_path: Path) -> None:

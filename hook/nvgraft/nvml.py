@@ -12,6 +12,7 @@ import os
 import time
 
 from nvgraft import child, privileges, syscalls, userns
+from nvgraft.apply import seccomp
 from nvgraft.errors import Refusal
 from nvgraft.values import Value
 
@@ -249,6 +250,10 @@ def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) 
     else:
         privileges.confine()
     child.tie(writer)
+    try:
+        syscalls.set_seccomp_filter(seccomp.denying(os.uname().machine, seccomp.POWERS, processes=False))
+    except ValueError:
+        return  # the numbers of this machine's calls are not known: ldconfig is refused there, a list of GPUs is not
 
 
 def _lower_reason(text: str) -> str:

@@ -1,7 +1,7 @@
 """Seccomp filters: programs of classic BPF as bytes, which :func:`nvgraft.syscalls.set_seccomp_filter` installs.
 
-Here are the two forms, a list of what is allowed and one of what is not, and the first list: the system calls that ldconfig
-may make while it reads a container's hostile files. It is that of reference behaviour 6.10 without what ldconfig has no use
+Here are the two forms, a list of what is allowed and one of what is not, and what both begin with. ALLOWED is what ldconfig may
+call while it reads a container's hostile files: the list of reference behaviour 6.10 without what ldconfig has no use
 for, plus what the ldconfig of glibc 2.36, 2.39 and 2.41 was seen to call. Everything else fails with EPERM, which ldconfig
 can report, instead of killing it without a word.
 """
@@ -94,13 +94,75 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
 #: a new one, and waiting for a disk here would be the longest step of the whole hook.
 SKIPPED: dict[str, tuple[int, int]] = {"fsync": (74, 82), "fdatasync": (75, 83)}
 
+#: What only looks, or only asks a driver, has no use for, as :data:`ALLOWED`.
+POWERS: dict[str, tuple[int | None, int | None]] = {
+    # Mounts and namespaces.
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    # Programs, other processes, and calls that filters do not see.
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    # The kernel and the machine.
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+}
+
 #: uname -m -> (column of the tables above, the architecture as seccomp names it, AUDIT_ARCH_*).
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 _LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_RET|K
-_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # offsets in struct seccomp_data
+_JUMP_IF_SET = 0x45  # BPF_JMP|JSET|K
+_NUMBER_AT, _ARCHITECTURE_AT, _FLAGS_AT = 0, 4, 16  # offsets in struct seccomp_data; the low half of the first argument
 _RET_ALLOW, _RET_ERRNO, _RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _RET_EPERM = _RET_ERRNO | errno.EPERM
+#: clone, and fork and vfork, by column; both architectures have one number for clone3.
+_CLONE, _FORKS, _CLONE3, _CLONE_THREAD = (56, 220), ((57, 58), ()), 435, 0x00010000
 _X32 = 0x40000000  # from here on x86-64 has the same calls again, for its 32-bit pointers
 
 
@@ -126,14 +188,27 @@ def program(machine: str) -> bytes:
     return _packed(steps)
 
 
-def denying(machine: str, calls: "Mapping[str, tuple[int | None, int | None]]") -> bytes:
+def denying(machine: str, calls: "Mapping[str, tuple[int | None, int | None]]", *, processes: bool = True) -> bytes:
     """Return a filter for ``machine`` with which these ``calls`` fail with EPERM and all others are allowed.
 
     :param calls: as :data:`ALLOWED`.
+    :param processes: whether it may start processes; otherwise only threads.
     :raises ValueError: for an architecture whose numbers are not known here.
     """
     column, steps = _start(machine)
     denied = [number for numbers in calls.values() if (number := numbers[column]) is not None]
+    if not processes:
+        denied += _FORKS[column]
+        # A filter cannot look into the structure of clone3. The C library takes ENOSYS for an old kernel and calls clone.
+        steps += [
+            (_JUMP_IF_EQUAL, 0, 1, _CLONE3),
+            (_RETURN, 0, 0, _RET_ERRNO | errno.ENOSYS),
+            (_JUMP_IF_EQUAL, 0, 4, _CLONE[column]),
+            (_LOAD_WORD, 0, 0, _FLAGS_AT),
+            (_JUMP_IF_SET, 0, 1, _CLONE_THREAD),
+            (_RETURN, 0, 0, _RET_ALLOW),
+            (_RETURN, 0, 0, _RET_EPERM),
+        ]
     steps.append((_JUMP_IF_AT_LEAST, len(denied) + 1, 0, _X32))
     steps += [(_JUMP_IF_EQUAL, len(denied) - index, 0, number) for index, number in enumerate(denied)]
     steps += [(_RETURN, 0, 0, _RET_ALLOW), (_RETURN, 0, 0, _RET_EPERM)]

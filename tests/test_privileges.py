@@ -1,0 +1,116 @@
+"""Which capabilities each phase leaves; every case is a process of its own, because what is given up is gone."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import prctl
+import pytest
+
+from nvgraft import privileges
+
+HEAD = """
+import json, os, sys
+sys.path += {path!r}
+import prctl
+from nvgraft import privileges
+
+def has():
+    status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+    return {{name: int(status["Cap" + name], 16) for name in ("Eff", "Prm", "Inh", "Bnd")}}
+"""
+
+
+def run(script: str, **settings: Any) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-ISB", "-c", HEAD.format(path=sys.path) + script], capture_output=True, text=True, timeout=30, **settings
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def bits(capabilities: "frozenset[int]") -> int:
+    return sum(1 << capability for capability in capabilities)
+
+
+def test_the_phases_only_ever_lose() -> None:
+    """What a later phase may do, an earlier one may too; loading modules and making nodes is over first."""
+    assert privileges.APPLY < privileges.LOOK < privileges.START
+    assert {prctl.CAP_SYS_MODULE, prctl.CAP_MKNOD} == privileges.START - privileges.LOOK
+    assert {prctl.CAP_SYS_PTRACE, prctl.CAP_DAC_READ_SEARCH} == privileges.LOOK - privileges.APPLY
+    dangerous = {prctl.CAP_SYS_RAWIO, prctl.CAP_SYS_BOOT, prctl.CAP_SYS_TIME, prctl.CAP_MAC_ADMIN, prctl.CAP_SETFCAP, prctl.CAP_NET_RAW}
+    assert not dangerous & privileges.START
+
+
+@pytest.mark.requires("root")
+@pytest.mark.parametrize("phase", ["START", "LOOK", "APPLY"])
+def test_a_phase_leaves_nothing_else(phase: str) -> None:
+    """In no set of this process, the bounding set included; and none comes back by executing something as root."""
+    script = f"""
+before = has()
+privileges.keep(privileges.{phase})
+after = has()
+child = os.popen("grep -E 'Cap(Eff|Prm)' /proc/self/status").read().split()
+print(json.dumps([before, after, int(child[3], 16)]))
+"""
+    before, after, executed = run(script)
+    wanted = bits(getattr(privileges, phase)) & before["Prm"]
+    assert before["Prm"] != wanted, "otherwise this test shows nothing"
+    assert after == {"Eff": wanted, "Prm": wanted, "Inh": 0, "Bnd": wanted}
+    assert executed == wanted
+
+
+@pytest.mark.requires("root")
+def test_becoming_somebody_leaves_no_capability() -> None:
+    """New ids, no group, empty sets, and root's special treatment by the kernel is off."""
+    script = """
+os.setgroups([4, 24])
+privileges.become(12345, 54321, fixed_groups=False)
+print(json.dumps([has(), os.getresuid(), os.getresgid(), os.getgroups(), prctl.get_securebits(), prctl.get_no_new_privs()]))
+"""
+    sets, uids, gids, groups, bits_, no_new = run(script)
+    assert sets == dict.fromkeys(("Eff", "Prm", "Inh", "Bnd"), 0)
+    assert (uids, gids, groups) == ([12345] * 3, [54321] * 3, [])
+    assert bits_ & (prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED) == prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED
+    assert no_new == 1
+
+
+@pytest.mark.requires("root")
+def test_nobody_has_nothing_to_give_up_and_is_refused() -> None:
+    """Without privileges nothing fails but the one question whether there is enough to begin with."""
+    script = """
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+privileges.keep(privileges.START)
+privileges.confine()
+try:
+    privileges.demand()
+except Exception as error:
+    print(json.dumps([error.reference_line(), error.hint]))
+"""
+    line, hint = run(script)
+    assert line == "nvgraft: permission error: capability change failed: operation not permitted"
+    assert "CAP_SYS_ADMIN" in hint
+
+
+@pytest.mark.requires("root")
+def test_root_is_enough() -> None:
+    """And so is the root of a user namespace, who has the capability there."""
+    privileges.demand()
+    script = f"import sys; sys.path += {sys.path!r}; from nvgraft import privileges; privileges.demand()"
+    done = subprocess.run(["unshare", "--user", "--map-root-user", sys.executable, "-ISB", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_capability_that_the_kernel_does_not_know_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older kernel answers EINVAL for it; any other failure counts."""
+
+    def refuse(number: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(prctl, "capbset_drop", lambda _: refuse(22))
+    privileges.forbid([60])
+    monkeypatch.setattr(prctl, "capbset_drop", lambda _: refuse(1))
+    with pytest.raises(PermissionError):
+        privileges.forbid([60])
