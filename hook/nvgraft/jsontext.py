@@ -3,10 +3,10 @@
 The package costs the hook more than a skipped container's whole work (it loads ``re``); the C scanner and the string
 encoder below it cost nothing. Only bad input loads ``json.decoder``, which the scanner needs to say what is wrong.
 
-What is stricter than the scanner: no NaN and no infinities, at most 64 levels, a bound on the values, and a member that is read must not occur
-twice, because of two readers of one document the other may take the other one (SECURITY R9). What is as in Go, whose
-``encoding/json`` reads these documents in runc and in the reference hook: member names match without regard to case.
-Which members there are is the callers' business.
+What is stricter than the scanner: no NaN and no infinities, at most 64 levels, a bound on the values, and a member that is
+read must not occur twice, because of two readers of one document the other may take the other one (SECURITY R9). What is as
+in Go, whose ``encoding/json`` reads these documents in runc and in the reference hook: member names match without regard to
+case. Which members there are is the callers' business.
 """
 
 from _json import encode_basestring, make_scanner
