@@ -1,17 +1,43 @@
-"""The container's side of a question: an OCI bundle that is not running.
+"""The container's side of a question: a bundle that is not running, or what else people have of a container.
 
-Reading only: the rootfs directory stands for the container's file system, with /proc, /sys and /dev as engines mount them.
+Reading only: the rootfs stands for the container's file system, with /proc, /sys and /dev as engines mount them.
 """
 
+import json
 import os
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from types import TracebackType
+from typing import Any
 
 from nvgraft.container import check_rootfs_path
-from nvgraft.oci import ContainerConfig, parse_config, read_config
+from nvgraft.oci import CONFIG_LIMIT, ContainerConfig, parse_config, read_config
 from nvgraft.target import OfflineTarget, VirtualTree
-from nvgraft.tree import LiveTree, open_tree_at
+from nvgraft.tree import LiveTree, Node, Tree, open_tree_at
 from nvgraft_cli.errors import InputError
+from nvgraft_cli.image.archive import is_image, open_image
+from nvgraft_cli.image.tree import ImageTree
+
+#: One of these in a directory without config.json: it is a root file system.
+_ROOT_MARKS = ("etc", "usr", "bin", "lib")
+
+#: What a container of docker's has unless told otherwise: none of them makes it privileged for the hook.
+_DOCKER_CAPABILITIES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FSETID",
+    "CAP_FOWNER",
+    "CAP_MKNOD",
+    "CAP_NET_RAW",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETFCAP",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_KILL",
+    "CAP_AUDIT_WRITE",
+)
 
 
 def rootfs_label(container: ContainerConfig, bundle: str) -> str:
@@ -36,19 +62,39 @@ def find_rootfs(container: ContainerConfig, bundle: str) -> str:
     )
 
 
+class EmptyTree(Tree):
+    """The root file system of a config.json alone: nothing is known of it, and nothing is in it."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def lstat(self, path: str) -> Node | None:
+        return None
+
+    def listdir(self, path: str) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
 class ContainerSide:
     """A container as a plan sees it; its rootfs is opened when it is asked for. Close it after use.
 
     :param label: how people call it: the path that they gave.
     :param directory: the bundle, absolute: what a relative root.path counts from.
     :param data: config.json.
+    :param open_rootfs: opens the files of the image.
+    :param rootfs_known: false for a config.json alone, where nothing can be said about files.
     """
 
-    def __init__(self, label: str, directory: str, data: bytes) -> None:
+    def __init__(self, label: str, directory: str, data: bytes, open_rootfs: "OpenRootfs", *, rootfs_known: bool = True) -> None:
         self.label = label
         self.directory = directory
         self.data = data
-        self._tree: LiveTree | None = None
+        self.rootfs_known = rootfs_known
+        self._open_rootfs = open_rootfs
+        self._tree: OpenTree | None = None
         self._targets: dict[tuple[str, bool], OfflineTarget] = {}
 
     def __enter__(self) -> "ContainerSide":
@@ -73,20 +119,14 @@ class ContainerSide:
         return parse_config(self.data)
 
     @property
-    def rootfs(self) -> LiveTree:
+    def rootfs(self) -> "OpenTree":
         """The files of the image.
 
         :raises InputError: when the rootfs is missing or unreadable.
         :raises nvgraft.errors.Refusal: when it is the host's own root.
         """
         if self._tree is None:
-            label = rootfs_label(self.spec, self.directory)
-            check_rootfs_path(label)
-            path = find_rootfs(self.spec, self.directory)
-            try:
-                self._tree = open_tree_at(path, label)
-            except OSError as error:
-                raise InputError(f"{path}: {(error.strerror or str(error)).lower()}: the rootfs must be readable") from error
+            self._tree = self._open_rootfs(self.spec)
         return self._tree
 
     def target(self, machine: str, *, module: bool) -> OfflineTarget:
@@ -103,12 +143,89 @@ class ContainerSide:
         return self._targets[key]
 
 
-def open_container(path: str) -> ContainerSide:
-    """Return the container of the OCI bundle at ``path``.
+OpenTree = LiveTree | EmptyTree | ImageTree
+OpenRootfs = Callable[[ContainerConfig], OpenTree]
 
-    :raises InputError: when there is no such directory.
+
+def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
+    """Return a container from what people have of one: an OCI bundle, a config.json alone, a root file system, or an image.
+
+    An image is an archive of `docker save` or `podman save`, or an OCI layout. What has no config.json gets the one that
+    an engine would write for `docker run IMAGE`.
+
+    :param env: ``NAME=VALUE`` entries that are added to the container's environment, as `docker run -e` does.
+    :raises InputError: when there is nothing of the kind at ``path``.
     :raises nvgraft.errors.Refusal: the hook's own complaint about config.json.
     """
-    if not os.path.isdir(path):
-        raise InputError(f"{path}: no such directory: --bundle must name an OCI bundle (a directory with config.json)")
-    return ContainerSide(path, os.path.abspath(path), read_config(path))
+    for entry in env:
+        if "=" not in entry:
+            raise InputError(f"--env {entry}: no value: write NAME=VALUE")
+    if os.path.isdir(path) and not is_image(path):
+        if not os.path.lexists(os.path.join(path, "config.json")) and any(os.path.isdir(os.path.join(path, name)) for name in _ROOT_MARKS):
+            root = os.path.abspath(path)
+            return ContainerSide(path, root, _config_json({}, root, env), partial(_open_bundle, os.path.dirname(root)))
+        directory = os.path.abspath(path)
+        return ContainerSide(path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory))
+    if is_image(path):
+        image = open_image(path)
+        return ContainerSide(path, "/", _config_json(image.config, "rootfs", env), lambda _: image.tree())
+    if os.path.isfile(path):
+        return _config_alone(path, env)
+    what = "a bundle, a config.json, a root file system or an image archive"
+    raise InputError(f"{path}: no such file or directory: --bundle must name {what}")
+
+
+def _config_alone(path: str, env: Sequence[str]) -> ContainerSide:
+    directory = os.path.dirname(os.path.abspath(path))
+    data = _with_env(_read(path), env)
+    container = parse_config(data)
+    try:
+        find_rootfs(container, directory)
+    except InputError:
+        return ContainerSide(path, directory, data, lambda spec: EmptyTree(rootfs_label(spec, directory)), rootfs_known=False)
+    return ContainerSide(path, directory, data, partial(_open_bundle, directory))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(CONFIG_LIMIT + 1)
+    if len(data) > CONFIG_LIMIT:
+        raise InputError(f"{path}: larger than {CONFIG_LIMIT >> 20} MiB: this is no config.json")
+    return data
+
+
+def _open_bundle(bundle: str, container: ContainerConfig) -> LiveTree:
+    label = rootfs_label(container, bundle)
+    check_rootfs_path(label)
+    path = find_rootfs(container, bundle)
+    try:
+        return open_tree_at(path, label)
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}: the rootfs must be readable") from error
+
+
+def _with_env(data: bytes, env: Sequence[str]) -> bytes:
+    if not env:
+        return data
+    parse_config(data)  # what the hook refuses is refused, and not written anew
+    document = json.loads(data)
+    document["process"]["env"] = [*(document["process"].get("env") or []), *env]
+    return json.dumps(document).encode()
+
+
+def _config_json(image: dict[str, Any], rootfs: str, env: Sequence[str]) -> bytes:
+    """Return config.json as docker writes it for a container of an image whose configuration has the member ``image``."""
+    own = [str(entry) for entry in image.get("Env") or ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]]
+    args = [str(word) for word in [*(image.get("Entrypoint") or []), *(image.get("Cmd") or [])]]
+    document = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "args": args or ["sh"],
+            "env": [*own, *env],
+            "cwd": image.get("WorkingDir") or "/",
+            "capabilities": {"bounding": list(_DOCKER_CAPABILITIES)},
+        },
+        "root": {"path": rootfs},
+        "mounts": [],
+    }
+    return json.dumps(document).encode()

@@ -6,12 +6,14 @@ import os
 import sys
 
 from nvgraft_cli import text
+from nvgraft_cli.arguments import add_case
 from nvgraft_cli.hosts import ask_first
 from nvgraft_cli.planning import plan_bundle
 
 _EXAMPLES = """\
 examples:
   nvgraft plan --bundle /run/bundles/web --host eks-t4
+  nvgraft plan --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
   nvgraft plan --host node17.json --format json | jq '.actions[] | select(.op == "mount") | .target'
 
 exit code: 0 planned (or nothing to do), 1 the hook would refuse (its error is on stderr), 2 bad usage or input"""
@@ -26,16 +28,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--bundle", metavar="DIR", default=".", help="the OCI bundle (default: this directory)")
-    parser.add_argument("--host", metavar="SNAPSHOT", help="a nvgraft.host/1 document, or a name of `nvgraft simulate --list`")
-    parser.add_argument("--config", metavar="FILE", help="config.toml (default: the hook's own; with --host: the built-in defaults)")
+    add_case(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
-    plan, refusal = plan_bundle(args.bundle, args.host, args.config)
+    plan, refusal = plan_bundle(args.bundle, args.host, args.config, args.env)
     if args.format == "json":
         print(json.dumps(plan.document(), indent=2))  # ASCII: names of an image need not be UTF-8
     elif refusal is None:

@@ -3,6 +3,7 @@
 A :class:`Case` is one host and one container; commands that explain, compare or check ask it for what they need.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from nvgraft.decision import Decision, decide
@@ -54,13 +55,14 @@ class Case:
         return make_plan(decision.request, self.host.inventory, target, self.host.settings)
 
 
-def plan_bundle(bundle: str, snapshot: str | None, config_path: str | None) -> tuple[Plan, Refusal | None]:
-    """Plan the container of ``bundle`` on a recorded host, or without ``snapshot`` on this one.
+def plan_bundle(bundle: str, snapshot: str | None, config_path: str | None, env: Sequence[str] = ()) -> tuple[Plan, Refusal | None]:
+    """Plan a container on a recorded host, or without ``snapshot`` on this one.
 
+    :param bundle: likewise ``env``: see :func:`nvgraft_cli.bundle.open_container`.
     :raises nvgraft_cli.errors.InputError: for a host, config.toml or container that cannot be used.
     """
     try:
-        with open_container(bundle) as container:
+        with open_container(bundle, env) as container:
             return Case(open_host(snapshot, config_path), container).outcome
     except Refusal as refusal:
         return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal

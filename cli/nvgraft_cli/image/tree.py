@@ -1,0 +1,227 @@
+"""The root file system of an image, put together in memory from its layers: a :class:`nvgraft.tree.Tree` of tar entries.
+
+Nothing is unpacked: names of an archive reach no file system, so an entry that leads out of the image, a device or a link to
+the host's files is a row in a table here and nothing else. Contents stay in the archive and are read when they are asked
+for; small files are kept, since planning asks for those.
+"""
+
+import errno
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+from nvgraft.elf import ElfFacts, read_facts
+from nvgraft.tree import Node, PathError, Tree
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.progress import Progress
+
+#: Bytes of a file that is kept in memory (configuration, and the loader cache of most images).
+KEPT = 64 << 10
+#: Bytes of all that is kept.
+KEPT_TOTAL = 64 << 20
+#: Entries of all layers together; a CUDA development image has about 60,000.
+ENTRIES = 2_000_000
+#: Bytes that are read of one file; the largest libraries of CUDA have less.
+FILE_LIMIT = 1 << 30
+
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+
+Opener = Callable[[], IO[bytes]]
+"""Opens one layer, decompressed, at its beginning."""
+
+
+class _Content:
+    """Where the bytes of a regular file are: entry number ``index`` of a layer, or here."""
+
+    __slots__ = ("data", "index", "layer")
+
+    def __init__(self, layer: int, index: int, data: bytes | None) -> None:
+        self.layer = layer
+        self.index = index
+        self.data = data
+
+
+class ImageTree(Tree):
+    """What a container of the image sees before anything is mounted."""
+
+    def __init__(self, label: str, layers: Sequence[tuple[str, Opener]]) -> None:
+        """Read every layer once, lowest first.
+
+        :param label: the image's name in messages.
+        :param layers: name and opener of each.
+        :raises InputError: for a layer that is no tar archive, or cannot be put together.
+        """
+        self.label = label
+        self._layers = layers
+        self._nodes: dict[str, Node] = {"/": Node("dir", 0o755)}
+        self._names: dict[str, set[str]] = {"/": set()}
+        self._contents: dict[str, _Content] = {}
+        self._kept = 0
+        self._entries = 0
+        with Progress(f"reading {os.path.basename(label)}", 0, "entries") as progress:
+            for number, (name, _) in enumerate(layers):
+                try:
+                    for _ in self._add_layer(number):
+                        progress.step()
+                except (tarfile.TarError, EOFError, OSError) as error:
+                    raise InputError(
+                        f"{label}: layer {name}: {str(error).lower()}: the archive is damaged: save the image again"
+                    ) from error
+
+    def _add_layer(self, layer: int) -> Iterator[None]:
+        hidden: list[str] = []
+        made: set[str] = set()
+        with self._open(layer) as archive:
+            for index, member in enumerate(archive):
+                self._entries += 1
+                if self._entries > ENTRIES:
+                    raise InputError(f"{self.label}: more than {ENTRIES:,} entries: this is no image that was made to be run")
+                path = self._place(member.name)
+                parent, _, name = path.rpartition("/")
+                if name == _OPAQUE:
+                    # What lower layers have in this directory is hidden; what this one brings is not, in whatever order it stands.
+                    hidden += [f"{parent}/{child}" for child in self._names.get(parent or "/", ())]
+                elif name.startswith(_WHITEOUT):
+                    hidden.append(f"{parent}/{name.removeprefix(_WHITEOUT)}")
+                elif path != "/":
+                    self._add(path, member, layer, index, archive)
+                    made.add(path)
+                yield
+        for path in hidden:
+            self._hide(path, made)
+
+    @contextmanager
+    def _open(self, layer: int) -> Iterator[tarfile.TarFile]:
+        with self._layers[layer][1]() as file, tarfile.open(fileobj=file, mode="r|", errorlevel=0) as archive:
+            yield archive
+
+    def _place(self, name: str) -> str:
+        """Return where an entry goes: links of lower layers in its directory are followed inside the image, as unpacking does."""
+        parts = [part for part in name.split("/") if part not in {"", "."}]
+        if not parts:
+            return "/"
+        if ".." in parts:
+            raise InputError(f"{self.label}: the entry {name} leads out of its directory: do not run this image")
+        parent = "/" + "/".join(parts[:-1])
+        try:
+            resolved = self.resolve(parent)
+        except PathError as error:
+            raise InputError(f"{self.label}: the entry {name}: {error.text}: do not run this image") from error
+        above = self._nodes.get(resolved)
+        if above is not None and above.type != "dir":
+            raise InputError(f"{self.label}: the entry {name}: {resolved} is not a directory: save the image again")
+        return resolved.rstrip("/") + "/" + parts[-1]
+
+    def _add(self, path: str, member: tarfile.TarInfo, layer: int, index: int, archive: tarfile.TarFile) -> None:
+        if member.islnk():
+            source = self._place(member.linkname)
+            node = self._nodes.get(source)
+            if node is None:
+                raise InputError(
+                    f"{self.label}: the entry {member.name} is a hard link to {member.linkname}, which the image does not have"
+                )
+            self._put(path, node)
+            if source in self._contents:
+                self._contents[path] = self._contents[source]
+            return
+        kind = _kind(member)
+        before = self._nodes.get(path)
+        if before is not None and (before.type != "dir" or kind != "dir"):
+            self._remove(path)
+        rdev = (member.devmajor, member.devminor) if kind in {"char", "block"} else None
+        target = member.linkname if kind == "symlink" else ""
+        self._put(path, Node(kind, member.mode & 0o7777, member.uid, member.gid, target, rdev, member.size if kind == "file" else 0))
+        if kind == "file":
+            data = None
+            if member.size <= KEPT and self._kept + member.size <= KEPT_TOTAL:
+                source_file = archive.extractfile(member)
+                data = source_file.read() if source_file is not None else b""
+                self._kept += len(data)
+            self._contents[path] = _Content(layer, index, data)
+
+    def _put(self, path: str, node: Node) -> None:
+        self._nodes[path] = node
+        if node.type == "dir":
+            self._names.setdefault(path, set())
+        while path != "/":
+            parent, _, name = path.rpartition("/")
+            parent = parent or "/"
+            known = parent in self._nodes
+            self._names.setdefault(parent, set()).add(name)
+            if known:
+                return
+            self._nodes[parent] = Node("dir", 0o755)  # a layer need not name the directories above its files
+            path = parent
+
+    def _hide(self, path: str, made: set[str]) -> None:
+        """Take away what lower layers have at ``path``, and keep what the layer with the whiteout has brought itself."""
+        if path in made and self._nodes[path].type != "dir":
+            return
+        for child in list(self._names.get(path, ())):
+            self._hide(f"{path}/{child}", made)
+        if path not in made and not self._names.get(path):
+            self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        for child in list(self._names.get(path, ())):
+            self._remove(f"{path}/{child}")
+        if self._nodes.pop(path, None) is None:
+            return
+        self._names.pop(path, None)
+        content = self._contents.pop(path, None)
+        if content is not None and content.data is not None:
+            self._kept -= len(content.data)
+        parent, _, name = path.rpartition("/")
+        self._names.get(parent or "/", set()).discard(name)
+
+    def lstat(self, path: str) -> Node | None:
+        return self._nodes.get(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(self._names.get(path, ()))
+
+    def read(self, path: str, limit: int) -> bytes:
+        node = self._nodes.get(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if node.type != "file":
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if node.size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        content = self._contents[path]
+        if content.data is not None:
+            return content.data
+        with self._open(content.layer) as archive:
+            for index, member in enumerate(archive):
+                if index == content.index:
+                    file = archive.extractfile(member)
+                    return file.read() if file is not None else b""
+        raise OSError(errno.EIO, "the archive has changed", path)
+
+    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+        data = self.read(path, FILE_LIMIT)
+        # The reader wants a descriptor; it looks at a few pages of what may be hundreds of MiB.
+        fd = os.memfd_create("elf", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(data)
+            return read_facts(fd, sections=sections)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Nothing is open between two questions."""
+
+
+def _kind(member: tarfile.TarInfo) -> str:
+    if member.isdir():
+        return "dir"
+    if member.issym():
+        return "symlink"
+    if member.ischr():
+        return "char"
+    if member.isblk():
+        return "block"
+    return "fifo" if member.isfifo() else "file"

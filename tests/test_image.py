@@ -1,0 +1,321 @@
+"""Image archives as the target of a plan: layers put together as an engine unpacks them, and nothing of them on this disk."""
+
+import bz2
+import gzip
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from bundles import EVERYTHING, make_bundle
+from images import Entry, docker_save, layer, link, oci_layout, write_archive, write_directory
+from nvgraft.tree import Tree
+from nvgraft_cli.bundle import open_container
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.image.archive import is_image, open_image
+from nvgraft_cli.main import main
+from nvgraft_cli.planning import plan_bundle
+
+Captured = pytest.CaptureFixture[str]
+
+GPU = {"Env": ["PATH=/bin", *EVERYTHING]}
+DEBIAN: list[Entry] = [("etc", None), ("etc/debian_version", b"12.5\n"), ("usr/lib/x", b"x" * 100_000)]
+
+
+def tree_of(path: str) -> Tree:
+    return open_image(path).tree()
+
+
+def listing(tree: Tree, path: str = "/") -> dict[str, str]:
+    """Return every path below ``path`` with what is there: a file's content, a link's target, or its type."""
+    found: dict[str, str] = {}
+    for name in tree.listdir(path):
+        child = path.rstrip("/") + "/" + name
+        node = tree.lstat(child)
+        assert node is not None
+        if node.type == "file":
+            found[child] = tree.read(child, 1 << 20).decode()
+        elif node.type == "symlink":
+            found[child] = "-> " + node.target
+        else:
+            found[child] = node.type
+            found |= listing(tree, child)
+    return found
+
+
+FORMS: dict[str, Callable[[Path, list[list[Entry]], dict[str, Any]], str]] = {
+    "docker": lambda place, layers, config: docker_save(place / "image.tar", *layers, config=config),
+    "oci archive": lambda place, layers, config: write_archive(place / "image.tar", oci_layout(*layers, config=config)),
+    "oci directory": lambda place, layers, config: write_directory(place / "image", oci_layout(*layers, config=config)),
+    "oci zstd": lambda place, layers, config: write_archive(
+        place / "image.tar", oci_layout(*layers, config=config, compress=zstandard.ZstdCompressor().compress)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_layers_lie_on_one_another(form: Callable[[Path, list[list[Entry]], dict[str, Any]], str], tmp_path: Path) -> None:
+    """Higher layers add, replace and take away: files, whole directories, and what was in a directory that they bring anew."""
+    lower: list[Entry] = [
+        ("a/keep", b"1"),
+        ("a/gone", b"1"),
+        ("a/replaced", b"1"),
+        ("b/x/deep", b"1"),
+        ("c/old", b"1"),
+        ("c/sub/old", b"1"),
+        ("d/file", b"1"),
+        ("link", link("a")),
+        ("big", b"x" * 100_000),
+    ]
+    upper: list[Entry] = [
+        ("a/.wh.gone", b""),
+        ("a/replaced", b"2"),
+        (".wh.b", b""),
+        ("c/new", b"2"),
+        ("c/.wh..wh..opq", b""),
+        ("c/sub/new", b"2"),
+        ("d", b"a file now"),
+        ("link/through", b"2"),
+        ("./dotted", b"2"),
+        ("again", link("a/keep", tarfile.LNKTYPE)),
+    ]
+    tree = tree_of(form(tmp_path, [lower, upper], {}))
+    assert listing(tree) == {
+        "/a": "dir",
+        "/a/keep": "1",
+        "/a/replaced": "2",
+        "/a/through": "2",
+        "/again": "1",
+        "/big": "x" * 100_000,
+        "/c": "dir",
+        "/c/new": "2",
+        "/c/sub": "dir",
+        "/c/sub/new": "2",
+        "/d": "a file now",
+        "/dotted": "2",
+        "/link": "-> a",
+    }
+
+
+def test_a_whiteout_takes_nothing_of_its_own_layer(tmp_path: Path) -> None:
+    """Wherever it stands in it: a directory may be taken away and brought anew in one layer."""
+    lower: list[Entry] = [("d/old", b"1"), ("f", b"1")]
+    upper: list[Entry] = [("d", None), ("d/new", b"2"), ("f", b"2"), (".wh.d", b""), (".wh.f", b""), (".wh.never-there", b"")]
+    assert listing(tree_of(docker_save(tmp_path / "i.tar", lower, upper))) == {"/d": "dir", "/d/new": "2", "/f": "2"}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_an_image_is_planned_like_its_root_file_system(
+    form: Callable[[Path, list[list[Entry]], dict[str, Any]], str], tmp_path: Path
+) -> None:
+    """The same mounts as for a bundle with the same files and variables."""
+    image, _ = plan_bundle(form(tmp_path, [DEBIAN], GPU), "eks-t4", None)
+    files = ("etc/debian_version", "usr/lib/x")
+    bundle, _ = plan_bundle(str(make_bundle(tmp_path / "b", *EVERYTHING, files=files)), "eks-t4", None)
+    assert image.decision == "inject"
+    assert image.actions == bundle.actions
+    assert image.links == bundle.links
+    assert image.target["libs_dir"] == "/usr/lib/x86_64-linux-gnu"
+
+
+def test_an_images_own_environment_counts_and_can_be_added_to(tmp_path: Path, capsys: Captured) -> None:
+    """As `docker run -e` does: the last value counts."""
+    path = docker_save(tmp_path / "i.tar", DEBIAN, config={"Env": ["NVIDIA_VISIBLE_DEVICES=void"]})
+    assert plan_bundle(path, "eks-t4", None)[0].decision == "skip"
+    assert main(["plan", "--bundle", path, "--host", "eks-t4", "--env", "NVIDIA_VISIBLE_DEVICES=all"]) == 0
+    assert capsys.readouterr().out.startswith("inject: ")
+    assert main(["plan", "--bundle", path, "--host", "eks-t4", "--env", "NVIDIA_VISIBLE_DEVICES"]) == 2
+    assert capsys.readouterr().err == "nvgraft plan: --env NVIDIA_VISIBLE_DEVICES: no value: write NAME=VALUE\n"
+
+
+def test_a_root_file_system_alone_is_planned(tmp_path: Path) -> None:
+    """It has no configuration: variables come from the command line."""
+    rootfs = tmp_path / "rootfs"
+    (rootfs / "etc").mkdir(parents=True)
+    (rootfs / "etc/debian_version").touch()
+    assert plan_bundle(str(rootfs), "eks-t4", None)[0].decision == "skip"
+    plan, refusal = plan_bundle(str(rootfs), "eks-t4", None, EVERYTHING)
+    assert refusal is None
+    assert plan.target["rootfs"] == str(rootfs)
+    assert plan.actions == plan_bundle(str(make_bundle(tmp_path / "b", *EVERYTHING)), "eks-t4", None)[0].actions
+
+
+def test_a_config_json_alone_is_planned(tmp_path: Path) -> None:
+    """With its root file system where that is there, and without one where it is not, which is told."""
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING)
+    with open_container(f"{bundle}/config.json") as container:
+        assert container.rootfs_known
+    assert plan_bundle(f"{bundle}/config.json", "eks-t4", None)[0].target["libs_dir"] == "/usr/lib/x86_64-linux-gnu"
+    alone = tmp_path / "web.json"
+    alone.write_bytes((bundle / "config.json").read_bytes())
+    with open_container(str(alone)) as container:
+        assert not container.rootfs_known
+    plan, refusal = plan_bundle(str(alone), "eks-t4", None)
+    assert refusal is None
+    assert plan.target["libs_dir"] == "/usr/lib64"
+
+
+def test_variables_are_added_to_a_bundle(tmp_path: Path) -> None:
+    """To try what a change would do; what the hook refuses stays refused."""
+    bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")
+    plan, _ = plan_bundle(str(bundle), "eks-t4", None, ["NVIDIA_DRIVER_CAPABILITIES=utility"])
+    assert plan.request["capabilities"] == ["utility"]
+    (bundle / "config.json").write_text("{")
+    _, refusal = plan_bundle(str(bundle), "eks-t4", None, ["A=b"])
+    assert refusal is not None
+    assert "could not decode OCI spec" in refusal.line()
+
+
+HOSTILE: dict[str, tuple[list[Entry], str]] = {
+    "leads out": ([("../../etc/cron.d/x", b"x")], "leads out of its directory"),
+    "leads out in the middle": ([("a/../../x", b"x")], "leads out of its directory"),
+    "through a link that leads out": ([("out", link("../../..")), ("out/x", b"x")], "resolves outside of"),
+    "through a loop": ([("a", link("b")), ("b", link("a")), ("a/x", b"x")], "too many levels of symbolic links"),
+    "hard link to nothing": ([("x", link("/etc/shadow", tarfile.LNKTYPE))], "which the image does not have"),
+    "below a file": ([("a", b"x"), ("a/b", b"x")], "not a directory"),
+}
+
+
+@pytest.mark.parametrize(("entries", "words"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_layer_is_one_line(entries: list[Entry], words: str, tmp_path: Path, capsys: Captured) -> None:
+    """Exit 2, with the entry's name and what is wrong with it."""
+    path = docker_save(tmp_path / "i.tar", entries, config=GPU)
+    assert main(["plan", "--bundle", path, "--host", "eks-t4"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"nvgraft plan: {path}: ")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_absolute_names_devices_and_links_stay_in_the_image(tmp_path: Path) -> None:
+    """They are rows of a table: nothing of this machine is opened, made or shown."""
+    device = link("", tarfile.CHRTYPE)
+    device.devmajor, device.devminor = 1, 3
+    entries: list[Entry] = [
+        ("/abs", b"in the image"),
+        ("null", device),
+        ("shadow", link("/etc/shadow")),
+        ("fifo", link("", tarfile.FIFOTYPE)),
+    ]
+    tree = tree_of(docker_save(tmp_path / "i.tar", entries))
+    assert listing(tree) == {"/abs": "in the image", "/null": "char", "/shadow": "-> /etc/shadow", "/fifo": "fifo"}
+    node = tree.lstat("/null")
+    assert node is not None
+    assert node.rdev == (1, 3)
+    assert tree.find("/shadow") == ("/etc/shadow", None)
+    for path in ("/null", "/fifo", "/shadow"):
+        with pytest.raises(OSError, match="not a regular file"):
+            tree.read(path, 100)
+    with pytest.raises(FileNotFoundError):
+        tree.read("/etc/shadow", 100)
+
+
+def truncated(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def damaged(place: Path) -> dict[str, tuple[str, str]]:
+    """Return broken archives: their path, and words of the complaint."""
+    whole = Path(docker_save(place / "whole.tar", DEBIAN, config=GPU)).read_bytes()
+    layout = oci_layout(DEBIAN, config=GPU)
+    loop = b'{"manifests": [{"digest": "a:b"}]}'
+
+    def compressed(name: str, compress: Callable[[bytes], bytes]) -> str:
+        return write_archive(place / f"{name}.tar", oci_layout(DEBIAN, config=GPU, compress=compress))
+
+    def of(name: str, **files: bytes) -> str:
+        return write_archive(place / f"{name}.tar", {key.replace("_", "."): data for key, data in files.items()})
+
+    cases: dict[str, tuple[bytes | str, str]] = {
+        "truncated": (truncated(whole), "the archive is incomplete|neither manifest.json|no tar archive"),
+        "empty": (b"", "no tar archive|neither manifest.json"),
+        "no archive": (b"hello" * 1000, "no tar archive"),
+        "compressed": (gzip.compress(whole), "decompress it first"),
+        "a layer alone": (layer(DEBIAN), "neither manifest.json nor index.json is in it"),
+        "several images": (docker_save(place / "several.tar", DEBIAN, tags=2), r"it holds 2 images \(web:0, web:1\)"),
+        "bzip2 layer": (compressed("bz", bz2.compress), "compressed with bzip2"),
+        "broken layer": (compressed("bl", lambda data: truncated(gzip.compress(data))), "the archive is damaged"),
+        "layer that is none": (compressed("ln", lambda _: b"x" * 5000), "the archive is damaged"),
+        "no json": (of("nj", manifest_json=b"{"), "manifest.json: not JSON"),
+        "other json": (of("oj", manifest_json=b"[1]"), "its manifest lacks"),
+        "bad digest": (of("bd", index_json=b'{"manifests": [{"digest": "sha256:../../x"}]}'), "its manifest lacks"),
+        "missing blob": (of("mb", index_json=layout["index.json"]), "is missing in it"),
+        "endless index": (write_archive(place / "ei.tar", {"index.json": loop, "blobs/a/b": loop}), "leads to no image"),
+    }
+    found = {}
+    for name, (content, words) in cases.items():
+        path = content if isinstance(content, str) else str(place / f"{name}.tar")
+        if isinstance(content, bytes):
+            Path(path).write_bytes(content)
+        found[name] = (path, words)
+    return found
+
+
+def test_a_damaged_archive_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    """Exit 2, path, cause and fix, for whatever is wrong with it."""
+    for name, (path, words) in damaged(tmp_path).items():
+        assert main(["plan", "--bundle", path, "--host", "eks-t4"]) == 2, name
+        out, err = capsys.readouterr()
+        assert out == "", name
+        assert err.startswith(f"nvgraft plan: {path}: "), (name, err)
+        with pytest.raises(InputError, match=words):
+            plan_bundle(path, "eks-t4", None)
+        assert err.count("\n") == 1, (name, err)
+
+
+def test_every_truncation_is_an_input_error(tmp_path: Path) -> None:
+    """At each block of the archive: never a plan of half an image, never another exception."""
+    whole = Path(docker_save(tmp_path / "whole.tar", [("etc/debian_version", b"12\n")], config=GPU)).read_bytes()
+    path = tmp_path / "cut.tar"
+    end = len(whole.rstrip(b"\0"))
+    for size in range(0, end, 256):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError):
+            plan_bundle(str(path), "eks-t4", None)
+
+
+def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive of nothing but names must not take all memory."""
+    monkeypatch.setattr("nvgraft_cli.image.tree.ENTRIES", 3)
+    with pytest.raises(InputError, match="more than 3 entries"):
+        tree_of(docker_save(tmp_path / "i.tar", [(f"f{number}", b"") for number in range(4)]))
+
+
+def test_what_is_kept_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not kept is read from the archive again, and is the same."""
+    path = docker_save(tmp_path / "i.tar", [("a", b"1" * 50), ("b", b"2" * 50), ("c", b"3" * 50)])
+    monkeypatch.setattr("nvgraft_cli.image.tree.KEPT_TOTAL", 60)
+    tree = tree_of(path)
+    assert [tree.read(f"/{name}", 100)[:1] for name in "abc"] == [b"1", b"2", b"3"]
+    with pytest.raises(OSError, match="larger than 40 bytes"):
+        tree.read("/a", 40)
+
+
+def test_facts_of_an_elf_file_are_read_from_the_archive(tmp_path: Path) -> None:
+    """As from a file: here, of this Python's own C library."""
+    library = next(
+        path
+        for path in ("/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6", "/usr/lib64/libc.so.6")
+        if os.path.exists(path)
+    )
+    tree = tree_of(write_archive(tmp_path / "i.tar", oci_layout([("lib/libc.so.6", Path(library).read_bytes())])))
+    facts = tree.elf("/lib/libc.so.6", sections=False)
+    assert facts.soname == "libc.so.6"
+    with pytest.raises(ValueError, match="not an ELF file"):
+        tree_of(docker_save(tmp_path / "j.tar", [("x", b"no")])).elf("/x", sections=False)
+
+
+def test_what_is_an_image_is_told_by_its_looks(tmp_path: Path) -> None:
+    """A file that is no JSON, or a directory with an OCI layout."""
+    layout = write_directory(tmp_path / "layout", oci_layout(DEBIAN))
+    bundle = make_bundle(tmp_path / "b")
+    assert is_image(layout)
+    assert is_image(docker_save(tmp_path / "i.tar", DEBIAN))
+    assert not is_image(str(bundle))
+    assert not is_image(f"{bundle}/config.json")
+    assert not is_image(str(tmp_path / "none"))
