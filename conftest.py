@@ -126,5 +126,6 @@ def _hermetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError(f"a unit test connects to {address!r}")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
+    monkeypatch.setattr("nvgraft.cachefile.DIRECTORY", "/proc/none/cache")  # this machine's own cache is nobody's business
     for name in ("NVIDIA_CTK_CONFIG_FILE_PATH", "XDG_CONFIG_HOME", "NVC_DEBUG_FILE", "CUDA_MPS_PIPE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)

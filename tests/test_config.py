@@ -1,6 +1,8 @@
 """config: every key, the host's defaults, where the file is, and what is refused on load."""
 
 import json
+import os
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvgraft import cachefile
 from nvgraft import config as module
 from nvgraft.config import KEYS, Config, config_from_settings, config_path, default_user, host_ldconfig, load_config, settings_from_toml
 from nvgraft.errors import Refusal
@@ -223,6 +226,40 @@ def test_relative_names_count_from_the_directory() -> None:
     assert config_path(None, {"NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml"}, "/d") == ("/d/c.toml", True)
     assert config_path(None, {"XDG_CONFIG_HOME": "x"}, "/d") == ("/d/x/nvidia-container-runtime/config.toml", False)
     assert config_path(None, {}, "/d") == ("/etc/nvidia-container-runtime/config.toml", False)
+
+
+def test_the_same_bytes_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TOML parser costs more than all else that a container without a GPU needs; other bytes are parsed, whatever their file's time."""
+    monkeypatch.setattr(cachefile, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
+    path = tmp_path / "config.toml"
+    parsed: list[str] = []
+    whole = tomllib.loads
+
+    def loads(text: str) -> dict[str, object]:
+        parsed.append(text)
+        return whole(text)
+
+    monkeypatch.setattr(tomllib, "loads", loads)
+    texts = ["disable-require = true\n", 'swarm-resource = "é"\n[nvidia-container-cli]\nenvironment = ["A=b"]\n']
+    for _ in range(3):
+        for text in texts:
+            path.write_text(text)
+            os.utime(path, (1, 1))
+            assert load_config(str(path), {}, cached=True) == load_config(str(path), {})
+    assert parsed == [texts[0], texts[0], texts[1], texts[1], *texts, *texts]
+
+
+def test_a_config_toml_that_is_refused_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused again, with the same words."""
+    monkeypatch.setattr(cachefile, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
+    path = tmp_path / "config.toml"
+    for text in ("= 1", "disable-require = 1", 'supported-driver-capabilities = "x"'):
+        path.write_text(text)
+        assert (
+            refusal(load_config, str(path), {}, cached=True)
+            == refusal(load_config, str(path), {}, cached=True)
+            == refusal(load_config, str(path), {})
+        )
 
 
 def test_an_unreadable_default_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ LINE = re.compile(r"^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [a-z_]+\.py:\d+\] .+$"
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is the recorded host."""
     found = snapshot_host(json.loads(HOST.read_text()))
-    monkeypatch.setattr(detection, "read_live_host", lambda config: found)
-    monkeypatch.setattr(detection, "load_config", lambda *_: Config())
+    monkeypatch.setattr(detection, "read_host", lambda config: found)
+    monkeypatch.setattr(detection, "load_config", lambda *_, **__: Config())
     monkeypatch.setenv("PATH", OFFLINE_PATH)
 
 
@@ -133,7 +133,7 @@ def test_a_driver_root_and_user_reach_the_engine(monkeypatch: pytest.MonkeyPatch
         seen.append(config)
         return snapshot_host(json.loads(HOST.read_text()))
 
-    monkeypatch.setattr(detection, "read_live_host", read)
+    monkeypatch.setattr(detection, "read_host", read)
     assert program.main(["--root=/run/nvidia/driver/", "--ldcache=/x", "--user=0:7", "list"]) == 0
     assert (seen[0].cli_root, seen[0].cli_ldcache, seen[0].cli_user) == ("/run/nvidia/driver", "/x", "0:7")
 

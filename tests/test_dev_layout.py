@@ -152,3 +152,22 @@ def test_hook_run_stays_within_the_budget(variables: list[str], allowed: set[str
     loaded = loaded_by(program, stdin=state, cwd=tmp_path)
     assert "nvgraft.hook" in loaded
     assert over_budget(loaded, allowed) == []
+
+
+def test_tomllib_is_loaded_while_config_toml_is_not_cached(allowed: set[str], tmp_path: Path) -> None:
+    """The first hook parses it; those after it stay within the budget, also where config.toml is there."""
+    (tmp_path / "config.toml").write_text('swarm-resource = "X"\n')
+    (tmp_path / "config.json").write_text(
+        '{"ociVersion": "1.0.2", "process": {"args": ["sh"], "env": ["PATH=/bin"]}, "root": {"path": "r"}}'
+    )
+    state = f'{{"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 0, "bundle": "{tmp_path}"}}'
+    program = (
+        "from nvgraft import cachefile, hook\n"
+        f"cachefile.DIRECTORY = '{tmp_path}/nvgraft/cache'\n"
+        f"assert hook.main(['nvgraft-hook', '-config', '{tmp_path}/config.toml', 'prestart']) == 0"
+    )
+    first = loaded_by(program, stdin=state, cwd=tmp_path)
+    assert "tomllib" in first
+    assert over_budget(loaded_by(program, stdin=state, cwd=tmp_path), allowed) == []
+    (tmp_path / "config.toml").write_text('swarm-resource = "Y"\n')
+    assert loaded_by(program, stdin=state, cwd=tmp_path) == first

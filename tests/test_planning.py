@@ -175,11 +175,12 @@ def test_this_host_is_planned_without_a_snapshot(bundle: Path, tmp_path: Path, m
     """With the hook's own config.toml, search path and MPS directory."""
     asked: list[str] = []
 
-    def live(config: object) -> Host:
+    def live(config: object, *, keep: bool) -> Host:
+        assert not keep
         asked.append(str(getattr(config, "cli_user", None)))
         return snapshot_host(hosts.full_host("/opt/bin/nvidia-debugdump mode=0755\n/mps/"))
 
-    monkeypatch.setattr(host_sides, "read_live_host", live)
+    monkeypatch.setattr(host_sides, "read_host", live)
     monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, '[nvidia-container-cli]\nuser = "root:video"'))
     monkeypatch.setenv("PATH", "/opt/bin")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/mps")

@@ -11,13 +11,14 @@ import stat
 import subprocess
 
 from nvgraft import syscalls
+from nvgraft_specs import names
 from nvgraft_specs.models.host import Device, Directory, Elf, Entry, Host, Ipc, RegularFile, Symlink
 
 from . import ldcache_writer, sandbox, stubs
 
 CONFIG_DIRECTORY = "/etc/nvidia-container-runtime"
 SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"
-NVML_CONF = "/etc/nvgraft-nvml.conf"
+NVML_CONF = names.STANDIN_NVML
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}

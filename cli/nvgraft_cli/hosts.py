@@ -13,7 +13,8 @@ from nvgraft.components import Host, Inventory
 from nvgraft.config import Config, load_config
 from nvgraft.errors import Refusal
 from nvgraft.inventory import read_inventory
-from nvgraft.live import mps_directory, read_live_host, search_path
+from nvgraft.inventory_cache import read_host
+from nvgraft.live import mps_directory, search_path
 from nvgraft.planner import Settings
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli.errors import InputError
@@ -70,7 +71,7 @@ class HostSide:
         """
         if self._refusal is not None:
             raise self._refusal
-        return read_live_host(self.config) if self.document is None else snapshot_host(self.document)
+        return read_host(self.config, keep=False) if self.document is None else snapshot_host(self.document)
 
     @cached_property
     def inventory(self) -> Inventory:

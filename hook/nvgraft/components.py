@@ -14,7 +14,7 @@ from nvgraft.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Component(Value):
@@ -66,6 +66,20 @@ class ProcEntry(Value):
         self.content = content
 
 
+class Libraries(Value):
+    """The libraries that were selected from the loader cache, of this machine's architecture and of its 32-bit one.
+
+    ``missing`` has (class, row) of the catalogue's rows for which there is none.
+    """
+
+    __slots__ = ("missing", "narrow", "wide")
+
+    def __init__(self, wide: tuple[Component, ...], narrow: tuple[Component, ...], missing: tuple[tuple[str, str], ...]) -> None:
+        self.wide = wide
+        self.narrow = narrow
+        self.missing = missing
+
+
 class Host:
     """Where an inventory is read from.
 
@@ -74,6 +88,9 @@ class Host:
     :param entries: the loader cache, in its order.
     :param refusal: why the loader cache could not be read; an inventory then raises it.
     :param majors: driver name -> major number of /proc/devices.
+
+    ``libraries`` is what was selected before, if that still holds; otherwise ``keep`` is given what is selected. ``origin``
+    says for a log where all this comes from.
     """
 
     def __init__(
@@ -95,6 +112,9 @@ class Host:
         self.report = report
         self.majors = majors
         self.machine = machine
+        self.origin = "read now"
+        self.libraries: Libraries | None = None
+        self.keep: Callable[[Libraries], object] | None = None
 
 
 class Inventory(Value):

@@ -150,18 +150,26 @@ def config_path(explicit: str | None, environ: "Mapping[str, str]", directory: s
 
 
 def load_config(
-    explicit: str | None, environ: "Mapping[str, str]", directory: str = "", open_file: "Callable[[str], int]" = files.open_file
+    explicit: str | None,
+    environ: "Mapping[str, str]",
+    directory: str = "",
+    open_file: "Callable[[str], int]" = files.open_file,
+    *,
+    cached: bool = False,
 ) -> Config:
     """Return the configuration that applies (reference behaviour 2.1); for ``directory`` see :func:`config_path`.
 
     :param explicit: the file of ``-config``, or None.
     :param open_file: opens the file; who acts on it uses ``trusted.open_trusted`` (SECURITY R13).
+    :param cached: use :func:`known_settings`; without it nothing is written anywhere.
     :raises Refusal: the file is missing though it was named, cannot be read, is no TOML, or sets a key to a value of the
         wrong type or meaning.
     """
     path, required = config_path(explicit, environ, directory)
     data = read_config_file(path, required, open_file)
-    return config_from_settings(settings_from_toml(data, path) if data else {})
+    if not data:
+        return config_from_settings({})
+    return config_from_settings(known_settings(data, path) if cached else settings_from_toml(data, path))
 
 
 def read_config_file(path: str, required: bool, open_file: "Callable[[str], int]") -> bytes | None:
@@ -183,6 +191,18 @@ def read_config_file(path: str, required: bool, open_file: "Callable[[str], int]
         raise _unreadable(path, error) from None
     finally:
         os.close(fd)
+
+
+def known_settings(data: bytes, path: str) -> "Mapping[str, object]":
+    """Do as :func:`settings_from_toml` does, and keep what it says for the next hook that reads the same bytes."""
+    from nvgraft import cachefile
+
+    key = [cachefile.code(__file__, names.__file__), data.decode("utf-8", "surrogateescape")]
+    settings = cachefile.read("config", key)
+    if not isinstance(settings, dict):
+        settings = settings_from_toml(data, path)
+        cachefile.write("config", key, settings)
+    return settings
 
 
 def settings_from_toml(data: bytes, path: str) -> "dict[str, bool | str | list[str]]":

@@ -14,7 +14,8 @@ from nvgraft.config import Config, host_ldconfig
 from nvgraft.container import Container
 from nvgraft.debug_log import DebugLog
 from nvgraft.inventory import read_inventory
-from nvgraft.live import mps_directory, read_live_host
+from nvgraft.inventory_cache import read_host
+from nvgraft.live import mps_directory
 from nvgraft.lock import lock_rootfs
 from nvgraft.plan import Bind, Finding, Plan, Tmpfs
 from nvgraft.planner import Settings, check_request, make_plan
@@ -77,7 +78,8 @@ def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]"
     log.note(f"using root {config.cli_root or '/'}")
     log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
     log.note(f"using unprivileged user {config.cli_user or 'nobody'}")
-    host = read_live_host(config)
+    host = read_host(config)
+    log.note(f"inventory: {host.origin}")
     if job.pid is None or pidfd is None:
         container = containers.open_standalone(job.rootfs)
     else:

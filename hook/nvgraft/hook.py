@@ -181,7 +181,7 @@ def _prestart(invocation: Invocation, directory: int) -> None:
     path = launch.path_of(directory)
     # A decision that nobody acts on may be asked for with anybody's file, if it is named.
     asked = invocation.dry_run and invocation.config
-    config = load_config(invocation.config, os.environ, path, open_file if asked else open_trusted)
+    config = load_config(invocation.config, os.environ, path, open_file if asked else open_trusted, cached=not invocation.dry_run)
     state = read_state(0)
     invocation.container_id = state.id
     decision = decide(read_config(state.bundle, directory), config, path)

@@ -6,7 +6,7 @@ report), and every rule of selection is applied here to either. What a container
 
 import posixpath
 
-from nvgraft.components import Component, DeviceNode, Host, Inventory, ProcEntry, device_file_minor, mig_access_path
+from nvgraft.components import Component, DeviceNode, Host, Inventory, Libraries, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.ldcache import ARCHITECTURES, CacheEntry
@@ -41,11 +41,11 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
     if len(report.gpus) > catalogue.MAX_GPUS:
         raise Refusal("device", "too many devices", f"NVML reports {len(report.gpus)} GPUs, the device mask has {catalogue.MAX_GPUS} bits")
     tree = host.tree
-    wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
-    libraries, missing = _libraries(host, wide)
-    libraries32: tuple[Component, ...] = ()
-    if narrow is not None:
-        libraries32, _ = _libraries(host, narrow)
+    libraries = host.libraries
+    if libraries is None:
+        libraries = select_libraries(host)
+        if host.keep is not None:
+            host.keep(libraries)
     binaries, missing_binaries = _binaries(tree, path)
     try:
         services = [path for path in catalogue.SERVICE_SOCKETS if not any(f"/nvidia-{service}/" in path for service in omit)]
@@ -67,8 +67,8 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
         host.root,
         host.machine,
         report,
-        libraries,
-        libraries32,
+        libraries.wide,
+        libraries.narrow,
         binaries,
         firmware,
         sockets,
@@ -84,8 +84,18 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
         ProcEntry(f"{proc}/capabilities", caps.mode) if caps is not None and caps.type == "dir" else None,
         tree.lstat("/dev/nvidia-caps"),
         () if imex_major is None else _imex(tree, imex_major),
-        (*missing, *missing_binaries),
+        (*libraries.missing, *missing_binaries),
     )
+
+
+def select_libraries(host: Host) -> Libraries:
+    """Select the driver's libraries of both architectures.
+
+    :raises Refusal: stage ``detection``, for a stale entry of the loader cache and for what is no ELF file.
+    """
+    wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
+    libraries, missing = _libraries(host, wide)
+    return Libraries(libraries, _libraries(host, narrow)[0] if narrow is not None else (), missing)
 
 
 def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:

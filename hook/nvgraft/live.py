@@ -33,21 +33,46 @@ def read_live_host(config: "Config") -> Host:
     :raises Refusal: stage ``initialization``: no NVML, or an error of NVML's.
     """
     root = config.cli_root or "/"
-    machine = os.uname().machine
     try:
-        tree = open_tree_at(root, "" if root == "/" else root.rstrip("/"))
+        tree = open_driver_root(config)
     except OSError as error:
         cause = reason(error)
         raise Refusal("initialization", f"open failed: {root}: {cause}", "root in config.toml must name the driver root") from error
+    try:
+        return _read_host(config, tree, root)
+    except BaseException:
+        tree.close()
+        raise
+
+
+def _read_host(config: "Config", tree: LiveTree, root: str) -> Host:
+    machine = os.uname().machine
     entries, refusal = _try_cache(tree, config.cli_ldcache or _CACHE, root)
     loaded = entries if not config.cli_ldcache else _try_cache(tree, _CACHE, root)[0]  # what dlopen looks at, whatever is configured
     report = _driver_report(config, tree, loaded, root, machine)
     try:
-        with open("/proc/devices", encoding="utf-8") as file:
-            majors = parse_majors(file.read())
+        majors = read_majors()
     except OSError as error:
         raise Refusal("initialization", f"open failed: /proc/devices: {reason(error)}", "mount /proc") from error
     return Host(os.uname().nodename, root, tree, entries, report, majors, machine, refusal)
+
+
+def open_driver_root(config: "Config") -> LiveTree:
+    """Open the tree that the driver's files are in.
+
+    :raises OSError: when it is missing or no directory.
+    """
+    root = config.cli_root or "/"
+    return open_tree_at(root, "" if root == "/" else root.rstrip("/"))
+
+
+def read_majors() -> dict[str, int]:
+    """Return driver name -> major number of this kernel's character devices.
+
+    :raises OSError: when there is no /proc.
+    """
+    with open("/proc/devices", encoding="utf-8") as file:
+        return parse_majors(file.read())
 
 
 def _driver_report(config: "Config", tree: LiveTree, entries: list[CacheEntry], root: str, machine: str) -> nvml.DriverReport:

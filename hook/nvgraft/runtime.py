@@ -13,7 +13,7 @@ import posixpath
 import stat
 
 from nvgraft import __version__, files
-from nvgraft.config import Config, config_from_settings, config_path, read_config_file, settings_from_toml
+from nvgraft.config import Config, config_from_settings, config_path, known_settings, read_config_file
 from nvgraft.errors import Refusal, printable
 from nvgraft.oci import read_config
 from nvgraft.rewrite import WRITE, in_runtime, rewrite
@@ -162,7 +162,7 @@ def _load_config(environ: "Mapping[str, str]", *, whole: bool) -> Config:
         # Unlike the hook it is started by the engine itself, in the engine's environment: a file below /tmp that is root's is
         # where root has put it.
         data = read_config_file(posixpath.abspath(path), False, lambda path: open_trusted(path, sticky=True))
-        settings = settings_from_toml(data, path) if data else {}
+        settings = known_settings(data, path) if data else {}
         return config_from_settings(settings) if whole else Config(**settings)
     except Refusal as refusal:
         text = "\n".join(part for part in (refusal.first_line, refusal.text) if part)

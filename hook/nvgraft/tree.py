@@ -142,11 +142,14 @@ class LiveTree(Tree):
     by the kernel, so a tree that is changed meanwhile can lie to us but not lead us out of it.
 
     What was read once is remembered: a decision is made on one state of the tree. Close it after use.
+
+    ``statuses`` has every path that lstat was asked for, with what the kernel said, None where nothing is.
     """
 
     def __init__(self, root_fd: int, label: str = "") -> None:
         """Take over ``root_fd``, an O_PATH descriptor of a directory."""
         self.label = label
+        self.statuses: dict[str, os.stat_result | None] = {}
         self._directories: dict[str, int] = {"": root_fd}
         self._nodes: dict[str, Node | None] = {}
 
@@ -170,7 +173,7 @@ class LiveTree(Tree):
         if path in self._nodes:
             return self._nodes[path]
         parent, _, name = path.rpartition("/")
-        node = None
+        node = found = None
         try:
             fd = self.directory(parent)
             found = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -182,6 +185,7 @@ class LiveTree(Tree):
             # ENOTDIR and ELOOP: a parent has become something else since it was looked at.
             if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                 raise
+        self.statuses[path] = found if node is not None else None
         self._nodes[path] = node
         return node
 

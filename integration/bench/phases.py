@@ -38,7 +38,7 @@ PHASES = {
         "LiveTarget.__init__": "target",
     },
     "nvgraft.nvml": {"query": "NVML child"},
-    "nvgraft.graft": {"read_live_host": "inventory", "read_inventory": "inventory", "make_plan": "plan", "lock_rootfs": "target"},
+    "nvgraft.graft": {"read_host": "inventory", "read_inventory": "inventory", "make_plan": "plan", "lock_rootfs": "target"},
     "nvgraft.apply.executor": {"_is_configured": "second run?", "open_sources": "sources", "_attach": "attach"},
     "nvgraft.apply.targets": {"Targets.prepare": "targets"},
     "nvgraft.apply.cgroup": {"find_cgroup": "cgroup", "DeviceCgroup.allow": "cgroup"},

@@ -61,6 +61,9 @@ HOOK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgr
 #: Modes of the runtime (reference behaviour 9.3).
 MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 
+#: What a simulated host's stand-in for NVML answers from, inside the driver root.
+STANDIN_NVML = "/etc/nvgraft-nvml.conf"
+
 #: Where config.toml is looked for (reference behaviour 2.1).
 CONFIG_VARIABLE = "NVIDIA_CTK_CONFIG_FILE_PATH"
 CONFIG_HOME_VARIABLE = "XDG_CONFIG_HOME"

@@ -10,7 +10,8 @@ from nvgraft.debug_log import DebugLog
 from nvgraft.errors import Refusal
 from nvgraft.graft import DEFAULT_LDCONFIG, log_inventory
 from nvgraft.inventory import read_inventory
-from nvgraft.live import mps_directory, read_live_host
+from nvgraft.inventory_cache import read_host
+from nvgraft.live import mps_directory
 from nvgraft.trusted import open_trusted
 from nvgraft_cli.container_cli.options import GlobalOptions
 
@@ -22,7 +23,7 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     and its faults are left to those who use it.
     """
     try:
-        written = load_config(None, os.environ, os.getcwd(), lambda path: open_trusted(path, sticky=True))
+        written = load_config(None, os.environ, os.getcwd(), lambda path: open_trusted(path, sticky=True), cached=True)
     except Refusal:
         written = Config()
     user = options.user
@@ -58,7 +59,7 @@ def detect(config: Config, omit: Collection[str], log: DebugLog) -> Inventory:
 
     :raises Refusal: stages ``initialization`` and ``detection``.
     """
-    host = read_live_host(config)
+    host = read_host(config)
     inventory = read_inventory(host, inherited_path(), mps_directory(os.environ, config), omit)
     log_inventory(log, inventory)
     return inventory
