@@ -187,10 +187,12 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(kept: Path) -> None:
 
 def test_only_the_newest_documents_are_kept(directory: Path) -> None:
     """A node whose configuration is changed again and again does not fill its memory."""
+    cachefile.write("other", KEY, 1)
     for number in range(cachefile.KEPT + 5):
         assert cachefile.write("kind", number, number)
         os.utime(cachefile.path_of("kind", number), (number, number))
-    assert len(list(directory.iterdir())) == cachefile.KEPT
+    assert len(list(directory.iterdir())) == cachefile.KEPT + 1
+    assert cachefile.read("other", KEY) == 1
     assert cachefile.read("kind", 4) is None
     assert cachefile.read("kind", cachefile.KEPT + 4) == cachefile.KEPT + 4
 

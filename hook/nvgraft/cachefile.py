@@ -18,7 +18,7 @@ DIRECTORY = "/run/nvgraft/cache"
 #: Bytes of one document; that of a host with 64 GPUs, each with eight MIG devices, has about 300 KiB.
 LIMIT = 4 << 20
 
-#: Documents that are kept; the oldest go first. A host has two for each config.toml that is in use.
+#: Documents of one kind that are kept; the oldest go first. A host has one for each config.toml that is in use.
 KEPT = 16
 
 #: Seconds after which an unfinished file is one that its writer, ended by SIGKILL, will not finish.
@@ -80,7 +80,7 @@ def write(kind: str, key: object, value: object) -> bool:
         return False
     try:
         _write(directory, _name(kind, key), _head(body) + b"\n" + body)
-        _tidy(directory)
+        _tidy(directory, kind)
     except OSError:
         return False
     finally:
@@ -141,17 +141,17 @@ def _write(directory: int, name: str, data: bytes) -> None:
         raise
 
 
-def _tidy(directory: int) -> None:
-    """Remove what hooks that were killed have left unfinished, and the oldest documents beyond KEPT."""
+def _tidy(directory: int, kind: str) -> None:
+    """Remove what hooks that were killed have left unfinished, and the oldest documents of a kind beyond KEPT."""
     ages = []
     for name in os.listdir(directory):
         try:
             changed = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
         except FileNotFoundError:
             continue  # another hook tidies up at the same time
-        if not name.startswith("."):
+        if name.startswith(f"{kind}-"):
             ages.append((changed, name))
-        elif changed < time.time_ns() - _ABANDONED * 10**9:
+        elif name.startswith(".") and changed < time.time_ns() - _ABANDONED * 10**9:
             _unlink(directory, name)
     for _, name in sorted(ages)[:-KEPT]:
         _unlink(directory, name)
