@@ -23,6 +23,8 @@ from nvgraft.apply.ldconfig import LoaderCache
 from nvgraft.apply.undo import UndoLog
 from nvgraft.child import Child
 from nvgraft.errors import Refusal
+from nvgraft.journal import Journal
+from nvgraft.launch import Interrupted
 from nvgraft_cli.stubs import shared_object
 
 pytestmark = pytest.mark.requires("root", "ldconfig")
@@ -81,7 +83,7 @@ def _update(
     cache = LoaderCache.prepare(program)
     fd = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
     try:
-        cache.update(fd, directories, uid, uid, UndoLog() if undo is None else undo, timeout, pivot=pivot)
+        cache.update(fd, directories, uid, uid, UndoLog() if undo is None else undo, Journal(), timeout, pivot=pivot)
     except Refusal as refusal:
         return refusal.line()
     finally:
@@ -156,7 +158,7 @@ def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
             cache = LoaderCache.prepare(LDCONFIG)
             fd = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
             undo = UndoLog()
-            cache.update(fd, [LIBS], 0, 0, undo, 20)
+            cache.update(fd, [LIBS], 0, 0, undo, Journal(), 20)
             undo.forget()
             os.close(fd)
             cache.close()
@@ -274,7 +276,7 @@ def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
         fd = os.open(f"/proc/{container}/root{rootfs}", os.O_PATH | os.O_DIRECTORY)
         syscalls.setns(syscalls.pidfd_open(container), syscalls.CLONE_NEWNS)
         undo = UndoLog()
-        cache.update(fd, [LIBS], 100000, 100000, undo, 20)
+        cache.update(fd, [LIBS], 100000, 100000, undo, Journal(), 20)
         assert (rootfs / "etc/ld.so.cache").stat().st_uid == 100000
         assert (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
         left = undo.run()
@@ -462,13 +464,13 @@ class TestHostile:
         """A signal whose handler raises while the program runs: the program is killed and reaped before the exception goes on."""
         (rootfs / "etc/ld.so.conf").write_text("while :; do :; done")
 
-        def raising(_number: int, _frame: object) -> None:
-            raise InterruptedError("stop")
+        def raising(number: int, _frame: object) -> None:
+            raise Interrupted(number)
 
         def scenario() -> bool:
             signal.signal(signal.SIGALRM, raising)
             signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(InterruptedError):
+            with pytest.raises(Interrupted):
                 _update(rootfs, program=shell, timeout=60)
             return _no_children()
 

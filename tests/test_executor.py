@@ -9,6 +9,7 @@ from nvgraft.apply import executor
 from nvgraft.apply.undo import UndoLog
 from nvgraft.container import Container
 from nvgraft.errors import Refusal, UndoFailed
+from nvgraft.journal import Heading, Journal
 from nvgraft.launch import Interrupted
 from nvgraft.plan import Plan
 
@@ -30,9 +31,13 @@ def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
     """Apply a plan whose work is a function of the undo log."""
 
     def run(work: Work) -> bool:
-        def carry_out(_plan: Plan, _container: Container, _ldconfig: str, undo: UndoLog, _held: object, *, pivot: bool) -> None:
+        def carry_out(
+            _plan: Plan, _container: Container, _ldconfig: str, undo: UndoLog, _held: object, _journal: Journal, *, pivot: bool
+        ) -> None:
             work(undo)
 
+        monkeypatch.setattr(Journal, "begin", lambda _heading: Journal())
+        monkeypatch.setattr(Heading, "of", lambda *_root: None)
         monkeypatch.setattr(executor, "_carry_out", carry_out)
         return executor.apply_plan(NOTHING, NOWHERE, "/sbin/ldconfig")
 

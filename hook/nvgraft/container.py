@@ -75,15 +75,19 @@ class Container:
             raise Refusal("mount", f"mount operation failed: {self.rootfs}: unknown mount", "the container's mounts change while it starts")
         return mount
 
+    def is_on_rootfs(self, fd: int) -> bool:
+        """Tell whether ``fd`` lies on the mount of the root file system itself."""
+        return syscalls.mount_id(fd) == syscalls.mount_id(self.rootfs_fd)
+
     def volume_of(self, fd: int) -> str | None:
         """Return the mount point, as the container sees it, of the volume that the directory ``fd`` is on.
 
         None where creating is allowed: on the rootfs itself, on the runtime's own /dev, and on the tmpfs that stands for a
         kernel module's /proc/driver (SECURITY R21).
         """
-        mount = self.mount_of(fd)
-        if mount.id == syscalls.mount_id(self.rootfs_fd):
+        if self.is_on_rootfs(fd):
             return None
+        mount = self.mount_of(fd)
         inside = self.inside(mount)
         if inside in {"/dev", "/proc/driver"} and mount.fstype == "tmpfs" and mount.root == "/":
             return None
@@ -161,12 +165,12 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
         fix = "root.path in config.json must name the container's rootfs"
         rootfs_fd = _step(f"open failed: {rootfs}", fix, lambda: syscalls.openat2(root_fd, rootfs, flags, resolve))
     finally:
-        os.close(root_fd)
+        syscalls.close(root_fd)
     try:
         container = Container(pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid)
         _check_rootfs(container)
     except BaseException:
-        os.close(rootfs_fd)
+        syscalls.close(rootfs_fd)
         raise
     return container
 
@@ -191,14 +195,14 @@ def open_standalone(rootfs: str) -> Container:
             f"stat failed: {path}/proc/{pid}", hint, lambda: syscalls.openat2(rootfs_fd, f"proc/{pid}", flags | os.O_NOFOLLOW, resolve)
         )
         owner = os.fstat(proc_fd)
-        os.close(proc_fd)
+        syscalls.close(proc_fd)
         uid, gid = owner.st_uid, owner.st_gid
         if uid == userns.overflow_uid() and userns.inside():
             uid, gid = os.geteuid(), os.getegid()  # nothing can be made for somebody without a number here
         container = Container(pid, None, path, rootfs_fd, uid, gid)
         _check_no_host_root(container)
     except BaseException:
-        os.close(rootfs_fd)
+        syscalls.close(rootfs_fd)
         raise
     return container
 

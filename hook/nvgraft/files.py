@@ -31,6 +31,19 @@ def read_fd(fd: int, limit: int) -> bytes:
     return b"".join(chunks)
 
 
+def write_all(fd: int, data: "bytes | memoryview") -> None:
+    """Write all of ``data``.
+
+    :raises OSError: EIO when the kernel takes nothing and gives no reason, or what write(2) says.
+    """
+    rest = memoryview(data)
+    while rest:
+        written = os.write(fd, rest)
+        if not written:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rest = rest[written:]
+
+
 def open_file(path: str, dir_fd: int | None = None) -> int:
     """Open a regular file for reading; a FIFO or a device in its place is refused instead of waited for.
 

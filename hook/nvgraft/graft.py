@@ -7,7 +7,7 @@ asked for, and what becomes of refusals, is the caller's business.
 import os
 
 from nvgraft import container as containers
-from nvgraft import privileges
+from nvgraft import journal, privileges
 from nvgraft.apply.executor import apply_plan
 from nvgraft.components import Host, Inventory
 from nvgraft.config import Config, host_ldconfig
@@ -15,6 +15,7 @@ from nvgraft.container import Container
 from nvgraft.debug_log import DebugLog
 from nvgraft.inventory import read_inventory
 from nvgraft.inventory_cache import read_host
+from nvgraft.launch import Interruptible, hold_signals
 from nvgraft.live import mps_directory
 from nvgraft.lock import lock_rootfs
 from nvgraft.plan import Bind, Finding, Plan, Tmpfs
@@ -84,11 +85,19 @@ def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]"
         container = containers.open_standalone(job.rootfs)
     else:
         container = containers.open_container(job.pid, pidfd, job.rootfs)
+    # A signal that comes in the middle of something waits for the next moment at which all of it can be undone.
+    hold_signals()
     with lock_rootfs(container.rootfs_fd):
-        return _plan_and_apply(job, config, host, container, log, warn)
+        if journal.pending():
+            from nvgraft.apply.leftovers import take_over
+
+            take_over(container, warn)
+        with Interruptible():
+            plan = _plan(job, config, host, container, log)
+        return _apply(plan, config, container, log, warn)
 
 
-def _plan_and_apply(job: Job, config: Config, host: Host, container: Container, log: DebugLog, warn: "Callable[[str], None]") -> bool:
+def _plan(job: Job, config: Config, host: Host, container: Container, log: DebugLog) -> Plan:
     container.read_mounts()  # another hook may have been at work until now
     _log_container(log, job, container)
     target = containers.LiveTarget(container, host.machine)
@@ -97,6 +106,10 @@ def _plan_and_apply(job: Job, config: Config, host: Host, container: Container, 
     plan = make_plan(job.request, inventory, target, job.settings)
     target.close()
     _log_plan(log, plan, container)
+    return plan
+
+
+def _apply(plan: Plan, config: Config, container: Container, log: DebugLog, warn: "Callable[[str], None]") -> bool:
     ldconfig = config.cli_ldconfig
     if not ldconfig.startswith("@"):
         # config.toml lets it pass with features.allow-ldconfig-from-container. A program of the image is never run as root.

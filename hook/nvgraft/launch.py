@@ -57,6 +57,36 @@ def check_interpreter() -> None:
         raise Refusal("initialization", "the Python interpreter of the hook is not isolated", hint)
 
 
+class Interruptible:
+    """A context in which a signal ends the hook at once; around it, see :func:`hold_signals`, signals wait."""
+
+    __slots__ = ("_mask",)
+
+    def __enter__(self) -> None:
+        self._mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, ENDING_SIGNALS)
+
+    def __exit__(self, *_error: object) -> None:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._mask)
+
+
+def hold_signals() -> None:
+    """From here on let signals wait, until :func:`take_signals` or an :class:`Interruptible`.
+
+    A signal must not come between a change and the note of how to take it back, which to the interpreter are two steps.
+    """
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
+
+
+def take_signals() -> None:
+    """Let a signal that is waiting end the hook here.
+
+    :raises Interrupted: when there is one.
+    """
+    with Interruptible():
+        pass
+
+
 def check_environment(environ: "Mapping[str, str]") -> None:
     """Refuse variables that have already changed this very process, or would change a child.
 
@@ -127,5 +157,5 @@ def _hold_directory() -> int:
 
 def _interrupt(number: int, _frame: object) -> None:
     # One is enough: the undo must not be interrupted by the runtime's second try.
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
+    hold_signals()
     raise Interrupted(number)

@@ -8,9 +8,9 @@ import errno
 import os
 import time
 
-from nvgraft import syscalls
+from nvgraft import launch, syscalls
 from nvgraft.errors import Refusal
-from nvgraft.rundir import open_private
+from nvgraft.rundir import require_private
 
 #: Where the locks are; a lock is a file named after the root directory's inode, gone when nobody holds it.
 DIRECTORY = "/run/nvgraft/lock"
@@ -35,35 +35,72 @@ class RootfsLock:
         return
 
     def __exit__(self, *_error: object) -> None:
-        if self._fd >= 0:
+        if self._fd < 0:
+            return
+        try:
             os.unlink(self._name, dir_fd=self._directory)
-            os.close(self._fd)
-            os.close(self._directory)
+        except OSError:
+            return  # whoever takes this lock next takes the file with it
+        finally:
+            syscalls.close(self._fd)
+            syscalls.close(self._directory)
 
 
-def lock_rootfs(rootfs_fd: int, *, timeout: float = TIMEOUT) -> RootfsLock:
-    """Wait for the lock of the root directory ``rootfs_fd``, and return it.
+def lock_name(device: int, inode: int) -> str:
+    """Return the name of the lock of a root directory."""
+    return f"{device:x}-{inode:x}"
+
+
+def lock_rootfs(rootfs_fd: int) -> RootfsLock:
+    """Wait for the lock of the root directory ``rootfs_fd``, and return it. Signals end the waiting only (see ``launch``).
 
     Where this user cannot make locks (rootless, there is no directory that all of one user's hooks share) it locks nothing.
 
-    :raises Refusal: stage ``container`` when another hook holds it for longer than ``timeout`` seconds.
+    :raises Refusal: stage ``container`` when another hook holds it for longer than TIMEOUT seconds.
     """
-    directory = open_private(DIRECTORY)
+    root = os.fstat(rootfs_fd)
+    name = lock_name(root.st_dev, root.st_ino)
+    lock = acquire(name, TIMEOUT)
+    if lock is None:
+        hint = f"it is held by another process ({DIRECTORY}/{name}): a hook that hangs, see last-error"
+        raise Refusal("container", f"another hook has been working on this root file system for {TIMEOUT:g} s", hint)
+    return lock
+
+
+def acquire(name: str, timeout: float) -> RootfsLock | None:
+    """Wait up to ``timeout`` seconds for the lock ``name``; None when it is still held by then."""
+    directory = require_private(DIRECTORY)
     if directory is None:
         return RootfsLock()
-    root = os.fstat(rootfs_fd)
-    name = f"{root.st_dev:x}-{root.st_ino:x}"
     deadline = time.monotonic() + timeout
-    while True:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
-        if _try_lock(fd) and _is_current(fd, name, directory):
-            return RootfsLock(directory, name, fd)
-        os.close(fd)
-        if time.monotonic() > deadline:
-            os.close(directory)
-            hint = f"it is held by another process ({DIRECTORY}/{name}): a hook that hangs, see last-error"
-            raise Refusal("container", f"another hook has been working on this root file system for {timeout:g} s", hint)
-        time.sleep(_PAUSE)
+    try:
+        while (fd := _try(name, directory)) is None:
+            if time.monotonic() >= deadline:
+                os.close(directory)
+                return None
+            with launch.Interruptible():
+                time.sleep(_PAUSE)
+    except BaseException:
+        syscalls.close(directory)
+        raise
+    return RootfsLock(directory, name, fd)
+
+
+def _try(name: str, directory: int) -> int | None:
+    """Return a descriptor that holds the lock, or None for now."""
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    taken = False
+    try:
+        taken = _try_lock(fd)
+        if taken and _is_current(fd, name, directory):
+            return fd
+    except BaseException:
+        if taken:  # nobody else can have it: what is left of it would be a file that nobody needs
+            os.unlink(name, dir_fd=directory)
+        syscalls.close(fd)
+        raise
+    syscalls.close(fd)
+    return None
 
 
 def _try_lock(fd: int) -> bool:

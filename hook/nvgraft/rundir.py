@@ -1,7 +1,15 @@
 """Our directories under /run: root's own, made when they are first needed, gone with the next start of the machine."""
 
+import errno
 import os
 import stat
+
+from nvgraft import syscalls, userns
+from nvgraft.errors import Refusal
+from nvgraft.files import reason
+
+#: What a user hears who is not the host's root: /run is not theirs, or cannot be written in their mount namespace.
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 def open_private(path: str, *, create: bool = True) -> int | None:
@@ -10,27 +18,49 @@ def open_private(path: str, *, create: bool = True) -> int | None:
     Return None where there is none that is this user's own and closed to others: rootless, or something in its place. Called
     before the hook enters the container's mount namespace, in which /run is somebody else's.
     """
-    parent, name = os.path.split(path)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        for directory in (parent, path) if create else ():
-            try:
-                os.mkdir(directory, 0o700)
-            except FileExistsError:
-                continue
-        holder = os.open(parent, flags)
-        try:
-            fd = os.open(name, flags, dir_fd=holder) if _is_ours(holder, 0o022) else -1
-        finally:
-            os.close(holder)
+        return _open(path, create=create)
     except OSError:
         return None
-    if fd >= 0 and not _is_ours(fd, 0o077):
-        os.close(fd)
-        return None
-    return fd if fd >= 0 else None
 
 
-def _is_ours(fd: int, forbidden: int) -> bool:
+def require_private(path: str) -> int | None:
+    """Do as :func:`open_private` where a start depends on it: None only for a user who may not have such a directory.
+
+    :raises Refusal: stage "initialization", for root in the host's user namespace, and for a machine without the means.
+    """
+    try:
+        return _open(path, create=True)
+    except OSError as error:
+        if error.errno in _DENIED and (os.geteuid() != 0 or userns.inside()):
+            return None
+        fix = "the hook keeps locks and a journal there: it must be root's own, closed to others, in a /run that can be written"
+        raise Refusal("initialization", f"open failed: {path}: {reason(error)}", fix) from error
+
+
+def _open(path: str, *, create: bool) -> int:
+    parent, name = os.path.split(path)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    for directory in (parent, path) if create else ():
+        try:
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            continue
+    holder = os.open(parent, flags)
+    try:
+        _check_ours(holder, 0o022)
+        fd = os.open(name, flags, dir_fd=holder)
+    finally:
+        syscalls.close(holder)
+    try:
+        _check_ours(fd, 0o077)
+    except BaseException:
+        syscalls.close(fd)
+        raise
+    return fd
+
+
+def _check_ours(fd: int, forbidden: int) -> None:
     found = os.fstat(fd)
-    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & forbidden:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -66,6 +66,7 @@ RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_AS = 0, 1, 4, 7, 9
+STATX_BTIME = 0x800
 STATX_MNT_ID = 0x1000
 AT_SECURE = 23
 PR_SET_DUMPABLE = 4
@@ -328,6 +329,14 @@ def pidfd_open(pid: int) -> int:
     return _pidfd_open(str(pid), pid, 0)
 
 
+def close(fd: int) -> None:
+    """Close ``fd``. Whatever close(2) says, Linux has let go of the descriptor: there is nothing to do about an error."""
+    try:
+        os.close(fd)
+    except OSError:
+        return
+
+
 def close_range(first: int, last: int) -> None:
     """Close every descriptor from ``first`` to ``last``."""
     _close_range(f"{first}, {last}", first, last & 0xFFFFFFFF, 0)
@@ -432,9 +441,17 @@ def mount_attributes(fd: int) -> int:
     return int.from_bytes(_statx_of(fd)[0x08:0x10], sys.byteorder)
 
 
+def birth_time(fd: int) -> int:
+    """Return when the file that ``fd`` holds was made, in nanoseconds; 0 where its file system does not know (statx(2))."""
+    found = _statx_of(fd)
+    if not int.from_bytes(found[:4], sys.byteorder) & STATX_BTIME:
+        return 0
+    return int.from_bytes(found[0x50:0x58], sys.byteorder, signed=True) * 10**9 + int.from_bytes(found[0x58:0x5C], sys.byteorder)
+
+
 def _statx_of(fd: int) -> bytes:
     found = buffer(b"", 256)
-    _statx(lambda: f"{fd}, STATX_MNT_ID", fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, address(found))
+    _statx(lambda: f"{fd}, STATX_MNT_ID|STATX_BTIME", fd, b"", AT_EMPTY_PATH, STATX_MNT_ID | STATX_BTIME, address(found))
     return found.raw
 
 

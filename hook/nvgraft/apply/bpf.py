@@ -9,7 +9,6 @@ RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs are not counted there.
 """
 
 import errno
-import os
 import struct
 
 from nvgraft import syscalls
@@ -177,7 +176,7 @@ def load(code: bytes) -> int:
         if loaded != code:
             raise ProgramError("unable to rebuild a device filter: the kernel changes it while loading")
     except ProgramError:
-        os.close(fd)
+        syscalls.close(fd)
         raise
     return fd
 

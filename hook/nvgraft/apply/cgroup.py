@@ -9,7 +9,7 @@ import errno
 import os
 import posixpath
 
-from nvgraft import syscalls
+from nvgraft import journal, syscalls
 from nvgraft.apply import bpf
 from nvgraft.errors import Refusal
 from nvgraft.mountinfo import Mount, parse_mountinfo
@@ -144,7 +144,7 @@ class DeviceCgroup:
     def close(self) -> None:
         """Close all descriptors, those that an undo needs included: only after the transaction has ended."""
         for fd in (*self._kept, self._fd):
-            os.close(fd)
+            syscalls.close(fd)
         self._kept.clear()
         self._fd = -1
 
@@ -159,6 +159,10 @@ class DeviceCgroup:
         except (OSError, ValueError):
             self.close()
             raise
+
+    def entry(self) -> journal.Item:
+        """Return what the journal has to say: rules end with the cgroup, whose inode number no other one gets."""
+        return journal.Item("devices", self.path, str(os.fstat(self._fd).st_ino))
 
     def allow(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
         """Let the container open the nodes of ``rules``, all of them in one step, and register how to take it back.
@@ -193,7 +197,7 @@ class DeviceCgroup:
 
         def take_back() -> None:
             try:
-                os.write(deny, line.encode())
+                _write_rule(deny, line)
             except OSError as error:
                 # ENODEV: the cgroup is gone, and its rules with it.
                 if error.errno != errno.ENODEV and not any(missing_rules(_read(self._fd, "devices.list"), (rule,))):
@@ -202,7 +206,7 @@ class DeviceCgroup:
         # Denying what was not allowed changes nothing, so the step may be known before the change is made.
         undo.add(f"device rule {line} of {self.path}", take_back)
         try:
-            os.write(allow, line.encode())
+            _write_rule(allow, line)
         except OSError as error:
             hint = f"the parent cgroup allows less than this, or the hook lacks CAP_SYS_ADMIN; {NO_CGROUPS}"
             raise _add_failed(f"{self.path}/devices.allow: {line}: {bpf.reason(error)}", hint) from error
@@ -260,7 +264,7 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
         raise Refusal("container", f"failed to get device cgroup {wanted}: {bpf.reason(error)}", NO_CGROUPS) from error
     finally:
         for mount_fd in reachable.values():
-            os.close(mount_fd)
+            syscalls.close(mount_fd)
     return cgroup
 
 
@@ -292,7 +296,7 @@ def _open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
         if syscalls.mount_id(fd) == mount.id:
             reachable[mount] = fd
         else:
-            os.close(fd)
+            syscalls.close(fd)
     return reachable
 
 
@@ -305,7 +309,7 @@ def _read_proc(proc: str, name: str) -> str:
     try:
         return _read(directory, name)
     finally:
-        os.close(directory)
+        syscalls.close(directory)
 
 
 def _read(directory: int, name: str) -> str:
@@ -313,7 +317,13 @@ def _read(directory: int, name: str) -> str:
     try:
         return os.fsdecode(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
     finally:
-        os.close(fd)
+        syscalls.close(fd)
+
+
+def _write_rule(fd: int, line: str) -> None:
+    # The kernel takes a rule as a whole: what it has not taken cannot be sent after.
+    if os.write(fd, line.encode()) != len(line):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _add_failed(text: str, hint: str) -> Refusal:

@@ -5,7 +5,6 @@ follow; any failure takes everything back. The order is the safety: nothing that
 target means, because no target is looked up after the first attach (SECURITY R22, R24).
 """
 
-import _signal
 import errno
 import os
 
@@ -17,7 +16,8 @@ from nvgraft.apply.undo import UndoLog
 from nvgraft.container import Container, enter
 from nvgraft.errors import Refusal, UndoFailed
 from nvgraft.files import reason
-from nvgraft.launch import ENDING_SIGNALS
+from nvgraft.journal import Heading, Item, Journal
+from nvgraft.launch import hold_signals, take_signals
 from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, Tmpfs, UpdateLoaderCache
 
 TYPE_CHECKING = False
@@ -43,20 +43,24 @@ def apply_plan(plan: Plan, container: Container, ldconfig_path: str, *, pivot: b
     """
     if _is_configured(plan, container):
         return False
+    hold_signals()
     undo = UndoLog()
     # Given back at the end in reverse order; the undo log works on the same descriptors and runs before.
     held: list[Callable[[], None]] = []
+    journal = Journal.begin(Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid))
+    held.append(journal.close)
     try:
-        _carry_out(plan, container, ldconfig_path, undo, held, pivot=pivot)
-        # Done: whoever wants this process to end now has to take the container as it is.
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
+        _carry_out(plan, container, ldconfig_path, undo, held, journal, pivot=pivot)
+        # From here on whoever wants this process to end has to take the container as it is.
+        take_signals()
+        journal.end()
     except BaseException as error:
         # A second signal must not stop the undo half-way.
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
-        left = undo.run()
+        hold_signals()
+        left = undo.run() or _end(journal)
         if left:
             first = error.line() if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
-            raise UndoFailed("undo", "left behind: " + ", ".join(left), f"after: {first}") from error
+            raise UndoFailed("undo", "left behind: " + ", ".join(left), f"`nvgraft recover` tries again; after: {first}") from error
         raise
     finally:
         for close in reversed(held):
@@ -65,8 +69,24 @@ def apply_plan(plan: Plan, container: Container, ldconfig_path: str, *, pivot: b
     return True
 
 
+def _end(journal: Journal) -> list[str]:
+    """End the journal of what was undone, and return what is left of it."""
+    try:
+        journal.end()
+    except OSError as error:
+        return [f"journal {journal.name} ({error.strerror or error})"]
+    return []
+
+
 def _carry_out(
-    plan: Plan, container: Container, ldconfig_path: str, undo: UndoLog, held: "list[Callable[[], None]]", *, pivot: bool
+    plan: Plan,
+    container: Container,
+    ldconfig_path: str,
+    undo: UndoLog,
+    held: "list[Callable[[], None]]",
+    journal: Journal,
+    *,
+    pivot: bool,
 ) -> None:
     _allow_descriptors(plan)
     # In the host's mount namespace: everything that is looked up there.
@@ -85,19 +105,28 @@ def _carry_out(
         held.append(cache.close)
     # A container's /proc may be anything, so an undo works through one of our own; where we stay, /proc is the host's.
     procfs = _open_procfs(container)
-    held.append(lambda: os.close(procfs))
+    held.append(lambda: syscalls.close(procfs))
+    take_signals()
     # In the container's: from here on by descriptor only.
     if not container.standalone:
         enter(container)
     targets = Targets(container, sources, undo)
     held.append(targets.close)
-    _prepare_as_container_root(targets, plan, container)
+
+    def announce(entries: list[Item]) -> None:
+        journal.announce([*entries, devices.entry()] if devices is not None else entries)
+
+    _prepare_as_container_root(targets, plan, container, announce)
+    take_signals()
     _attach(sources, targets, container, procfs, undo)
+    take_signals()
     if devices is not None:
         devices.allow(rules, undo)
     if cache is not None:
         for action in updates:
-            cache.update(container.rootfs_fd, action.directories, container.uid, container.gid, undo, _LDCONFIG_TIMEOUT, pivot=pivot)
+            take_signals()
+            ids = (container.uid, container.gid)
+            cache.update(container.rootfs_fd, action.directories, *ids, undo, journal, _LDCONFIG_TIMEOUT, pivot=pivot)
 
 
 def _is_configured(plan: Plan, container: Container) -> bool:
@@ -125,7 +154,7 @@ def _is_configured(plan: Plan, container: Container) -> bool:
         except (OSError, Refusal):
             return False
         finally:
-            os.close(fd)
+            syscalls.close(fd)
     return bool(mounts)
 
 
@@ -143,21 +172,21 @@ def _allow_descriptors(plan: Plan) -> None:
         )
 
 
-def _prepare_as_container_root(targets: Targets, plan: Plan, container: Container) -> None:
+def _prepare_as_container_root(targets: Targets, plan: Plan, container: Container, announce: "Callable[[list[Item]], None]") -> None:
     """Make what the plan makes in the container, belonging to the container's root (SECURITY R30).
 
     Changing the file system ids away from root takes CAP_DAC_OVERRIDE with it; the reference raises it again, because an
     image's directories need not belong to the container's root.
     """
     if (container.uid, container.gid) == (os.geteuid(), os.getegid()):
-        targets.prepare(plan.actions)
+        targets.prepare(plan.actions, announce)
         return
     import prctl
 
-    syscalls.set_fs_ids(container.uid, container.gid)
     try:
+        syscalls.set_fs_ids(container.uid, container.gid)
         prctl.cap_effective.dac_override = True
-        targets.prepare(plan.actions)
+        targets.prepare(plan.actions, announce)
     finally:
         syscalls.set_fs_ids(os.geteuid(), os.getegid())
 
@@ -165,6 +194,8 @@ def _prepare_as_container_root(targets: Targets, plan: Plan, container: Containe
 def _attach(sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog) -> None:
     """Attach every mount on its opened target, in order, and make sure that it is where it was meant to be."""
     for (action, mount_fd), target_fd in zip(sources.mounts, targets.opened, strict=True):
+        mounted = _Mounted(procfs, mount_fd)
+        undo.add(f"mount {action.target}", mounted.detach)
         try:
             syscalls.move_mount(mount_fd, target_fd)
         except syscalls.MissingFeature:
@@ -172,7 +203,7 @@ def _attach(sources: Sources, targets: Targets, container: Container, procfs: in
         except OSError as error:
             path = action.source if isinstance(action, Bind) else action.target
             raise Refusal("mount", f"mount operation failed: {path}: {reason(error)}", str(error)) from error
-        undo.add(f"mount {action.target}", lambda fd=mount_fd: _detach(procfs, fd))  # type: ignore[misc]
+        mounted.attached = True
         _verify(action, mount_fd, container)
 
 
@@ -185,7 +216,7 @@ def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
             hint = "something moved or covered it at the same time: the image or one of its volumes is being changed"
             raise Refusal("mount", f"mount operation failed: {action.target}: it is not where it was attached", hint)
     finally:
-        os.close(fd)
+        syscalls.close(fd)
 
 
 def _open_procfs(container: Container) -> int:
@@ -203,7 +234,18 @@ def _open_procfs(container: Container) -> int:
     return os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _detach(procfs: int, mount_fd: int) -> None:
-    """Unmount by descriptor, through a procfs of our own: the container's may be anything."""
-    os.fchdir(procfs)
-    syscalls.umount2(f"self/fd/{mount_fd}", syscalls.MNT_DETACH)
+class _Mounted:
+    """A mount that is about to be attached, and its removal by descriptor, through a procfs of our own."""
+
+    __slots__ = ("_mount_fd", "_procfs", "attached")
+
+    def __init__(self, procfs: int, mount_fd: int) -> None:
+        self._procfs = procfs
+        self._mount_fd = mount_fd
+        self.attached = False
+
+    def detach(self) -> None:
+        """Unmount it, if it was attached."""
+        if self.attached:
+            os.fchdir(self._procfs)
+            syscalls.umount2(f"self/fd/{self._mount_fd}", syscalls.MNT_DETACH)

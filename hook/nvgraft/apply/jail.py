@@ -13,7 +13,7 @@ import errno
 import os
 import time
 
-from nvgraft import child, privileges, syscalls, userns
+from nvgraft import child, launch, privileges, syscalls, userns
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
@@ -77,7 +77,8 @@ def run(image: int, argv: "Sequence[str]", jail: Jail, timeout: float) -> Outcom
     started = child.start(lambda output: _become(image, argv, jail, output, fixed_groups=fixed_groups))
     late, printed = True, b""
     try:
-        late, printed = started.follow(deadline, _OUTPUT_KEPT)
+        with launch.Interruptible():
+            late, printed = started.follow(deadline, _OUTPUT_KEPT)
     finally:
         status = started.end(grace=0)
     return Outcome(_signal.SIGKILL if status is None else status, late, printed)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvgraft.apply.undo import UndoLog
+    from nvgraft.journal import Item, Journal
 
 #: The largest ldconfig that is copied into memory, in bytes; distributions ship about 1 MiB.
 _PROGRAM_LIMIT = 32 << 20
@@ -68,7 +69,7 @@ class LoaderCache:
             _check_owner(path, os.fstat(program))
             image = _sealed_copy(path, program)
         finally:
-            os.close(program)
+            syscalls.close(program)
         try:
             _check_static(path, image)
             try:
@@ -77,14 +78,14 @@ class LoaderCache:
                 raise _unsuitable(path, f"it cannot be confined: {error}") from error
             own_fds = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except BaseException:
-            os.close(image)
+            syscalls.close(image)
             raise
         return cls(path, image, own_fds, filter_program)
 
     def close(self) -> None:
         """Give the memory back. What was registered in an undo log stays valid."""
-        os.close(self._image)
-        os.close(self._own_fds)
+        syscalls.close(self._image)
+        syscalls.close(self._own_fds)
 
     def update(
         self,
@@ -93,6 +94,7 @@ class LoaderCache:
         uid: int,
         gid: int,
         undo: "UndoLog",
+        journal: "Journal",
         timeout: float,
         *,
         pivot: bool = True,
@@ -100,7 +102,7 @@ class LoaderCache:
         """Write /etc/ld.so.cache and make the SONAME links of ``directories``.
 
         Call it inside the container's mount namespace, from a single-threaded process. The way back is registered in
-        ``undo`` before anything changes, and stays there after success.
+        ``undo`` and told to ``journal`` before anything changes, and stays there after success.
 
         :param rootfs_fd: an O_PATH descriptor of the container's root, opened in this mount namespace.
         :param directories: resolved paths inside the root; one that does not exist is left to ldconfig, which skips it.
@@ -111,13 +113,17 @@ class LoaderCache:
         """
         try:
             _check_configuration(rootfs_fd)
-            writable = self._record(rootfs_fd, directories, Owner(uid, gid), undo)
+            writable = self._record(rootfs_fd, directories, Owner(uid, gid), undo, journal)
         except OSError as error:
             cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             raise self._failed(1, f"it was not started: {cause}") from error
         argv = [self._name, "-f", _CONF, "-C", "/etc/" + _CACHE, *directories]
-        confinement = jail.Jail(rootfs_fd, [(directory.path, directory.fd) for directory in writable], uid, gid, self._filter, pivot)
-        outcome = jail.run(self._image, argv, confinement, timeout)
+        reachable = [(directory.path, directory.fd) for directory in writable]
+        confinement = jail.Jail(rootfs_fd, reachable, uid, gid, self._filter, pivot)
+        try:
+            outcome = jail.run(self._image, argv, confinement, timeout)
+        except OSError as error:
+            raise self._failed(1, f"it was not started: {error}") from error
         if outcome.signal:
             hint = f"it had not finished after {timeout:g} seconds" if outcome.late else outcome.last_line
             raise Refusal("ldcache", f"process {self._name} terminated with signal {outcome.signal}", hint)
@@ -130,8 +136,9 @@ class LoaderCache:
     def _failed(self, code: int, hint: str) -> Refusal:
         return Refusal("ldcache", f"process {self._name} failed with error code: {code}", hint)
 
-    def _record(self, rootfs_fd: int, directories: "Sequence[str]", owner: Owner, undo: "UndoLog") -> list[Directory]:
+    def _record(self, rootfs_fd: int, directories: "Sequence[str]", owner: Owner, undo: "UndoLog", journal: "Journal") -> list[Directory]:
         """Open what ldconfig may write to, /etc first, and register the way back from all that it may change there."""
+        announced: list[Item] = []
         etc = _open_directory(rootfs_fd, "/etc")
         if etc is None:
             raise self._failed(1, "the image has no /etc to write ld.so.cache into: add the directory to the image")
@@ -145,13 +152,17 @@ class LoaderCache:
             if (found.st_dev, found.st_ino) in seen:
                 continue
             seen.add((found.st_dev, found.st_ino))
-            undo.add(f"SONAME links in {path}", Links(directory, owner).restore)
+            links = Links(directory, owner)
+            announced += links.entries()
+            undo.add(f"SONAME links in {path}", links.restore)
             writable.append(directory)
-        undo.add(f"/etc/{_CACHE}", Entry(etc, _CACHE, owner, self._own_fds).restore)
+        cache = Entry(etc, _CACHE, owner, self._own_fds)
+        undo.add(f"/etc/{_CACHE}", cache.restore)
         # ldconfig writes under this name and renames it. What is left there from a run that was cut short it would open
         # as it is: a FIFO would hold it for ever, a second name of another file would cost that file its content.
         leftover = Entry(etc, _CACHE + "~", owner, self._own_fds)
         undo.add(f"/etc/{_CACHE}~", leftover.restore)
+        journal.announce([*announced, cache.before, leftover.before])
         if leftover.exists:
             os.unlink(_CACHE + "~", dir_fd=etc.fd)
         return writable
@@ -213,7 +224,7 @@ def _sealed_copy(path: str, program: int) -> int:
             offset += copied
         syscalls.seal(image)
     except BaseException:
-        os.close(image)
+        syscalls.close(image)
         raise
     return image
 

@@ -1,14 +1,21 @@
 """What a directory of a root file system held before a program was let loose on it, and the way back.
 
-For changes that nvgraft does not make itself and so cannot undo one by one: ldconfig's. Everything goes through directory
-descriptors. Which directories and files are worth a record is not decided here.
+For changes that nvgraft does not make itself and so cannot undo one by one: ldconfig's. What was there is told to the journal,
+and the way back works from the journal as well. Everything goes through directory descriptors. Which directories and files
+are worth a record is not decided here.
 """
 
 import errno
 import os
+import posixpath
 import stat
 
-from nvgraft import syscalls
+from nvgraft import journal, syscalls
+from nvgraft.files import read_fd, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: The most symbolic links, and the largest file in bytes, that are recorded: a root file system is hostile (SECURITY R17).
 LINKS_LIMIT = 100_000
@@ -26,7 +33,7 @@ class Directory:
         self.path = path
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        syscalls.close(self.fd)
 
 
 class Owner:
@@ -74,6 +81,12 @@ class Links:
                 links[entry.name] = (os.readlink(entry.name, dir_fd=self._directory.fd), found.st_uid, found.st_gid)
         return links
 
+    def entries(self) -> "Iterator[journal.Item]":
+        """Yield what the journal has to say."""
+        yield journal.Item("links", self._directory.path)
+        for name, (target, uid, gid) in self._before.items():
+            yield journal.Item("was-link", posixpath.join(self._directory.path, name), target, str(uid), str(gid))
+
     def restore(self) -> None:
         """Remove the links that are new, and put back those that were replaced or removed."""
         now = self._read()
@@ -88,33 +101,37 @@ class Links:
 class Entry:
     """One name of a directory: nothing, a regular file with its bytes, or a symbolic link."""
 
-    __slots__ = ("_data", "_directory", "_identity", "_name", "_owner", "_stat", "_target")
+    __slots__ = ("_directory", "_identity", "_name", "_owner", "before")
 
     def __init__(self, directory: Directory, name: str, owner: Owner, own_fds: int) -> None:
         """Read what ``name`` is now; ``own_fds`` is a descriptor of this process's own /proc/self/fd.
+
+        ``before`` is what the journal has to say.
 
         :raises OSError: EINVAL for what could not be put back (a directory, a FIFO, a device), EFBIG beyond FILE_LIMIT.
         """
         self._directory = directory
         self._name = name
         self._owner = owner
-        self._data = b""
-        self._target = ""
-        self._stat = self._lstat()
-        self._identity = self._identify(self._stat)
-        if self._stat is None:
+        found = self._lstat()
+        self._identity = self._identify(found)
+        path = posixpath.join(directory.path, name)
+        if found is None:
+            self.before = journal.Item("absent", path)
             return
-        if stat.S_ISLNK(self._stat.st_mode):
-            self._target = os.readlink(name, dir_fd=directory.fd)
-        elif stat.S_ISREG(self._stat.st_mode):
-            self._data = self._read(own_fds)
+        ids = (str(found.st_uid), str(found.st_gid))
+        if stat.S_ISLNK(found.st_mode):
+            self.before = journal.Item("was-link", path, os.readlink(name, dir_fd=directory.fd), *ids)
+        elif stat.S_ISREG(found.st_mode):
+            mode, times = str(stat.S_IMODE(found.st_mode)), (str(found.st_atime_ns), str(found.st_mtime_ns))
+            self.before = journal.Item("was-file", path, mode, *ids, *times, data=self._read(own_fds))
         else:
-            raise OSError(errno.EINVAL, "not a regular file", f"{directory.path}/{name}")
+            raise OSError(errno.EINVAL, "not a regular file", path)
 
     @property
     def exists(self) -> bool:
         """Whether there was anything."""
-        return self._stat is not None
+        return self.before.kind != "absent"
 
     def _lstat(self) -> os.stat_result | None:
         try:
@@ -135,41 +152,45 @@ class Entry:
                 raise OSError(errno.EINVAL, "not a regular file", f"{self._directory.path}/{self._name}")
             fd = os.open(str(held), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=own_fds)
         finally:
-            os.close(held)
+            syscalls.close(held)
         try:
-            size = os.fstat(fd).st_size
-            if size > FILE_LIMIT:
-                raise OSError(errno.EFBIG, f"larger than {FILE_LIMIT >> 20} MiB", f"{self._directory.path}/{self._name}")
-            return os.read(fd, size)
+            return read_fd(fd, FILE_LIMIT)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise OSError(errno.EFBIG, f"larger than {FILE_LIMIT >> 20} MiB", f"{self._directory.path}/{self._name}") from error
+            raise
         finally:
-            os.close(fd)
+            syscalls.close(fd)
 
     def restore(self) -> None:
         """Make the name what it was."""
         now = self._lstat()
         if self._identify(now) == self._identity:
             return
-        fd = self._directory.fd
         if now is not None:
-            os.unlink(self._name, dir_fd=fd)
-        if self._stat is None:
-            return
-        owner = (self._stat.st_uid, self._stat.st_gid)
-        if stat.S_ISLNK(self._stat.st_mode):
-            _make_link(fd, self._name, self._target, owner, self._owner)
-            return
-        with self._owner:
-            copy = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=fd)
-        try:
-            rest = memoryview(self._data)
-            while rest:
-                rest = rest[os.write(copy, rest) :]
-            if owner != (self._owner.uid, self._owner.gid):
-                os.fchown(copy, *owner)
-            os.fchmod(copy, stat.S_IMODE(self._stat.st_mode))
-            os.utime(copy, ns=(self._stat.st_atime_ns, self._stat.st_mtime_ns))
-        finally:
-            os.close(copy)
+            os.unlink(self._name, dir_fd=self._directory.fd)
+        put_back(self._directory.fd, self._name, self.before, self._owner)
+
+
+def put_back(directory: int, name: str, before: journal.Item, owner: Owner) -> None:
+    """Make ``name``, which is free now, what the journal's entry ``before`` says that it was."""
+    if before.kind == "absent":
+        return
+    if before.kind == "was-link":
+        target, *ids = before.fields
+        _make_link(directory, name, target, (int(ids[0]), int(ids[1])), owner)
+        return
+    mode, uid, gid, accessed, modified = map(int, before.fields)
+    with owner:
+        copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    try:
+        write_all(copy, before.data)
+        if (uid, gid) != (owner.uid, owner.gid):
+            os.fchown(copy, uid, gid)
+        os.fchmod(copy, mode)
+        os.utime(copy, ns=(accessed, modified))
+    finally:
+        os.close(copy)
 
 
 def _make_link(directory: int, name: str, target: str, ids: tuple[int, int], owner: Owner) -> None:

@@ -10,7 +10,7 @@ import stat
 
 from nvgraft import syscalls, userns
 from nvgraft.errors import Refusal
-from nvgraft.files import reason
+from nvgraft.files import reason, write_all
 from nvgraft.plan import Action, Bind, MakeDirectory, Tmpfs, WriteFile
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ class Sources:
 
     def close(self) -> None:
         for _, fd in self.mounts:
-            os.close(fd)
+            syscalls.close(fd)
         self.mounts.clear()
 
     def inside_tmpfs(self, path: str) -> tuple[int, str] | None:
@@ -109,7 +109,7 @@ def _clone(action: Bind, root: str) -> int:
         _check_source(action, os.fstat(fd))
         _set_options(fd, attributes(action.options))
     except BaseException:
-        os.close(fd)
+        syscalls.close(fd)
         raise
     return fd
 
@@ -156,10 +156,8 @@ def _make_directory(fd: int, path: str, mode: int, uid: int, gid: int) -> None:
 def _write_file(fd: int, path: str, action: WriteFile, uid: int, gid: int) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, action.mode, dir_fd=fd)
     try:
-        data = action.content.encode("utf-8", "surrogateescape")
-        while data:
-            data = data[os.write(file, data) :]
+        write_all(file, action.content.encode("utf-8", "surrogateescape"))
         os.fchown(file, uid, gid)
         os.fchmod(file, action.mode)
     finally:
-        os.close(file)
+        syscalls.close(file)

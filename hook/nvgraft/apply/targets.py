@@ -16,11 +16,12 @@ from nvgraft.apply.undo import UndoLog
 from nvgraft.container import Container
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
+from nvgraft.journal import Item
 from nvgraft.plan import Action, Bind, MakeDirectory, Symlink, Tmpfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Sequence
 
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
 _PLACEHOLDER_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,21 +33,69 @@ _PATIENCE = 0.02  # seconds
 _KINDS = {"device": stat.S_ISCHR, "socket": stat.S_ISSOCK, "dir": stat.S_ISDIR, "file": stat.S_ISREG}
 
 
-def open_in_root(root_fd: int, path: str, flags: int) -> int:
+def open_in_root(root_fd: int, path: str, flags: int, resolve: int = 0) -> int:
     """Open ``path`` below ``root_fd`` without following any link; ``path`` is absolute inside that root.
 
+    :param resolve: further ways that are closed (RESOLVE_NO_XDEV).
     :raises OSError: ELOOP for a link on the way.
     """
     attempts = 0
     deadline = 0.0
     while True:
         try:
-            return syscalls.openat2(root_fd, path.lstrip("/") or ".", flags | os.O_NOFOLLOW, _RESOLVE)
+            return syscalls.openat2(root_fd, path.lstrip("/") or ".", flags | os.O_NOFOLLOW, _RESOLVE | resolve)
         except OSError as error:
             attempts += 1
             deadline = deadline or time.monotonic() + _PATIENCE
             if error.errno != errno.EAGAIN or attempts == _ATTEMPTS or time.monotonic() > deadline:
                 raise
+
+
+def unlike(kind: str, found: os.stat_result, target: str, read_target: "Callable[[], str]") -> str:
+    """Say why ``found`` is not what nvgraft makes as ``kind`` ("dir", "file" or "link", to ``target``); "" when it may be."""
+    if kind == "dir":
+        return "" if stat.S_ISDIR(found.st_mode) else "no directory any more"
+    if kind == "link":
+        return "" if stat.S_ISLNK(found.st_mode) and read_target() == target else "another link, or none any more"
+    return "" if stat.S_ISREG(found.st_mode) and not found.st_size else "no empty file any more"
+
+
+class _Made:
+    """One thing that is being made under a name of an open directory, and its removal."""
+
+    __slots__ = ("_identity", "_kind", "_made", "_name", "_parent", "_target")
+
+    def __init__(self, kind: str, parent: int, name: str, target: str = "") -> None:
+        self._kind = kind
+        self._parent = parent
+        self._name = name
+        self._target = target
+        self._made = False
+        self._identity: tuple[int, int] | None = None
+
+    def confirm(self) -> None:
+        """It was made: find out which one it is."""
+        self._made = True
+        found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
+        self._identity = (found.st_dev, found.st_ino)
+
+    def remove(self) -> None:
+        """Remove it, unless it was not made, or somebody has put something else in its place since."""
+        if not self._made:
+            return
+        try:
+            found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if self._identity is None:
+            if unlike(self._kind, found, self._target, lambda: os.readlink(self._name, dir_fd=self._parent)):
+                return
+        elif self._identity != (found.st_dev, found.st_ino):
+            return
+        if self._kind == "dir":
+            os.rmdir(self._name, dir_fd=self._parent)
+        else:
+            os.unlink(self._name, dir_fd=self._parent)
 
 
 class Targets:
@@ -57,21 +106,27 @@ class Targets:
         self._sources = sources
         self._undo = undo
         self._parents: dict[str, int] = {}
+        self._volumes: dict[int, str | None] = {}
+        self._held: list[int] = []
         self.opened: list[int] = []
 
     def close(self) -> None:
         """Close every descriptor; the undo log's steps are not usable afterwards."""
-        for fd in [*self._parents.values(), *self.opened]:
-            os.close(fd)
+        for fd in [*self._parents.values(), *self._held]:
+            syscalls.close(fd)
         self._parents.clear()
+        self._held.clear()
         self.opened.clear()
 
-    def prepare(self, actions: "Iterable[Action]") -> None:
+    def prepare(self, actions: "Sequence[Action]", announce: "Callable[[list[Item]], None]") -> None:
         """Carry out ``actions`` up to the point where everything can be attached.
 
+        :param announce: is told what will be made, before anything is.
         :raises Refusal: stage ``mount``; the reference's words for what is in the way.
         """
-        for action in actions:
+        there = [self._open_if_there(action) for action in actions]
+        announce(self._to_be_made(actions, there))
+        for action, fd in zip(actions, there, strict=True):
             try:
                 if isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:
@@ -79,13 +134,56 @@ class Targets:
                 elif isinstance(action, Symlink):
                     self._make_link(action)
                 elif isinstance(action, Bind | Tmpfs):
-                    self.opened.append(self._target(action))
+                    self.opened.append(self._target(action, fd))
             except syscalls.MissingFeature:
                 raise
             except OSError as error:
                 path = action.target if isinstance(action, Bind | Tmpfs) else getattr(action, "path", "")
                 cause = reason(error)
                 raise Refusal("mount", f"file creation failed: {self._container.rootfs}{path}: {cause}", _hint(error)) from error
+
+    def _open_if_there(self, action: Action) -> int | None:
+        """Open a mount's target. What is in the way is not said here: that is done in the plan's order."""
+        if not isinstance(action, Bind | Tmpfs):
+            return None
+        try:
+            parent, name, _ = self._parent(action.target)
+            fd = open_in_root(parent, name, os.O_PATH)
+        except syscalls.MissingFeature:
+            raise
+        except OSError:
+            return None
+        self._held.append(fd)
+        return fd
+
+    def _to_be_made(self, actions: "Sequence[Action]", there: "Sequence[int | None]") -> "list[Item]":
+        """Return what will be made on the root file system itself. What is made elsewhere goes with the mount that it is in."""
+        stay: dict[str, bool] = {}
+        entries = []
+        for action, fd in zip(actions, there, strict=True):
+            if isinstance(action, MakeDirectory):
+                entry = Item("dir", action.path)
+            elif isinstance(action, Symlink):
+                entry = Item("link", action.path, action.target)
+            elif isinstance(action, Bind) and action.kind != "dir" and fd is None:
+                entry = Item("file", action.target)
+            else:
+                continue
+            parent = posixpath.dirname(entry.path)
+            if parent not in stay:
+                stay[parent] = self._stays(parent)
+            if entry.kind == "dir":
+                stay[entry.path] = stay[parent]
+            if stay[parent]:
+                entries.append(entry)
+        return entries
+
+    def _stays(self, directory: str) -> bool:
+        try:
+            parent, _, ours = self._parent(posixpath.join(directory, "."))
+            return not ours and self._container.is_on_rootfs(parent)
+        except OSError:
+            return True  # whatever is wrong is said when the thing is made; until then it is announced in vain
 
     def _parent(self, path: str) -> tuple[int, str, bool]:
         """Return the directory that holds ``path``, the name in it, and whether it is in one of our own tmpfs."""
@@ -100,43 +198,54 @@ class Targets:
         return self._parents[parent], name, inside is not None
 
     def _check_volume(self, parent: int, path: str) -> None:
-        volume = self._container.volume_of(parent)
+        if parent not in self._volumes:
+            self._volumes[parent] = self._container.volume_of(parent)
+        volume = self._volumes[parent]
         if volume is not None:
             text = f"file creation failed: {self._container.rootfs}{path}: it would be made on the volume {volume}"
             raise Refusal("mount", text, "mount the volume elsewhere, or put the file there beforehand")
 
+    def _making(self, kind: str, path: str, parent: int, name: str, target: str = "") -> _Made:
+        """Have the undo log remove what is about to be made."""
+        self._check_volume(parent, path)
+        made = _Made(kind, parent, name, target)
+        self._undo.add(path, made.remove)
+        return made
+
     def _make_directory(self, action: MakeDirectory) -> None:
         parent, name, _ = self._parent(action.path)
-        self._check_volume(parent, action.path)
+        made = self._making("dir", action.path, parent, name)
         os.mkdir(name, action.mode, dir_fd=parent)
-        self._remember(action.path, parent, name, directory=True)
+        made.confirm()
 
     def _make_link(self, action: Symlink) -> None:
         parent, name, _ = self._parent(action.path)
-        self._check_volume(parent, action.path)
+        made = self._making("link", action.path, parent, name, action.target)
         os.symlink(action.target, name, dir_fd=parent)
-        self._remember(action.path, parent, name, directory=False)
+        made.confirm()
 
-    def _target(self, action: Bind | Tmpfs) -> int:
+    def _target(self, action: Bind | Tmpfs, fd: int | None) -> int:
         kind = action.kind if isinstance(action, Bind) else "dir"
         parent, name, ours = self._parent(action.target)
+        if fd is None:
+            fd = self._open_or_make(action, kind, parent, name, ours)
+            self._held.append(fd)
+        self._check_target(fd, action, kind, ours)
+        return fd
+
+    def _open_or_make(self, action: Bind | Tmpfs, kind: str, parent: int, name: str, ours: bool) -> int:
         try:
-            fd = open_in_root(parent, name, os.O_PATH)
+            return open_in_root(parent, name, os.O_PATH)
         except OSError as error:
             if error.errno != errno.ENOENT or kind == "dir":
                 raise
-            if not ours:
-                self._check_volume(parent, action.target)
-            os.close(os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent))
-            if not ours:
-                self._remember(action.target, parent, name, directory=False)
-            fd = open_in_root(parent, name, os.O_PATH)
-        try:
-            self._check_target(fd, action, kind, ours)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        if ours:
+            syscalls.close(os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent))
+        else:
+            made = self._making("file", action.target, parent, name)
+            syscalls.close(os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent))
+            made.confirm()
+        return open_in_root(parent, name, os.O_PATH)
 
     def _check_target(self, fd: int, action: Bind | Tmpfs, kind: str, ours: bool) -> None:
         """Refuse a target that is neither a placeholder nor what will be mounted there, or whose mount others share."""
@@ -156,24 +265,6 @@ class Targets:
                 point = self._container.inside(mount) or "/"
                 hint = f"{point} is shared: the driver would appear outside of the container; use private or slave propagation"
                 raise Refusal("mount", f"mount operation failed: {action.target}: shared mount", hint)
-
-    def _remember(self, path: str, parent: int, name: str, *, directory: bool) -> None:
-        """Have the undo log remove what was just made, unless somebody has put something else in its place since."""
-        made = os.stat(name, dir_fd=parent, follow_symlinks=False)
-
-        def remove() -> None:
-            try:
-                found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            except FileNotFoundError:
-                return
-            if (found.st_dev, found.st_ino) != (made.st_dev, made.st_ino):
-                return
-            if directory:
-                os.rmdir(name, dir_fd=parent)
-            else:
-                os.unlink(name, dir_fd=parent)
-
-        self._undo.add(path, remove)
 
 
 def _hint(error: OSError) -> str:

@@ -4,16 +4,20 @@ All or nothing is the contract of the hook, and the runtime cannot be relied on 
 restarted keeps its rootfs, so a placeholder or a link that a failed start left behind would stay for ever.
 """
 
+import errno
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_TRIES = 8
 
 
 class UndoLog:
     """Steps to take back, newest first.
 
-    A step is registered right after (or, where the kernel could create half of it, right before) the change that it
-    takes back, so that no moment exists in which a change is unknown to the log.
+    A step is registered before the change that it takes back, and finds out by itself whether there is anything to do: no
+    moment exists in which a change is unknown to the log, whatever fails in between. Signals have to wait meanwhile.
     """
 
     __slots__ = ("_steps",)
@@ -34,9 +38,9 @@ class UndoLog:
         while self._steps:
             what, step = self._steps.pop()
             try:
-                step()
-            except OSError as error:
-                left.append(f"{what} ({error.strerror or error})")
+                _take_back(step)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps come first
+                left.append(f"{what} ({getattr(error, 'strerror', None) or error})")
         return left
 
     def forget(self) -> None:
@@ -45,3 +49,14 @@ class UndoLog:
 
     def __len__(self) -> int:
         return len(self._steps)
+
+
+def _take_back(step: "Callable[[], None]") -> None:
+    for _ in range(_TRIES - 1):
+        try:
+            step()
+            return
+        except OSError as error:
+            if error.errno not in {errno.EINTR, errno.EAGAIN}:
+                raise
+    step()

@@ -1,0 +1,214 @@
+"""Taking away what a killed hook has left in a root file system, from its journal (SECURITY R35).
+
+Only what the journal names goes, and only as long as it is still what nvgraft makes: an empty file, an empty directory, the
+very link, made while that hook was at work. Everything is looked up below the root's descriptor, without links, and without
+leaving the root file system's own mount: what a volume covers is not what was made.
+
+Mounts and device rules are not here: they ended with the container's mount namespace and cgroup, children with the hook.
+"""
+
+import errno
+import os
+import posixpath
+import stat
+
+from nvgraft import journal, syscalls
+from nvgraft.apply.restore import Owner, put_back
+from nvgraft.apply.targets import open_in_root, unlike
+from nvgraft.container import Container
+from nvgraft.journal import Heading, Item, Left
+from nvgraft.lock import lock_name
+from nvgraft.rundir import require_private
+from nvgraft.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: What became of a thing: taken away, or (a former one) put back; left alone because it is not nvgraft's any more; still there,
+#: because it could not be reached or removed now.
+REMOVED, RESTORED, KEPT, STUCK = "removed", "restored", "kept", "stuck"
+
+#: Nanoseconds after its last announcement within which a hook has certainly been killed: what engines grant one, and more.
+_AT_WORK = 120 * 10**9
+
+_SAME_MOUNT = syscalls.RESOLVE_NO_XDEV
+
+
+class Outcome(Value):
+    """What became of ``path``, one of the constants above, and why."""
+
+    __slots__ = ("fate", "path", "reason")
+
+    def __init__(self, fate: str, path: str, reason: str = "") -> None:
+        self.fate = fate
+        self.path = path
+        self.reason = reason
+
+
+def clear(left: Left, rootfs_fd: int, *, dry_run: bool = False) -> tuple[list[Outcome], Left]:
+    """Take away what ``left`` names in the root file system, newest first; what was not there is not mentioned.
+
+    :param dry_run: change nothing, and return what would become of each thing, as far as that can be seen.
+    :returns: the outcomes, and the journal of what is still to be done.
+    """
+    assert left.heading is not None
+    outcomes: list[Outcome] = []
+    stuck: list[Item] = []
+    known = {entry.path for entry in left.entries if entry.kind == "was-link"}
+    for entry in reversed(left.entries):
+        work = _Work(left, left.heading, rootfs_fd, entry, known, dry_run=dry_run)
+        found = work.run()
+        outcomes += found
+        if any(outcome.fate == STUCK for outcome in found):
+            stuck.append(entry)
+    return outcomes, Left(left.name, left.heading, tuple(reversed(stuck)), left.written)
+
+
+class _Work:
+    """One entry of a journal, on its way back."""
+
+    def __init__(self, left: Left, heading: Heading, rootfs_fd: int, entry: Item, known: set[str], *, dry_run: bool) -> None:
+        self._since = heading.since
+        self._until = left.written + _AT_WORK
+        self._owner = Owner(heading.uid, heading.gid)
+        self._rootfs_fd = rootfs_fd
+        self._entry = entry
+        self._known = known
+        self._dry_run = dry_run
+
+    def run(self) -> list[Outcome]:
+        path = self._entry.path
+        if self._entry.kind == "devices":
+            return []
+        is_directory = self._entry.kind == "links"
+        try:
+            parent = open_in_root(
+                self._rootfs_fd, path if is_directory else posixpath.dirname(path), os.O_RDONLY | os.O_DIRECTORY, _SAME_MOUNT
+            )
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                return []  # its directory is gone, and it with that
+            return [_stuck(path, error)]
+        try:
+            if is_directory:
+                return self._new_links(parent)
+            return self._one(parent, path, posixpath.basename(path))
+        except OSError as error:
+            return [_stuck(path, error)]
+        finally:
+            syscalls.close(parent)
+
+    def _new_links(self, directory: int) -> list[Outcome]:
+        """Remove the links that were made in ``directory`` beside those that it had."""
+        outcomes = []
+        for name in sorted(os.listdir(directory)):
+            path = posixpath.join(self._entry.path, name)
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode) and path not in self._known and not self._other_times(found):
+                self._change(lambda name=name: os.unlink(name, dir_fd=directory))  # type: ignore[misc]
+                outcomes.append(Outcome(REMOVED, path))
+        return outcomes
+
+    def _one(self, parent: int, path: str, name: str) -> list[Outcome]:
+        entry = self._entry
+        try:
+            held = open_in_root(parent, name, os.O_PATH, _SAME_MOUNT)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            if not entry.kind.startswith("was-"):
+                return []
+            self._change(lambda: put_back(parent, name, entry, self._owner))
+            return [Outcome(RESTORED, path)]
+        try:
+            found = os.fstat(held)
+            target = os.readlink("", dir_fd=held) if stat.S_ISLNK(found.st_mode) else ""
+        finally:
+            syscalls.close(held)
+        if entry.kind.startswith("was-"):
+            return self._former(parent, path, name, found, target)
+        if entry.kind == "absent":
+            why = "" if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else "no file any more"
+        else:
+            why = unlike(entry.kind, found, "".join(entry.fields), lambda: target)
+        why = why or self._other_times(found)
+        if why:
+            return [Outcome(KEPT, path, why)]
+        try:
+            if entry.kind == "dir":
+                self._change(lambda: os.rmdir(name, dir_fd=parent))
+            else:
+                self._change(lambda: os.unlink(name, dir_fd=parent))
+        except OSError as error:
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                return [Outcome(KEPT, path, "not empty")]
+            raise
+        return [Outcome(REMOVED, path)]
+
+    def _former(self, parent: int, path: str, name: str, found: os.stat_result, target: str) -> list[Outcome]:
+        """Put back what the entry says that was there, unless it was never replaced, or by something else."""
+        entry = self._entry
+        if found.st_ctime_ns < self._since:
+            return []
+        if why := self._other_times(found):
+            return [Outcome(KEPT, path, why)]
+        if entry.kind == "was-link" and stat.S_ISLNK(found.st_mode):
+            if (target, str(found.st_uid), str(found.st_gid)) == entry.fields:
+                return []
+        elif not stat.S_ISREG(found.st_mode):
+            return [Outcome(KEPT, path, "no file any more")]
+
+        def exchange() -> None:
+            os.unlink(name, dir_fd=parent)
+            put_back(parent, name, entry, self._owner)
+
+        self._change(exchange)
+        return [Outcome(RESTORED, path)]
+
+    def _other_times(self, found: os.stat_result) -> str:
+        """Say when ``found`` was changed, if that was not while the hook was at work."""
+        if found.st_ctime_ns < self._since:
+            return "older than the start that was cut short"
+        return "changed since by somebody else" if found.st_ctime_ns > self._until else ""
+
+    def _change(self, step: "Callable[[], None]") -> None:
+        if not self._dry_run:
+            step()
+
+
+def take_over(container: Container, warn: "Callable[[str], None]") -> None:
+    """Clear up after a hook that was killed while it worked on the root file system of ``container``, whose lock is held.
+
+    What cannot be reached now stays in its journal, for ``nvgraft recover``.
+
+    :raises OSError: when a journal cannot be read or written: what it names could not be told from what is made now.
+    """
+    directory = require_private(journal.DIRECTORY)
+    if directory is None:
+        return
+    try:
+        mine = Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid)
+        for name in os.listdir(directory):
+            try:
+                left = journal.read(directory, name)
+            except (FileNotFoundError, ValueError):
+                continue  # another start has ended; or what nobody can read, of which `nvgraft recover` tells
+            if left.heading is None:
+                if journal.lock_of(name) == lock_name(mine.device, mine.inode):
+                    journal.rewrite(directory, left)
+                continue
+            if not left.heading.is_at(mine):
+                continue
+            outcomes, rest = clear(left, container.rootfs_fd)
+            journal.rewrite(directory, rest)
+            undone = sum(outcome.fate in {REMOVED, RESTORED} for outcome in outcomes)
+            text = f"the last hook on this root file system was killed; {undone} of the things that it had made were taken away"
+            warn(f"{text} | the engine's log says why; a hook timeout that is too short would do it")
+    finally:
+        syscalls.close(directory)
+
+
+def _stuck(path: str, error: OSError) -> Outcome:
+    where = "it lies on another mount now" if error.errno == errno.EXDEV else (error.strerror or str(error)).lower()
+    return Outcome(STUCK, path, where)

@@ -1,0 +1,198 @@
+"""The journal: what was written is read again, and a record that was cut short is nothing."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nvgraft import journal
+from nvgraft.errors import Refusal
+from nvgraft.journal import Heading, Item, Journal, Left
+
+HEADING = Heading("/run/b/rootfs \udcff", 2065, 77, 5, 1_700_000_000_000_000_000, 100000, 100001)
+FIRST = [Item("dir", "/usr/lib/firmware/nvidia"), Item("file", "/dev/nvidia0"), Item("link", "/usr/lib/libcuda.so", "libcuda.so.1")]
+SECOND = [
+    Item("links", "/usr/lib"),
+    Item("was-link", "/usr/lib/libcuda.so.1", "libcuda.so.\udce9\n", "0", "0"),
+    Item("was-file", "/etc/ld.so.cache", "420", "0", "0", "1", "2", data=b"\0glibc\0" + bytes(range(256)) * 10),
+    Item("absent", "/etc/ld.so.cache~"),
+    Item("devices", "/sys/fs/cgroup/devices/x", "12"),
+]
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(journal, "DIRECTORY", str(tmp_path / "nvgraft" / "journal"))
+    return tmp_path / "nvgraft" / "journal"
+
+
+def read(directory: Path, name: str) -> Left:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        return journal.read(fd, name)
+    finally:
+        os.close(fd)
+
+
+def written(directory: Path) -> Path:
+    begun = Journal.begin(HEADING)
+    begun.announce(FIRST)
+    begun.announce(SECOND)
+    begun.close()
+    (path,) = directory.iterdir()
+    return path
+
+
+def test_what_was_announced_is_read_again(directory: Path) -> None:
+    """Whose it is, every item in its order (data first within one announcement), whatever bytes are in paths and files."""
+    path = written(directory)
+    left = read(directory, path.name)
+    assert left.heading == HEADING
+    assert left.entries[:3] == tuple(FIRST)
+    assert sorted(map(repr, left.entries[3:])) == sorted(map(repr, SECOND))
+    assert left.written == path.stat().st_mtime_ns
+
+
+def test_nobody_else_can_read_or_write_it(directory: Path) -> None:
+    """The directory and the file are their owner's alone; the file's name tells the lock that its hook holds."""
+    path = written(directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert journal.lock_of(path.name) == "811-4d"
+
+
+def test_a_journal_torn_at_any_byte_is_what_was_whole_before(directory: Path) -> None:
+    """Cut after each byte in turn, it has the records that were complete, in their order, and never half of one."""
+    path = written(directory)
+    data, whole = path.read_bytes(), read(directory, path.name)
+    counts = []
+    for length in range(len(data) + 1):
+        path.write_bytes(data[:length])
+        left = read(directory, path.name)
+        if left.heading is None:
+            assert left.entries == ()
+        else:
+            assert left.heading == HEADING
+            assert left.entries == whole.entries[: len(left.entries)]
+        counts.append((left.heading is not None) + len(left.entries))
+    assert counts == sorted(counts)
+    assert sorted(set(counts)) == [0, 1, 4, 5, 9], "nothing, the heading, and each record as a whole"
+    assert counts[-2] < counts[-1], "the last byte belongs to a record"
+
+
+def test_a_journal_that_was_changed_is_damaged(directory: Path) -> None:
+    """One bit flipped anywhere, but in what makes a record longer than the file, is noticed, and nothing of it is believed."""
+    path = written(directory)
+    data = path.read_bytes()
+    for offset in range(len(data)):
+        changed = bytearray(data)
+        changed[offset] ^= 1 << offset % 8
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match="record at byte"):
+            read(directory, path.name)
+
+
+@pytest.mark.parametrize("words", [("nvgraft.journal/2", "/r"), ("nvgraft.journal/1", "/r", "1", "2", "x", "4", "5", "6"), ("",)])
+def test_another_format_is_not_read(directory: Path, words: tuple[str, ...]) -> None:
+    """A whole record that this version does not know is damage as well."""
+    path = written(directory)
+    path.write_bytes(journal._frame("\0".join(words).encode()))
+    with pytest.raises(ValueError, match=r"format|literal|unpack"):
+        read(directory, path.name)
+
+
+@pytest.mark.parametrize("record", [b"what\0/x\0", b"dir\0/x", b"link\0/x\0target", b"was-link\0/x\0t\x000\0"])
+def test_an_unknown_item_is_damage(directory: Path, record: bytes) -> None:
+    """So is one with too few fields."""
+    path = written(directory)
+    path.write_bytes(journal._frame(journal._heading_record(HEADING)) + journal._frame(record))
+    with pytest.raises(ValueError, match="malformed entry"):
+        read(directory, path.name)
+
+
+def test_the_end_removes_it(directory: Path) -> None:
+    """Done or undone, nothing is pending; before, it is."""
+    assert not journal.pending()
+    begun = Journal.begin(HEADING)
+    assert journal.pending()
+    begun.end()
+    begun.close()
+    assert not journal.pending()
+
+
+def test_a_journal_that_cannot_be_removed_names_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it names belongs to a container that runs: it is emptied, so that nobody takes it away."""
+    path = written(directory)
+    begun = Journal.begin(Heading("/r", 1, 2, 3, 4, 0, 0))
+    begun.announce(FIRST)
+
+    def refused(*_path: object, **_where: object) -> None:
+        raise PermissionError(1, "not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refused)
+        begun.end()
+    assert read(directory, begun.name) == Left(begun.name, None, (), (directory / begun.name).stat().st_mtime_ns)
+    assert path.exists()
+
+
+def test_without_a_journal_nothing_is_begun(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it cannot be written, the start is refused and no journal stays."""
+
+    def full(*_arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(Refusal, match="no space left on device") as refusal:
+            Journal.begin(HEADING)
+    assert refusal.value.stage == "initialization"
+    assert list(directory.iterdir()) == []
+    begun = Journal.begin(HEADING)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(Refusal, match="no space left on device"):
+            begun.announce(FIRST)
+
+
+def test_a_user_who_may_not_have_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rootless there is no journal, and starts go on."""
+    monkeypatch.setattr(journal, "DIRECTORY", "/proc/nvgraft/journal")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    begun = Journal.begin(HEADING)
+    begun.announce(FIRST)
+    begun.end()
+    begun.close()
+    assert not journal.pending()
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"rootfs": "/elsewhere"}, True),  # one directory, two names
+        ({"device": 9}, True),  # an overlay, mounted again
+        ({"device": 9, "rootfs": "/elsewhere"}, False),
+        ({"inode": 9}, False),
+        ({"born": 9}, False),  # a directory that was given the same inode number
+        ({"since": 9, "uid": 9, "gid": 9}, True),
+    ],
+)
+def test_a_root_file_system_is_known_again(change: dict[str, int | str], same: bool) -> None:
+    """By the root directory itself, and by its device or its path."""
+    fields = {name: getattr(HEADING, name) for name in ("rootfs", "device", "inode", "born", "since", "uid", "gid")}
+    assert HEADING.is_at(Heading(**{**fields, **change})) is same
+
+
+def test_rewriting_keeps_what_is_still_to_be_done(directory: Path) -> None:
+    """The rest in the place of the whole, with the same time; without a rest the journal is gone."""
+    path = written(directory)
+    left = read(directory, path.name)
+    fd = os.open(directory, os.O_RDONLY)
+    rest = Left(left.name, left.heading, left.entries[1:2], left.written)
+    journal.rewrite(fd, rest)
+    assert read(directory, path.name) == rest
+    journal.rewrite(fd, Left(left.name, left.heading, (), left.written))
+    assert list(directory.iterdir()) == []
+    os.close(fd)

@@ -1,0 +1,279 @@
+"""After a hook that was killed: what its journal names is taken away, and nothing else. Mounts are not needed for that."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from nvgraft import journal, lock
+from nvgraft.apply.leftovers import take_over
+from nvgraft.container import Container
+from nvgraft.journal import Heading, Item, Journal
+from nvgraft_cli import main
+
+Capture = pytest.CaptureFixture[str]
+LIBS = "/usr/lib"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /run of our own, and root as far as the command asks."""
+    place = tmp_path / "nvgraft"
+    monkeypatch.setattr(journal, "DIRECTORY", str(place / "journal"))
+    monkeypatch.setattr(lock, "DIRECTORY", str(place / "lock"))
+    monkeypatch.setattr("nvgraft_cli.recover._is_root", lambda: True)
+    return place / "journal"
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path) -> Path:
+    root = tmp_path / "rootfs"
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "etc").mkdir()
+    (root / "etc/empty").touch()
+    return root
+
+
+def heading(rootfs: Path) -> Heading:
+    fd = os.open(rootfs, os.O_PATH)
+    try:
+        return Heading.of(str(rootfs), fd, os.getuid(), os.getgid())
+    finally:
+        os.close(fd)
+
+
+def killed(rootfs: Path, *items: Item) -> None:
+    """Leave the journal of a hook that announced ``items`` and was killed; what it made is made by the test."""
+    begun = Journal.begin(heading(rootfs))
+    begun.announce(items)
+    begun.close()
+
+
+def tree(root: Path) -> dict[str, str | bytes]:
+    found: dict[str, str | bytes] = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        found[name] = os.readlink(path) if path.is_symlink() else "" if path.is_dir() else path.read_bytes()
+    return found
+
+
+def recover(*arguments: str) -> int:
+    return main.main(["recover", *arguments])
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_what_was_made_is_taken_away(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """Directories, placeholders and links, also when only some of them had been made; then there is no journal."""
+    before = tree(rootfs)
+    link = Item("link", "/usr/lib/libcuda.so", "libcuda.so.1")
+    killed(rootfs, Item("dir", "/opt"), Item("dir", "/opt/new"), Item("file", "/opt/new/node"), link, Item("file", "/etc/never-made"))
+    (rootfs / "opt/new").mkdir(parents=True)
+    (rootfs / "opt/new/node").touch()
+    (rootfs / "usr/lib/libcuda.so").symlink_to("libcuda.so.1")
+    assert recover("--dry-run") == 0
+    assert "would be removed /opt/new/node" in capsys.readouterr().out
+    assert (rootfs / "opt/new/node").exists()
+    assert recover() == 0
+    said = capsys.readouterr().out
+    assert f"{rootfs}: 4 things of a hook that was killed" in said
+    assert "  removed /usr/lib/libcuda.so" in said
+    assert tree(rootfs) == before
+    assert names(directory) == []
+    assert recover() == 0
+    assert "nothing to recover" in capsys.readouterr().out
+
+
+def test_the_loader_cache_comes_back(rootfs: Path, directory: Path) -> None:
+    """Replaced by the killed start, it has its former bytes, mode and time; its temporary name and new links are gone."""
+    cache = rootfs / "etc/ld.so.cache"
+    for name, target in (("kept.so", "kept.so.1"), ("replaced.so", "old"), ("removed.so", "gone")):
+        (rootfs / "usr/lib" / name).symlink_to(target)
+    before = tree(rootfs)
+    owner = (str(os.getuid()), str(os.getgid()))
+    was = [Item("was-link", f"{LIBS}/{name}", target, *owner) for name, target in (("kept.so", "kept.so.1"), ("replaced.so", "old"))]
+    was.append(Item("was-link", f"{LIBS}/removed.so", "gone", *owner))
+    file = Item("was-file", "/etc/ld.so.cache", str(0o640), *owner, "3", "4", data=b"\0former")
+    killed(rootfs, Item("links", LIBS), *was, file, Item("absent", "/etc/ld.so.cache~"))
+    cache.write_bytes(b"new")
+    (rootfs / "etc/ld.so.cache~").write_bytes(b"half of a ne")
+    for name in ("replaced.so", "removed.so"):
+        (rootfs / "usr/lib" / name).unlink()
+    (rootfs / "usr/lib/replaced.so").symlink_to("new")
+    (rootfs / "usr/lib/made.so").symlink_to("new")
+    (rootfs / "usr/lib/file").touch()
+    assert recover() == 0
+    assert tree(rootfs) == {**before, "etc/ld.so.cache": b"\0former", "usr/lib/file": b""}
+    assert (cache.stat().st_mode & 0o777, cache.stat().st_mtime_ns) == (0o640, 4)
+    assert names(directory) == []
+
+
+def test_what_is_no_longer_ours_is_kept_and_named(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """A file with content, a directory that is not empty, another link, and what is older than the start: exit code 1, once."""
+    (rootfs / "usr/lib/older").touch()
+    time.sleep(0.02)  # file systems take their times from a clock that ticks
+    items = [Item("dir", "/opt"), *(Item("file", f"/{name}") for name in ("etc/content", "etc/directory", "usr/lib/older"))]
+    killed(rootfs, *items, Item("link", "/etc/link", "made"), Item("dir", "/etc/file"), Item("absent", "/etc/ld.so.cache~"))
+    (rootfs / "opt").mkdir()
+    (rootfs / "opt/file").touch()
+    (rootfs / "etc/content").write_text("x")
+    (rootfs / "etc/directory").mkdir()
+    (rootfs / "etc/ld.so.cache~").mkdir()
+    (rootfs / "etc/link").symlink_to("other")
+    (rootfs / "etc/file").touch()
+    before = tree(rootfs)
+    assert recover("--format", "json") == 1
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["left"] is True
+    assert {thing["path"]: (thing["fate"], thing["reason"]) for thing in report["things"]} == {
+        "/opt": ("kept", "not empty"),
+        "/etc/content": ("kept", "no empty file any more"),
+        "/etc/directory": ("kept", "no empty file any more"),
+        "/usr/lib/older": ("kept", "older than the start that was cut short"),
+        "/etc/link": ("kept", "another link, or none any more"),
+        "/etc/file": ("kept", "no directory any more"),
+        "/etc/ld.so.cache~": ("kept", "no file any more"),
+    }
+    assert tree(rootfs) == before
+    assert recover() == 0, "it is somebody else's, and not looked at again"
+
+
+def test_what_was_made_long_after_is_not_ours(rootfs: Path, directory: Path) -> None:
+    """A hook that was killed makes nothing any more: what appears under an announced name after that is left alone."""
+    killed(rootfs, Item("file", "/etc/late"), Item("was-file", "/etc/empty", "420", "0", "0", "0", "0", data=b"former"))
+    (path,) = directory.iterdir()
+    data = bytearray(path.read_bytes())
+    os.utime(path, ns=(1, 1))
+    path.write_bytes(data)
+    os.utime(path, ns=(0, time.time_ns() - 10**12))
+    (rootfs / "etc/late").touch()
+    (rootfs / "etc/empty").write_text("written since")
+    assert recover() == 1
+    assert (rootfs / "etc/late").exists()
+    assert (rootfs / "etc/empty").read_text() == "written since"
+
+
+def test_links_are_never_followed(rootfs: Path, directory: Path, tmp_path: Path) -> None:
+    """A directory that became a link leads nowhere, whether below the root file system or out of it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    killed(rootfs, Item("file", "/opt/victim"), Item("dir", "/opt/new"), Item("links", "/opt"), Item("absent", "/opt/../../outside/victim"))
+    (outside / "victim").touch()
+    (outside / "new").mkdir()
+    (outside / "link").symlink_to("x")
+    (rootfs / "opt").symlink_to(outside)
+    assert recover() == 0
+    assert sorted(path.name for path in outside.iterdir()) == ["link", "new", "victim"]
+
+
+def test_a_root_file_system_that_is_gone_needs_nothing(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """Its journal is dropped."""
+    killed(rootfs, Item("file", "/etc/x"))
+    rootfs.rename(rootfs.parent / "removed")
+    assert recover() == 0
+    assert "gone" in capsys.readouterr().out
+    assert names(directory) == []
+
+
+def test_another_root_file_system_is_not_touched(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """An overlay that is not mounted now, or a bundle that was made anew: the journal stays and is named."""
+    killed(rootfs, Item("file", "/etc/x"))
+    rootfs.rename(rootfs.parent / "moved")
+    (rootfs / "etc").mkdir(parents=True)
+    (rootfs / "etc/x").touch()
+    assert recover() == 1
+    assert "another root file system is there now" in capsys.readouterr().out
+    assert (rootfs / "etc/x").exists()
+    assert len(names(directory)) == 1
+
+
+def test_a_hook_at_work_is_left_alone(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """While its lock is held nothing is undone, and nothing counts as left."""
+    killed(rootfs, Item("file", "/etc/x"))
+    (rootfs / "etc/x").touch()
+    fd = os.open(rootfs, os.O_PATH)
+    with lock.lock_rootfs(fd):
+        assert recover() == 0
+    assert "a hook is at work" in capsys.readouterr().out
+    assert (rootfs / "etc/x").exists()
+    assert recover() == 0
+    assert not (rootfs / "etc/x").exists()
+    os.close(fd)
+
+
+def test_a_hook_that_made_nothing_leaves_a_journal_only(rootfs: Path, directory: Path) -> None:
+    """Killed while it wrote its heading: the journal goes, and there is nothing else."""
+    begun = Journal.begin(heading(rootfs))
+    (directory / begun.name).write_bytes(b"nvg")
+    assert recover() == 0
+    assert names(directory) == []
+
+
+def test_a_damaged_journal_is_named_and_stays(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """Nothing of it is believed; the message says what to look at and what to remove."""
+    killed(rootfs, Item("file", "/etc/x"))
+    (path,) = directory.iterdir()
+    path.write_bytes(b"x" * 100)
+    (rootfs / "etc/x").touch()
+    assert recover() == 1
+    said = capsys.readouterr().out
+    assert "the journal is damaged: no record at byte 0" in said
+    assert str(path) in said
+    assert (rootfs / "etc/x").exists()
+    assert path.exists()
+
+
+def test_what_cannot_be_removed_stays_in_the_journal(
+    rootfs: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """It is named with the reason, and the next run tries again; the rest is done."""
+    killed(rootfs, Item("file", "/etc/stuck"), Item("file", "/etc/removed"))
+    (rootfs / "etc/stuck").touch()
+    (rootfs / "etc/removed").touch()
+    real = os.unlink
+
+    def unlink(name: str, *, dir_fd: int) -> None:
+        if name == "stuck":
+            raise OSError(30, "Read-only file system")
+        real(name, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        assert recover() == 1
+    assert "stuck /etc/stuck: read-only file system" in capsys.readouterr().out
+    assert not (rootfs / "etc/removed").exists()
+    assert recover() == 0
+    assert "1 thing of" in capsys.readouterr().out
+    assert not (rootfs / "etc/stuck").exists()
+
+
+def test_the_next_start_clears_up_first(rootfs: Path, directory: Path, tmp_path: Path) -> None:
+    """A start on the same root file system takes away what the killed one left, says so, and touches no other's journal."""
+    killed(rootfs, Item("file", "/etc/x"))
+    other = tmp_path / "other"
+    other.mkdir()
+    killed(other, Item("file", "/y"))
+    for path in (rootfs / "etc/x", other / "y"):
+        path.touch()
+    begun = Journal.begin(heading(rootfs))
+    os.truncate(directory / begun.name, 3)
+    fd = os.open(rootfs, os.O_PATH)
+    said: list[str] = []
+    take_over(Container(4321, 77, str(rootfs), fd, 0, 0), said.append)
+    os.close(fd)
+    assert len(said) == 1
+    assert "was killed; 1 of the things that it had made were taken away | " in said[0]
+    assert not (rootfs / "etc/x").exists()
+    assert (other / "y").exists()
+    assert len(names(directory)) == 1
+
+
+def test_only_root_may(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Others are told how, with exit code 2."""
+    monkeypatch.setattr("nvgraft_cli.recover._is_root", lambda: False)
+    assert recover() == 2
+    assert "sudo nvgraft recover" in capsys.readouterr().err
