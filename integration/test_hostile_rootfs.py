@@ -25,6 +25,7 @@ from nvgraft import syscalls
 from nvgraft.apply.ldconfig import LoaderCache
 from nvgraft.apply.undo import UndoLog
 from nvgraft.errors import Refusal
+from nvgraft.journal import Journal
 from nvgraft_cli.stubs import shared_object
 
 pytestmark = pytest.mark.requires("root", "overlayfs", "cgroup-v2", "ldconfig", "x86_64")
@@ -567,7 +568,7 @@ def test_t12_ldconfig_is_ended_when_it_is_late(tmp_path: Path, text: str) -> Non
         bind_rootfs(root)
         fd, undo = os.open(root, os.O_PATH | os.O_DIRECTORY), UndoLog()
         with pytest.raises(Refusal) as caught:
-            LoaderCache.prepare(LDCONFIG).update(fd, [LIBS], 0, 0, undo, 0.5)
+            LoaderCache.prepare(LDCONFIG).update(fd, [LIBS], 0, 0, undo, Journal(), 0.5)
         return caught.value.line(), undo.run()
 
     line, left = run_in_mount_namespace(scenario)
@@ -659,7 +660,7 @@ def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
         if hook == 0:
             try:
                 bind_rootfs(root)
-                LoaderCache.prepare(str(program)).update(os.open(root, os.O_PATH), [LIBS], 0, 0, UndoLog(), 60)
+                LoaderCache.prepare(str(program)).update(os.open(root, os.O_PATH), [LIBS], 0, 0, UndoLog(), Journal(), 60)
             finally:
                 os._exit(0)
         children = Path(f"/proc/{hook}/task/{hook}/children")
