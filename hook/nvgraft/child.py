@@ -72,8 +72,8 @@ class Child:
                     return None
             return os.waitpid(self.pid, 0)[1]
         finally:
-            os.close(self._process)
-            os.close(self.output)
+            syscalls.close(self._process)
+            syscalls.close(self.output)
 
 
 def start(work: "Callable[[int], None]", *, forks: bool = True) -> Child:
@@ -97,13 +97,13 @@ def start(work: "Callable[[int], None]", *, forks: bool = True) -> Child:
         return started
     except BaseException:
         if started is None:
-            os.close(reader)
+            syscalls.close(reader)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         else:  # a signal that had to wait until now
             started.end(grace=0)
         raise
     finally:
-        os.close(writer)
+        syscalls.close(writer)
 
 
 def _fork(forks: bool) -> int:

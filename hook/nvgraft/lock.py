@@ -76,7 +76,7 @@ def acquire(name: str, timeout: float) -> RootfsLock | None:
     try:
         while (fd := _try(name, directory)) is None:
             if time.monotonic() >= deadline:
-                os.close(directory)
+                syscalls.close(directory)
                 return None
             with launch.Interruptible():
                 time.sleep(_PAUSE)

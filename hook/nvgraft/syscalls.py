@@ -321,7 +321,7 @@ def new_mount(fstype: str, options: dict[str, str], attributes: int) -> int:
         _fsconfig(f"{fstype}: CMD_CREATE", context, FSCONFIG_CMD_CREATE, None, None, 0)
         return _fsmount(f"{fstype}, {_decode(attributes, _ATTR_NAMES)}", context, FSMOUNT_CLOEXEC, attributes)
     finally:
-        os.close(context)
+        close(context)
 
 
 def pidfd_open(pid: int) -> int:
@@ -367,7 +367,7 @@ def fork_in_pid_namespace() -> int:
             if pid != 0:  # the new namespace is for this one child, later ones are started in our own again
                 _return_to_pid_namespace(own)
     finally:
-        os.close(own)
+        close(own)
     return pid
 
 
