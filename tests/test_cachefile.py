@@ -26,7 +26,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kept(directory: Path) -> Path:
     """The file of KEY."""
     assert cachefile.write("kind", KEY, VALUE)
-    return Path(cachefile.path_of("kind", KEY))
+    return directory / cachefile.name_of("kind", KEY)
 
 
 def test_what_is_written_is_read(kept: Path) -> None:
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(kept: Path) -> None:
 def test_another_key_has_nothing(kept: Path, kind: str, key: object) -> None:
     """Not even where its file has the same name by chance."""
     assert cachefile.read(kind, key) is None
-    os.rename(kept, cachefile.path_of(kind, key))
+    kept.rename(kept.parent / cachefile.name_of(kind, key))
     assert (cachefile.read(kind, key) is None) == (kind == "kind")
 
 
@@ -190,7 +190,7 @@ def test_only_the_newest_documents_are_kept(directory: Path) -> None:
     cachefile.write("other", KEY, 1)
     for number in range(cachefile.KEPT + 5):
         assert cachefile.write("kind", number, number)
-        os.utime(cachefile.path_of("kind", number), (number, number))
+        os.utime(directory / cachefile.name_of("kind", number), (number, number))
     assert len(list(directory.iterdir())) == cachefile.KEPT + 1
     assert cachefile.read("other", KEY) == 1
     assert cachefile.read("kind", 4) is None
@@ -201,7 +201,7 @@ def test_dropping(kept: Path) -> None:
     """One kind, or all with what is unfinished."""
     cachefile.write("other", KEY, 1)
     (kept.parent / ".1-a").touch()
-    assert cachefile.drop("kind") == 1
+    assert cachefile.drop("kind-") == 1
     assert cachefile.read("other", KEY) == 1
     assert cachefile.drop() == 2
     assert list(kept.parent.iterdir()) == []

@@ -25,6 +25,8 @@ def _parser() -> argparse.ArgumentParser:
     # Loaded only now: what takes the place of a small C program has to start quickly.
     from nvgraft_cli import last_error, plan_command, recover, simulate
     from nvgraft_cli.explain_error import command as explain_error
+    from nvgraft_cli.inventory import command as inventory
+    from nvgraft_cli.inventory import watch
     from nvgraft_cli.matrix import command as matrix
     from nvgraft_cli.register import command as register
 
@@ -46,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     register.add_parser(subparsers)
     last_error.add_parser(subparsers)
     recover.add_parser(subparsers)
+    inventory.add_parser(subparsers)
+    watch.add_parser(subparsers)
     for name, text in COMMANDS.items():
         subparsers.add_parser(name, help=text, add_help=False)  # for the list of commands: main() does not come here for them
     return parser

@@ -45,9 +45,9 @@ def code(*sources: str) -> list[object]:
     return found
 
 
-def path_of(kind: str, key: object) -> str:
-    """Return where the document of that ``kind`` and ``key`` is kept, if it is."""
-    return f"{DIRECTORY}/{_name(kind, key)}"
+def name_of(kind: str, key: object) -> str:
+    """Return the file name of the document of that ``kind`` and ``key``."""
+    return f"{kind}-{_sum(jsontext.dumps(key).encode()):x}"
 
 
 def read(kind: str, key: object) -> object | None:
@@ -56,7 +56,7 @@ def read(kind: str, key: object) -> object | None:
     if directory is None:
         return None
     try:
-        data = _read(directory, _name(kind, key))
+        data = _read(directory, name_of(kind, key))
     except OSError:
         return None
     finally:
@@ -79,7 +79,7 @@ def write(kind: str, key: object, value: object) -> bool:
     if directory is None:
         return False
     try:
-        _write(directory, _name(kind, key), _head(body) + b"\n" + body)
+        _write(directory, name_of(kind, key), _head(body) + b"\n" + body)
         _tidy(directory, kind)
     except OSError:
         return False
@@ -88,8 +88,8 @@ def write(kind: str, key: object, value: object) -> bool:
     return True
 
 
-def drop(kind: str = "") -> int:
-    """Remove every document of that ``kind``, or of all; return how many there were.
+def drop(prefix: str = "") -> int:
+    """Remove every document whose name begins with ``prefix``, also what is unfinished without one; return how many there were.
 
     :raises OSError: when one cannot be removed.
     """
@@ -97,16 +97,12 @@ def drop(kind: str = "") -> int:
     if directory is None:
         return 0
     try:
-        names = [name for name in os.listdir(directory) if name.startswith(f"{kind}-" if kind else "")]
+        names = [name for name in os.listdir(directory) if name.startswith(prefix)]
         for name in names:
             _unlink(directory, name)
         return len(names)
     finally:
         os.close(directory)
-
-
-def _name(kind: str, key: object) -> str:
-    return f"{kind}-{_sum(jsontext.dumps(key).encode()):x}"
 
 
 def _read(directory: int, name: str) -> bytes:

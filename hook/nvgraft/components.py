@@ -89,8 +89,8 @@ class Host:
     :param refusal: why the loader cache could not be read; an inventory then raises it.
     :param majors: driver name -> major number of /proc/devices.
 
-    ``libraries`` is what was selected before, if that still holds; otherwise ``keep`` is given what is selected. ``origin``
-    says for a log where all this comes from.
+    ``libraries`` is what was selected before, if that still holds. Otherwise ``keep``, where there is one, is given what is
+    selected, and says why it is not kept, or "". ``origin`` says for a log where all this comes from.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Host:
         self.machine = machine
         self.origin = "read now"
         self.libraries: Libraries | None = None
-        self.keep: Callable[[Libraries], object] | None = None
+        self.keep: Callable[[Libraries], str] | None = None
 
 
 class Inventory(Value):

@@ -19,6 +19,7 @@ from nvgraft import cachefile, components, elf, inventory, ldcache, live, nvml, 
 from nvgraft.components import Component, Host, Libraries
 from nvgraft.nvml import DriverReport, Gpu, MigDevice
 from nvgraft.tree import LiveTree
+from nvgraft.values import Value
 from nvgraft_specs import catalogue, names
 
 TYPE_CHECKING = False
@@ -32,6 +33,9 @@ KIND = "inventory"
 #: Nanoseconds for which a change may go unseen: two changes within one tick of the kernel's clock (at most 10 ms) have one time stamp.
 SETTLED = 50_000_000
 
+#: Why what was found is not kept; a moment later it can be.
+CHANGING = "files of the driver have changed just now"
+
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _PROC = "/proc/driver/nvidia"
 _TEXT_LIMIT = 1 << 18
@@ -44,20 +48,33 @@ _DAMAGED = "what is cached is damaged"
 _GPU_FACTS = ("Model", "Device Minor", "GPU Excluded")
 
 
-def read_host(config: "Config", *, keep: bool = True) -> Host:
+class Kept(Value):
+    """What is cached of a host: since when (seconds since 1970), and the ``paths`` that are looked at before it is used."""
+
+    __slots__ = ("libraries", "made", "paths", "report")
+
+    def __init__(self, made: int, report: DriverReport, libraries: Libraries, paths: tuple[str, ...]) -> None:
+        self.made = made
+        self.report = report
+        self.libraries = libraries
+        self.paths = paths
+
+
+def read_host(config: "Config", *, known: bool = True, keep: bool = True) -> Host:
     """Return this host as :func:`nvgraft.live.read_live_host` does, from the cache if it may be.
 
-    :param keep: keep for the next time what has to be read now, once an inventory is made of it.
+    :param known: use what is cached.
+    :param keep: keep for the next time what has to be read now, once its libraries have been selected.
     :raises Refusal: as that does.
     """
     started = time.time_ns()
     key = _key(config)
-    document = cachefile.read(KIND, key)
+    document = cachefile.read(KIND, key) if known else None
     seen, signs = _look(config)
     difference = _difference(document, signs, config)
     if not difference and seen is not None:
         try:
-            return _host(config, document, seen)
+            return _host(config, _kept(document), seen)  # type: ignore[arg-type]  # no difference: it is a document
         except _DAMAGE:
             difference = _DAMAGED
     if seen is not None:
@@ -69,18 +86,22 @@ def read_host(config: "Config", *, keep: bool = True) -> Host:
     return host
 
 
-def state(config: "Config") -> "tuple[dict[str, Any] | None, str]":
+def state(config: "Config") -> tuple[Kept | None, str]:
     """Return what is cached for this configuration, and why it cannot be used, or ""."""
     document = cachefile.read(KIND, _key(config))
     seen, signs = _look(config)
     if seen is not None:
         seen.close()
-    return document if isinstance(document, dict) else None, _difference(document, signs, config)
+    difference = _difference(document, signs, config)
+    try:
+        return (_kept(document) if isinstance(document, dict) else None), difference
+    except _DAMAGE:
+        return None, _DAMAGED
 
 
-def path_of(config: "Config") -> str:
-    """Return where the host is cached for this configuration, if it is."""
-    return cachefile.path_of(KIND, _key(config))
+def name_of(config: "Config") -> str:
+    """Return the file name under which the host is cached for this configuration, if it is."""
+    return cachefile.name_of(KIND, _key(config))
 
 
 def _key(config: "Config") -> list[object]:
@@ -239,14 +260,17 @@ def _same_gpus(before: "list[list[object]]", now: "list[list[object]]") -> bool:
     return [row[:-1] for row in before] == [row[:-1] for row in now] and all(old is None or new is None or old == new for old, new in known)
 
 
-def _keep(key: list[object], signs: "dict[str, Any]", started: int, host: Host, libraries: Libraries) -> bool:
-    """Keep what was found, unless a file has changed so shortly before it was read that a next change may have the same time."""
+def _keep(key: list[object], signs: "dict[str, Any]", started: int, host: Host, libraries: Libraries) -> str:
+    """Keep what was found and return "", or return why it cannot be kept.
+
+    A file that has changed shortly before it was read may change again and have the same time.
+    """
     assert isinstance(host.tree, LiveTree)
     files = {path: _identity(status) for path, status in host.tree.statuses.items()}
     now = time.time_ns()
     identities = [*files.values(), *(identity for _, identity in signs["other files"])]
     if any(started - SETTLED < identity[-1] <= now for identity in identities if isinstance(identity, list)):
-        return False
+        return CHANGING
     document = {
         "made": now // 10**9,
         "signs": signs,
@@ -257,29 +281,33 @@ def _keep(key: list[object], signs: "dict[str, Any]", started: int, host: Host, 
         "narrow": [list(component._key()) for component in libraries.narrow],
         "missing": [list(row) for row in libraries.missing],
     }
-    return cachefile.write(KIND, key, document)
+    return "" if cachefile.write(KIND, key, document) else f"{cachefile.DIRECTORY} cannot be written"
 
 
 #: The order of a GPU's fields in the document; its MIG devices follow.
 _GPU = ("minor", "uuid", "bus_id", "brand", "arch", "mig", "model")
 
 
-def _host(config: "Config", document: "Any", seen: LiveTree) -> Host:
+def _host(config: "Config", kept: Kept, seen: LiveTree) -> Host:
+    uname = os.uname()
+    host = Host(uname.nodename, config.cli_root or "/", seen, (), kept.report, live.read_majors(), uname.machine)
+    host.origin = "from the cache"
+    host.libraries = kept.libraries
+    return host
+
+
+def _kept(document: "dict[str, Any]") -> Kept:
     gpus = tuple(
         Gpu(**dict(zip(_GPU, row, strict=True)), mig_devices=tuple(_value(MigDevice, mig) for mig in migs))
         for *row, migs in document["gpus"]
     )
     driver_version, cuda_version = document["driver"]
-    report = DriverReport(driver_version, cuda_version, gpus)
-    uname = os.uname()
-    host = Host(uname.nodename, config.cli_root or "/", seen, (), report, live.read_majors(), uname.machine)
-    host.origin = "from the cache"
-    host.libraries = Libraries(
+    libraries = Libraries(
         tuple(_value(Component, row) for row in document["wide"]),
         tuple(_value(Component, row) for row in document["narrow"]),
         tuple((component_class, row) for component_class, row in document["missing"]),
     )
-    return host
+    return Kept(document["made"], DriverReport(driver_version, cuda_version, gpus), libraries, tuple(document["files"]))
 
 
 def _value(kind: "type[Any]", row: list[object]) -> "Any":

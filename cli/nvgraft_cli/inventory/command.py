@@ -1,0 +1,143 @@
+"""``nvgraft inventory``: what the hook keeps of this host, whether it is still used, and making it anew."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from nvgraft import cachefile
+from nvgraft.errors import Refusal, printable
+
+if TYPE_CHECKING:
+    from nvgraft.inventory_cache import Kept
+    from nvgraft.values import Value
+
+_EXAMPLES = """\
+examples:
+  sudo nvgraft inventory show                  # what is cached, and whether the next hook uses it
+  sudo nvgraft inventory show --format json
+  sudo nvgraft inventory refresh               # after something that cannot be seen, such as a switch of MIG mode
+  sudo nvgraft inventory drop                  # have the next hook look for itself
+
+exit code: 0 done, or shown and used by the next hook; 1 not used, or the host cannot be read; 2 bad usage or no permission"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``inventory``."""
+    parser = subparsers.add_parser(
+        "inventory",
+        help="show, renew or drop what the hook keeps of this host",
+        description="What the hook has found on this host (the driver's libraries, what NVML says) is kept for the next container. "
+        "The hook sees by itself when it is no longer true.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    for name, text, function in (
+        ("show", "what is cached, and whether the next hook uses it", _show),
+        ("refresh", "read this host now, and cache it", _refresh),
+        ("drop", "remove all that is cached", _drop),
+    ):
+        action = actions.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=_EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if function is not _drop:
+            action.add_argument("--config", metavar="FILE", help="the config.toml of the hook (default: the one that the hook uses)")
+            action.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+        action.set_defaults(run=run, action=function)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the command line says; return the exit code."""
+    if os.geteuid() != 0:
+        return _complain(f"{cachefile.DIRECTORY} is root's own | run it as root", 2)
+    try:
+        code: int = args.action(args)
+    except Refusal as refusal:
+        print(refusal.line(), file=sys.stderr)
+        return 1
+    return code
+
+
+def _complain(text: str, code: int) -> int:
+    print(printable(f"nvgraft inventory: {text}"), file=sys.stderr)
+    return code
+
+
+def _show(args: argparse.Namespace) -> int:
+    from nvgraft import inventory_cache
+    from nvgraft_cli.inventory.refresh import hook_config
+
+    config = hook_config(args.config)
+    kept, difference = inventory_cache.state(config)
+    path = f"{cachefile.DIRECTORY}/{inventory_cache.name_of(config)}"
+    if args.format == "json":
+        print(json.dumps({"file": path, "used": not difference, "reason": difference or None, "cached": kept and _json(kept)}, indent=1))
+    else:
+        used = "the next hook uses it" if not difference else f"the next hook reads the host anew: {difference}"
+        rows = [("state", used), ("file", path), *(_rows(kept, config.cli_root or "/") if kept else ())]
+        print("".join(f"{name:<10} {printable(value)}\n" for name, value in rows), end="")
+    return 1 if difference else 0
+
+
+def _made(kept: "Kept") -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(kept.made))
+
+
+def _json(kept: "Kept") -> dict[str, object]:
+    def fields(value: "Value") -> dict[str, object]:
+        return {name: getattr(value, name) for name in value.__slots__}
+
+    return {
+        "made": _made(kept),
+        "driver_version": kept.report.driver_version,
+        "cuda_version": kept.report.cuda_version,
+        "gpus": [{**fields(gpu), "mig_devices": [fields(device) for device in gpu.mig_devices]} for gpu in kept.report.gpus],
+        "libraries": [component.path for component in kept.libraries.wide],
+        "libraries32": [component.path for component in kept.libraries.narrow],
+        "checked": kept.paths,
+    }
+
+
+def _rows(kept: "Kept", root: str) -> list[tuple[str, str]]:
+    age = max(0, int(time.time()) - kept.made)
+    ago = f"{age // 86400} d" if age >= 86400 else f"{age // 3600} h" if age >= 3600 else f"{age // 60} min" if age >= 60 else f"{age} s"
+    rows = [
+        ("made", f"{_made(kept)}, {ago} ago"),
+        ("driver", f"{kept.report.driver_version}, CUDA {kept.report.cuda_version}, in {root}"),
+        ("libraries", f"{len(kept.libraries.wide)}, and {len(kept.libraries.narrow)} for 32-bit programs"),
+        ("checked", f"{len(kept.paths)} paths, and what the driver shows in /proc and /dev, before it is used"),
+    ]
+    for gpu in kept.report.gpus:
+        rows.append(("GPU", f"{gpu.uuid} at {gpu.bus_id}, {gpu.model}" + (f", MIG {gpu.mig}" if gpu.mig != "unsupported" else "")))
+        rows += [
+            ("", f"{device.uuid}, GPU instance {device.gpu_instance}, compute instance {device.compute_instance}")
+            for device in gpu.mig_devices
+        ]
+    return rows
+
+
+def _refresh(args: argparse.Namespace) -> int:
+    from nvgraft_cli.inventory.refresh import NotKept, facts, hook_config, refresh
+
+    try:
+        host = refresh(hook_config(args.config))
+    except NotKept as problem:
+        return _complain(f"this host was read, but not cached: {problem} | see nvgraft inventory show", 1)
+    if args.format == "json":
+        print(json.dumps(facts(host), indent=1))
+    else:
+        print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts(host).items()))
+    return 0
+
+
+def _drop(_args: argparse.Namespace) -> int:
+    count = cachefile.drop()
+    print(f"dropped {count} file{'' if count == 1 else 's'} of {cachefile.DIRECTORY}" if count else "nothing was cached")
+    return 0

@@ -1,0 +1,68 @@
+"""Reading this host now, whatever is cached, and caching it: for people and for the watcher."""
+
+import os
+import time
+
+from nvgraft import cachefile, inventory_cache
+from nvgraft.components import Host
+from nvgraft.config import Config, load_config
+from nvgraft.errors import Refusal
+from nvgraft.inventory import select_libraries
+from nvgraft.tree import LiveTree
+from nvgraft.trusted import open_trusted
+
+#: Seconds for which the driver's files may go on changing before it is given up for now.
+PATIENCE = 2.0
+
+
+class NotKept(Exception):
+    """The host was read, but is not cached; the text says why."""
+
+
+def hook_config(path: str | None) -> Config:
+    """Return the configuration that the hook uses.
+
+    :param path: the file of the hook's ``-config``, or None.
+    :raises Refusal: the hook's own complaint about it.
+    """
+    return load_config(path, os.environ, os.getcwd(), open_trusted, cached=True)
+
+
+def refresh(config: Config) -> Host:
+    """Read this host and cache it.
+
+    :raises Refusal: it cannot be read. What was cached is dropped: the next hook has to see it for itself.
+    :raises NotKept: it was read and cannot be cached.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            host, problem = _read_and_keep(config)
+        except Refusal:
+            cachefile.drop(inventory_cache.name_of(config))
+            raise
+        if not problem:
+            return host
+        if problem != inventory_cache.CHANGING or time.monotonic() > deadline:
+            raise NotKept(problem)
+        time.sleep(inventory_cache.SETTLED / 1e9)
+
+
+def _read_and_keep(config: Config) -> tuple[Host, str]:
+    host = inventory_cache.read_host(config, known=False)
+    assert isinstance(host.tree, LiveTree)
+    try:
+        if host.refusal is not None:
+            raise host.refusal
+        host.libraries = select_libraries(host)
+        problem = "the state of the driver cannot be seen" if host.keep is None else host.keep(host.libraries)
+    finally:
+        host.tree.close()
+    return host, problem
+
+
+def facts(host: Host) -> dict[str, object]:
+    """Return what is worth a line about a host that was read."""
+    migs = sum(len(gpu.mig_devices) for gpu in host.report.gpus)
+    libraries = len(host.libraries.wide) + len(host.libraries.narrow) if host.libraries else 0
+    return {"driver": host.report.driver_version, "gpus": len(host.report.gpus), "mig_devices": migs, "libraries": libraries}
