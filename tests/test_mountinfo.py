@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.mountinfo import Mount, parse_mountinfo
+from nvgraft.mountinfo import Mount, MountTable, mounts_of_type, parse_mountinfo
 
 
-def line(point: str = "/", optional: str = "", described: str = "ext4 /dev/sda1 rw") -> str:
-    return f"36 35 98:0 /root {point} rw,noatime{optional} - {described}\n"
+def line(point: str = "/", optional: str = "", described: str = "ext4 /dev/sda1 rw", ids: str = "36 35") -> str:
+    return f"{ids} 98:0 /root {point} rw,noatime{optional} - {described}\n"
 
 
 def test_a_line_is_read_as_documented() -> None:
@@ -80,3 +80,27 @@ def test_any_mount_point_survives(name: str) -> None:
     point = f"/{name}"
     escaped = "".join(f"\\{ord(char):03o}" if char in " \t\n\\" else char for char in point)
     assert parse_mountinfo(line(escaped))[0].point == point
+
+
+def test_one_mount_is_found_by_its_id_among_many() -> None:
+    """The id is the first number of a line, whole: neither a parent's id nor a part of a longer one will do."""
+    table = MountTable(line("/a", ids="1 0") + line("/b", ids="12 1") + line("/c", ids="121 2"))
+    assert [mount.point for number in (1, 12, 121) if (mount := table.get(number)) is not None] == ["/a", "/b", "/c"]
+    assert table.get(2) is None
+    assert table.get(21) is None
+    assert MountTable().get(1) is None
+
+
+def test_a_line_that_is_not_asked_for_is_not_parsed() -> None:
+    """A kernel with a new form of line for some file system does not keep the others from being known."""
+    table = MountTable("7 nonsense\n" + line("/a", ids="1 0"))
+    assert table.get(1) is not None
+    with pytest.raises(ValueError, match="malformed"):
+        table.get(7)
+
+
+def test_mounts_of_a_type_come_in_order_and_by_the_whole_type() -> None:
+    """cgroup and cgroup2 are two types, and a path that looks like a type is none."""
+    text = line("/v2", described="cgroup2 cgroup rw") + line("/x\\040-\\040cgroup\\040") + line("/v1", described="cgroup cgroup rw")
+    assert [mount.point for mount in mounts_of_type(text, "cgroup")] == ["/v1"]
+    assert [mount.point for mount in mounts_of_type(text, "cgroup", "cgroup2")] == ["/v2", "/v1"]

@@ -13,7 +13,7 @@ import os
 from nvgraft import privileges, syscalls, userns
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
-from nvgraft.mountinfo import Mount, parse_mountinfo
+from nvgraft.mountinfo import Mount, MountTable
 from nvgraft.target import Target
 from nvgraft.tree import LiveTree, Node
 
@@ -44,7 +44,7 @@ class Container:
         self.rootfs_fd = rootfs_fd
         self.uid = uid
         self.gid = gid
-        self.mounts: dict[int, Mount] = {}
+        self.mounts = MountTable()
 
     def read_mounts(self) -> None:
         """Look at the container's mounts, which planning and applying go by; see ``mounts``, by mount id.
@@ -58,7 +58,7 @@ class Container:
                 return file.read()
 
         text = _step(f"open failed: {path}", "the container's process has ended", read)
-        self.mounts = {mount.id: mount for mount in parse_mountinfo(text)}
+        self.mounts = MountTable(text)
 
     @property
     def standalone(self) -> bool:
@@ -262,6 +262,7 @@ class LiveTarget(Target):
     def __init__(self, container: Container, machine: str) -> None:
         self._container = container
         self._live = LiveTree(os.dup(container.rootfs_fd), container.rootfs)
+        self._volumes: dict[str, str | None] = {}
         super().__init__(self._live, machine, container.uid, container.gid)
 
     def close(self) -> None:
@@ -273,7 +274,9 @@ class LiveTarget(Target):
             node = self._live.lstat(path) if path else Node("dir")
             if node is not None:
                 break
-        return self._container.volume_of(self._live.directory(path))
+        if path not in self._volumes:
+            self._volumes[path] = self._container.volume_of(self._live.directory(path))
+        return self._volumes[path]
 
     def proc_driver(self) -> Node | None:
         """Return /proc/driver/nvidia of the container's own procfs.

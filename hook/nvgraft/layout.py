@@ -44,7 +44,8 @@ class Layout:
         self._cgroups = cgroups
         self._made: dict[str, str] = {}  # path -> type of what an action makes there
         self._tmpfs: dict[str, str] = {}  # where a tmpfs is asked for -> where it is planned
-        self._binds: list[str] = []
+        self._inside: tuple[str, ...] = ()  # what the path of anything in a tmpfs begins with
+        self._binds: dict[str, None] = {}  # targets, in order
         self._covers: dict[str, str] = {}  # where a mount hides what the directory holds -> where it was asked for
         self._allowed: set[tuple[int, int]] = set()
 
@@ -55,7 +56,7 @@ class Layout:
     def rewind(self, checkpoint: "Checkpoint") -> None:
         """Forget every mount, directory and placeholder since ``checkpoint``."""
         del self.actions[checkpoint[0] :]
-        del self._binds[checkpoint[1] :]
+        self._binds = dict.fromkeys(list(self._binds)[: checkpoint[1]])
         self._made = checkpoint[2]
         self._covers = checkpoint[3]
 
@@ -70,7 +71,7 @@ class Layout:
         rdev: tuple[int, int] | None = None,
         size: int = 0,
     ) -> None:
-        self._binds.append(target)
+        self._binds[target] = None
         self.actions.append(Bind(kind, source, target, options, mode & ~_UMASK, why, rdev, size))
 
     def bind_directory(self, source: str, wanted: str, target: str, options: tuple[str, ...], mode: int, why: Why) -> None:
@@ -104,6 +105,7 @@ class Layout:
     def mount_tmpfs(self, wanted: str, path: str, why: Why) -> None:
         self._cover(wanted, path)
         self._tmpfs[wanted] = path
+        self._inside = (*self._inside, path + "/")
         for known in [known for known in self._made if known.startswith(path + "/")]:
             del self._made[known]
         self.actions.append(Tmpfs(path, _TMPFS_OPTIONS, TMPFS_MODE, why))
@@ -145,7 +147,7 @@ class Layout:
         return path
 
     def _in_tmpfs(self, path: str) -> bool:
-        return any(path.startswith(planned + "/") for planned in self._tmpfs.values())
+        return path.startswith(self._inside)
 
     def _lookup(self, path: str) -> Node | None:
         if path in self._made:
@@ -185,9 +187,11 @@ class Layout:
 
     def placeholder(self, path: str, mode: int, why: Why, *, accept: str = "file", rdev: tuple[int, int] | None = None) -> None:
         """Plan a mount on a placeholder file at ``path``; one that exists must be a file, or be what is mounted there."""
-        for other in self._binds:
-            if path.startswith(other + "/"):
-                raise _hidden(path, other)
+        parent = path.rpartition("/")[0]
+        while parent:
+            if parent in self._binds:
+                raise _hidden(path, parent)
+            parent = parent.rpartition("/")[0]
         node = self._lookup(path)
         if node is None:
             self._parents(path, why)

@@ -32,15 +32,44 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
     :raises ValueError: for a line that is not of the documented form.
     """
-    mounts = []
-    for line in text.split("\n"):
-        if not line:
-            continue
-        fields, separator, described = line.partition(" - ")
-        words = fields.split(" ")
-        kind = described.split(" ")
-        if not separator or len(words) < 6 or len(kind) < 2:
-            raise ValueError(f"malformed mountinfo line: {line}")
-        shared = any(word.startswith("shared:") for word in words[6:])
-        mounts.append(Mount(int(words[0]), _unescape(words[3]), _unescape(words[4]), words[5], shared, kind[0], _unescape(kind[1])))
-    return mounts
+    return [_parse_line(line) for line in text.split("\n") if line]
+
+
+def mounts_of_type(text: str, *fstypes: str) -> list[Mount]:
+    """Return the mounts of these file system types alone, in order: of a node's thousands only some are ever looked at.
+
+    :raises ValueError: as :func:`parse_mountinfo`, for those lines.
+    """
+    # Blanks in names are escaped: " - " stands before the type and nowhere else.
+    marks = [f" - {fstype} " for fstype in fstypes]
+    return [_parse_line(line) for line in text.split("\n") if any(mark in line for mark in marks)]
+
+
+class MountTable:
+    """The mounts of one mountinfo by their ids; a line is parsed when it is asked for."""
+
+    __slots__ = ("_known", "_text")
+
+    def __init__(self, text: str = "") -> None:
+        self._text = f"\n{text}\n"
+        self._known: dict[int, Mount | None] = {}
+
+    def get(self, id: int) -> Mount | None:
+        """Return the mount ``id``, or None when there is none.
+
+        :raises ValueError: as :func:`parse_mountinfo`.
+        """
+        if id not in self._known:
+            start = self._text.find(f"\n{id} ") + 1
+            self._known[id] = _parse_line(self._text[start : self._text.find("\n", start)]) if start else None
+        return self._known[id]
+
+
+def _parse_line(line: str) -> Mount:
+    fields, separator, described = line.partition(" - ")
+    words = fields.split(" ")
+    kind = described.split(" ")
+    if not separator or len(words) < 6 or len(kind) < 2:
+        raise ValueError(f"malformed mountinfo line: {line}")
+    shared = any(word.startswith("shared:") for word in words[6:])
+    return Mount(int(words[0]), _unescape(words[3]), _unescape(words[4]), words[5], shared, kind[0], _unescape(kind[1]))

@@ -481,8 +481,9 @@ def _matching(
     rows = [(name, row) for name, rows in table if name in classes for row, _since in rows]
     matches = []
     for component in components:
+        name = component.name
         for component_class, row in rows:
-            if component.name.startswith(row):
+            if name.startswith(row):
                 matches.append((component, row, component_class))
                 break
     return matches

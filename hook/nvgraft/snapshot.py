@@ -32,7 +32,9 @@ class SnapshotTree(Tree):
     """The ``files`` of a host document. A directory that is only implied by a file below it counts as recorded."""
 
     def __init__(self, files: "dict[str, dict[str, Any]]") -> None:
+        super().__init__()
         self._files = files
+        self._nodes: dict[str, Node | None] = {}
         self._names: dict[str, set[str]] = {"/": set()}
         for path in files:
             child = path
@@ -45,6 +47,11 @@ class SnapshotTree(Tree):
                 child = parent or "/"
 
     def lstat(self, path: str) -> Node | None:
+        if path not in self._nodes:
+            self._nodes[path] = self._node(path)
+        return self._nodes[path]
+
+    def _node(self, path: str) -> Node | None:
         entry = self._files.get(path)
         if entry is None:
             return Node("dir", 0o755) if path in self._names else None

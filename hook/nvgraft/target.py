@@ -65,14 +65,15 @@ class VirtualTree(Tree):
     """An unpacked rootfs, with the mounts that every engine makes in place of what the image has there: /proc, /sys, /dev."""
 
     _MASKED = ("/proc", "/sys", "/dev")
+    _INSIDE = ("/proc/", "/sys/", "/dev/")
     _DIRECTORIES = frozenset({*_MASKED, "/proc/driver", "/proc/driver/nvidia", "/dev/pts", "/dev/shm", "/dev/mqueue"})  # noqa: S108
 
     def __init__(self, below: Tree, label: str) -> None:
+        super().__init__(label)
         self._below = below
-        self.label = label
 
     def _masked(self, path: str) -> bool:
-        return any(path == masked or path.startswith(masked + "/") for masked in self._MASKED)
+        return path.startswith(self._INSIDE) or path in self._MASKED
 
     def lstat(self, path: str) -> Node | None:
         if self._masked(path):

@@ -53,9 +53,14 @@ class PathError(Exception):
 
 
 class Tree:
-    """A tree of files below one root. ``label`` is the root's name in messages ("" for the host's own root)."""
+    """A tree of files below one root. ``label`` is the root's name in messages ("" for the host's own root).
 
-    label = ""
+    A decision is made on one state of a tree: what it said of a path holds for as long as it is used.
+    """
+
+    def __init__(self, label: str = "") -> None:
+        self.label = label
+        self._plain: set[str] = set()  # directories that exist and are reached without a link
 
     def lstat(self, path: str) -> Node | None:
         """Return the node at ``path``, whose parents are directories and no links, or None where nothing is.
@@ -91,6 +96,11 @@ class Tree:
 
         :raises PathError: for a ``..`` above the root, more than MAX_LINKS links, a link in /proc, or a file in place of a directory.
         """
+        parent, _, name = path.rpartition("/")
+        if parent in self._plain and name not in {"", ".", ".."}:
+            node = self._lstat_below(path, path)
+            if node is None or node.type != "symlink" or not follow_last:
+                return path
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
         exists = 0  # how many components of `done` are known to exist
@@ -105,7 +115,7 @@ class Tree:
                 done.pop()
                 exists = min(exists, len(done))
                 continue
-            node = self._lstat_below(path, done, part) if exists == len(done) else None
+            node = self._lstat_below(path, "/" + "/".join([*done, part])) if exists == len(done) else None
             if node is None:
                 done.append(part)
                 continue
@@ -123,11 +133,14 @@ class Tree:
                 raise PathError(f"path error: {self.label}/{path}: not a directory")
             done.append(part)
             exists += 1
+        if not links and exists >= len(done) - 1 and path == "/" + "/".join(done):
+            self._plain.add(parent)
         return "/" + "/".join(done)
 
-    def _lstat_below(self, path: str, done: list[str], part: str) -> Node | None:
+    def _lstat_below(self, path: str, place: str) -> Node | None:
+        """Return the node at ``place``, on the way of ``path``."""
         try:
-            return self.lstat("/" + "/".join([*done, part]))
+            return self.lstat(place)
         except OSError as error:
             raise PathError(f"path error: {self.label}/{path}: {reason(error)}") from error
 
@@ -148,7 +161,7 @@ class LiveTree(Tree):
 
     def __init__(self, root_fd: int, label: str = "") -> None:
         """Take over ``root_fd``, an O_PATH descriptor of a directory."""
-        self.label = label
+        super().__init__(label)
         self.statuses: dict[str, os.stat_result | None] = {}
         self._directories: dict[str, int] = {"": root_fd}
         self._nodes: dict[str, Node | None] = {}

@@ -12,7 +12,7 @@ import posixpath
 from nvgraft import journal, syscalls
 from nvgraft.apply import bpf
 from nvgraft.errors import Refusal
-from nvgraft.mountinfo import Mount, parse_mountinfo
+from nvgraft.mountinfo import Mount, mounts_of_type
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
@@ -255,7 +255,7 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
         v1_path, v2_path = parse_membership(_read_proc(proc, f"{pid}/cgroup"))
         wanted = "mount path"
         # The hook is the runtime's child and shares its mount namespace, so its own table is the runtime's.
-        reachable = _open_mounts(device_mounts(parse_mountinfo(_read_proc(proc, "self/mountinfo"))))
+        reachable = _open_mounts(device_mounts(mounts_of_type(_read_proc(proc, "self/mountinfo"), "cgroup", "cgroup2")))
         version, path, mount = choose(v1_path, v2_path, tuple(reachable))
         wanted = "root path"
         cgroup = _open_cgroup(version, path, mount, reachable[mount])
