@@ -17,7 +17,7 @@ import prctl
 import pytest
 
 from harness import LDCONFIG, run_in_mount_namespace
-from nvgraft import syscalls
+from nvgraft import privileges, syscalls
 from nvgraft.apply import seccomp
 from nvgraft.apply.ldconfig import LoaderCache
 from nvgraft.apply.undo import UndoLog
@@ -428,7 +428,7 @@ class TestHostile:
 
         def scenario() -> list[str]:
             monkeypatch.setattr(Child, "follow", observe)
-            monkeypatch.setattr(prctl, "ALL_CAPS", tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN))
+            monkeypatch.setattr(privileges, "_ALL", tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN))
             _update(rootfs, program=shell)
             return seen
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import prctl
+import _prctl
 import pytest
 
 from nvgraft import child, syscalls, userns
@@ -175,7 +175,7 @@ time.sleep(60)
 
 def test_an_orphan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child whose parent ended before it could be tied to it finds nobody to answer to, and stops."""
-    monkeypatch.setattr(prctl, "set_pdeathsig", lambda _: None)
+    monkeypatch.setattr(_prctl, "prctl", lambda *_: None)
     reader, writer = os.pipe()
     child.tie(writer)
     os.close(reader)

@@ -8,8 +8,9 @@ import hosts
 from hosts import gpu, host, inventory
 from nvgraft.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor
 from nvgraft.errors import Refusal
-from nvgraft.inventory import find_loaded_library, parse_majors, read_inventory
+from nvgraft.inventory import parse_majors, read_inventory
 from nvgraft.ldcache import CacheEntry
+from nvgraft.libraries import find_loaded_library
 from nvgraft.snapshot import SnapshotTree, snapshot_host
 from nvgraft.tree import Node
 

@@ -18,8 +18,8 @@ from nvgraft import cachefile, inventory_cache, live, nvml
 from nvgraft.components import Host, Inventory
 from nvgraft.config import Config
 from nvgraft.errors import Refusal
+from nvgraft.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.inventory import parse_majors, read_inventory
-from nvgraft.nvml import DriverReport, Gpu, MigDevice
 from nvgraft.tree import LiveTree
 from nvgraft_cli import ldcache_writer, stubs
 from nvgraft_specs import names

@@ -9,9 +9,9 @@ from nvgraft import nvml
 from nvgraft.components import Host
 from nvgraft.config import Config
 from nvgraft.errors import Refusal
+from nvgraft.gpus import DriverReport
 from nvgraft.inventory import read_inventory
 from nvgraft.live import mps_directory, read_live_host, search_path
-from nvgraft.nvml import DriverReport
 from nvgraft.tree import LiveTree
 from nvgraft_cli import ldcache_writer
 

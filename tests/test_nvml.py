@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from nvgraft.errors import Refusal
-from nvgraft.nvml import DriverReport, Gpu, MigDevice, bus_id, query
+from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
+from nvgraft.nvml import query
 
 LIBRARY = "libc.so.6"
 IS_ROOT = os.geteuid() == 0

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import _prctl
 import prctl
 import pytest
 
@@ -109,8 +110,8 @@ def test_a_capability_that_the_kernel_does_not_know_is_passed_over(monkeypatch: 
     def refuse(number: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(prctl, "capbset_drop", lambda _: refuse(22))
+    monkeypatch.setattr(_prctl, "prctl", lambda *_: refuse(22))
     privileges.forbid([60])
-    monkeypatch.setattr(prctl, "capbset_drop", lambda _: refuse(1))
+    monkeypatch.setattr(_prctl, "prctl", lambda *_: refuse(1))
     with pytest.raises(PermissionError):
         privileges.forbid([60])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvgraft.errors import Refusal
-from nvgraft.nvml import Gpu, MigDevice
+from nvgraft.gpus import Gpu, MigDevice
 from nvgraft.selection import Selection, check_mig_request, imex_channels, select_devices
 
 A = MigDevice("MIG-aaaaaaaa-0000", 1, 0)

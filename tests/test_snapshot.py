@@ -11,8 +11,8 @@ import hosts
 from hosts import gpu, host
 from nvgraft.elf import ElfFacts
 from nvgraft.errors import Refusal
+from nvgraft.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.ldcache import CacheEntry
-from nvgraft.nvml import DriverReport, Gpu, MigDevice
 from nvgraft.snapshot import SnapshotTree, driver_report, load_report, snapshot_host
 from nvgraft.tree import Node
 

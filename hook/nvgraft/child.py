@@ -9,7 +9,7 @@ import os
 import select
 import time
 
-import prctl
+import _prctl
 
 from nvgraft import syscalls, userns
 from nvgraft.files import readable
@@ -131,7 +131,7 @@ def tie(writer: int) -> None:
 
     :raises OSError: EPIPE: the parent has ended before that, so nobody reads ``writer``.
     """
-    prctl.set_pdeathsig(_signal.SIGKILL)
+    _prctl.prctl(_prctl.PR_SET_PDEATHSIG, _signal.SIGKILL)
     orphaned = select.poll()
     orphaned.register(writer, 0)
     if orphaned.poll(0):

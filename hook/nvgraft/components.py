@@ -7,14 +7,15 @@ planner's.
 import posixpath
 
 from nvgraft.errors import Refusal
-from nvgraft.ldcache import CacheEntry
-from nvgraft.nvml import DriverReport, Gpu, MigDevice
+from nvgraft.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.tree import Node, Tree
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from nvgraft.ldcache import CacheEntry
 
 
 class Component(Value):

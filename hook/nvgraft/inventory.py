@@ -1,28 +1,23 @@
 """What a host has: the driver's components, its devices and its GPUs.
 
 One reader for a live host and for a host snapshot: both are a :class:`Host` (a tree, loader cache entries, the driver's
-report), and every rule of selection is applied here to either. What a container asks for plays no part.
+report), and every rule of selection is applied to either, here and for libraries in :mod:`nvgraft.libraries`. What a container
+asks for plays no part.
 """
 
-import posixpath
-
-from nvgraft.components import Component, DeviceNode, Host, Inventory, Libraries, ProcEntry, device_file_minor, mig_access_path
+from nvgraft.components import Component, DeviceNode, Host, Inventory, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
-from nvgraft.ldcache import ARCHITECTURES, CacheEntry
-from nvgraft.nvml import Gpu
+from nvgraft.gpus import Gpu
 from nvgraft.tree import Node, PathError, Tree
 from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
 #: Small text files of /proc are read whole; the largest, mig-minors, has about 5 KiB.
 _TEXT_LIMIT = 1 << 18
-
-#: Loader cache entries whose SONAME starts otherwise are no driver component: the cache reader may skip them.
-LIBRARY_PREFIXES = tuple(row.encode() for _, rows in catalogue.LIBRARIES for row, _ in rows)
 
 
 def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collection[str]" = ()) -> Inventory:
@@ -43,6 +38,8 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
     tree = host.tree
     libraries = host.libraries
     if libraries is None:
+        from nvgraft.libraries import select_libraries
+
         libraries = select_libraries(host)
         if host.keep is not None:
             host.keep(libraries)
@@ -86,66 +83,6 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
         () if imex_major is None else _imex(tree, imex_major),
         (*libraries.missing, *missing_binaries),
     )
-
-
-def select_libraries(host: Host) -> Libraries:
-    """Select the driver's libraries of both architectures.
-
-    :raises Refusal: stage ``detection``, for a stale entry of the loader cache and for what is no ELF file.
-    """
-    wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
-    libraries, missing = _libraries(host, wide)
-    return Libraries(libraries, _libraries(host, narrow)[0] if narrow is not None else (), missing)
-
-
-def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
-    """Select the libraries of one architecture: the last accepted candidate of a row wins (reference behaviour 5.2, 5.3)."""
-    rows = [(name, row) for name, rows in catalogue.LIBRARIES for row, _since in rows]
-    chosen: dict[str, Component] = {}
-    for entry in host.entries:
-        if entry.architecture != architecture:
-            continue
-        for component_class, row in rows:
-            if not entry.soname.startswith(row):
-                continue
-            try:
-                path = host.tree.resolve(entry.path)
-            except PathError as error:
-                raise Refusal("detection", error.text) from error
-            if row in chosen and chosen[row].path == path:
-                continue  # the same file under another name: it may fit a later row
-            component = _select(host, component_class, row, entry, path)
-            if component is not None:
-                chosen[row] = component
-            break
-    missing = tuple((component_class, row) for component_class, row in rows if row not in chosen)
-    return tuple(chosen[row] for _, row in rows if row in chosen), missing
-
-
-def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path: str) -> Component | None:
-    """Return the component at ``path``, or None when the selector rejects it."""
-    shown = host.root.rstrip("/") + path
-    tls = posixpath.basename(path).startswith(catalogue.TLS_LIBRARY)
-    try:
-        facts = host.tree.elf(path, sections=tls)
-    except OSError as error:
-        raise Refusal(
-            "detection",
-            f"open failed: {shown}: {reason(error)}",
-            f"the loader cache names {entry.path} for {entry.soname}, which cannot be read: run ldconfig on the host",
-        ) from error
-    except ValueError as error:
-        raise Refusal("detection", f"elf file read error: {shown}", f"{error}: reinstall the driver, then run ldconfig") from error
-    if tls and facts.abi_tag is None:
-        raise Refusal("detection", f"elf section 0x7 missing: {shown}", "it carries no .note.ABI-tag: reinstall the driver")
-    if tls and facts.abi_tag != catalogue.TLS_ABI_TAG:
-        return None
-    if not path.endswith(host.report.driver_version):
-        return None
-    node = host.tree.lstat(path)
-    links = f" -> {path}" if path != entry.path else ""
-    found = f"loader cache: {entry.soname} => {entry.path}{links}"
-    return Component(component_class, row, path, found, "file", node.mode if node else 0o644, node.size if node else 0, facts.soname)
 
 
 def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
@@ -294,22 +231,3 @@ def parse_majors(text: str) -> dict[str, int]:
         if number.isdecimal() and name:
             majors.setdefault(name, int(number))
     return majors
-
-
-def find_loaded_library(host_tree: Tree, entries: "Iterable[CacheEntry]", soname: str, machine: str, search: "Sequence[str]") -> str | None:
-    """Return the path from which dlopen would load ``soname`` inside the driver root: ``search`` (LD_LIBRARY_PATH) first,
-    then the loader cache, then the default directories; None when it would fail."""
-    wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
-    multiarch = f"{machine}-linux-gnu"
-    candidates = [f"{directory}/{soname}" for directory in search if directory]
-    candidates += [entry.path for entry in entries if entry.soname == soname and entry.architecture == wide]
-    candidates += [
-        f"{directory}/{soname}" for directory in (f"/lib/{multiarch}", f"/usr/lib/{multiarch}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
-    ]
-    for path in candidates:
-        try:
-            if host_tree.find(path)[1] is not None:
-                return path
-        except PathError:
-            continue
-    return None

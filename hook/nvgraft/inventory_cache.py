@@ -15,9 +15,9 @@ import os
 import stat
 import time
 
-from nvgraft import cachefile, components, elf, inventory, ldcache, live, nvml, tree
+from nvgraft import cachefile, live
 from nvgraft.components import Component, Host, Libraries
-from nvgraft.nvml import DriverReport, Gpu, MigDevice
+from nvgraft.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.tree import LiveTree
 from nvgraft.values import Value
 from nvgraft_specs import catalogue, names
@@ -41,6 +41,8 @@ _PROC = "/proc/driver/nvidia"
 _TEXT_LIMIT = 1 << 18
 #: What a user name in config.toml is looked up in.
 _ACCOUNTS = ("/etc/nsswitch.conf", "/etc/passwd", "/etc/group")
+#: Modules that make what is kept, whether or not they are loaded when it is used.
+_SOURCES = ("components", "elf", "gpus", "inventory", "ldcache", "libraries", "live", "nvml", "tree")
 #: What a document that is not ours to the last word is met with.
 _DAMAGE = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
 _DAMAGED = "what is cached is damaged"
@@ -106,11 +108,12 @@ def name_of(config: "Config") -> str:
 
 def _key(config: "Config") -> list[object]:
     """Return what is asked: whoever asks for something else has a document of his own."""
-    modules = (catalogue, components, elf, inventory, ldcache, live, nvml, tree)
+    here = os.path.dirname(__file__)
+    sources = [str(catalogue.__file__), *(f"{here}/{name}.py" for name in _SOURCES)]
     standin = os.environ.get("NVGRAFT_NVML_CONF", "") if config.simulated_host else ""
     asked: list[object] = [config.cli_root, config.cli_ldcache, config.cli_user, list(config.cli_environment)]
     asked += [config.simulated_host, config.host_snapshot, standin, os.uname().machine]
-    return [*cachefile.code(__file__, *(str(module.__file__) for module in modules)), *asked]
+    return [*cachefile.code(__file__, *sources), *asked]
 
 
 def _look(config: "Config") -> "tuple[LiveTree | None, dict[str, Any] | None]":

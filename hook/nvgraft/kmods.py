@@ -14,9 +14,9 @@ import os
 import posixpath
 import stat
 
-import prctl
+import _prctl
 
-from nvgraft import child, privileges, userns
+from nvgraft import child, privileges, syscalls, userns
 from nvgraft.files import open_file, read_fd, readable, reason
 from nvgraft.inventory import parse_majors
 from nvgraft.plan import Finding
@@ -33,7 +33,7 @@ TIMEOUT = 10.0
 #: In the order of loading: the others are built on the first.
 _MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _PROGRAMS = ("/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe")
-_CAPABILITIES = (prctl.CAP_SYS_MODULE, prctl.CAP_MKNOD)
+_CAPABILITIES = (_prctl.CAP_SYS_MODULE, _prctl.CAP_MKNOD)
 _SETTING = "or set load-kmods = false under [nvidia-container-cli] in config.toml"
 _DONE = "done"
 _SYS = "/sys"
@@ -236,7 +236,7 @@ def _confine(root: str) -> None:
         os.chroot(root)
     os.chdir("/")
     privileges.keep(_CAPABILITIES)
-    prctl.set_no_new_privs(1)
+    syscalls.set_no_new_privs()
 
 
 def _modprobe(module: str) -> str:

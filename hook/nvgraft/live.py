@@ -6,12 +6,10 @@ and NVML. A simulated host differs in one point, which config.toml has to spell 
 
 import os
 
-from nvgraft import nvml
 from nvgraft.components import Host
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
-from nvgraft.inventory import LIBRARY_PREFIXES, find_loaded_library, parse_majors
-from nvgraft.ldcache import SIZE_LIMIT, CacheEntry, parse
+from nvgraft.inventory import parse_majors
 from nvgraft.tree import LiveTree, PathError, open_tree_at
 from nvgraft_specs import names
 
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nvgraft.config import Config
+    from nvgraft.gpus import DriverReport
+    from nvgraft.ldcache import CacheEntry
 
 _CACHE = "/etc/ld.so.cache"
 _NVML_SONAME = "libnvidia-ml.so.1"
@@ -75,11 +75,14 @@ def read_majors() -> dict[str, int]:
         return parse_majors(file.read())
 
 
-def _driver_report(config: "Config", tree: LiveTree, entries: list[CacheEntry], root: str, machine: str) -> nvml.DriverReport:
+def _driver_report(config: "Config", tree: LiveTree, entries: "list[CacheEntry]", root: str, machine: str) -> "DriverReport":
     if config.host_snapshot:
         from nvgraft.snapshot import load_report
 
         return load_report(config.host_snapshot)
+    from nvgraft import nvml
+    from nvgraft.libraries import find_loaded_library
+
     search = [value for entry in config.cli_environment for name, _, value in (entry.partition("="),) if name == "LD_LIBRARY_PATH"]
     library = find_loaded_library(tree, entries, _NVML_SONAME, machine, ":".join(search).split(":"))
     if library is None:
@@ -90,14 +93,17 @@ def _driver_report(config: "Config", tree: LiveTree, entries: list[CacheEntry], 
     return nvml.query(library, root, config.cli_user, config.cli_environment)
 
 
-def _try_cache(tree: LiveTree, path: str, root: str) -> tuple[list[CacheEntry], Refusal | None]:
+def _try_cache(tree: LiveTree, path: str, root: str) -> "tuple[list[CacheEntry], Refusal | None]":
     try:
         return _read_cache(tree, path, root), None
     except Refusal as refusal:
         return [], refusal
 
 
-def _read_cache(tree: LiveTree, path: str, root: str) -> list[CacheEntry]:
+def _read_cache(tree: LiveTree, path: str, root: str) -> "list[CacheEntry]":
+    from nvgraft.ldcache import SIZE_LIMIT, parse
+    from nvgraft.libraries import LIBRARY_PREFIXES
+
     shown = root.rstrip("/") + path
     try:
         data = tree.read(tree.resolve(path), SIZE_LIMIT)

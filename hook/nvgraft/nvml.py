@@ -7,18 +7,17 @@ for with a limit (reference behaviour 4.6). The child answers in lines of tab-se
 Nothing here decides anything about containers.
 """
 
-import ctypes
 import os
 import time
 
 from nvgraft import child, privileges, syscalls, userns
 from nvgraft.apply import seccomp
 from nvgraft.errors import Refusal
-from nvgraft.values import Value
+from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
 #: Seconds until the hook gives up on the driver; the reference waits as long.
@@ -35,51 +34,6 @@ _NO_MIG = (3, 13)
 _NOT_FOUND = 6
 
 _MISSING = "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
-
-
-class MigDevice(Value):
-    """One MIG device as NVML names it, with its GPU instance and compute instance ids."""
-
-    __slots__ = ("compute_instance", "gpu_instance", "uuid")
-
-    def __init__(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
-        self.uuid = uuid
-        self.gpu_instance = gpu_instance
-        self.compute_instance = compute_instance
-
-
-class Gpu(Value):
-    """One GPU; ``bus_id`` is DDDDDDDD:BB:DD.0 in lower-case hex, ``mig`` is unsupported, disabled or enabled."""
-
-    __slots__ = ("arch", "brand", "bus_id", "mig", "mig_devices", "minor", "model", "uuid")
-
-    def __init__(
-        self, minor: int, uuid: str, bus_id: str, brand: int, arch: str, mig: str, model: str, mig_devices: tuple[MigDevice, ...] = ()
-    ) -> None:
-        self.minor = minor
-        self.uuid = uuid
-        self.bus_id = bus_id
-        self.brand = brand
-        self.arch = arch
-        self.mig = mig
-        self.model = model
-        self.mig_devices = mig_devices
-
-
-class DriverReport(Value):
-    """The driver's own account: its version, the CUDA version it provides, and the GPUs in NVML's index order."""
-
-    __slots__ = ("cuda_version", "driver_version", "gpus")
-
-    def __init__(self, driver_version: str, cuda_version: str, gpus: tuple[Gpu, ...]) -> None:
-        self.driver_version = driver_version
-        self.cuda_version = cuda_version
-        self.gpus = gpus
-
-
-def bus_id(domain: int, bus: int, device: int) -> str:
-    """Return the PCI address in the form that the reference prints and compares."""
-    return f"{domain:08x}:{bus:02x}:{device:02x}.0"
 
 
 def library_missing(hint: str) -> Refusal:
@@ -160,12 +114,15 @@ def _answer(writer: int, library: str, root: str, user: str, environment: "Seque
         for entry in environment:
             name, _, value = entry.partition("=")
             os.environ[name] = value
+        # Before the change of root: they lie outside of it.
+        import ctypes
+
         try:
-            import pynvml  # before the change of root: it lies outside of it
+            import pynvml
         except ImportError as error:
             raise _Trouble("initialization", f"load library failed: nvidia-ml-py: {error}") from error
         _confine(writer, root, *_ids(user), fixed_groups=fixed_groups)
-        lines = _ask(pynvml, library)
+        lines = _ask(pynvml, ctypes.CDLL, library)
     except _Trouble as trouble:
         lines = [f"error\t{trouble.stage}\t{trouble.text}"]
     except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
@@ -182,9 +139,9 @@ class _Trouble(Exception):
         self.text = text
 
 
-def _ask(pynvml: "ModuleType", library: str) -> list[str]:
+def _ask(pynvml: "ModuleType", load: "Callable[[str], object]", library: str) -> list[str]:
     try:
-        pynvml.nvmlLib = ctypes.CDLL(library)  # type: ignore[attr-defined]  # what its own loader would set
+        pynvml.nvmlLib = load(library)  # type: ignore[attr-defined]  # what its own loader would set
     except OSError as error:
         raise _Trouble("initialization", "load library failed: " + _lower_reason(str(error))) from error
     try:
@@ -237,6 +194,8 @@ def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) 
         allowed = min(limit, syscalls.get_rlimit(resource)[1])
         syscalls.set_rlimit(resource, allowed, allowed)
     if root != "/":
+        import ctypes
+
         # Loaded from here they satisfy NVML's needs inside a driver root that has no libc of its own.
         for name in ("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
             try:

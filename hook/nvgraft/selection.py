@@ -4,7 +4,7 @@ Names that a container chooses select by full-length match and are never used as
 """
 
 from nvgraft.errors import Refusal
-from nvgraft.nvml import Gpu, MigDevice
+from nvgraft.gpus import Gpu, MigDevice
 from nvgraft.values import Value
 from nvgraft_specs.catalogue import IMEX_CHANNELS
 

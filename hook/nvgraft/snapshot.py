@@ -11,8 +11,8 @@ from nvgraft import files, jsontext
 from nvgraft.components import Host
 from nvgraft.elf import ElfFacts
 from nvgraft.errors import Refusal
+from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.ldcache import entry_from_listing
-from nvgraft.nvml import DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.tree import Node, Tree
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ class SnapshotTree(Tree):
     """The ``files`` of a host document. A directory that is only implied by a file below it counts as recorded."""
 
     def __init__(self, files: "dict[str, dict[str, Any]]") -> None:
-        super().__init__()
+        self._plain = set()
         self._files = files
         self._nodes: dict[str, Node | None] = {}
         self._names: dict[str, set[str]] = {"/": set()}

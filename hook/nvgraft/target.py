@@ -69,8 +69,9 @@ class VirtualTree(Tree):
     _DIRECTORIES = frozenset({*_MASKED, "/proc/driver", "/proc/driver/nvidia", "/dev/pts", "/dev/shm", "/dev/mqueue"})  # noqa: S108
 
     def __init__(self, below: Tree, label: str) -> None:
-        super().__init__(label)
+        self.label = label
         self._below = below
+        self._plain = set()
 
     def _masked(self, path: str) -> bool:
         return path.startswith(self._INSIDE) or path in self._MASKED

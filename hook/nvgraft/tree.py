@@ -9,9 +9,12 @@ import errno
 import os
 import stat
 
-from nvgraft.elf import ElfFacts, read_facts
 from nvgraft.files import reason
 from nvgraft.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvgraft.elf import ElfFacts
 
 #: Symbolic links followed in one resolution; the reference's limit (the kernel's own is 40).
 MAX_LINKS = 20
@@ -55,12 +58,12 @@ class PathError(Exception):
 class Tree:
     """A tree of files below one root. ``label`` is the root's name in messages ("" for the host's own root).
 
-    A decision is made on one state of a tree: what it said of a path holds for as long as it is used.
+    A tree that does not change while it is used may have a set as ``_plain``: directories that exist and are reached without a
+    link, remembered so that :meth:`resolve` does not walk there again.
     """
 
-    def __init__(self, label: str = "") -> None:
-        self.label = label
-        self._plain: set[str] = set()  # directories that exist and are reached without a link
+    label = ""
+    _plain: set[str] | None = None
 
     def lstat(self, path: str) -> Node | None:
         """Return the node at ``path``, whose parents are directories and no links, or None where nothing is.
@@ -80,7 +83,7 @@ class Tree:
         """
         raise NotImplementedError
 
-    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+    def elf(self, path: str, *, sections: bool) -> "ElfFacts":
         """Return the ELF facts of the file at a resolved ``path``; without ``sections`` the ABI tag is left out.
 
         :raises OSError: when it cannot be opened.
@@ -97,7 +100,8 @@ class Tree:
         :raises PathError: for a ``..`` above the root, more than MAX_LINKS links, a link in /proc, or a file in place of a directory.
         """
         parent, _, name = path.rpartition("/")
-        if parent in self._plain and name not in {"", ".", ".."}:
+        plain = self._plain
+        if plain is not None and parent in plain and name not in {"", ".", ".."}:
             node = self._lstat_below(path, path)
             if node is None or node.type != "symlink" or not follow_last:
                 return path
@@ -133,9 +137,10 @@ class Tree:
                 raise PathError(f"path error: {self.label}/{path}: not a directory")
             done.append(part)
             exists += 1
-        if not links and exists >= len(done) - 1 and path == "/" + "/".join(done):
-            self._plain.add(parent)
-        return "/" + "/".join(done)
+        resolved = "/" + "/".join(done)
+        if plain is not None and not links and exists >= len(done) - 1 and path == resolved:
+            plain.add(parent)
+        return resolved
 
     def _lstat_below(self, path: str, place: str) -> Node | None:
         """Return the node at ``place``, on the way of ``path``."""
@@ -161,7 +166,8 @@ class LiveTree(Tree):
 
     def __init__(self, root_fd: int, label: str = "") -> None:
         """Take over ``root_fd``, an O_PATH descriptor of a directory."""
-        super().__init__(label)
+        self.label = label
+        self._plain = set()
         self.statuses: dict[str, os.stat_result | None] = {}
         self._directories: dict[str, int] = {"": root_fd}
         self._nodes: dict[str, Node | None] = {}
@@ -228,7 +234,9 @@ class LiveTree(Tree):
         finally:
             os.close(held)
 
-    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+    def elf(self, path: str, *, sections: bool) -> "ElfFacts":
+        from nvgraft.elf import read_facts
+
         fd = self.open(path)
         try:
             return read_facts(fd, sections=sections)

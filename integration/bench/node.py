@@ -73,6 +73,7 @@ class Node:
         self._clock = [PYTHON, "-ISB", str(clock), f"{prefix}/lib/nvgraft/hook", "@STARTED@", "prestart"]
         self._reference = all(shutil.which(name) for name in REFERENCE)
         self._work = work
+        self._warm: set[Case] = set()  # cases for which something is kept
         self.outcomes = {case: Outcome(case.name, [], [], [], [], 0, 0, None, None) for case in cases}
         for case in cases:
             make_bundle(self._bundle(case), case)
@@ -85,9 +86,11 @@ class Node:
         bundle = self._bundle(case)
         if not case.cached:
             shutil.rmtree(KEPT, ignore_errors=True)
-        elif not os.path.isdir(KEPT):
+            self._warm.clear()
+        elif case not in self._warm:
             with container(bundle, case.image) as state:
                 start(self._hook, state, bundle)
+            self._warm.add(case)
         with container(bundle, case.image) as state:
             return start(command, state, bundle)
 

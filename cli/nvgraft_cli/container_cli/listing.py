@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from nvgraft.components import Inventory, device_file_minor, mig_access_path
-from nvgraft.nvml import Gpu
+from nvgraft.gpus import Gpu
 from nvgraft.selection import Selection, check_mig_request, imex_channels, select_devices
 from nvgraft_cli.container_cli.options import ListOptions
 from nvgraft_specs import brands

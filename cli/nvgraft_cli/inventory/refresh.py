@@ -7,7 +7,7 @@ from nvgraft import cachefile, inventory_cache
 from nvgraft.components import Host
 from nvgraft.config import Config, load_config
 from nvgraft.errors import Refusal
-from nvgraft.inventory import select_libraries
+from nvgraft.libraries import select_libraries
 from nvgraft.tree import LiveTree
 from nvgraft.trusted import open_trusted
 

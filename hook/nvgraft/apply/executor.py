@@ -8,7 +8,7 @@ target means, because no target is looked up after the first attach (SECURITY R2
 import errno
 import os
 
-from nvgraft import syscalls, userns
+from nvgraft import privileges, syscalls, userns
 from nvgraft.apply import cgroup, ldconfig
 from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
@@ -181,11 +181,9 @@ def _prepare_as_container_root(targets: Targets, plan: Plan, container: Containe
     if (container.uid, container.gid) == (os.geteuid(), os.getegid()):
         targets.prepare(plan.actions, announce)
         return
-    import prctl
-
     try:
         syscalls.set_fs_ids(container.uid, container.gid)
-        prctl.cap_effective.dac_override = True
+        privileges.regain(privileges.DAC_OVERRIDE)
         targets.prepare(plan.actions, announce)
     finally:
         syscalls.set_fs_ids(os.geteuid(), os.getegid())
