@@ -18,4 +18,9 @@ def add_case(parser: argparse.ArgumentParser) -> None:
 def add_host(parser: argparse.ArgumentParser) -> None:
     """Add ``--host`` and ``--config``."""
     parser.add_argument("--host", metavar="SNAPSHOT", help="a nvgraft.host/1 document, or a name of `nvgraft simulate --list`")
+    add_config(parser)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``."""
     parser.add_argument("--config", metavar="FILE", help="config.toml (default: the hook's own; with --host: the built-in defaults)")

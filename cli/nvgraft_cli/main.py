@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     from nvgraft_cli.inventory import watch
     from nvgraft_cli.matrix import command as matrix
     from nvgraft_cli.register import command as register
+    from nvgraft_cli.snapshot import command as snapshot
 
     parser = argparse.ArgumentParser(
         prog="nvgraft",
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(looks_only=False, many_inputs=False, open_first=None)
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="subcommand", required=True)
     plan_command.add_parser(subparsers)
+    snapshot.add_parser(subparsers)
     matrix.add_parser(subparsers)
     explain_error.add_parser(subparsers)
     simulate.add_parser(subparsers)

@@ -60,6 +60,12 @@ def entry_from_listing(soname: str, flags: str, path: str) -> CacheEntry | None:
     return CacheEntry(soname, architecture, path)
 
 
+def listing_flags(entry: CacheEntry) -> str:
+    """Return the flags of ``entry`` as `ldconfig -p` prints them: the inverse of :func:`entry_from_listing`."""
+    word = next((word for word, bits in _SPELLINGS.items() if bits == entry.architecture), "")
+    return f"libc6,{word}" if word else "libc6"
+
+
 def parse(data: bytes, prefixes: tuple[bytes, ...] = (b"",)) -> list[CacheEntry]:
     """Return the entries of a loader cache, in its order, whose SONAME starts with one of ``prefixes``.
 

@@ -36,7 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("text", metavar="TEXT", nargs="*", help="the error (default: standard input)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, looks_only=True)
 
 
 def run(args: argparse.Namespace) -> int:

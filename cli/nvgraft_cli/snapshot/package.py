@@ -1,0 +1,152 @@
+"""A driver that is not installed: unpacked packages, or a driver's root file system, as a host to plan on.
+
+Nothing of it runs, so what NVML would say is taken from the files (the versions) and from a host that has the GPUs.
+"""
+
+import os
+from functools import cmp_to_key
+from typing import Any
+
+from nvgraft.components import Host
+from nvgraft.inventory import LIBRARY_PREFIXES
+from nvgraft.ldcache import ARCHITECTURES, SIZE_LIMIT, CacheEntry, compare_names, parse
+from nvgraft.nvml import DriverReport
+from nvgraft.tree import Node, PathError, Tree, open_tree_at
+from nvgraft_cli.errors import InputError
+from nvgraft_specs.cuda_versions import CUDA_VERSIONS
+
+#: The libraries whose file names carry the driver's version; no driver is without both.
+_VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
+
+#: Where packages put libraries, and how deep below it (Debian: /usr/lib/x86_64-linux-gnu/nvidia/current).
+_LIBRARY_ROOTS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
+_DEPTH = 5
+
+#: (machine, bits) of an ELF file -> the machine that its driver runs on, and whether it is its 32-bit part.
+_ARCHITECTURES = {
+    ("EM_X86_64", 64): ("x86_64", False),
+    ("EM_386", 32): ("x86_64", True),
+    ("EM_AARCH64", 64): ("aarch64", False),
+    ("EM_ARM", 32): ("aarch64", True),
+    ("EM_PPC64", 64): ("ppc64le", False),
+}
+
+
+class PackageTree(Tree):
+    """The files of a driver that is not installed, with the /dev and /proc of a host that has the GPUs."""
+
+    def __init__(self, below: Tree, machine_files: Tree | None) -> None:
+        self._below = below
+        self._machine = machine_files
+
+    def _tree(self, path: str) -> Tree | None:
+        return self._machine if path in {"/dev", "/proc"} or path.startswith(("/dev/", "/proc/")) else self._below
+
+    def lstat(self, path: str) -> Node | None:
+        tree = self._tree(path)
+        return None if tree is None else tree.lstat(path)
+
+    def listdir(self, path: str) -> list[str]:
+        tree = self._tree(path)
+        return [] if tree is None else tree.listdir(path)
+
+    def read(self, path: str, limit: int) -> bytes:
+        tree = self._tree(path)
+        if tree is None:
+            raise FileNotFoundError(2, os.strerror(2), path)
+        return tree.read(path, limit)
+
+    def elf(self, path: str, *, sections: bool) -> Any:
+        return self._below.elf(path, sections=sections)
+
+
+def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
+    """Return the driver below ``directory`` as the host that it would make.
+
+    :param installed_at: the driver root that it is meant for.
+    :param gpus: the host whose GPUs, device nodes and /proc entries it is planned with; None: it has none.
+    :raises InputError: when there is no driver, or more than one.
+    """
+    try:
+        files = open_tree_at(directory, directory.rstrip("/"))
+    except OSError as error:
+        cause = (error.strerror or str(error)).lower()
+        raise InputError(f"{directory}: {cause}: --root must name a directory with the files of a driver") from error
+    versions = _versions(files)
+    if len(versions) != 1:
+        found = ", ".join(sorted(versions)) or "none"
+        raise InputError(f"{directory}: one driver is expected, found: {found}: name a directory with the files of one driver version")
+    version, directories = versions.popitem()
+    entries, machine = _entries(files, directories)
+    branch = int(version.partition(".")[0])
+    if branch not in CUDA_VERSIONS:
+        raise InputError(f"{directory}: driver {version}: the CUDA version of branch {branch} is not known here: upgrade nvgraft")
+    report = DriverReport(version, CUDA_VERSIONS[branch], gpus.report.gpus if gpus is not None else ())
+    majors = gpus.majors if gpus is not None else {}
+    tree = PackageTree(files, gpus.tree if gpus is not None else None)
+    return Host(f"driver-{version}", installed_at, tree, entries, report, majors, machine)
+
+
+def _versions(tree: Tree) -> dict[str, set[str]]:
+    """Return driver version -> directories with its libraries."""
+    versions: dict[str, set[str]] = {}
+    pending = [(root, 0) for root in _LIBRARY_ROOTS]
+    directories: list[tuple[str, list[str]]] = []
+    while pending:
+        path, depth = pending.pop()
+        node = tree.lstat(path)
+        if node is None or node.type != "dir":
+            continue
+        names = tree.listdir(path)
+        directories.append((path, names))
+        for name in names:
+            for prefix in _VERSIONED:
+                version = name.removeprefix(prefix)
+                # The compatibility libraries of a CUDA toolkit are called so too, but lie elsewhere.
+                if name.startswith(prefix) and version.count(".") in {1, 2} and version.replace(".", "").isdecimal():
+                    versions.setdefault(version, set())
+            if depth < _DEPTH and "." not in name:
+                pending.append((f"{path}/{name}", depth + 1))
+    for version, places in versions.items():
+        places.update(path for path, names in directories if any(name.endswith(f".so.{version}") for name in names))
+    return versions
+
+
+def _entries(tree: Tree, directories: set[str]) -> tuple[list[CacheEntry], str]:
+    """Return the loader cache of the tree, or what ldconfig would write into one, and the machine of its libraries."""
+    prefixes = tuple(prefix.decode() for prefix in LIBRARY_PREFIXES)
+    found, machine = _scan(tree, directories, prefixes)
+    try:
+        cached = parse(tree.read(tree.resolve("/etc/ld.so.cache"), SIZE_LIMIT), LIBRARY_PREFIXES)
+    except (OSError, ValueError, PathError):
+        cached = []
+    # A cache that does not know this driver was made before its files came.
+    known = {entry.soname for entry in cached}
+    return (cached if {entry.soname for entry in found} <= known else found), machine
+
+
+def _scan(tree: Tree, directories: set[str], prefixes: tuple[str, ...]) -> tuple[list[CacheEntry], str]:
+    machine = ""
+    rows: list[CacheEntry] = []
+    for directory in sorted(directories):
+        newest: dict[tuple[str, int], str] = {}
+        for name in tree.listdir(directory):
+            node = tree.lstat(f"{directory}/{name}")
+            if not name.startswith(prefixes) or node is None or node.type != "file":
+                continue
+            try:
+                facts = tree.elf(f"{directory}/{name}", sections=False)
+            except (ValueError, OSError):
+                continue
+            known = _ARCHITECTURES.get((facts.machine, facts.bits))
+            if known is None or facts.soname is None or not facts.soname.startswith(prefixes):
+                continue
+            wide, narrow = ARCHITECTURES[known[0]]
+            key = (facts.soname, wide if not known[1] or narrow is None else narrow)
+            machine = machine or known[0]
+            # Of several files with one SONAME ldconfig takes the greatest name.
+            if key not in newest or compare_names(name, newest[key]) > 0:
+                newest[key] = name
+        rows += [CacheEntry(soname, architecture, f"{directory}/{name}") for (soname, architecture), name in newest.items()]
+    rows.sort(key=cmp_to_key(lambda one, other: compare_names(one.soname, other.soname)), reverse=True)
+    return rows, machine or os.uname().machine

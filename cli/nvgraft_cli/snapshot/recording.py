@@ -1,0 +1,177 @@
+"""A host as a ``nvgraft.host/1`` document: discovery is run, and whatever it looked at is written down.
+
+So a plan from the document sees what a plan on the host sees, and nothing is recorded that no answer needs: names, types,
+owners and modes, sizes, ELF facts; contents only of the driver's own text files under /proc. No environment, no processes,
+no file of a user. The identifiers of GPUs are in it: they are what containers ask for by.
+"""
+
+import posixpath
+from typing import Any
+
+from nvgraft.components import Host
+from nvgraft.elf import ElfFacts
+from nvgraft.inventory import read_inventory
+from nvgraft.ldcache import listing_flags
+from nvgraft.nvml import DriverReport
+from nvgraft.tree import Node, PathError, Tree
+from nvgraft_specs.models.host import SCHEMA
+
+_PROC_LIMIT = 1 << 18
+
+#: Directories of which everything counts that the driver has put there.
+_DRIVER_DIRECTORIES = (
+    "/dev/nvidia-caps",
+    "/dev/nvidia-caps-imex-channels",
+    "/proc/driver/nvidia",
+    "/proc/driver/nvidia-caps",
+)
+
+#: What answers beside a plan look at, whether it exists or not: the image's side of things is never the host's.
+_LOOKED_AT = (
+    "/bin",
+    "/etc/debian_version",
+    "/etc/ld.so.cache",
+    "/lib",
+    "/lib64",
+    "/run",
+    "/sbin",
+    "/sbin/ldconfig",
+    "/sbin/ldconfig.real",
+    "/usr/lib64",
+    "/var/run",
+)
+
+
+class RecordingTree(Tree):
+    """A tree that remembers what was found in it, as the ``files`` of a document."""
+
+    def __init__(self, below: Tree) -> None:
+        self._below = below
+        self.label = below.label
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def lstat(self, path: str) -> Node | None:
+        node = self._below.lstat(path)
+        if node is not None:
+            self._record(path, node)
+        return node
+
+    def listdir(self, path: str) -> list[str]:
+        return self._below.listdir(path)
+
+    def read(self, path: str, limit: int) -> bytes:
+        data = self._below.read(path, limit)
+        self.lstat(path)
+        if path.startswith("/proc/") and path in self.files:
+            self.files[path]["content"] = data.decode("utf-8", "surrogateescape")
+        return data
+
+    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+        # The document has one set of facts: whole, whoever asks.
+        facts = self._below.elf(path, sections=True)
+        self.lstat(path)
+        if path in self.files:
+            self.files[path]["elf"] = {
+                "bits": facts.bits,
+                "machine": facts.machine,
+                "soname": facts.soname,
+                "needed": list(facts.needed),
+                "abi_tag": list(facts.abi_tag) if facts.abi_tag else None,
+                "interp": facts.interp,
+            }
+        return facts
+
+    def _record(self, path: str, node: Node) -> None:
+        if path in self.files:
+            return
+        entry: dict[str, Any] = {"type": node.type, "uid": node.uid, "gid": node.gid}
+        if node.type == "symlink":
+            entry["target"] = node.target
+        else:
+            entry["mode"] = f"{node.mode:04o}"
+        if node.type == "file":
+            entry["size"] = node.size
+        if node.rdev is not None:
+            entry["rdev"] = list(node.rdev)
+        self.files[path] = entry
+        parent = posixpath.dirname(path)
+        if parent not in {"/", ""}:
+            self.lstat(parent)
+
+    def look(self, path: str) -> None:
+        """Record what is at ``path`` and where its links lead, if anything is there."""
+        try:
+            self.find(path)
+        except (PathError, OSError):
+            return  # what cannot be reached is not recorded, and "not recorded" is what an answer says then
+
+    def look_below(self, path: str) -> None:
+        """Record a directory with all that is in it; small text files of /proc with their content."""
+        node = self.lstat(path)
+        if node is None:
+            return
+        if node.type == "file" and path.startswith("/proc/"):
+            try:
+                self.read(path, _PROC_LIMIT)
+            except OSError:
+                return  # its existence is recorded
+        if node.type == "dir":
+            for name in self.listdir(path):
+                self.look_below(f"{path}/{name}")
+
+
+def record(host: Host, search_path: str, mps_directory: str) -> dict[str, Any]:
+    """Return the document of ``host``. Equal hosts give equal documents.
+
+    :param search_path: where binaries are looked for; the document is planned with the default one.
+    :raises nvgraft.errors.Refusal: where discovery refuses: a host that cannot be planned on is no snapshot.
+    """
+    tree = RecordingTree(host.tree)
+    watched = Host(host.name, host.root, tree, host.entries, host.report, host.majors, host.machine, host.refusal)
+    inventory = read_inventory(watched, search_path, mps_directory)
+    for entry in host.entries:
+        tree.look(entry.path)
+    for component in (*inventory.binaries, *inventory.libraries, *inventory.libraries32):
+        try:
+            tree.elf(component.path, sections=True)
+        except (ValueError, OSError):
+            continue  # a script is a binary too
+    for path in _LOOKED_AT:
+        tree.look(path)
+    for name in tree.listdir("/dev"):
+        if name.startswith("nvidia"):
+            tree.look(f"/dev/{name}")
+    for path in _DRIVER_DIRECTORIES:
+        tree.look_below(path)
+    return {
+        "schema": SCHEMA,
+        "name": host.name,
+        "machine": host.machine,
+        "root": host.root,
+        "ld_so_cache": [[entry.soname, listing_flags(entry), entry.path] for entry in host.entries],
+        "nvml": _nvml(host.report),
+        "char_majors": {name: host.majors[name] for name in sorted(host.majors) if name.startswith("nvidia")},
+        "files": {path: tree.files[path] for path in sorted(tree.files)},
+    }
+
+
+def _nvml(report: DriverReport) -> dict[str, Any]:
+    gpus = []
+    for gpu in report.gpus:
+        domain, bus, rest = gpu.bus_id.split(":")
+        gpus.append(
+            {
+                "minor": gpu.minor,
+                "uuid": gpu.uuid,
+                "pci": {"domain": int(domain, 16), "bus": int(bus, 16), "device": int(rest.partition(".")[0], 16)},
+                "brand": gpu.brand,
+                "compute_capability": gpu.arch,
+                "mig": gpu.mig,
+                "model": gpu.model,
+                "mig_devices": [
+                    {"uuid": mig.uuid, "gpu_instance": mig.gpu_instance, "compute_instance": mig.compute_instance}
+                    for mig in gpu.mig_devices
+                ],
+            }
+        )
+    return {"driver_version": report.driver_version, "cuda_version": report.cuda_version, "gpus": gpus}

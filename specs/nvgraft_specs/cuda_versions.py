@@ -1,0 +1,40 @@
+"""Which CUDA version a driver branch provides: NVML's answer for a driver that is not running.
+
+Source: the minimum driver versions in the release notes of the CUDA toolkits; a branch provides the newest toolkit that
+it was released with.
+"""
+
+#: branch (the driver version's first number) -> CUDA version
+CUDA_VERSIONS = {
+    384: "9.0",
+    387: "9.1",
+    390: "9.1",
+    396: "9.2",
+    410: "10.0",
+    415: "10.0",
+    418: "10.1",
+    430: "10.1",
+    435: "10.1",
+    440: "10.2",
+    450: "11.0",
+    455: "11.1",
+    460: "11.2",
+    465: "11.3",
+    470: "11.4",
+    495: "11.5",
+    510: "11.6",
+    515: "11.7",
+    520: "11.8",
+    525: "12.0",
+    530: "12.1",
+    535: "12.2",
+    545: "12.3",
+    550: "12.4",
+    555: "12.5",
+    560: "12.6",
+    565: "12.7",
+    570: "12.8",
+    575: "12.9",
+    580: "13.0",
+    590: "13.1",
+}

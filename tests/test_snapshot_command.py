@@ -1,0 +1,188 @@
+"""``nvgraft snapshot``: a document from which the same is planned, of a host or of a driver that is not installed."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hosts
+from bundles import EVERYTHING, make_bundle
+from nvgraft.components import Host
+from nvgraft.errors import Refusal
+from nvgraft.inventory import read_inventory
+from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.hosts import read_snapshot
+from nvgraft_cli.main import main
+from nvgraft_cli.planning import plan_bundle
+from nvgraft_cli.snapshot.package import open_package
+from nvgraft_cli.snapshot.recording import record
+from nvgraft_cli.stubs import shared_object
+from nvgraft_specs import gallery
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("name", gallery.names())
+def test_a_recorded_host_has_the_same_inventory(name: str) -> None:
+    """Whatever discovery looked at is in the document, so that discovery on the document finds the same."""
+    document = record(snapshot_host(read_snapshot(name)), OFFLINE_PATH, "")
+    assert read_inventory(snapshot_host(document), OFFLINE_PATH) == read_inventory(snapshot_host(read_snapshot(name)), OFFLINE_PATH)
+
+
+@pytest.mark.parametrize("name", gallery.names())
+def test_a_recording_is_deterministic_and_stable(name: str, tmp_path: Path) -> None:
+    """The same host gives the same bytes, and a recording of a recording is the same again."""
+    first, second = (json.dumps(record(snapshot_host(read_snapshot(name)), OFFLINE_PATH, "")) for _ in range(2))
+    assert first == second
+    path = tmp_path / "h.json"
+    path.write_text(first)
+    assert json.dumps(record(snapshot_host(read_snapshot(str(path))), OFFLINE_PATH, "")) == first
+
+
+def test_nothing_is_recorded_that_no_answer_needs() -> None:
+    """A file beside the driver's, a user's file, contents outside of /proc."""
+    others = "/usr/lib/x86_64-linux-gnu/libssl.so.3\n/home/u/.ssh/id = secret\n/etc/shadow = secret\n/etc/debian_version = 12.5\n"
+    document = hosts.full_host(others)
+    files = record(snapshot_host(document), OFFLINE_PATH, "")["files"]
+    assert "/etc/debian_version" in files
+    assert not {"/usr/lib/x86_64-linux-gnu/libssl.so.3", "/home/u/.ssh/id", "/etc/shadow", "/home"} & set(files)
+    assert [path for path, entry in files.items() if "content" in entry and not path.startswith("/proc/")] == []
+
+
+def live(monkeypatch: pytest.MonkeyPatch, document: dict[str, Any]) -> None:
+    """Make a recorded host this host."""
+    monkeypatch.setattr("nvgraft.live.read_live_host", lambda _: snapshot_host(document))
+
+
+def test_this_host_is_written_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """With the name that was given; nothing is left beside it, and an old file is replaced whole."""
+    live(monkeypatch, read_snapshot("mig-h100"))
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    assert main(["snapshot", "-o", str(path), "--name", "node17"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert os.listdir(tmp_path) == ["out.json"]
+    document = read_snapshot(str(path))
+    assert (document["schema"], document["name"]) == ("nvgraft.host/1", "node17")
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    assert plan_bundle(bundle, str(path), None)[0].actions == plan_bundle(bundle, "mig-h100", None)[0].actions
+
+
+def test_the_document_goes_to_standard_output(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """Where no file is named."""
+    live(monkeypatch, read_snapshot("eks-t4"))
+    assert main(["snapshot"]) == 0
+    assert json.loads(capsys.readouterr().out)["nvml"]["driver_version"] == read_snapshot("eks-t4")["nvml"]["driver_version"]
+
+
+def test_a_host_without_a_driver_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """With the hook's own line; no file is written."""
+
+    def none(_: object) -> Host:
+        raise Refusal("initialization", "load library failed: libnvidia-ml.so.1", "no driver")
+
+    monkeypatch.setattr("nvgraft.live.read_live_host", none)
+    assert main(["snapshot", "-o", str(tmp_path / "out.json")]) == 1
+    assert capsys.readouterr().err == "nvgraft: initialization error: load library failed: libnvidia-ml.so.1 | no driver\n"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """One line with path, cause and fix."""
+    live(monkeypatch, read_snapshot("eks-t4"))
+    assert main(["snapshot", "-o", str(tmp_path / "none/out.json")]) == 2
+    assert "none/out.json: cannot be written: no such file or directory: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpus", "eks-t4"], "--root DIR"),
+        (["--installed-at", "/x"], "--root DIR"),
+        (["--root", "/none", "--installed-at", "x"], "no absolute path"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_input_errors(arguments: list[str], words: str, capsys: Captured) -> None:
+    """Exit 2, one line."""
+    assert main(["snapshot", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+# ---- a driver that is not installed
+
+
+def unpack(place: Path, source: str) -> Path:
+    """Make the libraries and binaries of a gallery host below ``place``, as unpacked packages have them: no cache, no links."""
+    for path, entry in read_snapshot(source)["files"].items():
+        if entry["type"] != "file" or path.startswith(("/dev", "/proc", "/etc")):
+            continue
+        target = place / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        facts = entry.get("elf")
+        tag = tuple(facts["abi_tag"]) if facts and facts["abi_tag"] else None
+        content = shared_object(facts["bits"], facts["machine"], facts["soname"], facts["needed"], tag) if facts else b"#!/bin/sh\n"
+        target.write_bytes(content)
+        target.chmod(int(entry["mode"], 8))
+    return place
+
+
+@pytest.mark.parametrize("name", ["runfile-a10x2", "debian-a100x8", "debian-compat32"])
+def test_an_unpacked_driver_has_the_libraries_of_the_installed_one(name: str, tmp_path: Path) -> None:
+    """Found without a loader cache, in whatever directory the packages put them, 32-bit ones too; versions from the files."""
+    installed = snapshot_host(read_snapshot(name))
+    package = open_package(str(unpack(tmp_path, name)), "/", installed)
+    assert package.report == installed.report
+    found, expected = read_inventory(package, OFFLINE_PATH), read_inventory(installed, OFFLINE_PATH)
+    for part in ("libraries", "libraries32", "gpus", "control", "nodes"):
+        ours = [(item.name, item.row) if part.startswith("lib") else item for item in getattr(found, part)]
+        theirs = [(item.name, item.row) if part.startswith("lib") else item for item in getattr(expected, part)]
+        assert ours == theirs, part
+
+
+def test_an_upgrade_is_planned_before_it_is_installed(tmp_path: Path, capsys: Captured) -> None:
+    """The new driver's files with the old host's GPUs: a snapshot from which containers are planned."""
+    new = tmp_path / "new.json"
+    arguments = ["--root", str(unpack(tmp_path / "driver", "debian-a100x8")), "--gpus", "runfile-a10x2", "-o", str(new)]
+    assert main(["snapshot", *arguments]) == 0
+    assert capsys.readouterr() == ("", "")
+    document = read_snapshot(str(new))
+    version = read_snapshot("debian-a100x8")["nvml"]["driver_version"]
+    assert document["root"] == "/"
+    assert document["name"] == f"driver-{version}"
+    assert document["nvml"]["gpus"] == read_snapshot("runfile-a10x2")["nvml"]["gpus"]
+    plan, refusal = plan_bundle(str(make_bundle(tmp_path / "b", *EVERYTHING)), str(new), None)
+    assert refusal is None
+    assert f"/usr/lib/x86_64-linux-gnu/libcuda.so.{version}" in hosts.mount_targets(plan)
+    assert "/dev/nvidia1" in hosts.mount_targets(plan)
+
+
+def test_a_driver_root_keeps_its_own_place(tmp_path: Path) -> None:
+    """What is meant for another root than / is planned there."""
+    package = open_package(str(unpack(tmp_path, "runfile-a10x2")), "/run/nvidia/driver", None)
+    document = record(package, OFFLINE_PATH, "")
+    assert document["root"] == "/run/nvidia/driver"
+    assert document["nvml"]["gpus"] == []
+    assert not any(path.startswith(("/dev", "/proc")) for path in document["files"])
+
+
+def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
+    """With what was found."""
+    with pytest.raises(InputError, match=r"one driver is expected, found: none"):
+        open_package(str(tmp_path), "/", None)
+    with pytest.raises(InputError, match=r"none: no such file or directory: --root must name"):
+        open_package(str(tmp_path / "none"), "/", None)
+    unpack(tmp_path, "runfile-a10x2")
+    (tmp_path / "usr/lib/libcuda.so.999.1").touch()
+    with pytest.raises(InputError, match=r"one driver is expected, found: .*, 999\.1: name a directory"):
+        open_package(str(tmp_path), "/", None)
+
+
+def test_a_branch_that_is_not_known_is_an_input_error(tmp_path: Path) -> None:
+    """Its CUDA version cannot be told from the files."""
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/libcuda.so.999.1").touch()
+    with pytest.raises(InputError, match=r"driver 999\.1: the CUDA version of branch 999 is not known here"):
+        open_package(str(tmp_path), "/", None)
