@@ -191,7 +191,7 @@ raise SystemExit(main.main())
 
 
 #: What acts, or keeps running; everything else that there will ever be is confined.
-ACTING = {"recover", "snapshot", "simulate", "register", "unregister", "configure", "list", "info"}
+ACTING = {"inventory", "watch", "recover", "snapshot", "simulate", "register", "unregister", "configure", "list", "info"}
 
 
 def test_every_command_that_only_looks_is_confined() -> None:
