@@ -8,8 +8,8 @@ from functools import cmp_to_key
 from typing import Any
 
 from nvgraft.components import Host
-from nvgraft.inventory import LIBRARY_PREFIXES
 from nvgraft.ldcache import ARCHITECTURES, SIZE_LIMIT, CacheEntry, compare_names, parse
+from nvgraft.libraries import LIBRARY_PREFIXES
 from nvgraft.nvml import DriverReport
 from nvgraft.tree import Node, PathError, Tree, open_tree_at
 from nvgraft_cli.errors import InputError
