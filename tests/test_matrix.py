@@ -123,7 +123,7 @@ def test_a_bad_input_is_one_line(bundles: list[str], tmp_path: Path, capsys: Cap
     lost = make_bundle(tmp_path / "lost", *EVERYTHING, root="none")
     for hosts, containers, named in (
         ([str(tmp_path / "bad.json")], bundles, "bad.json: not JSON"),
-        (["eks-t4"], [*bundles, str(tmp_path / "none")], "none: no such directory"),
+        (["eks-t4"], [*bundles, str(tmp_path / "none")], "none: no such file or directory"),
         (["eks-t4"], [*bundles, str(lost)], "lost/none: no such directory"),
         ([str(tmp_path / "empty")], bundles, "there is no nvgraft.host/1 document"),
         (["eks-t4"], [str(tmp_path / "empty")], "there is no OCI bundle"),

@@ -8,9 +8,9 @@ from functools import cmp_to_key
 from typing import Any
 
 from nvgraft.components import Host
+from nvgraft.gpus import DriverReport
 from nvgraft.ldcache import ARCHITECTURES, SIZE_LIMIT, CacheEntry, compare_names, parse
 from nvgraft.libraries import LIBRARY_PREFIXES
-from nvgraft.nvml import DriverReport
 from nvgraft.tree import Node, PathError, Tree, open_tree_at
 from nvgraft_cli.errors import InputError
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS

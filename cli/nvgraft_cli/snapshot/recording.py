@@ -10,9 +10,9 @@ from typing import Any
 
 from nvgraft.components import Host
 from nvgraft.elf import ElfFacts
+from nvgraft.gpus import DriverReport
 from nvgraft.inventory import read_inventory
 from nvgraft.ldcache import listing_flags
-from nvgraft.nvml import DriverReport
 from nvgraft.tree import Node, PathError, Tree
 from nvgraft_specs.models.host import SCHEMA
 
