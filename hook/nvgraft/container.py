@@ -231,6 +231,8 @@ def _step(text: str, hint: str, call: "Callable[[], T]") -> "T":
     except syscalls.MissingFeature:
         raise
     except OSError as error:
+        if isinstance(error, syscalls.SyscallError) and error.errno == errno.EPERM:
+            hint = f"{error}: {error.fix}"
         raise Refusal("container", f"{text}: {reason(error)}", hint) from error
 
 

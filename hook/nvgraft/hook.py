@@ -14,7 +14,7 @@ from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
 from nvgraft.files import open_file, reason, writable
 from nvgraft.oci import State, read_config, read_state
-from nvgraft.syscalls import MissingFeature
+from nvgraft.syscalls import SyscallError
 from nvgraft.trusted import open_trusted
 
 TYPE_CHECKING = False
@@ -122,9 +122,8 @@ def main(argv: "Sequence[str]") -> int:
     except Refusal as refusal:
         invocation.say(refusal.line())
         code = refusal.exit_code
-    except MissingFeature as missing:
-        fix = "applying needs Linux 5.12 or newer; `nvgraft plan` works without"
-        invocation.say(errors.printable(f"nvgraft: initialization error: {missing} | {fix}"))
+    except SyscallError as error:
+        invocation.say(errors.printable(f"nvgraft: initialization error: {error} | {error.fix}; `nvgraft plan` works without"))
         code = 1
     except launch.Interrupted as interrupted:
         invocation.say(interrupted.line())

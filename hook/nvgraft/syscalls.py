@@ -1,8 +1,8 @@
 """Every system call that Python's own ``os`` module does not offer, under its man page's name.
 
 One funnel for errors: a failed call raises :class:`SyscallError`, whose text is the call as it was made, flags
-decoded. A call that the kernel lacks (ENOSYS) raises :class:`MissingFeature`, so that nobody mistakes an old kernel for
-a missing file. No policy here: who may call what, and in which order, is decided by the callers.
+decoded. A call that does not exist here raises :class:`MissingFeature`, so that nobody mistakes an old kernel for a
+missing file. No policy here: who may call what, and in which order, is decided by the callers.
 
 Paths are ``str`` or ``bytes``, never with a NUL byte (C would see a shorter path). Every descriptor that is returned
 is close-on-exec. Interrupted calls are repeated.
@@ -77,6 +77,7 @@ SECCOMP_MODE_FILTER = 2
 #: syscall name -> (x86-64 number, number in the generic table that aarch64 and newer ports use).
 _NUMBERS = {
     "bpf": (321, 280),
+    "statx": (332, 291),  # the C library's own would do without, and leave fields empty
     "pivot_root": (155, 41),
     "open_tree": (428, 428),
     "move_mount": (429, 429),
@@ -91,6 +92,9 @@ _NUMBERS = {
     "landlock_add_rule": (445, 445),
     "landlock_restrict_self": (446, 446),
 }
+#: Calls that need no privilege: EPERM is a seccomp filter's word for "not here".
+_FREE = frozenset({"openat2", "pidfd_open", "close_range", "statx"})
+
 _GENERIC = os.uname().machine != "x86_64"
 
 _RESOLVE_NAMES = ((0x01, "NO_XDEV"), (0x02, "NO_MAGICLINKS"), (0x04, "NO_SYMLINKS"), (0x08, "BENEATH"), (0x10, "IN_ROOT"))
@@ -116,7 +120,10 @@ _CLONE_NAMES = (
 
 
 class SyscallError(OSError):
-    """A system call failed; ``str()`` is the call with decoded flags and the error's name."""
+    """A system call failed; ``str()`` is the call with decoded flags and the error's name, ``fix`` what to do if nobody
+    knows better."""
+
+    fix = "a seccomp filter or security module forbids it, or the hook lacks a capability"
 
     def __init__(self, number: int, call: str) -> None:
         super().__init__(number, os.strerror(number))
@@ -127,7 +134,9 @@ class SyscallError(OSError):
 
 
 class MissingFeature(SyscallError):
-    """The kernel does not know this call at all (ENOSYS): applying needs Linux 5.12 or newer (SECURITY R34)."""
+    """This call does not exist here, for the kernel does not know it (ENOSYS) or a seccomp filter hides it (SECURITY R34)."""
+
+    fix = "it takes Linux 5.12 or newer, and no seccomp filter that forbids the call"
 
 
 def _decode(flags: int, names: tuple[tuple[int, str], ...]) -> str:
@@ -231,7 +240,8 @@ class _Call:
             number = _ctypes.get_errno()
             if number == errno.EINTR:
                 continue
-            kind = MissingFeature if number == errno.ENOSYS else SyscallError
+            missing = number == errno.ENOSYS or (number == errno.EPERM and self._name in _FREE)
+            kind = MissingFeature if missing else SyscallError
             raise kind(number, f"{self._name}({call if isinstance(call, str) else call()})")
 
 

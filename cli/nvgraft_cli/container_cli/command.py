@@ -11,7 +11,7 @@ from nvgraft import launch
 from nvgraft.debug_log import DebugLog
 from nvgraft.errors import Refusal, printable
 from nvgraft.files import reason
-from nvgraft.syscalls import MissingFeature
+from nvgraft.syscalls import SyscallError
 from nvgraft_cli.container_cli import configure, options
 from nvgraft_cli.container_cli.arguments import UsageFault
 from nvgraft_cli.container_cli.detection import detect, engine_config
@@ -36,10 +36,9 @@ def main(program: str, words: list[str]) -> int:
         log.give_up(refusal.text)
         print(refusal.line(program), file=sys.stderr)
         return refusal.exit_code
-    except MissingFeature as missing:
-        log.give_up(str(missing))
-        fix = "configure needs Linux 5.12 or newer; list and info work without"
-        print(printable(f"{program}: initialization error: {missing} | {fix}"), file=sys.stderr)
+    except SyscallError as error:
+        log.give_up(str(error))
+        print(printable(f"{program}: initialization error: {error} | {error.fix}; list and info work without"), file=sys.stderr)
         return 1
     except launch.Interrupted as interrupted:
         print(interrupted.line(program), file=sys.stderr)

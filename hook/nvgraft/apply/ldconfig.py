@@ -216,8 +216,11 @@ def _sealed_copy(path: str, program: int) -> int:
             if error.errno != errno.EINVAL:
                 raise
             image = os.memfd_create("ldconfig", flags)  # Linux before 6.3
-    except PermissionError as error:
-        raise _unsuitable(path, "it cannot be run from memory: the sysctl vm.memfd_noexec is 2 on this host") from error
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            raise _unsuitable(path, "it cannot be run from memory: the sysctl vm.memfd_noexec is 2 on this host") from error
+        kind = syscalls.MissingFeature if error.errno in {errno.ENOSYS, errno.EPERM} else syscalls.SyscallError
+        raise kind(error.errno or 0, "memfd_create('ldconfig')") from error
     try:
         offset = 0
         while copied := os.sendfile(image, program, offset, _PROGRAM_LIMIT):
