@@ -4,6 +4,7 @@ A test names what the machine must have with ``@pytest.mark.requires("root", "ru
 skipped with the reason; with CI=true it fails instead, because a suite that skipped what matters has shown nothing.
 """
 
+import ctypes
 import os
 import shutil
 import socket
@@ -43,6 +44,22 @@ def _mounted(fstype: str, option: str = "") -> Callable[[], str]:
     return check
 
 
+def _image(fstype: str, program: str) -> Callable[[], str]:
+    """A file system, what makes images of it, and a loop device for them."""
+
+    def check() -> str:
+        loop = "" if Path("/dev/loop-control").exists() else "no loop devices here"
+        return _filesystem(fstype)() or _program(program)() or loop
+
+    return check
+
+
+def _landlock() -> str:
+    # landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION); the number is the same on every architecture.
+    version = ctypes.CDLL(None, use_errno=True).syscall(444, None, 0, 1)
+    return "" if version > 0 else "the kernel has no Landlock, or it is not enabled"
+
+
 def _static_busybox() -> str:
     path = shutil.which("busybox")
     if path is None:
@@ -63,6 +80,9 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "ldconfig": _program("ldconfig"),
     "busybox": _static_busybox,
     "overlayfs": _filesystem("overlay"),
+    "squashfs": _image("squashfs", "mksquashfs"),
+    "erofs": _image("erofs", "mkfs.erofs"),
+    "landlock": _landlock,
     "cgroup-v1": _mounted("cgroup", "devices"),
     "cgroup-v2": _mounted("cgroup2"),
     "x86_64": lambda: "" if os.uname().machine == "x86_64" else "not an x86_64 machine",

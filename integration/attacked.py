@@ -132,8 +132,10 @@ class Case(NamedTuple):
     config: Mapping[str, str] = {}
     root: str = "rootfs"
     kinds: int = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
-    #: Host id of the container's root; with another than 0 there is a user namespace.
+    #: Host id of the container's root; with another than 0 there is a user namespace. The image's files belong to it.
     owner: int = 0
+    #: Makes the device programs of the container's cgroup, given its descriptor.
+    rules: Callable[[int], object] = lambda cgroup: attach(cgroup, FILTER)
     options: tuple[str, ...] = ()
     #: What is started in place of the installed hook.
     hook: tuple[str, ...] = ()
@@ -155,7 +157,7 @@ def _attack(installed: Installed, case: Case) -> Outcome:
     container = 0
     try:
         cgroup = os.open(confined, os.O_RDONLY)
-        attach(cgroup, FILTER)
+        _kept = case.rules(cgroup)
         container = _start(case)
         (confined / "cgroup.procs").write_text(str(container))
         return _observe(installed, case, container, cgroup)

@@ -15,7 +15,7 @@ ALLOW_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
 #: What a runtime attaches: everything denied but /dev/zero.
 FILTER = bpf.allow_code((ZERO,)) + DENY_ALL
 
-_PROG_ATTACH, _CGROUP_DEVICE = 8, 6
+_PROG_ATTACH, _LINK_CREATE, _CGROUP_DEVICE = 8, 28, 6
 ALLOW_MULTI = 2
 
 
@@ -38,3 +38,11 @@ def attach(cgroup_fd: int, code: bytes, flags: int = ALLOW_MULTI) -> None:
     program = bpf.load(code)
     syscalls.bpf(_PROG_ATTACH, attributes("=IIII", cgroup_fd, program, _CGROUP_DEVICE, flags))
     os.close(program)
+
+
+def attach_link(cgroup_fd: int, code: bytes) -> int:
+    """Attach the device program ``code`` by a BPF link, which lasts as long as the descriptor that is returned."""
+    program = bpf.load(code)
+    link = syscalls.bpf(_LINK_CREATE, attributes("=IIII", program, cgroup_fd, _CGROUP_DEVICE, 0))
+    os.close(program)
+    return link

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cgroups import ALLOW_ALL, ALLOW_MULTI, DENY_ALL, FILTER, ZERO, attach, attributes, hierarchy
+from cgroups import ALLOW_ALL, ALLOW_MULTI, DENY_ALL, FILTER, ZERO, attach, attach_link, attributes, hierarchy
 from nvgraft import syscalls
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceCgroup, DeviceRule, find_cgroup
@@ -75,10 +75,7 @@ class Box:
         attach(self.fd, code, flags)
 
     def attach_link(self, code: bytes) -> int:
-        program = bpf.load(code)
-        link = syscalls.bpf(28, attributes("=IIII", program, self.fd, 6, 0))
-        os.close(program)
-        return link
+        return attach_link(self.fd, code)
 
     def ask(self, call: str, path: Path, number: int) -> int:
         assert self.process.stdin is not None and self.process.stdout is not None

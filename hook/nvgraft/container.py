@@ -238,7 +238,11 @@ def _step(text: str, hint: str, call: "Callable[[], T]") -> "T":
 
 def _namespace(pid: int | str) -> str:
     path = f"/proc/{pid}/ns/mnt"
-    return _step(f"open failed: {path}", "the container's process is gone, or the hook is not root", lambda: os.readlink(path))
+    return _step(
+        f"open failed: {path}",
+        "the container's process is gone, the hook is not root, or a security module forbids it",
+        lambda: os.readlink(path),
+    )
 
 
 def _check_no_host_root(container: Container) -> None:

@@ -270,6 +270,7 @@ class Targets:
 def _hint(error: OSError) -> str:
     hints = {
         errno.EROFS: "the container's root file system is mounted read-only before the hook runs: let the runtime do it (root.readonly)",
+        errno.EPERM: "the directory is immutable (chattr -i), or a security module forbids it",
         errno.EOVERFLOW: "the owner of the container's root has no number in this user namespace: check uidMappings",
         errno.EEXIST: "something appeared there while the container was started",
         errno.ELOOP: "a symbolic link appeared there while the container was started",
