@@ -194,7 +194,7 @@ def cover(path: str, source: str | None = None) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("before_exec", "message"),
     [
-        (cover("/proc"), "initialization error: open failed: /proc/devices: no such file or directory"),
+        (cover("/proc"), "initialization error: open failed: /proc/self/fd: no such file or directory | mount /proc"),
         (cover("/sys/fs/cgroup"), "failed to get device cgroup mount path: no cgroup2 filesystem"),
         (cover("/proc/devices", "/dev/null"), ""),
     ],

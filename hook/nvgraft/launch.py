@@ -11,6 +11,7 @@ import sys
 
 from nvgraft import syscalls
 from nvgraft.errors import Refusal
+from nvgraft.files import reason
 from nvgraft_specs.names import HOOK_TIMEOUT
 
 TYPE_CHECKING = False
@@ -141,10 +142,16 @@ def set_deadline(seconds: float = DEADLINE) -> None:
 
 
 def path_of(directory: int) -> str:
-    """Return the path of a held directory, for what has to be named; "/" if it has none any more."""
+    """Return the path of a held directory, for what has to be named; "/" if it has none any more.
+
+    :raises Refusal: stage ``initialization``, where /proc is not mounted.
+    """
     if not os.fstat(directory).st_nlink:
         return "/"
-    return os.readlink(f"/proc/self/fd/{directory}")
+    try:
+        return os.readlink(f"/proc/self/fd/{directory}")
+    except OSError as error:
+        raise Refusal("initialization", f"open failed: /proc/self/fd: {reason(error)}", "mount /proc") from error
 
 
 def _hold_directory() -> int:
