@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from nvgraft import cachefile
+from nvgraft import cachefile, inventory_cache
 from nvgraft.errors import Refusal, printable
+from nvgraft_cli.inventory.refresh import NotKept, facts, hook_config, permission_problem, refresh
 
 if TYPE_CHECKING:
     from nvgraft.inventory_cache import Kept
@@ -55,8 +55,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Do what the command line says; return the exit code."""
-    if os.geteuid() != 0:
-        return _complain(f"{cachefile.DIRECTORY} is root's own | run it as root", 2)
+    if problem := permission_problem():
+        return _complain(problem, 2)
     try:
         code: int = args.action(args)
     except Refusal as refusal:
@@ -71,9 +71,6 @@ def _complain(text: str, code: int) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from nvgraft import inventory_cache
-    from nvgraft_cli.inventory.refresh import hook_config
-
     config = hook_config(args.config)
     kept, difference = inventory_cache.state(config)
     path = f"{cachefile.DIRECTORY}/{inventory_cache.name_of(config)}"
@@ -124,8 +121,6 @@ def _rows(kept: "Kept", root: str) -> list[tuple[str, str]]:
 
 
 def _refresh(args: argparse.Namespace) -> int:
-    from nvgraft_cli.inventory.refresh import NotKept, facts, hook_config, refresh
-
     try:
         host = refresh(hook_config(args.config))
     except NotKept as problem:

@@ -19,6 +19,11 @@ class NotKept(Exception):
     """The host was read, but is not cached; the text says why."""
 
 
+def permission_problem() -> str:
+    """Return why this user has no business with what the hook keeps, or ""."""
+    return "" if os.geteuid() == 0 else f"{cachefile.DIRECTORY} is root's own | run it as root"
+
+
 def hook_config(path: str | None) -> Config:
     """Return the configuration that the hook uses.
 

@@ -4,6 +4,7 @@ Which event means what is not decided here: whoever is told looks at the host.
 """
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 #: The PCI vendor id of NVIDIA, as uevents spell it.
 _VENDOR = "10DE:"
@@ -19,19 +20,24 @@ def concerns_driver(event: Mapping[str, object]) -> bool:
     return subsystem.startswith("nvidia")
 
 
-async def listen() -> AsyncIterator[Mapping[str, object]]:
-    """Yield every event of the kernel, whatever it is about.
+@asynccontextmanager
+async def listening() -> AsyncIterator[AsyncIterator[Mapping[str, object]]]:
+    """A context in which every event of the kernel is yielded, whatever it is about, from its beginning on.
 
     :raises OSError: no such socket here; ENOBUFS when events were lost, because they came faster than they were taken.
     """
     from pyroute2.netlink.uevent import MONITOR_GROUP_KERNEL, AsyncUeventSocket
 
     socket = AsyncUeventSocket()
-    try:
-        # Not udev's copies, which come later, and only where udev runs.
-        await socket.bind(groups=MONITOR_GROUP_KERNEL)
+
+    async def events() -> AsyncIterator[Mapping[str, object]]:
         while True:
             async for event in socket.get():
                 yield event
+
+    try:
+        # Not udev's copies, which come later, and only where udev runs.
+        await socket.bind(groups=MONITOR_GROUP_KERNEL)
+        yield events()
     finally:
         socket.close()

@@ -4,10 +4,9 @@ Only the command line is here; :mod:`nvgraft_cli.inventory.watcher` is what runs
 """
 
 import argparse
-import os
 import sys
 
-from nvgraft import cachefile
+from nvgraft_cli.inventory.refresh import permission_problem
 
 _EXAMPLES = """\
 examples:
@@ -53,8 +52,8 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Watch until a signal comes; return the exit code."""
-    if os.geteuid() != 0:
-        print(f"nvgraft watch: {cachefile.DIRECTORY} is root's own | run it as root", file=sys.stderr)
+    if problem := permission_problem():
+        print(f"nvgraft watch: {problem}", file=sys.stderr)
         return 2
     import asyncio
 

@@ -46,6 +46,7 @@ class Watcher:
         self._reason = "start"
         self._ended = False
         self._wake = asyncio.Event()
+        self._listening = asyncio.Event()
 
     async def run(self) -> None:
         """Watch until SIGTERM or SIGINT."""
@@ -56,6 +57,7 @@ class Watcher:
         listener = asyncio.create_task(self._listen())
         self._log.info("watching", check=self._check, ask=self._ask)
         try:
+            await self._listening.wait()  # what happens after the first look has to be heard
             while not self._ended:
                 self._look()
                 await self._wait()
@@ -81,13 +83,21 @@ class Watcher:
             self._due(f"uevent {name}")
 
     async def _listen(self) -> None:
+        error = ""
         while True:
             try:
-                async for event in uevents.listen():
-                    self.heed(event)
-            except (OSError, UnicodeDecodeError) as error:
-                self._log.warning("events were lost, or cannot be heard here", error=str(error))
-                self._due("lost events")
+                async with uevents.listening() as events:
+                    if error:
+                        error = ""
+                        self._due("lost events")
+                    self._listening.set()
+                    async for event in events:
+                        self.heed(event)
+            except (OSError, UnicodeDecodeError) as problem:
+                if str(problem) != error:
+                    self._log.warning("events were lost, or cannot be heard here", error=str(problem))
+                error = str(problem)
+            self._listening.set()  # or never: then there are the checks
             await asyncio.sleep(PAUSE)
 
     async def _wait(self) -> None:

@@ -1,0 +1,146 @@
+"""The inventory cache on a simulated node: containers are the same with and without it; and the watcher."""
+
+import json
+import subprocess
+
+import pytest
+
+from containers import Bundle
+from harness import Installed
+
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "gcc")
+
+LOG = "/run/hook.log"
+LOGGED = f"sed -i 's,^.nvidia-container-cli.$,&\\ndebug = \"{LOG}\",' /etc/nvidia-container-runtime/config.toml"
+#: What a container sees of its mounts, device nodes and loader cache, without what differs from run to run.
+VIEW = "cut -d' ' -f4-6 /proc/self/mountinfo | sed 's/nvgraft-test[^ ]*//' | sort; ls -l /dev/nvidia*; ls -l /usr/lib/x86_64-linux-gnu"
+FILE = "/run/nvgraft/cache/inventory-*"
+
+
+@pytest.fixture
+def viewing(bundle: Bundle) -> Bundle:
+    bundle.set_program(VIEW)
+    return bundle
+
+
+def started(bundle: Bundle) -> str:
+    """The command that runs the container and appends where its hook took the inventory from, and what the container saw."""
+    start = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name} > /run/seen"
+    return f": > {LOG}; {start} && echo \"$(grep -o 'inventory: .*' {LOG}); $(md5sum < /run/seen)\""
+
+
+def origins(rows: list[str]) -> list[str]:
+    """Where the hooks took the inventory from."""
+    return [row.partition(";")[0].removeprefix("inventory: ") for row in rows]
+
+
+def views(rows: list[str]) -> set[str]:
+    """The different things that the containers saw."""
+    return {row.partition(";")[2] for row in rows}
+
+
+def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
+    """The second hook does not ask again; after a drop it does, and what the container has is the same each time."""
+    cli = viewing.installed.cli
+    run = started(viewing)
+    done = viewing.on_host(
+        f"{LOGGED}; {cli} inventory refresh && {run} && {run} && {cli} inventory drop && {run} && {run} && wc -l < /run/seen"
+    )
+    assert done.returncode == 0, done.stderr
+    _refreshed, first, second, _dropped, third, fourth, lines = done.stdout.splitlines()
+    rows = [first, second, third, fourth]
+    assert origins(rows) == ["from the cache", "from the cache", "read now: nothing is cached", "from the cache"]
+    assert len(views(rows)) == 1
+    assert int(lines) > 50
+
+
+#: What happens to the file, as a shell command, and how the next hook comes by its inventory.
+DAMAGE = {
+    "truncated": f"f=$(echo {FILE}); head -c 3000 $f > $f.new; chmod 600 $f.new; mv $f.new $f",
+    "emptied": f"f=$(echo {FILE}); : > $f",
+    "one byte changed": f"f=$(echo {FILE}); printf x | dd of=$f bs=1 seek=2000 conv=notrunc status=none",
+    "readable by others": f"chmod 644 {FILE}",
+    "another owner": f"chown 1000 {FILE}",
+    "a link to a copy": f"f=$(echo {FILE}); mv $f /run/copy; ln -s /run/copy $f",
+    "a second name": f"ln {FILE} /run/second",
+    "a FIFO": f"f=$(echo {FILE}); rm $f; mkfifo -m 600 $f",
+    "a directory of others": "chmod 755 /run/nvgraft/cache",
+}
+
+
+def test_damage_is_survived(viewing: Bundle) -> None:
+    """Whatever is in the place of the file: it is not used, not waited for, and the container starts with all that it had before."""
+    cli = viewing.installed.cli
+    run = started(viewing)
+    steps = [
+        f"({damage}); {run} || exit 9; rm -rf /run/nvgraft/cache /run/second; {cli} inventory refresh > /run/said"
+        for damage in DAMAGE.values()
+    ]
+    done = viewing.on_host(f"{LOGGED}; {cli} inventory refresh && {run} || exit 9; " + "; ".join(steps))
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()[1:]
+    assert origins(rows) == ["from the cache", *["read now: nothing is cached"] * len(DAMAGE)]
+    assert len(views(rows)) == 1
+
+
+@pytest.mark.parametrize("host", ["runfile-a10x2", "mig-h100", "debian-compat32", "operator-driver-root"])
+def test_what_is_listed_is_the_same_from_the_cache(installed: Installed, host: str) -> None:
+    """On hosts with MIG devices, with 32-bit libraries and with a driver root; also when several read and write it at once."""
+    cli = installed.cli
+    root = " --root=/run/nvidia/driver" if host == "operator-driver-root" else ""
+    ask = f"{cli}{root} list --device=all --compat32 && {cli}{root} info"
+    at_once = (
+        f"for i in $(seq 6); do ({ask}) > /run/out.$i 2>&1 & done; wait; for i in $(seq 6); do cmp /run/fresh /run/out.$i || exit 3; done"
+    )
+    look = "ls /run/nvgraft/cache | grep -c inventory"
+    command = (
+        f"sleep 0.1; ({ask}) > /run/fresh && {look} && ({ask}) | cmp /run/fresh - && {cli} inventory drop && {at_once}; cat /run/fresh"
+    )
+    done = subprocess.run([str(cli), "simulate", host, "--", "sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("1\ndropped ")
+    assert "/dev/nvidia0" in done.stdout
+
+
+#: Sends an event to the kernel, which passes it on as its own to the listeners of this network namespace.
+EVENT = r"""
+import socket, struct
+text = b"add@/module/nvidia\0ACTION=add\0DEVPATH=/module/nvidia\0SUBSYSTEM=module\0"
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15) as kernel:
+    kernel.sendto(struct.pack("IHHII", 16 + len(text), 16, 1, 0, 0) + text, (0, 0))
+"""
+
+WATCHED = """
+await() {{ for i in $(seq 100); do grep -q "$1" /run/log && return; sleep 0.1; done; echo "no $1"; cat /run/log; exit 9; }}
+{cli} --debug watch --check 0.2 --format json 2> /run/log & watcher=$!
+await '"reason": "start"'
+echo change > /sys/class/mem/null/uevent
+await 'change /devices/virtual/mem/null'
+python3 -c '{event}'
+await '"reason": "uevent add /module/nvidia"'
+mkdir -p /proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0
+await '"reason": "changed: MIG devices'
+mv /proc/driver/nvidia/version /proc/driver/nvidia/away
+await 'cannot be read, nothing is cached\\|"reason": "changed: driver version'
+mv /proc/driver/nvidia/away /proc/driver/nvidia/version
+echo 'init 9' > /etc/nvgraft-nvml.conf
+await 'nvml error: driver not loaded'
+{cli} inventory show > /run/said && exit 8
+kill -TERM $watcher; wait $watcher || exit 7
+cat /run/log
+"""
+
+
+def test_the_watcher_hears_the_kernel(installed: Installed) -> None:
+    """Events of the kernel reach it, those of the driver have the host read, what has no event is found, and SIGTERM ends it well."""
+    script = WATCHED.format(cli=installed.cli, event=EVENT)
+    # A network namespace of its own: nobody else's listener shall hear of a module that was never loaded.
+    command = ["unshare", "--net", str(installed.cli), "simulate", "runfile-a10x2", "--", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"subsystem": "mem", "event_of": "change /devices/virtual/mem/null"}.items() <= next(
+        line for line in lines if line["event"] == "uevent"
+    ).items()
+    assert next(line["gpus"] for line in lines if line["event"] == "read") == 2
+    assert lines[-1]["event"] == "ended"

@@ -1,0 +1,284 @@
+"""`nvgraft watch`: which events of the kernel count, and when the host is read."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pyroute2.netlink.uevent import MarshalUevent
+from structlog.testing import capture_logs
+
+from machines import Machine
+from nvgraft import cachefile, inventory_cache
+from nvgraft.config import Config
+from nvgraft_cli import logs
+from nvgraft_cli.inventory import uevents, watcher
+
+NULL = b"change@/devices/virtual/mem/null\0ACTION=change\0DEVPATH=/devices/virtual/mem/null\0SUBSYSTEM=mem\0SYNTH_UUID=0\0MAJOR=1\0MINOR=3\0DEVNAME=null\0DEVMODE=0666\0SEQNUM=39841\0"  # noqa: E501
+MODULE = b"add@/module/nvidia_uvm\0ACTION=add\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0SEQNUM=5012\0"
+OTHER_MODULE = b"add@/module/notnvidia\0ACTION=add\0DEVPATH=/module/notnvidia\0SUBSYSTEM=module\0SEQNUM=5013\0"
+DRIVER = b"add@/bus/pci/drivers/nvidia\0ACTION=add\0DEVPATH=/bus/pci/drivers/nvidia\0SUBSYSTEM=drivers\0SEQNUM=5014\0"
+_PCI = b"%b@/devices/pci0000:00/0000:00:05.0\0ACTION=%b\0DEVPATH=/devices/pci0000:00/0000:00:05.0\0SUBSYSTEM=pci\0PCI_CLASS=30200\0PCI_ID=%b\0PCI_SLOT_NAME=0000:00:05.0\0SEQNUM=5015\0"  # noqa: E501
+GPU = _PCI % (b"bind", b"bind", b"10DE:2236")
+NETWORK_CARD = _PCI % (b"bind", b"bind", b"8086:10DE")
+UVM = b"add@/devices/virtual/nvidia-uvm/nvidia-uvm\0ACTION=add\0DEVPATH=/devices/virtual/nvidia-uvm/nvidia-uvm\0SUBSYSTEM=nvidia-uvm\0SEQNUM=1\0"  # noqa: E501
+#: udev's copy of an event: a binary header, then the same properties.
+UDEV = b"libudev\0" + bytes(32) + b"\0ACTION=add\0DEVPATH=/module/nvidia\0SUBSYSTEM=module\0"
+
+
+def parsed(data: bytes) -> Mapping[str, object]:
+    """An event, as the parser of the socket reads it."""
+    (event,) = MarshalUevent().parse(data)
+    found: Mapping[str, object] = event
+    return found
+
+
+@pytest.mark.parametrize(
+    ("data", "counts"),
+    [
+        pytest.param(MODULE, True, id="module"),
+        pytest.param(DRIVER, True, id="driver"),
+        pytest.param(GPU, True, id="GPU"),
+        pytest.param(UVM, True, id="class"),
+        pytest.param(UDEV, True, id="udev"),
+        pytest.param(NULL, False, id="null"),
+        pytest.param(OTHER_MODULE, False, id="other module"),
+        pytest.param(NETWORK_CARD, False, id="other vendor"),
+        pytest.param(b"add@/x\0", False, id="empty"),
+        pytest.param(b"add@/x\0SUBSYSTEM=pci\0DEVPATH=\xff\0", False, id="no UTF-8"),
+    ],
+)
+def test_which_events_count(data: bytes, counts: bool) -> None:
+    """Those of NVIDIA's PCI functions, of the driver's modules and of their devices."""
+    assert uevents.concerns_driver(parsed(data)) == counts
+
+
+class Scene:
+    """A watcher on a machine, with a script of events and what it logged."""
+
+    def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.machine = machine
+        self.queue: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self.logged: list[Mapping[str, object]] = []
+        self.heard = 0
+        self.deaf: Exception | None = None
+        monkeypatch.setattr(uevents, "listening", self.listening)
+        monkeypatch.setattr(watcher, "hook_config", lambda _path: Config(**machine.settings))
+        for name in ("QUIET", "PAUSE"):
+            monkeypatch.setattr(watcher, name, 0.02)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[AsyncIterator[Mapping[str, object]]]:
+        self.heard += 1
+        if isinstance(self.deaf, Exception):
+            raise self.deaf
+
+        async def events() -> AsyncIterator[Mapping[str, object]]:
+            while True:
+                data = await self.queue.get()
+                if isinstance(data, Exception):
+                    raise data
+                yield parsed(data)
+
+        yield events()
+
+    def reads(self) -> list[object]:
+        """Why the host was read, each time."""
+        return [line["reason"] for line in self.logged if line["event"] == "read"]
+
+    def warnings(self) -> list[str]:
+        return [f"{line['event']}: {line['error']}" for line in self.logged if line["log_level"] == "warning"]
+
+    async def until(self, condition: str) -> None:
+        """Wait for a reading with that reason, or for that warning."""
+        for _ in range(500):
+            if any(str(line.get("reason", line.get("error", ""))).startswith(condition) for line in self.logged):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no {condition!r} in {self.logged}")
+
+    def play(self, script: "object", check: float = 0.0, ask: float = 0.0) -> None:
+        """Run the watcher and the coroutine function ``script`` beside it, and end it as systemd does."""
+
+        async def both() -> None:
+            running = asyncio.create_task(watcher.Watcher(None, check, ask, logs.get("watch")).run())
+            await self.until("start")
+            try:
+                await script()  # type: ignore[operator]
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.wait_for(running, 5)
+
+        with capture_logs() as lines:
+            self.logged = lines  # type: ignore[assignment]
+            asyncio.run(both())
+        assert lines[-1]["event"] == "ended"
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    machine = Machine(tmp_path)
+    with machine.running():
+        machine.tick()
+        logs.setup(debug=False)
+        yield Scene(machine, monkeypatch)
+
+
+def test_the_host_is_read_at_the_start(scene: Scene) -> None:
+    """The first container finds it in the cache."""
+
+    async def script() -> None:
+        assert scene.machine.origin() == "from the cache"
+
+    scene.play(script)
+    assert scene.reads() == ["start"]
+
+
+def test_events_of_the_driver_have_it_read_once(scene: Scene) -> None:
+    """A driver that loads sends many; the others are not heeded."""
+
+    async def script() -> None:
+        for data in (NULL, MODULE, GPU, NULL, UVM):
+            scene.queue.put_nowait(data)
+        await scene.until("uevent")
+        scene.queue.put_nowait(NULL)
+        await asyncio.sleep(0.2)
+
+    scene.play(script)
+    assert scene.reads() == ["start", "uevent add /module/nvidia_uvm"]
+    assert scene.machine.asked == 2
+
+
+def test_events_without_end_do_not_keep_it_from_looking(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There need not be silence for ever."""
+    monkeypatch.setattr(watcher, "QUIET", 0.2)
+    monkeypatch.setattr(watcher, "LONGEST", 0.3)
+
+    async def script() -> None:
+        for _ in range(100):
+            scene.queue.put_nowait(MODULE)
+            await asyncio.sleep(0.01)
+            if len(scene.reads()) > 1:
+                return
+        raise AssertionError("never read")
+
+    scene.play(script)
+
+
+def test_what_has_no_event_is_found_by_looking(scene: Scene) -> None:
+    """MIG devices; and the next container does not pay."""
+
+    async def script() -> None:
+        scene.machine.mig(2, 0)
+        await scene.until("changed: MIG devices")
+        assert scene.machine.origin() == "from the cache"
+
+    scene.play(script, check=0.02)
+    assert len(scene.reads()) == 2
+
+
+def test_a_cache_that_was_dropped_is_made_again(scene: Scene) -> None:
+    """Whoever dropped it."""
+
+    async def script() -> None:
+        cachefile.drop()
+        await scene.until("nothing is cached")
+
+    scene.play(script, check=0.02)
+
+
+def test_nvml_is_asked_now_and_then(scene: Scene) -> None:
+    """Something may have changed that nothing shows."""
+
+    async def script() -> None:
+        asked = scene.machine.asked
+        scene.machine.uuids["gpu0"] = "GPU-unseen"
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if scene.machine.asked > asked:
+                break
+        await asyncio.sleep(0.05)
+        state, _ = inventory_cache.state(Config(**scene.machine.settings))
+        assert state is not None
+        assert state.report.gpus[0].uuid == "GPU-unseen"
+
+    scene.play(script, ask=0.05)
+
+
+def test_nothing_happens_while_nothing_changes(scene: Scene) -> None:
+    """The driver is not asked by looking."""
+
+    async def script() -> None:
+        await asyncio.sleep(0.3)
+
+    scene.play(script, check=0.02)
+    assert scene.machine.asked == 1
+
+
+def test_a_driver_that_fails_is_told_once(scene: Scene) -> None:
+    """The cache is dropped at once, so that the hook refuses; when the driver is back so is the cache."""
+
+    async def script() -> None:
+        scene.machine.remove("proc/driver/nvidia/version")
+        await scene.until("nvgraft: initialization error: nvml error: driver not loaded")
+        await asyncio.sleep(0.15)
+        assert inventory_cache.state(Config(**scene.machine.settings))[0] is None
+        scene.machine.driver("535.1")
+        await scene.until("nothing is cached")
+        assert scene.machine.origin() == "from the cache"
+
+    scene.play(script, check=0.02)
+    assert len(scene.warnings()) == 1
+
+
+def test_lost_events_are_made_up_for(scene: Scene) -> None:
+    """More came than could be taken (ENOBUFS): it listens again and looks."""
+
+    async def script() -> None:
+        scene.queue.put_nowait(OSError(105, "No buffer space available"))
+        await scene.until("lost events")
+        scene.queue.put_nowait(MODULE)
+        await scene.until("uevent")
+
+    scene.play(script)
+    assert scene.heard == 2
+    assert len(scene.warnings()) == 1
+
+
+def test_where_nothing_can_be_heard_it_looks(scene: Scene) -> None:
+    """In a container without such a socket: said once, and MIG devices are found as before."""
+    scene.deaf = OSError(93, "Protocol not supported")
+
+    async def script() -> None:
+        scene.machine.mig(2, 0)
+        await scene.until("changed: MIG devices")
+        await asyncio.sleep(0.1)
+
+    scene.play(script, check=0.02)
+    assert scene.heard > 2
+    assert scene.warnings() == ["events were lost, or cannot be heard here: [Errno 93] Protocol not supported"]
+
+
+def test_sighup_has_it_read(scene: Scene) -> None:
+    """As operators expect."""
+
+    async def script() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await scene.until("SIGHUP")
+
+    scene.play(script)
+    assert scene.machine.asked == 2
+
+
+def test_a_changed_config_toml_counts_from_the_next_look(scene: Scene) -> None:
+    """It is read anew each time."""
+
+    async def script() -> None:
+        scene.machine.settings["cli_environment"] = ("A=b",)
+        await scene.until("nothing is cached")
+        assert scene.machine.origin() == "from the cache"
+
+    scene.play(script, check=0.02)
