@@ -58,7 +58,7 @@ def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
 DAMAGE = {
     "truncated": f"f=$(echo {FILE}); head -c 3000 $f > $f.new; chmod 600 $f.new; mv $f.new $f",
     "emptied": f"f=$(echo {FILE}); : > $f",
-    "one byte changed": f"f=$(echo {FILE}); printf x | dd of=$f bs=1 seek=2000 conv=notrunc status=none",
+    "one byte changed": f"f=$(echo {FILE}); printf '#' | dd of=$f bs=1 seek=2000 conv=notrunc status=none",
     "readable by others": f"chmod 644 {FILE}",
     "another owner": f"chown 1000 {FILE}",
     "a link to a copy": f"f=$(echo {FILE}); mv $f /run/copy; ln -s /run/copy $f",
