@@ -51,7 +51,7 @@ def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) 
 def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
     """Only the engine, its tables, python-prctl and pynvml can be imported by a process that configures containers."""
     names = {path.name.split(".")[0] for path in installed.library.iterdir()}
-    assert names == {"nvgraft", "nvgraft_specs", "prctl", "_prctl", "pynvml", "__pycache__"}
+    assert names == {"nvgraft", "nvgraft_specs", "prctl", "_prctl", "pynvml", "__pycache__", "bytecode"}
 
 
 def test_byte_code_is_there_and_fresh(installed: Installed) -> None:

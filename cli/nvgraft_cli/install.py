@@ -12,6 +12,7 @@ import argparse
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import marshal
 import os
 import posixpath
 import py_compile
@@ -41,6 +42,9 @@ LAUNCHER = """\
 import sys
 
 sys.path.{extend}
+from nvgraft.bytecode import use_bundle
+
+use_bundle()
 from {module} import {function}
 
 {call}
@@ -149,6 +153,7 @@ def finish(stage: str, final: str) -> None:
         # Time stamps, so that an edit on the node is seen. What cannot be compiled is never loaded, or check_start tells.
         shown = final + path[len(stage) :]
         py_compile.compile(path, dfile=shown, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    bundle(f"{stage}/hook")
     for directory, _, files in os.walk(stage):
         os.chown(directory, 0, 0)
         os.chmod(directory, 0o755)  # noqa: S103 - everybody may look, only root may write
@@ -157,13 +162,39 @@ def finish(stage: str, final: str) -> None:
             os.chmod(path, 0o644)
 
 
+def bundle(directory: str) -> None:
+    """Write the byte code of the engine's modules into one file in ``directory``; nvgraft.bytecode tells its form and its use.
+
+    Those that need pydantic are left out: no start of the hook loads them.
+    """
+    index = {}
+    body = bytearray()
+    for root, _, files in sorted(os.walk(directory)):
+        for name in sorted(files):
+            source = posixpath.relpath(f"{root}/{name}", directory)
+            if not source.endswith(".py") or not source.startswith("nvgraft") or "/models/" in source:
+                continue
+            package = name == "__init__.py"
+            module = (source.removesuffix("/__init__.py") if package else source.removesuffix(".py")).replace("/", ".")
+            with open(importlib.util.cache_from_source(f"{root}/{name}"), "rb") as file:
+                compiled = file.read()
+            # A .pyc file begins with the magic number, flags, and the source's time and size, four bytes each.
+            time, size = (int.from_bytes(compiled[start : start + 4], "little") for start in (8, 12))
+            index[module] = (package, source, time, size, len(body), len(compiled) - 16)
+            body += compiled[16:]
+    packed = marshal.dumps(index)
+    with open(f"{directory}/bytecode", "wb") as file:
+        file.write(importlib.util.MAGIC_NUMBER + len(packed).to_bytes(8, "little") + packed + body)
+
+
 def check_start(python: str, stage: str) -> None:
     """Load all programs from ``stage`` as their launchers will: what cannot start does not replace what can.
 
     :raises CannotInstall: with the last line of what Python says.
     """
     for module, directories in (("nvgraft.hook", ["hook"]), ("nvgraft.runtime", ["hook"]), ("nvgraft_cli.main", ["hook", "cli"])):
-        program = f"import sys; sys.path += {[f'{stage}/{name}' for name in directories]!r}; import prctl, {module}"
+        paths = [f"{stage}/{name}" for name in directories]
+        program = f"import sys; sys.path += {paths!r}; from nvgraft.bytecode import use_bundle; use_bundle(); import prctl, {module}"
         done = subprocess.run([python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False)
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -125,9 +125,14 @@ class SyscallError(OSError):
 
     fix = "a seccomp filter or security module forbids it, or the hook lacks a capability"
 
-    def __init__(self, number: int, call: str) -> None:
+    def __init__(self, number: int, call: "str | Callable[[], str]") -> None:
         super().__init__(number, os.strerror(number))
-        self.call = call
+        self._call = call
+
+    @property
+    def call(self) -> str:
+        """The call as it was made. It is put into words when it is asked for: many a failure is an answer."""
+        return self._call if isinstance(self._call, str) else self._call()
 
     def __str__(self) -> str:
         return f"{self.call}: {errno.errorcode.get(self.errno or 0, self.errno)}: {self.strerror}"
@@ -242,7 +247,10 @@ class _Call:
                 continue
             missing = number == errno.ENOSYS or (number == errno.EPERM and self._name in _FREE)
             kind = MissingFeature if missing else SyscallError
-            raise kind(number, f"{self._name}({call if isinstance(call, str) else call()})")
+            raise kind(number, self._worded(call))
+
+    def _worded(self, call: "str | Callable[[], str]") -> "str | Callable[[], str]":
+        return f"{self._name}({call})" if isinstance(call, str) else lambda: f"{self._name}({call()})"
 
 
 def buffer(data: bytes, size: int = 0) -> "Buffer":
@@ -290,9 +298,15 @@ _landlock_restrict_self = _Call("landlock_restrict_self", _INT, _UINT)
 _statx = _Call("statx", _INT, _STR, _INT, _UINT, _PTR)
 
 
+#: struct open_how by (flags, mode, resolve); there are not many.
+_HOW: dict[tuple[int, int, int], bytes] = {}
+
+
 def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
     """Open ``unsafe_path`` below ``dirfd``; ``resolve`` says which ways out are closed (openat2(2), Linux 5.6)."""
-    how = _words(flags | os.O_CLOEXEC, mode, resolve)
+    how = _HOW.get((flags, mode, resolve))
+    if how is None:
+        how = _HOW[flags, mode, resolve] = _words(flags | os.O_CLOEXEC, mode, resolve)
 
     def call() -> str:
         return f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
@@ -441,6 +455,11 @@ def get_rlimit(resource: int) -> tuple[int, int]:
     return int.from_bytes(limits.raw[:8], sys.byteorder), int.from_bytes(limits.raw[8:], sys.byteorder)
 
 
+#: struct statx, which each call fills anew.
+_STATX = buffer(b"", 256)
+_STATX_AT = address(_STATX)
+
+
 def mount_id(fd: int) -> int:
     """Return the id, as in mountinfo, of the mount that ``fd`` was opened on (statx(2), Linux 5.8)."""
     return int.from_bytes(_statx_of(fd)[0x90:0x98], sys.byteorder)
@@ -460,9 +479,8 @@ def birth_time(fd: int) -> int:
 
 
 def _statx_of(fd: int) -> bytes:
-    found = buffer(b"", 256)
-    _statx(lambda: f"{fd}, STATX_MNT_ID|STATX_BTIME", fd, b"", AT_EMPTY_PATH, STATX_MNT_ID | STATX_BTIME, address(found))
-    return found.raw
+    _statx(lambda: f"{fd}, STATX_MNT_ID|STATX_BTIME", fd, b"", AT_EMPTY_PATH, STATX_MNT_ID | STATX_BTIME, _STATX_AT)
+    return _STATX.raw
 
 
 def bpf(command: int, attributes: "Buffer") -> int:

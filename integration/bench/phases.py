@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FIRST = time.monotonic_ns()
 _BEFORE = frozenset(sys.modules)
 
-START, IMPORTS, REST, END = "interpreter start", "imports", "hook's own", "process end"
+START, IMPORTS, REST, END, CLOCK = "interpreter start", "imports", "hook's own", "process end", "this clock"
 
 #: module -> name in it -> phase. A name that is imported from elsewhere is replaced where it is used.
 PHASES = {
@@ -63,6 +63,7 @@ ORDER = (
     "cgroup",
     "loader cache",
     END,
+    CLOCK,
 )
 
 
@@ -71,7 +72,7 @@ class Clock:
 
     def __init__(self, now: int) -> None:
         self.totals = dict.fromkeys(ORDER, 0)
-        self._stack = [REST]
+        self._stack = [CLOCK]
         self._mark = now
 
     def enter(self, phase: str) -> None:
@@ -138,9 +139,12 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
     clock.totals[START] = _FIRST - started
     watch_imports(clock)
     sys.path.append(library)
+    from nvgraft.bytecode import use_bundle
+
+    use_bundle()
     from nvgraft.hook import main as hook
 
-    code = hook(["nvgraft-hook", *arguments])
+    code: int = timed(clock, REST, hook)(["nvgraft-hook", *arguments])
     loaded = len(set(sys.modules) - _BEFORE)
     with open("/proc/self/status", encoding="ascii") as file:
         peak = next(line for line in file if line.startswith("VmHWM")).split()[1]

@@ -34,7 +34,10 @@ _TMPFS_LIMITS = {"size": "1m", "nr_inodes": "8k"}
 
 def attributes(options: "Iterable[str]") -> int:
     """Return the MOUNT_ATTR_ bits of mountinfo's ``options``."""
-    return sum(_ATTRIBUTES[option] for option in options)
+    found = 0
+    for option in options:
+        found |= _ATTRIBUTES[option]
+    return found
 
 
 class Sources:
@@ -43,11 +46,11 @@ class Sources:
     ``mounts`` holds (action, descriptor) in the plan's order. Close it after use: what is not attached then is gone.
     """
 
-    __slots__ = ("mounts", "tmpfs")
+    __slots__ = ("_tmpfs", "mounts")
 
     def __init__(self) -> None:
         self.mounts: list[tuple[Bind | Tmpfs, int]] = []
-        self.tmpfs: dict[str, int] = {}
+        self._tmpfs: list[tuple[str, int]] = []  # the path of everything in it begins so; the innermost first
 
     def close(self) -> None:
         for _, fd in self.mounts:
@@ -56,10 +59,16 @@ class Sources:
 
     def inside_tmpfs(self, path: str) -> tuple[int, str] | None:
         """Return the tmpfs that ``path`` lies in, and the path relative to it; None for a path of the rootfs."""
-        for target in sorted(self.tmpfs, key=len, reverse=True):
-            if path.startswith(target + "/"):
-                return self.tmpfs[target], path[len(target) + 1 :]
+        for prefix, fd in self._tmpfs:
+            if path.startswith(prefix):
+                return fd, path[len(prefix) :]
         return None
+
+    def add_tmpfs(self, action: Tmpfs, fd: int) -> None:
+        """Take over ``fd``, the mount of ``action``."""
+        self.mounts.append((action, fd))
+        self._tmpfs.append((action.target + "/", fd))
+        self._tmpfs.sort(key=lambda place: -len(place[0]))
 
 
 def open_sources(actions: "Iterable[Action]", root: str, uid: int, gid: int) -> Sources:
@@ -74,9 +83,7 @@ def open_sources(actions: "Iterable[Action]", root: str, uid: int, gid: int) -> 
             if isinstance(action, Bind):
                 sources.mounts.append((action, _clone(action, root)))
             elif isinstance(action, Tmpfs):
-                fd = _new_tmpfs(action, uid, gid)
-                sources.mounts.append((action, fd))
-                sources.tmpfs[action.target] = fd
+                sources.add_tmpfs(action, _new_tmpfs(action, uid, gid))
             elif isinstance(action, MakeDirectory):
                 place = sources.inside_tmpfs(action.path)
                 if place is not None:

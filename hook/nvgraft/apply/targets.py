@@ -73,10 +73,10 @@ class _Made:
         self._made = False
         self._identity: tuple[int, int] | None = None
 
-    def confirm(self) -> None:
-        """It was made: find out which one it is."""
+    def confirm(self, fd: int | None = None) -> None:
+        """It was made: find out which one it is, by ``fd`` where it is open."""
         self._made = True
-        found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
+        found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False) if fd is None else os.fstat(fd)
         self._identity = (found.st_dev, found.st_ino)
 
     def remove(self) -> None:
@@ -187,7 +187,7 @@ class Targets:
 
     def _parent(self, path: str) -> tuple[int, str, bool]:
         """Return the directory that holds ``path``, the name in it, and whether it is in one of our own tmpfs."""
-        parent, name = posixpath.split(path)
+        parent, _, name = path.rpartition("/")
         inside = self._sources.inside_tmpfs(path)
         if parent not in self._parents:
             if inside is None:
@@ -229,23 +229,25 @@ class Targets:
         parent, name, ours = self._parent(action.target)
         if fd is None:
             fd = self._open_or_make(action, kind, parent, name, ours)
-            self._held.append(fd)
         self._check_target(fd, action, kind, ours)
         return fd
 
     def _open_or_make(self, action: Bind | Tmpfs, kind: str, parent: int, name: str, ours: bool) -> int:
-        try:
-            return open_in_root(parent, name, os.O_PATH)
-        except OSError as error:
-            if error.errno != errno.ENOENT or kind == "dir":
-                raise
-        if ours:
-            syscalls.close(os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent))
-        else:
-            made = self._making("file", action.target, parent, name)
-            syscalls.close(os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent))
-            made.confirm()
-        return open_in_root(parent, name, os.O_PATH)
+        """Return what a mount goes onto, made if nothing is there, open; this object closes it."""
+        if kind != "dir":
+            made = None if ours else self._making("file", action.target, parent, name)
+            try:
+                fd = os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent)
+            except FileExistsError:
+                pass  # since it was looked for
+            else:
+                self._held.append(fd)
+                if made is not None:
+                    made.confirm(fd)
+                return fd
+        fd = open_in_root(parent, name, os.O_PATH)
+        self._held.append(fd)
+        return fd
 
     def _check_target(self, fd: int, action: Bind | Tmpfs, kind: str, ours: bool) -> None:
         """Refuse a target that is neither a placeholder nor what will be mounted there, or whose mount others share."""
