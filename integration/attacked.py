@@ -150,7 +150,7 @@ def attack(installed: Installed, case: Case) -> Outcome:
 
 def _attack(installed: Installed, case: Case) -> Outcome:
     prctl.set_child_subreaper(True)  # what a hook leaves running becomes ours and is seen
-    _make_host(case)
+    make_host(case)
     case.prepare()
     confined = hierarchy(2) / f"nvgraft-attacked-{os.getpid()}"
     confined.mkdir()
@@ -158,7 +158,7 @@ def _attack(installed: Installed, case: Case) -> Outcome:
     try:
         cgroup = os.open(confined, os.O_RDONLY)
         _kept = case.rules(cgroup)
-        container = _start(case)
+        container = start_container(case)
         (confined / "cgroup.procs").write_text(str(container))
         return _observe(installed, case, container, cgroup)
     finally:
@@ -168,7 +168,7 @@ def _attack(installed: Installed, case: Case) -> Outcome:
         confined.rmdir()
 
 
-def _make_host(case: Case) -> None:
+def make_host(case: Case) -> None:
     syscalls.mount("tmpfs", str(PLACE), "tmpfs", 0, "mode=755")
     for directory in (DRIVER, CANARY, _ETC / "upper", _ETC / "work"):
         directory.mkdir(parents=True)
@@ -244,7 +244,7 @@ def _content(entry: hosts.Document) -> bytes:
     return stubs.shared_object(elf["bits"], elf["machine"], elf["soname"], elf["needed"], elf["abi_tag"])
 
 
-def _start(case: Case) -> int:
+def start_container(case: Case) -> int:
     """Start the container's first process, and return its pid when its mounts are made."""
     said, say = os.pipe()
     listen, tell = os.pipe()

@@ -118,12 +118,14 @@ def _fork(forks: bool) -> int:
 
 
 def _become(work: "Callable[[int], None]", reader: int, writer: int) -> "NoReturn":
+    code = 1
     try:
-        os.close(reader)
+        syscalls.close(reader)
         tie(writer)
         work(writer)
+        code = 0
     finally:
-        os._exit(0)  # the copy of this process that it is never goes on, whatever has happened
+        os._exit(code)  # the copy of this process that it is never goes on, whatever has happened
 
 
 def tie(writer: int) -> None:

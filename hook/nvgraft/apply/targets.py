@@ -88,14 +88,26 @@ class _Made:
         except FileNotFoundError:
             return
         if self._identity is None:
-            if unlike(self._kind, found, self._target, lambda: os.readlink(self._name, dir_fd=self._parent)):
-                return
-        elif self._identity != (found.st_dev, found.st_ino):
+            another = bool(unlike(self._kind, found, self._target, lambda: os.readlink(self._name, dir_fd=self._parent)))
+        else:
+            another = self._identity != (found.st_dev, found.st_ino)
+        if another:
+            self._check_uncovered()
             return
         if self._kind == "dir":
             os.rmdir(self._name, dir_fd=self._parent)
         else:
             os.unlink(self._name, dir_fd=self._parent)
+
+
+    def _check_uncovered(self) -> None:
+        """Tell a mount of ours that could not be undone from something else in the thing's place: below it is still ours."""
+        fd = open_in_root(self._parent, self._name, os.O_PATH)
+        try:
+            if syscalls.mount_id(fd) != syscalls.mount_id(self._parent):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        finally:
+            syscalls.close(fd)
 
 
 class Targets:

@@ -1,0 +1,307 @@
+"""A container that is set up again and again, the hook on it, and a comparison of everything that the hook can change.
+
+The host, the driver and the image are those of ``attacked``. The hook runs in a forked process, without the start of an
+interpreter, so that thousands of runs take minutes; the same hook under strace(1) is slower and shows that this one is real.
+"""
+
+import importlib
+import mmap
+import os
+import pkgutil
+import re
+import shutil
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import prctl
+
+import hosts
+import nvgraft
+from attacked import BUNDLE, CONFIG, IMAGE, PLACE, ROOTFS, Case, config_toml, make_files, make_host, start_container
+from cgroups import FILTER, attach, hierarchy
+from harness import CHECKOUT
+from nvgraft import hook, jsontext, launch
+from nvgraft.apply import bpf
+from nvgraft_cli.recover import recover
+from safety.shim import HOOK, LOG_REGION, Faults, Shim, Site
+
+T = TypeVar("T")
+
+# Whatever a run would import by itself, its hundreds of successors would as well.
+for _module in ("tomllib", *(found.name for found in pkgutil.walk_packages(nvgraft.__path__, "nvgraft."))):
+    importlib.import_module(_module)
+
+#: Seconds that a run may take: a hook that waits for something that failed would wait for ever.
+DEADLINE = 30
+
+#: Seconds in which a child of a hook that has ended is gone: the kernel kills it, that is all.
+_DYING = 1.0
+
+#: Where, below /run/nvgraft, the hook keeps what is nobody's container: messages, and what was found on the host.
+_RECORDS = ("last-error", "cache")
+
+_OUTPUT = PLACE / "output"
+_LEFT = re.compile(r"left behind: (.*?) \| ")
+_LEFT_ITEM = re.compile(r"(?:mount |SONAME links in |device rules? |journal )?[^,()]+? \([^()]*\)")
+
+
+class State(NamedTuple):
+    """Everything that a start changes, so that it can be compared. Numbers that are new each time are left out."""
+
+    #: The root file system as the host has it: path, and type, mode, owner, content.
+    files: frozenset[tuple[str, str]]
+    #: The container's mounts.
+    mounts: tuple[str, ...]
+    #: The container's device rules, or the code of its device programs.
+    rules: tuple[str | bytes, ...]
+    #: The ids of the device programs; an undo puts the former ones back.
+    programs: tuple[int, ...]
+    #: Locks and journals.
+    run: tuple[str, ...]
+    #: The host's mounts, and processes that the hook has left.
+    host: tuple[str, ...]
+
+    def success(self) -> "State":
+        """What two successful starts have in common: the programs are new ones."""
+        return self._replace(programs=())
+
+
+class Run(NamedTuple):
+    """How one run of the hook ended: with ``code`` (negative: by that signal), and what it said."""
+
+    code: int
+    stderr: str
+    sites: tuple[Site, ...] = ()
+
+    def reported(self) -> list[str]:
+        """What an undo that failed says is left behind, without the reasons."""
+        found = _LEFT.search(self.stderr.replace("\n", " "))
+        return [item.rpartition(" (")[0].strip() for item in _LEFT_ITEM.findall(found[1])] if found else []
+
+
+class Stage:
+    """One container at a time. Made by :func:`on_stage`."""
+
+    def __init__(self, version: int, image: str, mounts: Callable[[Path], None] | None) -> None:
+        self._version = version
+        self._image = image
+        case = Case(image)
+        self._case = case if mounts is None else case._replace(mounts=mounts)
+        self._cgroup_path = hierarchy(version) / f"nvgraft-stage-{os.getpid()}"
+        self.container = 0
+        make_host(self._case)
+        self._cgroup_path.mkdir()
+        self.cgroup = os.open(self._cgroup_path, os.O_RDONLY)
+        self._confine()
+
+    def close(self) -> None:
+        self.end_container()
+        os.close(self.cgroup)
+        self._cgroup_path.rmdir()
+
+    def _confine(self) -> None:
+        if self._version == 1:
+            (self._cgroup_path / "devices.deny").write_text("a")
+            (self._cgroup_path / "devices.allow").write_text("c 1:5 rwm")
+        else:
+            attach(self.cgroup, FILTER)
+
+    def end_container(self) -> None:
+        """End the container as a runtime does whose hook has failed: its process, and with it its mounts."""
+        if self.container:
+            os.kill(self.container, signal.SIGKILL)
+            os.waitpid(self.container, 0)
+            self.container = 0
+
+    def renew(self, *, files: bool = True) -> None:
+        """Set up a new container, with the image as it was, or with the ``files`` as they are; its rules are those of a new one."""
+        self.end_container()
+        if files:
+            shutil.rmtree(ROOTFS)
+            shutil.rmtree("/run/nvgraft", ignore_errors=True)
+            added = hosts.tree(self._image)
+            kept = {path: entry for path, entry in hosts.tree(IMAGE).items() if path not in added}
+            make_files(ROOTFS, kept | added)
+        os.close(self.cgroup)
+        self._cgroup_path.rmdir()
+        self._cgroup_path.mkdir()
+        self.cgroup = os.open(self._cgroup_path, os.O_RDONLY)
+        self._confine()
+        self.container = start_container(self._case)
+        (self._cgroup_path / "cgroup.procs").write_text(str(self.container))
+
+    def state(self) -> State:
+        """Return what there is now."""
+        # The runtime's /dev is in the container's mount namespace only.
+        files = (*_files(str(ROOTFS), ""), *_files(f"/proc/{self.container}/root{ROOTFS}/dev", "/dev"))
+        return State(frozenset(files), _mounts(self.container), *self._rules(), tuple(_run()), _host(self.container))
+
+    def _rules(self) -> tuple[tuple[str | bytes, ...], tuple[int, ...]]:
+        if self._version == 1:
+            return tuple((self._cgroup_path / "devices.list").read_text().split("\n")), ()
+        flags, programs = bpf.query(self.cgroup)
+        codes: list[str | bytes] = [str(flags)]
+        for program in programs:
+            fd = bpf.open_program(program)
+            codes.append(bpf.fetch(fd))
+            os.close(fd)
+        return tuple(codes), programs
+
+    def run(self, faults: Faults | None = None, *, record: bool = False, prepare: Callable[[], None] = lambda: None) -> Run:
+        """Run the hook on the container, with ``faults``; ``prepare`` is called in its process before."""
+        log = mmap.mmap(-1, 4 * LOG_REGION) if record else None
+
+        def work() -> int:
+            shim = Shim(faults or {}, log)
+            prepare()
+            shim.install()
+            return hook.main(["nvgraft-hook", "-config", str(CONFIG), "prestart"])
+
+        code, said = self._in_child(work)
+        return Run(code, said, tuple(_sites(log)) if log is not None else ())
+
+    def trace(self, *options: str) -> Run:
+        """Run the hook as a program of its own under strace(1) with ``options``, which follow no children."""
+        path = [str(CHECKOUT / "hook"), str(CHECKOUT / "specs"), os.path.dirname(prctl.__file__)]
+        program = f"import sys; sys.path += {path!r}; from nvgraft.hook import run; run(sys.argv)"
+        python = getattr(sys, "_base_executable", sys.executable)
+
+        def work() -> int:
+            words = ["strace", "-qq", *options, python, "-ISB", "-c", program, "-config", str(CONFIG), "prestart"]
+            os.execvpe(words[0], words, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+
+        return Run(*self._in_child(work))
+
+    def _in_child(self, work: Callable[[], int]) -> tuple[int, str]:
+        state = jsontext.dumps({"ociVersion": "1.0.2", "id": "staged", "pid": self.container, "bundle": str(BUNDLE)})
+        said = os.memfd_create("stderr")
+        read, write = os.pipe()
+        os.write(write, state.encode())
+        os.close(write)
+        pid = os.fork()
+        if pid == 0:
+            code = 99
+            try:
+                for number, fd in enumerate((read, said, said)):
+                    os.dup2(fd, number)
+                os.environ.clear()
+                os.environ["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
+                os.chdir(BUNDLE)
+                launch.check_interpreter = lambda: None  # type: ignore[assignment] # this interpreter is the tests' own
+                code = work()
+            except BaseException as error:  # noqa: BLE001 - what comes out of the hook is a finding
+                os.write(2, f"escaped from the hook: {error!r}".encode())
+            finally:
+                os._exit(code)
+        os.close(read)
+        status = _wait(pid)
+        self._reap()
+        with os.fdopen(said, "rb") as file:
+            file.seek(0)
+            return os.waitstatus_to_exitcode(status), file.read().decode("utf-8", "replace")
+
+    def _reap(self) -> None:
+        """Wait a moment for what dies with the hook, and is ours then. What goes on is seen in the state."""
+        deadline = time.monotonic() + _DYING
+        while _children() - {self.container} and time.monotonic() < deadline:
+            with suppress(ChildProcessError):
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(0.001)
+
+    def recover(self) -> bool:
+        """Run ``nvgraft recover`` in a process of its own; tell whether it says that nothing is left."""
+
+        def work() -> int:
+            return int(any(report.is_left for report in recover()))
+
+        return self._in_child(work)[0] == 0
+
+
+def _wait(pid: int) -> int:
+    signal.alarm(DEADLINE)
+    try:
+        while True:
+            ended, status = os.wait()
+            if ended == pid:
+                return status
+    finally:
+        signal.alarm(0)
+
+
+def _sites(log: mmap.mmap) -> Iterator[Site]:
+    for process in range(HOOK, len(log) // LOG_REGION):
+        text = log[process * LOG_REGION : (process + 1) * LOG_REGION].rstrip(b"\0").decode()
+        for line in text.splitlines():
+            number, count, call, place = line.split(" ", 3)
+            yield Site(int(number), int(count), call, place)
+
+
+def _files(place: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield what is below ``place``, which is called ``name`` here."""
+    directories = [place]
+    while directories:
+        with os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                found = entry.stat(follow_symlinks=False)
+                what = f"{stat.filemode(found.st_mode)} {found.st_uid}:{found.st_gid}"
+                if stat.S_ISLNK(found.st_mode):
+                    what += f" -> {os.readlink(entry.path)}"
+                elif stat.S_ISDIR(found.st_mode):
+                    directories.append(entry.path)
+                elif stat.S_ISREG(found.st_mode):
+                    with open(entry.path, "rb") as file:
+                        what += f" {found.st_size} {hash(file.read()) if found.st_size else ''}"
+                yield name + entry.path[len(place) :], what
+
+
+def _mounts(pid: int) -> tuple[str, ...]:
+    lines = [line.split(" ") for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    return tuple(" ".join(words[3:6]) for words in lines)
+
+
+def _run() -> Iterator[str]:
+    for directory, _, names in os.walk("/run/nvgraft"):
+        if os.path.basename(directory) not in _RECORDS:
+            yield from (os.path.join(directory, name) for name in sorted(names))
+
+
+def _children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def _host(container: int) -> tuple[str, ...]:
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return (*mounts, *(f"process {pid}" for pid in sorted(_children() - {container})))
+
+
+@contextmanager
+def on_stage(
+    version: int = 2, *, image: str = "", mounts: Callable[[Path], None] | None = None, nvgraft: str = "", cli: str = ""
+) -> Iterator[Stage]:
+    """Give a stage with a container on it; to be used in a mount namespace of one's own (``harness.run_in_mount_namespace``).
+
+    :param version: of cgroups.
+    :param image: lines for the image beside the usual ones.
+    :param mounts: what the runtime mounts, in place of the usual.
+    :param nvgraft: lines for this table of config.toml, likewise ``cli``.
+    """
+    prctl.set_child_subreaper(True)  # what a hook leaves running becomes ours and is seen
+    signal.signal(signal.SIGALRM, _late)
+    stage = Stage(version, image, mounts)
+    try:
+        if nvgraft or cli:
+            CONFIG.write_text(config_toml(cli, nvgraft))
+        stage.renew()
+        yield stage
+    finally:
+        stage.close()
+
+
+def _late(_number: int, _frame: object) -> None:
+    raise AssertionError(f"the hook has not ended after {DEADLINE} s")
