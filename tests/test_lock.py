@@ -103,3 +103,12 @@ def test_a_signal_ends_the_waiting_and_leaves_no_lock_of_ours(directory: Path, r
     finally:
         signal.signal(signal.SIGHUP, before)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def test_locks_of_killed_hooks_are_dropped(directory: Path, rootfs: int) -> None:
+    """A file that nobody holds goes; one that is held stays with its holder."""
+    with lock.lock_rootfs(rootfs):
+        (held,) = directory.iterdir()
+        (directory / "1-2").touch()
+        lock.drop_unheld()
+        assert list(directory.iterdir()) == [held]

@@ -109,6 +109,8 @@ def recover(*, dry_run: bool = False) -> list[Report]:
         return []
     try:
         reports = [_recover(directory, name, dry_run=dry_run) for name in sorted(os.listdir(directory))]
+        if not dry_run:
+            lock.drop_unheld()
         return [report for report in reports if report is not None]
     finally:
         syscalls.close(directory)

@@ -86,6 +86,22 @@ def acquire(name: str, timeout: float) -> RootfsLock | None:
     return RootfsLock(directory, name, fd)
 
 
+def drop_unheld() -> None:
+    """Remove the locks of hooks that were killed. Those that are held stay."""
+    directory = require_private(DIRECTORY)
+    if directory is None:
+        return
+    try:
+        names = os.listdir(directory)
+    finally:
+        syscalls.close(directory)
+    for name in names:
+        held = acquire(name, 0)
+        if held is not None:
+            with held:
+                pass
+
+
 def _try(name: str, directory: int) -> int | None:
     """Return a descriptor that holds the lock, or None for now."""
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)

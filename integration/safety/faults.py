@@ -8,17 +8,19 @@ without the fault, to the last mount.
 import errno
 import os
 import random
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from attacked import ROOTFS
+from attacked import PLACE, ROOTFS
 from harness import run_in_mount_namespace
 from nvgraft import syscalls
 from safety.figures import Figure
-from safety.shim import HOOK, Fault, Faults, Site
+from safety.shim import HOOK, Fault, Site
 from safety.stage import Run, Stage, State, on_stage
 
 ERRNOS = (
@@ -52,8 +54,14 @@ class Tally(NamedTuple):
     problems: tuple[str, ...]
 
     def __add__(self, other: "Tally") -> "Tally":  # type: ignore[override]
-        sums = (mine + theirs for mine, theirs in zip(self[:-1], other[:-1], strict=True))
-        return Tally(*sums, self.problems + other.problems)
+        return Tally(
+            self.runs + other.runs,
+            self.sites + other.sites,
+            self.undone + other.undone,
+            self.unharmed + other.unharmed,
+            self.reported + other.reported,
+            self.problems + other.problems,
+        )
 
     @property
     def value(self) -> str:
@@ -84,11 +92,11 @@ class Campaign:
         assert not self.success.run
         self.renew()
         self._places: set[tuple[int, str, str]] = set()
-        self._counts = [0, 0, 0, 0]
+        self._runs = self._undone = self._unharmed = self._reported = 0
         self._problems: list[str] = []
 
     def tally(self) -> Tally:
-        return Tally(self._counts[0], len(self._places), *self._counts[1:], tuple(self._problems))
+        return Tally(self._runs, len(self._places), self._undone, self._unharmed, self._reported, tuple(self._problems))
 
     def strike(self, site: Site, fault: Fault, first: tuple[Site, Fault] | None = None) -> None:
         """Run the hook with ``fault`` at ``site``, perhaps after another one, and judge."""
@@ -97,25 +105,28 @@ class Campaign:
             faults[first[0].process, first[0].number] = first[1]
         self._places.add((site.process, site.call, site.place))
         after = f" after {_name(*first)}" if first else ""
-        self.judge(self.stage.run(faults), f"{_name(site, fault)}{after}", second=first is not None, site=site)
+        self.judge(self.stage.run(faults), f"{_name(site, fault)}{after}", struck=(site, fault), may_leave=first is not None)
 
-    def judge(self, run: Run, what: str, *, second: bool = False, site: Site | None = None) -> None:
-        """Count ``run``, and note what is wrong with it; the stage is as before afterwards."""
-        self._counts[0] += 1
+    def judge(self, run: Run, what: str, *, struck: tuple[Site, Fault] | None = None, may_leave: bool = False) -> None:
+        """Count ``run``, and note what is wrong with it; the stage is as before afterwards.
+
+        :param may_leave: whether what is left may be named instead: the fault goes on while everything is undone.
+        """
+        self._runs += 1
         state = self.stage.state()
         problem = ""
         if run.code == 0:
-            self._counts[2] += 1
-            if state.success() != self.success.success() and not _lock_is_the_rest(self.success, state, site):
+            self._unharmed += 1
+            if state.success() != self.success.success() and not _is_excused(self.success, state, struck):
                 problem = f"succeeded, but not as without it: {difference(self.success.success(), state.success())}"
         elif run.code == 1:
-            self._counts[1] += 1
-            if state != self.before and not _lock_is_the_rest(self.before, state, site):
+            self._undone += 1
+            if state != self.before and not _is_excused(self.before, state, struck):
                 problem = f"left behind: {difference(self.before, state)}"
-            elif "everything was undone" not in run.stderr and "nvgraft: " not in run.stderr:
+            elif "nvgraft: " not in run.stderr:
                 problem = f"said nothing: {run.stderr!r}"
-        elif run.code == 3 and second:
-            self._counts[3] += 1
+        elif run.code == 3 and may_leave:
+            self._reported += 1
             problem = self._unreported(run, state)
         else:
             problem = f"ended with {run.code}: {difference(self.before, state)}; {run.stderr.strip()[-300:]}"
@@ -138,8 +149,8 @@ class Campaign:
         silent = [thing for thing in left if not any(_covers(name, thing) for name in named)]
         if silent or not named:
             return f"left {silent or left} and named {named}"
-        # Of the loader cache step it may be unknown whether there is anything left: then it is named.
-        sure = [name for name in named if not name.startswith(("SONAME links in ", "/etc/ld.so.cache"))]
+        # Of the loader cache step it may be unknown whether there is anything left, and a mount may go with the one below it.
+        sure = [name for name in named if not name.startswith(("SONAME links in ", "/etc/ld.so.cache", "mount /proc/driver/"))]
         empty = [name for name in sure if not any(_covers(name, thing) for thing in left)]
         if empty:
             return f"named {empty}, which is not left"
@@ -152,14 +163,25 @@ class Campaign:
 
 
 def _name(site: Site, fault: Fault) -> str:
-    detail = errno.errorcode[fault.detail] if fault.kind == "error" else signal.Signals(fault.detail).name if fault.detail in SIGNALS else ""
+    detail = (
+        errno.errorcode[fault.detail] if fault.kind == "error" else signal.Signals(fault.detail).name if fault.detail in SIGNALS else ""
+    )
     return f"{fault.kind} {detail} at {site.call} #{site.number} of process {site.process} ({site.place})"
 
 
-def _lock_is_the_rest(before: State, state: State, site: Site | None) -> bool:
-    """Tell whether only a lock's file is left, by a fault of the lock itself: nobody holds it, and the next hook removes it."""
-    locks = all(path.startswith("/run/nvgraft/lock/") for path in state.run)
-    return site is not None and site.place.startswith("lock.py") and locks and state._replace(run=(), programs=before.programs) == before
+def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None) -> bool:
+    """Tell whether a difference is what the fault means by itself.
+
+    A fault of the lock leaves its file: nobody holds it, and the next hook removes it. And where the kernel says that a cgroup
+    hierarchy is not there, there are no rules to be added to it.
+    """
+    if struck is None:
+        return False
+    site, fault = struck
+    if site.place.startswith("lock.py") and all(path.startswith("/run/nvgraft/lock/") for path in state.run):
+        return state._replace(run=(), programs=wanted.programs) == wanted
+    absent = fault == Fault("error", errno.ENOENT) and site.place.endswith(":_open_mounts")
+    return absent and state._replace(rules=wanted.rules, programs=wanted.programs) == wanted
 
 
 def _covers(name: str, thing: str) -> bool:
@@ -231,25 +253,172 @@ def signals_come(campaign: Campaign, choice: random.Random, *, full: bool) -> No
 def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> None:
     """T46: one call fails, and then one of those that take everything back."""
     calls = [site for site in campaign.sites if site.process == HOOK]
-    firsts = [next(site for site in reversed(calls) if site.call == call) for call in ("waitpid", "fork") if call in {site.call for site in calls}]
+    firsts = [
+        next(site for site in reversed(calls) if site.call == call) for call in ("waitpid", "fork") if call in {site.call for site in calls}
+    ]
     if full:
         firsts += choice.sample(calls, 10)
     for site in firsts:
         first = (site, Fault("error", errno.EPERM))
         run = campaign.stage.run({(site.process, site.number): first[1]}, record=True)
-        campaign.judge(run, f"{_name(*first)} alone", site=site)
+        campaign.judge(run, f"{_name(*first)} alone", struck=first)
         later = [found for found in run.sites if found.process == HOOK and found.number > site.number]
         for found in later if full else places(later, choice):
             for number in ERRNOS if full else (choice.choice((errno.EPERM, errno.EIO, errno.ENOSPC, errno.EINTR)),):
                 campaign.strike(found, Fault("error", number), first)
 
 
-def _on_stage(versions: Sequence[int], work: Callable[[Campaign], None], nvgraft: str = "") -> Tally:
+def room_ends(size: str, _seed: int) -> Tally:
+    """T48: a root file system with room for so many files, or so many pages, and no more: from none to enough."""
+
+    def work(campaign: Campaign) -> None:
+        used = os.statvfs(ROOTFS)
+        for files in range(len(campaign.success.files - campaign.before.files) + 2):
+            _resize(f"nr_inodes={used.f_files - used.f_ffree + files}")
+            campaign.judge(campaign.stage.run(), f"room for {files} files", may_leave=True)
+        for pages in range(8):
+            _resize(f"nr_inodes=0,size={(used.f_blocks - used.f_bfree + pages) * used.f_frsize}")
+            campaign.judge(campaign.stage.run(), f"room for {pages} pages", may_leave=True)
+        _resize("nr_inodes=0,size=0")
+
+    return _on_stage(VERSIONS[:1], work, tmpfs=True)
+
+
+def _resize(options: str) -> None:
+    syscalls.mount(None, str(ROOTFS), None, syscalls.MS_REMOUNT, options)
+
+
+def limits_are_low(size: str, _seed: int) -> Tally:
+    """T48: few descriptors, and little memory: from far too little to enough."""
+
+    def work(campaign: Campaign) -> None:
+        for number in range(8, 200, 2 if size == "full" else 24):
+            campaign.judge(campaign.stage.run(prepare=partial(_limit, resource.RLIMIT_NOFILE, number)), f"{number} descriptors")
+        for step in range(0, 128, 1 if size == "full" else 12):
+            run = campaign.stage.run(prepare=partial(_limit_memory, step << 16))
+            campaign.judge(run, f"{step << 6} KiB of memory", may_leave=True)
+
+    return _on_stage(VERSIONS[:1], work)
+
+
+def _limit(kind: int, value: int) -> None:
+    resource.setrlimit(kind, (value, value))
+
+
+def _limit_memory(more: int) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + more)
+
+
+def mounts_are_used_up(_size: str, _seed: int) -> Tally:
+    """T48: a mount namespace with room for so many mounts (sysctl fs.mount-max), and no more."""
+
+    def work(campaign: Campaign) -> None:
+        for room in (0, 1, 2, 7, len(campaign.success.mounts) - len(campaign.before.mounts) - 1):
+            campaign.stage.renew()
+            campaign.stage.fill(room)
+            campaign.before = campaign.stage.state()
+            campaign.judge(campaign.stage.run(), f"room for {room} mounts")
+
+    return _on_stage(VERSIONS[:1], work)
+
+
+def real_calls_fail(size: str, seed: int) -> Tally:
+    """T45: the hook as a program of its own, under strace(1): what fails is the system call itself."""
+    choice = random.Random(seed)
+
+    def work(campaign: Campaign) -> None:
+        for call, number in _traced_calls(campaign, choice, full=size == "full"):
+            for code in choice.sample(ERRNOS, 2 if size == "full" else 1):
+                name = errno.errorcode[code]
+                run = campaign.stage.trace("-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error={name}:when={number}")
+                campaign.judge(run, f"strace: {name} at {call} #{number}")
+
+    return _on_stage(VERSIONS[:1], work)
+
+
+#: What Python does for itself, what cannot fail, and the end.
+_NOT_STRUCK = {"brk", "mmap", "munmap", "mremap", "madvise", "mprotect", "futex", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn"} | {
+    "exit_group",
+    "getpid",
+    "getppid",
+    "gettid",
+    "geteuid",
+    "getegid",
+    "setitimer",
+    "clock_nanosleep",
+    "setfsuid",
+    "setfsgid",
+}
+
+
+def _traced_calls(campaign: Campaign, choice: random.Random, *, full: bool) -> list[tuple[str, int]]:
+    """Return the calls from the journal's beginning to its end, as (name, how many of that name came before, plus one)."""
+    trace = PLACE / "trace"
+    run = campaign.stage.trace("-o", str(trace))
+    assert run.code == 0, run.stderr
+    campaign.renew()
+    counts: dict[str, int] = {}
+    calls: dict[str, list[tuple[str, int]]] = {}
+    journal = ""
+    for line in trace.read_text().splitlines():
+        name = line.partition("(")[0]
+        counts[name] = counts.get(name, 0) + 1
+        begun = re.match(r'openat\(\d+, "([0-9a-f]+-[0-9a-f]+-[0-9a-f]+)", O_WRONLY\|O_CREAT\|O_EXCL', line)
+        journal = begun[1] if begun else journal
+        if journal and name.isidentifier() and name not in _NOT_STRUCK:
+            calls.setdefault(name, []).append((name, counts[name]))
+        if journal and name == "unlinkat" and journal in line:
+            return [call for found in calls.values() for call in (found if full else [choice.choice(found)])]
+    raise AssertionError("no journal was begun, and ended")
+
+
+def soak(size: str, _seed: int) -> tuple[int, str]:
+    """T70: starts and ends of containers, over and over; return their number and what has grown."""
+    cycles = 10_000 if size == "full" else 100
+
+    def work() -> str:
+        with on_stage() as stage:
+            stage.run()
+            stage.renew()
+            first, peak = _resources(stage), 0
+            for cycle in range(cycles):
+                run = stage.run()
+                if run.code:
+                    return f"start {cycle}: {run.stderr}"
+                peak = max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+                if cycle == 0:
+                    start = peak
+                stage.end_container()
+                stage.renew(files=cycle % 2 == 0)  # every other one finds the placeholders of the last
+            stage.renew()
+            last = _resources(stage)
+            grown = [f"{name}: {first[name]}, then {last[name]}" for name in first if first[name] != last[name]]
+            if peak > start * 1.1:
+                grown.append(f"memory: {start} KiB, then {peak}")
+            return ", ".join(grown)
+
+    return cycles, run_in_mount_namespace(work)
+
+
+def _resources(stage: Stage) -> dict[str, int]:
+    state = stage.state()
+    return {
+        "files": len(state.files),
+        "mounts of a container": len(state.mounts),
+        "mounts of the host": len(state.host),
+        "locks and journals": len(state.run),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "cgroups": len(list(stage.cgroup_path.parent.glob("nvgraft-stage-*"))),
+    }
+
+
+def _on_stage(versions: Sequence[int], work: Callable[[Campaign], None], *, tmpfs: bool = False) -> Tally:
     total = NOTHING
     for version in versions:
 
         def measured(version: int = version) -> Tally:
-            with on_stage(version, nvgraft=nvgraft) as stage:
+            with on_stage(version, tmpfs=tmpfs) as stage:
                 campaign = Campaign(stage)
                 work(campaign)
                 return campaign.tally()
@@ -283,3 +452,26 @@ def short_calls(size: str, seed: int) -> Tally:
 def signalled(size: str, seed: int) -> Tally:
     choice = random.Random(seed)
     return _on_stage([2], lambda campaign: signals_come(campaign, choice, full=size == "full"))
+
+
+_MEASURES: dict[str, Callable[[str, int], Tally]] = {
+    "each call fails": failing_calls,
+    "each call fails while an earlier failure is undone": failing_undo,
+    "the kernel takes or gives half": short_calls,
+    "signals come at each call": signalled,
+    "a full file system": room_ends,
+    "few descriptors, little memory": limits_are_low,
+    "system calls of the hook as a program fail (strace)": real_calls_fail,
+}
+
+
+def figures(size: str, seed: int) -> list[Figure]:
+    """Measure at ``size``, by chance ``seed``."""
+    measures = dict(_MEASURES)
+    if size == "full":
+        measures["no room for mounts"] = mounts_are_used_up
+    tallies = {name: measure(size, seed) for name, measure in measures.items()}
+    found = [Figure(name, tally.value, "nothing left, or all of it named", not tally.problems) for name, tally in tallies.items()]
+    cycles, grown = soak(size, seed)
+    found.append(Figure("starts and ends", f"{cycles}, grown: {grown or 'nothing'}", "nothing grown", not grown))
+    return found

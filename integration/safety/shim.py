@@ -24,11 +24,14 @@ LOG_REGION = 1 << 20
 #: The process that is the hook, and its children in the order in which they are forked.
 HOOK = 0
 
-_OS_CALLS = """
-    access chdir chmod chown close chroot dup dup2 execve fchdir fchmod fchown fork fstat fstatvfs ftruncate getcwd kill link
-    listdir lstat memfd_create mkdir mknod open pipe2 pread read readlink rename rmdir scandir sendfile setgroups setresgid
-    setresuid stat symlink truncate unlink utime waitpid write
-""".split()
+# fmt: off
+_OS_CALLS = (
+    "access", "chdir", "chmod", "chown", "close", "chroot", "dup", "dup2", "execve", "fchdir", "fchmod", "fchown", "fork", "fstat",
+    "fstatvfs", "ftruncate", "getcwd", "kill", "link", "listdir", "lstat", "memfd_create", "mkdir", "mknod", "open", "pipe2", "pread",
+    "read", "readlink", "rename", "rmdir", "scandir", "sendfile", "setgroups", "setresgid", "setresuid", "stat", "symlink", "truncate",
+    "unlink", "utime", "waitpid", "write",
+)
+# fmt: on
 _PRCTL_CALLS = ("capbset_drop", "set_caps", "set_no_new_privs", "set_pdeathsig", "set_securebits")
 _ENGINE = os.path.dirname(syscalls.__file__)
 _PROXIES = (syscalls.__file__, os.path.join(_ENGINE, "values.py"))
@@ -73,7 +76,7 @@ class Shim:
         """Take the place of the calls, in this process and for good."""
         for call in _OS_CALLS:
             setattr(os, call, self._around(call, getattr(os, call)))
-        builtins.open = self._around("open", builtins.open)  # type: ignore[assignment]
+        builtins.open = self._around("open", builtins.open)
         for call in _PRCTL_CALLS:
             setattr(prctl, call, self._around(call, getattr(prctl, call)))
         for call in vars(syscalls).values():
@@ -83,7 +86,7 @@ class Shim:
 
     def _arm(self) -> None:
         """Count what takes the lock, clears up, and applies. Planning changes nothing: a file that it cannot read is absent."""
-        lock, plan = graft.lock_rootfs, graft._plan
+        lock, plan = vars(graft)["lock_rootfs"], graft._plan
 
         def lock_rootfs(*arguments: Any) -> Any:
             self._armed = True
@@ -96,8 +99,7 @@ class Shim:
             finally:
                 self._armed = True
 
-        graft.lock_rootfs = lock_rootfs  # type: ignore[assignment]
-        graft._plan = planning  # type: ignore[assignment]
+        vars(graft).update(lock_rootfs=lock_rootfs, _plan=planning)
 
     def _next(self, call: str) -> Fault | None:
         if not self._armed:
@@ -120,7 +122,12 @@ class Shim:
                     arguments = _halved(call, arguments)
                 else:
                     _strike_before(fault)
-            result = function(*arguments, **named)
+            try:
+                result = function(*arguments, **named)
+            except OSError:
+                if fault is not None:
+                    _strike_after(fault)
+                raise
             if call == "fork":
                 self._forked += 1
                 if result == 0:

@@ -23,10 +23,10 @@ import prctl
 
 import hosts
 import nvgraft
-from attacked import BUNDLE, CONFIG, IMAGE, PLACE, ROOTFS, Case, config_toml, make_files, make_host, start_container
+from attacked import BUNDLE, CONFIG, IMAGE, PLACE, ROOTFS, Case, make_files, make_host, start_container
 from cgroups import FILTER, attach, hierarchy
 from harness import CHECKOUT
-from nvgraft import hook, jsontext, launch
+from nvgraft import hook, jsontext, launch, syscalls
 from nvgraft.apply import bpf
 from nvgraft_cli.recover import recover
 from safety.shim import HOOK, LOG_REGION, Faults, Shim, Site
@@ -36,6 +36,9 @@ T = TypeVar("T")
 # Whatever a run would import by itself, its hundreds of successors would as well.
 for _module in ("tomllib", *(found.name for found in pkgutil.walk_packages(nvgraft.__path__, "nvgraft."))):
     importlib.import_module(_module)
+
+#: A loader cache that is replaced, and has to come back.
+FORMER = "/etc/ld.so.cache = the former one"
 
 #: Seconds that a run may take: a hook that waits for something that failed would wait for ever.
 DEADLINE = 30
@@ -88,27 +91,29 @@ class Run(NamedTuple):
 class Stage:
     """One container at a time. Made by :func:`on_stage`."""
 
-    def __init__(self, version: int, image: str, mounts: Callable[[Path], None] | None) -> None:
+    def __init__(self, version: int, image: str, mounts: Callable[[Path], None] | None, *, tmpfs: bool) -> None:
         self._version = version
         self._image = image
         case = Case(image)
         self._case = case if mounts is None else case._replace(mounts=mounts)
-        self._cgroup_path = hierarchy(version) / f"nvgraft-stage-{os.getpid()}"
+        self.cgroup_path = hierarchy(version) / f"nvgraft-stage-{os.getpid()}"
         self.container = 0
         make_host(self._case)
-        self._cgroup_path.mkdir()
-        self.cgroup = os.open(self._cgroup_path, os.O_RDONLY)
+        if tmpfs:
+            syscalls.mount("tmpfs", str(ROOTFS), "tmpfs", 0, "mode=755")
+        self.cgroup_path.mkdir()
+        self.cgroup = os.open(self.cgroup_path, os.O_RDONLY)
         self._confine()
 
     def close(self) -> None:
         self.end_container()
         os.close(self.cgroup)
-        self._cgroup_path.rmdir()
+        self.cgroup_path.rmdir()
 
     def _confine(self) -> None:
         if self._version == 1:
-            (self._cgroup_path / "devices.deny").write_text("a")
-            (self._cgroup_path / "devices.allow").write_text("c 1:5 rwm")
+            (self.cgroup_path / "devices.deny").write_text("a")
+            (self.cgroup_path / "devices.allow").write_text("c 1:5 rwm")
         else:
             attach(self.cgroup, FILTER)
 
@@ -123,18 +128,45 @@ class Stage:
         """Set up a new container, with the image as it was, or with the ``files`` as they are; its rules are those of a new one."""
         self.end_container()
         if files:
-            shutil.rmtree(ROOTFS)
+            for entry in ROOTFS.iterdir():
+                shutil.rmtree(entry)
             shutil.rmtree("/run/nvgraft", ignore_errors=True)
             added = hosts.tree(self._image)
             kept = {path: entry for path, entry in hosts.tree(IMAGE).items() if path not in added}
             make_files(ROOTFS, kept | added)
         os.close(self.cgroup)
-        self._cgroup_path.rmdir()
-        self._cgroup_path.mkdir()
-        self.cgroup = os.open(self._cgroup_path, os.O_RDONLY)
+        self.cgroup_path.rmdir()
+        self.cgroup_path.mkdir()
+        self.cgroup = os.open(self.cgroup_path, os.O_RDONLY)
         self._confine()
         self.container = start_container(self._case)
-        (self._cgroup_path / "cgroup.procs").write_text(str(self.container))
+        (self.cgroup_path / "cgroup.procs").write_text(str(self.container))
+
+    def fill(self, room: int) -> None:
+        """Mount in the container's namespace until there is ``room`` for so many mounts more."""
+
+        def work() -> int:
+            syscalls.setns(syscalls.pidfd_open(self.container), syscalls.CLONE_NEWNS)
+            own = len(Path("/proc/self/mountinfo").read_text().splitlines())
+            missing = int(Path("/proc/sys/fs/mount-max").read_text()) - own - room - 500
+            place = PLACE / "full"
+            place.mkdir(exist_ok=True)
+            syscalls.mount("tmpfs", str(place), "tmpfs", 0)
+            for bit in range(missing.bit_length()):
+                if missing >> bit & 1:
+                    _mount_doubling(str(place / f"tree{bit}"), bit)
+            single = 0
+            with suppress(OSError):
+                while True:
+                    (place / f"single{single}").mkdir()
+                    syscalls.mount("tmpfs", f"{place}/single{single}", "tmpfs", 0)
+                    single += 1
+            for number in range(room):
+                syscalls.umount2(f"{place}/single{number}", 0)
+            return 0
+
+        code, said = self._in_child(work)
+        assert code == 0, said
 
     def state(self) -> State:
         """Return what there is now."""
@@ -144,7 +176,7 @@ class Stage:
 
     def _rules(self) -> tuple[tuple[str | bytes, ...], tuple[int, ...]]:
         if self._version == 1:
-            return tuple((self._cgroup_path / "devices.list").read_text().split("\n")), ()
+            return tuple((self.cgroup_path / "devices.list").read_text().split("\n")), ()
         flags, programs = bpf.query(self.cgroup)
         codes: list[str | bytes] = [str(flags)]
         for program in programs:
@@ -193,7 +225,7 @@ class Stage:
                 os.environ.clear()
                 os.environ["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
                 os.chdir(BUNDLE)
-                launch.check_interpreter = lambda: None  # type: ignore[assignment] # this interpreter is the tests' own
+                launch.check_interpreter = lambda: None  # this interpreter is the tests' own
                 code = work()
             except BaseException as error:  # noqa: BLE001 - what comes out of the hook is a finding
                 os.write(2, f"escaped from the hook: {error!r}".encode())
@@ -221,6 +253,15 @@ class Stage:
             return int(any(report.is_left for report in recover()))
 
         return self._in_child(work)[0] == 0
+
+
+def _mount_doubling(place: str, times: int) -> None:
+    """Make 2 ** ``times`` mounts."""
+    os.mkdir(place)
+    syscalls.mount("tmpfs", place, "tmpfs", 0)
+    os.mkdir(f"{place}/below")
+    for _ in range(times):
+        syscalls.mount(place, f"{place}/below", None, syscalls.MS_BIND | syscalls.MS_REC)
 
 
 def _wait(pid: int) -> int:
@@ -276,27 +317,26 @@ def _children() -> set[int]:
 
 
 def _host(container: int) -> tuple[str, ...]:
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    # Without the options of the file systems: room is made and taken by the measurements themselves.
+    mounts = [line.partition(" - ")[0] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return (*mounts, *(f"process {pid}" for pid in sorted(_children() - {container})))
 
 
 @contextmanager
 def on_stage(
-    version: int = 2, *, image: str = "", mounts: Callable[[Path], None] | None = None, nvgraft: str = "", cli: str = ""
+    version: int = 2, *, image: str = FORMER, mounts: Callable[[Path], None] | None = None, tmpfs: bool = False
 ) -> Iterator[Stage]:
     """Give a stage with a container on it; to be used in a mount namespace of one's own (``harness.run_in_mount_namespace``).
 
     :param version: of cgroups.
     :param image: lines for the image beside the usual ones.
     :param mounts: what the runtime mounts, in place of the usual.
-    :param nvgraft: lines for this table of config.toml, likewise ``cli``.
+    :param tmpfs: whether the root file system is one of its own, whose room can be changed.
     """
     prctl.set_child_subreaper(True)  # what a hook leaves running becomes ours and is seen
     signal.signal(signal.SIGALRM, _late)
-    stage = Stage(version, image, mounts)
+    stage = Stage(version, image, mounts, tmpfs=tmpfs)
     try:
-        if nvgraft or cli:
-            CONFIG.write_text(config_toml(cli, nvgraft))
         stage.renew()
         yield stage
     finally:

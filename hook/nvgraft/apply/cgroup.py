@@ -283,20 +283,25 @@ def _open_cgroup(version: int, path: str, mount: Mount, mount_fd: int) -> Device
 def _open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
     """Return those mounts that can be reached at their mount points, with a descriptor each.
 
-    A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo goes on listing them.
+    A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo goes on listing them. Any other reason
+    not to reach one is an error: the hierarchy that is left need not be the one that decides.
     """
-    reachable = {}
-    for mount in mounts:
-        try:
-            fd = syscalls.openat2(-1, mount.point, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
-        except OSError as error:
-            if error.errno == errno.ENOSYS:
-                raise
-            continue
-        if syscalls.mount_id(fd) == mount.id:
+    reachable: dict[Mount, int] = {}
+    try:
+        for mount in mounts:
+            try:
+                fd = syscalls.openat2(-1, mount.point, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
+            except OSError as error:
+                if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                    raise
+                continue
             reachable[mount] = fd
-        else:
+            if syscalls.mount_id(fd) != mount.id:
+                syscalls.close(reachable.pop(mount))
+    except BaseException:
+        for fd in reachable.values():
             syscalls.close(fd)
+        raise
     return reachable
 
 

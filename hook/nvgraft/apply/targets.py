@@ -99,7 +99,6 @@ class _Made:
         else:
             os.unlink(self._name, dir_fd=self._parent)
 
-
     def _check_uncovered(self) -> None:
         """Tell a mount of ours that could not be undone from something else in the thing's place: below it is still ours."""
         fd = open_in_root(self._parent, self._name, os.O_PATH)
