@@ -77,6 +77,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
     "gcc": _program("gcc"),
+    "strace": _program("strace"),
     "ldconfig": _program("ldconfig"),
     "busybox": _static_busybox,
     "overlayfs": _filesystem("overlay"),

@@ -39,13 +39,22 @@ def require_private(path: str) -> int | None:
 
 
 def _open(path: str, *, create: bool) -> int:
-    parent, name = os.path.split(path)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    for directory in (parent, path) if create else ():
+    try:
+        return _open_existing(path)
+    except FileNotFoundError:
+        if not create:
+            raise
+    for directory in (os.path.dirname(path), path):
         try:
             os.mkdir(directory, 0o700)
         except FileExistsError:
             continue
+    return _open_existing(path)
+
+
+def _open_existing(path: str) -> int:
+    parent, name = os.path.split(path)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     holder = os.open(parent, flags)
     try:
         _check_ours(holder, 0o022)

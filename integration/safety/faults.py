@@ -81,6 +81,7 @@ class Campaign:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        #: Everything as the hook finds it.
         self.before = stage.state()
         plain = stage.run(record=True)
         assert plain.code == 0, plain.stderr
@@ -293,10 +294,11 @@ def limits_are_low(size: str, _seed: int) -> Tally:
 
     def work(campaign: Campaign) -> None:
         for number in range(8, 200, 2 if size == "full" else 24):
-            campaign.judge(campaign.stage.run(prepare=partial(_limit, resource.RLIMIT_NOFILE, number)), f"{number} descriptors")
+            campaign.stage.prepare = partial(_limit, resource.RLIMIT_NOFILE, number)
+            campaign.judge(campaign.stage.run(), f"{number} descriptors")
         for step in range(0, 128, 1 if size == "full" else 12):
-            run = campaign.stage.run(prepare=partial(_limit_memory, step << 16))
-            campaign.judge(run, f"{step << 6} KiB of memory", may_leave=True)
+            campaign.stage.prepare = partial(_limit_memory, step << 16)
+            campaign.judge(campaign.stage.run(), f"{step << 6} KiB of memory", may_leave=True)
 
     return _on_stage(VERSIONS[:1], work)
 
@@ -369,13 +371,14 @@ def _traced_calls(campaign: Campaign, choice: random.Random, *, full: bool) -> l
         if journal and name.isidentifier() and name not in _NOT_STRUCK:
             calls.setdefault(name, []).append((name, counts[name]))
         if journal and name == "unlinkat" and journal in line:
-            return [call for found in calls.values() for call in (found if full else [choice.choice(found)])]
+            if full:
+                return [call for found in calls.values() for call in found]
+            return [choice.choice(calls[call]) for call in choice.sample(sorted(calls), 20)]
     raise AssertionError("no journal was begun, and ended")
 
 
-def soak(size: str, _seed: int) -> tuple[int, str]:
-    """T70: starts and ends of containers, over and over; return their number and what has grown."""
-    cycles = 10_000 if size == "full" else 100
+def soak(cycles: int) -> str:
+    """T70: start and end containers so many times, and return what has grown."""
 
     def work() -> str:
         with on_stage() as stage:
@@ -398,7 +401,7 @@ def soak(size: str, _seed: int) -> tuple[int, str]:
                 grown.append(f"memory: {start} KiB, then {peak}")
             return ", ".join(grown)
 
-    return cycles, run_in_mount_namespace(work)
+    return run_in_mount_namespace(work)
 
 
 def _resources(stage: Stage) -> dict[str, int]:
@@ -454,7 +457,8 @@ def signalled(size: str, seed: int) -> Tally:
     return _on_stage([2], lambda campaign: signals_come(campaign, choice, full=size == "full"))
 
 
-_MEASURES: dict[str, Callable[[str, int], Tally]] = {
+#: What is measured at any size, by its name in the report.
+MEASURES: dict[str, Callable[[str, int], Tally]] = {
     "each call fails": failing_calls,
     "each call fails while an earlier failure is undone": failing_undo,
     "the kernel takes or gives half": short_calls,
@@ -467,11 +471,12 @@ _MEASURES: dict[str, Callable[[str, int], Tally]] = {
 
 def figures(size: str, seed: int) -> list[Figure]:
     """Measure at ``size``, by chance ``seed``."""
-    measures = dict(_MEASURES)
+    measures = dict(MEASURES)
     if size == "full":
         measures["no room for mounts"] = mounts_are_used_up
     tallies = {name: measure(size, seed) for name, measure in measures.items()}
     found = [Figure(name, tally.value, "nothing left, or all of it named", not tally.problems) for name, tally in tallies.items()]
-    cycles, grown = soak(size, seed)
+    cycles = 10_000 if size == "full" else 100
+    grown = soak(cycles)
     found.append(Figure("starts and ends", f"{cycles}, grown: {grown or 'nothing'}", "nothing grown", not grown))
     return found

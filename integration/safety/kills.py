@@ -38,8 +38,8 @@ class Tally(NamedTuple):
         )
 
 
-class _Kills:
-    """Kills on one stage."""
+class Kills:
+    """Kills on one stage, and a judgement on each."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -75,7 +75,7 @@ class _Kills:
         if left and not any("/journal/" in path for path in state.run):
             # Its journal is gone: it was done. What a start leaves that succeeded is what a restart finds.
             self._finished += 1
-            if state.files != self._files_of_a_success():
+            if _at_rest(state.files) != self._files_of_a_success():
                 self._problems.append(f"{what}: {len(left)} things are left, and no journal: {sorted(left)[:3]}")
         elif restart:
             self._restarts += 1
@@ -88,14 +88,33 @@ class _Kills:
                 self._problems.append(f"{what}: after recovery: {difference(self.before, rest)}")
         self._stage.renew()
 
+    def end_container(self, site: Site) -> None:
+        """End the container at ``site``, as when its runtime is killed: the hook goes on, until it notices or is done."""
+        what = f"the container ends before {site.call} #{site.number} ({site.place})"
+        run = self._stage.run({(HOOK, site.number): Fault("orphan", self._stage.container)})
+        self._stage.renew(files=False)
+        state = self._stage.state()
+        wanted = self._files_of_a_success() if run.code == 0 else self._files_before()
+        if run.code not in {0, 1} or _at_rest(state.files) != wanted or state.run:
+            self._problems.append(f"{what}: {run.code} {run.stderr} {difference(self.before, state)}")
+        self._stage.renew()
+
+    def _files_before(self) -> frozenset[tuple[str, str]]:
+        return _at_rest(self.before.files)
+
     def _files_of_a_success(self) -> frozenset[tuple[str, str]]:
-        return frozenset(entry for entry in self.success.files if not entry[0].startswith("/dev/"))
+        return _at_rest(self.success.files)
 
     def _start_again(self, what: str) -> None:
         again = self._stage.run()
         state = self._stage.state()
         if again.code != 0 or state.success() != self.success.success():
             self._problems.append(f"{what}: the next start: {again.code} {again.stderr} {difference(self.success, state)}")
+
+
+def _at_rest(files: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Leave out what is gone with the container's mounts."""
+    return frozenset(entry for entry in files if not entry[0].startswith("/dev/"))
 
 
 def kills(size: str, seed: int) -> Tally:
@@ -107,13 +126,16 @@ def kills(size: str, seed: int) -> Tally:
 
         def measured(version: int = version) -> Tally:
             with on_stage(version) as stage:
-                work = _Kills(stage)
+                work = Kills(stage)
                 for site in work.sites if full else places(work.sites, choice):
                     for moment in ("before", "after") if full else (choice.choice(("before", "after")),):
                         work.kill(site, Fault(moment, signal.SIGKILL), restart=choice.random() < 0.25)
                 for site in work.sites:
                     if site.call == "write" and site.place.startswith(("files.py", "journal.py")):
                         work.kill(site, Fault("torn", signal.SIGKILL))
+                ends = work.sites if full else choice.sample(places(work.sites, choice), 12)
+                for site in ends:
+                    work.end_container(site)
                 return work.tally()
 
         total += run_in_mount_namespace(measured)

@@ -98,6 +98,8 @@ class Stage:
         self._case = case if mounts is None else case._replace(mounts=mounts)
         self.cgroup_path = hierarchy(version) / f"nvgraft-stage-{os.getpid()}"
         self.container = 0
+        #: Called in the hook's process before the hook.
+        self.prepare: Callable[[], None] = lambda: None
         make_host(self._case)
         if tmpfs:
             syscalls.mount("tmpfs", str(ROOTFS), "tmpfs", 0, "mode=755")
@@ -185,13 +187,13 @@ class Stage:
             os.close(fd)
         return tuple(codes), programs
 
-    def run(self, faults: Faults | None = None, *, record: bool = False, prepare: Callable[[], None] = lambda: None) -> Run:
-        """Run the hook on the container, with ``faults``; ``prepare`` is called in its process before."""
+    def run(self, faults: Faults | None = None, *, record: bool = False) -> Run:
+        """Run the hook on the container, with ``faults``."""
         log = mmap.mmap(-1, 4 * LOG_REGION) if record else None
 
         def work() -> int:
             shim = Shim(faults or {}, log)
-            prepare()
+            self.prepare()
             shim.install()
             return hook.main(["nvgraft-hook", "-config", str(CONFIG), "prestart"])
 
@@ -232,11 +234,23 @@ class Stage:
             finally:
                 os._exit(code)
         os.close(read)
-        status = _wait(pid)
+        status = self._wait(pid)
         self._reap()
         with os.fdopen(said, "rb") as file:
             file.seek(0)
             return os.waitstatus_to_exitcode(status), file.read().decode("utf-8", "replace")
+
+    def _wait(self, pid: int) -> int:
+        signal.alarm(DEADLINE)
+        try:
+            while True:
+                ended, status = os.wait()
+                if ended == self.container:
+                    self.container = 0
+                if ended == pid:
+                    return status
+        finally:
+            signal.alarm(0)
 
     def _reap(self) -> None:
         """Wait a moment for what dies with the hook, and is ours then. What goes on is seen in the state."""
@@ -262,17 +276,6 @@ def _mount_doubling(place: str, times: int) -> None:
     os.mkdir(f"{place}/below")
     for _ in range(times):
         syscalls.mount(place, f"{place}/below", None, syscalls.MS_BIND | syscalls.MS_REC)
-
-
-def _wait(pid: int) -> int:
-    signal.alarm(DEADLINE)
-    try:
-        while True:
-            ended, status = os.wait()
-            if ended == pid:
-                return status
-    finally:
-        signal.alarm(0)
 
 
 def _sites(log: mmap.mmap) -> Iterator[Site]:
