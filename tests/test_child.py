@@ -85,7 +85,7 @@ def test_read_stops_at_its_limit() -> None:
 
 @pytest.mark.parametrize("raised", [OSError(5, "x"), KeyboardInterrupt(), SystemExit(3), MemoryError()])
 def test_the_copy_never_goes_on(raised: BaseException) -> None:
-    """Whatever the work raises, the child ends there, and nothing is left of it here."""
+    """Whatever the work raises, the child ends there, which is no success, and nothing is left of it here."""
     parent, before = os.getpid(), open_descriptors()
 
     def fail(_writer: int) -> None:
@@ -94,7 +94,9 @@ def test_the_copy_never_goes_on(raised: BaseException) -> None:
     try:
         found = started(fail)
         assert found.read(time.monotonic() + 30, 100) == b""
-        assert found.end() == 0
+        status = found.end()
+        assert status is not None
+        assert os.waitstatus_to_exitcode(status) == 1
     finally:
         if os.getpid() != parent:
             os._exit(99)  # which would be the status above
