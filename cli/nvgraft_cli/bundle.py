@@ -118,6 +118,16 @@ class ContainerSide:
         """
         return parse_config(self.data)
 
+    @cached_property
+    def arguments(self) -> list[str]:
+        """process.args: what the container starts, and how; empty where config.json says nothing that can be used.
+
+        :raises nvgraft.errors.Refusal: when it is no OCI configuration.
+        """
+        self.spec  # noqa: B018 - refuses what the hook would refuse
+        args = json.loads(self.data).get("process", {}).get("args")
+        return [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
+
     @property
     def rootfs(self) -> "OpenTree":
         """The files of the image.

@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     from nvgraft_cli.inventory import command as inventory
     from nvgraft_cli.inventory import watch
     from nvgraft_cli.matrix import command as matrix
+    from nvgraft_cli.prove import command as prove
     from nvgraft_cli.register import command as register
     from nvgraft_cli.snapshot import command as snapshot
 
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     plan_command.add_parser(subparsers)
     snapshot.add_parser(subparsers)
     matrix.add_parser(subparsers)
+    prove.add_parser(subparsers)
     explain_error.add_parser(subparsers)
     simulate.add_parser(subparsers)
     register.add_parser(subparsers)

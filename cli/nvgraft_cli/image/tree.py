@@ -200,13 +200,21 @@ class ImageTree(Tree):
                     return file.read() if file is not None else b""
         raise OSError(errno.EIO, "the archive has changed", path)
 
-    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+    def open(self, path: str) -> int:
+        """Return a descriptor, to be closed, of a copy of the regular file at a resolved ``path``.
+
+        :raises OSError: as :meth:`read`.
+        """
         data = self.read(path, FILE_LIMIT)
-        # The reader wants a descriptor; it looks at a few pages of what may be hundreds of MiB.
-        fd = os.memfd_create("elf", os.MFD_CLOEXEC)
+        fd = os.memfd_create("image", os.MFD_CLOEXEC)
+        with open(fd, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+        fd = self.open(path)
         try:
-            with open(fd, "wb", closefd=False) as file:
-                file.write(data)
             return read_facts(fd, sections=sections)
         finally:
             os.close(fd)

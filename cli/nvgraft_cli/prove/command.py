@@ -1,0 +1,71 @@
+"""``nvgraft prove``: will it load in the container, and from which file?"""
+
+import argparse
+import json
+import os
+import sys
+
+from nvgraft_cli.arguments import add_case
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.hosts import ask_first
+
+_EXAMPLES = """\
+examples:
+  nvgraft prove --bundle ./web --host node17.json
+  nvgraft prove /usr/bin/nvidia-smi --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
+
+Libraries are asked for as dlopen() is, by the container's own program. Which symbols an object lacks is not looked at.
+
+exit code: 0 everything loads, 1 something does not, 2 bad usage or input"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``prove``."""
+    parser = subparsers.add_parser(
+        "prove",
+        help="tell whether libcuda.so.1 (or any library or program) will load in the container, and from where",
+        description="Walk the dynamic loading of a library or program over the container's file system as it will be.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", metavar="WHAT", nargs="*", default=["libcuda.so.1"], help="SONAME or path (default: libcuda.so.1)")
+    parser.add_argument("--program", metavar="PATH", help="the program that asks (default: the container's own)")
+    add_case(parser)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the proof; return the exit code.
+
+    :raises InputError: for inputs that cannot be used, and where nothing is mounted so that nothing can be proved.
+    """
+    from nvgraft.errors import Refusal
+    from nvgraft_cli.bundle import open_container
+    from nvgraft_cli.hosts import open_host
+    from nvgraft_cli.planned_tree import PlannedTree
+    from nvgraft_cli.planning import Case
+    from nvgraft_cli.prove.proof import prove
+
+    try:
+        with open_container(args.bundle, args.env) as container:
+            if not container.rootfs_known:
+                raise InputError(f"{args.bundle}: a config.json alone has no files to load: give the bundle, its rootfs or an image")
+            case = Case(open_host(args.host, args.config), container)
+            plan, refusal = case.outcome
+            if refusal is not None:
+                print(refusal.line(), file=sys.stderr)
+                return 1
+            tree = PlannedTree(container.rootfs, plan, case.host.host if plan.decision == "inject" else None)
+            if plan.decision == "skip":
+                print(f"nvgraft prove: note: the container gets nothing: {plan.reason}", file=sys.stderr)
+            proofs = [prove(what, args.program, tree, plan, container) for what in args.what]
+    except Refusal as refusal:
+        print(refusal.line(), file=sys.stderr)
+        return 1
+    if args.format == "json":
+        print(json.dumps([proof.document() for proof in proofs], indent=1))
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print("\n\n".join("\n".join(proof.lines(colour=colour)) for proof in proofs))
+    return int(any(proof.verdict == "no" for proof in proofs))

@@ -1,0 +1,205 @@
+"""``nvgraft prove``: the story's question, on images of every kind, with the driver as planned."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundles import EVERYTHING, make_bundle
+from images import docker_save
+from nvgraft_cli.main import main
+from nvgraft_cli.stubs import executable, shared_object
+
+Captured = pytest.CaptureFixture[str]
+
+X86 = "EM_X86_64"
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+#: What glibc's loader is built with, as it stands in its file.
+DEBIAN = b"/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0/lib/\0/usr/lib/\0"
+FEDORA = b"/lib64/\0/usr/lib64/\0"
+
+
+def loader(directories: bytes, cache: str = "/etc/ld.so.cache") -> bytes:
+    return shared_object(64, X86, "ld-linux-x86-64.so.2", [], None) + b"\0" + directories + cache.encode() + b"\0"
+
+
+def library(soname: str, *needed: str) -> bytes:
+    return shared_object(64, X86, soname, needed, None)
+
+
+def image(*extra: tuple[str, bytes], libs: str = "lib/x86_64-linux-gnu", directories: bytes = DEBIAN) -> dict[str, bytes]:
+    """Return an image with a program, a C library and its loader."""
+    return {
+        "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
+        LOADER.lstrip("/"): loader(directories),
+        f"{libs}/libc.so.6": library("libc.so.6", "ld-linux-x86-64.so.2"),
+        **({"etc/debian_version": b"12\n"} if "gnu" in libs else {}),
+        **dict(extra),
+    }
+
+
+def bundle(place: Path, files: dict[str, bytes], *env: str) -> str:
+    made = make_bundle(place, *EVERYTHING, *env, files=())
+    for name, data in files.items():
+        (made / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / "rootfs" / name).write_bytes(data)
+    config = json.loads((made / "config.json").read_text())
+    config["process"]["args"] = ["app"]
+    config["process"]["env"] = ["PATH=/usr/bin", *config["process"]["env"][1:]]
+    (made / "config.json").write_text(json.dumps(config))
+    return str(made)
+
+
+def ask(capsys: Captured, *arguments: str, host: str = "runfile-a10x2") -> tuple[int, list[dict[str, Any]]]:
+    code = main(["prove", *arguments, "--host", host, "--format", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_libcuda_loads_in_an_ordinary_image(tmp_path: Path, capsys: Captured) -> None:
+    """From the host's file, by the loader cache that the hook writes; what a snapshot does not record is said."""
+    code, (proof,) = ask(capsys, "--bundle", bundle(tmp_path / "b", image()))
+    assert code == 0
+    assert proof["verdict"] == "unknown"
+    assert (proof["program"], proof["loader"]) == ("/usr/bin/app", LOADER)
+    objects = proof["objects"]
+    assert (objects["path"], objects["from"], objects["how"]) == ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "host", "loader cache")
+    assert proof["unknown"] == ["which versions /usr/lib/x86_64-linux-gnu/libcuda.so.1 needs is not recorded"]
+
+
+def test_a_program_of_the_image_is_walked_whole(tmp_path: Path, capsys: Captured) -> None:
+    """The loader itself is one of its libraries."""
+    code, (proof,) = ask(capsys, "/usr/bin/app", "--bundle", bundle(tmp_path / "b", image()))
+    assert (code, proof["verdict"]) == (0, "yes")
+    (libc,) = proof["objects"]["needs"]
+    assert (libc["path"], libc["from"]) == ("/lib/x86_64-linux-gnu/libc.so.6", "image")
+    assert libc["needs"][0]["path"] == LOADER
+
+
+@pytest.mark.parametrize("what", ["libnone.so.1", "/usr/bin/none"])
+def test_what_is_nowhere_does_not_load(what: str, tmp_path: Path, capsys: Captured) -> None:
+    """Exit 1; for a library, every place that was looked at."""
+    code, (proof,) = ask(capsys, what, "--bundle", bundle(tmp_path / "b", image()))
+    assert (code, proof["verdict"]) == (1, "no")
+    if what.startswith("lib"):
+        tried = [path for path, _ in proof["failures"][0]["tried"]]
+        assert tried == [f"{place}/libnone.so.1" for place in ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib")]
+
+
+def test_an_image_whose_loader_looks_elsewhere(tmp_path: Path, capsys: Captured) -> None:
+    """The Nix case: the driver goes to /usr/lib64, the loader was built for the store and never reads /etc/ld.so.cache."""
+    store = "nix/store/abc-glibc-2.38"
+    interp = f"/{store}/lib/ld-linux-x86-64.so.2"
+    files = {
+        "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, interp),
+        interp.lstrip("/"): loader(f"/{store}/lib/\0/{store}/lib64/\0".encode(), f"/{store}/etc/ld.so.cache"),
+        f"{store}/lib/libc.so.6": library("libc.so.6"),
+    }
+    code, (proof,) = ask(capsys, "--bundle", bundle(tmp_path / "b", files))
+    assert (code, proof["verdict"]) == (1, "no")
+    assert proof["failures"][0]["words"] == "libcuda.so.1: cannot open shared object file: No such file or directory"
+    assert [path for path, _ in proof["failures"][0]["tried"]] == [f"/{store}/{name}/libcuda.so.1" for name in ("lib", "lib64")]
+    code, (mended,) = ask(capsys, "--bundle", bundle(tmp_path / "m", files, "LD_LIBRARY_PATH=/usr/lib64"))
+    assert code == 0
+    assert mended["objects"]["how"] == "LD_LIBRARY_PATH"
+
+
+def test_a_distroless_image_has_no_loader(tmp_path: Path, capsys: Captured) -> None:
+    """nvidia-smi is mounted, and the kernel says that there is no such file."""
+    code, proofs = ask(capsys, "/usr/bin/nvidia-smi", "libcuda.so.1", "--bundle", bundle(tmp_path / "b", {"usr/bin/app": b"static"}))
+    assert code == 1
+    assert [proof["verdict"] for proof in proofs] == ["no", "no"]
+    assert proofs[0]["failures"][0]["words"] == "/usr/bin/nvidia-smi: No such file or directory"
+    assert proofs[0]["failures"][0]["name"] == LOADER
+    assert proofs[1]["failures"][0]["words"] == "libcuda.so.1: the image has no loader for glibc"
+
+
+def test_musl_is_told_honestly(tmp_path: Path, capsys: Captured) -> None:
+    """Its loader finds the files, and lacks glibc's symbols; without glibc's loader the reason names musl's."""
+    interp = "/lib/ld-musl-x86_64.so.1"
+    files = {
+        "usr/bin/app": executable(X86, "x", ["libc.musl-x86_64.so.1"], None, interp),
+        interp.lstrip("/"): shared_object(64, X86, "libc.musl-x86_64.so.1", [], None),
+        "etc/ld-musl-x86_64.path": b"/lib:/usr/lib64\n",
+    }
+    code, proofs = ask(capsys, "libnvidia-ml.so.1", "/usr/bin/nvidia-smi", "--bundle", bundle(tmp_path / "b", files))
+    assert code == 1
+    assert proofs[0]["objects"]["path"] == "/usr/lib64/libnvidia-ml.so.1"
+    assert "musl lacks symbols" in proofs[0]["notes"][-1]
+    assert proofs[1]["failures"][0]["words"] == "/usr/bin/nvidia-smi: No such file or directory"
+    assert any("/lib/ld-musl-x86_64.so.1" in note for note in proofs[1]["notes"])
+
+
+def test_a_placeholder_left_in_the_image_stops_the_loader(tmp_path: Path, capsys: Captured) -> None:
+    """An empty file of the driver's name, in a directory that is searched first."""
+    files = image(("opt/lib/libcuda.so.1", b""))
+    code, (proof,) = ask(capsys, "--bundle", bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib"))
+    assert (code, proof["verdict"]) == (1, "no")
+    assert proof["failures"][0]["words"] == "/opt/lib/libcuda.so.1: file too short"
+
+
+def test_a_capability_that_was_not_asked_for_is_not_there(tmp_path: Path, capsys: Captured) -> None:
+    """libnvidia-encode needs video."""
+    path = bundle(tmp_path / "b", image())
+    assert ask(capsys, "libnvidia-encode.so.1", "--bundle", path)[0] == 0
+    assert ask(capsys, "libnvidia-encode.so.1", "--bundle", path, "--env", "NVIDIA_DRIVER_CAPABILITIES=compute")[0] == 1
+
+
+def test_a_container_without_gpus_is_proved_as_it_is(tmp_path: Path, capsys: Captured) -> None:
+    """Nothing is mounted, which is told, and the library is not there."""
+    path = bundle(tmp_path / "b", image())
+    assert main(["prove", "--bundle", path, "--env", "NVIDIA_VISIBLE_DEVICES=void", "--host", "eks-t4"]) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("nvgraft prove: note: the container gets nothing: ")
+    assert out.startswith("libcuda.so.1 does not load\n")
+
+
+def test_an_image_archive_is_proved(tmp_path: Path, capsys: Captured) -> None:
+    """Its files are read from the layers."""
+    config = {"Env": ["PATH=/usr/bin", *EVERYTHING], "Cmd": ["app"]}
+    path = docker_save(tmp_path / "i.tar", list(image().items()), config=config)
+    code, (proof,) = ask(capsys, "--bundle", path)
+    assert (code, proof["program"], proof["objects"]["from"]) == (0, "/usr/bin/app", "host")
+
+
+def test_a_script_is_asked_for_its_interpreter(tmp_path: Path, capsys: Captured) -> None:
+    """As the kernel does, also by way of env."""
+    files = image()
+    files["usr/bin/real"] = files["usr/bin/app"]
+    files["usr/bin/app"] = b"#!/usr/bin/env real\nprint()\n"
+    _, (proof,) = ask(capsys, "--bundle", bundle(tmp_path / "b", files))
+    assert proof["program"] == "/usr/bin/real"
+
+
+def test_a_program_can_be_named(tmp_path: Path, capsys: Captured) -> None:
+    """One that is not there is an input error."""
+    path = bundle(tmp_path / "b", image())
+    assert ask(capsys, "--program", "/usr/bin/app", "--bundle", path)[1][0]["program"] == "/usr/bin/app"
+    assert main(["prove", "--program", "/usr/bin/none", "--bundle", path, "--host", "eks-t4"]) == 2
+    assert "/usr/bin/none: no such file or directory: --program must name" in capsys.readouterr().err
+
+
+def test_text_shows_the_tree_and_the_first_failure(tmp_path: Path, capsys: Captured) -> None:
+    """For people; names of the image cannot steer the terminal."""
+    files = image(("usr/bin/bad", executable(X86, "x", ["libx\x1b[31m.so.1", "libc.so.6"], None, LOADER)))
+    assert main(["prove", "/usr/bin/bad", "--bundle", bundle(tmp_path / "b", files), "--host", "eks-t4"]) == 1
+    out = capsys.readouterr().out
+    assert "└─ libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6  (image, directory that the loader is built with)" in out
+    assert "first failure: libx\\x1b[31m.so.1: cannot open shared object file: No such file or directory" in out
+    assert "\x1b" not in out
+
+
+def test_a_config_json_alone_proves_nothing(tmp_path: Path, capsys: Captured) -> None:
+    """There are no files to load."""
+    made = make_bundle(tmp_path / "b", *EVERYTHING)
+    alone = tmp_path / "web.json"
+    alone.write_bytes((made / "config.json").read_bytes())
+    assert main(["prove", "--bundle", str(alone), "--host", "eks-t4"]) == 2
+    assert "a config.json alone has no files to load" in capsys.readouterr().err
+
+
+def test_a_refusal_is_the_hooks_own_line(tmp_path: Path, capsys: Captured) -> None:
+    """The container does not start, so nothing loads."""
+    path = bundle(tmp_path / "b", image(), "NVIDIA_REQUIRE_CUDA=cuda>=99")
+    assert main(["prove", "--bundle", path, "--host", "eks-t4"]) == 1
+    assert capsys.readouterr().err.startswith("nvgraft: requirement error: unsatisfied condition: cuda>=99")
