@@ -24,6 +24,7 @@ examples:
 def _parser() -> argparse.ArgumentParser:
     # Loaded only now: what takes the place of a small C program has to start quickly.
     from nvgraft_cli import last_error, plan_command, recover, simulate
+    from nvgraft_cli.diff import command as diff
     from nvgraft_cli.explain_error import command as explain_error
     from nvgraft_cli.inventory import command as inventory
     from nvgraft_cli.inventory import watch
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="subcommand", required=True)
     plan_command.add_parser(subparsers)
     snapshot.add_parser(subparsers)
+    diff.add_parser(subparsers)
     matrix.add_parser(subparsers)
     prove.add_parser(subparsers)
     explain_error.add_parser(subparsers)

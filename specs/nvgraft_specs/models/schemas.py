@@ -2,10 +2,10 @@
 
 from pydantic import BaseModel
 
-from . import host, matrix, plan, schema_path, schema_text
+from . import diff, host, matrix, plan, schema_path, schema_text
 
 #: version of a document -> its model.
-MODELS: dict[str, type[BaseModel]] = {host.SCHEMA: host.Host, matrix.SCHEMA: matrix.Matrix, plan.SCHEMA: plan.Plan}
+MODELS: dict[str, type[BaseModel]] = {diff.SCHEMA: diff.Diff, host.SCHEMA: host.Host, matrix.SCHEMA: matrix.Matrix, plan.SCHEMA: plan.Plan}
 
 
 def write() -> None:

@@ -1,0 +1,258 @@
+"""Reading a side: which kind of thing it is, and each kind into the one form."""
+
+import json
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from nvgraft_cli.diff.sides import Mount, Node, Side, guess_version, of_the_driver
+from nvgraft_cli.errors import InputError
+from nvgraft_specs import gallery
+from nvgraft_specs.models import DocumentError, read_bytes
+from nvgraft_specs.models.cdi import Spec, load_data, spec_of
+from nvgraft_specs.models.plan import parse_plan
+
+_FIX = "give a plan, a host snapshot, a CDI specification, a mountinfo, pid:NUMBER, or a debug log of nvidia-container-cli"
+
+#: Options that are how a mount is made or how it propagates, not what it is like.
+_PROPAGATION = {"bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"}
+
+_LOG_LINE = re.compile(r"^[IWEC]\d{4} \S+ +\d+ \S+?:\d+\] (.*)$")
+
+
+class Context:
+    """What a side may need beside its name: the container of a snapshot, the device of a CDI specification."""
+
+    def __init__(self, bundle: str | None, env: Sequence[str], config: str | None, device: str | None) -> None:
+        self.bundle = bundle
+        self.env = env
+        self.config = config
+        self.device = device
+
+
+def read_side(name: str, context: Context) -> Side:
+    """Read a side.
+
+    :raises InputError: when it cannot be used; one line with path, cause and fix.
+    """
+    if name.startswith("pid:"):
+        return _live(name)
+    if name in gallery.names():
+        return _snapshot(name, context)
+    try:
+        raw = read_bytes(name)
+        text = raw.lstrip()
+        if text[:1] in {b"{", b"["}:
+            return _json(name, raw, context)
+        if _is_mountinfo(raw):
+            return mountinfo_side(name, raw.decode("utf-8", "surrogateescape"))
+        if any(_LOG_LINE.match(line) for line in raw[:65536].decode("utf-8", "replace").splitlines()[:50]):
+            return log_side(name, raw.decode("utf-8", "surrogateescape"))
+        if re.search(rb"^[\"']?cdiVersion", raw[: 1 << 20], re.MULTILINE):
+            return cdi_side(name, spec_of(load_data(raw, name), name), context.device)
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+    raise InputError(f"{name}: {'it is empty' if not text else 'not known what it is'}: {_FIX}")
+
+
+def _json(name: str, raw: bytes, context: Context) -> Side:
+    data = load_data(raw, name)
+    if isinstance(data, dict) and "cdiVersion" in data:
+        return cdi_side(name, spec_of(data, name), context.device)
+    schema = str(data.get("schema", "")) if isinstance(data, dict) else ""
+    if schema.startswith("nvgraft.host/") or (isinstance(data, dict) and "schema" not in data and "nvml" in data):
+        return _snapshot(name, context)
+    if schema.startswith("nvgraft.plan/"):
+        parse_plan(raw, name)
+        return plan_side(name, data, "plan")
+    raise InputError(f"{name}: $.schema: {schema or 'missing'}: {_FIX}")
+
+
+def _snapshot(name: str, context: Context) -> Side:
+    from nvgraft_cli.hosts import read_snapshot
+    from nvgraft_cli.planning import plan_bundle
+
+    if context.bundle is None:
+        raise InputError(f"{name}: a host alone has no plan: name the container with --bundle PATH")
+    read_snapshot(name)  # a bad document is told, even where the container alone decides
+    plan, _ = plan_bundle(context.bundle, name, context.config, context.env)
+    return plan_side(name, json.loads(json.dumps(plan.document())), "snapshot")
+
+
+def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
+    """Return the side of a checked ``nvgraft.plan/1`` document."""
+    mounts: dict[str, Mount] = {}
+    nodes: dict[str, Node] = {}
+    side = Side(label, kind, document["host"].get("driver_version"), mounts, nodes, order=[], environment={}, hooks={})
+    side.rules, side.links, side.files, side.directories, side.cache = {}, {}, {}, {}, {}
+    order: list[str] = []
+    for action in document["actions"]:
+        op = action["op"]
+        rest = {key: value for key, value in action.items() if key not in {"op", "path", "target", "source", "options", "type", "rdev"}}
+        if op == "mount" and action.get("kind") == "device":
+            rdev = (action["rdev"][0], action["rdev"][1])
+            nodes[action["target"]] = Node(
+                action["target"], action["source"], rdev, rest | {"type": action["type"], "options": action["options"]}
+            )
+            order.append(action["target"])
+        elif op == "mount":
+            mounts[action["target"]] = Mount(action["target"], action["source"], action["type"], tuple(action["options"]), rest)
+            order.append(action["target"])
+        elif op == "allow-device":
+            side.rules[f"{action['type']} {action['major']}:{action['minor']}"] = {"access": action["access"], "why": action["why"]}
+        elif op == "symlink":
+            side.links[action["path"]] = {"target": action["target"], "why": action["why"]}
+        elif op == "file":
+            side.files[action["path"]] = rest
+        elif op == "dir":
+            side.directories[action["path"]] = rest
+        else:
+            side.cache |= {directory: {} for directory in action["dirs"]}
+    side.order = order
+    side.soname_links = {path: {"target": target} for path, target in document["links"].items()}
+    side.about = _flat({key: document[key] for key in ("decision", "reason", "host", "request", "target")})
+    side.about |= {f"finding {finding['id']}: {finding['message']}": finding for finding in document["findings"]}
+    return side
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
+    """Return the side of a container that is given ``device`` (default: "all", or every device) of a CDI specification.
+
+    :raises InputError: when it has no such device.
+    """
+    wanted = device or ("all" if any(entry.name == "all" for entry in spec.devices) else None)
+    chosen = [entry for entry in spec.devices if wanted is None or entry.name == wanted]
+    if not chosen:
+        names = ", ".join(entry.name for entry in spec.devices)
+        raise InputError(f"{label}: it has no device {wanted}: --device takes one of {names}")
+    mounts: dict[str, Mount] = {}
+    nodes: dict[str, Node] = {}
+    links: dict[str, Any] = {}
+    hooks: dict[str, Any] = {}
+    cache: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
+    for edits in (spec.edits, *(entry.edits for entry in chosen)):
+        for mount in edits.mounts:
+            options = tuple(sorted({"rw", *mount.options} - _PROPAGATION - ({"rw"} if "ro" in mount.options else set())))
+            facts = {"propagation": sorted(_PROPAGATION & set(mount.options)), "fstype": mount.type}
+            mounts[mount.container_path] = Mount(mount.container_path, mount.host_path, "bind", options, facts)
+        for node in edits.device_nodes:
+            rdev = None if node.major is None else (node.major, node.minor or 0)
+            facts = node.model_dump(by_alias=True, exclude={"path", "host_path", "major", "minor"}, exclude_none=True)
+            nodes[node.path] = Node(node.path, node.host_path or node.path, rdev, facts)
+        for entry in edits.env:
+            key, _, value = entry.partition("=")
+            environment[key] = {"value": value}
+        for hook in edits.hooks:
+            command = hook.args[1] if len(hook.args) > 1 else posixpath.basename(hook.path)
+            flags = list(zip(hook.args[2::2], hook.args[3::2], strict=False))
+            if command == "create-symlinks":
+                links |= {
+                    link: {"target": target} for flag, value in flags if flag == "--link" for target, _, link in (value.partition("::"),)
+                }
+            elif command == "update-ldcache":
+                cache |= {value: {} for flag, value in flags if flag == "--folder"}
+            hooks[command] = {"path": hook.path, "stage": hook.hook_name, "env": hook.env}
+            if command not in {"create-symlinks", "update-ldcache"}:
+                hooks[command] |= {"args": hook.args, "timeout": hook.timeout}
+        rest = edits.model_dump(by_alias=True, include={"net_devices", "intel_rdt", "additional_gids"}, exclude_defaults=True)
+        hooks |= {name: {"value": value} for name, value in rest.items()}
+    rules = {f"c {node.rdev[0]}:{node.rdev[1]}": {"access": node.facts.get("permissions", "rwm")} for node in nodes.values() if node.rdev}
+    side = Side(label, "cdi", guess_version(list(mounts)), mounts, nodes, environment=environment, hooks=hooks, cache=cache, rules=rules)
+    side.links = links
+    return side
+
+
+def _live(name: str) -> Side:
+    number = name.removeprefix("pid:")
+    if not number.isdecimal():
+        raise InputError(f"{name}: no process number: write pid:1234")
+    path = f"/proc/{number}/mountinfo"
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return mountinfo_side(name, file.read())
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}: name a running process of the container, as root") from error
+
+
+def _is_mountinfo(raw: bytes) -> bool:
+    first = next((line for line in raw[:65536].splitlines() if line.strip()), b"").split()
+    return len(first) >= 10 and first[0].isdigit() and first[1].isdigit() and b":" in first[2] and b"-" in first[6:]
+
+
+def mountinfo_side(label: str, text: str) -> Side:
+    """Return the driver's mounts in a mountinfo, by their paths inside the container: it may have been read from inside of
+    it, or from the mount namespace that the hook saw, where the root file system is a directory."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.split()
+        if not fields:
+            continue
+        if "-" not in fields[6:] or len(fields) < fields.index("-", 6) + 3:
+            raise InputError(f"{label}: line {number}: not a line of mountinfo: the file may be truncated: read it again")
+        separator = fields.index("-", 6)
+        rows.append((_unescape(fields[3]), _unescape(fields[4]), fields[5], fields[separator + 1]))
+    proc = "/proc/driver/nvidia"
+    prefix = max((point.removesuffix(proc) for _, point, _, _ in rows if point.endswith(proc)), key=len, default="")
+    mounts: dict[str, Mount] = {}
+    nodes: dict[str, Node] = {}
+    order: list[str] = []
+    for source, point, options, fstype in rows:
+        inside = point.removeprefix(prefix)
+        if (prefix and not point.startswith(prefix + "/")) or not of_the_driver(inside):
+            continue
+        kept = tuple(sorted(option for option in options.split(",") if option not in {"relatime", "noatime", "strictatime", "nodiratime"}))
+        order.append(inside)
+        if inside.startswith("/dev/") and inside != "/dev/nvidia-caps":
+            nodes[inside] = Node(inside, None, None, {"options": list(kept)})
+        elif fstype == "tmpfs" and source == "/":
+            mounts[inside] = Mount(inside, "tmpfs", "tmpfs", kept)
+        else:
+            mounts[inside] = Mount(inside, source, "bind", kept, partial=True)
+    return Side(label, "mountinfo", guess_version(list(mounts)), mounts, nodes, order)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def log_side(label: str, text: str) -> Side:
+    """Return what a debug log of nvidia-container-cli, or of nvgraft, says that was mounted."""
+    mounts: dict[str, Mount] = {}
+    nodes: dict[str, Node] = {}
+    links: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
+    order: list[str] = []
+    rootfs = ""
+    for line in text.splitlines():
+        match = _LOG_LINE.match(line)
+        if match is None:
+            continue
+        message = match[1]
+        if message.startswith("setting rootfs to "):
+            rootfs = message.removeprefix("setting rootfs to ").rstrip("/")
+        elif made := re.fullmatch(r"mounting (\S+) at (\S+?)(?: with flags \S+)?", message):
+            source, target = made[1], made[2].removeprefix(rootfs)
+            order.append(target)
+            if source.startswith("/dev/") and target != "/dev/nvidia-caps":
+                nodes[target] = Node(target, source, None)
+            else:
+                mounts[target] = Mount(target, source, "tmpfs" if source == "tmpfs" else "bind", None)
+        elif link := re.fullmatch(r"creating symlink (\S+) -> (\S+)", message):
+            links[link[1].removeprefix(rootfs)] = {"target": link[2]}
+        elif rule := re.fullmatch(r"whitelisting device node (\d+):(\d+)", message):
+            rules[f"c {rule[1]}:{rule[2]}"] = {}
+    if not order:
+        raise InputError(f"{label}: this log tells of no mount: it must be of `configure`, to its end")
+    return Side(label, "log", guess_version(list(mounts)), mounts, nodes, order, rules=rules or None, links=links)

@@ -1,0 +1,162 @@
+"""CDI specifications (Container Device Interface), versions 0.3.0 to 1.1.0: the model, and reading them from JSON or YAML.
+
+Source: the CDI specification, https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md.
+"""
+
+import json
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from . import DocumentError, read_bytes
+
+#: Versions that are understood, and in which members were added: the newest is 1.1.0.
+VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
+
+
+class _Part(BaseModel):
+    """Base of all parts: a member that the specification does not know is an error, as for CDI's own readers."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
+
+
+class DeviceNode(_Part):
+    """A device node that is made in the container."""
+
+    path: AbsolutePath
+    host_path: str | None = Field(default=None, alias="hostPath")
+    type: str | None = None
+    major: int | None = None
+    minor: int | None = None
+    file_mode: int | None = Field(default=None, alias="fileMode")
+    permissions: str | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+class NetDevice(_Part):
+    """A network interface that is moved into the container (1.1.0)."""
+
+    host_interface_name: str = Field(alias="hostInterfaceName")
+    name: str
+
+
+class Mount(_Part):
+    """A bind mount."""
+
+    host_path: str = Field(alias="hostPath", min_length=1)
+    container_path: AbsolutePath = Field(alias="containerPath")
+    options: list[str] = []
+    type: str | None = None
+
+
+class Hook(_Part):
+    """An OCI hook."""
+
+    hook_name: str = Field(alias="hookName")
+    path: str
+    args: list[str] = []
+    env: list[str] = []
+    timeout: int | None = None
+
+
+class IntelRdt(_Part):
+    """Intel RDT settings."""
+
+    clos_id: str | None = Field(default=None, alias="closID")
+    l3_cache_schema: str | None = Field(default=None, alias="l3CacheSchema")
+    mem_bw_schema: str | None = Field(default=None, alias="memBwSchema")
+    enable_cmt: bool | None = Field(default=None, alias="enableCMT")
+    enable_mbm: bool | None = Field(default=None, alias="enableMBM")
+
+
+class Edits(_Part):
+    """What is done to a container."""
+
+    env: list[str] = []
+    device_nodes: list[DeviceNode] = Field(default=[], alias="deviceNodes")
+    net_devices: list[NetDevice] = Field(default=[], alias="netDevices")
+    hooks: list[Hook] = []
+    mounts: list[Mount] = []
+    intel_rdt: IntelRdt | None = Field(default=None, alias="intelRdt")
+    additional_gids: list[int] = Field(default=[], alias="additionalGids")
+
+
+class Device(_Part):
+    """A named device."""
+
+    name: Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
+    annotations: dict[str, str] = {}
+    edits: Edits = Field(alias="containerEdits")
+
+
+class Spec(_Part):
+    """One specification: devices of one kind, and what all of them share."""
+
+    version: str = Field(alias="cdiVersion")
+    kind: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_.-]*$")]
+    annotations: dict[str, str] = {}
+    devices: list[Device]
+    edits: Edits = Field(default_factory=Edits, alias="containerEdits")
+
+
+def parse_cdi(raw: bytes, path: str) -> Spec:
+    """Turn the text of a CDI specification, JSON or YAML, into its model.
+
+    :param path: named in errors.
+    :raises DocumentError: one line with path, cause and fix.
+    """
+    return spec_of(load_data(raw, path), path)
+
+
+def load_data(raw: bytes, path: str) -> Any:
+    """Return the data of a JSON or YAML text. YAML is read without tags of any language and without aliases: with them a
+    page of text can stand for more data than fits into memory.
+
+    :raises DocumentError: it is neither.
+    """
+    if raw.lstrip()[:1] in {b"{", b"["}:
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise DocumentError(path, "", f"not JSON: {str(error).lower()}", "the file may be truncated: write it again") from None
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, loader)):
+            raise yaml.YAMLError("aliases are not read")
+        return yaml.load(raw, loader)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        cause = " ".join(str(error).split()).lower()
+        raise DocumentError(path, "", f"not YAML: {cause}", "the file may be truncated: write it again") from None
+
+
+def spec_of(data: Any, path: str) -> Spec:
+    """Return the model of a specification's data.
+
+    :raises DocumentError: another kind or a newer version of document, or members that do not fit.
+    """
+    version = data.get("cdiVersion") if isinstance(data, dict) else None
+    if version is None:
+        raise DocumentError(path, "$.cdiVersion", "is missing", "give a CDI specification")
+    if version not in VERSIONS:
+        raise DocumentError(path, "$.cdiVersion", f"version {version!r} is not known", f"upgrade nvgraft, or write it as {VERSIONS[-1]}")
+    try:
+        return Spec.model_validate(data)
+    except ValidationError as error:
+        first, *rest = error.errors(include_url=False)
+        where = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        more = f" (and {len(rest)} more)" if rest else ""
+        raise DocumentError(path, where, first["msg"][:1].lower() + first["msg"][1:] + more, "see the CDI specification") from None
+
+
+def load_cdi(path: str) -> Spec:
+    """Read the CDI specification at ``path``.
+
+    :raises DocumentError: one line with path, cause and fix.
+    """
+    return parse_cdi(read_bytes(path), path)

@@ -1,0 +1,49 @@
+"""The document ``nvgraft.diff/1``: how two descriptions of a container differ, in terms of what they mean."""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from . import Strict
+
+SCHEMA = "nvgraft.diff/1"
+
+Kind = Literal["plan", "snapshot", "cdi", "mountinfo", "log"]
+ChangeKind = Literal["added", "removed", "moved", "version", "changed", "order"]
+
+
+class SideInfo(Strict):
+    """One of the two."""
+
+    label: str = Field(description="as it was given")
+    kind: Kind
+    driver_version: str | None
+
+
+class Change(Strict):
+    """One difference. `a` and `b` are null where the side has no such thing."""
+
+    what: str = Field(description="mount, device node, device rule, link, file, directory, environment, hook, ...")
+    kind: ChangeKind = Field(description="version: the same but for the driver's version in its names")
+    name: str = Field(description="what it is about, for people: libcuda.so, /dev/nvidia0, a variable")
+    fields: list[str] = Field(description="for changed: the members that differ")
+    a: JsonValue
+    b: JsonValue
+
+
+class NotCompared(Strict):
+    """Something that one side does not tell."""
+
+    what: str
+    why: str
+
+
+class Diff(Strict):
+    """The difference of A and B; equal exactly when there is no change."""
+
+    version: Literal["nvgraft.diff/1"] = Field(alias="schema")
+    a: SideInfo
+    b: SideInfo
+    equal: bool
+    changes: list[Change]
+    not_compared: list[NotCompared]
