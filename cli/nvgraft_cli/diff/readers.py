@@ -108,7 +108,7 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
         elif op == "dir":
             side.directories[action["path"]] = rest
         else:
-            side.cache |= {directory: {} for directory in action["dirs"]}
+            side.cache |= {directory: {"position": index, "why": action["why"]} for index, directory in enumerate(action["dirs"])}
     side.order = order
     side.soname_links = {path: {"target": target} for path, target in document["links"].items()}
     side.about = _flat({key: document[key] for key in ("decision", "reason", "host", "request", "target")})

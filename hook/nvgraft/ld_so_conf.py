@@ -1,0 +1,161 @@
+"""Reading /etc/ld.so.conf: the directories that it names, with the files that it includes.
+
+The text is an image's. What is read, and how deep and how much, is bounded; whatever lies beyond is left out and said so.
+Files and directories are looked at through the functions that a caller gives: this module knows no file system.
+"""
+
+import errno
+import posixpath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATH = "/etc/ld.so.conf"
+
+#: Bytes of one file, and how much is read in all; a distribution has a handful of files of some lines.
+FILE_LIMIT = 64 << 10
+_DEPTH = 5
+_FILES = 256
+_PATTERNS = 256
+_LINES = 1024
+
+_BLANKS = " \t\n\v\f\r"
+_WILD = frozenset("*?[")
+
+
+class Configuration:
+    """``directories`` in their order, as they are written; ``complete`` is false when a bound left something out.
+
+    :param read: returns a file's text, or raises OSError where there is none.
+    :param names: returns the names in a directory, none where there is no directory.
+    """
+
+    def __init__(self, read: "Callable[[str], bytes]", names: "Callable[[str], list[str]]") -> None:
+        self.directories: list[str] = []
+        self.files: list[str] = []
+        self.complete = True
+        self._read = read
+        self._names = names
+        self._patterns = 0
+
+    def load(self, path: str = PATH, depth: int = 0) -> None:
+        """Take what the file ``path`` says, and what it includes; a file counts once."""
+        if path in self.files:
+            return
+        if depth > _DEPTH or len(self.files) == _FILES:
+            self.complete = False
+            return
+        self.files.append(path)
+        try:
+            text = self._read(path).decode("utf-8", "surrogateescape")
+        except OSError as error:
+            self.complete = self.complete and error.errno != errno.EFBIG
+            return
+        for line in text.split("\n"):
+            words = line.partition("#")[0].strip(_BLANKS)
+            if words.startswith(("include ", "include\t")):
+                for pattern in words[len("include") :].split():
+                    self._include(posixpath.join(posixpath.dirname(path), pattern), depth)
+            elif words.startswith("/") and "\0" not in words:
+                if len(self.directories) == _LINES:
+                    self.complete = False
+                    return
+                self.directories.append(words.rstrip("/") or "/")
+
+    def _include(self, pattern: str, depth: int) -> None:
+        self._patterns += 1
+        if self._patterns > _PATTERNS or "\0" in pattern:
+            self.complete = False
+            return
+        for path in self._matches(pattern):
+            self.load(path, depth + 1)
+
+    def _matches(self, pattern: str) -> list[str]:
+        """Return the paths that a pattern of file names stands for, sorted, as glob(3) does; one without wildcards is a path."""
+        found = [""]
+        for part in filter(None, pattern.split("/")):
+            if not _WILD.isdisjoint(part):
+                found = [f"{parent}/{name}" for parent in found for name in sorted(self._names(parent or "/")) if matches(name, part)]
+            else:
+                found = [f"{parent}/{part.replace(chr(92), '')}" for parent in found]
+            if len(found) > _FILES:
+                self.complete = False
+                del found[_FILES:]
+        return found
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Tell whether a file name fits a pattern of ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``; a leading dot has to be written."""
+    if name.startswith(".") and not pattern.startswith("."):
+        return False
+    tokens = _tokens(pattern)
+    # Where the last star stands and how much of the name it has taken: on a mismatch it takes one more. To go back to the
+    # last one is enough, so the time is the product of both lengths at most.
+    i = j = 0
+    star, taken = -1, 0
+    while i < len(name):
+        if j < len(tokens) and tokens[j] is _STAR:
+            star, taken = j, i
+            j += 1
+        elif j < len(tokens) and _fits(name[i], tokens[j]):
+            i += 1
+            j += 1
+        elif star >= 0:
+            taken += 1
+            i, j = taken, star + 1
+        else:
+            return False
+    return all(token is _STAR for token in tokens[j:])
+
+
+class _Characters:
+    """One character of a name: any of ``ranges``, or any but those when ``negated``."""
+
+    __slots__ = ("negated", "ranges")
+
+    def __init__(self, ranges: "list[tuple[str, str]]", *, negated: bool = False) -> None:
+        self.ranges = ranges
+        self.negated = negated
+
+
+_STAR = _Characters([])
+_ANY = _Characters([], negated=True)
+
+
+def _fits(character: str, token: _Characters) -> bool:
+    return any(low <= character <= high for low, high in token.ranges) != token.negated
+
+
+def _tokens(pattern: str) -> list[_Characters]:
+    tokens = []
+    at = 0
+    while at < len(pattern):
+        character = pattern[at]
+        at += 1
+        if character == "*":
+            tokens.append(_STAR)
+        elif character == "?":
+            tokens.append(_ANY)
+        elif character == "[" and (end := pattern.find("]", at + 1 + (pattern[at : at + 1] in {"!", "^"}))) >= 0:
+            tokens.append(_bracket(pattern[at:end]))
+            at = end + 1
+        else:
+            if character == "\\" and at < len(pattern):
+                character = pattern[at]
+                at += 1
+            tokens.append(_Characters([(character, character)]))
+    return tokens
+
+
+def _bracket(inside: str) -> _Characters:
+    negated = inside[:1] in {"!", "^"}
+    if negated:
+        inside = inside[1:]
+    ranges = []
+    at = 0
+    while at < len(inside):
+        wide = inside[at + 1 : at + 2] == "-" and at + 2 < len(inside)
+        ranges.append((inside[at], inside[at + 2 * wide]))
+        at += 3 if wide else 1
+    return _Characters(ranges, negated=negated)
