@@ -8,7 +8,7 @@ there are modules of their own.
 import os
 import sys
 
-from nvgraft import __version__, errors, lasterror, launch
+from nvgraft import __version__, errors, launch
 from nvgraft.config import Config, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
@@ -85,6 +85,8 @@ class Invocation:
     def open_records(self) -> None:
         """Make sure that what is said can be kept, while /run is still the host's."""
         if self._records is None and not self.dry_run:
+            from nvgraft import lasterror
+
             self._records = lasterror.open_directory()
 
     def keep(self, exit_code: int) -> None:
@@ -92,6 +94,8 @@ class Invocation:
         if (exit_code or self._notable) and self.container_id:
             self.open_records()
             if self._records is not None:
+                from nvgraft import lasterror  # loaded by now, from the host's own /
+
                 lasterror.keep(self._records, self.container_id, exit_code, self._lines)
 
 

@@ -14,11 +14,10 @@ from nvgraft.errors import Refusal
 from nvgraft.layout import TMPFS_MODE, Layout, OnVolume
 from nvgraft.links import soname_links
 from nvgraft.plan import Finding, Plan, UpdateLoaderCache, Why
-from nvgraft.requirements import check as check_requirements
 from nvgraft.selection import Selection, check_mig_request, imex_channels, select_devices
 from nvgraft.target import BINARIES_DIRECTORY, Target
 from nvgraft.tree import PathError
-from nvgraft_specs import brands, catalogue
+from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,9 +138,14 @@ def request_document(request: "Request") -> "dict[str, Any]":
 
 
 def _check_requirements(request: "Request", inventory: Inventory, selection: Selection) -> None:
+    if not request.requirements:
+        return
+    from nvgraft.requirements import check
+    from nvgraft_specs import brands
+
     chosen = [*selection.gpus, *(index for index, _ in selection.migs)]
     devices = [(inventory.gpus[index].arch, brands.name(inventory.gpus[index].brand)) for index in chosen]
-    check_requirements(request.requirements, inventory.driver_version, inventory.cuda_version, devices)
+    check(request.requirements, inventory.driver_version, inventory.cuda_version, devices)
 
 
 class _Planner:
