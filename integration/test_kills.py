@@ -1,9 +1,11 @@
 """A hook that is killed leaves what its journal names, and nothing after recovery: safety/kills.py at its small size."""
 
 import signal
+from typing import Any
 
 import pytest
 
+from containers import Bundle
 from harness import run_in_mount_namespace
 from nvgraft.journal import Journal
 from safety.kills import Kills, Tally, kills
@@ -37,3 +39,50 @@ def test_the_measurement_finds_what_no_journal_names() -> None:
     assert tally.left_most > 10
     (problem,) = tally.problems
     assert "after recovery" in problem
+
+
+KILLED_ONCE = """
+cat > /run/hook <<'END'
+#!/bin/sh
+[ -e /run/killed ] || {{ touch /run/killed; kill="strace -qqo /dev/null -e inject=move_mount:signal=KILL:when=9"; }}
+exec $kill {hook} prestart
+END
+chmod 755 /run/hook
+runc --root /run/runc-test run --bundle {bundle} {name}; echo first start: $?
+"""
+
+
+def killed_once(bundle: Bundle) -> str:
+    """Return a script whose first start of the container has its hook killed when a third of the mounts are attached."""
+    bundle.set_program("ls /usr/bin/nvidia-smi")
+
+    def change(config: dict[str, Any]) -> None:
+        config["hooks"]["prestart"][0]["path"] = "/run/hook"
+
+    bundle.edit(change)
+    return KILLED_ONCE.format(hook=bundle.installed.hook, bundle=bundle.path, name=bundle.name)
+
+
+@pytest.mark.requires("runc", "busybox", "strace")
+def test_recover_clears_up_after_a_container_that_did_not_start(bundle: Bundle) -> None:
+    """Under runc: the container does not start, its files are left, and `nvgraft recover` leaves the bundle as it was."""
+    script = (
+        f"{killed_once(bundle)} {bundle.installed.cli} recover --dry-run; {bundle.installed.cli} recover; echo code $?; ls -R /run/nvgraft"
+    )
+    done = bundle.on_host(script)
+    assert "first start: 1" in done.stdout, done.stdout + done.stderr
+    assert "would be removed /usr/bin/nvidia-smi" in done.stdout
+    assert f"{bundle.path}/rootfs: " in done.stdout
+    assert "\n  removed /usr/bin/nvidia-smi\n" in done.stdout
+    assert "code 0" in done.stdout
+    assert done.changes == []
+    assert done.stdout.rstrip().endswith("/run/nvgraft/lock:")
+
+
+@pytest.mark.requires("runc", "busybox", "strace")
+def test_the_next_start_clears_up_and_works(bundle: Bundle) -> None:
+    """Under runc: started again, the container gets its driver, and no journal is left."""
+    again = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
+    done = bundle.on_host(f"{killed_once(bundle)} {again}; echo second start: $?; ls /run/nvgraft/journal; {bundle.installed.cli} recover")
+    assert "first start: 1" in done.stdout
+    assert "/usr/bin/nvidia-smi\nsecond start: 0\nnothing to recover" in done.stdout, done.stdout + done.stderr

@@ -175,14 +175,17 @@ def test_a_user_who_may_not_have_one_has_none(monkeypatch: pytest.MonkeyPatch) -
         ({"device": 9}, True),  # an overlay, mounted again
         ({"device": 9, "rootfs": "/elsewhere"}, False),
         ({"inode": 9}, False),
-        ({"born": 9}, False),  # a directory that was given the same inode number
+        ({"born": 9}, False),
+        ({"born": HEADING.since - 1}, False),
+        ({"born": HEADING.since + 10**9}, True),  # of an overlay's lower layer, copied up
+        ({"born": HEADING.since + 10**12}, False),  # made anew, with the inode number of the former
         ({"since": 9, "uid": 9, "gid": 9}, True),
     ],
 )
 def test_a_root_file_system_is_known_again(change: dict[str, int | str], same: bool) -> None:
     """By the root directory itself, and by its device or its path."""
     fields = {name: getattr(HEADING, name) for name in ("rootfs", "device", "inode", "born", "since", "uid", "gid")}
-    assert HEADING.is_at(Heading(**{**fields, **change})) is same
+    assert Left("x", HEADING, (), HEADING.since).is_of(Heading(**{**fields, **change})) is same
 
 
 def test_rewriting_keeps_what_is_still_to_be_done(directory: Path) -> None:

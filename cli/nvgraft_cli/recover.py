@@ -146,7 +146,7 @@ def _clear(directory: int, left: journal.Left, *, dry_run: bool) -> Report:
             os.unlink(left.name, dir_fd=directory)
         return Report(left.name, heading.rootfs, "gone", "the root file system is gone, and what was in it")
     try:
-        if not heading.is_at(journal.Heading.of(heading.rootfs, rootfs_fd, heading.uid, heading.gid)):
+        if not left.is_of(journal.Heading.of(heading.rootfs, rootfs_fd, heading.uid, heading.gid)):
             fix = "mount it (podman mount) and run this again, or start the container; if it was removed, remove the journal"
             text = f"another root file system is there now, or none is mounted: {journal.DIRECTORY}/{left.name} | {fix}"
             return Report(left.name, heading.rootfs, "unreachable", text)

@@ -29,6 +29,9 @@ DIRECTORY = "/run/nvgraft/journal"
 #: The largest journal that is read, in bytes: the loader cache's former content is the largest thing in it.
 SIZE_LIMIT = 64 << 20
 
+#: Nanoseconds after its last announcement within which a hook has been killed: what engines grant one, and more.
+_AT_WORK = 120 * 10**9
+
 _VERSION = "nvgraft.journal/1"
 _FRAME = struct.Struct("=4sIII")  # _MAGIC, length of the record, its check, the check of these three
 _MAGIC = b"nvgj"
@@ -91,11 +94,6 @@ class Heading(Value):
         root = os.fstat(rootfs_fd)
         since = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
         return cls(rootfs, root.st_dev, root.st_ino, syscalls.birth_time(rootfs_fd), since, uid, gid)
-
-    def is_at(self, other: "Heading") -> bool:
-        """Tell whether both are of one root file system. An overlay has another device number after each mount."""
-        same_directory = (self.inode, self.born) == (other.inode, other.born)
-        return same_directory and (self.device == other.device or self.rootfs == other.rootfs)
 
 
 class Journal:
@@ -177,6 +175,22 @@ class Left(Value):
         self.heading = heading
         self.entries = entries
         self.written = written
+
+    @property
+    def until(self) -> int:
+        """When its hook had certainly been killed, in ns of the file systems' time."""
+        return self.written + _AT_WORK
+
+    def is_of(self, now: Heading) -> bool:
+        """Tell whether it is of the root file system that ``now`` describes.
+
+        An overlay has another device number after each mount. A directory that was made anew may be given the same inode number,
+        but was born later; one of an overlay's lower layer is born again when something is first made in it, which was then.
+        """
+        was = self.heading
+        if was is None or was.inode != now.inode or (was.device != now.device and was.rootfs != now.rootfs):
+            return False
+        return was.born == now.born or was.since <= now.born <= self.until
 
 
 def lock_of(name: str) -> str:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 #: because it could not be reached or removed now.
 REMOVED, RESTORED, KEPT, STUCK = "removed", "restored", "kept", "stuck"
 
-#: Nanoseconds after its last announcement within which a hook has certainly been killed: what engines grant one, and more.
-_AT_WORK = 120 * 10**9
-
 _SAME_MOUNT = syscalls.RESOLVE_NO_XDEV
 
 
@@ -70,7 +67,7 @@ class _Work:
 
     def __init__(self, left: Left, heading: Heading, rootfs_fd: int, entry: Item, known: set[str], *, dry_run: bool) -> None:
         self._since = heading.since
-        self._until = left.written + _AT_WORK
+        self._until = left.until
         self._owner = Owner(heading.uid, heading.gid)
         self._rootfs_fd = rootfs_fd
         self._entry = entry
@@ -198,7 +195,7 @@ def take_over(container: Container, warn: "Callable[[str], None]") -> None:
                 if journal.lock_of(name) == lock_name(mine.device, mine.inode):
                     journal.rewrite(directory, left)
                 continue
-            if not left.heading.is_at(mine):
+            if not left.is_of(mine):
                 continue
             outcomes, rest = clear(left, container.rootfs_fd)
             journal.rewrite(directory, rest)
