@@ -82,7 +82,7 @@ def test_an_empty_environment_and_a_broken_entry(show: Path) -> None:
 def test_an_interpreter_that_is_gone_is_said(tmp_path: Path) -> None:
     """One line, and an exit code that no hook has."""
     path = tmp_path / "launcher"
-    path.write_bytes(build(Target("/none/python3", "/lib/script"), MACHINE))
+    path.write_bytes(build(Target("/nonexistent/python3", "/lib/script"), MACHINE))
     path.chmod(0o755)
     done = subprocess.run([path, "prestart"], env={}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (127, "", "nvgraft-hook: /none/python3 cannot be started\n")
+    assert (done.returncode, done.stdout, done.stderr) == (127, "", "nvgraft-hook: /nonexistent/python3 cannot be started\n")
