@@ -340,10 +340,9 @@ __attribute__((constructor)) static void fire(void) { close(open("/run/fired", O
 
 
 @pytest.fixture(scope="session")
-def planted(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> Path:
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory on the host with a library and Python modules that leave a mark in /run when they run."""
-    place = installed.prefix / "planted"
-    place.mkdir()
+    place = tmp_path_factory.mktemp("planted")
     (place / "x.c").write_text(CANARY_SOURCE)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", place / "x.so", place / "x.c"], check=True)
     for name in ("sitecustomize", "usercustomize", "os", "json", "errno", "prctl"):
