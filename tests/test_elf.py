@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvgraft.elf import ElfFacts, read_facts
+from nvgraft.elf import READ_LIMIT, ElfFacts, read_facts
 from nvgraft_cli.stubs import shared_object
 
 
@@ -85,3 +86,14 @@ def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
         assert [facts.interp] == (re.findall(r"interpreter: (.*)\]", shown) or [None]), file
         checked += 1
     assert checked > 10
+
+
+def test_tables_that_overlap_are_bounded(tmp_path: Path) -> None:
+    """Thousands of segments that all claim the same megabyte do not make us read it as often (SECURITY R17)."""
+    count = 5_000
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
+    segment = struct.pack("<IIQQQQQQ", 3, 4, 0, 0, 0, 250_000, 250_000, 1)
+    path = tmp_path / "library"
+    path.write_bytes(header + segment * count)
+    with pytest.raises(ValueError, match=f"more than {READ_LIMIT} bytes"):
+        facts_of(path)

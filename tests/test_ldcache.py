@@ -1,6 +1,8 @@
 """Reading loader caches of every format, and ordering names as glibc does."""
 
 import struct
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -109,3 +111,24 @@ def test_names_compare_as_glibc_does(smaller: str, greater: str) -> None:
     """Digits compare by value and are greater than letters; a longer name is greater."""
     assert compare_names(smaller, greater) < 0 < compare_names(greater, smaller)
     assert compare_names(smaller, smaller) == 0
+
+
+def test_names_are_bounded() -> None:
+    """Any number of entries may point into one name as long as the file: such a cache is damaged, and costs no memory."""
+    with pytest.raises(ValueError, match="longer than 4096 bytes"):
+        parse(new_cache([("libcuda.so.1", 0x0303, "/" + "x" * 4096)]))
+    assert parse(new_cache([("libcuda.so.1", 0x0303, "/" + "x" * 4095)]))
+
+
+@pytest.mark.requires("ldconfig")
+def test_the_cache_of_this_machine() -> None:
+    """Our reading of it is what ``ldconfig -p`` prints."""
+    listed = []
+    for line in subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout.splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        soname, _, flags = name.rpartition(" (")
+        entry = entry_from_listing(soname, flags.partition(")")[0], path) if arrow else None
+        if entry is not None:
+            listed.append(entry)
+    assert listed
+    assert parse(Path("/etc/ld.so.cache").read_bytes()) == listed

@@ -199,12 +199,20 @@ class Inventory(Value):
         self.missing = missing
 
 
+def number(text: str) -> int | None:
+    """Return the value of a decimal number as the kernel prints minors and majors, None for any other text.
+
+    str.isdecimal() alone takes the digits of other scripts, and more of them than int() does.
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
 def device_file_minor(entry: ProcEntry) -> int | None:
     """Return the minor of the nvidia-caps node that belongs to an access file; None where the driver names none."""
     for line in (entry.content or "").splitlines():
         name, _, value = line.partition(":")
-        if name.strip() == "DeviceFileMinor" and value.strip().isdecimal():
-            return int(value)
+        if name.strip() == "DeviceFileMinor" and (minor := number(value.strip())) is not None:
+            return minor
     return None
 
 

@@ -211,18 +211,18 @@ def settings_from_toml(data: bytes, path: str) -> "dict[str, bool | str | list[s
     :param path: named in errors.
     :raises Refusal: "failed to load specified config file" (syntax), "failed to unmarshal config" (type).
     """
-    import tomllib
+    from nvgraft import tomltext
 
     try:
         text = data.decode()
-        tables = tomllib.loads(text)
+        tables = tomltext.loads(text)
     except UnicodeDecodeError as error:
         before = data[: error.start]
         raise _syntax(path, before.count(b"\n") + 1, error.start - before.rfind(b"\n"), "invalid UTF-8") from None
-    except RecursionError:
-        raise _syntax(path, 1, 1, "arrays or tables are nested too deeply") from None
-    except tomllib.TOMLDecodeError as error:
-        problem, _, place = str(error).rpartition(" (at ")
+    except ValueError as error:
+        problem, at, place = str(error).rpartition(" (at ")
+        if not at:
+            raise _syntax(path, 1, 1, str(error)) from None
         numbers = [int(word) for word in place.strip("line )").replace(", column", "").split() if word.isdigit()]
         line, column = numbers if len(numbers) == 2 else (text.count("\n") + 1, len(text) - text.rfind("\n"))
         raise _syntax(path, line, column, problem[:1].lower() + problem[1:]) from None

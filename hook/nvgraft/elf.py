@@ -1,7 +1,7 @@
 """Facts about an ELF file, by bounded reads: class, machine, SONAME, NEEDED, ABI tag and interpreter.
 
-No code of the file is run or mapped. A file that is cut short, or lies about its tables, raises ValueError and reads no
-more than READ_LIMIT bytes in one piece (SECURITY R17).
+No code of the file is run or mapped. A file that is cut short, or lies about its tables, raises ValueError, and no more
+than READ_LIMIT bytes of it are read, however many tables claim the same ones (SECURITY R17).
 """
 
 import os
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The largest table that is read from one file, in bytes; the driver's largest string table has about 60 KiB.
+#: Bytes that are read from one file; the driver's largest libraries need about 10 KiB.
 READ_LIMIT = 1 << 20
 
 #: e_machine -> the name that a host snapshot uses.
@@ -66,9 +66,13 @@ def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
     """
     size = os.fstat(fd).st_size
 
+    left = READ_LIMIT
+
     def read(offset: int, length: int) -> bytes:
-        if length > READ_LIMIT:
-            raise ValueError(f"a table of {length} bytes")
+        nonlocal left
+        left -= length
+        if left < 0:
+            raise ValueError(f"its tables have more than {READ_LIMIT} bytes")
         data = os.pread(fd, length, offset) if offset + length <= size else b""
         if len(data) != length:
             raise ValueError("it is cut short")

@@ -5,7 +5,7 @@ report), and every rule of selection is applied to either, here and for librarie
 asks for plays no part.
 """
 
-from nvgraft.components import Component, DeviceNode, Host, Inventory, ProcEntry, device_file_minor, mig_access_path
+from nvgraft.components import Component, DeviceNode, Host, Inventory, ProcEntry, device_file_minor, mig_access_path, number
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.gpus import Gpu
@@ -193,9 +193,9 @@ def _mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
     entry = _proc_file(tree, "/proc/driver/nvidia-caps/mig-minors")
     rows = []
     for line in (entry.content or "").splitlines() if entry is not None else ():
-        name, _, minor = line.partition(" ")
-        if minor.strip().isdecimal():
-            rows.append((name, int(minor)))
+        name, _, text = line.partition(" ")
+        if (minor := number(text.strip())) is not None:
+            rows.append((name, minor))
     return tuple(rows)
 
 
@@ -216,10 +216,10 @@ def _imex(tree: Tree, major: int) -> tuple[DeviceNode, ...]:
     directory = "/dev/nvidia-caps-imex-channels"
     nodes = []
     for name in tree.listdir(directory):
-        number = name.removeprefix("channel")
-        if name.startswith("channel") and number.isdecimal():
+        channel = number(name.removeprefix("channel"))
+        if name.startswith("channel") and channel is not None:
             path = f"{directory}/{name}"
-            nodes.append(DeviceNode(path, (major, int(number)), tree.lstat(path)))
+            nodes.append(DeviceNode(path, (major, channel), tree.lstat(path)))
     return tuple(nodes)
 
 
@@ -227,7 +227,7 @@ def parse_majors(text: str) -> dict[str, int]:
     """Return driver name -> major from the character part of /proc/devices; the first line of a name counts."""
     majors: dict[str, int] = {}
     for line in text.partition("Block devices:")[0].splitlines():
-        number, _, name = line.strip().partition(" ")
-        if number.isdecimal() and name:
-            majors.setdefault(name, int(number))
+        first, _, name = line.strip().partition(" ")
+        if (major := number(first)) is not None and name:
+            majors.setdefault(name, major)
     return majors

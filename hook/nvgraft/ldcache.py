@@ -14,6 +14,9 @@ _NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _OLD_HEADER, _OLD_ENTRY = 16, 12
 _NEW_HEADER, _NEW_ENTRY = 48, 24
 
+#: Bytes of a name in it: a path that is longer cannot be opened.
+_NAME_LIMIT = 4096
+
 #: The largest cache that is read, in bytes: twenty times the largest seen on a full distribution.
 SIZE_LIMIT = 16 << 20
 
@@ -112,9 +115,10 @@ def _parse_old(data: bytes, count: int, strings: int, prefixes: tuple[bytes, ...
 
 
 def _string(data: bytes, offset: int) -> str:
-    end = data.find(b"\0", offset)
+    # Bounded, since any number of entries may point into one name that is as long as the file.
+    end = data.find(b"\0", offset, offset + _NAME_LIMIT + 1)
     if end < 0 or offset >= len(data):
-        raise ValueError(f"a name at offset {offset} does not end inside it")
+        raise ValueError(f"a name at offset {offset} does not end inside it, or is longer than {_NAME_LIMIT} bytes")
     return data[offset:end].decode("utf-8", "surrogateescape")
 
 

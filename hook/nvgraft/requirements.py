@@ -41,7 +41,8 @@ def check(requirements: "Sequence[str]", driver_version: str, cuda_version: str,
         requirements are evaluated once and what they say of a device holds.
     :raises Refusal: "invalid expression" or "unsatisfied condition: ..."
     """
-    for arch, brand in devices or ((None, None),):
+    # Devices of one kind are asked once: a node of eight equal GPUs is the usual case.
+    for arch, brand in dict.fromkeys(devices) or ((None, None),):
         facts = {"cuda": cuda_version, "driver": driver_version, "arch": arch, "brand": brand}
         for requirement in requirements:
             holds = _evaluate(requirement, facts)

@@ -3,6 +3,7 @@
 Names that a container chooses select by full-length match and are never used as paths (SECURITY R14).
 """
 
+from nvgraft.components import number
 from nvgraft.errors import Refusal
 from nvgraft.gpus import Gpu, MigDevice
 from nvgraft.values import Value
@@ -62,24 +63,20 @@ def _find(token: str, gpus: "Sequence[Gpu]") -> tuple[int, MigDevice | None]:
     for index, gpu in enumerate(gpus):
         if lowered == gpu.uuid.lower() or (address and address == gpu.bus_id.lower()):
             return index, None
-    if _is_index(token) and int(token) < len(gpus):
-        return int(token), None
+    whole = number(token)
+    if whole is not None and whole < len(gpus):
+        return whole, None
     for index, gpu in enumerate(gpus):
         for mig in gpu.mig_devices:
             if lowered == mig.uuid.lower():
                 return index, mig
-    first, colon, second = token.partition(":")
-    if colon and _is_index(first) and _is_index(second) and int(first) < len(gpus):
-        devices = gpus[int(first)].mig_devices
-        if int(second) < len(devices):
-            return int(first), devices[int(second)]
+    gpu_index, mig_index = map(number, token.partition(":")[::2])
+    if gpu_index is not None and mig_index is not None and gpu_index < len(gpus):
+        devices = gpus[gpu_index].mig_devices
+        if mig_index < len(devices):
+            return gpu_index, devices[mig_index]
     known = ", ".join(f"{index} ({gpu.uuid})" for index, gpu in enumerate(gpus[:8]))
     raise Refusal("device", f"{token}: unknown device", f"this host has {len(gpus)} GPU(s): {known}; see nvidia-smi -L")
-
-
-def _is_index(text: str) -> bool:
-    # isdecimal() alone would take digits of other scripts; a long string of digits is no index of 64 GPUs.
-    return text.isascii() and text.isdecimal() and len(text) <= 9
 
 
 def _pci_address(token: str) -> str:
@@ -115,8 +112,9 @@ def imex_channels(values: "Sequence[str]") -> tuple[int, ...]:
     """
     ids = []
     for value in values:
-        if not _is_index(value) or int(value) >= IMEX_CHANNELS:
+        channel = number(value)
+        if channel is None or channel >= IMEX_CHANNELS:
             hint = f"NVIDIA_IMEX_CHANNELS takes decimal channel ids below {IMEX_CHANNELS}"
             raise Refusal("error parsing IMEX info", f"unsupported IMEX channel value: {value}", hint)
-        ids.append(int(value))
+        ids.append(channel)
     return tuple(ids)

@@ -12,7 +12,10 @@ from . import ONLY_SUCH_NAMES, Open, parse, read_bytes
 
 SCHEMA = "nvgraft.host/1"
 
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
+#: Longer than the kernel's limit is no path; and what implies its parents takes memory for each.
+PATH_LIMIT = 4096
+
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=PATH_LIMIT)]
 Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{3,5}$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f]+$")]
@@ -69,7 +72,7 @@ class Symlink(Open):
     """A symbolic link; it has no mode of its own."""
 
     type: Literal["symlink"]
-    target: Annotated[str, StringConstraints(min_length=1)]
+    target: Annotated[str, StringConstraints(min_length=1, max_length=PATH_LIMIT)]
     uid: Count | None = None
     gid: Count | None = None
 
