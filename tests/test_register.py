@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nvgraft import jsontext
 from nvgraft_cli.main import main
 from nvgraft_cli.register import containerd, docker, hooksd, installation
 
@@ -454,3 +455,45 @@ def test_a_refused_write_leaves_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert command("register", "podman", path) == 1
     assert "no space left on device" in capsys.readouterr().err
     assert listing(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("engine", "line"), [("docker", '  "x": "\x9b2J\x7f",\r\n'), ("containerd", "# \x9b2J # \x85\r\n")])
+def test_what_a_file_holds_steers_no_terminal(engine: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The diff shows the lines as these formats count them, control characters as escapes and tabs as they are."""
+    text = {"docker": "{\n" + line + '\t"y": 1\n}\n', "containerd": line + "version = 2\n\t\n"}[engine]
+    path = make(tmp_path, engine, text)
+    assert command("register", engine, path) == 0
+    shown, said = capsys.readouterr()
+    assert "\\x9b2J" in shown
+    assert "\\x0d\n" in shown
+    assert "\t" in shown
+    assert not [char for char in shown + said if (char < " " and char not in "\t\n") or "\x7f" <= char < "\xa0"]
+    assert command("unregister", engine, path) == 0
+    assert path.read_bytes() == text.encode()
+
+
+def test_a_complaint_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names in a file, and of one, are shown escaped."""
+    path = make(tmp_path, "containerd", 'version = 2\n"\x9b2J" = {}\n[plugins."io.containerd.grpc.v1.cri"]\ncontainerd = 1\n').rename(
+        tmp_path / "\x1b[2J.toml"
+    )
+    assert command("register", "containerd", path) == 1
+    assert "\\x1b[2J.toml" in capsys.readouterr().err
+
+
+def test_many_entries_are_taken_out_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config.json with thousands of our hooks, which nobody but an attacker writes, is not parsed once for each."""
+    ours, other = {"path": "/x/nvgraft-hook"}, {"path": "/bin/true"}
+    hooks = [ours, ours, other, ours, other, *[ours] * 3000]
+    path = make(tmp_path, "runc", json.dumps({"ociVersion": "1.0.2", "hooks": {"prestart": hooks}}, indent=1))
+    parsed = []
+    loads = jsontext.loads
+
+    def counted(data: bytes, limit: int) -> object:
+        parsed.append(data)
+        return loads(data, limit)
+
+    monkeypatch.setattr(jsontext, "loads", counted)
+    assert command("unregister", "runc", path) == 0
+    assert path.read_text() == json.dumps({"ociVersion": "1.0.2", "hooks": {"prestart": [other, other]}}, indent=1)
+    assert len(parsed) < 10

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nvgraft import files
+from nvgraft.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,16 +70,22 @@ def _text(path: str) -> str | None:
 
 
 def diff(document: Document, after: str | None) -> str:
-    """Return the change as a unified diff."""
+    """Return the change as a unified diff, for a person: control characters but tabs are shown as escapes."""
     before = document.text
     old, new = ("/dev/null" if text is None else document.place for text in (before, after))
-    rows = difflib.unified_diff((before or "").splitlines(keepends=True), (after or "").splitlines(keepends=True), old, new)
-    return "".join(_closed(rows))
+    return "".join(_closed(difflib.unified_diff(_lines(before), _lines(after), old, new)))
+
+
+def _lines(text: str | None) -> list[str]:
+    """Return the lines as these formats count them: str.splitlines() also ends one at a form feed, a lone \\r and others."""
+    lines = [line + "\n" for line in (text or "").split("\n")]
+    return lines[:-1] if lines[-1] == "\n" else [*lines[:-1], lines[-1][:-1]]
 
 
 def _closed(rows: "Iterator[str]") -> "Iterator[str]":
     for row in rows:
-        yield row if row.endswith("\n") else row + "\n\\ No newline at end of file\n"
+        shown = "\t".join(map(printable, row.removesuffix("\n").split("\t"))) + "\n"
+        yield shown if row.endswith("\n") else shown + "\\ No newline at end of file\n"
 
 
 def write(document: Document, after: str, *, back_up: bool) -> None:

@@ -4,6 +4,8 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from nvgraft.errors import printable
+
 from . import bundle, change, containerd, docker, hooksd, installation
 from .change import CannotRegister, Document
 
@@ -77,9 +79,9 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         document = change.read(_file(args))
         said = (_register if command == "register" else _unregister)(document, args)
     except CannotRegister as error:
-        print(f"nvgraft {command}: {error}", file=sys.stderr)
+        print(printable(f"nvgraft {command}: {error}"), file=sys.stderr)
         return 1
-    print(f"nvgraft {command}: {said}", file=sys.stderr)
+    print(printable(f"nvgraft {command}: {said}"), file=sys.stderr)
     return 0
 
 

@@ -10,9 +10,10 @@ import glob
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 from typing import Any
+
+from nvgraft import tomltext
 
 from . import installation
 from .change import CannotRegister, Document, read
@@ -60,8 +61,8 @@ def add(document: Document, programs: installation.Programs) -> str:
     addition |= {"plugins": {plugin: {"containerd": {"runtimes": entries}}}}
     after = f"{text}{chr(10) if text else ''}{_BEGIN}\n{_dump(addition)}{_END}\n"
     try:
-        result = tomllib.loads(after)
-    except tomllib.TOMLDecodeError as error:
+        result = tomltext.loads(after)
+    except ValueError as error:
         raise CannotRegister(
             f"{document.path}: cannot be added to: {error} | write plugins as [tables]: what is in braces or behind dots cannot be extended"
         ) from error
@@ -100,8 +101,8 @@ def remove(document: Document) -> str | None:
 
 def _parse(text: str, path: str) -> _Table:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomltext.loads(text)
+    except ValueError as error:
         raise CannotRegister(f"{path}: no valid TOML: {error}") from error
 
 

@@ -36,8 +36,10 @@ def remove(document: Document) -> str | None:
     backup = parsed_backup(document)
     changed = config
     if changed.get(_DEFAULT) == _NAME:
-        before = None if backup is None else backup.get(_DEFAULT)
-        changed = changed.without(_DEFAULT, backup) if before in (None, _NAME) else changed.put(_DEFAULT, before)
+        if backup is None or not backup.has(_DEFAULT) or backup.get(_DEFAULT) == _NAME:
+            changed = changed.without(_DEFAULT, backup)
+        else:
+            changed = changed.restored(_DEFAULT, backup)
     if changed.get(_RUNTIME) is not None:
         changed = changed.without(_RUNTIME, backup)
     if changed is not config and changed.is_empty() and backup is None:

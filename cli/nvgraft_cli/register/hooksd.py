@@ -7,7 +7,8 @@ import glob
 import json
 import os
 import posixpath
-import tomllib
+
+from nvgraft import tomltext
 
 from . import bundle, installation
 from .change import CannotRegister, Document, read
@@ -47,8 +48,8 @@ def default_file(engine: str) -> str:
 
 def _toml(path: str) -> dict[str, object]:
     try:
-        return tomllib.loads(read(path).text or "")
-    except tomllib.TOMLDecodeError as error:
+        return tomltext.loads(read(path).text or "")
+    except ValueError as error:
         raise CannotRegister(f"{path}: {error} | name the hooks directory's file with --file FILE") from error
 
 

@@ -6,7 +6,7 @@ not belong here.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from nvgraft import jsontext
 from nvgraft.jsonedit import Document, Place
@@ -44,6 +44,10 @@ class Json:
         """
         place = self._find(path)
         return None if place is None else place.value
+
+    def has(self, path: Path) -> bool:
+        """Return whether there is a value at ``path``, null included."""
+        return self._find(path) is not None
 
     def is_empty(self) -> bool:
         """Return whether the object has no member."""
@@ -85,14 +89,16 @@ class Json:
         name = path[-1].casefold()
         parent = self._there(path[:-1])
         places = [number for number, (key, _) in enumerate(self._document.members(parent)) if key.casefold() == name]
-        return self._cut(parent, places[0])._tidied(path[:-1], backup)
+        return self._cut(parent, {places[0]})._tidied(path[:-1], backup)
+
+    def restored(self, path: Path, backup: "Json") -> "Json":
+        """Return the document with the value at ``path`` as it is written in ``backup``; it is there in both."""
+        place, before = self._there(path), backup._there(path)
+        return self._with(place.start, place.end, backup.text[before.start : before.end])
 
     def without_items(self, path: Path, numbers: Sequence[int], backup: "Json | None") -> "Json":
         """Return the document without these items of the array at ``path``, and without what :meth:`append` made for them."""
-        document = self
-        for number in sorted(numbers, reverse=True):
-            document = document._cut(document._there(path), number)
-        return document._tidied(path, backup)
+        return self._cut(self._there(path), set(numbers))._tidied(path, backup)
 
     def _tidied(self, path: Path, backup: "Json | None") -> "Json":
         """Return the document in which the object or array at ``path``, if it is empty now, is what it was before."""
@@ -103,7 +109,7 @@ class Json:
         if backup is None or before is None:
             return self.without(path, backup) if path else self
         # Not empty before: somebody else has emptied it since, which is none of our business.
-        return self if before.value else self._with(place.start, place.end, backup.text[before.start : before.end])
+        return self if before.value else self.restored(path, backup)
 
     def _find(self, path: Path) -> Place | None:
         place: Place | None = self._root
@@ -141,13 +147,19 @@ class Json:
         indent = outer + self._unit()
         return self._with(parent.start + 1, parent.end - 1, f"\n{indent}{label}{self._render(value, indent, True)}\n{outer}")
 
-    def _cut(self, parent: Place, number: int) -> "Json":
+    def _cut(self, parent: Place, numbers: Set[int]) -> "Json":
+        """Return the document without these children; the space around the others stays as it is."""
         children = self._children(parent)
-        if len(children) == 1:
+        kept = [number for number in range(len(children)) if number not in numbers]
+        if not kept:
             return self._with(parent.start + 1, parent.end - 1, "")
-        if number:
-            return self._with(children[number - 1].end, children[number].end, "")
-        return self._with(children[0].name_start, children[1].name_start, "")
+        # What stands in front goes with the space behind it, anything else with the comma and the space before it.
+        pieces, at = [self.text[: children[0].name_start]], children[kept[0]].name_start
+        for number in range(kept[0] + 1, len(children)):
+            if number in numbers:
+                pieces.append(self.text[at : children[number - 1].end])
+                at = children[number].end
+        return Json("".join([*pieces, self.text[at:]]), self._path)
 
     def _with(self, start: int, end: int, text: str) -> "Json":
         return Json(self.text[:start] + text + self.text[end:], self._path)
