@@ -222,7 +222,7 @@ def test_gpus_come_from_the_snapshot_where_it_cannot(in_mount_namespace: Callabl
                 subprocess.run(["mount", "--bind", "/dev/null", compiler], check=True)
         done = simulate("sh", "-c", script, host="eks-t4")
         assert (done.returncode, done.stdout) == (0, expected)
-        assert "note: no C compiler here: the GPUs are served from the snapshot" in done.stderr
+        assert "simulate: no C compiler here: the GPUs are served from the snapshot" in done.stderr
 
     in_mount_namespace(without_compiler)
 
@@ -270,7 +270,7 @@ def test_other_file_systems_are_copied(tmp_path: Path, in_mount_namespace: Calla
         command = [*SIMULATE, "eks-t4", "--", "sh", "-c", script, str(tmp_path / "file")]
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=mount)
         assert (done.returncode, done.stdout) == (0, "below1777\nnew\n"), done.stderr
-        assert f"note: read-only inside, since no overlay can be made of them: {tmp_path / 'file'}" in done.stderr
+        assert f"simulate: read-only inside, since no overlay can be made of them: {tmp_path / 'file'}" in done.stderr
         assert os.listdir(mount) == ["data"]
 
     in_mount_namespace(check)

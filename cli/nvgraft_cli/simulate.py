@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 import prctl
 
 from nvgraft import syscalls
+from nvgraft.errors import printable
 from nvgraft_specs import gallery
 from nvgraft_specs.models import DocumentError, read_bytes
 from nvgraft_specs.models.host import Host, load_host, parse_host
 
-from . import host_maker, sandbox
+from . import host_maker, logs, sandbox
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -83,7 +84,7 @@ class _Trouble(Exception):
 
 
 def _complain(message: str) -> int:
-    print(f"nvgraft simulate: {message}", file=sys.stderr)
+    print(printable(f"nvgraft simulate: {message}"), file=sys.stderr)
     return _TROUBLE
 
 
@@ -131,7 +132,7 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
         prctl.set_pdeathsig(signal.SIGKILL)
         notes = sandbox.enter() + host_maker.make(host, snapshot, source)
         for note in notes:
-            print(f"nvgraft simulate: note: {note}", file=sys.stderr)
+            logs.get("simulate").info(note)
         return _in_child(lambda: _execute(command, directory))
 
     def leave_namespaces() -> int:
