@@ -101,6 +101,11 @@ def _demand(name: str) -> None:
         pytest.skip(f"requires {name}: {missing}")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What a long run of the fuzz tests is asked for with."""
+    parser.addoption("--fuzz-examples", type=int, default=40, metavar="N", help="mutated documents for each parser (default: 40)")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse unknown requirements before anything runs."""
     for item in items:
@@ -129,6 +134,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def demand() -> Callable[[str], None]:
     """For fixtures that need something of the machine: ``demand("root")`` skips what uses them."""
     return _demand
+
+
+@pytest.fixture(scope="session")
+def fuzz_examples(pytestconfig: pytest.Config) -> int:
+    """How many documents a fuzz test tries."""
+    number: int = pytestconfig.getoption("--fuzz-examples")
+    return number
 
 
 @pytest.fixture(scope="session")

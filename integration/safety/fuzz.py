@@ -1,0 +1,171 @@
+"""Fuzzing the parsers with atheris, which mutates inputs towards code that none has reached yet (SECURITY R9, R16, T65).
+
+``./dev fuzz [TARGET...] [--seconds N]`` runs it by hand. The targets, their seeds and what counts as a finding are
+``tests/fuzzing.py``'s. Every target runs in a process of its own, which libFuzzer ends at the first finding; the input is
+kept, for ``tests/fixtures/fuzz/TARGET`` once the parser is mended.
+
+Limits for every input: 100 ms of processor time (the best of three tries: a machine is sometimes busy with other things) and
+64 MiB, measured by tracemalloc over the inputs that reached something new, besides a limit of the whole process.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+from typing import NamedTuple
+
+import fuzzing
+
+from .figures import Figure
+from .shapes import SHAPES
+
+#: As in :mod:`safety.fuzz_child`, which has to be run to be imported.
+SECONDS_LIMIT = 0.1
+MEMORY_LIMIT = 64 << 20
+#: Size of a report -> seconds for each target.
+_SECONDS = {"small": 1, "full": 60}
+
+
+class Result(NamedTuple):
+    """What became of one target: ``finding`` is the end of its output, with the input's path, or empty."""
+
+    target: str
+    inputs: int
+    slowest: float
+    largest: int
+    finding: str
+
+
+def figures(size: str, seed: int) -> list[Figure]:
+    """Fuzz every target, and measure how each grows with its input."""
+    results = [fuzz(target, _SECONDS[size], seed) for target in fuzzing.TARGETS]
+    findings = [result for result in results if result.finding]
+    slowest = max(results, key=lambda result: result.slowest)
+    largest = max(results, key=lambda result: result.largest)
+    rows = [
+        Figure(
+            "fuzz: inputs",
+            f"{sum(result.inputs for result in results):,} in {len(results)} parsers",
+            "every parser",
+            all(result.inputs for result in results),
+        ),
+        Figure("fuzz: findings", ", ".join(result.target for result in findings) or "0", "0", not findings),
+        Figure("fuzz: slowest input", f"{slowest.slowest * 1e3:.1f} ms ({slowest.target})", "< 100 ms", slowest.slowest < SECONDS_LIMIT),
+        Figure(
+            "fuzz: most memory for an input",
+            f"{largest.largest / (1 << 20):.1f} MiB ({largest.target})",
+            "< 64 MiB",
+            largest.largest < MEMORY_LIMIT,
+        ),
+    ]
+    worst, shape = max((growth(target, name), f"{target}: {name}") for target, shapes in SHAPES.items() for name in shapes)
+    # 2 is linear and 4 quadratic for twice the input; in between is the noise of a busy machine.
+    rows.append(Figure("fuzz: time for twice the input", f"{worst:.1f}x ({shape})", "< 3x", worst < 3))
+    return rows
+
+
+def growth(target: str, shape: str, length: int = 1 << 17) -> float:
+    """Return by how much the time of a target grows when the input of this shape is doubled (the mean of two doublings)."""
+    make = SHAPES[target][shape]
+    times = []
+    for factor in (1, 4):
+        data = make(length * factor)
+        times.append(min(_timed(target, data) for _ in range(3)))
+    return float((times[1] / max(times[0], 1e-4)) ** 0.5)
+
+
+def _timed(target: str, data: bytes) -> float:
+    start = time.process_time()
+    fuzzing.TARGETS[target].run(data)
+    return time.process_time() - start
+
+
+def fuzz(target: str, seconds: int, seed: int, keep: str | None = None) -> Result:
+    """Fuzz one target in a process of its own.
+
+    :param keep: directory for the inputs that are findings; they are gone with the result without one.
+    """
+    with tempfile.TemporaryDirectory(prefix="nvgraft-fuzz.") as place:
+        work = Path(place)
+        for name in ("corpus", "findings"):
+            (work / name).mkdir()
+        for number, data in enumerate(fuzzing.TARGETS[target].seeds(target)):
+            (work / "corpus" / str(number)).write_bytes(data)
+        (work / "words").write_text("".join(f'"{_escaped(word)}"\n' for word in fuzzing.TARGETS[target].words if len(word) <= 64))
+        command = [sys.executable, "-m", "safety.fuzz_child", target, str(work / "slowest"), str(work / "corpus")]
+        command += [
+            f"-max_total_time={seconds}",
+            f"-seed={seed or 1}",
+            f"-max_len={fuzzing.LENGTH}",
+            f"-dict={work / 'words'}",
+            "-timeout=20",
+        ]
+        command += [f"-artifact_prefix={keep or place + '/findings'}/{target}-", "-print_final_stats=1", "-verbosity=1", "-close_fd_mask=0"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=_environment(), cwd=place)
+        inputs = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+        largest = max(_memory(target, path.read_bytes()) for path in (work / "corpus").iterdir())
+        slowest = float((work / "slowest").read_text() or 0)
+        if done.returncode == 0 and inputs is not None:
+            return Result(target, int(inputs[1]), slowest, largest, "")
+        return Result(target, int(inputs[1]) if inputs else 0, slowest, largest, _ending(done.stdout + done.stderr))
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def _escaped(word: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in word)
+
+
+def _ending(output: str) -> str:
+    """Return the exception and where the input lies, from the output of a fuzzing process that has ended with a finding."""
+    start = output.find("Uncaught Python exception")
+    return "\n".join(line for line in output[max(start, 0) :].splitlines() if not line.startswith(("#", "INFO", "stat::")))[-4000:]
+
+
+def _memory(target: str, data: bytes) -> int:
+    """Return how many bytes more than before a target holds at once for an input."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        fuzzing.TARGETS[target].run(data)
+        return tracemalloc.get_traced_memory()[1] - before
+    except Exception:  # noqa: BLE001 - the finding is reported by who has made it
+        return 0
+    finally:
+        tracemalloc.stop()
+
+
+def main() -> int:
+    """Fuzz what the command line names; return 1 if there is a finding."""
+    parser = argparse.ArgumentParser(prog="./dev fuzz", description="Fuzz the parsers; findings are kept in .cache/fuzz.")
+    parser.add_argument("targets", metavar="TARGET", nargs="*", default=[], help=f"{', '.join(fuzzing.TARGETS)} (default: all)")
+    parser.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: 1")
+    args = parser.parse_args()
+    unknown = [name for name in args.targets if name not in fuzzing.TARGETS]
+    if unknown:
+        parser.error(f"no target is called {unknown[0]!r}: there are {', '.join(fuzzing.TARGETS)}")
+    keep = Path(".cache/fuzz").resolve()
+    keep.mkdir(parents=True, exist_ok=True)
+    code = 0
+    for target in args.targets or fuzzing.TARGETS:
+        result = fuzz(target, args.seconds, args.seed, str(keep))
+        verdict = "FINDING" if result.finding else "ok"
+        print(
+            f"{target:14} {result.inputs:>10,} inputs  {result.slowest * 1e3:6.1f} ms  {result.largest >> 10:>6} KiB  {verdict}", flush=True
+        )
+        if result.finding:
+            print(result.finding)
+            code = 1
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

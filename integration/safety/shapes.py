@@ -1,0 +1,59 @@
+"""Inputs that make a careless reader slow, at any length: what a linear one needs doubles with them."""
+
+import struct
+from collections.abc import Callable
+
+import fuzzing
+
+
+def ldcache_with_one_name(length: int) -> bytes:
+    """Return a loader cache whose entries all point into one long name."""
+    count = length // 24
+    header = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", count, length, 2, 0)
+    base = len(header) + 24 * count
+    rows = b"".join(struct.pack("<iIIIQ", 0x303, base, base, 0, 0) for _ in range(count))
+    return header + rows + b"libcuda.so.1\0"
+
+
+def host_with_path(path: bytes) -> bytes:
+    """Return a host snapshot with a file at ``path``."""
+    seed = (fuzzing.SEEDS / "snapshot" / "small").read_bytes()
+    return seed.replace(b'"files": {', b'"files": {"' + path + b'": {"type": "dir", "mode": "0755"}, ', 1)
+
+
+#: Target -> inputs of a given length that should take time in proportion to it; the shapes that make a careless reader slow.
+SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
+    "json": {
+        "nested to the limit": lambda n: b"[" + b"[],{}," * (n // 6) + b"0]",
+        "an escape at the end": lambda n: b'["' + b"\\\\" * (n // 2) + b'\\x"]',
+        "brackets, then an error": lambda n: b"[" * 60 + b"[]," * (n // 3),
+        "quotes, then NaN": lambda n: b"[" + b'"\\"",' * (n // 5) + b"NaN]",
+        "one number": lambda n: b"[" + b"1" * n + b"]",
+    },
+    "config": {
+        "variables": lambda n: b'{"process":{"env":[' + b'"A=B",' * (n // 6) + b'"A=B"]},"ociVersion":"1.0.2","root":{}}',
+        "mounts": lambda n: b'{"mounts":[' + b"{}," * (n // 3) + b'{}],"ociVersion":"1.0.2","root":{},"process":{}}',
+    },
+    "runc": {"hooks of ours": lambda n: b'{"ociVersion":"1.0.2","x":[' + b"0," * (n // 2) + b"0]}"},
+    "toml": {
+        "keys": lambda n: b"".join(b"key%d = 1\n" % i for i in range(n // 12)),
+        "a dotted key": lambda n: b"a" + b".a" * min(n // 2, 400) + b" = 1\n" + b"# " * (n // 4),
+        "a string": lambda n: b'x = "' + b"y" * n + b'"',
+    },
+    "requirements": {
+        "terms": lambda n: b"cuda>=99 " * (n // 9),
+        "factors": lambda n: b"cuda>=1," * (n // 8),
+        "digits": lambda n: b"cuda>=" + b"0" * n,
+        "signs": lambda n: b"=" * n,
+    },
+    "ldcache": {"overlapping names": ldcache_with_one_name},
+    "mountinfo": {"escapes": lambda n: b"36 35 98:0 /" + b"\\040" * (n // 4) + b" /mnt rw - ext3 /dev/root rw"},
+    "environment": {
+        "devices": lambda n: b"NVIDIA_VISIBLE_DEVICES=" + b",".join(b"%d" % i for i in range(n // 6)),
+        "requirements": lambda n: b"".join(b"NVIDIA_REQUIRE_%d=%s\n" % (i, b"cuda>=99 " * 200) for i in range(n // 1800)),
+    },
+    "snapshot": {
+        "a deep path": lambda n: host_with_path(b"/a" * min(n // 2, 2000)),
+        "files": lambda n: host_with_path(b'/a":{"type":"dir","mode":"0755"},"/b'),
+    },
+}

@@ -1,0 +1,512 @@
+"""What is fuzzed: every parser of what somebody else may have written, as a function of bytes that must not fail.
+
+A target swallows the errors that its parser documents; every other exception is a finding, and so is an answer that
+differs from an oracle's (the standard library's JSON, a reference evaluator), that does not survive a round trip, or that
+would steer a terminal. ``test_fuzz.py`` runs the targets over mutated documents, ``integration/safety/fuzz.py`` under a
+coverage-guided fuzzer. ``fixtures/fuzz/TARGET`` holds the seeds, and every input that was once a finding.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from nvgraft import elf, jsontext, ldcache, oci, requirements
+from nvgraft.components import Inventory, ProcEntry, device_file_minor
+from nvgraft.config import Config, config_from_settings, default_user, settings_from_toml
+from nvgraft.decision import decide
+from nvgraft.errors import Refusal
+from nvgraft.inventory import parse_majors, read_inventory
+from nvgraft.mountinfo import Mount, parse_mountinfo
+from nvgraft.plan import Plan
+from nvgraft.planner import Settings, check_request, make_plan
+from nvgraft.rewrite import rewrite
+from nvgraft.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
+from nvgraft.target import OfflineTarget, VirtualTree
+from nvgraft.tree import PathError
+from nvgraft_cli import text
+from nvgraft_cli.register import bundle, containerd, docker, hooksd, installation
+from nvgraft_cli.register.change import CannotRegister, Document, diff
+from nvgraft_specs import gallery
+from nvgraft_specs.models import DocumentError
+from nvgraft_specs.models.host import parse_host
+from nvgraft_specs.models.plan import parse_plan
+
+SEEDS = Path(__file__).parent / "fixtures" / "fuzz"
+
+#: No input that is tried is longer: what is only slow for more is measured by ``integration/safety/fuzz.py``.
+LENGTH = 8192
+
+
+class Target(NamedTuple):
+    """A parser: what to run, and words of its language that a mutation may put in."""
+
+    run: Callable[[bytes], None]
+    words: tuple[bytes, ...] = ()
+
+    def seeds(self, name: str) -> list[bytes]:
+        """Return the committed inputs of the target that is called ``name``."""
+        return [path.read_bytes() for path in sorted((SEEDS / name).iterdir())]
+
+
+def _ldcache(data: bytes) -> None:
+    try:
+        entries = ldcache.parse(data)
+    except ValueError:
+        return
+    chosen = ldcache.parse(data, (b"libcuda", b"libnvidia"))
+    assert chosen == [entry for entry in entries if entry.soname.startswith(("libcuda", "libnvidia"))]
+    names = [entry.soname for entry in entries[:8]]
+    for one in names:
+        for other in names:
+            assert (ldcache.compare_names(one, other) > 0) == (ldcache.compare_names(other, one) < 0)
+
+
+def _elf(data: bytes) -> None:
+    fd = os.memfd_create("fuzz")
+    try:
+        os.write(fd, data)
+        for sections in (False, True):
+            try:
+                elf.read_facts(fd, sections=sections)
+            except ValueError:
+                continue
+    finally:
+        os.close(fd)
+
+
+def _toml(data: bytes) -> None:
+    try:
+        settings = settings_from_toml(data, "/etc/config.toml")
+        config_from_settings(settings, lambda _: False, lambda: "")
+    except Refusal as refusal:
+        _check_text(refusal.line())
+
+
+def _json(data: bytes) -> None:
+    """Compared with the standard library: we accept what it accepts, but for NaN, infinities and more than 64 levels."""
+    try:
+        wanted = json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_no_constant)
+        accepted = _depth(wanted) <= jsontext.MAX_DEPTH
+    except (ValueError, RecursionError):
+        wanted, accepted = None, False
+    try:
+        value = jsontext.loads(data, LENGTH)
+    except jsontext.JsonError as error:
+        assert not accepted, f"refused: {error.text}"
+        assert error.text
+        assert error.hint
+        return
+    assert accepted
+    assert value == wanted
+    if not _has(value, float) and not any("\ud800" <= char <= "\udfff" for char in json.dumps(value, ensure_ascii=False)):
+        for indent in (False, True):
+            assert jsontext.loads(jsontext.dumps(value, indent).encode(), 1 << 24) == value
+    if isinstance(value, dict):
+        try:
+            jsontext.members(value, {"id": "id", "pid": "pid"})
+        except jsontext.JsonError:
+            return
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)
+
+
+def _depth(value: object) -> int:
+    deepest, level = 0, [value]
+    while level := [item for item in level if isinstance(item, (dict, list))]:
+        deepest += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return deepest
+
+
+def _has(value: object, kind: type) -> bool:
+    if isinstance(value, (dict, list)):
+        return any(_has(item, kind) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, kind)
+
+
+def _state(data: bytes) -> None:
+    try:
+        state = oci.parse_state(data)
+    except Refusal as refusal:
+        _check_text(refusal.line())
+        return
+    assert type(state.pid) is int
+    assert isinstance(state.bundle, str)
+
+
+#: config.toml as it comes, and one that listens to everything a container may say.
+_CONFIGURATIONS = (
+    Config(),
+    Config(
+        accept_nvidia_visible_devices_as_volume_mounts=True,
+        accept_nvidia_visible_devices_envvar_when_unprivileged=False,
+        swarm_resource="DOCKER_RESOURCE_GPU,NVIDIA_GPU",
+        runtime_mode="legacy",
+    ),
+)
+
+
+def _config_json(data: bytes) -> None:
+    for config in _CONFIGURATIONS:
+        decision = decide(data, config, "/run/bundle")
+        assert decision.verdict in ("inject", "skip", "refuse")
+        assert (decision.request is not None) == (decision.verdict == "inject")
+        if decision.refusal is not None:
+            _check_text(decision.refusal.line())
+
+
+def _rewrite(data: bytes) -> None:
+    hook: dict[str, object] = {"path": "/usr/bin/nvgraft-hook", "args": ["nvgraft-hook", "prestart"]}
+    for mode in ("legacy", "auto"):
+        try:
+            once = rewrite(data, Config(), mode, hook)
+            parsed = oci.parse_config(once.data, complete=False)
+        except Refusal as refusal:
+            _check_text(refusal.line())
+            continue
+        assert parsed.mounts == oci.parse_config(data, complete=False).mounts
+        assert rewrite(once.data, Config(), mode, hook).data == once.data, "not the same when done twice"
+
+
+_PROGRAMS = installation.Programs("/usr/local/bin/nvgraft-hook", "/usr/local/bin/nvgraft-runtime")
+
+
+def _there_and_back(add: Callable[[Document], str], remove: Callable[[Document], str | None], data: bytes) -> None:
+    """What a registration changes is taken back to the byte."""
+    try:
+        before = data.decode()
+    except UnicodeDecodeError:
+        return  # refused when it is read
+    document = Document("/fuzzed", "/fuzzed", before, None)
+    try:
+        after = add(document)
+    except CannotRegister as error:
+        _check_text(str(error), one_line=False)
+        return
+    assert not _controls(diff(document, after))
+    assert add(Document("/fuzzed", "/fuzzed", after, before)) == after, "not the same when done twice"
+    if after != before and remove(document) == before:  # else something of ours was there, and there is no backup
+        try:
+            assert remove(Document("/fuzzed", "/fuzzed", after, before)) == before
+        except CannotRegister as error:
+            raise AssertionError(f"registered and cannot be taken back: {error}") from error
+
+
+def _docker(data: bytes) -> None:
+    for default in (False, True):
+        _there_and_back(lambda document, default=default: docker.add(document, _PROGRAMS, set_default=default), docker.remove, data)  # type: ignore[misc]
+
+
+def _runc(data: bytes) -> None:
+    _there_and_back(lambda document: bundle.add(document, _PROGRAMS), bundle.remove, data)
+    try:
+        hooksd.remove(Document("/fuzzed", "/fuzzed", data.decode("utf-8", "replace"), None))
+    except CannotRegister:
+        return
+
+
+def _containerd(data: bytes) -> None:
+    if b"imports" not in data:  # other files: not of a fuzzer's choosing
+        _there_and_back(lambda document: containerd.add(document, _PROGRAMS), containerd.remove, data)
+
+
+#: What the host of the language's tests provides, and two different devices.
+_FACTS = {"cuda": "12.2", "driver": "535.104.05"}
+_DEVICES = (("8.0", "Tesla"), ("7.5", "GeForce"))
+
+
+def _requirements(data: bytes) -> None:
+    expressions = data.decode("utf-8", "replace").split("\n")
+    for devices in ((), _DEVICES):
+        try:
+            requirements.check(expressions, _FACTS["driver"], _FACTS["cuda"], devices)
+            answer = "holds"
+        except Refusal as refusal:
+            _check_text(refusal.line())
+            answer = "invalid" if refusal.text == "invalid expression" else "unsatisfied"
+        assert answer == expected(expressions, devices), expressions
+
+
+def expected(expressions: list[str], devices: tuple[tuple[str, str], ...]) -> str:
+    """Evaluate requirements straight from their description (reference behaviour 8.1 to 8.4), without regard to cost."""
+    for arch, brand in devices or ((None, None),):
+        for expression in expressions:
+            outcome = "holds"
+            for alternative in expression.split(" "):
+                factors = [factor for factor in alternative.split(",") if factor]
+                if not factors:
+                    continue
+                results = []
+                for factor in factors:
+                    results.append(_factor(factor, {**_FACTS, "arch": arch, "brand": brand}))
+                    if results[-1] != "holds":
+                        break
+                outcome = results[-1]
+                if outcome != "unsatisfied":
+                    break
+            if outcome != "holds":
+                return outcome
+    return "holds"
+
+
+def _factor(factor: str, facts: dict[str, str | None]) -> str:
+    at = min((factor.index(sign) for sign in "<>=!" if sign in factor), default=len(factor))
+    name, rest = factor[:at].lower(), factor[at:]
+    operator = rest[: len(rest) - len(rest.lstrip("<>=!"))]
+    value = rest[len(operator) :]
+    if name not in facts or operator not in ("=", "!=", "!", "<", "<=", ">", ">=") or not value:
+        return "invalid"
+    actual = facts[name]
+    if actual is None:
+        return "holds"
+    if name == "brand":
+        if operator not in ("=", "!=", "!"):
+            return "invalid"
+        order = int(actual.lower() != value.lower())
+    else:
+        if value[0] == "." or not all(char in "0123456789." for char in value):
+            return "invalid"
+        one, other = ([part for part in version.split(".") if part] for version in (actual, value))
+        width = max(map(len, [*one, *other]), default=0)
+        length = max(len(one), len(other))
+        first, second = ([part.zfill(width) for part in parts] + ["0" * width] * (length - len(parts)) for parts in (one, other))
+        order = (first > second) - (first < second)
+    holds = {"=": order == 0, "!=": order != 0, "!": order != 0, "<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}
+    if holds[operator]:
+        return "holds"
+    return "invalid" if len(factor.encode()) > 127 else "unsatisfied"
+
+
+def _mountinfo(data: bytes) -> None:
+    try:
+        mounts = parse_mountinfo(data.decode("utf-8", "surrogateescape"))
+    except ValueError:
+        return
+    assert parse_mountinfo("\n".join(map(mountinfo_line, mounts))) == mounts
+
+
+def mountinfo_line(mount: Mount) -> str:
+    """Write a line that the kernel could have written."""
+    root, point, source = ("".join(map(_octal, word)) for word in (mount.root, mount.point, mount.source))
+    shared = " shared:1" if mount.shared else ""
+    return f"{mount.id} 1 0:1 {root} {point} {mount.options}{shared} - {mount.fstype} {source}"
+
+
+def _octal(char: str) -> str:
+    return char if char == "/" or char.isalnum() or ord(char) > 0o777 else f"\\{ord(char):03o}"
+
+
+def _proc(data: bytes) -> None:
+    """The small texts of /proc and /etc: device majors, access files, mig-minors, os-release."""
+    text_ = data.decode("utf-8", "surrogateescape")
+    assert all(number >= 0 for number in parse_majors(text_).values())
+    device_file_minor(ProcEntry("/proc/driver/nvidia/capabilities/mig/config", 0o444, text_))
+    default_user(text_)
+    entry = {"type": "file", "mode": "0444", "content": text_}
+    host = json.loads((SEEDS / "snapshot" / "small").read_bytes())
+    host["files"] |= dict.fromkeys(("/proc/driver/nvidia-caps/mig-minors", "/proc/driver/nvidia/version"), entry)
+    read_inventory(snapshot_host(host), OFFLINE_PATH)
+
+
+def _environment(data: bytes) -> None:
+    """The container's variables, one a line, to the end: decision, plan, and what a person is shown."""
+    env = ["PATH=/bin", *(line for line in data.decode("utf-8", "surrogateescape").split("\n") if "=" in line)]
+    capabilities = {"bounding": ["CAP_SYS_ADMIN"]} if b"PRIVILEGED" in data else {}
+    config_json = json.dumps({"ociVersion": "1.0.2", "process": {"env": env, "capabilities": capabilities}, "root": {"path": "r"}}).encode()
+    # One of four combinations, whichever: it has to be the same for the same input.
+    config = _CONFIGURATIONS[len(data) % 2]
+    decision = decide(config_json, config, "/run/bundle")
+    if decision.request is None:
+        return
+    try:
+        check_request(decision.request)
+        inventory = _inventory(("mig-h100", "debian-a100x8")[len(data) // 2 % 2])
+        plan = make_plan(decision.request, inventory, _target(), Settings.from_config(config))
+    except Refusal as refusal:
+        _check_text(refusal.line())
+        return
+    _check_plan(plan)
+
+
+def _check_plan(plan: Plan) -> None:
+    parse_plan(json.dumps(plan.document()).encode(), "plan")
+    shown = text.render(plan, colour=False)
+    assert not _controls(shown)
+
+
+@cache
+def _inventory(name: str) -> Inventory:
+    return read_inventory(snapshot_host(json.loads(Path(gallery.path(name)).read_bytes())), OFFLINE_PATH)
+
+
+def _target() -> OfflineTarget:
+    rootfs = {"/etc/debian_version": {"type": "file", "mode": "0644"}}
+    return OfflineTarget(VirtualTree(SnapshotTree(rootfs), "/r"), "x86_64", (), module=True)
+
+
+def _snapshot(data: bytes) -> None:
+    try:
+        parse_host(data, "host.json")
+    except DocumentError as error:
+        _check_text(str(error), one_line=False)
+        return
+    try:
+        host = snapshot_host(json.loads(data))
+        inventory = read_inventory(host, OFFLINE_PATH)
+        decision = decide(_EVERYTHING, Config(), "/run/bundle")
+        assert decision.request is not None
+        target = OfflineTarget(VirtualTree(SnapshotTree({}), "/r"), host.machine, (), module=True)
+        _check_plan(make_plan(decision.request, inventory, target, Settings.from_config(Config())))
+    except Refusal as refusal:
+        _check_text(refusal.line())
+    try:
+        host.tree.find("/usr/lib/x86_64-linux-gnu/../libcuda.so.1")
+    except PathError:
+        return
+
+
+_EVERYTHING = json.dumps(
+    {
+        "ociVersion": "1.0.2",
+        "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]},
+        "root": {"path": "rootfs"},
+    }
+).encode()
+
+
+def _plan_document(data: bytes) -> None:
+    try:
+        parse_plan(data, "plan.json")
+    except DocumentError as error:
+        _check_text(str(error), one_line=False)
+
+
+def _controls(shown: str) -> str:
+    """Return the characters of a text that would steer a terminal."""
+    return "".join(char for char in shown if (ord(char) < 32 and char not in "\n\t") or 127 <= ord(char) < 160)
+
+
+def _check_text(line: str, *, one_line: bool = True) -> None:
+    """Messages of the engine arrive escaped; the CLI escapes its own when it prints them, in one place."""
+    assert line
+    assert not one_line or not _controls(line), line
+
+
+TARGETS: dict[str, Target] = {
+    "ldcache": Target(_ldcache, (b"ld.so-1.7.0", b"glibc-ld.so.cache1.1", b"\xff\xff\xff\xff", b"\x00\x00\x00\x80")),
+    "elf": Target(_elf, (b"\x7fELF\x01\x01\x01", b"\x7fELF\x02\x01\x01", b".note.ABI-tag\0", b"GNU\0", b"\xff" * 8, b"\x06\0\0\0")),
+    "toml": Target(
+        _toml,
+        (
+            b"[nvidia-container-cli]",
+            b"[nvgraft]",
+            b'ldconfig = "@/sbin/ldconfig"',
+            b'"""',
+            b"[[",
+            b"0x",
+            b"1979-05-27T07:32:00Z",
+            b"inf",
+            b".a",
+        ),
+    ),
+    "json": Target(_json, (b"NaN", b"Infinity", b"-", b'"\\ud800"', b"[" * 70, b'{"id":', b"1e999", b"\\u", b"\xff", b"null", b"1" * 4400)),
+    "state": Target(_state, (b'"pid":', b'"Bundle":', b'"bundlePath":', b"1.0", b"true", b"-1", b"9" * 20, b"\\u0000")),
+    "config": Target(
+        _config_json,
+        (
+            b'"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}',
+            b'"mounts":[{"source":"/dev/null","destination":"',
+            b'"ociVersion":"1.0.0-rc2"',
+            b'"capabilities":["CAP_SYS_ADMIN"]',
+            b"/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/0",
+            b'"root":null',
+            b"CUDA_VERSION=12.0",
+        ),
+    ),
+    "rewrite": Target(
+        _rewrite,
+        (
+            b'"hooks":{"prestart":[]}',
+            b'"hooks":null',
+            b'"path":"/x/nvidia-container-runtime-hook"',
+            b'"user":{"uid":1}',
+            b"NVIDIA_GDS=enabled",
+            b'"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=0"}',
+        ),
+    ),
+    "docker": Target(
+        _docker, (b'"runtimes":{}', b'"nvgraft":', b'"default-runtime":"nvgraft"', b"null", b"\t", b"\r\n", b'"RUNTIMES":', b"\xc2\x9b")
+    ),
+    "runc": Target(_runc, (b'"ociVersion":"1.0.2"', b'"hooks":{"prestart":[{"path":"/x/nvgraft-hook"}]}', b"null", b'"Hooks":', b"\r\n")),
+    "containerd": Target(
+        _containerd,
+        (
+            b"version = 2\n",
+            b"version = 3\n",
+            b'[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n',
+            b"# <<< nvgraft register",
+            b"# >>> nvgraft register containerd",
+            b"\r\n",
+            b"plugins.",
+            b'disabled_plugins = ["cri"]',
+        ),
+    ),
+    "requirements": Target(
+        _requirements,
+        (b"cuda>=", b"driver<", b"brand=tesla", b"arch!=", b",", b" ", b"12.2", b"!", b"0" * 130, b"535.104.05", b"BRAND!", b"\n"),
+    ),
+    "mountinfo": Target(_mountinfo, (b" - ", b"\\040", b"\\134", b"shared:1", b" master:2", b"\\777", b"\\", b"36 35 98:0 /")),
+    "proc": Target(
+        _proc, (b"Character devices:", b"195 nvidia", b"DeviceFileMinor: ", b"gpu0/gi1/access ", b"9" * 4400, b"ID_LIKE=", "²".encode())
+    ),
+    "environment": Target(
+        _environment,
+        (
+            b"NVIDIA_VISIBLE_DEVICES=",
+            b"NVIDIA_DRIVER_CAPABILITIES=",
+            b"NVIDIA_REQUIRE_CUDA=",
+            b"NVIDIA_MIG_CONFIG_DEVICES=all",
+            b"void",
+            b"none",
+            b"all",
+            b"0:0",
+            b"GPU-",
+            b"MIG-",
+            b"0000:17:00.0",
+            b"compute,utility",
+            b"CUDA_VERSION=11.4",
+            b"NVIDIA_IMEX_CHANNELS=0",
+            b"PRIVILEGED=1",
+            b"video,graphics,display,ngx,compat32",
+            b"NVIDIA_DISABLE_REQUIRE=1",
+            b"\xc2\x9b",
+            b"\x1b",
+        ),
+    ),
+    "snapshot": Target(
+        _snapshot,
+        (
+            b'"schema":"nvgraft.host/2"',
+            b'"type":"symlink","target":"',
+            b"..",
+            b"/" + b"a/" * 200,
+            b'"elf":null',
+            b'"mode":"7777"',
+            b'"content":"',
+            b'"rdev":[195,255]',
+            b"\\u001b",
+            b"9" * 30,
+            b"\\ud800",
+            b'"/":',
+            b"//",
+        ),
+    ),
+    "plan": Target(
+        _plan_document, (b'"op":"mount"', b'"type":"tmpfs"', b'"why":', b'"rdev":', b'"schema":"nvgraft.plan/2"', b"\\u0000", b"/../..")
+    ),
+}
