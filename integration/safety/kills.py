@@ -9,7 +9,7 @@ import signal
 from typing import NamedTuple
 
 from harness import run_in_mount_namespace
-from safety.faults import VERSIONS, difference, places
+from safety.faults import FIRST, SECOND, Scene, difference, places
 from safety.figures import Figure
 from safety.shim import HOOK, Fault, Site
 from safety.stage import Stage, on_stage
@@ -122,10 +122,10 @@ def kills(size: str, seed: int) -> Tally:
     choice = random.Random(seed)
     full = size == "full"
     total = Tally(0, 0, 0, 0, 0, 0, ())
-    for version in VERSIONS if full else (2,):
+    for scene in (FIRST, SECOND) if full else (FIRST,):
 
-        def measured(version: int = version) -> Tally:
-            with on_stage(version) as stage:
+        def measured(scene: Scene = scene) -> Tally:
+            with on_stage(scene.version, nvgraft=scene.nvgraft) as stage:
                 work = Kills(stage)
                 for site in work.sites if full else places(work.sites, choice):
                     for moment in ("before", "after") if full else (choice.choice(("before", "after")),):

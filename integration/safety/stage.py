@@ -23,7 +23,7 @@ import prctl
 
 import hosts
 import nvgraft
-from attacked import BUNDLE, CONFIG, IMAGE, PLACE, ROOTFS, Case, make_files, make_host, start_container
+from attacked import BUNDLE, CONFIG, IMAGE, PLACE, ROOTFS, Case, config_toml, make_files, make_host, start_container
 from cgroups import FILTER, attach, hierarchy
 from harness import CHECKOUT
 from nvgraft import hook, jsontext, launch, syscalls
@@ -327,19 +327,21 @@ def _host(container: int) -> tuple[str, ...]:
 
 @contextmanager
 def on_stage(
-    version: int = 2, *, image: str = FORMER, mounts: Callable[[Path], None] | None = None, tmpfs: bool = False
+    version: int = 2, *, image: str = FORMER, mounts: Callable[[Path], None] | None = None, tmpfs: bool = False, nvgraft: str = ""
 ) -> Iterator[Stage]:
     """Give a stage with a container on it; to be used in a mount namespace of one's own (``harness.run_in_mount_namespace``).
 
     :param version: of cgroups.
     :param image: lines for the image beside the usual ones.
     :param mounts: what the runtime mounts, in place of the usual.
+    :param nvgraft: lines for this table of config.toml.
     :param tmpfs: whether the root file system is one of its own, whose room can be changed.
     """
     prctl.set_child_subreaper(True)  # what a hook leaves running becomes ours and is seen
     signal.signal(signal.SIGALRM, _late)
     stage = Stage(version, image, mounts, tmpfs=tmpfs)
     try:
+        CONFIG.write_text(config_toml(nvgraft=nvgraft))
         stage.renew()
         yield stage
     finally:

@@ -64,9 +64,17 @@ def apply_plan(plan: Plan, container: Container, ldconfig_path: str, *, pivot: b
         raise
     finally:
         for close in reversed(held):
-            close()
+            _close(close)
     undo.forget()
     return True
+
+
+def _close(close: "Callable[[], None]") -> None:
+    """Give back, whatever it says: the container is configured by now, or everything is undone."""
+    try:
+        close()
+    except OSError:
+        return
 
 
 def _end(journal: Journal) -> list[str]:
