@@ -1,4 +1,4 @@
-"""The file with the byte code of all modules: what is loaded from it, and when it is passed over."""
+"""The files with the byte code of whole groups of modules: what is loaded from them, and when they are passed over."""
 
 import json
 import os
@@ -6,25 +6,37 @@ import py_compile
 import shutil
 import subprocess
 import sys
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
+import prctl
 import pytest
 
+from nvgraft.bytecode import DIRECTORY, GROUPS
 from nvgraft_cli import install
 
 CHECKOUT = Path(__file__).parent.parent
-#: Loads as a launcher does, and tells which modules came from the file, where they say they are, and one value.
+#: Loads both groups as the hook does, and tells what the import system was asked for, beside and behind them.
 PROGRAM = """
 import sys
-sys.path.append({path!r})
-from nvgraft.bytecode import use_bundle
-use_bundle()
-import nvgraft.values, nvgraft.apply.undo, nvgraft_specs.names
+sys.path += {paths!r}
+machinery = sys.modules["_frozen_importlib"]
+found = machinery._find_and_load
+asked = []
+def find(name, function):
+    asked.append(name)
+    return found(name, function)
+machinery._find_and_load = find
+from nvgraft import bytecode
+bytecode.load("hook")
+bytecode.load("configure")
+import nvgraft.hook, nvgraft.planner, nvgraft.graft
+import nvgraft.apply.undo as undo, nvgraft_specs.names as names
 import json
-modules = [m for name, m in sys.modules.items() if name.startswith("nvgraft")]
-bundled = {{m.__name__: m.__file__ for m in modules if type(m.__loader__).__name__ == "_Bundle"}}
-print(json.dumps([bundled, nvgraft_specs.names.ALL, list(nvgraft.apply.__path__), nvgraft.values.Value._key.__code__.co_filename]))
+asked = [name for name in asked if name.startswith("nvgraft")]
+place = undo.UndoLog.add.__code__.co_filename
+print(json.dumps([asked, names.ALL, undo.__file__, undo.__package__, nvgraft.apply.__path__, place, nvgraft.apply.undo is undo]))
 """
 
 
@@ -32,57 +44,87 @@ print(json.dumps([bundled, nvgraft_specs.names.ALL, list(nvgraft.apply.__path__)
 def library(tmp_path: Path) -> Path:
     """The engine and its tables, compiled and bundled as an installation has them."""
     for source, name in (("hook", "nvgraft"), ("specs", "nvgraft_specs")):
-        shutil.copytree(CHECKOUT / source / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(CHECKOUT / source / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "models"))
     for path in tmp_path.rglob("*.py"):
         py_compile.compile(str(path), doraise=True)
     install.bundle(str(tmp_path))
     return tmp_path
 
 
-def start(library: Path) -> tuple[dict[str, str], str, list[str], str]:
-    done = subprocess.run([sys.executable, "-ISB", "-c", PROGRAM.format(path=str(library))], capture_output=True, text=True)
+def start(library: Path) -> Any:
+    paths = [str(library), os.path.dirname(prctl.__file__)]
+    done = subprocess.run([sys.executable, "-ISB", "-c", PROGRAM.format(paths=paths)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    result: Any = json.loads(done.stdout)
-    return tuple(result)
+    return json.loads(done.stdout)
 
 
-def test_modules_come_from_the_file(library: Path) -> None:
-    """All but the two that are needed before it is known; they know their sources, and packages their directories."""
-    bundled, _, directories, place = start(library)
-    assert bundled["nvgraft.values"] == f"{library}/nvgraft/values.py"
-    assert bundled["nvgraft_specs"] == f"{library}/nvgraft_specs/__init__.py"
-    assert {"nvgraft.apply", "nvgraft.apply.undo", "nvgraft_specs.names"} <= set(bundled)
-    assert not {"nvgraft", "nvgraft.bytecode"} & set(bundled)
-    assert directories == [f"{library}/nvgraft/apply"]
-    assert place == f"{library}/nvgraft/values.py"
+def test_a_start_looks_for_no_module(library: Path) -> None:
+    """All that the hook loads for a container comes from two files, but for the two modules that are needed to open them."""
+    asked, _, file, package, directories, place, same = start(library)
+    assert asked == ["nvgraft", "nvgraft.bytecode"]
+    assert (file, package, directories) == (f"{library}/nvgraft/apply/undo.py", "nvgraft.apply", [f"{library}/nvgraft/apply"])
+    assert place == f"{library}/nvgraft/apply/undo.py"
+    assert same
 
 
 def test_an_edited_source_counts(library: Path) -> None:
     """Whoever changes a module on a node gets what he has written, as without the file."""
     path = library / "nvgraft_specs/names.py"
     path.write_text(path.read_text() + 'ALL = "edited"\n')
-    bundled, value, _, _ = start(library)
+    asked, value, *_ = start(library)
     assert value == "edited"
-    assert "nvgraft_specs.names" not in bundled
-    assert "nvgraft.values" in bundled
+    assert asked == ["nvgraft", "nvgraft.bytecode", "nvgraft_specs.names"]
 
 
-def test_an_older_source_of_the_same_size_counts(library: Path) -> None:
-    """The time alone tells, too."""
-    path = library / "nvgraft_specs/names.py"
-    os.utime(path, (1, 1))
-    assert "nvgraft_specs.names" not in start(library)[0]
+def test_a_source_of_another_time_counts(library: Path) -> None:
+    """The size may be the same by chance."""
+    os.utime(library / "nvgraft_specs/names.py", (1, 1))
+    assert "nvgraft_specs.names" in start(library)[0]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\x00\x00\r\n" + (5).to_bytes(8, "little") + b"index"])
+def test_a_missing_source_is_missing(library: Path) -> None:
+    """A module whose source was taken away is not there, whatever the file has."""
+    (library / "nvgraft_specs/names.py").unlink()
+    done = subprocess.run([sys.executable, "-ISB", "-c", PROGRAM.format(paths=[str(library)])], capture_output=True, text=True)
+    assert "No module named 'nvgraft_specs.names'" in done.stderr
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x00\x00\r\n[]", MAGIC_NUMBER[:3]])
 def test_without_a_file_for_this_python_all_is_loaded_as_ever(library: Path, content: bytes | None) -> None:
-    """No file (a checkout), an empty one, and one of another interpreter."""
-    (library / "bytecode").unlink()
-    if content is not None:
-        (library / "bytecode").write_bytes(content)
-    assert start(library)[0] == {}
+    """No file (a checkout), an empty one, one of another interpreter, one that is cut short."""
+    for group in GROUPS:
+        (library / DIRECTORY / group).unlink()
+        if content is not None:
+            (library / DIRECTORY / group).write_bytes(content)
+    asked = start(library)[0]
+    assert {"nvgraft.hook", "nvgraft.planner", "nvgraft_specs.names"} <= set(asked)
 
 
-def test_document_models_are_left_out(library: Path) -> None:
-    """What needs pydantic is the CLI's, and would only make the file larger."""
-    assert b"nvgraft_specs/models" not in (library / "bytecode").read_bytes()
+def test_every_module_comes_after_those_that_it_imports(library: Path) -> None:
+    """A group is run from its beginning to its end, so what a module imports has to be there before."""
+    (library / "nvgraft/late.py").write_text("from nvgraft import early\nfrom nvgraft.other import thing\nVALUE = early.VALUE + thing\n")
+    (library / "nvgraft/early.py").write_text("VALUE = 1\n")
+    (library / "nvgraft/other.py").write_text("import nvgraft.late\nthing = 2\n")
+    order: dict[str, str] = {}
+    install._depend(str(library), "nvgraft.late", order, {"nvgraft"})
+    assert list(order) == ["nvgraft.early", "nvgraft.other", "nvgraft.late"]
+
+
+def test_a_module_that_fails_is_not_half_there(library: Path) -> None:
+    """The import system's rule: who catches the error and asks again gets the error again."""
+    program = """
+import sys
+sys.path.append({path!r})
+from nvgraft import bytecode
+try:
+    bytecode.load("runtime")
+except ZeroDivisionError:
+    print("nvgraft_specs.names" in sys.modules)
+"""
+    path = library / "nvgraft_specs/names.py"
+    path.write_text(path.read_text() + "1 / 0\n")
+    py_compile.compile(str(path), doraise=True)
+    shutil.rmtree(library / DIRECTORY)
+    install.bundle(str(library))
+    done = subprocess.run([sys.executable, "-ISB", "-c", program.format(path=str(library))], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")

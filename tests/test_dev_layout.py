@@ -17,7 +17,7 @@ SPECS = CHECKOUT / "specs" / "nvgraft_specs"
 #: The import budget (docs/decisions/0002): these, what they load themselves, and the engine's own modules.
 BUDGET = ("os", "ctypes", "_struct", "struct", "_json", "_signal", "errno", "select", "prctl")
 #: Names that source of the engine may import at the top of a module.
-AT_TOP = {*BUDGET, "_ctypes", "_prctl", "_frozen_importlib", "_frozen_importlib_external", "marshal", "stat", "posixpath", "sys", "time"}
+AT_TOP = {*BUDGET, "_ctypes", "_prctl", "_frozen_importlib_external", "marshal", "stat", "posixpath", "sys", "time"}
 #: Module -> the one place that may import it, inside a function.
 INSIDE = {
     "tomllib": "the reader of config.toml",

@@ -9,6 +9,7 @@ rest, so that no package of somebody else's is importable in a process that conf
 """
 
 import argparse
+import ast
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -21,6 +22,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 #: The kernel reads no more than this of a script's first line (BINPRM_BUF_SIZE, Linux 5.1 and newer).
 SHEBANG_LIMIT = 255
@@ -42,12 +44,16 @@ LAUNCHER = """\
 import sys
 
 sys.path.{extend}
-from nvgraft.bytecode import use_bundle
-
-use_bundle()
-from {module} import {function}
+{load}from {module} import {function}
 
 {call}
+"""
+
+#: What the programs of the engine begin with; nvgraft.bytecode tells why.
+LOAD = """\
+from nvgraft.bytecode import load
+
+load("{group}")
 """
 
 
@@ -163,28 +169,47 @@ def finish(stage: str, final: str) -> None:
 
 
 def bundle(directory: str) -> None:
-    """Write the byte code of the engine's modules into one file in ``directory``; nvgraft.bytecode tells its form and its use.
-
-    Those that need pydantic are left out: no start of the hook loads them.
-    """
-    index = {}
-    body = bytearray()
-    for root, _, files in sorted(os.walk(directory)):
-        for name in sorted(files):
-            source = posixpath.relpath(f"{root}/{name}", directory)
-            if not source.endswith(".py") or not source.startswith("nvgraft") or "/models/" in source:
-                continue
-            package = name == "__init__.py"
-            module = (source.removesuffix("/__init__.py") if package else source.removesuffix(".py")).replace("/", ".")
-            with open(importlib.util.cache_from_source(f"{root}/{name}"), "rb") as file:
-                compiled = file.read()
+    """Write the byte code of the modules that are loaded together into one file each; nvgraft.bytecode tells the form and the use."""
+    text = Path(directory, "nvgraft/bytecode.py").read_text(encoding="utf-8")
+    constants = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    os.mkdir(f"{directory}/{constants['DIRECTORY']}")
+    groups: dict[str, dict[str, str]] = {"": {}}
+    for group, (before, names) in constants["GROUPS"].items():
+        order = groups[group] = {}
+        seen = {"nvgraft", "nvgraft.bytecode", *groups[before]}
+        for name in names:
+            _depend(directory, name, order, seen)
+        modules = []
+        for name, source in order.items():
+            compiled = Path(importlib.util.cache_from_source(f"{directory}/{source}")).read_bytes()
             # A .pyc file begins with the magic number, flags, and the source's time and size, four bytes each.
             time, size = (int.from_bytes(compiled[start : start + 4], "little") for start in (8, 12))
-            index[module] = (package, source, time, size, len(body), len(compiled) - 16)
-            body += compiled[16:]
-    packed = marshal.dumps(index)
-    with open(f"{directory}/bytecode", "wb") as file:
-        file.write(importlib.util.MAGIC_NUMBER + len(packed).to_bytes(8, "little") + packed + body)
+            modules.append((name, source.endswith("/__init__.py"), source, time, size, marshal.loads(compiled[16:])))  # noqa: S302
+        Path(directory, constants["DIRECTORY"], group).write_bytes(importlib.util.MAGIC_NUMBER + marshal.dumps(modules))
+
+
+def _depend(directory: str, name: str, order: dict[str, str], seen: set[str]) -> None:
+    """Add the module ``name`` of ``directory`` to ``order``, with its source, after all that it imports when it is loaded."""
+    place = name.replace(".", "/")
+    source = next((path for path in (f"{place}.py", f"{place}/__init__.py") if os.path.isfile(f"{directory}/{path}")), None)
+    if source is None or name in seen or not name.startswith("nvgraft"):
+        return
+    seen.add(name)
+    if "." in name:
+        _depend(directory, name.rpartition(".")[0], order, seen)
+    for node in ast.parse(Path(directory, source).read_bytes()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            _depend(directory, node.module, order, seen)
+            for alias in node.names:
+                _depend(directory, f"{node.module}.{alias.name}", order, seen)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                _depend(directory, alias.name, order, seen)
+    order[name] = source
 
 
 def check_start(python: str, stage: str) -> None:
@@ -192,9 +217,14 @@ def check_start(python: str, stage: str) -> None:
 
     :raises CannotInstall: with the last line of what Python says.
     """
-    for module, directories in (("nvgraft.hook", ["hook"]), ("nvgraft.runtime", ["hook"]), ("nvgraft_cli.main", ["hook", "cli"])):
+    for module, directories, groups in (
+        ("nvgraft.hook", ["hook"], ["hook", "configure"]),
+        ("nvgraft.runtime", ["hook"], ["runtime"]),
+        ("nvgraft_cli.main", ["hook", "cli"], []),
+    ):
         paths = [f"{stage}/{name}" for name in directories]
-        program = f"import sys; sys.path += {paths!r}; from nvgraft.bytecode import use_bundle; use_bundle(); import prctl, {module}"
+        program = f"import sys; sys.path += {paths!r}; from nvgraft import bytecode; [bytecode.load(group) for group in {groups!r}]; "
+        program += f"import prctl, {module}"
         done = subprocess.run([python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False)
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
@@ -283,12 +313,13 @@ def install(checkout: str, packages: str, prefix: str, python: str, *, names: bo
     hook, cli = f"{final}/hook", f"{final}/cli"
     append = f'append("{hook}")'
     both = f'extend(("{hook}", "{cli}"))'
-    for name, extend, module, function, call in (
-        ("nvgraft-hook", append, "nvgraft.hook", "run", "run(sys.argv)"),
-        ("nvgraft-runtime", append, "nvgraft.runtime", "main", "raise SystemExit(main(sys.argv))"),
-        ("nvgraft", both, "nvgraft_cli.main", "main", "raise SystemExit(main())"),
+    for name, extend, group, module, function, call in (
+        ("nvgraft-hook", append, "hook", "nvgraft.hook", "run", "run(sys.argv)"),
+        ("nvgraft-runtime", append, "runtime", "nvgraft.runtime", "main", "raise SystemExit(main(sys.argv))"),
+        ("nvgraft", both, "", "nvgraft_cli.main", "main", "raise SystemExit(main())"),
     ):
-        text = LAUNCHER.format(python=python, extend=extend, module=module, function=function, call=call)
+        load = LOAD.format(group=group) if group else ""
+        text = LAUNCHER.format(python=python, extend=extend, load=load, module=module, function=function, call=call)
         write_command(f"{prefix}/bin/{name}", text)
     if names:
         link_names(f"{prefix}/bin")

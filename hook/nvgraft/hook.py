@@ -8,7 +8,7 @@ there are modules of their own.
 import os
 import sys
 
-from nvgraft import __version__, errors, launch
+from nvgraft import __version__, bytecode, errors, launch
 from nvgraft.config import Config, load_config
 from nvgraft.decision import decide
 from nvgraft.errors import Refusal, UsageError
@@ -214,6 +214,7 @@ def _configure(invocation: Invocation, request: "Request", config: Config, state
 
     :raises Refusal: with nothing changed.
     """
+    bytecode.load("configure")
     from nvgraft.debug_log import DebugLog
     from nvgraft.graft import Job, graft
     from nvgraft.live import search_path

@@ -115,33 +115,47 @@ def replace(clock: Clock, module: object, names: "dict[str, str]") -> None:
         setattr(owner, last, staticmethod(function) if bound else function)
 
 
-def watch_imports(clock: Clock) -> None:
-    """Count the loading of modules, and replace what is to be timed in those that have been loaded."""
-    machinery = sys.modules["_frozen_importlib"]
-    load = machinery._find_and_load
+class Watch:
+    """Counts the loading of modules, and replaces what is to be timed in those that have been loaded."""
 
-    def find_and_load(name: str, function: object) -> object:
-        clock.enter(IMPORTS)
-        try:
-            module = load(name, function)
-        finally:
-            clock.leave()
-        if name in PHASES:
-            replace(clock, sys.modules[name], PHASES[name])
-        return module
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting = dict(PHASES)
 
-    machinery._find_and_load = find_and_load  # type: ignore[attr-defined]
+    def importing(self) -> None:
+        """Watch the import system."""
+        machinery = sys.modules["_frozen_importlib"]
+        machinery._find_and_load = self.counted(machinery._find_and_load)  # type: ignore[attr-defined]
+
+    def counted(self, load: "Callable[..., object]") -> "Callable[..., object]":
+        """Return a function that does as ``load``, which loads modules."""
+
+        def call(*args: object) -> object:
+            self._clock.enter(IMPORTS)
+            try:
+                result = load(*args)
+            finally:
+                self._clock.leave()
+            for name in [name for name in self._waiting if name in sys.modules]:
+                # One that is still being loaded has not all of its functions yet.
+                if not getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False):
+                    replace(self._clock, sys.modules[name], self._waiting.pop(name))
+            return result
+
+        return call
 
 
 def main(library: str, started: int, arguments: "list[str]") -> int:
     """Run the hook and print what it took."""
     clock = Clock(_FIRST)
     clock.totals[START] = _FIRST - started
-    watch_imports(clock)
+    watch = Watch(clock)
+    watch.importing()
     sys.path.append(library)
-    from nvgraft.bytecode import use_bundle
+    from nvgraft import bytecode
 
-    use_bundle()
+    bytecode.load = watch.counted(bytecode.load)  # type: ignore[assignment]
+    bytecode.load("hook")
     from nvgraft.hook import main as hook
 
     code: int = timed(clock, REST, hook)(["nvgraft-hook", *arguments])
