@@ -8,9 +8,10 @@ import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import nvgraft_specs
 from nvgraft_specs.checks import FAILURES
 
 #: Of a longer paste only the end is looked at: the error is there.
@@ -73,7 +74,7 @@ class Analysis:
 
 @cache
 def _knowledge() -> tuple[list[tuple[re.Pattern[str], dict[str, Any]]], list[tuple[re.Pattern[str], dict[str, Any]]]]:
-    data = tomllib.loads((files("nvgraft_specs") / "errors.toml").read_text("utf-8"))
+    data = tomllib.loads(Path(nvgraft_specs.__file__).with_name("errors.toml").read_text("utf-8"))
     errors = [(re.compile(row["pattern"], re.IGNORECASE), row) for row in data["error"]]
     return errors, [(re.compile(row["pattern"]), row) for row in data["wrapper"]]
 
