@@ -1,5 +1,6 @@
 """Commands that only look, as nobody, where a privileged call is death (SECURITY R39, T67)."""
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from bundles import EVERYTHING, make_bundle
 from harness import Installed
-from nvgraft_cli import confine
+from nvgraft_cli import confine, main
 
 NOBODY = 65534
 
@@ -72,21 +73,31 @@ def test_the_wrapper_kills(place: Path) -> None:
     assert (done.returncode, done.stdout) == (-31, "started\n")  # SIGSYS
 
 
+#: Command lines of every command that only looks, and their exit codes (None: as the machine's records are).
+CASES = [
+    (["plan", "--bundle", "web", "--host", "runfile-a10x2"], 0),
+    (["--debug", "plan", "--bundle", "web", "--host", "eks-t4", "--format", "json"], 0),
+    (["plan", "--bundle", "none", "--host", "eks-t4"], 0),
+    (["plan", "--bundle", "refused", "--host", "eks-t4"], 1),
+    (["plan", "--bundle", "lost", "--host", "eks-t4"], 2),
+    (["plan", "--bundle", "web", "--host", "bad.json"], 2),
+    (["matrix", "eks-t4", "mig-h100", "--bundles", "web", "none", "--jobs", "2"], 0),
+    (["diff", "eks-t4", "runfile-a10x2", "--bundle", "web"], 1),
+    (["prove", "--bundle", "web", "--host", "eks-t4"], 1),
+    (["explain-error", "nvidia-container-cli: initialization error: nvml error: driver not loaded \x1b[2J"], 0),
+    (["last-error"], None),
+]
+
+
+def test_every_command_that_only_looks_is_tried() -> None:
+    """One that is new is added to the cases."""
+    subparsers = next(action for action in main._parser()._actions if isinstance(action, argparse._SubParsersAction))
+    looking = {name for name, command in subparsers.choices.items() if command.get_default("looks_only")}
+    assert looking == {next(word for word in arguments if not word.startswith("-")) for arguments, _ in CASES}
+
+
 @pytest.mark.requires("root")
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["plan", "--bundle", "web", "--host", "runfile-a10x2"], 0),
-        (["--debug", "plan", "--bundle", "web", "--host", "eks-t4", "--format", "json"], 0),
-        (["plan", "--bundle", "none", "--host", "eks-t4"], 0),
-        (["plan", "--bundle", "refused", "--host", "eks-t4"], 1),
-        (["plan", "--bundle", "lost", "--host", "eks-t4"], 2),
-        (["plan", "--bundle", "web", "--host", "bad.json"], 2),
-        (["matrix", "eks-t4", "mig-h100", "--bundles", "web", "none", "--jobs", "2"], 0),
-        (["last-error"], None),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("arguments", "code"), CASES, ids=[" ".join(arguments[:4]).replace("\x1b", "") for arguments, _ in CASES])
 def test_a_look_needs_no_privilege(arguments: list[str], code: int | None, installed: Installed, place: Path) -> None:
     """As nobody, without HOME, with a privileged call being death: every command answers, 0 kills."""
     make_bundle(place / "web", *EVERYTHING)

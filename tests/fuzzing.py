@@ -93,7 +93,7 @@ def _json(data: bytes) -> None:
     except (ValueError, RecursionError):
         wanted, accepted = None, False
     try:
-        value = jsontext.loads(data, LENGTH)
+        value = jsontext.loads(data, 1 << 24)
     except jsontext.JsonError as error:
         assert not accepted, f"refused: {error.text}"
         assert error.text
