@@ -139,6 +139,11 @@ class Case(NamedTuple):
     options: tuple[str, ...] = ()
     #: What is started in place of the installed hook.
     hook: tuple[str, ...] = ()
+    #: Its arguments in place of the usual ones, and its environment.
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {"PATH": "/usr/sbin:/usr/bin"}
+    #: What it reads on stdin, made of the container's true state; called in the process that starts the hook.
+    state: Callable[[dict[str, Any]], str] = jsontext.dumps
     #: Whether host and container are in a pid namespace of their own, whose settings ``prepare`` may change.
     own_pids: bool = False
 
@@ -296,15 +301,15 @@ def _become_container(case: Case, say: int) -> None:
 
 
 def _observe(installed: Installed, case: Case, container: int, cgroup: int) -> Outcome:
-    state = jsontext.dumps({"ociVersion": "1.0.2", "id": "attacked", "pid": container, "bundle": str(BUNDLE)})
+    state = case.state({"ociVersion": "1.0.2", "id": "attacked", "pid": container, "bundle": str(BUNDLE)})
     before = _host(container), bpf.query(cgroup), _mounts(container), _files()
     start = time.monotonic()
     done = subprocess.run(
-        [*(case.hook or (str(installed.hook),)), "-config", str(CONFIG), *case.options, "prestart"],
+        [*(case.hook or (str(installed.hook),)), *(case.arguments or ("-config", str(CONFIG), *case.options, "prestart"))],
         input=state.encode(),
         capture_output=True,
         timeout=2 * DEADLINE,
-        env={"PATH": "/usr/sbin:/usr/bin"},
+        env=case.variables,
         cwd=BUNDLE,
         preexec_fn=case.before_exec,
     )

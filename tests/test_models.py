@@ -207,6 +207,17 @@ def test_plan_loads(tmp_path: Path) -> None:
     assert json.loads(load_plan(str(path)).model_dump_json(by_alias=True, exclude_unset=True)) == PLAN
 
 
+#: Paths that an edited plan could have (case T40).
+EDITED = ("/../..", "/..", "/.", "/a/../b", "/a/./b", "//a", "/a//b", "/a/", "/a\0b", "a/../..", "")
+
+
+@pytest.mark.parametrize("path", ["/", "/.a", "/..a", "/...", "/a.b/..c/.d", "/a b/\u00e9\n"])
+def test_odd_names_are_names(path: str) -> None:
+    """A driver or an image may use them."""
+    plan = json.loads(parse_plan(changed(PLAN, "actions 1 target", path), "p.json").model_dump_json())
+    assert plan["actions"][1]["target"] == path
+
+
 @pytest.mark.parametrize(
     ("path", "value", "where"),
     [
@@ -215,6 +226,12 @@ def test_plan_loads(tmp_path: Path) -> None:
         ("actions 1 why found", ..., "$.actions[1].why.found"),
         ("actions 1 kind", "door", "$.actions[1].kind"),
         ("actions 1 target", "usr", "$.actions[1].target"),
+        *(("actions 1 target", path, "$.actions[1].target") for path in EDITED),
+        *(("actions 1 source", path, "$.actions[1].source") for path in EDITED),
+        ("actions 0 path", "/a/..", "$.actions[0].path"),
+        ("actions 1 options", ["suid"], "$.actions[1].options[0]"),
+        ("actions 1 options", ["ro,bind=/"], "$.actions[1].options[0]"),
+        ("actions 1 options", [], "$.actions[1].options"),
         ("actions 2 source", "none", "$.actions[2].source"),
         ("actions 5 major", -1, "$.actions[5].major"),
         ("decision", "maybe", "$.decision"),

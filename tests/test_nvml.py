@@ -230,9 +230,10 @@ def test_descriptors_and_signals_are_as_before(install: Install) -> None:
 
 
 TELL = """
+import ctypes, os, resource  # while the tests' Python can still be read
+
 def nvmlDeviceGetCount(): return 1
 def nvmlDeviceGetName(handle):
-    import ctypes, os, resource
     def refused(call, *arguments):
         try:
             call(*arguments)
@@ -294,8 +295,9 @@ def test_nvml_can_start_and_reach_nothing(install: Install, capfd: pytest.Captur
 def test_nvml_may_start_threads(install: Install) -> None:
     """Which is what drivers do."""
     install("""
+        import threading
+
         def nvmlInit():
-            import threading
             thread = threading.Thread(target=lambda: None)
             thread.start()
             thread.join()

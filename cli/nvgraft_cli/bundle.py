@@ -103,6 +103,10 @@ class ContainerSide:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def with_env(self, env: Sequence[str]) -> "ContainerSide":
+        """Return the same container with ``NAME=VALUE`` entries added; it shares the rootfs, which stays this one's to close."""
+        return ContainerSide(self.label, self.directory, _with_env(self.data, env), lambda _: self.rootfs, rootfs_known=self.rootfs_known)
+
     def close(self) -> None:
         """Close the rootfs."""
         if self._tree is not None:

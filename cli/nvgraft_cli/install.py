@@ -30,9 +30,11 @@ SHEBANG_LIMIT = 255
 #: What the hook loads beyond the engine, by distribution: the other requirements are the CLI's.
 HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
 
+HOOK = "nvgraft-hook"
+
 #: What ``--names`` adds: the programs of the original stack, which ``docker --gpus`` and others look up in PATH, and ours.
 NAMES = {
-    "nvidia-container-runtime-hook": "nvgraft-hook",
+    "nvidia-container-runtime-hook": HOOK,
     "nvidia-container-cli": "nvgraft",
     "nvidia-container-runtime": "nvgraft-runtime",
 }
@@ -231,11 +233,11 @@ def check_start(python: str, stage: str) -> None:
             raise CannotInstall(f"{module} does not start on {python}: {said[-1]}")
 
 
-def write_command(path: str, text: str) -> None:
+def write_command(path: str, data: bytes) -> None:
     """Put an executable in place at once: whoever starts it meanwhile gets the old or the new one, whole."""
     draft = f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.new"
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(draft, "wb") as file:
+        file.write(data)
     os.chown(draft, 0, 0)
     os.chmod(draft, 0o755)  # noqa: S103 - everybody may run it
     os.replace(draft, path)
@@ -285,11 +287,26 @@ def link_names(directory: str) -> None:
             os.symlink(ours, f"{directory}/{name}")
 
 
-def install(checkout: str, packages: str, prefix: str, python: str, *, names: bool = False) -> None:
+def static_launcher(checkout: str, python: str, script: str) -> bytes:
+    """Return the static program in front of the hook's ``script``.
+
+    :raises CannotInstall: on a machine that there is none for.
+    """
+    sys.path.append(f"{checkout}/cli")  # this file runs by itself, from a checkout that is installed nowhere yet
+    from nvgraft_cli.launcher import CODE, Target, build
+
+    machine = os.uname().machine
+    if machine not in CODE:
+        raise CannotInstall(f"--launcher: there is none for {machine}, only for {' and '.join(CODE)} | install without it")
+    return build(Target(python, script), machine)
+
+
+def install(checkout: str, packages: str, prefix: str, python: str, *, names: bool = False, launcher: bool = False) -> None:
     """Install under ``prefix`` for the interpreter ``python``, which has to be the one that runs this.
 
     :param packages: a site-packages directory with the project's dependencies for that interpreter.
     :param names: also link the names of the original programs.
+    :param launcher: put a static program in front of the hook, for registrations without an env.
     :raises CannotInstall: and leaves what was installed before as it was.
     """
     prefix = prefix.rstrip("/")
@@ -297,6 +314,8 @@ def install(checkout: str, packages: str, prefix: str, python: str, *, names: bo
     if names:
         check_names(f"{prefix}/bin")
     os.umask(0o022)
+    behind = f"{prefix}/lib/nvgraft/{HOOK}"
+    front = static_launcher(checkout, python, behind) if launcher else None
     final, stage, old = (f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old"))
     for directory in (f"{prefix}/bin", f"{prefix}/lib"):
         os.makedirs(directory, exist_ok=True)
@@ -314,13 +333,16 @@ def install(checkout: str, packages: str, prefix: str, python: str, *, names: bo
     append = f'append("{hook}")'
     both = f'extend(("{hook}", "{cli}"))'
     for name, extend, group, module, function, call in (
-        ("nvgraft-hook", append, "hook", "nvgraft.hook", "run", "run(sys.argv)"),
+        (HOOK, append, "hook", "nvgraft.hook", "run", "run(sys.argv)"),
         ("nvgraft-runtime", append, "runtime", "nvgraft.runtime", "main", "raise SystemExit(main(sys.argv))"),
         ("nvgraft", both, "", "nvgraft_cli.main", "main", "raise SystemExit(main())"),
     ):
         load = LOAD.format(group=group) if group else ""
-        text = LAUNCHER.format(python=python, extend=extend, load=load, module=module, function=function, call=call)
-        write_command(f"{prefix}/bin/{name}", text)
+        script = LAUNCHER.format(python=python, extend=extend, load=load, module=module, function=function, call=call).encode()
+        if name == HOOK and front:
+            write_command(behind, script)
+            script = front
+        write_command(f"{prefix}/bin/{name}", script)
     if names:
         link_names(f"{prefix}/bin")
 
@@ -331,9 +353,10 @@ def main() -> int:
     for name in ("checkout", "packages", "prefix", "python"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--names", action="store_true")
+    parser.add_argument("--launcher", action="store_true")
     options = parser.parse_args()
     try:
-        install(options.checkout, options.packages, options.prefix, options.python, names=options.names)
+        install(options.checkout, options.packages, options.prefix, options.python, names=options.names, launcher=options.launcher)
     except (CannotInstall, OSError) as error:
         print(f"install: {error}", file=sys.stderr)
         return 1

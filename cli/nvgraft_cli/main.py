@@ -32,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     from nvgraft_cli.prove import command as prove
     from nvgraft_cli.register import command as register
     from nvgraft_cli.snapshot import command as snapshot
+    from nvgraft_cli.why import command as why
 
     parser = argparse.ArgumentParser(
         prog="nvgraft",
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     plan_command.add_parser(subparsers)
     snapshot.add_parser(subparsers)
     diff.add_parser(subparsers)
+    why.add_parser(subparsers)
     matrix.add_parser(subparsers)
     prove.add_parser(subparsers)
     explain_error.add_parser(subparsers)

@@ -25,8 +25,10 @@ class DebugLog:
         :raises OSError: when it cannot be opened.
         """
         if path:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
+            # A FIFO that nobody reads is an error; waiting for a reader would hold up the start of every container.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
             self._fd = os.open(path, flags, 0o644)
+            os.set_blocking(self._fd, True)
             self._write(_HEADER)
 
     @property

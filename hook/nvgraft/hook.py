@@ -60,6 +60,7 @@ class Invocation:
         self.container_id = ""
         self._lines: list[str] = []
         self._notable = False
+        self._unread = False
         self._records: int | None = None
 
     def say(self, line: str, *, notable: bool = False) -> None:
@@ -73,7 +74,8 @@ class Invocation:
         self._lines.append(line[: errors.LINE_LIMIT - 1] if len(self._lines) < _LINES else "nvgraft: there is more, which is left out")
         try:
             # Nothing may hold the hook up: a pipe that can be written takes one line whole.
-            if writable(2, _STDERR_PATIENCE):
+            self._unread = self._unread or not writable(2, _STDERR_PATIENCE)
+            if not self._unread:
                 os.write(2, (self._lines[-1] + "\n").encode("utf-8", "backslashreplace")[: errors.LINE_LIMIT])
         except OSError:
             return

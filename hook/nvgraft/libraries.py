@@ -71,14 +71,21 @@ def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path:
         raise Refusal("detection", f"elf file read error: {shown}", f"{error}: reinstall the driver, then run ldconfig") from error
     if tls and facts.abi_tag is None:
         raise Refusal("detection", f"elf section 0x7 missing: {shown}", "it carries no .note.ABI-tag: reinstall the driver")
-    if tls and facts.abi_tag != catalogue.TLS_ABI_TAG:
-        return None
-    if not path.endswith(host.report.driver_version):
+    if rejection(path, facts.abi_tag, host.report.driver_version):
         return None
     node = host.tree.lstat(path)
     links = f" -> {path}" if path != entry.path else ""
     found = f"loader cache: {entry.soname} => {entry.path}{links}"
     return Component(component_class, row, path, found, "file", node.mode if node else 0o644, node.size if node else 0, facts.soname)
+
+
+def rejection(path: str, abi_tag: "tuple[int, int, int] | None", driver_version: str) -> str:
+    """Return why the selector rejects the library at a resolved ``path``, or "" when it takes it (reference behaviour 5.3)."""
+    if posixpath.basename(path).startswith(catalogue.TLS_LIBRARY) and abi_tag != catalogue.TLS_ABI_TAG:
+        return "its ABI tag is not the one of the TLS library for this kernel"
+    if not path.endswith(driver_version):
+        return f"its name does not end in the driver's version {driver_version}"
+    return ""
 
 
 def find_loaded_library(host_tree: Tree, entries: "Iterable[CacheEntry]", soname: str, machine: str, search: "Sequence[str]") -> str | None:

@@ -9,6 +9,7 @@ import posixpath
 import re
 from typing import NamedTuple
 
+from nvgraft_cli import launcher
 from nvgraft_cli.install import CannotInstall, owned_by_root
 from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 
@@ -74,8 +75,14 @@ def _check_launcher(path: str, prefix: str) -> None:
         owned_by_root(path)
         if not os.access(path, os.X_OK):
             raise CannotRegister(f"{path}: not executable | ./dev install PREFIX={prefix}")
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(4096)
+        with open(path, "rb") as file:
+            data = file.read(4096)
+        target = launcher.parse(data)
+        if target is not None:
+            owned_by_root(target.interpreter)
+            _check_launcher(target.script, prefix)
+            return
+        text = data.decode("utf-8", "replace")
         first, added = _FIRST_LINE.match(text), _DIRECTORY.search(text)
         if first is None or added is None:
             raise CannotRegister(f"{path}: not what ./dev install writes: no Python with -ISB | ./dev install PREFIX={prefix}")

@@ -11,10 +11,12 @@ from . import ONLY_SUCH_NAMES, Strict, parse, read_bytes
 
 SCHEMA = "nvgraft.plan/1"
 
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
+#: Without empty parts, "." and "..": an edited plan leads nowhere but where it says.
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^(/|(/([^/.\x00][^/\x00]*|\.[^/.\x00][^/\x00]*|\.\.[^/\x00]+))+)$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{4}$")]
 Number = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
-Options = Annotated[list[str], Field(description="field 6 of mountinfo without atime flags, sorted")]
+Option = Literal["nodev", "noexec", "nosuid", "ro", "rw"]
+Options = Annotated[list[Option], Field(min_length=1, description="field 6 of mountinfo without atime flags, sorted")]
 
 
 class Why(Strict):

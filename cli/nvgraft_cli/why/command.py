@@ -1,0 +1,58 @@
+"""``nvgraft why``: why something is in the container, or is not."""
+
+import argparse
+import json
+import os
+import sys
+
+from nvgraft_cli.arguments import add_case
+from nvgraft_cli.hosts import ask_first
+
+_EXAMPLES = """\
+examples:
+  nvgraft why nvidia-smi --bundle ./web --host eks-t4
+  nvgraft why libnvidia-encode.so.1 /dev/nvidia1 graphics --bundle image.tar --host node17.json
+
+exit code: 0 everything that was named is in the container, 1 something is not, 2 bad usage or input"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``why``."""
+    parser = subparsers.add_parser(
+        "why",
+        help="tell why a file, library, device or capability is in the container, or which rule keeps it out",
+        description="For what is in the plan: the chain that brought it there. For what is not: the first rule that keeps it out, "
+        "and the smallest change of the container's environment that lets it in.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", metavar="WHAT", nargs="+", help="a path, library, binary, device (node, index, UUID) or capability")
+    add_case(parser)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answers; return the exit code.
+
+    :raises nvgraft_cli.errors.InputError: for inputs that cannot be used.
+    """
+    from nvgraft.errors import Refusal
+    from nvgraft_cli.bundle import open_container
+    from nvgraft_cli.hosts import open_host
+    from nvgraft_cli.planning import Case
+    from nvgraft_cli.why.answer import answer
+
+    try:
+        with open_container(args.bundle, args.env) as container:
+            case = Case(open_host(args.host, args.config), container)
+            answers = [answer(what, case) for what in args.what]
+    except Refusal as refusal:
+        print(refusal.line(), file=sys.stderr)
+        return 1
+    if args.format == "json":
+        print(json.dumps([one.document() for one in answers], indent=1))
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print("\n\n".join("\n".join(one.lines(colour=colour)) for one in answers))
+    return int(any(one.excluded is not None for one in answers))

@@ -1,0 +1,192 @@
+"""The first rule that keeps something out of a container, in the order in which the hook comes to them.
+
+Each rule is the engine's own; here it is asked, and its answer put into words. Nothing is decided anew.
+"""
+
+import difflib
+import posixpath
+from dataclasses import dataclass
+
+from nvgraft.components import Host, Inventory
+from nvgraft.elf import ElfFacts
+from nvgraft.errors import Refusal
+from nvgraft.ldcache import ARCHITECTURES
+from nvgraft.libraries import rejection
+from nvgraft.plan import Plan
+from nvgraft.selection import select_devices
+from nvgraft.tree import PathError
+from nvgraft_cli.planning import Case
+from nvgraft_cli.why.subject import Subject
+from nvgraft_specs import catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """``rule`` is a stable word for machines, ``text`` says it to people; ``mend`` is advice where no variable helps."""
+
+    rule: str
+    text: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A file that a catalogue row could have been: where the host names it, where that leads, and what became of it."""
+
+    entry: str
+    path: str
+    verdict: str
+
+
+def candidates(host: Host, row: str) -> list[Candidate]:
+    """Return what the host's loader cache has for a row, in the cache's order, and the selector's verdict on each."""
+    wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
+    rows = [name for _, group in catalogue.LIBRARIES for name, _ in group]
+    found: list[tuple[int, Candidate]] = []
+    for entry in host.entries:
+        first = next((name for name in rows if entry.soname.startswith(name)), "")
+        if first != row or entry.architecture not in {wide, narrow}:
+            continue
+        try:
+            path = host.tree.resolve(entry.path)
+            facts: ElfFacts | None = host.tree.elf(path, sections=True)
+        except (PathError, OSError, ValueError) as error:
+            found.append((entry.architecture, Candidate(entry.path, entry.path, f"cannot be read: {str(error).lower()}")))
+            continue
+        verdict = rejection(path, facts.abi_tag if facts is not None else None, host.report.driver_version)
+        found.append((entry.architecture, Candidate(entry.path, path, verdict or "accepted")))
+    # Of several accepted ones the last of an architecture wins (reference behaviour 5.3).
+    last = {architecture: index for index, (architecture, one) in enumerate(found) if one.verdict == "accepted"}
+    return [
+        Candidate(one.entry, one.path, "chosen")
+        if one.verdict == "accepted" and (last[architecture] == index or found[last[architecture]][1].path == one.path)
+        else Candidate(one.entry, one.path, f"passed over for {found[last[architecture]][1].path}, which the cache names later")
+        if one.verdict == "accepted"
+        else one
+        for index, (architecture, one) in enumerate(found)
+    ]
+
+
+def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None) -> Exclusion:
+    """Return the first rule that keeps the subject out of the container of ``case``."""
+    if plan.decision == "skip":
+        return Exclusion("nothing-requested", f"the container gets nothing at all: {plan.reason}")
+    if refusal is not None:
+        return Exclusion("refused", f"the container does not start: {refusal.line()}")
+    inventory = case.host.inventory
+    if subject.kind == "capability":
+        return _capability(subject, plan)
+    if subject.kind == "device":
+        return _device(subject, plan, inventory)
+    if subject.kind in {"library", "binary"}:
+        return _component(subject, case, plan, inventory)
+    return _path(subject, case)
+
+
+def _capability(subject: Subject, plan: Plan) -> Exclusion:
+    if subject.name in plan.request["capabilities"]:
+        return Exclusion("nothing-on-host", f"capability {subject.name} is asked for, and this host has nothing that only it brings")
+    asked = ", ".join(plan.request["capabilities"]) or "none"
+    return Exclusion(
+        "capability", f"capability {subject.name} is not asked for: the container has {asked} ({plan.request['capabilities_from']})"
+    )
+
+
+def _device(subject: Subject, plan: Plan, inventory: Inventory) -> Exclusion:
+    path = subject.name
+    if path == "/dev/nvidia-modeset" and any(node.path == path for node in inventory.control):
+        return Exclusion("capability", "only the capability display brings /dev/nvidia-modeset")
+    if path.startswith("/dev/nvidia-uvm") and any(node.path == path for node in inventory.control):
+        return Exclusion("capability", f"{path} is for CUDA: only compute and video bring it")
+    if path.startswith("/dev/nvidia-caps-imex-channels/"):
+        return Exclusion("imex", "IMEX channels come with NVIDIA_IMEX_CHANNELS alone")
+    if path.startswith("/dev/nvidia-caps"):
+        return Exclusion("mig", "nodes of MIG capabilities come with the MIG devices that are asked for")
+    if path.startswith("/dev/"):
+        index = next((index for index, gpu in enumerate(inventory.gpus) if path == f"/dev/nvidia{gpu.minor}"), None)
+        if index is None:
+            known = ", ".join(f"/dev/nvidia{gpu.minor}" for gpu in inventory.gpus) or "none"
+            return Exclusion("not-on-host", f"{path} is no device of this host's driver; its GPUs are {known}", "nvidia-smi -L on the host")
+        return _not_asked(f"GPU {index} ({inventory.gpus[index].uuid})", plan)
+    try:
+        select_devices([path], inventory.gpus)
+    except Refusal as refusal:
+        return Exclusion("not-on-host", f"{refusal.text}: {refusal.hint}", "nvidia-smi -L on the host")
+    if not inventory.gpus:
+        return Exclusion("not-on-host", "NVML reports no GPU on this host", "nvidia-smi -L on the host")
+    return _not_asked(path, plan)
+
+
+def _not_asked(name: str, plan: Plan) -> Exclusion:
+    asked = ",".join(plan.request["devices"]) or "none"
+    return Exclusion("device", f"{name} is not asked for: the container has {asked} ({plan.request['devices_from']})")
+
+
+def _component(subject: Subject, case: Case, plan: Plan, inventory: Inventory) -> Exclusion:
+    library = subject.kind == "library"
+    classes = catalogue.LIBRARY_CLASSES if library else catalogue.BINARY_CLASSES
+    bringing = [name for name, switched in classes.items() if subject.component_class in switched]
+    if not set(bringing) & set(plan.request["capabilities"]):
+        asked = ", ".join(plan.request["capabilities"]) or "none"
+        text = f"{subject.row} belongs to {' and '.join(bringing)}, which is not asked for: the container has {asked}"
+        if subject.row not in {row for _, row in inventory.missing}:
+            return Exclusion("capability", f"{text} ({plan.request['capabilities_from']})")
+    if not library:
+        return Exclusion(
+            "not-on-host",
+            f"{subject.row} is in no directory of the search path of this host",
+            "install the package that has it on the host",
+        )
+    tried = candidates(case.host.host, subject.row)
+    if not tried:
+        elsewhere = _elsewhere(subject, case)
+        text = f"the host's loader cache has no entry that starts with {subject.row}"
+        if elsewhere:
+            return Exclusion(
+                "not-in-cache",
+                f"{text}; the file is there, at {elsewhere}",
+                "add its directory to /etc/ld.so.conf.d on the host and run ldconfig",
+            )
+        return Exclusion(
+            "not-on-host", text, "not every driver version or package has it: install the package on the host, then run ldconfig"
+        )
+    if all(candidate.verdict != "chosen" for candidate in tried):
+        return Exclusion(
+            "rejected",
+            "; ".join(f"{candidate.path}: {candidate.verdict}" for candidate in tried),
+            "reinstall the driver, then run ldconfig",
+        )
+    chosen = next(candidate for candidate in tried if candidate.verdict == "chosen")
+    if posixpath.basename(chosen.path) != subject.basename and subject.basename not in {subject.row, ""}:
+        others = [f"{candidate.path}: {candidate.verdict}" for candidate in tried if posixpath.basename(candidate.path) == subject.basename]
+        return Exclusion("another-file", "; ".join(others) or f"{subject.row} is {chosen.path} on this host, and mounted under that name")
+    return Exclusion(
+        "another-architecture", f"{subject.row} is there for another architecture only, or another directory: it is {chosen.path}"
+    )
+
+
+def _elsewhere(subject: Subject, case: Case) -> str:
+    """Return where the host has a file of the row that its loader cache does not know; a snapshot lists what was recorded."""
+    document = case.host.document
+    if document is None:
+        return ""
+    return next((path for path in document["files"] if posixpath.basename(path).startswith(subject.row)), "")
+
+
+def _path(subject: Subject, case: Case) -> Exclusion:
+    rows = [row for _, group in (*catalogue.LIBRARIES, *catalogue.BINARIES) for row, _ in group]
+    close = difflib.get_close_matches(subject.basename, rows, n=3, cutoff=0.6)
+    near = f"; the catalogue has {', '.join(close)}" if close else ""
+    if case.container.rootfs_known:
+        try:
+            if case.container.rootfs.find(subject.name)[1] is not None and "/" in subject.name:
+                return Exclusion("image", f"{subject.name} is the image's own file: the hook brings nothing there{near}")
+        except (PathError, OSError):
+            pass
+    document = case.host.document
+    on_host = "" if document is None or subject.name not in document["files"] else ", although the host has it"
+    return Exclusion(
+        "not-in-catalogue",
+        f"{subject.name} is in no table of what the hook brings{on_host}{near}",
+        "mount it by the engine (docker -v), or use a CDI specification",
+    )

@@ -1,0 +1,116 @@
+"""What a name on the command line means: a capability, a device, a row of the catalogue, or any path."""
+
+import posixpath
+from dataclasses import dataclass
+
+from nvgraft.errors import Refusal
+from nvgraft.gpus import Gpu
+from nvgraft.plan import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
+from nvgraft.selection import select_devices
+from nvgraft_specs import catalogue, names
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """``kind`` is capability, device, library, binary, or path. ``row`` and ``component_class`` are the catalogue's."""
+
+    kind: str
+    name: str
+    row: str = ""
+    component_class: str = ""
+
+    @property
+    def basename(self) -> str:
+        """The name without directories, by which files are compared."""
+        return posixpath.basename(self.name)
+
+
+def parse_subject(text: str, gpus: tuple[Gpu, ...]) -> Subject:
+    """Return what ``text`` means on a host with ``gpus``."""
+    if text in names.CAPABILITIES:
+        return Subject("capability", text)
+    name = posixpath.basename(text)
+    for component_class, rows in catalogue.BINARIES:
+        for row, _ in rows:
+            if name == row:
+                return Subject("binary", text, row, component_class)
+    if text.startswith("/dev/") or _is_device(text, gpus):
+        return Subject("device", text)
+    # The longest prefix is the row: libnvidia-ml.so is no libnvidia-m.
+    found = [(len(row), row, group) for group, rows in catalogue.LIBRARIES for row, _ in rows if f"{name}.".startswith(f"{row}.")]
+    if not found and name.startswith("lib"):
+        found = [
+            (len(row), row, group)
+            for group, rows in catalogue.LIBRARIES
+            for row, _ in rows
+            if row.partition(".so")[0] == name.partition(".so")[0]
+        ]
+    if found:
+        _, row, group = max(found)
+        return Subject("library", text, row, group)
+    return Subject("path", text)
+
+
+def _is_device(text: str, gpus: tuple[Gpu, ...]) -> bool:
+    if text.startswith(("GPU-", "MIG-")) or text.replace(":", "").isdecimal():
+        return True
+    if not gpus:
+        return False
+    try:
+        select_devices([text], gpus)
+    except Refusal:
+        return False
+    return True
+
+
+def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:
+    """Return the actions of ``plan`` that bring the subject, and SONAME links (path, target) that lead to it."""
+    found: list[Action | tuple[str, str]] = []
+    for action in plan.actions:
+        if isinstance(action, UpdateLoaderCache):
+            continue
+        if _brings(subject, action, gpus):
+            found.append(action)
+    if subject.kind in {"library", "path"}:
+        found += [link for link in plan.links if _names(subject, link[0])]
+    return found
+
+
+def _brings(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
+    if subject.kind == "capability":
+        return isinstance(action, Bind | Tmpfs | WriteFile) and action.why.capability == subject.name
+    if subject.kind == "device":
+        paths, numbers = _device_identity(subject.name, gpus)
+        if isinstance(action, Bind):
+            return action.target in paths or action.target == subject.name
+        return isinstance(action, AllowDevice) and (action.major, action.minor) in numbers
+    if isinstance(action, Bind):
+        return _names(subject, action.target) or action.source == subject.name
+    if isinstance(action, Symlink | WriteFile):
+        return _names(subject, action.path)
+    return isinstance(action, Tmpfs) and action.target == subject.name
+
+
+def _names(subject: Subject, path: str) -> bool:
+    """Tell whether ``path`` is what was named: a path whole; a bare name by its last part, whatever version follows."""
+    if "/" in subject.name:
+        return path == subject.name
+    name = posixpath.basename(path)
+    return name == subject.name or name.startswith(subject.name.rstrip(".") + ".")
+
+
+def _device_identity(text: str, gpus: tuple[Gpu, ...]) -> tuple[set[str], set[tuple[int, int]]]:
+    """Return the paths and numbers of the nodes of a device."""
+    if text.startswith("/dev/"):
+        minors = {f"/dev/nvidia{gpu.minor}": gpu.minor for gpu in gpus}
+        known = {"/dev/nvidiactl": catalogue.CONTROL_MINOR, "/dev/nvidia-modeset": catalogue.MODESET_MINOR, **minors}
+        return {text}, {(catalogue.NVIDIA_MAJOR, known[text])} if text in known else set()
+    try:
+        selection = select_devices([text], gpus)
+    except Refusal:
+        return set(), set()
+    if selection.migs:
+        _, mig = selection.migs[0]
+        return {mig.uuid}, set()
+    minor = gpus[selection.gpus[0]].minor if selection.gpus else -1
+    return {f"/dev/nvidia{minor}"}, {(catalogue.NVIDIA_MAJOR, minor)}

@@ -1,0 +1,190 @@
+"""What a container's environment may try: cases T32 and T33 of the catalogue, from config.json to the plan.
+
+The forms of a single variable are tested where they are read (test_request, test_selection, test_requirements).
+"""
+
+import json
+import time
+
+import pytest
+
+import hosts
+from nvgraft.config import Config
+from nvgraft.decision import INJECT, REFUSE, SKIP, decide
+from nvgraft.errors import Refusal
+from nvgraft.plan import Bind, Plan
+from nvgraft.planner import Settings, check_request, make_plan
+
+LEGACY = Config(runtime_mode="legacy")
+
+
+def outcome(*env: str, bounding: tuple[str, ...] = (), mounts: tuple[str, ...] = (), config: Config = LEGACY) -> Plan | str:
+    """Return the plan for a container with this environment on a host with two GPUs, or the line of the refusal; "" is a skip."""
+    document = {
+        "ociVersion": "1.0.2",
+        "process": {"env": list(env), "capabilities": {"bounding": list(bounding)}},
+        "root": {"path": "rootfs"},
+        "mounts": [{"source": "/dev/null", "destination": destination} for destination in mounts],
+    }
+    decision = decide(json.dumps(document).encode("utf-8", "surrogatepass"), config, "/bundle")
+    if decision.refusal is not None:
+        assert decision.verdict == REFUSE
+        return decision.refusal.line()
+    if decision.request is None:
+        assert decision.verdict == SKIP
+        return ""
+    assert decision.verdict == INJECT
+    try:
+        check_request(decision.request)
+        return make_plan(decision.request, hosts.inventory(hosts.full_host()), hosts.target(), Settings(cgroups=True, simulated=False))
+    except Refusal as refusal:
+        return refusal.line()
+
+
+def refused(*env: str, **more: tuple[str, ...]) -> str:
+    line = outcome(*env, **more)  # type: ignore[arg-type]
+    assert isinstance(line, str), "this container got something"
+    assert "\n" not in line
+    assert len(line) <= 4096
+    return line
+
+
+def planned(*env: str) -> Plan:
+    found = outcome(*env)
+    assert isinstance(found, Plan), found
+    return found
+
+
+def gpus(plan: Plan) -> list[str]:
+    return [path for path in hosts.binds(plan) if path.startswith("/dev/nvidia") and path[-1].isdigit()]
+
+
+# ---- T32
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "../../dev/sda",
+        "/dev/sda",
+        "0/../1",
+        "0\u0660",
+        "\uff10",
+        "GPU-",
+        "GPU",
+        "gpu",
+        "0,1,2",
+        "0-1",
+        "-1",
+        "+0",
+        "0x0",
+        "1e0",
+        "all;0",
+        "$(id)",
+    ],
+)
+def test_t32_what_names_no_device_of_this_host_selects_none(value: str) -> None:
+    """No path, no prefix, no other script's digit, no arithmetic: the first thing that is no whole name ends it."""
+    assert "unknown device" in refused(f"NVIDIA_VISIBLE_DEVICES={value}")
+
+
+def test_t32_every_prefix_of_a_uuid_is_unknown() -> None:
+    """Only all of it counts, without regard to case."""
+    uuid = hosts.full_host()["nvml"]["gpus"][0]["uuid"]
+    assert gpus(planned(f"NVIDIA_VISIBLE_DEVICES={uuid}")) == gpus(planned(f"NVIDIA_VISIBLE_DEVICES={uuid.upper()}"))
+    for end in range(1, len(uuid)):
+        assert "unknown device" in refused(f"NVIDIA_VISIBLE_DEVICES={uuid[:end]}")
+    for other in (uuid + "0", uuid + "\u200b", " " + uuid + "x"):
+        assert "unknown device" in refused(f"NVIDIA_VISIBLE_DEVICES={other}")
+
+
+@pytest.mark.parametrize("value", ["0\n", "0\x1b[2J", "0\x00", "\udc30", "0\udcff"])
+def test_t32_what_is_no_text_is_refused(value: str) -> None:
+    """With the name of the variable, and not its value."""
+    line = refused(f"NVIDIA_VISIBLE_DEVICES={value}")
+    assert line.startswith("invalid environment variable: NVIDIA_VISIBLE_DEVICES | ")
+
+
+def test_t32_a_hundred_thousand_items() -> None:
+    """Longer than any list of devices: refused for its length. What fits into 4 KiB is one plan, each device once."""
+    start = time.process_time()
+    line = refused("NVIDIA_VISIBLE_DEVICES=" + ",".join(["0"] * 100_000))
+    assert line.startswith("invalid environment variable: NVIDIA_VISIBLE_DEVICES | its value has 199999 bytes")
+    assert gpus(planned("NVIDIA_VISIBLE_DEVICES=" + ",".join(["0"] * 2048))) == ["/dev/nvidia0"]
+    assert time.process_time() - start < 5
+
+
+def test_t32_all_and_none_together() -> None:
+    """As by the reference: the first of the two decides, whatever else is in the list."""
+    assert len(gpus(planned("NVIDIA_VISIBLE_DEVICES=all,none"))) == 2
+    for value in ("none", "none,all", "0,none", "none,0"):
+        assert gpus(planned(f"NVIDIA_VISIBLE_DEVICES={value}")) == []
+
+
+@pytest.mark.parametrize(("entries", "devices"), [(("0", "1"), ["/dev/nvidia1"]), (("1", "0"), ["/dev/nvidia0"]), (("all", "none"), [])])
+def test_t32_of_equal_variables_the_last_one_counts(entries: tuple[str, ...], devices: list[str]) -> None:
+    """As in the reference, whose map they go into; a name in other letters is another variable."""
+    env = [f"NVIDIA_VISIBLE_DEVICES={value}" for value in entries]
+    assert gpus(planned(*env, "nvidia_visible_devices=all", "NVIDIA_VISIBLE_DEVICES =all")) == devices
+
+
+def test_t32_tens_of_thousands_of_mounts() -> None:
+    """Requests by mounts are as bounded as the document; one is cleaned to another path, or is unknown by its whole name."""
+    config = Config(runtime_mode="legacy", accept_nvidia_visible_devices_as_volume_mounts=True)
+    base = "/var/run/nvidia-container-devices"
+    start = time.process_time()
+    found = outcome(mounts=tuple(f"{base}/{number % 2}" for number in range(40_000)), config=config)
+    assert isinstance(found, Plan)
+    assert len(gpus(found)) == 2
+    assert "2: unknown device" in str(outcome(mounts=tuple(f"{base}/{number}" for number in range(40_000)), config=config))
+    assert time.process_time() - start < 5
+    assert outcome(mounts=(f"{base}/..", f"{base}/../../../../dev/sda", f"{base}/"), config=config) == ""
+    assert "document too large" in str(outcome(mounts=tuple(f"{base}/{number % 2}" for number in range(90_000)), config=config))
+
+
+# ---- T33
+
+
+@pytest.mark.parametrize("kind", ["CONFIG", "MONITOR"])
+def test_t33_mig_is_administered_with_privileges_only(kind: str) -> None:
+    """By whom the runtime gives CAP_SYS_ADMIN, exactly so spelt."""
+    env = ("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_MIG_{kind}_DEVICES=all")
+    for bounding in ((), ("CAP_SYS_ADMINX",), ("cap_sys_admin",), ("CAP_SYS_ADMIN ",), ("CAP_SYS_CHROOT",)):
+        assert refused(*env, bounding=bounding).startswith(f"cannot set MIG_{kind}_DEVICES in non privileged container")
+    assert isinstance(outcome(*env, bounding=("CAP_SYS_ADMIN",)), Plan)
+
+
+@pytest.mark.parametrize("value", ["../0", "-1", "\u0660", "0-2047", "4294967296", "9" * 4000, "0x0"])
+def test_t33_channels_are_numbers_and_nothing_else(value: str) -> None:
+    """No path below /dev is made of them."""
+    assert refused("NVIDIA_VISIBLE_DEVICES=0", f"NVIDIA_IMEX_CHANNELS={value}")
+
+
+@pytest.mark.parametrize("value", ["root", "compute,root", "../compute", "compute\u200b", "--help", "utility --ldconfig=/x"])
+def test_t33_capabilities_are_known_names(value: str) -> None:
+    """What is none never becomes an option of anything."""
+    assert "unsupported capabilities" in refused("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={value}")
+
+
+def test_t33_whatever_is_asked_for_sources_are_the_hosts() -> None:
+    """Every variable that the hook reads at once: each mount still comes from the inventory of the driver."""
+    plan = planned(
+        "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all", "CUDA_VERSION=1.0", "NVIDIA_DISABLE_REQUIRE=1", "HOME=/x"
+    )
+    known = set(hosts.full_host()["files"])
+    sources = {action.source for action in plan.actions if isinstance(action, Bind)}
+    assert sources
+    assert all(source in known or source.startswith("/proc/driver/nvidia") for source in sources)
+
+
+@pytest.mark.parametrize("text", ["cuda>=1 ", "cuda>=1,", "brand=x ", "arch>=1.0 driver>=1 "])
+def test_t33_a_million_terms(text: str) -> None:
+    """In one variable they are too long, in many they are evaluated in linear time, with the answer of a short one."""
+    many = (text * 1_000_000)[:8_000_000]
+    line = refused("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_REQUIRE_X={many}")
+    # Commas are counted as values of the document, before anybody asks how long one of them is.
+    assert line.startswith(("invalid environment variable: NVIDIA_REQUIRE_X | ", "could not decode OCI spec: document too large"))
+    each = (text * (65_000 // len(text)))[:-1]
+    start = time.process_time()
+    outcome("NVIDIA_VISIBLE_DEVICES=all", *(f"NVIDIA_REQUIRE_{number}={each}" for number in range(100)))
+    assert time.process_time() - start < 10
