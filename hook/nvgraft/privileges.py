@@ -39,8 +39,8 @@ APPLY = frozenset(
         _prctl.CAP_SYS_CHROOT,
     )
 )
-#: Until the container's mount namespace is entered: looking at the host, at the container's process and root file system.
-LOOK = APPLY | {_prctl.CAP_DAC_READ_SEARCH, _prctl.CAP_SYS_PTRACE}
+#: Until the container's mount namespace is entered: looking at the container's process.
+LOOK = APPLY | {_prctl.CAP_SYS_PTRACE}
 #: Until the driver's modules and nodes are there.
 START = LOOK | {_prctl.CAP_MKNOD, _prctl.CAP_SYS_MODULE}
 
