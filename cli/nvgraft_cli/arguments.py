@@ -2,6 +2,8 @@
 
 import argparse
 
+from nvgraft_cli.cdi import HOOK
+
 
 def add_case(parser: argparse.ArgumentParser) -> None:
     """Add ``--bundle``, ``--host``, ``--config`` and ``--env``."""
@@ -24,3 +26,13 @@ def add_host(parser: argparse.ArgumentParser) -> None:
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add ``--config``."""
     parser.add_argument("--config", metavar="FILE", help="config.toml (default: the hook's own; with --host: the built-in defaults)")
+
+
+def add_hook_path(parser: argparse.ArgumentParser) -> None:
+    """Add ``--nvidia-cdi-hook-path``."""
+    parser.add_argument(
+        "--nvidia-cdi-hook-path",
+        metavar="PATH",
+        default=HOOK,
+        help=f"the program that a CDI specification's hooks run; one called nvidia-ctk has them below `hook` (default: {HOOK})",
+    )

@@ -24,6 +24,7 @@ examples:
 def _parser() -> argparse.ArgumentParser:
     # Loaded only now: what takes the place of a small C program has to start quickly.
     from nvgraft_cli import last_error, plan_command, recover, simulate
+    from nvgraft_cli.cdi import command as cdi
     from nvgraft_cli.diff import command as diff
     from nvgraft_cli.explain_error import command as explain_error
     from nvgraft_cli.inventory import command as inventory
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     matrix.add_parser(subparsers)
     prove.add_parser(subparsers)
     explain_error.add_parser(subparsers)
+    cdi.add_parser(subparsers)
     simulate.add_parser(subparsers)
     register.add_parser(subparsers)
     last_error.add_parser(subparsers)

@@ -5,8 +5,10 @@ import json
 import os
 import sys
 
+from nvgraft.errors import printable
+from nvgraft.plan import Plan
 from nvgraft_cli import text
-from nvgraft_cli.arguments import add_case
+from nvgraft_cli.arguments import add_case, add_hook_path
 from nvgraft_cli.hosts import ask_first
 from nvgraft_cli.planning import plan_bundle
 
@@ -29,7 +31,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_case(parser)
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    help_text = "default: text; cdi: a CDI specification (JSON) that puts in what the plan would"
+    parser.add_argument("--format", choices=("text", "json", "cdi"), default="text", help=help_text)
+    add_hook_path(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 
@@ -38,9 +42,26 @@ def run(args: argparse.Namespace) -> int:
     plan, refusal = plan_bundle(args.bundle, args.host, args.config, args.env)
     if args.format == "json":
         print(json.dumps(plan.document(), indent=2))  # ASCII: names of an image need not be UTF-8
+    elif args.format == "cdi":
+        _print_cdi(plan, args.nvidia_cdi_hook_path)
     elif refusal is None:
         print(text.render(plan, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     if refusal is not None:
         print(refusal.line(), file=sys.stderr)
         return 1
     return 0
+
+
+def _print_cdi(plan: Plan, hook_path: str) -> None:
+    """Print the specification; what of the plan is not in it goes to stderr."""
+    if plan.decision != "inject":
+        if plan.decision == "skip":
+            print(f"nvgraft plan: no CDI specification: {printable(plan.reason)}", file=sys.stderr)
+        return
+    from nvgraft_cli.cdi import spec
+    from nvgraft_cli.cdi.planned import planned_spec
+
+    planned = planned_spec(plan, hook_path)
+    for line in planned.left_out:
+        print(f"nvgraft plan: not in the CDI specification: {printable(line)}", file=sys.stderr)
+    sys.stdout.write(spec.text(planned.document, "json"))

@@ -54,7 +54,7 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
     mig_minors: tuple[tuple[str, int], ...] = ()
     mig_access: tuple[ProcEntry, ...] = ()
     if any(gpu.mig != "unsupported" for gpu in report.gpus):
-        mig_minors = _mig_minors(tree)
+        mig_minors = read_mig_minors(tree)
         mig_access = _mig_access(tree, report.gpus)
     caps_major = host.majors.get("nvidia-caps")
     caps = tree.lstat(f"{proc}/capabilities")
@@ -188,7 +188,7 @@ def _proc_file(tree: Tree, path: str) -> ProcEntry | None:
         raise Refusal("mount", f"file read error: {path}: {reason(error)}") from error
 
 
-def _mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
+def read_mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
     """Return the rows of mig-minors: which capability has which minor of the nvidia-caps major."""
     entry = _proc_file(tree, "/proc/driver/nvidia-caps/mig-minors")
     rows = []

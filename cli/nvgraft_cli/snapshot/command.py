@@ -8,6 +8,7 @@ import sys
 from nvgraft.errors import Refusal
 from nvgraft_cli.arguments import add_config
 from nvgraft_cli.errors import InputError
+from nvgraft_cli.output import write_whole
 
 _EXAMPLES = """\
 examples:
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft.config import load_config
     from nvgraft.live import read_live_host
     from nvgraft.snapshot import OFFLINE_PATH
+    from nvgraft_cli.cdi.discovery import live_facts, recorded_facts
     from nvgraft_cli.hosts import open_host
     from nvgraft_cli.snapshot.package import open_package
     from nvgraft_cli.snapshot.recording import record
@@ -58,13 +60,15 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--installed-at {args.installed_at}: no absolute path: name the driver root, such as /run/nvidia/driver")
     try:
         if args.root is not None:
-            gpus = None if args.gpus is None else open_host(args.gpus, None).host
-            host = open_package(args.root, args.installed_at, gpus)
+            gpus = None if args.gpus is None else open_host(args.gpus, None)
+            host = open_package(args.root, args.installed_at, None if gpus is None else gpus.host)
+            facts = None if gpus is None else recorded_facts(gpus.document or {})
         else:
             host = read_live_host(load_config(args.config, os.environ))  # as it is now, whatever the inventory cache knows
+            facts = live_facts(host)
         if args.name is not None:
             host.name = args.name
-        document = record(host, OFFLINE_PATH, "")
+        document = record(host, OFFLINE_PATH, "", facts)
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)
         return 1
@@ -73,18 +77,5 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        _write(args.output, text)
+        write_whole(args.output, text)
     return 0
-
-
-def _write(path: str, text: str) -> None:
-    """Write the whole file or nothing: half a snapshot is worse than an old one."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except OSError as error:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose another --output") from error

@@ -5,15 +5,18 @@ owners and modes, sizes, ELF facts; contents only of the driver's own text files
 no file of a user. The identifiers of GPUs are in it: they are what containers ask for by.
 """
 
+import contextlib
 import posixpath
 from typing import Any
 
 from nvgraft.components import Host
 from nvgraft.elf import ElfFacts
+from nvgraft.errors import Refusal
 from nvgraft.gpus import DriverReport
 from nvgraft.inventory import read_inventory
 from nvgraft.ldcache import listing_flags
 from nvgraft.tree import Node, PathError, Tree
+from nvgraft_cli.cdi.discovery import Facts, discover
 from nvgraft_specs.models.host import SCHEMA
 
 _PROC_LIMIT = 1 << 18
@@ -120,10 +123,11 @@ class RecordingTree(Tree):
                 self.look_below(f"{path}/{name}")
 
 
-def record(host: Host, search_path: str, mps_directory: str) -> dict[str, Any]:
+def record(host: Host, search_path: str, mps_directory: str, facts: Facts | None = None) -> dict[str, Any]:
     """Return the document of ``host``. Equal hosts give equal documents.
 
     :param search_path: where binaries are looked for; the document is planned with the default one.
+    :param facts: what only a CDI specification needs; None: it is not known.
     :raises nvgraft.errors.Refusal: where discovery refuses: a host that cannot be planned on is no snapshot.
     """
     tree = RecordingTree(host.tree)
@@ -143,7 +147,9 @@ def record(host: Host, search_path: str, mps_directory: str) -> dict[str, Any]:
             tree.look(f"/dev/{name}")
     for path in _DRIVER_DIRECTORIES:
         tree.look_below(path)
-    return {
+    with contextlib.suppress(Refusal):  # no CDI specification without the driver's libraries, but plans
+        discover(watched, search_path, facts)
+    document = {
         "schema": SCHEMA,
         "name": host.name,
         "machine": host.machine,
@@ -153,6 +159,9 @@ def record(host: Host, search_path: str, mps_directory: str) -> dict[str, Any]:
         "char_majors": {name: host.majors[name] for name in sorted(host.majors) if name.startswith("nvidia")},
         "files": {path: tree.files[path] for path in sorted(tree.files)},
     }
+    if facts is not None:
+        document["cdi"] = {"kernel": facts.kernel, "drm": {address: list(facts.drm[address]) for address in sorted(facts.drm)}}
+    return document
 
 
 def _nvml(report: DriverReport) -> dict[str, Any]:

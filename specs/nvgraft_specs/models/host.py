@@ -117,6 +117,13 @@ class Nvml(Open):
     gpus: list[Gpu]
 
 
+class Cdi(Open):
+    """What only a CDI specification needs. Where it is there, the files that such a specification has were recorded as well."""
+
+    kernel: str = Field(description="release of the kernel; firmware may lie in a directory of that name")
+    drm: dict[Word, list[Word]] = Field(description="PCI address of a GPU -> names of its nodes in /dev/dri")
+
+
 class Host(Open):
     """One GPU host."""
 
@@ -129,6 +136,7 @@ class Host(Open):
     nvml: Nvml
     char_majors: dict[Word, Number32] = Field(description="NVIDIA's lines of /proc/devices", json_schema_extra=ONLY_SUCH_NAMES)
     files: dict[AbsolutePath, Entry] = Field(json_schema_extra=ONLY_SUCH_NAMES)
+    cdi: Cdi | None = None
 
 
 def parse_host(raw: bytes, path: str) -> Host:

@@ -1,0 +1,24 @@
+"""Writing a file that others read: whole, or not at all."""
+
+import os
+
+from nvgraft_cli.errors import InputError
+
+
+def write_whole(path: str, text: str, mode: int | None = None) -> None:
+    """Put ``text`` into the file ``path``; what reads it meanwhile sees the old file or the new one.
+
+    :param mode: permission bits; None: what the caller's umask leaves.
+    :raises InputError: when it cannot be written.
+    """
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose another --output") from error

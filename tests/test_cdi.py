@@ -1,0 +1,419 @@
+"""CDI specifications of hosts and of plans: what was recorded of `nvidia-ctk cdi generate`, and the rules behind it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import referencing
+import yaml
+from referencing.jsonschema import DRAFT7
+
+import hosts
+from bundles import EVERYTHING, make_bundle
+from nvgraft.plan import Bind
+from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, spec
+from nvgraft_cli.cdi.discovery import Facts, discover, live_facts, recorded_facts
+from nvgraft_cli.hosts import read_snapshot
+from nvgraft_cli.main import main
+from nvgraft_cli.planning import plan_bundle
+from nvgraft_cli.snapshot.recording import record
+from nvgraft_specs import gallery
+from nvgraft_specs.models.cdi import parse_cdi
+
+Captured = pytest.CaptureFixture[str]
+Document = dict[str, Any]
+
+FIXTURES = Path(__file__).parent / "fixtures"
+RECORDS = FIXTURES / "reference/cdi"
+LIBDIR = "/usr/lib/x86_64-linux-gnu"
+CURRENT = f"{LIBDIR}/nvidia/current"
+
+#: What the machine of a record had, and its snapshot lacks: files that no plan looks at, whose existence the record itself shows.
+DEBIAN = """
+/etc/OpenCL/vendors/nvidia.icd
+"""
+DEBIAN_GRAPHICS = """
+/usr/share/vulkan/icd.d/nvidia_icd.json
+/usr/share/vulkan/implicit_layer.d/nvidia_layers.json
+/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json
+/usr/share/glvnd/egl_vendor.d/10_nvidia.json
+"""
+NOT_RECORDED = {
+    "al460": "",
+    "d470": DEBIAN + DEBIAN_GRAPHICS,
+    "d535": DEBIAN
+    + DEBIAN_GRAPHICS
+    + f"""
+{LIBDIR}/libnvidia-nvvm.so.535.309.01 -> nvidia/current/libnvidia-nvvm.so.535.309.01
+{CURRENT}/libnvidia-encode.so -> libnvidia-encode.so.1
+{CURRENT}/libnvidia-fbc.so -> libnvidia-fbc.so.1
+{CURRENT}/libnvidia-ml.so -> libnvidia-ml.so.1
+{CURRENT}/libnvidia-ngx.so -> libnvidia-ngx.so.1
+{CURRENT}/libnvidia-vulkan-producer.so.535.309.01 elf libnvidia-vulkan-producer.so.535.309.01
+{CURRENT}/libvdpau_nvidia.so.1 -> libvdpau_nvidia.so.535.309.01
+{CURRENT}/libvdpau_nvidia.so.535.309.01 elf libvdpau_nvidia.so.1
+""",
+    "d535x32": DEBIAN
+    + f"""
+{LIBDIR}/libnvidia-nvvm.so.535.261.03 -> nvidia/current/libnvidia-nvvm.so.535.261.03
+{CURRENT}/libnvidia-encode.so -> libnvidia-encode.so.1
+{CURRENT}/libnvidia-fbc.so -> libnvidia-fbc.so.1
+{CURRENT}/libnvidia-ml.so -> libnvidia-ml.so.1
+""",
+}
+
+
+def reference_host(name: str) -> Document:
+    document: Document = json.loads((FIXTURES / f"reference/hosts/{name}.json").read_text())
+    return document
+
+
+def generate(document: Document, *strategies: str) -> Document:
+    """Return the specification of a recorded host, as data."""
+    found = discover(snapshot_host(document), OFFLINE_PATH, recorded_facts(document))
+    text = spec.text(spec.host_spec(found, strategies or DEFAULT_STRATEGIES, HOOK), "json")
+    parse_cdi(text.encode(), "spec")
+    check_schema(json.loads(text))
+    data: Document = json.loads(text)
+    return data
+
+
+def check_schema(document: Document) -> None:
+    """Check a specification against CDI's own JSON schema."""
+    schema, definitions = (json.loads((FIXTURES / "cdi-schema" / name).read_text()) for name in ("schema.json", "defs.json"))
+    resource = referencing.Resource.from_contents(definitions, default_specification=DRAFT7)
+    registry: referencing.Registry[Any] = referencing.Registry().with_resource("defs.json", resource)
+    jsonschema.Draft7Validator(schema, registry=registry).validate(document)
+
+
+def small_host(extra: str = "", **changes: Any) -> Document:
+    """Return a host with a few libraries in one directory, and ``extra`` lines of the tree language."""
+    lines = f"""
+{LIBDIR}/libcuda.so.535.1 elf libcuda.so.1
+{LIBDIR}/libcuda.so.1 -> libcuda.so.535.1
+/dev/nvidiactl char 195:255
+/dev/nvidia0 char 195:0
+{extra}
+"""
+    document = hosts.host(lines, gpus=[hosts.gpu(0)])
+    return document | changes
+
+
+def sources(document: Document) -> list[str]:
+    return [mount["hostPath"] for mount in document["containerEdits"]["mounts"]]
+
+
+def hook_arguments(edits: Document, name: str) -> list[list[str]]:
+    return [hook["args"][2:] for hook in edits.get("hooks", ()) if hook["args"][1] == name]
+
+
+@pytest.mark.parametrize("name", NOT_RECORDED)
+def test_a_record_of_the_reference_is_equalled(name: str) -> None:
+    """Byte for byte, but for white space: members, their order, the order of lists, versions, numbers that are 0."""
+    document = reference_host(name)
+    document["files"] |= hosts.tree(NOT_RECORDED[name])
+    assert json.dumps(generate(document)) == json.dumps(json.loads((RECORDS / f"{name}.json").read_text()))
+
+
+@pytest.mark.parametrize("name", NOT_RECORDED)
+def test_nothing_is_invented(name: str) -> None:
+    """From a snapshot that lacks files of the record, the rest of the record comes out, and no other thing."""
+    made, recorded = generate(reference_host(name))["containerEdits"], json.loads((RECORDS / f"{name}.json").read_text())["containerEdits"]
+    absent = hosts.tree(NOT_RECORDED[name])
+    assert made["mounts"] == [mount for mount in recorded["mounts"] if mount["hostPath"] not in absent]
+    links = {word for arguments in hook_arguments(made, "create-symlinks") for word in arguments}
+    assert links <= {word for arguments in hook_arguments(recorded, "create-symlinks") for word in arguments}
+    assert (made["env"], made["deviceNodes"]) == (recorded["env"], recorded["deviceNodes"])
+
+
+@pytest.mark.parametrize("name", gallery.names())
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_every_host_of_the_gallery_has_one(name: str, form: str, capsys: Captured) -> None:
+    """In YAML and in JSON, which say the same, and which CDI's schema takes; what is not recorded is told."""
+    assert main(["cdi", "generate", "--host", name, "--format", form]) == 0
+    out, err = capsys.readouterr()
+    data = yaml.safe_load(out) if form == "yaml" else json.loads(out)
+    assert data == generate(read_snapshot(name))
+    parse_cdi(out.encode(), "spec")
+    assert f"nvgraft cdi: {read_snapshot(name)['name']}: not recorded: " in err
+    assert "&" not in out
+
+
+def test_a_driver_root_is_on_the_host_alone() -> None:
+    """Files come from below it, and are put where they would be without it; device nodes are the host's."""
+    document = generate(read_snapshot("operator-driver-root"))
+    edits = document["containerEdits"]
+    assert {
+        (mount["hostPath"].removeprefix("/run/nvidia/driver"), "/run/nvidia/driver" in mount["containerPath"]) for mount in edits["mounts"]
+    } == {(mount["containerPath"], False) for mount in edits["mounts"]}
+    assert all(path.startswith("/run/nvidia/driver/") for path in sources(document))
+    assert "/run/nvidia/driver" not in str(edits["env"] + edits["deviceNodes"] + edits["hooks"])
+
+
+def test_sockets_and_the_mps_directory_are_no_plain_files() -> None:
+    """They can be written to, and nothing is run from them."""
+    mounts = {mount["hostPath"]: mount["options"] for mount in generate(read_snapshot("runfile-a10x2"))["containerEdits"]["mounts"]}
+    for path in ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps"):
+        assert mounts[path] == ["nosuid", "nodev", "rbind", "rprivate", "noexec"]
+
+
+def test_mig_devices_have_their_capability_nodes() -> None:
+    """The GPU's node and those of the GPU instance and the compute instance; a GPU with MIG is no device itself."""
+    document = generate(read_snapshot("mig-h100"), "index", "uuid", "type-index")
+    devices = {device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]] for device in document["devices"]}
+    caps = ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
+    uuid = read_snapshot("mig-h100")["nvml"]["gpus"][0]["mig_devices"][0]["uuid"]
+    assert devices["0:0"] == devices["mig0:0"] == devices[uuid] == caps
+    assert devices["1"] == devices["gpu1"] == ["/dev/nvidia1"]
+    assert "0" not in devices
+    assert list(devices) == sorted(devices)
+    assert set(devices["all"]) == {path for paths in devices.values() for path in paths}
+
+
+def test_a_device_without_its_nodes_is_left_out(tmp_path: Path, capsys: Captured) -> None:
+    """A specification would otherwise promise what no container gets; without any device there is none."""
+    document = read_snapshot("mig-h100")
+    del document["files"]["/dev/nvidia-caps/nvidia-cap12"]
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps(document))
+    assert main(["cdi", "generate", "--host", str(path), "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert "is left out: this host has no device node /dev/nvidia-caps/nvidia-cap12" in err
+    assert [device["name"] for device in json.loads(out)["devices"] if ":" in device["name"]] == ["0:1", "0:2"]
+    for node in ("/dev/nvidia0", "/dev/nvidia1"):
+        del document["files"][node]
+    path.write_text(json.dumps(document))
+    assert main(["cdi", "generate", "--host", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith("nvgraft: detection error: no devices | ")
+
+
+ETC_ICD, SHARE_ICD = "/etc/OpenCL/vendors/nvidia.icd", "/usr/share/OpenCL/vendors/nvidia.icd"
+GBM = "/share/egl/egl_external_platform.d/15_nvidia_gbm.json"
+ICD = "vulkan/icd.d/nvidia_icd"
+XORG = "xorg/modules/drivers/nvidia_drv.so"
+EGL = f"{LIBDIR}/libnvidia-egl-gbm.so.1"
+FIRMWARE = ("/lib/firmware/6.1.0/nvidia/535.1/gsp_a.bin", "/lib/firmware/nvidia/535.1/gsp_b.bin")
+
+
+@pytest.mark.parametrize(
+    ("lines", "mounts"),
+    [
+        ([ETC_ICD, SHARE_ICD], {ETC_ICD: ETC_ICD}),
+        ([f"/usr/local{GBM}"], {f"/usr/local{GBM}": f"/usr{GBM}"}),
+        ([f"/{ICD}.json"], {f"/{ICD}.json": f"/etc/{ICD}.json"}),
+        ([f"/usr/share/{ICD}.x86_64.json"], {f"/usr/share/{ICD}.x86_64.json": f"/etc/{ICD}.x86_64.json"}),
+        ([f"/usr/share/{ICD}.aarch64.json"], {}),
+        (["/usr/local/bin/nvidia-smi mode=0644", "/usr/bin/nvidia-smi mode=0755"], "/usr/bin/nvidia-smi"),
+        ([f"{LIBDIR}/{XORG}", f"/usr/lib/{XORG}"], f"{LIBDIR}/{XORG}"),
+        ([f"/usr/lib/{XORG}"], f"/usr/lib/{XORG}"),
+        ([f"{LIBDIR}/vdpau/libvdpau_nvidia.so.535.1 elf libvdpau_nvidia.so.1"], f"{LIBDIR}/vdpau/libvdpau_nvidia.so.535.1"),
+        ([f"{LIBDIR}/libnvidia-nvvm70.so.4 elf libnvidia-nvvm70.so.4"], f"{LIBDIR}/libnvidia-nvvm70.so.4"),
+        ([f"{EGL}.1.2 elf libnvidia-egl-gbm.so.1", f"{EGL} -> libnvidia-egl-gbm.so.1.1.2"], f"{EGL}.1.2"),
+        ([f"{LIBDIR}/libother.so.535.2 elf libother.so.1", "/opt/libother.so.535.1 elf libother.so.1"], {}),
+        ([f"{LIBDIR}/libdangling.so.535.1 -> nowhere", f"{LIBDIR}/libdir.so.535.1/"], {}),
+        ([*FIRMWARE, "/lib/firmware/nvidia/535.2/gsp_c.bin"], dict(zip(FIRMWARE, FIRMWARE, strict=True))),
+    ],
+)
+def test_which_files_are_mounted_and_where(lines: list[str], mounts: dict[str, str] | str) -> None:
+    """The first place that has a file counts; configuration is put where programs look for it, wherever the host has it."""
+    facts = {"kernel": "6.1.0", "drm": {}}
+    edits = generate(small_host("\n".join(lines), cdi=facts))["containerEdits"]
+    made = {mount["hostPath"]: mount["containerPath"] for mount in edits["mounts"]}
+    wanted = {mounts: mounts} if isinstance(mounts, str) else mounts
+    assert made == {f"{LIBDIR}/libcuda.so.535.1": f"{LIBDIR}/libcuda.so.535.1"} | wanted
+
+
+def test_links_of_the_host_and_links_that_programs_need() -> None:
+    """SONAME and .so links are made if the host has them; Xorg's and Vulkan's because programs open those names."""
+    lines = f"""
+{LIBDIR}/libnvidia-ml.so.535.1 elf libnvidia-ml.so.1
+{LIBDIR}/libnvidia-ml.so.1 -> libnvidia-ml.so.535.1
+{LIBDIR}/libnvidia-ml.so -> libnvidia-ml.so.1
+{LIBDIR}/libnvidia-cfg.so.535.1 elf libnvidia-cfg.so.1
+{LIBDIR}/libnvidia-vulkan-producer.so.535.1 elf -
+/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.535.1 elf libglxserver_nvidia.so
+"""
+    graphics, libraries = hook_arguments(generate(small_host(lines))["containerEdits"], "create-symlinks")
+    assert graphics[1::2] == [
+        f"libnvidia-vulkan-producer.so.535.1::{LIBDIR}/libnvidia-vulkan-producer.so",
+        "libglxserver_nvidia.so.535.1::/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so",
+    ]
+    assert libraries[1::2] == [
+        f"libcuda.so.1::{LIBDIR}/libcuda.so",
+        f"libcuda.so.535.1::{LIBDIR}/libcuda.so.1",
+        f"libnvidia-ml.so.535.1::{LIBDIR}/libnvidia-ml.so.1",
+        f"libnvidia-ml.so.1::{LIBDIR}/libnvidia-ml.so",
+    ]
+
+
+def test_libraries_elsewhere_are_found_by_the_loader_cache() -> None:
+    """Only where no well-known directory has any; those of the other architecture never."""
+    lines = """
+/opt/nvidia/libcuda.so.535.1 elf libcuda.so.1
+/opt/nvidia/libcuda.so.1 -> libcuda.so.535.1
+/opt/nvidia32/libcuda.so.535.1 elf libcuda.so.1 bits=32
+/opt/nvidia32/libcuda.so.1 -> libcuda.so.535.1
+/dev/nvidia0 char 195:0
+"""
+    edits = generate(hosts.host(lines, gpus=[hosts.gpu(0)]))["containerEdits"]
+    assert [mount["hostPath"] for mount in edits["mounts"]] == ["/opt/nvidia/libcuda.so.535.1"]
+    assert edits["env"][0] == "NVIDIA_CTK_LIBCUDA_DIR=/opt/nvidia"
+    assert hook_arguments(edits, "update-ldcache") == [["--folder", "/opt/nvidia"]]
+
+
+def test_drm_nodes_come_with_their_gpu() -> None:
+    """And the links by which programs find them; a node of another GPU does not."""
+    lines = """
+/dev/dri/card1 char 226:1
+/dev/dri/renderD128 char 226:128
+/dev/dri/card0 char 226:0
+/dev/dri/by-path/pci-0000:01:00.0-card -> ../card1
+/dev/dri/by-path/pci-0000:01:00.0-render -> ../renderD129
+"""
+    document = generate(small_host(lines, cdi={"kernel": "6.1.0", "drm": {"0000:01:00.0": ["card1", "renderD128", "renderD200"]}}))
+    edits = document["devices"][0]["containerEdits"]
+    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
+    assert hook_arguments(edits, "create-symlinks") == [["--link", "../card1::/dev/dri/by-path/pci-0000:01:00.0-card"]]
+
+
+def test_a_node_that_a_group_owns() -> None:
+    """The container's process is put into the group, which CDI knows since 0.7.0; a node for all needs none."""
+    document = small_host()
+    document["files"]["/dev/nvidia0"] |= {"gid": 44, "mode": "0660"}
+    document["files"]["/dev/nvidiactl"] |= {"gid": 44}
+    made = generate(document)
+    assert made["cdiVersion"] == "0.7.0"
+    assert made["devices"][0]["containerEdits"]["additionalGids"] == [44]
+    assert made["devices"][0]["containerEdits"]["deviceNodes"][0] == {
+        "path": "/dev/nvidia0", "major": 195, "fileMode": 0o660, "permissions": "rwm", "gid": 44,
+    }  # fmt: skip
+    assert "additionalGids" not in made["containerEdits"]
+
+
+def test_the_lowest_version() -> None:
+    """Names that start with a digit need 0.5.0; without them 0.3.0 will do."""
+    assert generate(small_host())["cdiVersion"] == "0.5.0"
+    assert generate(small_host(), "type-index")["cdiVersion"] == "0.3.0"
+
+
+def test_the_hook_program() -> None:
+    """nvidia-ctk has the hooks as sub-commands; every hook has an environment of its own, so that it does not get the image's."""
+    found = discover(snapshot_host(small_host()), OFFLINE_PATH, None)
+    for path, words in (("/opt/bin/nvidia-ctk", ["nvidia-ctk", "hook"]), ("/opt/my-hook", ["my-hook"])):
+        hooks = spec.host_spec(found, ["index"], path).edits.hooks
+        assert all(hook.path == path and hook.args[: len(words)] == words and hook.env for hook in hooks)
+
+
+def test_a_host_without_the_files_of_its_driver(tmp_path: Path, capsys: Captured) -> None:
+    """One line, exit 1."""
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps(small_host() | {"files": hosts.tree("/dev/nvidia0 char 195:0")}))
+    assert main(["cdi", "generate", "--host", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith("nvgraft: detection error: libcuda.so.535.1: not found below / | ")
+
+
+def test_the_file_is_written_whole(tmp_path: Path, capsys: Captured) -> None:
+    """In the format of its name, for every user's engine; where it cannot be written, one line and exit 2."""
+    path = tmp_path / "nvidia.json"
+    path.write_text("old")
+    before = os.umask(0o077)
+    try:
+        assert main(["cdi", "generate", "--host", "eks-t4", "--output", str(path)]) == 0
+    finally:
+        os.umask(before)
+    assert json.loads(path.read_text())["kind"] == "nvidia.com/gpu"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == ["nvidia.json"]
+    capsys.readouterr()
+    assert main(["cdi", "generate", "--host", "eks-t4", "--output", str(tmp_path / "no/spec.yaml")]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"nvgraft cdi: {tmp_path}/no/spec.yaml: cannot be written: no such file")
+
+
+@pytest.mark.parametrize("name", NOT_RECORDED)
+def test_a_snapshot_has_all_that_a_specification_needs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """`nvgraft snapshot`, and the specification of that, is the specification of the host; nothing is missing then."""
+    document = reference_host(name)
+    document["files"] |= hosts.tree(NOT_RECORDED[name] + "/lib/firmware/updates/6.1.0/nvidia/other/gsp.bin\n/dev/dri/card0 char 226:0")
+    monkeypatch.setattr("nvgraft.live.read_live_host", lambda _: snapshot_host(document))
+    monkeypatch.setenv("PATH", OFFLINE_PATH)
+    path = tmp_path / "host.json"
+    assert main(["snapshot", "-o", str(path)]) == 0
+    assert main(["cdi", "generate", "--format", "json"]) == 0
+    live = capsys.readouterr()
+    assert main(["cdi", "generate", "--format", "json", "--host", str(path)]) == 0
+    assert capsys.readouterr() == live
+    assert live.err == ""
+    assert json.loads(live.out) == generate(document)
+
+
+def test_drm_nodes_are_recorded() -> None:
+    """With the links to them, and the kernel's release."""
+    lines = "/dev/dri/card1 char 226:1\n/dev/dri/by-path/pci-0000:01:00.0-card -> ../card1"
+    host = snapshot_host(small_host(lines))
+    facts = Facts("6.1.0", {"0000:01:00.0": ["card1"]})
+    again = record(host, OFFLINE_PATH, "", facts)
+    assert recorded_facts(again) == facts
+    assert discover(snapshot_host(again), OFFLINE_PATH, facts) == discover(host, OFFLINE_PATH, facts)
+    assert live_facts(host).drm == {"0000:01:00.0": []}, "this machine has a GPU at the address of the test's"
+
+
+def plan_spec(tmp_path: Path, host: str, capsys: Captured, *arguments: str) -> tuple[Document, str, str]:
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    assert main(["plan", "--bundle", bundle, "--host", host, "--format", "cdi", *arguments]) == 0
+    out, err = capsys.readouterr()
+    check_schema(json.loads(out))
+    parse_cdi(out.encode(), "spec")
+    return json.loads(out), err, bundle
+
+
+@pytest.mark.parametrize("name", gallery.names())
+def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) -> None:
+    """Each mount and device node of the plan is in it with its options; what is not is told; links and loader cache are hooks."""
+    data, err, bundle = plan_spec(tmp_path, name, capsys)
+    plan, _ = plan_bundle(bundle, name, None)
+    (device,) = data["devices"]
+    edits = device["containerEdits"]
+    binds = [action for action in plan.actions if isinstance(action, Bind)]
+    mounts = {(mount["hostPath"], mount["containerPath"], *mount["options"]) for mount in edits["mounts"]}
+    nodes = {(node["path"], node["major"], node.get("minor", 0), node["permissions"]) for node in edits["deviceNodes"]}
+    devices = [action for action in binds if action.kind == "device" and action.rdev]
+    assert nodes == {(action.target, *(action.rdev or ()), "rw") for action in devices}
+    files = [action for action in binds if action not in devices and not action.target.startswith("/proc/")]
+    assert mounts == {(action.source, action.target, *action.options, "bind", "private") for action in files}
+    for action in binds:
+        assert (f"{action.target}: engines refuse mounts below /proc" in err) is action.target.startswith("/proc/")
+    links = {word for arguments in hook_arguments(edits, "create-symlinks") for word in arguments[1::2]}
+    assert {f"{target}::{path}" for path, target in plan.links} <= links
+    assert hook_arguments(edits, "disable-device-node-modification") == [[]]
+    (folders,) = hook_arguments(edits, "update-ldcache")
+    assert folders[0] == "--folder"
+    assert edits["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    assert data["kind"] == "nvgraft/plan"
+
+
+def test_a_container_that_wants_no_gpu_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
+    """An empty one would be no CDI specification: a line says why there is none."""
+    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=void"))
+    assert main(["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("nvgraft plan: no CDI specification: ")
+
+
+def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
+    """The hook's own error, exit 1."""
+    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=9"))
+    assert main(["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("nvgraft: device error: 9: unknown device | ")
