@@ -1,13 +1,17 @@
 """A hook that is killed leaves what its journal names, and nothing after recovery: safety/kills.py at its small size."""
 
+import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from containers import Bundle
 from harness import run_in_mount_namespace
-from nvgraft.journal import Journal
+from nvgraft import syscalls
+from nvgraft.journal import Heading, Item, Journal
+from nvgraft_cli.recover import recover
 from safety.kills import Kills, Tally, kills
 from safety.shim import Fault
 from safety.stage import on_stage
@@ -39,6 +43,31 @@ def test_the_measurement_finds_what_no_journal_names() -> None:
     assert tally.left_most > 10
     (problem,) = tally.problems
     assert "after recovery" in problem
+
+
+def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
+    """Another mount lies where something was made: what is there belongs to the volume, and the journal keeps the rest to do."""
+    rootfs = tmp_path / "rootfs"
+    (rootfs / "data").mkdir(parents=True)
+
+    def scenario() -> tuple[list[str], list[str]]:
+        syscalls.mount("tmpfs", "/run", "tmpfs", 0)
+        fd = os.open(rootfs, os.O_PATH)
+        begun = Journal.begin(Heading.of(str(rootfs), fd, 0, 0))
+        begun.announce([Item("file", "/data/made"), Item("file", "/made")])
+        (rootfs / "data/made").touch()
+        (rootfs / "made").touch()
+        syscalls.mount("tmpfs", str(rootfs / "data"), "tmpfs", 0)
+        (rootfs / "data/made").touch()
+        (first,) = recover()
+        covered = [f"{outcome.fate} {outcome.path}" for outcome in first.outcomes] + os.listdir(rootfs / "data")
+        syscalls.umount2(str(rootfs / "data"), 0)
+        (second,) = recover()
+        return covered, [f"{outcome.fate} {outcome.path}" for outcome in second.outcomes]
+
+    covered, rest = run_in_mount_namespace(scenario)
+    assert covered == ["removed /made", "stuck /data/made", "made"]
+    assert rest == ["removed /data/made"]
 
 
 KILLED_ONCE = """

@@ -26,14 +26,26 @@ def _signals() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _cannot_be_given_back() -> None:
+    raise OSError(5, "Input/output error")
+
+
 @pytest.fixture
 def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
     """Apply a plan whose work is a function of the undo log."""
 
     def run(work: Work) -> bool:
         def carry_out(
-            _plan: Plan, _container: Container, _ldconfig: str, undo: UndoLog, _held: object, _journal: Journal, *, pivot: bool
+            _plan: Plan,
+            _container: Container,
+            _ldconfig: str,
+            undo: UndoLog,
+            held: list[Callable[[], None]],
+            _journal: Journal,
+            *,
+            pivot: bool,
         ) -> None:
+            held.append(_cannot_be_given_back)  # which changes nothing
             work(undo)
 
         monkeypatch.setattr(Journal, "begin", lambda _heading: Journal())
@@ -85,3 +97,16 @@ def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(apply: C
     assert failed.value.exit_code == 3
     assert "left behind: mount /usr/bin/nvidia-smi" in failed.value.line()
     assert "mount operation failed: x" in failed.value.line()
+
+
+def test_a_journal_that_cannot_be_ended_is_named(apply: Callable[[Work], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would name what nobody made: after a success everything is undone, and what stays is said."""
+    undone: list[str] = []
+
+    def refused(_journal: Journal) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Journal, "end", refused)
+    with pytest.raises(UndoFailed, match=r"left behind: journal .*Read-only file system"):
+        apply(lambda undo: undo.add("a mount", lambda: undone.append("mount")))
+    assert undone == ["mount"]

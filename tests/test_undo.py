@@ -67,3 +67,21 @@ def test_an_interrupted_undo_goes_on_where_it_was() -> None:
         log.run()
     assert log.run() == []
     assert order == ["first"]
+
+
+@pytest.mark.parametrize("number", [errno.EINTR, errno.EAGAIN])
+def test_a_step_that_cannot_be_taken_now_is_taken_again(number: int) -> None:
+    """A few times, and no more: then it is named."""
+    log, tries = UndoLog(), list[str]()
+
+    def busy(times: int, name: str) -> None:
+        tries.append(name)
+        if tries.count(name) <= times:
+            raise OSError(number, os.strerror(number))
+
+    log.add("twice", lambda: busy(2, "twice"))
+    log.add("always", lambda: busy(1000, "always"))
+    (left,) = log.run()
+    assert left.startswith("always (")
+    assert tries.count("twice") == 3
+    assert tries.count("always") < 20
