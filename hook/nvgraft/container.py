@@ -281,8 +281,19 @@ class LiveTarget(Target):
             if node is not None:
                 break
         if path not in self._volumes:
-            self._volumes[path] = self._container.volume_of(self._live.directory(path))
+            self._volumes[path] = self._container.volume_of(self._directory(path))
         return self._volumes[path]
+
+    def _directory(self, path: str) -> int:
+        """Return the directory at ``path``, where one has been seen before.
+
+        :raises Refusal: when there is something else by now.
+        """
+        try:
+            return self._live.directory(path)
+        except OSError as error:
+            text = f"open failed: {self._container.rootfs}{path}: {reason(error)}"
+            raise Refusal("mount", text, "the image changes while it is started") from error
 
     def proc_driver(self) -> Node | None:
         """Return /proc/driver/nvidia of the container's own procfs.
@@ -296,7 +307,7 @@ class LiveTarget(Target):
             raise Refusal(
                 "mount", f"mount operation failed: {rootfs}/proc/driver/nvidia: {cause}", "the container needs a procfs mount at /proc"
             )
-        fd = self._live.directory("/proc")
+        fd = self._directory("/proc")
         mount = self._container.mounts.get(syscalls.mount_id(fd))
         if mount is None or mount.fstype != "proc" or os.fstat(fd).st_ino != _PROC_ROOT_INODE:
             kind = mount.fstype if mount else "unknown"

@@ -201,8 +201,8 @@ class LiveTree(Tree):
             rdev = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind in {"char", "block"} else None
             node = Node(kind, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, target, rdev, found.st_size)
         except OSError as error:
-            # ENOTDIR and ELOOP: a parent has become something else since it was looked at.
-            if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            # ENOTDIR and ELOOP: a parent has become something else since it was looked at. EINVAL: a link has, since just now.
+            if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL}:
                 raise
         self.statuses[path] = found if node is not None else None
         self._nodes[path] = node

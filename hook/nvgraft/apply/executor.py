@@ -215,12 +215,16 @@ def _attach(sources: Sources, targets: Targets, container: Container, procfs: in
 
 def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
     """Look at what is now under the target's name: our mount, with its options, inside the rootfs (SECURITY R26)."""
-    fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
+    text = f"mount operation failed: {action.target}: it is not where it was attached"
+    hint = "something moved or covered it at the same time: the image or one of its volumes is being changed"
+    try:
+        fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
+    except OSError as error:
+        raise Refusal("mount", text, f"{hint} ({error})") from error
     try:
         wanted = attributes(action.options)
         if syscalls.mount_id(fd) != syscalls.mount_id(mount_fd) or os.fstatvfs(fd).f_flag & wanted != wanted:
-            hint = "something moved or covered it at the same time: the image or one of its volumes is being changed"
-            raise Refusal("mount", f"mount operation failed: {action.target}: it is not where it was attached", hint)
+            raise Refusal("mount", text, hint)
     finally:
         syscalls.close(fd)
 
