@@ -57,6 +57,25 @@ def test_a_lock_that_was_removed_meanwhile_is_not_taken(directory: Path, rootfs:
         assert len(list(directory.iterdir())) == 1
 
 
+def test_a_lock_that_was_replaced_meanwhile_is_not_taken(directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one whose name another hook has given to a file of its own: two hooks would work at once."""
+    tries = []
+    real = lock._try_lock
+
+    def replaced_the_first_time(fd: int) -> bool:
+        tries.append(fd)
+        if len(tries) == 1:
+            (name,) = directory.iterdir()
+            name.unlink()
+            (directory / "another").touch()
+            (directory / "another").rename(name)
+        return real(fd)
+
+    monkeypatch.setattr(lock, "_try_lock", replaced_the_first_time)
+    with lock.lock_rootfs(rootfs):
+        assert len(tries) == 2
+
+
 def test_different_root_file_systems_do_not_wait(directory: Path, rootfs: int, tmp_path: Path) -> None:
     """Two containers with a root file system each are configured at the same time."""
     other = os.open(tmp_path, os.O_PATH)

@@ -1,0 +1,114 @@
+"""The safety report: every module here that has ``figures`` is asked for them; one table each, and whether all is as it must be.
+
+usage: ./dev safety [--size small|full] [--seed N] [--write] [MODULE...]
+"""
+
+import argparse
+import importlib
+import os
+import pkgutil
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import safety
+
+from .figures import SIZES, Figure
+
+REPORT = Path(__file__).parent.parent.parent / "docs" / "safety-figures.md"
+DEFAULT_SEED = 1
+
+Measure = Callable[[str, int], list[Figure]]
+
+
+class Section(NamedTuple):
+    """What one module has measured."""
+
+    name: str
+    title: str
+    figures: list[Figure]
+    seconds: float
+
+
+def modules() -> dict[str, tuple[str, Measure]]:
+    """Return the modules that measure, by name, with the first line of what they say of themselves."""
+    found = {}
+    for entry in pkgutil.iter_modules(safety.__path__):
+        if entry.name == "__main__":
+            continue
+        module = importlib.import_module(f"safety.{entry.name}")
+        if hasattr(module, "figures"):
+            found[entry.name] = ((module.__doc__ or "").splitlines()[0], module.figures)
+    return found
+
+
+def measure(names: Iterable[str], size: str, seed: int) -> list[Section]:
+    """Ask each of the modules ``names``; what fails altogether is a figure that is not as it must be."""
+    known = modules()
+    sections = []
+    for name in names:
+        title, figures = known[name]
+        print(f"safety: {name} ...", file=sys.stderr, flush=True)
+        start = time.monotonic()
+        try:
+            measured = figures(size, seed)
+        except AssertionError as error:
+            measured = [Figure(name, str(error).strip().splitlines()[-1], "a result", False)]
+        sections.append(Section(name, title, measured, time.monotonic() - start))
+    return sections
+
+
+def text(sections: Sequence[Section], size: str, seed: int) -> str:
+    """Return the report as Markdown."""
+    command = f"./dev safety --size {size} --seed {seed} --write"
+    machine = f"Linux {platform.release()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+    lines = [
+        "# Safety figures",
+        "",
+        f"Made by `{command}` on {time.strftime('%Y-%m-%d')}: {machine}, size {size}, seed {seed}.",
+        "What the cases and rules mean: [security](security.md). An attack that harms no naive victim, or a test that notices no",
+        "mutant, would show nothing: controls and mutants stand beside.",
+    ]
+    for section in sections:
+        lines += ["", f"## {section.name}", "", f"{section.title} ({section.seconds:.0f} s)", ""]
+        lines += ["| figure | result | has to be | |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {figure.name} | {_cell(figure.value)} | {figure.target} | {'ok' if figure.ok else 'NOT OK'} |" for figure in section.figures
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|").replace("\n", " ")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and with ``--write`` keep the report; 1 when a figure is not as it has to be."""
+    parser = argparse.ArgumentParser(
+        prog="./dev safety", description="Measure the safety of the hook.", epilog="example: ./dev safety --size small race"
+    )
+    parser.add_argument("--size", choices=SIZES, default="small", help="small takes a minute or two, full an hour (default: small)")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="what chance begins with (default: %(default)s)")
+    parser.add_argument("--write", action="store_true", help=f"keep the report in {REPORT.relative_to(REPORT.parent.parent)}")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="only these: " + ", ".join(modules()))
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.modules if name not in modules()]
+    if unknown:
+        parser.error(f"no module {unknown[0]}; there are {', '.join(modules())}")
+    if options.write and options.modules:
+        parser.error("the report holds all modules: leave their names out, or --write")
+    sections = measure(options.modules or modules(), options.size, options.seed)
+    report = text(sections, options.size, options.seed)
+    print(report, end="")
+    if options.write:
+        REPORT.write_text(report)
+    wrong = [figure.name for section in sections for figure in section.figures if not figure.ok]
+    print(f"safety: {len(wrong)} not as it has to be: {', '.join(wrong)}" if wrong else "safety: all as it has to be", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

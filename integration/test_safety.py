@@ -1,0 +1,65 @@
+"""The safety report at its small size: every module that measures, and the report itself."""
+
+import pytest
+
+from safety import __main__ as report
+from safety import mutants
+from safety.figures import Figure
+
+MODULES = report.modules()
+
+
+@pytest.mark.requires("root", "gcc", "ldconfig", "busybox")
+@pytest.mark.parametrize("name", MODULES)
+def test_the_figures_are_as_they_have_to_be(name: str) -> None:
+    """What ``./dev safety --size small`` reports of this module."""
+    figures = MODULES[name][1]("small", report.DEFAULT_SEED)
+    assert figures
+    assert [figure for figure in figures if not figure.ok] == []
+
+
+def test_every_mutant_still_applies() -> None:
+    """Each measure is where its mutant looks for it, and each mutant is another program."""
+    texts = {(mutant.file, mutants.mutated(mutant)) for mutant in mutants.MUTANTS}
+    assert len(texts) == len(mutants.MUTANTS)
+
+
+def test_a_mutant_that_nobody_notices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal that no test sees survives; one whose text has moved is an error."""
+    harmless = mutants.Mutant("harmless", "hook/nvgraft/lock.py", "_PAUSE = 0.01", "_PAUSE = 0.011", ("tests/test_lock.py",))
+    (line,) = mutants.survivors([harmless])
+    assert line == "harmless: survived tests/test_lock.py"
+    with pytest.raises(mutants.DoesNotApply, match=r"moved: hook/nvgraft/lock.py has its text 0 times"):
+        mutants.survivors([harmless._replace(name="moved", old="no such text")])
+
+
+def test_the_report_says_what_is_not_as_it_has_to_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One table for each module, with how it was made; exit code 1 when a figure is wrong or there is none."""
+
+    def broken(size: str, seed: int) -> list[Figure]:
+        raise AssertionError(f"no {size} result with {seed}")
+
+    known = {
+        "good": ("Good.", lambda size, seed: [Figure("escapes", f"0 of {size} {seed}", "0", True)]),
+        "bad": ("Bad.", lambda size, seed: [Figure("escapes", "1 | 2", "0", False)]),
+        "broken": ("Broken.", broken),
+    }
+    monkeypatch.setattr(report, "modules", lambda: known)
+    assert report.main(["--size", "small", "--seed", "7", "good"]) == 0
+    assert "| escapes | 0 of small 7 | 0 | ok |" in capsys.readouterr().out
+    assert report.main(["--seed", "7"]) == 1
+    out, err = capsys.readouterr()
+    assert "| escapes | 1 \\| 2 | 0 | NOT OK |" in out
+    assert "| broken | no small result with 7 | a result | NOT OK |" in out
+    assert "./dev safety --size small --seed 7 --write" in out
+    assert "2 not as it has to be: escapes, broken" in err
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["--write", "good"], ["--size", "huge"]])
+def test_bad_arguments_are_said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown module or size, and a report of a part, are refused before anything is measured."""
+    monkeypatch.setattr(report, "modules", lambda: {"good": ("Good.", lambda size, seed: [])})
+    with pytest.raises(SystemExit) as ended:
+        report.main(arguments)
+    assert ended.value.code == 2
+    assert "./dev safety: error:" in capsys.readouterr().err
