@@ -64,20 +64,21 @@ def prepare(*actions: Action, undo: UndoLog | None = None, container: Container 
     return ""
 
 
-def attach(*actions: Bind | Tmpfs, keep: bool = False, uid: int = 0) -> str:
-    """Attach every mount of ``actions`` as the hook does; what was done is undone unless it went well and is to be kept."""
+def attach(*actions: Bind | Tmpfs, keep: bool = False) -> str:
+    """Attach every mount of ``actions`` as the hook does; what was done is undone unless it went well and is to be kept.
+
+    Return the refusal's line, or "", and what the undo had to leave.
+    """
     container = arena.standalone()
-    container.uid = container.gid = uid
     undo = UndoLog()
-    sources = open_sources(actions, "/", uid, uid)
+    sources = open_sources(actions, "/", 0, 0)
     made = Targets(container, sources, undo)
     procfs = own_procfs()
     try:
         made.prepare(actions, lambda _: None)
         executor._attach(sources, made, container, procfs, undo)
     except Refusal as refusal:
-        assert undo.run() == []
-        return refusal.line()
+        return " ".join([refusal.line(), *(f"left: {each}" for each in undo.run())])
     finally:
         if not keep:
             assert undo.run() == []
@@ -436,11 +437,13 @@ def test_a_target_that_moves_away_is_noticed_and_undone() -> None:
         assert arena.mounts_below(ROOTFS) == []
         return line
 
-    assert "/usr/bin/nvidia-smi: it is not where it was attached" in in_arena(scenario)
+    line = in_arena(scenario)
+    assert "/usr/bin/nvidia-smi: it is not where it was attached" in line
+    assert "left: " not in line
 
 
 def test_a_mount_that_is_covered_at_once_is_noticed_and_undone() -> None:
-    """Something else at the name, though ours is below it, is not what was planned."""
+    """Something else at the name, though ours is below it, is not what was planned. A placeholder below it is named as left."""
 
     def scenario() -> str:
         def cover() -> None:
@@ -453,7 +456,9 @@ def test_a_mount_that_is_covered_at_once_is_noticed_and_undone() -> None:
         pytest.MonkeyPatch().setattr(syscalls, "move_mount", after(syscalls.move_mount, cover))
         return attach(bind("/usr/bin/nvidia-smi"))
 
-    assert "it is not where it was attached" in in_arena(scenario)
+    line = in_arena(scenario)
+    assert "it is not where it was attached" in line
+    assert "left: /usr/bin/nvidia-smi (Device or resource busy)" in line
 
 
 def test_a_mount_with_other_options_than_planned_is_noticed_and_undone() -> None:

@@ -7,15 +7,23 @@ from safety import mutants
 from safety.figures import Figure
 
 MODULES = report.modules()
+#: The others have test modules of their own.
+MEASURED_HERE = ("mutants", "race", "resolver")
 
 
 @pytest.mark.requires("root", "gcc", "ldconfig", "busybox")
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", MEASURED_HERE)
 def test_the_figures_are_as_they_have_to_be(name: str) -> None:
     """What ``./dev safety --size small`` reports of this module."""
     figures = MODULES[name][1]("small", report.DEFAULT_SEED)
     assert figures
     assert [figure for figure in figures if not figure.ok] == []
+
+
+def test_the_report_knows_every_module_that_measures() -> None:
+    """Whatever is put beside the others is found, with a line about itself."""
+    assert {*MEASURED_HERE, "faults", "historic", "kills"} <= set(MODULES)
+    assert all(title.endswith(".") for title, _ in MODULES.values()), [title for title, _ in MODULES.values()]
 
 
 def test_every_mutant_still_applies() -> None:

@@ -193,8 +193,8 @@ MUTANTS = (
     _mutant(
         "R33: the undo removes what it did not make",
         "apply/targets.py",
-        "        elif self._identity != (found.st_dev, found.st_ino):",
-        "        elif False:",
+        "            another = self._identity != (found.st_dev, found.st_ino)",
+        "            another = False",
         "test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made",
     ),
     # Sources
