@@ -5,7 +5,7 @@ Reading only: the rootfs stands for the container's file system, with /proc, /sy
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any
@@ -86,13 +86,24 @@ class ContainerSide:
     :param data: config.json.
     :param open_rootfs: opens the files of the image.
     :param rootfs_known: false for a config.json alone, where nothing can be said about files.
+    :param image_env: the variables that the image sets; None where nobody knows which of them are the image's.
     """
 
-    def __init__(self, label: str, directory: str, data: bytes, open_rootfs: "OpenRootfs", *, rootfs_known: bool = True) -> None:
+    def __init__(
+        self,
+        label: str,
+        directory: str,
+        data: bytes,
+        open_rootfs: "OpenRootfs",
+        *,
+        rootfs_known: bool = True,
+        image_env: Mapping[str, str] | None = None,
+    ) -> None:
         self.label = label
         self.directory = directory
         self.data = data
         self.rootfs_known = rootfs_known
+        self.image_env = image_env
         self._open_rootfs = open_rootfs
         self._tree: OpenTree | None = None
         self._targets: dict[tuple[str, bool], OfflineTarget] = {}
@@ -182,7 +193,8 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         return ContainerSide(path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory))
     if is_image(path):
         image = open_image(path)
-        return ContainerSide(path, "/", _config_json(image.config, "rootfs", env), lambda _: image.tree())
+        own = dict(entry.partition("=")[::2] for entry in image.config.get("Env") or () if isinstance(entry, str))
+        return ContainerSide(path, "/", _config_json(image.config, "rootfs", env), lambda _: image.tree(), image_env=own)
     if os.path.isfile(path):
         return _config_alone(path, env)
     what = "a bundle, a config.json, a root file system or an image archive"

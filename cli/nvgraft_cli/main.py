@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     from nvgraft_cli import last_error, plan_command, recover, simulate
     from nvgraft_cli.cdi import command as cdi
     from nvgraft_cli.diff import command as diff
+    from nvgraft_cli.doctor import command as doctor
     from nvgraft_cli.explain_error import command as explain_error
     from nvgraft_cli.inventory import command as inventory
     from nvgraft_cli.inventory import watch
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="subcommand", required=True)
     plan_command.add_parser(subparsers)
     snapshot.add_parser(subparsers)
+    doctor.add_parser(subparsers)
     diff.add_parser(subparsers)
     why.add_parser(subparsers)
     matrix.add_parser(subparsers)

@@ -1,0 +1,109 @@
+"""All checks, in the order in which their failures come, and what each of them found."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from nvgraft.errors import Refusal
+from nvgraft_cli.doctor import container_checks, host_checks, loading_checks
+from nvgraft_cli.doctor.patient import Check, Finding, NotChecked, Patient
+from nvgraft_cli.explain_error.analysis import analyse
+from nvgraft_specs.checks import FAILURES, Failure
+
+#: failure -> its check
+CHECKS: dict[str, Check] = {
+    "driver-not-loaded": host_checks.driver_not_loaded,
+    "driver-library-mismatch": host_checks.driver_library_mismatch,
+    "nvml-library-missing": host_checks.nvml_library_missing,
+    "host-layout": host_checks.host_layout,
+    "nvml-slow": host_checks.nvml_slow,
+    "ldconfig-unusable": host_checks.ldconfig_unusable,
+    "cgroup-not-found": host_checks.cgroup_not_found,
+    "hook-not-installed": host_checks.hook_not_installed,
+    "mode-not-legacy": host_checks.mode_not_legacy,
+    "cdi-stale": host_checks.cdi_stale,
+    "hook-registration": container_checks.hook_registration,
+    "devices-not-requested": container_checks.devices_not_requested,
+    "devices-from-image": container_checks.devices_from_image,
+    "capability-not-requested": container_checks.capability_not_requested,
+    "mig-privilege": container_checks.mig_privilege,
+    "unknown-device": container_checks.unknown_device,
+    "requirement-unmet": container_checks.requirement_unmet,
+    "rootless": container_checks.rootless,
+    "device-rules-lost": container_checks.device_rules_lost,
+    "device-permissions": container_checks.device_permissions,
+    "target-is-symlink": container_checks.target_is_symlink,
+    "socket-in-the-way": container_checks.socket_in_the_way,
+    "image-has-driver": container_checks.image_has_driver,
+    "compat-libraries": container_checks.compat_libraries,
+    "graphics-incomplete": container_checks.graphics_incomplete,
+    "loader-missing": loading_checks.loader_missing,
+    "library-path": loading_checks.library_path,
+    "soname-links-missing": loading_checks.soname_links_missing,
+    "glibc-too-old": loading_checks.glibc_too_old,
+    "tmp-missing": container_checks.tmp_missing,
+    "stderr-hidden": container_checks.stderr_hidden,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one check found. ``lacking`` tells why it was not made; without it and without findings all is well."""
+
+    failure: Failure
+    findings: tuple[Finding, ...]
+    lacking: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return the result for machines."""
+        return {
+            "id": self.failure.id,
+            "title": self.failure.title,
+            "phrase": self.failure.phrase,
+            "status": "not-checked" if self.lacking else "found" if self.findings else "ok",
+            "lacking": self.lacking,
+            "findings": [
+                {"level": finding.level, "message": finding.message, "cause": finding.cause, "fix": finding.fix}
+                for finding in self.findings
+            ],
+        }
+
+
+def examine(patient: Patient) -> list[Result]:
+    """Make every check that can be made.
+
+    A refusal of the hook that no check explains is a finding too: the container would not start.
+
+    :raises nvgraft_cli.errors.InputError: for inputs that cannot be read.
+    """
+    by_id = {failure.id: failure for failure in FAILURES}
+    results = [_run(by_id[identifier], check, patient) for identifier, check in CHECKS.items()]
+    unexplained = _unexplained(patient, results, by_id)
+    return [*results, unexplained] if unexplained is not None else results
+
+
+def _run(failure: Failure, check: Check, patient: Patient) -> Result:
+    try:
+        return Result(failure, tuple(check(patient)))
+    except NotChecked as lacking:
+        return Result(failure, (), str(lacking))
+    except Refusal as refusal:
+        return Result(failure, (), f"the host or the container does not let itself be looked at: {refusal.text}")
+
+
+def _unexplained(patient: Patient, results: list[Result], by_id: dict[str, Failure]) -> Result | None:
+    try:
+        refusal = patient.refusal
+    except (NotChecked, Refusal):
+        return None
+    if refusal is None:
+        return None
+    meanings = analyse(refusal.line()).meanings
+    identifier = next((meaning.failure for meaning in meanings if meaning.failure), "")
+    if any(
+        result.findings and result.failure.id in {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"}
+        for result in results
+    ):
+        return None
+    failure = by_id.get(identifier) or Failure("refused", "the hook would refuse this container", refusal.text)
+    cause = meanings[0].cause if meanings else refusal.hint
+    return Result(failure, (Finding(refusal.reference_line(), cause, refusal.hint or "see nvgraft explain-error"),))
