@@ -109,7 +109,8 @@ def requirement_unmet(patient: Patient) -> Iterator[Finding]:
                     f"{answer.term}: {answer.factor} {'does not hold' if answer.valid else 'is no valid condition'}" for answer in answers
                 ]
     yield Finding(
-        f"{refusal.reference_line()}: driver {report.driver_version} provides cuda {report.cuda_version}; alternatives tried: {'; '.join(tried)}",
+        f"{refusal.reference_line()}: driver {report.driver_version} provides cuda {report.cuda_version}; "
+        f"alternatives tried: {'; '.join(dict.fromkeys(tried))}",
         "the image declares what it needs in NVIDIA_REQUIRE_*; the original names the first alternative only",
         "a newer driver, an older image, or, without support, NVIDIA_DISABLE_REQUIRE=1",
     )

@@ -22,6 +22,12 @@ def _cuda(patient: Patient) -> Proof:
     return _proof(patient, "libcuda.so.1")
 
 
+def _other_failure(proof: Proof) -> None:
+    """A load that fails for another reason says nothing about the one that is looked for."""
+    if proof.verdict == "no" and proof.load.failures:
+        raise NotChecked(f"libcuda.so.1 does not load for another reason: {proof.load.failures[0].words}")
+
+
 def loader_missing(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#243, #128; NVIDIA/nvidia-docker#809."""
     if all(bind.target != _SMI for bind in patient.binds()):
@@ -43,6 +49,7 @@ def library_path(patient: Patient) -> Iterator[Finding]:
     proof = _cuda(patient)
     failure = next((failure for failure in proof.load.failures if failure.name == "libcuda.so.1" and _MISSING in failure.words), None)
     if failure is None:
+        _other_failure(proof)
         return
     place = patient.injected.target["libs_dir"]
     looked = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in failure.tried))
@@ -86,6 +93,8 @@ def glibc_too_old(patient: Patient) -> Iterator[Finding]:
     found: list[Failure] = [failure for failure in proof.load.failures if "version `" in failure.words]
     if any("versions" in text for text in proof.load.unknown) and not found:
         raise NotChecked("the snapshot does not record which versions of glibc the driver needs")
+    if not found:
+        _other_failure(proof)
     for failure in found[:1]:
         yield Finding(
             failure.words,

@@ -1,0 +1,321 @@
+"""``nvgraft doctor``: each failure is found in a setup like that of the threads that reported it, and nowhere else."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hosts
+from bundles import make_bundle
+from images import docker_save
+from nvgraft_cli.doctor.examination import CHECKS
+from nvgraft_cli.main import main
+from nvgraft_cli.stubs import executable, shared_object
+from nvgraft_specs.checks import FAILURES
+
+Captured = pytest.CaptureFixture[str]
+Document = dict[str, Any]
+
+X86 = "EM_X86_64"
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+DIRECTORIES = b"/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0/lib/\0/usr/lib/\0"
+VERSION_TEXT = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1  Fri Mar 20 00:00:00 UTC 2026\\n"
+
+ALL = "NVIDIA_VISIBLE_DEVICES=all"
+
+
+def well_host() -> Document:
+    """Return a host on which nothing is wrong, with versions that can be told apart."""
+    return hosts.full_host(f"/proc/driver/nvidia/version = {VERSION_TEXT}\n")
+
+
+def well_image() -> dict[str, bytes]:
+    """Return an image in which everything loads."""
+    return {
+        "etc/debian_version": b"12\n",
+        "tmp/.keep": b"",
+        "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
+        LOADER.lstrip("/"): shared_object(64, X86, "ld-linux-x86-64.so.2", [], None) + b"\0" + DIRECTORIES + b"/etc/ld.so.cache\0",
+        "lib/x86_64-linux-gnu/libc.so.6": shared_object(64, X86, "libc.so.6", [], None),
+    }
+
+
+class Setup:
+    """A host, an image and a config.json, all well until a case changes them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.host = well_host()
+        self.files = well_image()
+        self.env = [ALL]
+        self.config: Document = {}
+        self.args = ["app"]
+        self.toml = ""
+        self.links: dict[str, str] = {}
+        self.volumes: tuple[str, ...] = ()
+        self.cdi: Document | None = None
+        self.image = False
+
+    def arguments(self) -> list[str]:
+        path = self.place / "host.json"
+        path.write_text(json.dumps(self.host))
+        words = ["--host", str(path)]
+        if self.toml:
+            (self.place / "config.toml").write_text(self.toml)
+            words += ["--config", str(self.place / "config.toml")]
+        if self.cdi is not None:
+            (self.place / "cdi.json").write_text(json.dumps(self.cdi))
+            words += ["--cdi", str(self.place / "cdi.json")]
+        if self.image:
+            config = {"Env": ["PATH=/usr/bin", *self.env], "Cmd": self.args}
+            return [*words, "--bundle", docker_save(self.place / "i.tar", list(self.files.items()), config=config)]
+        bundle = make_bundle(self.place / "b", *self.env, files=(), mounts=self.volumes)
+        for name, data in self.files.items():
+            (bundle / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
+            (bundle / "rootfs" / name).write_bytes(data)
+        for name, target in self.links.items():
+            (bundle / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
+            (bundle / "rootfs" / name).symlink_to(target)
+        document = json.loads((bundle / "config.json").read_text())
+        document["process"] |= {"args": self.args, **self.config.pop("process", {})}
+        document["process"]["env"][0] = "PATH=/usr/bin"
+        (bundle / "config.json").write_text(json.dumps(document | self.config))
+        return [*words, "--bundle", str(bundle)]
+
+
+def results(setup: Setup, capsys: Captured) -> tuple[int, dict[str, Document]]:
+    code = main(["doctor", *setup.arguments(), "--format", "json"])
+    out, err = capsys.readouterr()
+    assert err == ""
+    return code, {result["id"]: result for result in json.loads(out)}
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(tmp_path)
+
+
+def test_where_all_is_well_nothing_is_found(setup: Setup, capsys: Captured) -> None:
+    """Exit 0; what could not be checked says why, and is not called well."""
+    code, found = results(setup, capsys)
+    assert {name: result["findings"] for name, result in found.items() if result["findings"]} == {}
+    assert code == 0
+    assert set(found) == set(CHECKS)
+    for result in found.values():
+        assert result["status"] in {"ok", "not-checked"}
+        assert bool(result["lacking"]) == (result["status"] == "not-checked")
+    assert sum(result["status"] == "ok" for result in found.values()) >= 18
+
+
+def entry(setup: Setup, path: str, **changes: Any) -> None:
+    setup.host["files"][path] = setup.host["files"].get(path, {}) | changes
+
+
+def without(setup: Setup, path: str) -> None:
+    del setup.host["files"][path]
+
+
+def _mismatch(setup: Setup) -> None:
+    text = VERSION_TEXT.replace("535.1 ", "530.9 ").replace("\\n", "\n")
+    entry(setup, "/proc/driver/nvidia/version", type="file", mode="0444", content=text)
+
+
+def _no_library(setup: Setup) -> None:
+    setup.host["ld_so_cache"] = [row for row in setup.host["ld_so_cache"] if not row[0].startswith("libnvidia-ml")]
+    setup.host["files"]["/run/opengl-driver/lib/libnvidia-ml.so.535.1"] = {"type": "file", "mode": "0644"}
+
+
+def _stale_cache(setup: Setup) -> None:
+    setup.host["ld_so_cache"].append(["libnvidia-none.so.1", "libc6,x86-64", "/usr/lib/x86_64-linux-gnu/libnvidia-none.so.1"])
+
+
+def _many_gpus(setup: Setup) -> None:
+    setup.host["nvml"]["gpus"] = [hosts.gpu(number) for number in range(4)]
+    for number in range(4):
+        setup.host["files"] |= hosts.tree(f"/dev/nvidia{number} char 195:{number}\n/proc/driver/nvidia/gpus/0000:{number + 1:02x}:00.0/\n")
+    setup.host["files"] = {path: item for path, item in setup.host["files"].items() if "persistenced" not in path}
+
+
+def _cdi(setup: Setup) -> None:
+    mount = {"hostPath": "/usr/lib/x86_64-linux-gnu/libcuda.so.530.30", "containerPath": "/usr/lib/x86_64-linux-gnu/libcuda.so.530.30"}
+    setup.cdi = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [], "containerEdits": {"mounts": [mount]}}
+
+
+def _compat(setup: Setup) -> None:
+    setup.files["usr/local/cuda/compat/libcuda.so.530.30"] = b"x"
+    setup.env.append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
+
+
+def _nix(setup: Setup) -> None:
+    store = "nix/store/abc-glibc/lib"
+    interp = f"/{store}/ld-linux-x86-64.so.2"
+    array = f"/{store}/\0/{store}64/\0".encode()
+    setup.files = {
+        "tmp/.keep": b"",
+        "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, interp),
+        interp.lstrip("/"): shared_object(64, X86, "ld-linux-x86-64.so.2", [], None) + b"\0" + array + b"/nix/etc/ld.so.cache\0",
+        f"{store}/libc.so.6": shared_object(64, X86, "libc.so.6", [], None),
+        LOADER.lstrip("/"): b"loader",
+    }
+
+
+def _no_loader(setup: Setup) -> None:
+    del setup.files[LOADER.lstrip("/")]
+
+
+def _hook(setup: Setup) -> None:
+    setup.config["hooks"] = {"createContainer": [{"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}]}
+
+
+def _closed_node(setup: Setup) -> None:
+    entry(setup, "/dev/nvidiactl", mode="0660", gid=1005)
+    setup.config["process"] = {"user": {"uid": 1000, "gid": 1000}}
+
+
+def _set(**values: Any) -> Callable[[Setup], None]:
+    def change(setup: Setup) -> None:
+        for name, value in values.items():
+            setattr(setup, name, value)
+
+    return change
+
+
+#: failure -> how its setup differs from one that is well, and words of what has to be told
+CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
+    "driver-not-loaded": (lambda setup: without(setup, "/dev/nvidia-uvm"), "CUDA will fail with error 999"),
+    "driver-library-mismatch": (_mismatch, "loaded kernel module is 530.9, library selected is 535.1 ("),
+    "nvml-library-missing": (_no_library, "is at /run/opengl-driver/lib/libnvidia-ml.so.535.1"),
+    "host-layout": (_stale_cache, "the loader cache names /usr/lib/x86_64-linux-gnu/libnvidia-none.so.1, which does not exist"),
+    "nvml-slow": (_many_gpus, "4 GPUs, and nvidia-persistenced is not running"),
+    "mode-not-legacy": (_set(toml='[nvidia-container-runtime]\nmode = "cdi"\n'), 'mode = "cdi"'),
+    "cdi-stale": (_cdi, "(specification 530.30, driver 535.1)"),
+    "hook-registration": (_hook, "createContainer hook /usr/bin/nvidia-container-runtime-hook: stage: "),
+    "devices-not-requested": (_set(env=["NVIDIA_VISIBLE_DEVICES=void"]), "the container gets nothing: "),
+    "devices-from-image": (_set(image=True), "NVIDIA_VISIBLE_DEVICES=all comes from the image, not from the orchestrator"),
+    "capability-not-requested": (
+        _set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute"], args=["nvidia-smi"]),
+        "nvidia-smi is provided by capability 'utility'; this container requests compute",
+    ),
+    "mig-privilege": (_set(env=[ALL, "NVIDIA_MIG_CONFIG_DEVICES=all"]), "cannot set MIG_CONFIG_DEVICES in non privileged container"),
+    "unknown-device": (_set(env=["NVIDIA_VISIBLE_DEVICES=7"]), "device error: 7: unknown device: this host has 2 GPU(s)"),
+    "requirement-unmet": (
+        _set(env=[ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99 brand=titan,driver>=400"]),
+        "alternatives tried: cuda>=99: cuda>=99 does not hold; brand=titan,driver>=400: brand=titan does not hold",
+    ),
+    "rootless": (_set(config={"linux": {"uidMappings": [{"containerID": 0, "hostID": 1000, "size": 1}]}}), "single id"),
+    "device-rules-lost": (_set(config={"linux": {"cgroupsPath": "user.slice:libpod:abc"}}), "'systemctl daemon-reload' will revoke them"),
+    "device-permissions": (_closed_node, "/dev/nvidiactl is 0660 0:1005; the process runs as uid 1000 without gid 1005"),
+    "target-is-symlink": (
+        _set(links={"usr/bin/nvidia-smi": "/etc/alternatives/nvidia-smi"}),
+        "/usr/bin/nvidia-smi in the image is a symbolic link to /etc/alternatives/nvidia-smi",
+    ),
+    "socket-in-the-way": (_set(volumes=("/run",)), "is left out"),
+    "image-has-driver": (
+        lambda setup: setup.files.update({"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17": b"x"}),
+        "the image contains /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17 (host 535.1)",
+    ),
+    "compat-libraries": (_compat, "expect CUDA error 803"),
+    "graphics-incomplete": (_set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"]), "the image lacks libXext.so.6"),
+    "loader-missing": (_no_loader, f"nvidia-smi needs {LOADER}, which the image lacks"),
+    "library-path": (_nix, "it is mounted in /usr/lib64, and the loader looks in /nix/store/abc-glibc/lib"),
+    "tmp-missing": (lambda setup: setup.files.__delitem__("tmp/.keep"), "the image has no /tmp"),
+    "stderr-hidden": (_set(config={"annotations": {"io.container.manager": "libpod"}}), "run.oci.hooks.stderr is not set"),
+}
+
+
+@pytest.mark.parametrize("failure", CASES)
+def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> None:
+    """By its own check, with a cause and a fix; exit 1."""
+    change, words = CASES[failure]
+    change(setup)
+    code, found = results(setup, capsys)
+    assert code == 1
+    findings = found[failure]["findings"]
+    assert any(words in finding["message"] for finding in findings), (findings, found[failure]["lacking"])
+    for finding in findings:
+        assert finding["cause"]
+        assert finding["fix"]
+        assert finding["level"] in {"error", "warning"}
+    assert found[failure]["phrase"] == next(row.phrase for row in FAILURES if row.id == failure)
+
+
+@pytest.mark.parametrize("failure", CASES)
+def test_a_failure_is_mended_by_taking_the_change_back(failure: str, tmp_path: Path, capsys: Captured) -> None:
+    """The check does not fire by itself: without the change it is well, or could not be made."""
+    (tmp_path / "well").mkdir()
+    _, found = results(Setup(tmp_path / "well"), capsys)
+    assert found[failure]["findings"] == []
+
+
+def test_every_check_has_a_failure_and_the_issue_of_users_has_25(capsys: Captured) -> None:
+    """Ids are those of the table, which docs and explain-error use as well."""
+    assert set(CHECKS) <= {failure.id for failure in FAILURES}
+    assert len(CHECKS) >= 25
+
+
+def test_placeholders_of_an_image_are_told(setup: Setup, capsys: Captured) -> None:
+    """Zero-byte driver files: the image was made under the nvidia runtime."""
+    setup.files |= {f"usr/lib/x86_64-linux-gnu/{name}.so.418.56": b"" for name in ("libcuda", "libnvidia-ml")}
+    _, found = results(setup, capsys)
+    assert any("2 zero-byte driver files in the image" in finding["message"] for finding in found["image-has-driver"]["findings"])
+
+
+def test_a_refusal_that_no_check_explains_is_a_finding(setup: Setup, capsys: Captured) -> None:
+    """The container would not start, whatever the reason."""
+    setup.links = {"usr/lib/x86_64-linux-gnu": "../../../../outside"}
+    code, found = results(setup, capsys)
+    assert code == 1
+    assert any(result["findings"] for result in found.values())
+
+
+def test_musl_is_named(setup: Setup, capsys: Captured) -> None:
+    """Where the image's only loader is musl's."""
+    _no_loader(setup)
+    setup.files["lib/ld-musl-x86_64.so.1"] = b"musl"
+    _, found = results(setup, capsys)
+    assert "musl's loader /lib/ld-musl-x86_64.so.1" in found["loader-missing"]["findings"][0]["message"]
+
+
+def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
+    """What needs a container says so."""
+    document = copy.deepcopy(well_host())
+    (tmp_path / "h.json").write_text(json.dumps(document))
+    assert main(["doctor", "--host", str(tmp_path / "h.json"), "--format", "json"]) == 0
+    found = {result["id"]: result for result in json.loads(capsys.readouterr().out)}
+    assert found["driver-library-mismatch"]["status"] == "ok"
+    assert found["loader-missing"]["lacking"] == "no container was given (--bundle)"
+
+
+def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: Captured) -> None:
+    """Nothing is said of files that nobody has seen."""
+    words = setup.arguments()
+    alone = setup.place / "alone.json"
+    alone.write_bytes((setup.place / "b/config.json").read_bytes())
+    assert main(["doctor", *words[:2], "--bundle", str(alone), "--format", "json"]) == 0
+    found = {result["id"]: result for result in json.loads(capsys.readouterr().out)}
+    assert found["devices-not-requested"]["status"] == "ok"
+    for name in ("image-has-driver", "loader-missing", "tmp-missing", "library-path"):
+        assert found[name]["lacking"] == "a config.json alone has no files", name
+
+
+def test_text_is_for_people(setup: Setup, capsys: Captured) -> None:
+    """Id, phrase, cause and fix; what was not checked is counted, and listed on request; no name steers the terminal."""
+    setup.env = ["NVIDIA_VISIBLE_DEVICES=9\x7f"]
+    _no_loader(setup)
+    words = setup.arguments()
+    assert main(["doctor", *words]) == 1
+    out = capsys.readouterr().out
+    assert "not checked (--verbose tells why)" in out
+    assert "\x7f" not in out
+    assert main(["doctor", *words, "--verbose"]) == 1
+    assert "\nnot checked: " in capsys.readouterr().out
+
+
+def test_bad_input_is_exit_2(setup: Setup, capsys: Captured) -> None:
+    """A bundle that is none, a host that is none."""
+    assert main(["doctor", "--bundle", str(setup.place / "none"), "--host", "eks-t4"]) == 2
+    assert main(["doctor", "--host", str(setup.place / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
