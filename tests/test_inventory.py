@@ -455,6 +455,28 @@ def test_imex_channels() -> None:
     assert inventory(host(text)).imex == ()
 
 
+def test_only_the_imex_channels_that_are_asked_for_are_looked_at() -> None:
+    """A node may have thousands: a container that asks for none does not wait for them, nor for their directory."""
+    looked: list[str] = []
+
+    class Watched(SnapshotTree):
+        def lstat(self, path: str) -> Node | None:
+            looked.append(path)
+            return super().lstat(path)
+
+        def listdir(self, path: str) -> list[str]:
+            looked.append(path)
+            return super().listdir(path)
+
+    text = "\n".join(f"/dev/nvidia-caps-imex-channels/channel{number} char 234:{number}" for number in range(20))
+    found = snapshot_host(host(text, majors={"nvidia-caps-imex-channels": 234}))
+    assert isinstance(found.tree, SnapshotTree)
+    found.tree = Watched(found.tree._files)
+    assert [node.rdev for node in read_inventory(found, "/usr/bin", channels=(7, 19, 7, 20)).imex] == [(234, 7), (234, 19)]
+    assert read_inventory(found, "/usr/bin", channels=()).imex == ()
+    assert {path.rpartition("/")[2] for path in looked if "imex" in path} == {"channel7", "channel19", "channel20"}
+
+
 # ---- the rest
 
 

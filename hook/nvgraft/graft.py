@@ -101,7 +101,8 @@ def _plan(job: Job, config: Config, host: Host, container: Container, log: Debug
     container.read_mounts()  # another hook may have been at work until now
     _log_container(log, job, container)
     target = containers.LiveTarget(container, host.machine)
-    inventory = read_inventory(host, job.search_path(), mps_directory(os.environ, config), job.omit)
+    channels = imex_channels(job.request.imex_channels)
+    inventory = read_inventory(host, job.search_path(), mps_directory(os.environ, config), job.omit, channels)
     log_inventory(log, inventory)
     plan = make_plan(job.request, inventory, target, job.settings)
     target.close()

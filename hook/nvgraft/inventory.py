@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 _TEXT_LIMIT = 1 << 18
 
 
-def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collection[str]" = ()) -> Inventory:
+def read_inventory(
+    host: Host, path: str, mps_directory: str = "", omit: "Collection[str]" = (), channels: "Collection[int] | None" = None
+) -> Inventory:
     """Read everything that a plan may need from ``host``.
 
     :param path: the search path for binaries, ``:`` between directories.
     :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
     :param omit: what is not looked for, by the names of the reference CLI's options: "persistenced", "fabricmanager",
         "gsp-firmware".
+    :param channels: the IMEX channels that are asked for; None: all that there are (a host may have thousands).
     :raises Refusal: stage ``detection``, as the reference: an unreadable loader cache, a stale entry in it, a library that is
         no ELF file; stage ``device`` for more than 64 GPUs.
     """
@@ -80,7 +83,7 @@ def read_inventory(host: Host, path: str, mps_directory: str = "", omit: "Collec
         () if caps_major is None else _cap_nodes(tree, mig_access, caps_major),
         ProcEntry(f"{proc}/capabilities", caps.mode) if caps is not None and caps.type == "dir" else None,
         tree.lstat("/dev/nvidia-caps"),
-        () if imex_major is None else _imex(tree, imex_major),
+        () if imex_major is None else _imex(tree, imex_major, channels),
         (*libraries.missing, *missing_binaries),
     )
 
@@ -212,15 +215,13 @@ def _cap_nodes(tree: Tree, access: "Iterable[ProcEntry]", major: int) -> tuple[D
     return tuple(DeviceNode(path, (major, minor), tree.lstat(path)) for path, minor in paths)
 
 
-def _imex(tree: Tree, major: int) -> tuple[DeviceNode, ...]:
+def _imex(tree: Tree, major: int, channels: "Iterable[int] | None") -> tuple[DeviceNode, ...]:
     directory = "/dev/nvidia-caps-imex-channels"
-    nodes = []
-    for name in tree.listdir(directory):
-        channel = number(name.removeprefix("channel"))
-        if name.startswith("channel") and channel is not None:
-            path = f"{directory}/{name}"
-            nodes.append(DeviceNode(path, (major, channel), tree.lstat(path)))
-    return tuple(nodes)
+    if channels is None:
+        numbers = [name.removeprefix("channel") for name in tree.listdir(directory) if name.startswith("channel")]
+        channels = [int(number) for number in numbers if number.isdecimal()]
+    nodes = [(channel, tree.lstat(f"{directory}/channel{channel}")) for channel in dict.fromkeys(channels)]
+    return tuple(DeviceNode(f"{directory}/channel{channel}", (major, channel), node) for channel, node in nodes if node is not None)
 
 
 def parse_majors(text: str) -> dict[str, int]:

@@ -149,7 +149,7 @@ def _signs(config: "Config", seen: LiveTree) -> "dict[str, Any]":
 
 
 def _boot_id() -> str:
-    with open(_BOOT_ID, encoding="ascii") as file:
+    with open(_BOOT_ID, encoding="utf-8") as file:  # as the other files: another codec would be a module more
         return file.read()
 
 
