@@ -129,6 +129,9 @@ def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Capture
     assert rule(answer) == "refused"
     assert "unsatisfied condition: cuda>=99" in answer["excluded_by"]["text"]
     assert answer["smallest_change"] == ["NVIDIA_DISABLE_REQUIRE=1"]
+    bundle = str(make_bundle(tmp_path / "c", ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99", "NVIDIA_DRIVER_CAPABILITIES=compute"))
+    _, (answer,) = ask(capsys, bundle, "eks-t4", "nvidia-smi")
+    assert answer["smallest_change"] == ["NVIDIA_DRIVER_CAPABILITIES=compute,utility", "NVIDIA_DISABLE_REQUIRE=1"]
 
 
 def test_variables_of_the_command_line_count(tmp_path: Path, capsys: Captured) -> None:

@@ -1,6 +1,7 @@
 """The smallest change to a container's environment that brings something in: tried out, one plan for each."""
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 
 from nvgraft.plan import Plan
 from nvgraft_cli.planning import Case
@@ -18,22 +19,16 @@ def smallest_change(subject: Subject, case: Case, includes: Callable[[Plan], boo
 
 
 def _attempts(subject: Subject, case: Case) -> Iterator[tuple[str, ...]]:
-    plan, _ = case.outcome
     env = case.container.spec.env
-    capabilities = [_capabilities(case, extra) for extra in _wanted(subject)]
-    devices = [f"{names.VISIBLE_DEVICES}={value}" for value in _devices(subject, plan)]
-    other = _others(subject)
-    for one in (*capabilities, *devices, *other):
-        yield (one,)
-    relaxed = f"{names.DISABLE_REQUIRE}=1"
-    for device in devices:
-        for capability in capabilities:
-            yield device, capability
+    pool = [f"{names.VISIBLE_DEVICES}={value}" for value in _devices(subject, case)]
+    pool += [_capabilities(case, extra) for extra in _wanted(subject)]
+    pool += _others(subject)
     if any(name.startswith(names.REQUIRE_PREFIX) for name in env) or names.CUDA_VERSION in env:
-        yield (relaxed,)
-        for device in devices:
-            for capability in capabilities:
-                yield device, capability, relaxed
+        pool.append(f"{names.DISABLE_REQUIRE}=1")
+    for count in (1, 2, 3):
+        for variables in combinations(pool, count):
+            if len({entry.partition("=")[0] for entry in variables}) == count:
+                yield variables
 
 
 def _wanted(subject: Subject) -> list[str]:
@@ -50,13 +45,14 @@ def _wanted(subject: Subject) -> list[str]:
 
 
 def _capabilities(case: Case, extra: str) -> str:
-    plan, _ = case.outcome
-    have = list(plan.request.get("capabilities") or names.DEFAULT_CAPABILITIES)
+    request = case.decision.request
+    have = request.capabilities if request is not None else names.DEFAULT_CAPABILITIES
     return f"{names.DRIVER_CAPABILITIES}={','.join(dict.fromkeys([*have, extra]))}"
 
 
-def _devices(subject: Subject, plan: Plan) -> list[str]:
-    have = [token for token in plan.request.get("devices") or () if token not in {"all", "none", "void"}]
+def _devices(subject: Subject, case: Case) -> list[str]:
+    request = case.decision.request
+    have = [token for token in (request.devices if request is not None else ()) if token not in {"all", "none", "void"}]
     if subject.kind == "device" and not subject.name.startswith("/dev/"):
         return [",".join([*have, subject.name])]
     return ["all"]
