@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,11 @@ from referencing.jsonschema import DRAFT7
 
 import hosts
 from bundles import EVERYTHING, make_bundle
-from nvgraft.plan import Bind
+from nvgraft.plan import AllowDevice, Bind, Plan, Tmpfs, Why
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, spec
 from nvgraft_cli.cdi.discovery import Facts, discover, live_facts, recorded_facts
+from nvgraft_cli.cdi.planned import planned_spec
 from nvgraft_cli.hosts import read_snapshot
 from nvgraft_cli.main import main
 from nvgraft_cli.planning import plan_bundle
@@ -410,6 +414,22 @@ def test_a_container_that_wants_no_gpu_has_no_specification(tmp_path: Path, caps
     assert err.startswith("nvgraft plan: no CDI specification: ")
 
 
+def test_what_cdi_has_no_word_for() -> None:
+    """Device rules without a node, and a file system of the plan's own, are named one by one."""
+    why = Why("utility", "row", "found")
+    actions = (AllowDevice(234, 7, why), Tmpfs("/run/other", ("rw",), 0o555, why))
+    plan = Plan("inject", "", {}, {}, {}, (Bind("device", "/dev/nvidia0", "/dev/x0", ("rw",), 0, why, (195, 0)), *actions))
+    document, left_out = planned_spec(plan, HOOK)
+    assert left_out == [
+        "/run/other: a file system that is made for the container",
+        "device rule c 234:7: it belongs to no device node",
+    ]
+    assert document.version == "0.5.0"
+    assert [(node.path, node.host_path, node.permissions) for node in document.devices[0].edits.device_nodes] == [
+        ("/dev/x0", "/dev/nvidia0", None)
+    ]
+
+
 def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
     """The hook's own error, exit 1."""
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=9"))
@@ -417,3 +437,20 @@ def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("nvgraft: device error: 9: unknown device | ")
+
+
+def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
+    """docs/cdi.md: every command runs, and prints what stands below it."""
+    page = (Path(__file__).parent.parent / "docs/cdi.md").read_text()
+    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 4
+    for block in blocks:
+        commands, wanted = [], []
+        for line in block.splitlines():
+            (commands if line.startswith("$ ") else wanted).append(line.removeprefix("$ "))
+        script = "\n".join([f'nvgraft() {{ {sys.executable} -m nvgraft_cli.main "$@"; }}', *commands])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            ["sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=environment, timeout=60
+        )
+        assert sorted(done.stdout.splitlines()) == sorted(wanted)
