@@ -403,6 +403,7 @@ def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) 
     assert folders[0] == "--folder"
     assert edits["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     assert data["kind"] == "nvgraft/plan"
+    assert "it belongs to no device node" not in err
 
 
 def test_a_container_that_wants_no_gpu_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
@@ -439,13 +440,27 @@ def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -
     assert err.startswith("nvgraft: device error: 9: unknown device | ")
 
 
+def test_a_command_line_that_writes_no_file_is_confined(tmp_path: Path) -> None:
+    """And one that has to write a file is not, in a process of its own."""
+    words = [sys.executable, "-m", "nvgraft_cli.main", "--debug", "cdi", "generate", "--host", "eks-t4"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    looks, writes = (
+        subprocess.run([*words, *more], capture_output=True, text=True, env=environment, timeout=60)
+        for more in ([], ["--output", str(tmp_path / "nvidia.yaml")])
+    )
+    assert (looks.returncode, "debug: confined" in looks.stderr) == (0, True)
+    assert (writes.returncode, "debug: confined" in writes.stderr) == (0, False)
+    assert (tmp_path / "nvidia.yaml").read_text() == looks.stdout
+
+
 def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
     """docs/cdi.md: every command runs, and prints what stands below it."""
     page = (Path(__file__).parent.parent / "docs/cdi.md").read_text()
     blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     assert len(blocks) >= 4
     for block in blocks:
-        commands, wanted = [], []
+        commands: list[str] = []
+        wanted: list[str] = []
         for line in block.splitlines():
             (commands if line.startswith("$ ") else wanted).append(line.removeprefix("$ "))
         script = "\n".join([f'nvgraft() {{ {sys.executable} -m nvgraft_cli.main "$@"; }}', *commands])

@@ -121,7 +121,9 @@ class Cdi(Open):
     """What only a CDI specification needs. Where it is there, the files that such a specification has were recorded as well."""
 
     kernel: str = Field(description="release of the kernel; firmware may lie in a directory of that name")
-    drm: dict[Word, list[Word]] = Field(description="PCI address of a GPU -> names of its nodes in /dev/dri")
+    drm: dict[Word, list[Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]+$")]]] = Field(
+        description="PCI address of a GPU -> names of its nodes in /dev/dri"
+    )
 
 
 class Host(Open):
