@@ -68,8 +68,9 @@ def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
 def test_a_directory_that_others_may_write_is_refused(file: Path, mode: int) -> None:
     """They could put another file in its place; a sticky bit is no excuse where nobody asks for one."""
     file.parent.chmod(mode)
-    with pytest.raises(Untrusted, match=re.escape(f"{file.parent}: group or others may write it")):
+    with pytest.raises(Untrusted, match=re.escape(f"{file.parent}: group or others may write it")) as caught:
         open_trusted(str(file))
+    assert ("chmod" in caught.value.hint) is (mode != 0o1777), "nobody shall close /tmp"
 
 
 def test_a_sticky_directory_is_passed_on_request(file: Path) -> None:

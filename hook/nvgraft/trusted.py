@@ -92,4 +92,6 @@ def _check(place: str, found: os.stat_result, *, sticky: bool) -> None:
         raise Untrusted(place, f"it belongs to user {found.st_uid}", f"it decides what root does: chown root {place}")
     writable = found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode)
     if writable and not (sticky and stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
-        raise Untrusted(place, "group or others may write it", f"it decides what root does: chmod go-w {place}, or keep the file elsewhere")
+        elsewhere = "keep the file in a directory that only root can write"
+        fix = elsewhere if found.st_mode & stat.S_ISVTX else f"chmod go-w {place}, or {elsewhere}"
+        raise Untrusted(place, "group or others may write it", f"it decides what root does: {fix}")
