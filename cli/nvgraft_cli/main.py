@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     from nvgraft_cli.cdi import command as cdi
     from nvgraft_cli.diff import command as diff
     from nvgraft_cli.doctor import command as doctor
+    from nvgraft_cli.explain import command as explain
     from nvgraft_cli.explain_error import command as explain_error
     from nvgraft_cli.inventory import command as inventory
     from nvgraft_cli.inventory import watch
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_parser(subparsers)
     diff.add_parser(subparsers)
     why.add_parser(subparsers)
+    explain.add_parser(subparsers)
     matrix.add_parser(subparsers)
     prove.add_parser(subparsers)
     explain_error.add_parser(subparsers)

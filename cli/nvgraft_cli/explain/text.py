@@ -1,0 +1,45 @@
+"""A story as text for a terminal."""
+
+from collections.abc import Iterable, Iterator
+
+from nvgraft_cli.explain.story import Entry, Step, Story, groups, visible
+from nvgraft_cli.text import size
+
+
+def lines(story: Story, *, colour: bool) -> Iterator[str]:
+    """Return the story line by line."""
+
+    def paint(code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+
+    told: set[str] = set()  # a reason that was given once is not given again
+    yield paint("1", visible(story.headline))
+    yield f"  {visible(story.container)} on {visible(story.host)}"
+    for number, step in enumerate(story.steps, 1):
+        yield ""
+        yield paint("1", f"{number}. {step.title}")
+        yield f"   {visible(step.text)}"
+        yield from _facts(step)
+        if step.grouped:
+            for capability, entries in groups(step.entries):
+                total = sum(entry.size or 0 for entry in entries)
+                yield f"   {paint('1', capability)}  {len(entries)}" + (f", {size(total)}" if total else "")
+                yield from _entries(entries, "     ", told)
+        else:
+            yield from _entries(step.entries, "   ", told)
+        yield paint("2", f"   read more: docs/{step.doc}")
+
+
+def _facts(step: Step) -> Iterator[str]:
+    width = max((len(fact.name) for fact in step.facts), default=0)
+    for fact in step.facts:
+        why = f"  ({visible(fact.why)})" if fact.why else ""
+        yield f"   {fact.name:<{width}}  {visible(fact.value)}{why}"
+
+
+def _entries(entries: Iterable[Entry], indent: str, told: set[str]) -> Iterator[str]:
+    for entry in entries:
+        amount = "" if entry.size is None else f"  {size(entry.size)}"
+        why = f"  ({visible(entry.why)})" if entry.why and entry.why not in told else ""
+        told.add(entry.why)
+        yield f"{indent}{visible(entry.what)}{amount}  {visible(entry.how)}{why}"

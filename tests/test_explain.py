@@ -1,0 +1,181 @@
+"""``nvgraft explain``: the story in order, where it ends, what it links to, and that no name in it can deceive."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundles import EVERYTHING, make_bundle
+from nvgraft.plan import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
+from nvgraft_cli.explain.story import visible
+from nvgraft_cli.main import main
+from nvgraft_cli.planning import plan_bundle
+from nvgraft_specs import gallery
+
+Captured = pytest.CaptureFixture[str]
+Document = dict[str, Any]
+
+DOCS = Path(__file__).parents[1] / "docs"
+ALL = "NVIDIA_VISIBLE_DEVICES=all"
+
+
+def story(capsys: Captured, bundle: Path, host: str = "runfile-a10x2", code: int = 0) -> Document:
+    assert main(["explain", "--bundle", str(bundle), "--host", host, "--format", "json"]) == code
+    document: Document = json.loads(capsys.readouterr().out)
+    return document
+
+
+def step(document: Document, name: str) -> Document:
+    (found,) = [one for one in document["steps"] if one["id"] == name]
+    return dict(found)
+
+
+def facts(document: Document, name: str) -> dict[str, tuple[str, str]]:
+    return {fact["name"]: (fact["value"], fact["why"]) for fact in step(document, name)["facts"]}
+
+
+def told(document: Document) -> list[str]:
+    return [one["id"] for one in document["steps"]]
+
+
+def test_the_story_is_told_in_the_order_of_the_flow(tmp_path: Path, capsys: Captured) -> None:
+    """Asked, host, place, files, kernel, loader, original, findings; a container that gets everything has all of them."""
+    document = story(capsys, make_bundle(tmp_path / "b", *EVERYTHING))
+    assert document["schema"] == "nvgraft.story/1"
+    assert document["decision"] == "inject"
+    assert told(document) == ["asked", "host", "place", "files", "kernel", "loader", "original", "findings"]
+
+
+def test_each_request_says_where_it_came_from(tmp_path: Path, capsys: Captured) -> None:
+    """The variable, the default, or the image's layout; requirements each with its own variable."""
+    env = (ALL, "NVIDIA_REQUIRE_B=cuda>=11.0", "NVIDIA_REQUIRE_A=driver>=450", "NVIDIA_REQUIRE_JETPACK=csv")
+    document = story(capsys, make_bundle(tmp_path / "b", *env, files=("usr/bin/x",)))
+    asked = facts(document, "asked")
+    assert asked["devices"] == ("all", ALL)
+    assert asked["capabilities"] == ("compute, utility", "default: NVIDIA_DRIVER_CAPABILITIES is not set")
+    assert asked["privileged"] == ("no", "CAP_SYS_ADMIN is not in the bounding set")
+    requires = [(fact["value"], fact["why"]) for fact in step(document, "asked")["facts"] if fact["name"] == "requires"]
+    assert requires == [("driver>=450", "NVIDIA_REQUIRE_A"), ("cuda>=11.0", "NVIDIA_REQUIRE_B")]
+    assert facts(document, "place")["libraries"] == ("/usr/lib64", "the image has no /etc/debian_version")
+
+
+def test_an_old_image_and_mig_and_channels_are_told(tmp_path: Path, capsys: Captured) -> None:
+    """CUDA_VERSION alone asks for everything; MIG administration needs a privileged container; channels come by variable."""
+    privileged = {"env": ["CUDA_VERSION=11.0", "NVIDIA_MIG_CONFIG_DEVICES=all", "NVIDIA_IMEX_CHANNELS=0"]}
+    bundle = make_bundle(tmp_path / "b", process=privileged | {"capabilities": {"bounding": ["CAP_SYS_ADMIN"]}})
+    asked = facts(story(capsys, bundle, "mig-h100"), "asked")
+    assert asked["devices"] == ("all", "legacy image default")
+    assert asked["requires"] == ("cuda>=11.0", "CUDA_VERSION")
+    assert asked["MIG config"] == ("all", "NVIDIA_MIG_CONFIG_DEVICES")
+    assert asked["IMEX channels"][0] == "0"
+    assert asked["old CUDA image"][0] == "yes"
+    assert asked["privileged"] == ("yes", "CAP_SYS_ADMIN is in the bounding set")
+
+
+def test_links_and_volumes_of_the_container_are_told(tmp_path: Path, capsys: Captured) -> None:
+    """Where a link of the image leads, and what lies on a volume; a volume below /dev is the runtime's business."""
+    bundle = make_bundle(tmp_path / "b", ALL, mounts=("/data", "/dev/shm", "/devices"))
+    (bundle / "rootfs/var").mkdir()
+    (bundle / "rootfs/var/run").symlink_to("/run")
+    document = story(capsys, bundle)
+    assert facts(document, "place")["/var/run leads to"] == ("/run", "a link of the image, followed inside it")
+    assert [fact["value"] for fact in step(document, "place")["facts"] if fact["name"] == "volume"] == ["/data", "/devices"]
+
+
+@pytest.mark.parametrize("host", gallery.names())
+def test_nothing_of_the_plan_is_left_out(host: str, tmp_path: Path, capsys: Captured) -> None:
+    """Every mount, file in a tmpfs and device rule is in the kernel's step, in order; every link in the loader's."""
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING)
+    document = story(capsys, bundle, host)
+    plan, _ = plan_bundle(str(bundle), host, None)
+    expected = []
+    for action in plan.actions:
+        if isinstance(action, Bind | Tmpfs):
+            expected.append(action.target)
+        elif isinstance(action, WriteFile):
+            expected.append(action.path)
+        elif isinstance(action, AllowDevice):
+            expected.append(f"c {action.major}:{action.minor}")
+    assert [entry["what"] for entry in step(document, "kernel")["entries"]] == expected
+    links = [action.path for action in plan.actions if isinstance(action, Symlink)] + [path for path, _ in plan.links]
+    assert [entry["what"] for entry in step(document, "loader")["entries"]] == links
+    files = {entry["what"]: entry["size"] for entry in step(document, "files")["entries"]}
+    assert files == {
+        action.target: action.size if action.kind == "file" else None
+        for action in plan.actions
+        if isinstance(action, Bind) and not action.source.startswith("/proc/")
+    }
+
+
+def test_the_original_command_is_shown(tmp_path: Path, capsys: Captured) -> None:
+    """With the requested capabilities, and a word for the process that does not exist yet."""
+    bundle = make_bundle(tmp_path / "b", ALL)
+    (command, _) = facts(story(capsys, bundle), "original")["command"]
+    assert command.startswith("nvidia-container-cli --load-kmods configure ")
+    assert command.endswith(f"--device=all --compute --utility --pid=PID {bundle}/rootfs")
+
+
+def test_a_skip_ends_with_its_reason_and_what_would_change_it(tmp_path: Path, capsys: Captured) -> None:
+    """Neither the host nor the image is part of it: the hook does not look at them."""
+    document = story(capsys, make_bundle(tmp_path / "b"))
+    assert document["decision"] == "skip"
+    assert told(document) == ["asked", "end"]
+    assert facts(document, "asked")["devices"] == ("not set", "NVIDIA_VISIBLE_DEVICES")
+    end = facts(document, "end")
+    assert end["because"] == ("not a GPU container: NVIDIA_VISIBLE_DEVICES is not set", "")
+    assert end["what would change it"][0] == ALL
+
+
+@pytest.mark.parametrize(
+    ("env", "steps", "change"),
+    [
+        (("NVIDIA_VISIBLE_DEVICES=7",), ["asked", "host", "place", "end"], "NVIDIA_VISIBLE_DEVICES=all"),
+        ((ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"), ["asked", "host", "place", "end"], "NVIDIA_DISABLE_REQUIRE=1"),
+        ((ALL, "NVIDIA_DRIVER_CAPABILITIES=nothing"), ["asked", "end"], "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+        ((ALL, "NVIDIA_IMEX_CHANNELS=x"), ["asked", "end"], "no change of the environment does"),
+    ],
+)
+def test_a_refusal_ends_where_the_decision_ended(
+    env: tuple[str, ...], steps: list[str], change: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """With the hook's whole line; what was not looked at is not told. Exit 1."""
+    document = story(capsys, make_bundle(tmp_path / "b", *env), code=1)
+    assert document["decision"] == "refuse"
+    assert told(document) == steps
+    end = facts(document, "end")
+    assert " | " in end["because"][0]
+    assert change in end["what would change it"]
+
+
+def test_every_link_leads_to_a_section(tmp_path: Path, capsys: Captured) -> None:
+    """The page exists, and the heading is in it."""
+    links = set()
+    for number, env in enumerate((EVERYTHING, (), ("NVIDIA_VISIBLE_DEVICES=7",))):
+        document = story(capsys, make_bundle(tmp_path / str(number), *env), code=int(number == 2))
+        links |= {one["doc"] for one in document["steps"]}
+    assert len(links) > 6
+    for link in links:
+        page, _, anchor = link.partition("#")
+        headings = re.findall(r"^#+ (.*)$", (DOCS / page).read_text(), re.MULTILINE)
+        assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], link
+
+
+def test_text_gives_each_reason_once(tmp_path: Path, capsys: Captured) -> None:
+    """The steps are numbered, files are grouped by capability with their sizes, and links to the documentation follow."""
+    assert main(["explain", "--bundle", str(make_bundle(tmp_path / "b", *EVERYTHING)), "--host", "eks-t4"]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^(\d)\. ", out, re.MULTILINE) == list("12345678")
+    assert re.search(r"^   utility  \d+, [\d.]+ [KMG]iB$", out, re.MULTILINE)
+    assert "   read more: docs/how-it-works.md#5-the-plan\n" in out
+    assert out.count("(nvidia-smi: PATH: /usr/bin/nvidia-smi)") == 1
+    assert "\x1b" not in out
+
+
+def test_no_name_steers_a_terminal(tmp_path: Path, capsys: Captured) -> None:
+    """Control characters and marks that turn the direction of a line are shown, not obeyed."""
+    bundle = make_bundle(tmp_path / "b", ALL, mounts=("/data/\u202egnp.exe\x1b[2J",))
+    assert main(["explain", "--bundle", str(bundle), "--host", "eks-t4"]) == 0
+    assert "volume                 /data/\\u202egnp.exe\\x1b[2J" in capsys.readouterr().out
+    assert visible("a\u2066b\u2028c\ufeff\x07é日") == "a\\u2066b\\u2028c\\ufeff\\x07é日"
