@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -451,21 +450,3 @@ def test_a_command_line_that_writes_no_file_is_confined(tmp_path: Path) -> None:
     assert (looks.returncode, "debug: confined" in looks.stderr) == (0, True)
     assert (writes.returncode, "debug: confined" in writes.stderr) == (0, False)
     assert (tmp_path / "nvidia.yaml").read_text() == looks.stdout
-
-
-def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
-    """docs/cdi.md: every command runs, and prints what stands below it."""
-    page = (Path(__file__).parent.parent / "docs/cdi.md").read_text()
-    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 4
-    for block in blocks:
-        commands: list[str] = []
-        wanted: list[str] = []
-        for line in block.splitlines():
-            (commands if line.startswith("$ ") else wanted).append(line.removeprefix("$ "))
-        script = "\n".join([f'nvgraft() {{ {sys.executable} -m nvgraft_cli.main "$@"; }}', *commands])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(
-            ["sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=environment, timeout=60
-        )
-        assert sorted(done.stdout.splitlines()) == sorted(wanted)

@@ -57,7 +57,7 @@ def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
 def _node(action: Bind, access: str | None) -> cdi.DeviceNode:
     major, minor = action.rdev or (0, 0)
     source = action.source if action.source != action.target else None
-    return cdi.DeviceNode(path=action.target, hostPath=source, type="c", major=major, minor=minor or None, permissions=access)
+    return cdi.DeviceNode(path=action.target, hostPath=source, major=major, minor=minor or None, permissions=access)
 
 
 def _in_proc(path: str) -> bool:
