@@ -83,7 +83,13 @@ CASES = [
     (["plan", "--bundle", "web", "--host", "bad.json"], 2),
     (["matrix", "eks-t4", "mig-h100", "--bundles", "web", "none", "--jobs", "2"], 0),
     (["diff", "eks-t4", "runfile-a10x2", "--bundle", "web"], 1),
+    (["plan", "--bundle", "web", "--host", "runfile-a10x2", "--format", "cdi"], 0),
+    (["cdi", "generate", "--host", "mig-h100"], 0),
+    (["cdi", "generate", "--host", "bad.json"], 2),
     (["prove", "--bundle", "web", "--host", "eks-t4"], 1),
+    (["why", "nvidia-smi", "--bundle", "web", "--host", "eks-t4"], 0),
+    (["doctor", "--bundle", "web", "--host", "eks-t4"], 1),
+    (["explain", "--bundle", "web", "--host", "eks-t4"], 0),
     (["explain-error", "nvidia-container-cli: initialization error: nvml error: driver not loaded \x1b[2J"], 0),
     (["last-error"], None),
 ]
