@@ -23,7 +23,7 @@ import prctl
 
 import hosts
 import nvgraft
-from attacked import BUNDLE, CONFIG, IMAGE, PLACE, ROOTFS, Case, config_toml, make_files, make_host, start_container
+from attacked import BUNDLE, CONFIG, IMAGE, LIBS, PLACE, ROOTFS, Case, config_toml, make_files, make_host, start_container
 from cgroups import FILTER, attach, hierarchy
 from harness import CHECKOUT
 from nvgraft import hook, jsontext, launch, syscalls
@@ -37,8 +37,13 @@ T = TypeVar("T")
 for _module in ("tomllib", *(found.name for found in pkgutil.walk_packages(nvgraft.__path__, "nvgraft."))):
     importlib.import_module(_module)
 
-#: A loader cache that is replaced, and has to come back.
-FORMER = "/etc/ld.so.cache = the former one"
+#: What an image may have that is replaced, and has to come back.
+FORMER = f"""
+    /etc/ld.so.cache = the former one
+    /etc/ld.so.cache~ = of a run that was cut short
+    {LIBS}/libcuda.so.1 -> libcuda.so.of.another.driver
+    {LIBS}/libnvidia-ml.so.1 -> libnvidia-ml.so.535.1
+"""
 
 #: Seconds that a run may take: a hook that waits for something that failed would wait for ever.
 DEADLINE = 30
