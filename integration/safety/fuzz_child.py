@@ -10,11 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import atheris
-
-with atheris.instrument_imports(include=["nvgraft", "nvgraft_cli", "nvgraft_specs", "tomllib"]):
-    import fuzzing
-
 #: Seconds of processor time that an input may take.
 SECONDS_LIMIT = 0.1
 #: Bytes that this process may have more than it starts with: for an input that takes too much, and libFuzzer's own corpus.
@@ -27,6 +22,11 @@ class TooSlow(Exception):
 
 def main(target: str, slowest_file: str, arguments: list[str]) -> None:
     """Fuzz ``target``, and keep the time of the slowest input, in seconds, in a file."""
+    import atheris
+
+    with atheris.instrument_imports(include=["nvgraft", "nvgraft_cli", "nvgraft_specs", "tomllib"]):
+        import fuzzing
+
     run = fuzzing.TARGETS[target].run
     slowest = 0.0
     record = os.open(slowest_file, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -34,7 +34,7 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "variables": lambda n: b'{"process":{"env":[' + b'"A=B",' * (n // 6) + b'"A=B"]},"ociVersion":"1.0.2","root":{}}',
         "mounts": lambda n: b'{"mounts":[' + b"{}," * (n // 3) + b'{}],"ociVersion":"1.0.2","root":{},"process":{}}',
     },
-    "runc": {"hooks of ours": lambda n: b'{"ociVersion":"1.0.2","x":[' + b"0," * (n // 2) + b"0]}"},
+    "runc": {"other members": lambda n: b'{"ociVersion":"1.0.2","x":[' + b"0," * (n // 2) + b"0]}"},
     "toml": {
         "keys": lambda n: b"".join(b"key%d = 1\n" % i for i in range(n // 12)),
         "a dotted key": lambda n: b"a" + b".a" * min(n // 2, 400) + b" = 1\n" + b"# " * (n // 4),
