@@ -9,11 +9,12 @@ coverage-guided fuzzer. ``fixtures/fuzz/TARGET`` holds the seeds, and every inpu
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from nvgraft import elf, jsontext, ldcache, oci, requirements
+from nvgraft import elf, inventory, jsontext, ld_so_conf, ldcache, oci, requirements
 from nvgraft.components import Inventory, ProcEntry, device_file_minor
 from nvgraft.config import Config, config_from_settings, default_user, settings_from_toml
 from nvgraft.decision import decide
@@ -27,6 +28,11 @@ from nvgraft.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.target import OfflineTarget, VirtualTree
 from nvgraft.tree import PathError
 from nvgraft_cli import text
+from nvgraft_cli.diff import readers, render
+from nvgraft_cli.diff.compare import compare
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.explain_error import command as explain_error
+from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_cli.register import bundle, containerd, docker, hooksd, installation
 from nvgraft_cli.register.change import CannotRegister, Document, diff
 from nvgraft_specs import gallery
@@ -308,9 +314,7 @@ def _proc(data: bytes) -> None:
     device_file_minor(ProcEntry("/proc/driver/nvidia/capabilities/mig/config", 0o444, text_))
     default_user(text_)
     entry = {"type": "file", "mode": "0444", "content": text_}
-    host = json.loads((SEEDS / "snapshot" / "small").read_bytes())
-    host["files"] |= dict.fromkeys(("/proc/driver/nvidia-caps/mig-minors", "/proc/driver/nvidia/version"), entry)
-    read_inventory(snapshot_host(host), OFFLINE_PATH)
+    inventory.read_mig_minors(SnapshotTree({"/proc/driver/nvidia-caps/mig-minors": entry}))
 
 
 def _environment(data: bytes) -> None:
@@ -325,8 +329,8 @@ def _environment(data: bytes) -> None:
         return
     try:
         check_request(decision.request)
-        inventory = _inventory(("mig-h100", "debian-a100x8")[len(data) // 2 % 2])
-        plan = make_plan(decision.request, inventory, _target(), Settings.from_config(config))
+        host = _inventory(("mig-h100", "debian-a100x8")[len(data) // 2 % 2])
+        plan = make_plan(decision.request, host, _target(), Settings.from_config(config))
     except Refusal as refusal:
         _check_text(refusal.line())
         return
@@ -357,11 +361,11 @@ def _snapshot(data: bytes) -> None:
         return
     try:
         host = snapshot_host(json.loads(data))
-        inventory = read_inventory(host, OFFLINE_PATH)
+        found = read_inventory(host, OFFLINE_PATH)
         decision = decide(_EVERYTHING, Config(), "/run/bundle")
         assert decision.request is not None
         target = OfflineTarget(VirtualTree(SnapshotTree({}), "/r"), host.machine, (), module=True)
-        _check_plan(make_plan(decision.request, inventory, target, Settings.from_config(Config())))
+        _check_plan(make_plan(decision.request, found, target, Settings.from_config(Config())))
     except Refusal as refusal:
         _check_text(refusal.line())
     try:
@@ -384,6 +388,37 @@ def _plan_document(data: bytes) -> None:
         parse_plan(data, "plan.json")
     except DocumentError as error:
         _check_text(str(error), one_line=False)
+
+
+def _ld_so_conf(data: bytes) -> None:
+    """The image's list of library directories; files that it includes hold the same text again."""
+    configuration = ld_so_conf.Configuration(lambda _: data, lambda _: ["a.conf", "b.conf", ".hidden", "[x]"])
+    configuration.load()
+    assert all(path.startswith("/") for path in configuration.directories)
+
+
+def _paste(data: bytes) -> None:
+    """An error that somebody has pasted."""
+    analysis = analyse(data.decode("utf-8", "replace"))
+    assert not _controls("\n".join(explain_error._lines(analysis, colour=False)))
+    assert not _controls(json.dumps(asdict(analysis)))
+
+
+def _diff(data: bytes) -> None:
+    """Anything that ``nvgraft diff`` may be given as a side, against itself."""
+    fd = os.memfd_create("fuzz")
+    try:
+        os.write(fd, data)
+        side = readers.read_side(f"/proc/self/fd/{fd}", readers.Context(None, (), None, None))
+    except InputError as error:
+        _check_text(str(error), one_line=False)
+        return
+    finally:
+        os.close(fd)
+    difference = compare(side, side)
+    assert difference.equal
+    for shown in (render.text(difference, whole=True, colour=False), render.markdown(difference, whole=True)):
+        assert not _controls(shown)
 
 
 def _controls(shown: str) -> str:
@@ -504,6 +539,31 @@ TARGETS: dict[str, Target] = {
             b"\\ud800",
             b'"/":',
             b"//",
+        ),
+    ),
+    "ld_so_conf": Target(
+        _ld_so_conf, (b"include *.conf\n", b"include /a/[!a-c]*/?\n", b"/usr/lib\n", b"\\", b"[", b"[" * 300, b"*" * 64, b"hwcap 1")
+    ),
+    "paste": Target(
+        _paste,
+        (b"nvidia-container-cli: ", b"OCI runtime create failed", b"\\n", b"\\" * 60, b"nvml error: ", b"exit status 1", b"\x1b[31m"),
+    ),
+    "diff": Target(
+        _diff,
+        (
+            *(
+                b"cdiVersion: 0.6.0\n",
+                b"containerEdits:\n",
+                b"deviceNodes:\n- path: /dev/nvidia0\n",
+                b"&a [*a]",
+                b"!!python/object:os.system x",
+            ),
+            *(
+                b"I0101 00:00:00.0 1 nvc_mount.c:1] mounting /a at /b",
+                b"whitelisting device node 195:0",
+                b"\\033",
+                b'"schema":"nvgraft.plan/1"',
+            ),
         ),
     ),
     "plan": Target(

@@ -18,6 +18,9 @@ FILE_LIMIT = 64 << 10
 _DEPTH = 5
 _FILES = 256
 _PATTERNS = 256
+#: Names that are compared with patterns, and characters of one component of a pattern: the cost is the product, times a name's length.
+_NAMES = 4096
+_COMPONENT = 255
 _LINES = 1024
 
 _BLANKS = " \t\n\v\f\r"
@@ -38,6 +41,7 @@ class Configuration:
         self._read = read
         self._names = names
         self._patterns = 0
+        self._compared = 0
 
     def load(self, path: str = PATH, depth: int = 0) -> None:
         """Take what the file ``path`` says, and what it includes; a file counts once."""
@@ -65,7 +69,7 @@ class Configuration:
 
     def _include(self, pattern: str, depth: int) -> None:
         self._patterns += 1
-        if self._patterns > _PATTERNS or "\0" in pattern:
+        if self._patterns > _PATTERNS or "\0" in pattern or any(len(part) > _COMPONENT for part in pattern.split("/")):
             self.complete = False
             return
         for path in self._matches(pattern):
@@ -76,13 +80,22 @@ class Configuration:
         found = [""]
         for part in filter(None, pattern.split("/")):
             if not _WILD.isdisjoint(part):
-                found = [f"{parent}/{name}" for parent in found for name in sorted(self._names(parent or "/")) if matches(name, part)]
+                found = [f"{parent}/{name}" for parent in found for name in self._listed(parent or "/") if matches(name, part)]
             else:
                 found = [f"{parent}/{part.replace(chr(92), '')}" for parent in found]
             if len(found) > _FILES:
                 self.complete = False
                 del found[_FILES:]
         return found
+
+    def _listed(self, directory: str) -> list[str]:
+        names = sorted(self._names(directory))
+        left = _NAMES - self._compared
+        if len(names) > left:
+            self.complete = False
+            del names[left:]
+        self._compared += len(names)
+        return names
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -47,6 +47,20 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "signs": lambda n: b"=" * n,
     },
     "ldcache": {"overlapping names": ldcache_with_one_name},
+    "paste": {
+        "backslashes": lambda n: b"\\" * n,
+        "blanks": lambda n: b" " * n,
+        "letters": lambda n: b"a" * n,
+        "stages": lambda n: b"nvidia-container-cli: mount error: " * (n // 35),
+        "unclosed escapes": lambda n: b"\x1b]" * (n // 2),
+    },
+    "diff": {
+        "YAML levels": lambda n: b"cdiVersion: 0.6.0\nx: " + b"[" * (n // 2) + b"]" * (n // 2),
+        "log lines": lambda n: b"I0101 00:00:00.0 1 nvc_mount.c:1] mounting /a at /b\n" * (n // 52),
+        "a long log line": lambda n: b"I0101 00:00:00.0 1 a:1] mounting " + b"a" * n,
+        "mounts": lambda n: b"41 36 8:1 /x /usr/lib/libcuda.so.1 ro - ext4 /dev/sda1 rw\n" * (n // 58),
+    },
+    "ld_so_conf": {"patterns": lambda n: b"include *a*a*a*\n" * (n // 16), "directories": lambda n: b"/a\n" * (n // 3)},
     "mountinfo": {"escapes": lambda n: b"36 35 98:0 /" + b"\\040" * (n // 4) + b" /mnt rw - ext3 /dev/root rw"},
     "environment": {
         "devices": lambda n: b"NVIDIA_VISIBLE_DEVICES=" + b",".join(b"%d" % i for i in range(n // 6)),

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 #: Larger files are not read: the biggest real snapshot is some hundred KiB.
 SIZE_LIMIT = 64 << 20
 
+_PIECES = 64
+
 #: For members whose names follow a pattern: JSON schemas made by pydantic allow any other name beside it.
 ONLY_SUCH_NAMES: dict[str, JsonValue] = {"additionalProperties": False}
 
@@ -59,7 +61,9 @@ def read_bytes(path: str) -> bytes:
     """
     try:
         with open(path, "rb") as file:
-            raw = file.read(SIZE_LIMIT + 1)
+            # In pieces: one read of the limit would take that much memory for the smallest file.
+            chunks = [chunk for _ in range(_PIECES + 1) if (chunk := file.read(SIZE_LIMIT // _PIECES))]
+            raw = b"".join(chunks)
     except OSError as error:
         cause = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise DocumentError(path, "", cause, "give the path of a readable file") from None

@@ -112,6 +112,10 @@ def parse_cdi(raw: bytes, path: str) -> Spec:
     return spec_of(load_data(raw, path), path)
 
 
+#: Levels of lists and maps in a YAML text; a specification has seven.
+_DEPTH = 64
+
+
 def load_data(raw: bytes, path: str) -> Any:
     """Return the data of a JSON or YAML text. YAML is read without tags of any language and without aliases: with them a
     page of text can stand for more data than fits into memory.
@@ -127,8 +131,13 @@ def load_data(raw: bytes, path: str) -> Any:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, loader)):
-            raise yaml.YAMLError("aliases are not read")
+        depth = 0
+        for event in yaml.parse(raw, loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise yaml.YAMLError("aliases are not read")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEPTH:  # what follows calls itself for each level, in C: thousands end the process
+                raise yaml.YAMLError("it is nested too deeply")
         return yaml.load(raw, loader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         cause = " ".join(str(error).split()).lower()

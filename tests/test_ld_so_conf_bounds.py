@@ -1,0 +1,35 @@
+"""What an image's ld.so.conf can cost: a pattern is compared with each name of a directory."""
+
+import errno
+
+import pytest
+
+from nvgraft.ld_so_conf import Configuration
+
+
+def load(text: str, names: list[str]) -> Configuration:
+    def read(path: str) -> bytes:
+        if path == "/etc/ld.so.conf":
+            return text.encode()
+        raise FileNotFoundError(errno.ENOENT, "", path)
+
+    configuration = Configuration(read, lambda _: names)
+    configuration.load()
+    return configuration
+
+
+@pytest.mark.parametrize("part", ["*a" * 128, "[" + "a" * 5000 + "]*"])
+def test_a_long_pattern_is_left_out(part: str) -> None:
+    """No file name is as long as what it would fit; it says so, and the rest of the file counts."""
+    configuration = load(f"include /etc/{part}\n/usr/lib\n", ["a"])
+    assert (configuration.directories, configuration.complete) == (["/usr/lib"], False)
+    assert load("include /etc/[a-c]*.conf\n", ["a"]).complete
+
+
+def test_a_directory_with_many_names_is_not_compared_for_ever() -> None:
+    """Of thousands of names the first ones count, whichever include comes to them."""
+    few = load("include d/*.conf\n" * 3, [f"{number}.conf" for number in range(100)])
+    assert (len(few.files), few.complete) == (101, True)
+    many = load("include d/*.x\n" * 50, [f"{number}.conf" for number in range(1000)])
+    assert many.complete is False
+    assert many._compared == 4096
