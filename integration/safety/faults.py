@@ -186,7 +186,7 @@ def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None) 
     """Tell whether a difference is what the fault means by itself.
 
     A fault of the lock leaves its file: nobody holds it, and the next hook removes it. And where the kernel says that a cgroup
-    hierarchy is not there, there are no rules to be added to it.
+    hierarchy or a library directory is not there, nothing is added to it.
     """
     if struck is None:
         return False
@@ -196,8 +196,8 @@ def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None) 
         return all(path.startswith("/run/nvgraft/lock/") for path in state.run) and state._replace(run=()) == wanted
     if site.place.startswith(_OF_THE_IMAGE):
         return _without_cache(state) == _without_cache(wanted)
-    absent = fault == Fault("error", errno.ENOENT) and site.place.endswith(":_open_mounts")
-    return absent and state._replace(rules=wanted.rules) == wanted
+    absent = fault == Fault("error", errno.ENOENT) and site.place.endswith((":_open_mounts", ":_open_directory"))
+    return absent and state._replace(rules=wanted.rules, files=wanted.files) == wanted
 
 
 def _without_cache(state: State) -> State:
@@ -431,7 +431,7 @@ def _resources(stage: Stage) -> dict[str, int]:
         "mounts of the host": len(state.host),
         "locks and journals": len(state.run),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "cgroups": len(list(stage.cgroup_path.parent.glob("nvgraft-stage-*"))),
+        "cgroups": len(list(stage.cgroup_path.parent.glob(f"{stage.cgroup_path.name}*"))),
     }
 
 

@@ -195,6 +195,9 @@ class Stage:
     def run(self, faults: Faults | None = None, *, record: bool = False) -> Run:
         """Run the hook on the container, with ``faults``."""
         log = mmap.mmap(-1, 4 * LOG_REGION) if record else None
+        for name in ("lock", "journal"):  # made anew by each run: the same calls each time
+            with suppress(OSError):
+                os.rmdir(f"/run/nvgraft/{name}")
 
         def work() -> int:
             shim = Shim(faults or {}, log)
