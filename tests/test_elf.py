@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvgraft.elf import READ_LIMIT, ElfFacts, read_facts
+from nvgraft.elf import READ_LIMIT, ElfFacts, Library, read_facts, read_library
 from nvgraft_cli.stubs import shared_object
 
 
@@ -64,10 +64,11 @@ def test_a_damaged_library_never_fails_otherwise(tmp_path_factory: pytest.TempPa
     data[offset : offset + len(junk)] = junk
     file = tmp_path_factory.getbasetemp() / "damaged.so"
     file.write_bytes(data)
-    try:
-        assert isinstance(facts_of(file), ElfFacts)
-    except ValueError as error:
-        assert str(error)
+    for read in (facts_of, lambda path: library_of(path, isa_level=True)):
+        try:
+            assert read(file) is not None
+        except ValueError as error:
+            assert str(error)
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
@@ -97,3 +98,50 @@ def test_tables_that_overlap_are_bounded(tmp_path: Path) -> None:
     path.write_bytes(header + segment * count)
     with pytest.raises(ValueError, match=f"more than {READ_LIMIT} bytes"):
         facts_of(path)
+
+
+def library_of(path: Path, *, isa_level: bool = False) -> Library:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_library(fd, isa_level=isa_level)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("bits", "machine", "numbers"),
+    [(64, "EM_X86_64", (62, 0)), (32, "EM_386", (3, 0)), (64, "EM_AARCH64", (183, 0)), (32, "EM_ARM", (40, 0x05000400))],
+)
+def test_what_ldconfig_asks_of_a_library(tmp_path: Path, bits: int, machine: str, numbers: tuple[int, int]) -> None:
+    """Class, machine and flags as numbers, and the SONAME, if there is one."""
+    file = tmp_path / "lib.so"
+    for soname in ("libx.so.1", None):
+        file.write_bytes(shared_object(bits, machine, soname, ["libc.so.6"], None))
+        assert library_of(file, isa_level=True) == Library(bits, *numbers, soname, 0)
+
+
+def test_what_no_loader_takes_is_no_library(tmp_path: Path) -> None:
+    """A program that is not position-independent, and an object without a dynamic section."""
+    data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", [], None))
+    file = tmp_path / "lib.so"
+    file.write_bytes(data[:16] + b"\2" + data[17:])
+    with pytest.raises(ValueError, match="it is no shared object"):
+        library_of(file)
+    headers = int.from_bytes(data[32:40], "little")
+    types = range(headers, headers + 56 * data[56], 56)
+    (dynamic,) = [at for at in types if data[at] == 2]
+    data[dynamic] = 0
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match="it has no dynamic section"):
+        library_of(file)
+
+
+@pytest.mark.requires("gcc", "x86_64")
+@pytest.mark.parametrize(("option", "level"), [("x86-64-baseline", 0), ("x86-64-v2", 1), ("x86-64-v3", 2), ("x86-64-v4", 3)])
+def test_the_isa_level_is_the_linkers(tmp_path: Path, option: str, level: int) -> None:
+    """As the GNU property note says it; only when it is asked for."""
+    (tmp_path / "x.c").write_text("int x;")
+    command = ["gcc", "-shared", "-nostdlib", f"-Wl,-z,{option}", "-o", str(tmp_path / "libx.so"), str(tmp_path / "x.c")]
+    subprocess.run(command, check=True)
+    assert library_of(tmp_path / "libx.so", isa_level=True).isa_level == level
+    assert library_of(tmp_path / "libx.so").isa_level == 0

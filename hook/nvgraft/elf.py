@@ -9,10 +9,6 @@ import struct
 
 from nvgraft.values import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 #: Bytes that are read from one file; the driver's largest libraries need about 10 KiB.
 READ_LIMIT = 1 << 20
 
@@ -22,6 +18,11 @@ MACHINES = {3: "EM_386", 40: "EM_ARM", 21: "EM_PPC64", 62: "EM_X86_64", 183: "EM
 _PT_DYNAMIC, _PT_INTERP, _PT_LOAD = 2, 3, 1
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME = 1, 5, 10, 14
 _SHT_NOTE = 7
+_ET_DYN = 3
+_PT_GNU_PROPERTY, _NT_GNU_PROPERTY, _X86_ISA_1_NEEDED = 0x6474E553, 5, 0xC0008002
+
+#: Bytes that are read at once: headers stand at the beginning.
+_HEAD = 1024
 
 
 class ElfFacts(Value):
@@ -64,52 +65,91 @@ def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
     :raises ValueError: when it is no ELF file of a little-endian machine, or is damaged; the text says what is wrong.
     :raises OSError: when it cannot be read.
     """
-    size = os.fstat(fd).st_size
+    file = _File(fd)
+    segments = _segments(file)
+    soname, needed = _dynamic(file, segments)
+    interp = None
+    for kind, offset, _address, length in segments:
+        if kind == _PT_INTERP:
+            interp = file.read(offset, length).split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+    machine = MACHINES.get(file.machine, f"EM_{file.machine}")
+    return ElfFacts(file.bits, machine, soname, needed, _abi_tag(file) if sections else None, interp)
 
-    left = READ_LIMIT
 
-    def read(offset: int, length: int) -> bytes:
-        nonlocal left
-        left -= length
-        if left < 0:
+class Library(Value):
+    """What ldconfig asks of a shared object: class, machine and processor flags as numbers, SONAME, and the x86 ISA level."""
+
+    __slots__ = ("bits", "flags", "isa_level", "machine", "soname")
+
+    def __init__(self, bits: int, machine: int, flags: int, soname: str | None, isa_level: int) -> None:
+        self.bits = bits
+        self.machine = machine
+        self.flags = flags
+        self.soname = soname
+        self.isa_level = isa_level
+
+
+def read_library(fd: int, *, isa_level: bool = False) -> Library:
+    """Return what ldconfig asks of the open file ``fd``; with ``isa_level`` also what it needs of an x86 processor.
+
+    :raises ValueError: when it is no shared object with a dynamic section, or as :func:`read_facts`.
+    :raises OSError: when it cannot be read.
+    """
+    file = _File(fd)
+    if file.header[0] != _ET_DYN:
+        raise ValueError("it is no shared object")
+    segments = _segments(file)
+    if not any(kind == _PT_DYNAMIC and length for kind, _offset, _address, length in segments):
+        raise ValueError("it has no dynamic section")
+    soname, _needed = _dynamic(file, segments, needed=False)
+    return Library(file.bits, file.machine, file.header[6], soname, _isa_level(file, segments) if isa_level else 0)
+
+
+class _File:
+    """An open ELF file, of which the tables are read in pieces."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._left = READ_LIMIT
+        self._size = os.fstat(fd).st_size
+        self._head = os.pread(fd, _HEAD, 0)
+        ident = self._head[:16]
+        if ident[:4] != b"\x7fELF" or len(ident) < 16:
+            raise ValueError("it is not an ELF file")
+        if ident[4] not in {1, 2} or ident[5] != 1:
+            raise ValueError("it is not for a little-endian machine")
+        self.bits = 32 * ident[4]
+        self.layout = _Layout(self.bits)
+        self.header: tuple[int, ...] = struct.unpack(self.layout.header, self.read(16, struct.calcsize(self.layout.header)))
+        self.machine = self.header[1]
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._left -= length
+        if self._left < 0:
             raise ValueError(f"its tables have more than {READ_LIMIT} bytes")
-        data = os.pread(fd, length, offset) if offset + length <= size else b""
+        end = offset + length
+        if end <= len(self._head):
+            return self._head[offset:end]
+        data = os.pread(self._fd, length, offset) if end <= self._size else b""
         if len(data) != length:
             raise ValueError("it is cut short")
         return data
 
-    ident = read(0, 16) if size >= 16 else b""
-    if ident[:4] != b"\x7fELF":
-        raise ValueError("it is not an ELF file")
-    if ident[4] not in {1, 2} or ident[5] != 1:
-        raise ValueError("it is not for a little-endian machine")
-    bits = 32 * ident[4]
-    layout = _Layout(bits)
-    header = struct.unpack(layout.header, read(16, struct.calcsize(layout.header)))
-    machine = MACHINES.get(header[1], f"EM_{header[1]}")
-    segments = _segments(read, layout, header)
-    soname, needed = _dynamic(read, layout, segments)
-    interp = None
-    for kind, offset, _address, length in segments:
-        if kind == _PT_INTERP:
-            interp = read(offset, length).split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
-    return ElfFacts(bits, machine, soname, needed, _abi_tag(read, layout, header) if sections else None, interp)
 
-
-def _segments(read: "Callable[[int, int], bytes]", layout: _Layout, header: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
-    offset, size, count = header[4], header[8], header[9]
+def _segments(file: _File) -> list[tuple[int, int, int, int]]:
+    layout = file.layout
+    offset, size, count = file.header[4], file.header[8], file.header[9]
     if not count:
         return []
     if size != struct.calcsize(layout.program):
         raise ValueError(f"its program headers have {size} bytes")
     kind, start, address, length = layout.program_fields
-    rows = struct.iter_unpack(layout.program, read(offset, size * count))
+    rows = struct.iter_unpack(layout.program, file.read(offset, size * count))
     return [(row[kind], row[start], row[address], row[length]) for row in rows]
 
 
-def _dynamic(
-    read: "Callable[[int, int], bytes]", layout: _Layout, segments: list[tuple[int, int, int, int]]
-) -> tuple[str | None, tuple[str, ...]]:
+def _dynamic(file: _File, segments: list[tuple[int, int, int, int]], *, needed: bool = True) -> tuple[str | None, tuple[str, ...]]:
+    layout = file.layout
     table = next(((offset, length) for kind, offset, _address, length in segments if kind == _PT_DYNAMIC), None)
     if table is None:
         return None, ()
@@ -117,10 +157,10 @@ def _dynamic(
     soname_at = None
     needed_at: list[int] = []
     strings = strings_size = 0
-    for tag, value in struct.iter_unpack(layout.dynamic, read(table[0], table[1] // entry * entry)):
+    for tag, value in struct.iter_unpack(layout.dynamic, file.read(table[0], table[1] // entry * entry)):
         if tag == 0:
             break
-        if tag == _DT_NEEDED:
+        if tag == _DT_NEEDED and needed:
             needed_at.append(value)
         elif tag == _DT_SONAME:
             soname_at = value
@@ -136,7 +176,7 @@ def _dynamic(
         # A real libcuda has 100 KiB of strings and its SONAME at their end: read the name, not the table.
         if offset >= strings_size:
             raise ValueError("a name outside of its string table")
-        text = read(start + offset, min(256, strings_size - offset)).split(b"\0", 1)
+        text = file.read(start + offset, min(256, strings_size - offset)).split(b"\0", 1)
         if len(text) == 1:
             raise ValueError("a name longer than 255 bytes")
         return text[0].decode("utf-8", "surrogateescape")
@@ -151,7 +191,30 @@ def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int
     raise ValueError("its string table lies in no segment")
 
 
-def _abi_tag(read: "Callable[[int, int], bytes]", layout: _Layout, header: tuple[int, ...]) -> tuple[int, int, int] | None:
+def _isa_level(file: _File, segments: list[tuple[int, int, int, int]]) -> int:
+    """Return the number of the highest ISA level that the GNU property note of an x86 object asks for."""
+    align = file.bits // 8
+    for kind, offset, _address, length in segments:
+        if kind != _PT_GNU_PROPERTY:
+            continue
+        note = file.read(offset, length)
+        if len(note) < 16:
+            return 0
+        name_size, size, note_type, name = struct.unpack_from("<III4s", note)
+        if (name_size, note_type, name) != (4, _NT_GNU_PROPERTY, b"GNU\0"):
+            return 0
+        end = min(len(note), 16 + size)
+        at = 16
+        while at + 8 <= end:
+            property_type, size = struct.unpack_from("<II", note, at)
+            if property_type == _X86_ISA_1_NEEDED and size == 4 and at + 12 <= end:
+                return max(0, int(struct.unpack_from("<I", note, at + 8)[0]).bit_length() - 1)
+            at += 8 + -(-size // align) * align
+    return 0
+
+
+def _abi_tag(file: _File) -> tuple[int, int, int] | None:
+    layout, header, read = file.layout, file.header, file.read
     offset, size, count, names_index = header[5], header[10], header[11], header[12]
     if not count or size != struct.calcsize(layout.section) or names_index >= count:
         return None

@@ -30,7 +30,8 @@ _WILD = frozenset("*?[")
 class Configuration:
     """``directories`` in their order, as they are written; ``complete`` is false when a bound left something out.
 
-    :param read: returns a file's text, or raises OSError where there is none.
+    :param read: returns a file's text; raises FileNotFoundError where there is none, and OSError with EFBIG for more than
+        FILE_LIMIT bytes.
     :param names: returns the names in a directory, none where there is no directory.
     """
 
@@ -53,8 +54,12 @@ class Configuration:
         self.files.append(path)
         try:
             text = self._read(path).decode("utf-8", "surrogateescape")
+        except FileNotFoundError:
+            return
         except OSError as error:
-            self.complete = self.complete and error.errno != errno.EFBIG
+            if error.errno != errno.EFBIG:
+                raise
+            self.complete = False
             return
         for line in text.split("\n"):
             words = line.partition("#")[0].strip(_BLANKS)

@@ -5,17 +5,18 @@ appended to the old one. Where a new part exists it is the one that glibc and th
 are the driver's is not decided here.
 """
 
+import os
 import struct
 
 from nvgraft.values import Value
 
 _OLD_MAGIC = b"ld.so-1.7.0"
-_NEW_MAGIC = b"glibc-ld.so.cache1.1"
+NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _OLD_HEADER, _OLD_ENTRY = 16, 12
-_NEW_HEADER, _NEW_ENTRY = 48, 24
+NEW_HEADER, NEW_ENTRY = 48, 24
 
 #: Bytes of a name in it: a path that is longer cannot be opened.
-_NAME_LIMIT = 4096
+NAME_LIMIT = 4096
 
 #: The largest cache that is read, in bytes: twenty times the largest seen on a full distribution.
 SIZE_LIMIT = 16 << 20
@@ -29,6 +30,15 @@ ARCHITECTURES: dict[str, tuple[int, int | None]] = {
     "aarch64": (0x0A00, 0x0900),
     "ppc64le": (0x0500, None),
 }
+
+_LIBC6 = 0x0003
+
+
+def loader_flags(machine: str) -> tuple[int, int]:
+    """Return the flags of 64-bit and of 32-bit glibc libraries on ``machine``."""
+    wide, narrow = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])
+    return wide | _LIBC6, (narrow or 0) | _LIBC6
+
 
 #: How `ldconfig -p` spells the architecture bits.
 _SPELLINGS = {
@@ -74,30 +84,58 @@ def parse(data: bytes, prefixes: tuple[bytes, ...] = (b"",)) -> list[CacheEntry]
 
     :raises ValueError: when ``data`` is not a loader cache of this machine's byte order, or is cut short.
     """
+    part = find_part(data)
+    return (_parse_new if part.new else _parse_old)(data, part, prefixes)
+
+
+class Part(Value):
+    """Where the table is that a loader reads: ``base``, from which the new format counts, ``first`` entry, their ``count``."""
+
+    __slots__ = ("base", "count", "first", "new")
+
+    def __init__(self, base: int, first: int, count: int, *, new: bool) -> None:
+        self.base = base
+        self.first = first
+        self.count = count
+        self.new = new
+
+    @property
+    def end(self) -> int:
+        """Where the table ends; the strings of the old format count from here."""
+        return self.first + self.count * (NEW_ENTRY if self.new else _OLD_ENTRY)
+
+
+def find_part(data: bytes) -> Part:
+    """Return the part of a loader cache that counts: the new one where there is one.
+
+    :raises ValueError: as :func:`parse`.
+    """
     if data.startswith(_OLD_MAGIC):
         if len(data) < _OLD_HEADER:
             raise ValueError("it ends inside its header")
-        count = struct.unpack_from("<I", data, 12)[0]
-        end = _OLD_HEADER + count * _OLD_ENTRY
-        if end > len(data):
-            raise ValueError(f"it promises {count} entries and ends before them")
-        new = -(-end // 8) * 8
-        if data.startswith(_NEW_MAGIC, new):
-            return _parse_new(data, new, prefixes)
-        return _parse_old(data, count, end, prefixes)
-    if data.startswith(_NEW_MAGIC):
-        return _parse_new(data, 0, prefixes)
+        old = _checked(data, Part(0, _OLD_HEADER, struct.unpack_from("<I", data, 12)[0], new=False))
+        new = -(-old.end // 8) * 8
+        return _new_part(data, new) if data.startswith(NEW_MAGIC, new) else old
+    if data.startswith(NEW_MAGIC):
+        return _new_part(data, 0)
     raise ValueError("it does not start like a loader cache" if data else "it is empty")
 
 
-def _parse_new(data: bytes, base: int, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
-    if len(data) < base + _NEW_HEADER:
+def _new_part(data: bytes, base: int) -> Part:
+    if len(data) < base + NEW_HEADER:
         raise ValueError("it ends inside its header")
-    count = struct.unpack_from("<I", data, base + 20)[0]
-    first = base + _NEW_HEADER
-    if first + count * _NEW_ENTRY > len(data):
-        raise ValueError(f"it promises {count} entries and ends before them")
-    rows = struct.iter_unpack("<iIIIQ", memoryview(data)[first : first + count * _NEW_ENTRY])
+    return _checked(data, Part(base, base + NEW_HEADER, struct.unpack_from("<I", data, base + 20)[0], new=True))
+
+
+def _checked(data: bytes, part: Part) -> Part:
+    if part.end > len(data):
+        raise ValueError(f"it promises {part.count} entries and ends before them")
+    return part
+
+
+def _parse_new(data: bytes, part: Part, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
+    base = part.base
+    rows = struct.iter_unpack("<iIIIQ", memoryview(data)[part.first : part.end])
     return [
         CacheEntry(_string(data, base + key), flags & _ARCHITECTURE, _string(data, base + value))
         for flags, key, value, _osversion, _hwcap in rows
@@ -105,8 +143,9 @@ def _parse_new(data: bytes, base: int, prefixes: tuple[bytes, ...]) -> list[Cach
     ]
 
 
-def _parse_old(data: bytes, count: int, strings: int, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
-    rows = struct.iter_unpack("<iII", memoryview(data)[_OLD_HEADER : _OLD_HEADER + count * _OLD_ENTRY])
+def _parse_old(data: bytes, part: Part, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
+    strings = part.end
+    rows = struct.iter_unpack("<iII", memoryview(data)[part.first : strings])
     return [
         CacheEntry(_string(data, strings + key), flags & _ARCHITECTURE, _string(data, strings + value))
         for flags, key, value in rows
@@ -116,42 +155,42 @@ def _parse_old(data: bytes, count: int, strings: int, prefixes: tuple[bytes, ...
 
 def _string(data: bytes, offset: int) -> str:
     # Bounded, since any number of entries may point into one name that is as long as the file.
-    end = data.find(b"\0", offset, offset + _NAME_LIMIT + 1)
+    end = data.find(b"\0", offset, offset + NAME_LIMIT + 1)
     if end < 0 or offset >= len(data):
-        raise ValueError(f"a name at offset {offset} does not end inside it, or is longer than {_NAME_LIMIT} bytes")
+        raise ValueError(f"a name at offset {offset} does not end inside it, or is longer than {NAME_LIMIT} bytes")
     return data[offset:end].decode("utf-8", "surrogateescape")
 
 
-#: C's isdigit(): str.isdigit() takes digits of other scripts as well, which int() may refuse.
-_DIGITS = frozenset("0123456789")
-
-
 def compare_names(one: str, other: str) -> int:
-    """Compare two library names as glibc does (_dl_cache_libcmp): runs of digits by value, all else by character.
+    """Compare two library names as ldconfig does: return a negative number, 0 or a positive one.
 
-    Return a negative number, 0 or a positive one. ldconfig lets the greatest name of a SONAME own its link.
+    ldconfig lets the greatest name of a SONAME own its link.
     """
-    i = j = 0
-    while i < len(one):
-        if one[i] in _DIGITS:
-            if j >= len(other) or other[j] not in _DIGITS:
-                return 1
-            start, i = i, _digits_end(one, i)
-            other_start, j = j, _digits_end(other, j)
-            difference = int(one[start:i]) - int(other[other_start:j])
-            if difference:
-                return difference
-        elif j < len(other) and other[j] in _DIGITS:
-            return -1
-        elif j >= len(other) or one[i] != other[j]:
-            return ord(one[i]) - (ord(other[j]) if j < len(other) else 0)
-        else:
-            i += 1
-            j += 1
-    return 0 if j >= len(other) else -ord(other[j])
+    first, second = sort_key(os.fsencode(one)), sort_key(os.fsencode(other))
+    return (first > second) - (first < second)
 
 
-def _digits_end(text: str, start: int) -> int:
-    while start < len(text) and text[start] in _DIGITS:
-        start += 1
-    return start
+#: Everything but digits, for finding the runs of digits in a name.
+_NO_DIGITS = bytes(byte if 48 <= byte <= 57 else 32 for byte in range(256))
+
+#: glibc compares characters as its machine's char, which has a sign on x86; what ends a name counts as 0. Digits, which
+#: stand above everything, get a mark that is greater than any of these.
+_CHARACTERS = bytes([0x7F, *range(0x80, 0xFF), *range(0x7F), 0x7E])
+_MARK = b"\xff"
+_INT = 1 << 32
+
+
+def sort_key(name: bytes) -> bytes:
+    """Return bytes that stand to each other as names do in glibc's order (_dl_cache_libcmp), by which a cache is sorted.
+
+    Runs of digits compare by their value, which is an int there and wraps like one; they stand above all other characters.
+    """
+    parts: list[bytes] = []
+    done = 0
+    for run in name.translate(_NO_DIGITS).split():
+        start = name.index(run, done)
+        value = (int(run) if len(run) < 64 else int(run[-64:])) + (_INT >> 1)
+        parts += (name[done:start].translate(_CHARACTERS), _MARK, (value % _INT).to_bytes(4, "big"))
+        done = start + len(run)
+    parts += (name[done:].translate(_CHARACTERS), b"\x7f")
+    return b"".join(parts)

@@ -1,0 +1,278 @@
+"""Loader caches that rows are added to: every format, the loader's own search, and what ldconfig says of the result."""
+
+import os
+import random
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ldcaches import DRIVER, LIBS, listing
+from nvgraft.ldcache import compare_names
+from nvgraft.ldcache_table import Places, Row, Table
+
+FIXTURES = Path(__file__).parent / "fixtures" / "ldcaches"
+NOWHERE = Places({})
+WIDE, NARROW = 0x0303, 0x0003
+_NAMED = 1 << 62
+
+
+def rows_of(data: bytes) -> list[tuple[str, int, str, int]]:
+    """SONAME, flags, path and capabilities of each row of a cache that is in the new format alone."""
+    count = struct.unpack_from("<I", data, 20)[0]
+    fields = struct.iter_unpack("<iIIIQ", data[48 : 48 + 24 * count])
+    return [(_text(data, key), flags, _text(data, value), hwcap) for flags, key, value, _version, hwcap in fields]
+
+
+def _text(data: bytes, at: int) -> str:
+    return data[at : data.index(0, at)].decode()
+
+
+def lookup(data: bytes, name: str, flags: int = WIDE) -> str | None:
+    """What a loader finds for ``name``: bisection over the rows, then the first plain row of its own flags."""
+    rows = rows_of(data)
+    low, high = 0, len(rows) - 1
+    while low <= high:
+        middle = (low + high) // 2
+        compared = compare(name, rows[middle][0])
+        if compared == 0:
+            while middle > 0 and compare(name, rows[middle - 1][0]) == 0:
+                middle -= 1
+            while middle < len(rows) and compare(name, rows[middle][0]) == 0:
+                if rows[middle][1] == flags and rows[middle][3] == 0:
+                    return rows[middle][2]
+                middle += 1
+            return None
+        low, high = (middle + 1, high) if compared < 0 else (low, middle - 1)
+    return None
+
+
+def compare(one: str, other: str) -> int:
+    """glibc's comparison of two names, as one walk over both with C's types: a signed char, and an int that wraps."""
+    left, right = os.fsencode(one) + b"\0", os.fsencode(other) + b"\0"
+    i = j = 0
+    while left[i]:
+        if chr(left[i]).isdigit() and chr(right[j]).isdigit():
+            numbers = []
+            for text, at in ((left, i), (right, j)):
+                end = at
+                while 48 <= text[end] <= 57:
+                    end += 1
+                value = int(text[at:end]) % (1 << 32)
+                numbers.append((value - (1 << 32) if value >> 31 else value, end))
+            if numbers[0][0] != numbers[1][0]:
+                return numbers[0][0] - numbers[1][0]
+            i, j = numbers[0][1], numbers[1][1]
+        elif 48 <= left[i] <= 57:
+            return 1
+        elif 48 <= right[j] <= 57:
+            return -1
+        elif left[i] != right[j]:
+            return (left[i] ^ 128) - (right[j] ^ 128)
+        else:
+            i, j = i + 1, j + 1
+    return 0 if not right[j] else (128 - (right[j] ^ 128))
+
+
+NAMES = st.text(alphabet="ab.-_~019\xe9", min_size=1, max_size=8) | st.text(alphabet="0123456789", min_size=1, max_size=14)
+
+
+@given(NAMES, NAMES)
+def test_names_stand_as_the_loader_compares_them(one: str, other: str) -> None:
+    """Digits by value and above all else, shorter before longer, leading zeros alike, signs and wrapping as in C."""
+    wanted = compare(one, other)
+    assert (compare_names(one, other) > 0) == (wanted > 0)
+    assert (compare_names(one, other) < 0) == (wanted < 0)
+
+
+def cache(rows: list[tuple[str, int, str]], places: Places = NOWHERE) -> bytes:
+    return Table().with_rows([Row(name.encode(), flags, path.encode()) for name, flags, path in rows], places).data()
+
+
+@given(st.lists(st.tuples(NAMES, st.sampled_from([WIDE, NARROW])), unique=True, max_size=30), st.integers(0, 30))
+def test_the_loader_finds_what_was_there_and_what_was_added(rows: list[tuple[str, int]], cut: int) -> None:
+    """Rows added to a table are found by bisection like those of the table, whose rows all stay; their order is ldconfig's."""
+    wanted = [Row(os.fsencode(name), flags, b"/l/" + os.fsencode(name)) for name, flags in rows]
+    before = Table().with_rows(wanted[:cut], NOWHERE).data()
+    data = Table.parse(before).with_rows(wanted[cut:], NOWHERE).data()
+    assert sorted(rows_of(data)) == sorted(rows_of(Table().with_rows(wanted, NOWHERE).data()))
+    names = [name for name, _flags, _path, _hwcap in rows_of(data)]
+    assert all(compare(one, other) >= 0 for one, other in pairwise(names))
+    for name, flags in rows:
+        found = lookup(data, name, flags)
+        assert found is not None
+        assert compare(found.removeprefix("/l/"), name) == 0
+    assert len(Table.parse(data)) == len(rows)
+
+
+@pytest.mark.requires("ldconfig")
+@pytest.mark.parametrize("release", sorted(path.stem for path in FIXTURES.glob("*.cache")))
+def test_real_images_get_what_their_own_ldconfig_gives_them(release: str, tmp_path: Path) -> None:
+    """The caches of Ubuntu 16.04 (glibc 2.23) to Debian 13 (2.41): with the driver's rows, every line that their ldconfig has.
+
+    Made by integration/ldcache_images.py. Directories with a second name (/lib for /usr/lib) are compared by one.
+    """
+    before = (FIXTURES / f"{release}.cache").read_bytes()
+    wanted = [line.replace("=> /usr/lib/", "=> /lib/") for line in (FIXTURES / f"{release}.txt").read_text().splitlines()]
+    rows = [Row(name.encode(), WIDE, f"{LIBS}/{name}".encode()) for name in DRIVER]
+    (tmp_path / "cache").write_bytes(Table.parse(before).with_rows(rows, Places({LIBS.encode(): 0})).data())
+    lines = listing(tmp_path / "cache")
+    assert all(f"{name} (libc6,x86-64) => {LIBS}/{name}" in lines for name in DRIVER)
+    assert [line.replace("=> /usr/lib/", "=> /lib/") for line in lines] == wanted
+
+
+def old_format(rows: list[tuple[str, int, str]]) -> bytes:
+    """A cache of libc5's format: names count from behind the rows."""
+    strings = b""
+    table = b""
+    for name, flags, path in rows:
+        table += struct.pack("<iII", flags, len(strings), len(strings) + len(name) + 1)
+        strings += f"{name}\0{path}\0".encode()
+    return b"ld.so-1.7.0\0" + struct.pack("<I", len(rows)) + table + strings
+
+
+def test_an_old_cache_becomes_a_new_one() -> None:
+    """Of both parts the new one counts, of an old one alone that; names and paths are the same afterwards."""
+    rows = [("libb.so.1", WIDE, "/b"), ("liba.so.1", NARROW, "/a")]
+    alone = Table.parse(old_format(rows)).data()
+    assert rows_of(alone) == [("libb.so.1", WIDE, "/b", 0), ("liba.so.1", NARROW, "/a", 0)]
+    start = b"ld.so-1.7.0\0" + struct.pack("<I", 3) + bytes(36)
+    start += bytes(-len(start) % 8)
+    assert rows_of(Table.parse(start + cache(rows)).data()) == rows_of(cache(rows))
+
+
+def test_a_table_that_has_everything_is_the_same_table() -> None:
+    """A restarted container's cache is not written again: also where the directory is known by another name."""
+    rows = [Row(b"liba.so.1", WIDE, b"/usr/lib/liba.so.1"), Row(b"libb.so.1", NARROW, b"/usr/lib/libb.so.1")]
+    places = Places({b"/usr/lib": 0, b"/lib": 0, b"/opt": 1})
+    table = Table.parse(Table().with_rows(rows, places).data())
+    assert table.with_rows(rows, places) is table
+    assert table.with_rows([Row(b"liba.so.1", WIDE, b"/lib/liba.so.1")], places) is table
+    assert table.with_rows([Row(b"liba.so.1", WIDE, b"/opt/liba.so.1")], places) is not table
+    assert table.with_rows([Row(b"liba.so.1", NARROW, b"/usr/lib/liba.so.1")], places) is not table
+
+
+def test_rows_of_one_name_come_in_the_order_of_the_search_path() -> None:
+    """A library of the image that the loader would take first comes after the driver's; unknown directories come last."""
+    before = cache([("libcuda.so.1", WIDE, "/stubs/libcuda.so.1"), ("libcuda.so.1", WIDE, "/opt/libcuda.so.1"), ("liba.so", WIDE, "/a")])
+    wanted = [Row(b"libcuda.so.1", WIDE, b"/usr/lib/libcuda.so.1"), Row(b"libcuda.so.1", NARROW, b"/usr/lib32/libcuda.so.1")]
+    data = Table.parse(before).with_rows(wanted, Places({b"/usr/lib": 0, b"/usr/lib32": 1, b"/opt": 2})).data()
+    assert [path for _name, _flags, path, _hwcap in rows_of(data)] == [
+        "/usr/lib/libcuda.so.1",
+        "/opt/libcuda.so.1",
+        "/stubs/libcuda.so.1",
+        "/usr/lib32/libcuda.so.1",
+        "/a",
+    ]
+
+
+def test_a_row_at_the_wrong_place_is_moved() -> None:
+    """There is not enough: another library of that name before it would be taken."""
+    before = cache([("libx.so.1", WIDE, "/image/libx.so.1"), ("libx.so.1", WIDE, "/usr/lib/libx.so.1")])
+    data = Table.parse(before).with_rows([Row(b"libx.so.1", WIDE, b"/usr/lib/libx.so.1")], Places({b"/usr/lib": 0})).data()
+    assert [path for _name, _flags, path, _hwcap in rows_of(data)] == ["/usr/lib/libx.so.1", "/image/libx.so.1"]
+
+
+def test_older_capabilities_keep_their_place_before_plain_rows() -> None:
+    """Rows of sse2 or tls subdirectories are not understood and not lost; a plain row comes after them."""
+    before = bytearray(cache([("libx.so.1", WIDE, "/lib/i686/libx.so.1")]))
+    struct.pack_into("<Q", before, 48 + 16, 1 << 48)
+    data = Table.parse(bytes(before)).with_rows([Row(b"libx.so.1", WIDE, b"/usr/lib/libx.so.1")], Places({b"/usr/lib": 0})).data()
+    assert [(path, hwcap) for _n, _f, path, hwcap in rows_of(data)] == [("/lib/i686/libx.so.1", 1 << 48), ("/usr/lib/libx.so.1", 0)]
+
+
+def hwcaps_of(data: bytes) -> list[str]:
+    """The names of glibc-hwcaps subdirectories in the extension of a cache."""
+    at = struct.unpack_from("<I", data, 32)[0]
+    magic, count = struct.unpack_from("<II", data, at)
+    assert magic == 0xEAA42174
+    for number in range(count):
+        tag, _flags, start, size = struct.unpack_from("<IIII", data, at + 8 + 16 * number)
+        if tag == 1:
+            assert start % 4 == 0
+            return [_text(data, position) for position in struct.unpack_from(f"<{size // 4}I", data, start)]
+    return []
+
+
+def test_names_of_capabilities_are_numbered_anew_when_one_is_added() -> None:
+    """They are sorted, rows know them by number, and each row keeps its name and its ISA level."""
+    one = Row(b"liba.so.1", WIDE, b"/l/glibc-hwcaps/x86-64-v3/liba.so.1", b"x86-64-v3", 2)
+    plain = Row(b"liba.so.1", WIDE, b"/l/liba.so.1")
+    table = Table.parse(Table().with_rows([plain, one], NOWHERE).data())
+    data = table.with_rows([Row(b"liba.so.1", WIDE, b"/l/glibc-hwcaps/x86-64-v2/liba.so.1", b"x86-64-v2", 1)], NOWHERE).data()
+    assert hwcaps_of(data) == ["x86-64-v2", "x86-64-v3"]
+    assert [(path.rpartition("/")[0], hwcap) for _n, _f, path, hwcap in rows_of(data)] == [
+        ("/l/glibc-hwcaps/x86-64-v2", _NAMED | 1 << 32 | 0),
+        ("/l/glibc-hwcaps/x86-64-v3", _NAMED | 2 << 32 | 1),
+        ("/l", 0),
+    ]
+    again = Table.parse(data)
+    assert again.with_rows([one, plain], NOWHERE) is again
+    assert hwcaps_of(again.with_rows([Row(b"libz.so.1", WIDE, b"/z")], NOWHERE).data()) == ["x86-64-v2", "x86-64-v3"]
+
+
+def test_rows_can_be_taken_out() -> None:
+    """The others keep their names: positions move back as well as forth."""
+    rows = [(f"lib{number}.so.1", WIDE, f"/l/lib{number}.so.1") for number in range(20)]
+    table = Table.parse(cache(rows))
+    gone = {index for index, row, _path in table.entries() if row is not None and row.soname in {b"lib3.so.1", b"lib19.so.1"}}
+    left = rows_of(table.without(gone).data())
+    assert [row[0] for row in left] == [f"lib{number}.so.1" for number in reversed(range(20)) if number not in {3, 19}]
+    assert all(path == f"/l/{name}" for name, _flags, path, _hwcap in left)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: b"", "it is empty"),
+        (lambda data: b"text", "does not start"),
+        (lambda data: data[:40], "ends inside its header"),
+        (lambda data: data[:60], "ends before them"),
+        (lambda data: data[:28] + b"\x03" + data[29:], "another byte order"),
+        (lambda data: data[:28] + b"\x01" + data[29:], "another byte order"),
+        (lambda data: data[:52] + b"\xff\xff\xff\xff" + data[56:], "outside of its strings"),
+        (lambda data: data[:52] + b"\x00\x00\x00\x00" + data[56:], "outside of its strings"),
+        (lambda data: data[:24] + struct.pack("<I", struct.unpack_from("<I", data, 24)[0] - 1) + data[28:], "does not end inside it"),
+    ],
+)
+def test_what_no_loader_would_use_is_no_table(change: object, reason: str) -> None:
+    """Damage is said; a cache without any byte order (before glibc 2.33) is none."""
+    data = cache([("liba.so.1", WIDE, "/usr/lib/x")])
+    assert callable(change)
+    with pytest.raises(ValueError, match=reason):
+        Table.parse(change(data))
+    assert len(Table.parse(data[:28] + b"\0" + data[29:])) == 1
+
+
+@given(st.data())
+def test_any_damage_gives_a_table_or_an_error(data: st.DataObject) -> None:
+    """Cut short or with bytes changed: ValueError, or a table that can be added to and written."""
+    whole = bytearray((FIXTURES / f"{data.draw(st.sampled_from(['trixie', 'bionic']))}.cache").read_bytes())
+    for _ in range(data.draw(st.integers(0, 4))):
+        whole[data.draw(st.integers(0, 200) | st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        table = Table.parse(bytes(whole[: data.draw(st.just(len(whole)) | st.integers(0, len(whole)))]))
+    except ValueError:
+        return
+    added = table.with_rows([Row(b"libcuda.so.1", WIDE, b"/l/libcuda.so.1")], NOWHERE)
+    assert len(Table.parse(added.data())) == len(table) + 1
+
+
+def test_a_large_table_keeps_every_row() -> None:
+    """Twenty thousand rows in any order, and some in between."""
+    numbers = random.Random(1).sample(range(100_000), 20_000)
+    rows = [Row(b"lib%d.so.1" % number, WIDE, b"/l/lib%d.so.1" % number) for number in numbers]
+    data = Table.parse(Table().with_rows(rows[100:], NOWHERE).data()).with_rows(rows[:100], NOWHERE).data()
+    found = rows_of(data)
+    assert [int(name[3:-5]) for name, _flags, _path, _hwcap in found] == sorted(numbers, reverse=True)
+    assert all(path == f"/l/{name}" for name, _flags, path, _hwcap in found)
+
+
+def test_a_directory_is_known_by_its_own_files() -> None:
+    """Files of its subdirectories do not count, nor a directory whose name only begins alike."""
+    table = Table.parse(cache([("liba.so", WIDE, "/usr/lib/sub/liba.so"), ("libb.so", WIDE, "/opt/lib2/libb.so")]))
+    for directory, known in ((b"/usr/lib", False), (b"/usr/lib/sub", True), (b"/opt/lib", False), (b"/opt/lib2", True), (b"/lib2", False)):
+        assert table.has_directory(directory) is known
