@@ -36,6 +36,14 @@ echo done
 #: Between what a command printed and the files that it changed.
 MARK = "== changed files"
 
+CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
+
+
+def set_ldcache(mode: str) -> str:
+    """Return the command that sets who writes the loader cache, on a simulated host."""
+    return f"""sed -i '/^simulated-host/a ldcache = "{mode}"' {CONFIG_TOML}"""
+
+
 MPS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 

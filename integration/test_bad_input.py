@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from containers import Bundle, Run
+from containers import CONFIG_TOML, Bundle, Run, set_ldcache
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "gcc", "x86_64")
 
@@ -48,9 +48,9 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
             "mount error: invalid device node: /dev/nvidia1 | it is 1:3 and should be 195:1",
         ),
         ("rm -r /proc/driver/nvidia/gpus/0000:06:00.0", "mount error: stat failed: /proc/driver/nvidia/gpus/0000:06:00.0: no such file"),
-        ("sed -i 's:@/sbin/ldconfig:@/nonexistent:' /etc/nvidia-container-runtime/config.toml", "ldcache error: "),
+        (f"{set_ldcache('ldconfig')}; sed -i 's:@/sbin/ldconfig:@/nonexistent:' {CONFIG_TOML}", "ldcache error: "),
         (
-            "sed -i 's:@/sbin/ldconfig:@/usr/bin/ldd:' /etc/nvidia-container-runtime/config.toml",
+            f"{set_ldcache('ldconfig')}; sed -i 's:@/sbin/ldconfig:@/usr/bin/ldd:' {CONFIG_TOML}",
             "ldcache error: process /usr/bin/ldd failed",
         ),
         ("sed -i '/simulated-host/d' /etc/nvidia-container-runtime/config.toml", "mount error: mount operation failed: "),

@@ -126,6 +126,29 @@ def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(attacked: 
     assert "read-only" in done.stderr
 
 
+@pytest.mark.parametrize("mounts", READ_ONLY)
+def test_t54_a_read_only_root_that_has_everything_works(attacked: Attacked, mounts: Callable[[Path], None]) -> None:
+    """Placeholders, links and a cache that names this driver are there: nothing needs to be written, and nothing is."""
+    done = attacked(Case(prepare=grafted_image(attacked, "native"), mounts=mounts))
+    assert done.returncode == 0, done.stderr
+    assert done.files == ()
+
+
+@pytest.mark.parametrize("lacking", ["etc/ld.so.cache", f"{LIBS[1:]}/libcuda.so.1"])
+@pytest.mark.parametrize("mounts", READ_ONLY)
+def test_t54_a_read_only_root_that_lacks_something_is_refused(attacked: Attacked, mounts: Callable[[Path], None], lacking: str) -> None:
+    """A cache or a link that would have to be made: the error of that step, and what was mounted is taken back."""
+    grafted = grafted_image(attacked, "native")
+
+    def prepare() -> None:
+        grafted()
+        (ROOTFS / lacking).unlink()
+
+    done = attacked(Case(prepare=prepare, mounts=mounts))
+    done.refused("ldcache error: process /sbin/ldconfig failed with error code: 1 | the loader cache was not written: ")
+    assert "read-only file system: give the container a writable root file system, or an image whose cache" in done.stderr
+
+
 def make_immutable(path: str) -> Callable[[], None]:
     def prepare() -> None:
         (ROOTFS / "etc/ld.so.cache").write_text("not a cache")

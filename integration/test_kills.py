@@ -34,7 +34,7 @@ def test_the_measurement_finds_what_no_journal_names() -> None:
     def silent() -> Tally:
         with on_stage() as stage:
             work = Kills(stage)
-            last = next(site for site in reversed(work.sites) if site.call == "fork")
+            last = next(site for site in reversed(work.sites) if site.call == "rename")
             stage.prepare = lambda: setattr(Journal, "announce", lambda *_: None)
             work.kill(last, Fault("before", signal.SIGKILL))
             return work.tally()

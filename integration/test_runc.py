@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from containers import CGROUPS, LOADER_LINE, Bundle, environment
+from containers import CGROUPS, CONFIG_TOML, LOADER_LINE, Bundle, environment, set_ldcache
+from harness import LDCONFIG
+from nvgraft_cli.demo import LIBRARIES
 from nvgraft_cli.stubs import shared_object
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
@@ -85,11 +89,43 @@ def test_a_refused_container_does_not_start(bundle: Bundle, entries: list[str], 
 
 def test_a_failure_at_the_very_end_is_undone(bundle: Bundle) -> None:
     """With a loader cache step that fails after everything was mounted, files and links are taken back."""
-    config = "/etc/nvidia-container-runtime/config.toml"
-    done = bundle.run(prepare=f"cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' {config}")
+    failing = f"cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' {CONFIG_TOML}"
+    done = bundle.run(prepare=f"{failing} && {set_ldcache('ldconfig')}")
     assert done.returncode != 0
     assert "ldcache error: process /sbin/failing failed with error code" in done.stderr
     assert done.changes == []
+
+
+@pytest.mark.parametrize("mode", ["native", "ldconfig"])
+@pytest.mark.parametrize("image", ["bare", "fresh", "old format", "stale", "damaged"])
+def test_the_loader_finds_the_driver_by_its_cache_alone(bundle: Bundle, image: str, mode: str) -> None:
+    """Both libraries, in a directory that this loader does not search by itself; the image's own are found still; twice."""
+    rootfs = bundle.path / "rootfs"
+    (rootfs / "etc/debian_version").unlink()  # so that libraries go to /usr/lib64
+    shutil.copytree(rootfs / LIBRARIES[1:], rootfs / "opt/lib", symlinks=True)
+    shutil.copy(rootfs / "opt/lib/libc.so.6", rootfs / "opt/lib/libown.so.1")
+    (rootfs / "opt/lib/libown.so.1").write_bytes(shared_object(64, "EM_X86_64", "libown.so.1", [], None))
+    (rootfs / "etc/ld.so.conf").write_text("/opt/lib\n")
+    ldconfig = [LDCONFIG, "-r", str(rootfs), "-C", "/etc/ld.so.cache"]
+    if image != "bare":
+        subprocess.run([*ldconfig, *(["-c", "compat"] if image == "old format" else [])], check=True)
+    if image == "stale":
+        (rootfs / "opt/lib/libown.so.1").rename(rootfs / "opt/lib/libown.so.1.2")
+        (rootfs / "opt/lib/libown.so.1.2").write_bytes(shared_object(64, "EM_X86_64", "libown.so.1", [], None))
+        os.utime(rootfs / "etc/ld.so.cache", (1, 1))
+    elif image == "damaged":
+        (rootfs / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + b"\xff" * 100)
+    look = " ".join(
+        ["/lib64/ld-linux-x86-64.so.2", "--preload", "libcuda.so.1:libnvidia-ml.so.1:libown.so.1", "--list", "/opt/lib/libc.so.6"]
+    )
+    done = bundle.run(f"{look}; echo fine", prepare=set_ldcache(mode), times=2)
+    assert done.returncode == 0, done.stderr
+    places = {"libcuda.so.1": "/usr/lib64", "libnvidia-ml.so.1": "/usr/lib64", "libown.so.1": "/opt/lib"}
+    if (image, mode) == ("stale", "ldconfig"):
+        del places["libown.so.1"]  # the confined ldconfig makes no links in directories of the image (decision 0011)
+    for name, directory in places.items():
+        assert done.stdout.count(f"{name} => {directory}/{name} (0x") == 2, done.stdout
+    assert "ldconfig" not in done.stderr
 
 
 def test_a_link_in_the_way_is_refused_and_not_followed(bundle: Bundle) -> None:

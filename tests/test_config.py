@@ -42,6 +42,8 @@ def test_every_key_is_read_and_checked(table: tuple[str, ...], key: str, attribu
     value, text = {bool: (not default, str(not default).lower()), str: ("@x", '"@x"'), tuple: (("a=b", "c"), '["a=b", "c"]')}[type(default)]
     if key == "supported-driver-capabilities":
         value, text = "video", '"video"'
+    if key == "ldcache" and table == ("nvgraft",):
+        value, text = "ldconfig", '"ldconfig"'
     together = toml(table, key, text) + ("simulated-host = true\n" if key == "host-snapshot" else "")
     assert getattr(load(together), attribute) == value
     assert getattr(load(""), attribute) == default
@@ -151,6 +153,16 @@ def test_supported_capabilities() -> None:
         assert text == f"Invalid value for config option 'supported-driver-capabilities'; {value} (supported: {full})"
     both = 'supported-driver-capabilities = "bogus"\n[nvidia-container-cli]\nldconfig = ""'
     assert refusal(load, both).endswith("invalid config value")
+
+
+def test_an_unknown_way_to_write_the_loader_cache_is_refused() -> None:
+    """The two that there are are named; without the key nvgraft writes it itself."""
+    assert load("").ldcache_mode == "native"
+    text = refusal(load, '[nvgraft]\nldcache = "Native"')
+    assert text == "error getting hook config: failed to load config: nvgraft.ldcache value 'Native' is not known"
+    with pytest.raises(Refusal) as error:
+        load('[nvgraft]\nldcache = ""')
+    assert error.value.hint == 'write "native" or "ldconfig", or leave it away: "native" is the default'
 
 
 def test_a_host_snapshot_needs_a_simulated_host() -> None:

@@ -135,6 +135,7 @@ WITHOUT_DIRECTORY = {
     ("leftovers.py", "listdir", "directory"): "a descriptor",
     ("restore.py", "utime", "copy"): "a descriptor",
     ("restore.py", "scandir", "self._directory.fd"): "a descriptor",
+    ("rootfs.py", "scandir", "directory"): "a descriptor",
 }
 #: What starts a program, a thread, or code that stands in a string; the loader of libraries by name, too.
 STARTING = {"system", "popen", "fork", "forkpty", "execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nvgraft.apply import executor
+from nvgraft.apply.loader_cache import LoaderCacheStep
 from nvgraft.apply.undo import UndoLog
 from nvgraft.container import Container
 from nvgraft.errors import Refusal, UndoFailed
@@ -38,12 +39,10 @@ def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
         def carry_out(
             _plan: Plan,
             _container: Container,
-            _ldconfig: str,
+            _cache: LoaderCacheStep,
             undo: UndoLog,
             held: list[Callable[[], None]],
             _journal: Journal,
-            *,
-            pivot: bool,
         ) -> None:
             held.append(_cannot_be_given_back)  # which changes nothing
             work(undo)
@@ -51,7 +50,7 @@ def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
         monkeypatch.setattr(Journal, "begin", lambda _heading: Journal())
         monkeypatch.setattr(Heading, "of", lambda *_root: None)
         monkeypatch.setattr(executor, "_carry_out", carry_out)
-        return executor.apply_plan(NOTHING, NOWHERE, "/sbin/ldconfig")
+        return executor.apply_plan(NOTHING, NOWHERE, LoaderCacheStep())
 
     return run
 

@@ -217,6 +217,33 @@ def test_the_loader_cache_comes_last() -> None:
     assert last.directories == ("/usr/lib",)
 
 
+def test_the_loader_is_told_of_each_mounted_library() -> None:
+    """Path, SONAME (or the file's name) and the flags of its architecture; the directories' links are followed."""
+    last = plan(full_host("/usr/lib/libnvidia-tls.so.535.1 elf - tag=2.3.99"), capabilities="compute,graphics,compat32").actions[-1]
+    assert isinstance(last, UpdateLoaderCache)
+    rows = {path: (soname, flags) for path, soname, flags in last.libraries}
+    assert rows[f"{LIBS}/libcuda.so.535.1"] == ("libcuda.so.1", 0x0303)
+    assert rows["/usr/lib/i386-linux-gnu/libcuda.so.535.1"] == ("libcuda.so.1", 0x0003)
+    assert rows[f"{LIBS}/libnvidia-glcore.so.535.1"] == ("libnvidia-glcore.so.535.1", 0x0303)
+    assert f"{LIBS}/libnvcuvid.so.535.1" not in rows, "not asked for, not mounted"
+
+
+@pytest.mark.parametrize(
+    ("rootfs", "warned"),
+    [
+        ("/lib/ld-musl-x86_64.so.1", True),
+        ("/lib/ld-musl-x86_64.so.1 -> libc.musl-x86_64.so.1\n/lib/libc.musl-x86_64.so.1", True),
+        ("/lib/ld-musl-x86_64.so.1\n/lib64/ld-linux-x86-64.so.2", False),
+        ("/etc/debian_version", False),
+        ("/lib/ld-musl-x86_64.so.1 -> /../../x", False),
+    ],
+)
+def test_an_image_with_musl_alone_is_warned_of(rootfs: str, warned: bool) -> None:
+    """Its loader reads no cache: the driver is there and no program finds it, as with the reference."""
+    assert ("musl" in finding_ids(plan(full_host(), rootfs).findings)) == warned
+    assert "musl" not in finding_ids(plan(full_host(), rootfs, capabilities="").findings), "no library, nothing to find"
+
+
 def test_a_32_bit_directory_that_leads_astray_is_left_out_of_the_cache() -> None:
     """Nothing is mounted there, so it is nobody's fault."""
     last = plan(full_host(), "/etc/debian_version\n/usr/lib/i386-linux-gnu -> /../..").actions[-1]

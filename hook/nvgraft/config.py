@@ -34,6 +34,9 @@ _HOOK = ("nvidia-container-runtime-hook",)
 _FEATURES = ("features",)
 _NVGRAFT = ("nvgraft",)
 
+#: Who writes a container's loader cache: nvgraft itself, or the host's ldconfig, confined. The first one is the default.
+LDCACHE_MODES = ("native", "ldconfig")
+
 #: (table, key, attribute, default); the default's type is the key's type, a tuple stands for a list of strings.
 #: Optional keys of the reference default to false or to the empty value: unset and empty mean the same to it.
 KEYS: "tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...]" = (
@@ -81,6 +84,7 @@ KEYS: "tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...
     (_FEATURES, "no-additional-gids-for-device-nodes", "features_no_additional_gids_for_device_nodes", False),
     (_NVGRAFT, "simulated-host", "simulated_host", False),
     (_NVGRAFT, "host-snapshot", "host_snapshot", ""),
+    (_NVGRAFT, "ldcache", "ldcache_mode", LDCACHE_MODES[0]),
 )
 
 
@@ -128,6 +132,7 @@ class Config(Value):
     features_no_additional_gids_for_device_nodes: bool
     simulated_host: bool
     host_snapshot: str
+    ldcache_mode: str
 
     def __init__(self, **settings: object) -> None:
         """Take the built-in default for every attribute that is not given; lists may be lists."""
@@ -243,8 +248,8 @@ def config_from_settings(
 
     :param exists: whether a path exists on the host (the live host's files without it).
     :param os_release: the text of the host's os-release (the live host's without it).
-    :raises Refusal: ldconfig is not host-relative, root is in /proc, supported-driver-capabilities has an unknown name, or
-        a host snapshot is named without simulated-host.
+    :raises Refusal: ldconfig is not host-relative, root is in /proc, supported-driver-capabilities or ldcache has an
+        unknown name, or a host snapshot is named without simulated-host.
     """
     values = dict(settings)
     if values.get("supported_driver_capabilities") == names.ALL:
@@ -277,6 +282,13 @@ def config_from_settings(
             "",
             f"{_ERROR}nvgraft.host-snapshot is set without nvgraft.simulated-host = true",
             "a recorded host is used only where config.toml says that the host is simulated; remove host-snapshot",
+        )
+    if written.ldcache_mode not in LDCACHE_MODES:
+        known = " or ".join(f'"{mode}"' for mode in LDCACHE_MODES)
+        raise Refusal(
+            "",
+            f"{_ERROR}nvgraft.ldcache value {written.ldcache_mode!r} is not known",
+            f"write {known}, or leave it away: {known.partition(' ')[0]} is the default",
         )
     if "cli_user" not in values:
         values["cli_user"] = default_user((os_release or _os_release)())

@@ -9,6 +9,7 @@ import os
 from nvgraft import container as containers
 from nvgraft import journal, privileges
 from nvgraft.apply.executor import apply_plan
+from nvgraft.apply.loader_cache import loader_cache_step
 from nvgraft.components import Host, Inventory
 from nvgraft.config import Config, host_ldconfig
 from nvgraft.container import Container
@@ -111,15 +112,20 @@ def _plan(job: Job, config: Config, host: Host, container: Container, log: Debug
 
 
 def _apply(plan: Plan, config: Config, container: Container, log: DebugLog, warn: "Callable[[str], None]") -> bool:
-    ldconfig = config.cli_ldconfig
-    if not ldconfig.startswith("@"):
+    program = host_ldconfig(config.cli_ldconfig, os.path.exists)
+    if not program.startswith("@"):
         # config.toml lets it pass with features.allow-ldconfig-from-container. A program of the image is never run as root.
-        ldconfig = DEFAULT_LDCONFIG
-        warn("the ldconfig of the image is never run, the host's is | write it as a path of the host, with @")
-    program = host_ldconfig(ldconfig, os.path.exists)[1:]
-    log.note(f"executing {program} from host at {container.rootfs}")
-    changed = apply_plan(plan, container, program, pivot=not config.cli_no_pivot)
-    _tell(plan.findings, log, warn)
+        program = host_ldconfig(DEFAULT_LDCONFIG, os.path.exists)
+        if config.ldcache_mode == "ldconfig":
+            warn("the ldconfig of the image is never run, the host's is | write it as a path of the host, with @")
+    program = program[1:]
+    if config.ldcache_mode == "ldconfig":
+        log.note(f"executing {program} from host at {container.rootfs}")
+    else:
+        log.note(f"writing {container.rootfs}/etc/ld.so.cache without {program}")
+    cache = loader_cache_step(config.ldcache_mode, program, pivot=not config.cli_no_pivot)
+    changed = apply_plan(plan, container, cache)
+    _tell((*plan.findings, *cache.findings), log, warn)
     return changed
 
 

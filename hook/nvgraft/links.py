@@ -44,8 +44,8 @@ def _owner(tree: "Tree", directory: str, names: "Sequence[str]", soname: str, mo
     """Return the file name that ldconfig lets own ``soname``: the greatest one, ``mounted`` among them."""
     stem = soname.partition(".so")[0] + ".so"
     owner = mounted
-    for name in names:
-        if name in {mounted, soname} or not name.startswith(stem) or compare_names(name, owner) <= 0:
+    for name in _starting_with(names, stem):
+        if name in {mounted, soname} or compare_names(name, owner) <= 0:
             continue
         path = f"{directory}/{name}"
         node = tree.lstat(path)
@@ -57,3 +57,17 @@ def _owner(tree: "Tree", directory: str, names: "Sequence[str]", soname: str, mo
         except (OSError, ValueError):
             continue  # ldconfig, too, passes over what is no library
     return owner
+
+
+def _starting_with(names: "Sequence[str]", stem: str) -> "Sequence[str]":
+    """Return the names that start with ``stem``, by bisection: the names are sorted, and an image has thousands."""
+    low, high = 0, len(names)
+    while low < high:
+        middle = (low + high) // 2
+        if names[middle] < stem:
+            low = middle + 1
+        else:
+            high = middle
+    while high < len(names) and names[high].startswith(stem):
+        high += 1
+    return names[low:high]

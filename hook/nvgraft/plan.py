@@ -171,14 +171,19 @@ class AllowDevice(Action):
 
 
 class UpdateLoaderCache(Action):
-    """Rebuild the container's loader cache, with ``directories`` added to those of its own configuration."""
+    """Rebuild the container's loader cache, with ``directories`` added to those of its own configuration.
 
-    __slots__ = ("directories", "why")
+    ``libraries`` are the mounted ones: path, SONAME and the loader's flags. They follow from the mounts before, and so
+    are not part of the document.
+    """
+
+    __slots__ = ("directories", "libraries", "why")
     op = "ldcache"
 
-    def __init__(self, directories: tuple[str, ...], why: Why) -> None:
+    def __init__(self, directories: tuple[str, ...], why: Why, libraries: tuple[tuple[str, str, int], ...] = ()) -> None:
         self.directories = directories
         self.why = why
+        self.libraries = libraries
 
     def document(self) -> "dict[str, Any]":
         return {"op": self.op, "dirs": list(self.directories), "why": self.why.document()}

@@ -12,6 +12,7 @@ from nvgraft.compat import MODES, compat_directory
 from nvgraft.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.errors import Refusal
 from nvgraft.layout import TMPFS_MODE, Layout, OnVolume
+from nvgraft.ldcache import loader_flags
 from nvgraft.links import soname_links
 from nvgraft.plan import Finding, Plan, UpdateLoaderCache, Why
 from nvgraft.selection import Selection, check_mig_request, imex_channels, select_devices
@@ -161,6 +162,7 @@ class _Planner:
         self.links: dict[str, str] = {}
         self.findings: list[Finding] = []
         self._libraries: list[tuple[Component, str]] = []  # mounted libraries and their directories
+        self._cached: list[tuple[str, str, int]] = []  # what the loader has to know of them
         capabilities = request.capabilities
         self.library_classes = _switched_on(capabilities, catalogue.LIBRARY_CLASSES)
         self.binary_classes = _switched_on(capabilities, catalogue.BINARY_CLASSES)
@@ -242,12 +244,17 @@ class _Planner:
             if resolved not in directories:
                 directories.append(resolved)
         self._check_written(directories)
-        self.layout.actions.append(
-            UpdateLoaderCache(tuple(directories), Why("", "loader cache", "the loader finds libraries through /etc/ld.so.cache"))
-        )
+        why = Why("", "loader cache", "the loader finds libraries through /etc/ld.so.cache")
+        self.layout.actions.append(UpdateLoaderCache(tuple(directories), why, tuple(self._cached)))
         links, findings = soname_links(self.target.tree, self._libraries)
         self.links.update(links)
         self.findings.extend(findings)
+        if self._libraries and self.target.has_musl_alone():
+            self._warn(
+                "musl",
+                "the image's programs are loaded by musl, which reads no /etc/ld.so.cache, and the driver's libraries need glibc",
+                "use an image with glibc (Debian, Ubuntu, Red Hat); musl looks in the directories of LD_LIBRARY_PATH only",
+            )
 
     def _check_written(self, directories: "Iterable[str]") -> None:
         """Refuse an image in which the loader cache step would write into a mount of the driver, which is the host's."""
@@ -350,16 +357,17 @@ class _Planner:
             )
 
     def _all_libraries(self) -> None:
-        self._library_directory(self.inventory.libraries, self.target.libs_dir)
+        wide, narrow = loader_flags(self.inventory.machine)
+        self._library_directory(self.inventory.libraries, self.target.libs_dir, wide)
         if "compat32" in self.request.capabilities:
-            self._library_directory(self.inventory.libraries32, self.target.libs32_dir)
+            self._library_directory(self.inventory.libraries32, self.target.libs32_dir, narrow)
         for component, directory in self._libraries:
             for prefix, name, link_target in catalogue.LIBRARY_LINKS:
                 if component.name.startswith(prefix):
                     why = Why("", prefix, f"programs open {name} by this name")
                     self.layout.symlink(f"{directory}/{name}", link_target or component.name, why)
 
-    def _library_directory(self, libraries: "Sequence[Component]", wanted: str) -> None:
+    def _library_directory(self, libraries: "Sequence[Component]", wanted: str, flags: int) -> None:
         if not libraries:
             return
         directory = self.layout.directory_for_mounts(wanted)
@@ -368,6 +376,7 @@ class _Planner:
                 component, f"{directory}/{component.name}", self._why(component, row, component_class, catalogue.LIBRARY_CLASSES)
             )
             self._libraries.append((component, directory))
+            self._cached.append((f"{directory}/{component.name}", component.soname or component.name, flags))
 
     def _why(self, component: Component, row: str, component_class: str, classes: "Mapping[str, tuple[str, ...]]") -> Why:
         asked = [name for name in self.request.capabilities if component_class in classes.get(name, ())]

@@ -14,6 +14,13 @@ _DEBIAN_DIRECTORIES = {
     "ppc64le": ("/usr/lib/powerpc64le-linux-gnu", "/var/empty"),
 }
 
+#: machine -> where a program for glibc says that its loader is.
+_GLIBC_LOADERS = {
+    "x86_64": ("/lib64/ld-linux-x86-64.so.2",),
+    "aarch64": ("/lib/ld-linux-aarch64.so.1",),
+    "ppc64le": ("/lib64/ld64.so.2",),
+}
+
 BINARIES_DIRECTORY = "/usr/bin"
 
 
@@ -50,6 +57,15 @@ class Target:
                 "container", error.text, "the image's own symbolic links lead out of it, or in a circle: do not run it"
             ) from error
         return libs, "/usr/lib32"
+
+    def has_musl_alone(self) -> bool:
+        """Tell whether the image has musl's loader and none of glibc's, which alone reads /etc/ld.so.cache."""
+        try:
+            if self.tree.find(f"/lib/ld-musl-{self.machine}.so.1")[1] is None:
+                return False
+            return all(self.tree.find(path)[1] is None for path in _GLIBC_LOADERS.get(self.machine, ()))
+        except PathError:
+            return False
 
     def volume(self, path: str) -> str | None:
         """Return the name of the volume on which something new at ``path`` would be created, or None when ``path`` lies

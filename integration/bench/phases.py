@@ -43,6 +43,7 @@ PHASES = {
     "nvgraft.apply.targets": {"Targets.prepare": "targets"},
     "nvgraft.apply.cgroup": {"find_cgroup": "cgroup", "DeviceCgroup.allow": "cgroup"},
     "nvgraft.apply.ldconfig": {"LoaderCache.prepare": "loader cache", "LoaderCache.update": "loader cache"},
+    "nvgraft.apply.native_cache": {"NativeCache.survey": "loader cache", "NativeCache.update": "loader cache"},
 }
 
 #: Every phase, in the order in which the hook comes to it.

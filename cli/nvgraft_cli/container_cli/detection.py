@@ -19,8 +19,8 @@ from nvgraft_cli.container_cli.options import GlobalOptions
 def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     """Return the engine's configuration for a command line.
 
-    config.toml is not the original CLI's business. It is asked for one thing only, whether this host is a simulated one,
-    and its faults are left to those who use it.
+    config.toml is not the original CLI's business. It is asked for what is our own only, whether this host is a simulated
+    one and how the loader cache is written, and its faults are left to those who use it.
     """
     try:
         written = load_config(None, os.environ, os.getcwd(), lambda path: open_trusted(path, sticky=True), cached=True)
@@ -40,6 +40,8 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
         features_disable_imex_channel_creation=not options.create_imex_channels,
         simulated_host=written.simulated_host,
         host_snapshot=written.host_snapshot,
+        # Whoever names a program on the command line wants it to be run.
+        ldcache_mode="ldconfig" if ldconfig else written.ldcache_mode,
     )
 
 

@@ -8,8 +8,9 @@ target means, because no target is looked up after the first attach (SECURITY R2
 import errno
 import os
 
-from nvgraft import privileges, syscalls, userns
-from nvgraft.apply import cgroup, ldconfig
+from nvgraft import syscalls, userns
+from nvgraft.apply import cgroup
+from nvgraft.apply.restore import Owner
 from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
@@ -24,20 +25,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvgraft.apply.loader_cache import LoaderCacheStep
+
 #: Descriptors that the hook needs beside two for each mount and one for each directory.
 _SPARE_DESCRIPTORS = 64
 
-#: Seconds that the loader cache step may take; the child is limited to 10 s of processor time as well.
-_LDCONFIG_TIMEOUT = 30.0
 
-
-def apply_plan(plan: Plan, container: Container, ldconfig_path: str, *, pivot: bool = True) -> bool:
+def apply_plan(plan: Plan, container: Container, cache: "LoaderCacheStep") -> bool:
     """Configure ``container`` as ``plan`` says; return False when it was found to be configured so already.
 
     This process stays in the container's mount namespace afterwards.
 
-    :param ldconfig_path: the host's ldconfig, absolute.
-    :param pivot: false for the ``no-pivot`` of config.toml: the loader cache step then moves its root instead.
+    :param cache: how the loader cache is written; what it has to say afterwards is in its ``findings``.
     :raises Refusal: with everything undone.
     :raises UndoFailed: when something of ours is left, which it names.
     """
@@ -50,7 +49,7 @@ def apply_plan(plan: Plan, container: Container, ldconfig_path: str, *, pivot: b
     journal = Journal.begin(Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid))
     held.append(journal.close)
     try:
-        _carry_out(plan, container, ldconfig_path, undo, held, journal, pivot=pivot)
+        _carry_out(plan, container, cache, undo, held, journal)
         # From here on whoever wants this process to end has to take the container as it is.
         take_signals()
         journal.end()
@@ -87,14 +86,7 @@ def _end(journal: Journal) -> list[str]:
 
 
 def _carry_out(
-    plan: Plan,
-    container: Container,
-    ldconfig_path: str,
-    undo: UndoLog,
-    held: "list[Callable[[], None]]",
-    journal: Journal,
-    *,
-    pivot: bool,
+    plan: Plan, container: Container, cache: "LoaderCacheStep", undo: UndoLog, held: "list[Callable[[], None]]", journal: Journal
 ) -> None:
     _allow_descriptors(plan)
     # In the host's mount namespace: everything that is looked up there.
@@ -103,14 +95,14 @@ def _carry_out(
     rules = [
         cgroup.DeviceRule("c", action.major, action.minor, action.access) for action in plan.actions if isinstance(action, AllowDevice)
     ]
-    devices = cache = None
+    devices = None
     if rules:
         devices = cgroup.find_cgroup(container.pid)
         held.append(devices.close)
     updates = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
     if updates:
-        cache = ldconfig.LoaderCache.prepare(ldconfig_path)
         held.append(cache.close)
+        cache.prepare()
     # A container's /proc may be anything, so an undo works through one of our own; where we stay, /proc is the host's.
     procfs = _open_procfs(container)
     held.append(lambda: syscalls.close(procfs))
@@ -118,23 +110,24 @@ def _carry_out(
     # In the container's: from here on by descriptor only.
     if not container.standalone:
         enter(container)
+    for action in updates:
+        cache.survey(container, action)
     targets = Targets(container, sources, undo)
     held.append(targets.close)
 
     def announce(entries: list[Item]) -> None:
         journal.announce([*entries, devices.entry()] if devices is not None else entries)
 
-    _prepare_as_container_root(targets, plan, container, announce)
+    with Owner(container.uid, container.gid):
+        targets.prepare(plan.actions, announce)
     take_signals()
     _attach(sources, targets, container, procfs, undo)
     take_signals()
     if devices is not None:
         devices.allow(rules, undo)
-    if cache is not None:
-        for action in updates:
-            take_signals()
-            ids = (container.uid, container.gid)
-            cache.update(container.rootfs_fd, action.directories, *ids, undo, journal, _LDCONFIG_TIMEOUT, pivot=pivot)
+    for action in updates:
+        take_signals()
+        cache.update(container, plan, action, undo, journal)
 
 
 def _is_configured(plan: Plan, container: Container) -> bool:
@@ -178,23 +171,6 @@ def _allow_descriptors(plan: Plan) -> None:
         raise Refusal(
             "initialization", f"open file limit is {hard}", f"this plan needs {needed}: raise LimitNOFILE of the container engine"
         )
-
-
-def _prepare_as_container_root(targets: Targets, plan: Plan, container: Container, announce: "Callable[[list[Item]], None]") -> None:
-    """Make what the plan makes in the container, belonging to the container's root (SECURITY R30).
-
-    Changing the file system ids away from root takes CAP_DAC_OVERRIDE with it; the reference raises it again, because an
-    image's directories need not belong to the container's root.
-    """
-    if (container.uid, container.gid) == (os.geteuid(), os.getegid()):
-        targets.prepare(plan.actions, announce)
-        return
-    try:
-        syscalls.set_fs_ids(container.uid, container.gid)
-        privileges.regain(privileges.DAC_OVERRIDE)
-        targets.prepare(plan.actions, announce)
-    finally:
-        syscalls.set_fs_ids(os.geteuid(), os.getegid())
 
 
 def _attach(sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog) -> None:

@@ -11,9 +11,11 @@ import errno
 import os
 import stat
 
-from nvgraft import elf, syscalls, userns
+from nvgraft import elf, ld_so_conf, syscalls, userns
 from nvgraft.apply import jail, seccomp
+from nvgraft.apply.loader_cache import LoaderCacheStep
 from nvgraft.apply.restore import Directory, Entry, Links, Owner
+from nvgraft.apply.rootfs import check_configuration
 from nvgraft.apply.targets import open_in_root
 from nvgraft.errors import Refusal
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvgraft.apply.undo import UndoLog
+    from nvgraft.container import Container
     from nvgraft.journal import Item, Journal
+    from nvgraft.plan import Plan, UpdateLoaderCache
 
 #: The largest ldconfig that is copied into memory, in bytes; distributions ship about 1 MiB.
 _PROGRAM_LIMIT = 32 << 20
@@ -30,12 +34,34 @@ _PROGRAM_LIMIT = 32 << 20
 #: memfd_create(2) since Linux 6.3: says that the file is meant to be executed, whatever vm.memfd_noexec has as its default.
 _MFD_EXEC = 0x10
 
-_CACHE = "ld.so.cache"
-_CONF = "/etc/ld.so.conf"
+#: Seconds that ldconfig may take; it is limited to 10 s of processor time as well.
+_TIMEOUT = 30.0
 
-#: Bytes of an image's ld.so.conf: ldconfig reads a line of any length, up to its limit of memory.
-_CONF_LIMIT = 1 << 20
+_CACHE = "ld.so.cache"
 _SETTING = 'set ldconfig under [nvidia-container-cli] in config.toml to "@" and the path of the host\'s static ldconfig'
+
+
+class ConfinedLdconfig(LoaderCacheStep):
+    """The loader cache step by the host's ldconfig at ``program``."""
+
+    def __init__(self, program: str, *, pivot: bool) -> None:
+        super().__init__()
+        self._program = program
+        self._pivot = pivot
+        self._cache: LoaderCache | None = None
+
+    def prepare(self) -> None:
+        self._cache = LoaderCache.prepare(self._program)
+
+    def update(self, container: "Container", plan: "Plan", action: "UpdateLoaderCache", undo: "UndoLog", journal: "Journal") -> None:
+        assert self._cache is not None
+        ids = (container.uid, container.gid)
+        self._cache.update(container.rootfs_fd, action.directories, *ids, undo, journal, _TIMEOUT, pivot=self._pivot)
+
+    def close(self) -> None:
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
 
 
 class LoaderCache:
@@ -112,12 +138,12 @@ class LoaderCache:
         :raises Refusal: stage "ldcache", in the reference's words, with the last line that ldconfig printed.
         """
         try:
-            _check_configuration(rootfs_fd)
+            check_configuration(rootfs_fd)
             writable = self._record(rootfs_fd, directories, Owner(uid, gid), undo, journal)
         except OSError as error:
             cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             raise self._failed(1, f"it was not started: {cause}") from error
-        argv = [self._name, "-f", _CONF, "-C", "/etc/" + _CACHE, *directories]
+        argv = [self._name, "-f", ld_so_conf.PATH, "-C", "/etc/" + _CACHE, *directories]
         reachable = [(directory.path, directory.fd) for directory in writable]
         confinement = jail.Jail(rootfs_fd, reachable, uid, gid, self._filter, pivot)
         try:
@@ -166,29 +192,6 @@ class LoaderCache:
         if leftover.exists:
             os.unlink(_CACHE + "~", dir_fd=etc.fd)
         return writable
-
-
-def _check_configuration(rootfs_fd: int) -> None:
-    """Find out before ldconfig is started what would only hold it up: what it reads first is a FIFO, or endless (R17).
-
-    For what that file includes there are its limits of time and memory.
-
-    :raises OSError: EINVAL or EFBIG, with the file's name.
-    """
-    try:
-        fd = syscalls.openat2(rootfs_fd, _CONF, os.O_PATH, syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS)
-    except syscalls.MissingFeature:
-        raise
-    except OSError:
-        return  # there is none, as in an image without libraries: ldconfig does without
-    try:
-        found = os.fstat(fd)
-    finally:
-        os.close(fd)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", _CONF)
-    if stat.S_ISREG(found.st_mode) and found.st_size > _CONF_LIMIT:
-        raise OSError(errno.EFBIG, f"larger than {_CONF_LIMIT >> 20} MiB", _CONF)
 
 
 def _unsuitable(path: str, reason: str) -> Refusal:
@@ -249,8 +252,7 @@ def _open_directory(rootfs_fd: int, path: str) -> Directory | None:
         if path != "/etc":
             return Directory(open_in_root(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY), path)
         # The reference lets ldconfig follow the image's /etc wherever it leads inside the root, and so does this.
-        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-        return Directory(syscalls.openat2(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY, resolve), path)
+        return Directory(open_in_root(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY, follow=True), path)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             return None

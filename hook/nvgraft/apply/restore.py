@@ -10,8 +10,9 @@ import os
 import posixpath
 import stat
 
-from nvgraft import journal, syscalls
-from nvgraft.files import read_fd, write_all
+from nvgraft import journal, privileges, syscalls
+from nvgraft.apply.rootfs import read_whole, reopen
+from nvgraft.files import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class Directory:
 
 
 class Owner:
-    """The host's ids of the container's root: what is put back is made with them, then given to whom it belonged.
+    """The host's ids of the container's root: what is made or put back is made with them (SECURITY R30).
 
-    On a file system of the container's user namespace nobody else can make files (EOVERFLOW, SECURITY R30).
+    On a file system of the container's user namespace nobody else can make files (EOVERFLOW).
     """
 
     __slots__ = ("gid", "uid")
@@ -49,10 +50,20 @@ class Owner:
         self.gid = gid
 
     def __enter__(self) -> None:
-        syscalls.set_fs_ids(self.uid, self.gid)
+        if (self.uid, self.gid) == (os.geteuid(), os.getegid()):
+            return
+        try:
+            syscalls.set_fs_ids(self.uid, self.gid)
+            # The kernel takes this capability together with the ids. The reference raises it again, because an image's
+            # directories need not belong to the container's root.
+            privileges.regain(privileges.DAC_OVERRIDE)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_error: object) -> None:
-        syscalls.set_fs_ids(os.geteuid(), os.getegid())
+        if (self.uid, self.gid) != (os.geteuid(), os.getegid()):
+            syscalls.set_fs_ids(os.geteuid(), os.getegid())
 
 
 class Links:
@@ -101,18 +112,21 @@ class Links:
 class Entry:
     """One name of a directory: nothing, a regular file with its bytes, or a symbolic link."""
 
-    __slots__ = ("_directory", "_identity", "_name", "_owner", "before")
+    __slots__ = ("_directory", "_identity", "_name", "_ours", "_owner", "before")
 
-    def __init__(self, directory: Directory, name: str, owner: Owner, own_fds: int) -> None:
+    def __init__(self, directory: Directory, name: str, owner: Owner, own_fds: int, *, content: bool = True) -> None:
         """Read what ``name`` is now; ``own_fds`` is a descriptor of this process's own /proc/self/fd.
 
         ``before`` is what the journal has to say.
+
+        :param content: false for what is replaced only if it is no file: then a file is not read, and not put back.
 
         :raises OSError: EINVAL for what could not be put back (a directory, a FIFO, a device), EFBIG beyond FILE_LIMIT.
         """
         self._directory = directory
         self._name = name
         self._owner = owner
+        self._ours: tuple[int, ...] = ()
         found = self._lstat()
         self._identity = self._identify(found)
         path = posixpath.join(directory.path, name)
@@ -124,7 +138,7 @@ class Entry:
             self.before = journal.Item("was-link", path, os.readlink(name, dir_fd=directory.fd), *ids)
         elif stat.S_ISREG(found.st_mode):
             mode, times = str(stat.S_IMODE(found.st_mode)), (str(found.st_atime_ns), str(found.st_mtime_ns))
-            self.before = journal.Item("was-file", path, mode, *ids, *times, data=self._read(own_fds))
+            self.before = journal.Item("was-file", path, mode, *ids, *times, data=self._read(own_fds) if content else b"")
         else:
             raise OSError(errno.EINVAL, "not a regular file", path)
 
@@ -132,6 +146,10 @@ class Entry:
     def exists(self) -> bool:
         """Whether there was anything."""
         return self.before.kind != "absent"
+
+    def replaced(self) -> None:
+        """Note what has been put in its place: if that is something else in the end, it is not ours to remove."""
+        self._ours = self._identify(self._lstat())
 
     def _lstat(self) -> os.stat_result | None:
         try:
@@ -145,27 +163,21 @@ class Entry:
         return () if found is None else (found.st_dev, found.st_ino, found.st_ctime_ns)
 
     def _read(self, own_fds: int) -> bytes:
-        # Held first and opened through the holder: what is looked at and what is opened cannot be two things (R17).
+        path = posixpath.join(self._directory.path, self._name)
         held = os.open(self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory.fd)
         try:
-            if not stat.S_ISREG(os.fstat(held).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", f"{self._directory.path}/{self._name}")
-            fd = os.open(str(held), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=own_fds)
+            fd = reopen(held, own_fds, path)
         finally:
             syscalls.close(held)
         try:
-            return read_fd(fd, FILE_LIMIT)
-        except OSError as error:
-            if error.errno == errno.EFBIG:
-                raise OSError(errno.EFBIG, f"larger than {FILE_LIMIT >> 20} MiB", f"{self._directory.path}/{self._name}") from error
-            raise
+            return read_whole(fd, FILE_LIMIT, path)
         finally:
             syscalls.close(fd)
 
     def restore(self) -> None:
         """Make the name what it was."""
         now = self._lstat()
-        if self._identify(now) == self._identity:
+        if self._identify(now) == self._identity or (self._ours and now is not None and self._identify(now) != self._ours):
             return
         if now is not None:
             os.unlink(self._name, dir_fd=self._directory.fd)

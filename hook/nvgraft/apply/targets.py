@@ -23,7 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
+_FOLLOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+_RESOLVE = _FOLLOW | syscalls.RESOLVE_NO_SYMLINKS
 _PLACEHOLDER_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 #: openat2 answers EAGAIN while somebody renames directories in the same file system; the bounds of SECURITY R18.
@@ -33,17 +34,19 @@ _PATIENCE = 0.02  # seconds
 _KINDS = {"device": stat.S_ISCHR, "socket": stat.S_ISSOCK, "dir": stat.S_ISDIR, "file": stat.S_ISREG}
 
 
-def open_in_root(root_fd: int, path: str, flags: int, resolve: int = 0) -> int:
-    """Open ``path`` below ``root_fd`` without following any link; ``path`` is absolute inside that root.
+def open_in_root(root_fd: int, path: str, flags: int, resolve: int = 0, *, follow: bool = False) -> int:
+    """Open ``path``, absolute inside of ``root_fd``: without following any link, or following the image's inside that root.
 
     :param resolve: further ways that are closed (RESOLVE_NO_XDEV).
-    :raises OSError: ELOOP for a link on the way.
+    :raises OSError: ELOOP for a link on the way that is not followed, or one of the kernel's own.
     """
+    resolve |= _FOLLOW if follow else _RESOLVE
+    flags |= 0 if follow else os.O_NOFOLLOW
     attempts = 0
     deadline = 0.0
     while True:
         try:
-            return syscalls.openat2(root_fd, path.lstrip("/") or ".", flags | os.O_NOFOLLOW, _RESOLVE | resolve)
+            return syscalls.openat2(root_fd, path.lstrip("/") or ".", flags, resolve)
         except OSError as error:
             attempts += 1
             deadline = deadline or time.monotonic() + _PATIENCE

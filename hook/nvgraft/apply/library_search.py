@@ -1,0 +1,138 @@
+"""Searching a directory of an image for libraries, as ldconfig does: which there are, and which file owns which SONAME.
+
+Of all files with one SONAME the greatest name owns it, a file before a link; the loader is told the SONAME's own path, so
+that a link of that name has to lead to the owner. Which directories are searched, and what becomes of it, is not decided here.
+"""
+
+import os
+
+from nvgraft import elf, syscalls
+from nvgraft.apply.rootfs import OutOfBounds, Rootfs, check_absent
+from nvgraft.apply.search_path import Directory, is_leftover, is_library_name
+from nvgraft.ldcache import sort_key
+from nvgraft.ldcache_table import Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LIBC6 = 0x0003
+_EM_386, _EM_PPC64, _EM_ARM, _EM_X86_64, _EM_AARCH64 = 3, 21, 40, 62, 183
+_ARM_EABI, _ARM_EABI5, _ARM_HARD_FLOAT, _ARM_SOFT_FLOAT = 0xFF000000, 0x05000000, 0x400, 0x200
+
+#: uname -m -> (ELF machine, bits) -> the loader's flags for a library that it can load, or another loader of that machine can.
+_FLAGS: "dict[str, dict[tuple[int, int], int]]" = {
+    "x86_64": {(_EM_X86_64, 64): 0x0300, (_EM_X86_64, 32): 0x0800, (_EM_386, 32): 0x0000},
+    "aarch64": {(_EM_AARCH64, 64): 0x0A00, (_EM_ARM, 32): 0x0000},
+    "ppc64le": {(_EM_PPC64, 64): 0x0500},
+}
+
+
+class Found:
+    """A library of one directory: the file ``name`` (or link, with ``is_link``) and the SONAME that it answers to."""
+
+    __slots__ = ("facts", "flags", "is_link", "name", "soname")
+
+    def __init__(self, name: str, soname: str, flags: int, facts: elf.Library, *, is_link: bool) -> None:
+        self.name = name
+        self.soname = soname
+        self.flags = flags
+        self.facts = facts
+        self.is_link = is_link
+
+    def row(self, directory: Directory) -> Row:
+        """Return the library's row; in a glibc-hwcaps subdirectory it names the file, and no link is made."""
+        name = self.soname if directory.hwcaps is None else self.name
+        hwcaps = None if directory.hwcaps is None else os.fsencode(directory.hwcaps)
+        path = os.fsencode(f"{directory.names[0]}/{name}")
+        return Row(os.fsencode(self.soname), self.flags, path, hwcaps, self.facts.isa_level)
+
+
+class Search:
+    """What was found in a directory: one library for each SONAME; ``beyond`` is what there is too much of, if anything."""
+
+    __slots__ = ("_fd", "_files", "_rootfs", "beyond", "directory", "found")
+
+    def __init__(self, rootfs: Rootfs, directory: Directory, machine: str) -> None:
+        self.directory = directory
+        self.found: dict[str, Found] = {}
+        self.beyond = ""
+        self._rootfs = rootfs
+        self._files: dict[str, elf.Library] = {}
+        try:
+            self._fd = rootfs.open(directory.names[0], os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            check_absent(error)
+            return
+        try:
+            self._search(_FLAGS.get(machine, {}))
+        except OutOfBounds as error:
+            self.beyond = str(error)
+        finally:
+            syscalls.close(self._fd)
+
+    def _search(self, known: "Mapping[tuple[int, int], int]") -> None:
+        names = [(name, kind == "link") for name, kind in self._rootfs.entries(self._fd) if self._is_candidate(name, kind)]
+        # Files first: most links lead to one of them.
+        for name, is_link in sorted(names, key=lambda entry: entry[1]):
+            library = self._behind_link(name) if is_link else self._read(name)
+            flags = None if library is None else _flags(library, known)
+            if library is None or flags is None:
+                continue
+            soname = library.soname or name
+            if is_link:
+                is_link = name == soname or (name.endswith(".so") and soname.startswith(name))
+            found = Found(name, name if is_link else soname, flags, library, is_link=is_link)
+            owner = self.found.get(found.soname)
+            if "/" not in found.soname and (owner is None or _rank(found) > _rank(owner)):
+                self.found[found.soname] = found
+
+    def _is_candidate(self, name: str, kind: str) -> bool:
+        # In a glibc-hwcaps subdirectory ldconfig takes links of any name.
+        if kind == "link" and self.directory.hwcaps is not None:
+            return not is_leftover(name)
+        return kind != "other" and is_library_name(name)
+
+    def _read(self, name: str) -> elf.Library | None:
+        self._rootfs.bounds.count_library()
+        try:
+            library = self._facts(self._rootfs.open_file_at(self._fd, name))
+        except OSError as error:
+            check_absent(error)
+            return None
+        if library is not None:
+            self._files[name] = library
+        return library
+
+    def _behind_link(self, name: str) -> elf.Library | None:
+        try:
+            target = os.readlink(name, dir_fd=self._fd)
+            if target in self._files:
+                return self._files[target]
+            self._rootfs.bounds.count_library()
+            return self._facts(self._rootfs.open_file(f"{self.directory.names[0]}/{name}"))
+        except OSError as error:
+            check_absent(error)
+            return None
+
+    def _facts(self, file: int) -> elf.Library | None:
+        try:
+            return elf.read_library(file, isa_level=self.directory.hwcaps is not None)
+        except ValueError:
+            return None  # ldconfig, too, passes over what is no library
+        finally:
+            syscalls.close(file)
+
+
+def _rank(found: Found) -> tuple[bool, bytes]:
+    return not found.is_link, sort_key(os.fsencode(found.name))
+
+
+def _flags(library: elf.Library, known: "Mapping[tuple[int, int], int]") -> int | None:
+    """Return the loader's flags for a library, or None when no loader of this machine takes it."""
+    architecture = known.get((library.machine, library.bits))
+    if architecture is None:
+        return None
+    if library.machine == _EM_ARM and library.flags & _ARM_EABI == _ARM_EABI5:
+        architecture = 0x0900 if library.flags & _ARM_HARD_FLOAT else 0x0B00 if library.flags & _ARM_SOFT_FLOAT else 0
+    return architecture | _LIBC6

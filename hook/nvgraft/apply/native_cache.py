@@ -1,0 +1,458 @@
+"""The loader cache step without ldconfig: the driver's libraries are added to the container's cache, in this process.
+
+No program of either side runs, and an image needs neither an ldconfig nor a cache. Everything of the image is read through
+descriptors of its root and with bounds, whatever it holds; what is written is one file, by its temporary name, and links.
+The format of the file is :mod:`nvgraft.ldcache_table`'s, where an image's libraries are :mod:`nvgraft.apply.search_path`'s.
+"""
+
+import errno
+import os
+import posixpath
+import stat
+
+from nvgraft import elf, syscalls
+from nvgraft.apply.loader_cache import LoaderCacheStep
+from nvgraft.apply.restore import Directory, Entry, Owner
+from nvgraft.apply.rootfs import Bounds, OutOfBounds, Rootfs, check_absent, check_configuration
+from nvgraft.apply.search_path import Directory as LibraryDirectory
+from nvgraft.apply.search_path import SearchPath
+from nvgraft.apply.targets import open_in_root
+from nvgraft.errors import Refusal
+from nvgraft.files import write_all
+from nvgraft.journal import Item
+from nvgraft.ldcache import SIZE_LIMIT
+from nvgraft.ldcache_table import Row, Table
+from nvgraft.plan import Finding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nvgraft.apply.library_search import Search
+    from nvgraft.apply.undo import UndoLog
+    from nvgraft.container import Container
+    from nvgraft.journal import Journal
+    from nvgraft.plan import Plan, UpdateLoaderCache
+
+ETC = "/etc"
+CACHE = "ld.so.cache"
+
+#: What the file is written under, beside it; ldconfig's own name for it. Whoever finds it knows whose it is.
+TEMPORARY = CACHE + "~"
+
+_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NativeCache(LoaderCacheStep):
+    """One container's loader cache. ``program`` is the ldconfig that messages name: people search for the reference's words."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+        self._own_fds = -1
+        self._machine = os.uname().machine
+        self._rootfs: Rootfs | None = None
+        self._etc: Directory | None = None
+        self._before: Entry | None = None
+        self._fault: OSError | None = None
+        self._table: Table | None = None
+        self._written = 0
+        self._search_path: SearchPath | None = None
+        self._unknown: list[LibraryDirectory] = []
+
+    def prepare(self) -> None:
+        """Open this process's own descriptors by name: the container's /proc may be anything."""
+        self._own_fds = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._own_fds >= 0:
+            syscalls.close(self._own_fds)
+            self._own_fds = -1
+
+    # ---- before anything is changed
+
+    def survey(self, container: "Container", action: "UpdateLoaderCache") -> None:
+        """Read the cache, and see which directories are newer: making placeholders and links makes them all so."""
+        rootfs = self._rootfs = Rootfs(container.rootfs_fd, self._own_fds, Bounds())
+        try:
+            check_configuration(container.rootfs_fd)
+            self._record(rootfs, container)
+            self._search_path = SearchPath(rootfs, action.directories, self._machine)
+            self._unknown = self._search_path.unknown(self._table, self._written)
+        except OSError as error:
+            self._fault = error
+
+    def _record(self, rootfs: Rootfs, container: "Container") -> None:
+        """Remember what is in the cache's place, and read the cache that the container's loader would read."""
+        self._etc = self._open_etc(rootfs, container)
+        if self._etc is None:
+            return
+        self._before = Entry(self._etc, CACHE, Owner(container.uid, container.gid), self._own_fds)
+        before = self._before.before
+        if before.kind == "was-file":
+            data, self._written = before.data, int(before.fields[4])
+        elif before.kind == "was-link":
+            try:
+                data, found = rootfs.read(f"{ETC}/{CACHE}", SIZE_LIMIT)  # the loader follows it
+            except OSError as error:
+                check_absent(error)
+                return
+            self._written = found.st_mtime_ns
+        else:
+            return
+        try:
+            self._table = Table.parse(data)
+        except ValueError:
+            return  # no loader uses it
+
+    def _open_etc(self, rootfs: Rootfs, container: "Container") -> Directory | None:
+        """Open the container's /etc, wherever the image's own links lead inside the root, as the reference lets ldconfig do."""
+        try:
+            fd = rootfs.open(ETC, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return self._directory(fd, container, ETC)
+
+    def _directory(self, fd: int, container: "Container", name: str) -> Directory:
+        """Take over ``fd`` under the directory's own path: what takes away a killed hook's work follows no link."""
+        path = os.readlink(str(fd), dir_fd=self._own_fds)
+        return Directory(fd, path[len(container.rootfs) :] if path.startswith(container.rootfs + "/") else name)
+
+    # ---- after all mounts
+
+    def update(self, container: "Container", plan: "Plan", action: "UpdateLoaderCache", undo: "UndoLog", journal: "Journal") -> None:
+        try:
+            if self._fault is not None:
+                raise self._fault
+            self._update(container, plan, action, undo, journal)
+        except syscalls.MissingFeature:
+            raise
+        except OSError as error:
+            name = f"{error.filename}: " if error.filename else ""
+            raise self._failed(f"{name}{error.strerror or error}".lower(), error) from error
+
+    def _failed(self, cause: str, error: OSError | None = None) -> Refusal:
+        hint = f"the loader cache was not written: {cause}"
+        if error is not None and error.errno == errno.EROFS:
+            hint += ": give the container a writable root file system, or an image whose cache and links name this driver"
+        return Refusal("ldcache", f"process {self._program} failed with error code: 1", hint)
+
+    def _update(self, container: "Container", plan: "Plan", action: "UpdateLoaderCache", undo: "UndoLog", journal: "Journal") -> None:
+        rootfs, path = self._rootfs, self._search_path
+        assert rootfs is not None and path is not None
+        owner = Owner(container.uid, container.gid)
+        # As ldconfig does: a link that leads nowhere before ours are made is no library.
+        searches = list(self._searches(rootfs))
+        libraries = _Libraries(container, plan, action)
+        wanted = libraries.rows()
+        links = [_Link(*link, owner, self._own_fds) for link in libraries.links()]
+        table = self._table or Table()
+        for search in searches:
+            wanted += [found.row(search.directory) for found in search.found.values()]
+            if not search.beyond:
+                links += self._links_found(rootfs, container, search, owner)
+        table = self._without_gone(rootfs, table, [search for search in searches if not search.beyond], wanted)
+        table = table.with_rows(wanted, path.places())
+        if path.left_out:
+            message = f"not all of the image's libraries may be in its loader cache: {', '.join(path.left_out)}"
+            self.findings.append(Finding("ldcache-bounds", "warning", message, "run ldconfig when the image is built"))
+        data = b""
+        if table is not self._table and not self._stays(libraries.rows(), path):
+            data = table.with_rows(libraries.development_rows(rootfs), path.places()).data()
+        self._carry_out(container, [link for link in links if link.wanted], data, owner, undo, journal)
+
+    def _stays(self, driver: "Sequence[Row]", path: SearchPath) -> bool:
+        """Tell whether a cache that cannot be written names the driver already; what else is not in it was not before."""
+        if self._table is None or self._etc is None or not os.fstatvfs(self._etc.fd).f_flag & os.ST_RDONLY:
+            return False
+        if self._table.with_rows(driver, path.places()) is not self._table:
+            return False
+        message = "the image's loader cache names this driver, and lacks libraries of its own; it is read-only and stays as it is"
+        self.findings.append(Finding("ldcache-kept", "info", message, "run ldconfig when the image is built"))
+        return True
+
+    def _carry_out(
+        self, container: "Container", links: "Sequence[_Link]", data: bytes, owner: Owner, undo: "UndoLog", journal: "Journal"
+    ) -> None:
+        """Make the links, and write ``data`` if there is any; all of it is announced before the first change."""
+        # A planned one comes before what a search found in the same place.
+        unique = {link.place: link for link in reversed(links)}
+        links = [link for link in reversed(unique.values()) if self._may_be_made(container, link)]
+        announced = [link.announcement() for link in links]
+        file = None
+        if data:
+            file = _CacheFile(self._etc or self._open_etc(self._required_rootfs(), container), self._before, owner, self._own_fds)
+            self._check_volume(container, f"{ETC}/{CACHE}", container.rootfs_fd if file.etc is None else file.etc.fd)
+            announced += file.announcements()
+        if announced:
+            journal.announce(announced)
+        for link in links:
+            link.make(undo)
+        if file is not None:
+            file.write(container.rootfs_fd, data, undo)
+
+    def _required_rootfs(self) -> Rootfs:
+        assert self._rootfs is not None
+        return self._rootfs
+
+    def _may_be_made(self, container: "Container", link: "_Link") -> bool:
+        if link.required:
+            self._check_volume(container, link.path, link.directory.fd)
+            return True
+        return container.volume_of(link.directory.fd) is None
+
+    def _check_volume(self, container: "Container", path: str, directory: int) -> None:
+        volume = container.volume_of(directory)
+        if volume is not None:
+            raise self._failed(f"{path} would be made on the volume {volume}: mount the volume elsewhere, or make it there beforehand")
+
+    # ---- the image's own libraries
+
+    def _searches(self, rootfs: Rootfs) -> "Iterable[Search]":
+        """Search the directories that the cache may not know; past a bound no further."""
+        if not self._unknown:
+            return
+        from nvgraft.apply.library_search import Search
+
+        assert self._search_path is not None
+        for directory in self._unknown:
+            search = Search(rootfs, directory, self._machine)
+            yield search
+            if search.beyond:
+                self._search_path.left_out.append(f"{directory.names[0]} has more {search.beyond}")
+                return
+
+    def _links_found(self, rootfs: Rootfs, container: "Container", search: "Search", owner: Owner) -> "list[_Link]":
+        """Return the links of the image's own libraries; where they cannot be made, it worked without them so far."""
+        place = search.directory.names[0]
+        owners = [found for found in search.found.values() if not found.is_link and found.name != found.soname]
+        if search.directory.hwcaps is not None or not owners:
+            return []
+        try:
+            directory = self._directory(rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY), container, place)
+            return [
+                _Link(directory, found.soname, found.name, owner, self._own_fds, required=False)
+                for found in owners
+                if _identity(rootfs, f"{place}/{found.soname}") != _identity(rootfs, f"{place}/{found.name}")
+            ]
+        except OSError as error:
+            check_absent(error)
+            return []
+
+    def _without_gone(self, rootfs: Rootfs, table: Table, searches: "Sequence[Search]", found: "Iterable[Row]") -> Table:
+        """Return the table without rows for files of the searched directories that are no longer there."""
+        assert self._search_path is not None
+        places = self._search_path.places()
+        searched = {search.directory.rank for search in searches}
+        if not searched or not len(table):
+            return table
+        known = {(places.rank(row.path), row.soname, row.hwcaps) for row in found}
+        gone = set()
+        try:
+            for index, row, path in table.entries():
+                rank = places.rank(path)
+                if rank not in searched or row is None or (rank, row.soname, row.hwcaps) in known:
+                    continue
+                rootfs.bounds.count_library()
+                if _identity(rootfs, os.fsdecode(path)) is None:
+                    gone.add(index)
+        except OutOfBounds:
+            pass  # what is too much to look at stays
+        return table.without(gone) if gone else table
+
+
+class _Libraries:
+    """The mounted libraries of a plan, in their directories."""
+
+    def __init__(self, container: "Container", plan: "Plan", action: "UpdateLoaderCache") -> None:
+        self._libraries = action.libraries
+        self._links = plan.links
+        self._directories: dict[str, Directory] = {}
+        for path in [path for path, _soname, _flags in action.libraries] + [path for path, _target in plan.links]:
+            parent = posixpath.dirname(path)
+            if parent not in self._directories:
+                fd = open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY)
+                self._directories[parent] = Directory(fd, parent)
+
+    def links(self) -> "Iterator[tuple[Directory, str, str]]":
+        """Yield each planned SONAME link: its directory, name and target."""
+        for path, target in self._links:
+            parent, name = posixpath.split(path)
+            yield self._directories[parent], name, target
+
+    def rows(self) -> list[Row]:
+        """Return the row of each library."""
+        return [_row(posixpath.dirname(path), soname, flags) for path, soname, flags in self._libraries if "/" not in soname]
+
+    def development_rows(self, rootfs: Rootfs) -> list[Row]:
+        """Return a row for each libx.so that leads to a library already, as ldconfig does.
+
+        No program needs these rows, so they alone are never a reason to write the cache.
+        """
+        rows = []
+        for path, soname, flags in self._libraries:
+            parent, name = posixpath.split(path)
+            link = name.partition(".so")[0] + ".so"
+            if link not in {name, soname} and soname.startswith(link) and self._is_library(rootfs, parent, link):
+                rows.append(_row(parent, link, flags))
+        return rows
+
+    def _is_library(self, rootfs: Rootfs, parent: str, link: str) -> bool:
+        try:
+            if not stat.S_ISLNK(os.stat(link, dir_fd=self._directories[parent].fd, follow_symlinks=False).st_mode):
+                return False
+            fd = rootfs.open_file(f"{parent}/{link}")
+        except OSError as error:
+            check_absent(error)
+            return False
+        try:
+            return (elf.read_library(fd).soname or link).startswith(link)
+        except ValueError:
+            return False
+        finally:
+            syscalls.close(fd)
+
+
+class _Link:
+    """A link that is to be made or replaced; what is no link is the image's and stays."""
+
+    def __init__(self, directory: Directory, name: str, target: str, owner: Owner, own_fds: int, *, required: bool = True) -> None:
+        self.directory = directory
+        self.required = required
+        self.path = posixpath.join(directory.path, name)
+        self._name = name
+        self._target = target
+        self._owner = owner
+        self._changed = False
+        self._before: Entry | None = None
+        try:
+            self._before = Entry(directory, name, owner, own_fds, content=False)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is nothing in its place, or a link."""
+        return self._before is not None and self._before.before.kind != "was-file"
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Where it is, whatever the path of its directory."""
+        found = os.fstat(self.directory.fd)
+        return found.st_dev, found.st_ino, self._name
+
+    def announcement(self) -> Item:
+        """Return what the journal has to know."""
+        assert self._before is not None
+        return self._before.before if self._before.exists else Item("link", self.path, self._target)
+
+    def make(self, undo: "UndoLog") -> None:
+        """Make it.
+
+        :raises OSError: when it is required and cannot be made.
+        """
+        before = self._before
+        assert before is not None
+        undo.add(self.path, self._take_back)
+        try:
+            if before.exists:
+                os.unlink(self._name, dir_fd=self.directory.fd)
+                self._changed = True
+            with self._owner:
+                os.symlink(self._target, self._name, dir_fd=self.directory.fd)
+            self._changed = True
+            before.replaced()
+        except OSError as error:
+            if self.required or error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+                raise
+            self._take_back()
+
+    def _take_back(self) -> None:
+        if self._changed and self._before is not None:
+            self._before.restore()
+            self._changed = False
+
+
+class _CacheFile:
+    """The file in /etc, and what was there. Without an ``etc`` the image has none, and gets one."""
+
+    def __init__(self, etc: Directory | None, before: Entry | None, owner: Owner, own_fds: int) -> None:
+        self.etc = etc
+        self._owner = owner
+        self._own_fds = own_fds
+        self._before = before
+        self._temporary: Entry | None = None
+        self._begun = self._renamed = False
+        if etc is not None:
+            self._look(etc)
+
+    def _look(self, etc: Directory) -> None:
+        self._before = self._before or Entry(etc, CACHE, self._owner, self._own_fds)
+        self._temporary = Entry(etc, TEMPORARY, self._owner, self._own_fds)
+
+    def announcements(self) -> list[Item]:
+        """Return what the journal has to know."""
+        if self._before is None or self._temporary is None:
+            return [Item("dir", ETC), Item("absent", f"{ETC}/{CACHE}"), Item("absent", f"{ETC}/{TEMPORARY}")]
+        return [self._before.before, self._temporary.before]
+
+    def write(self, rootfs_fd: int, data: bytes, undo: "UndoLog") -> None:
+        """Put the new cache in the old one's place, at once: by another name first, then renamed."""
+        etc = self.etc or self._make_etc(rootfs_fd, undo)
+        before, temporary = self._before, self._temporary
+        assert before is not None and temporary is not None
+        if len(data) > SIZE_LIMIT:
+            raise OSError(errno.EFBIG, f"larger than {SIZE_LIMIT >> 20} MiB", f"{ETC}/{CACHE}")
+        undo.add(f"{ETC}/{CACHE}", lambda: before.restore() if self._renamed else None)
+        undo.add(f"{ETC}/{TEMPORARY}", lambda: temporary.restore() if self._begun else None)
+        if temporary.exists:
+            os.unlink(TEMPORARY, dir_fd=etc.fd)
+            self._begun = True
+        with self._owner:
+            fd = os.open(TEMPORARY, _TEMPORARY_FLAGS, 0o644, dir_fd=etc.fd)
+        self._begun = True
+        try:
+            write_all(fd, data)
+            os.fchmod(fd, 0o644)
+        finally:
+            syscalls.close(fd)
+        with self._owner:  # a new name needs an owner with a number as well (idmapped mounts)
+            os.rename(TEMPORARY, CACHE, src_dir_fd=etc.fd, dst_dir_fd=etc.fd)
+        self._renamed = True
+        before.replaced()
+
+    def _make_etc(self, rootfs_fd: int, undo: "UndoLog") -> Directory:
+        made = False
+
+        def remove() -> None:
+            if made:
+                os.rmdir(ETC[1:], dir_fd=rootfs_fd)
+
+        undo.add(ETC, remove)
+        with self._owner:
+            os.mkdir(ETC[1:], 0o755, dir_fd=rootfs_fd)
+        made = True
+        etc = Directory(open_in_root(rootfs_fd, ETC, os.O_RDONLY | os.O_DIRECTORY), ETC)
+        self._look(etc)
+        return etc
+
+
+def _row(directory: str, name: str, flags: int) -> Row:
+    return Row(os.fsencode(name), flags, os.fsencode(f"{directory}/{name}"))
+
+
+def _identity(rootfs: Rootfs, path: str) -> tuple[int, int] | None:
+    """Return what ``path`` leads to in the container, or None where that is nothing."""
+    try:
+        fd = rootfs.open(path, os.O_PATH)
+    except OSError as error:
+        check_absent(error)
+        return None
+    try:
+        found = os.fstat(fd)
+    finally:
+        syscalls.close(fd)
+    return found.st_dev, found.st_ino

@@ -1,0 +1,182 @@
+"""Reading what an image holds, by descriptor, following its links inside its own root and nowhere else (SECURITY R17, R18).
+
+What is read decides about loader cache rows only. Where something is made or mounted, no link is followed: that is
+:mod:`nvgraft.apply.targets`' business. How much is read in all is bounded here, because an image may hold anything.
+"""
+
+import errno
+import os
+import stat
+import time
+
+from nvgraft import ld_so_conf, syscalls
+from nvgraft.apply.targets import open_in_root
+from nvgraft.files import read_fd
+
+#: Names that one look at an image's directories may list, in all: ten times what one is searched for.
+_NAMES_LIMIT = 200_000
+
+
+#: Bytes of ld.so.conf beyond which no reader is let loose on it.
+_CONFIGURATION_LIMIT = 1 << 20
+
+
+#: What an image's own files may answer: there is nothing, it is something else, or it is not for us. ldconfig passes over
+#: such a file. Anything else is a fault of this machine, with which the cache would lack what it should have.
+_ABSENT = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EFBIG, errno.ENXIO, errno.ENAMETOOLONG}
+)
+
+
+def check_absent(error: OSError) -> None:
+    """Raise ``error`` again unless it says that the image has no such file."""
+    if error.errno not in _ABSENT or isinstance(error, syscalls.MissingFeature):
+        raise error
+
+
+class OutOfBounds(Exception):
+    """An image holds more than is looked at; the text says of what."""
+
+
+class Bounds:
+    """How much of an image is looked at: directories, libraries and seconds."""
+
+    __slots__ = ("_deadline", "_directories", "_libraries", "_names", "_seconds")
+
+    def __init__(self, directories: int = 64, libraries: int = 20_000, seconds: float = 10.0) -> None:
+        self._directories = directories
+        self._libraries = libraries
+        self._names = _NAMES_LIMIT
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def count_directory(self) -> None:
+        self._directories -= 1
+        if self._directories < 0:
+            raise OutOfBounds("directories")
+
+    def count_library(self) -> None:
+        self._libraries -= 1
+        if self._libraries < 0:
+            raise OutOfBounds("libraries")
+        if time.monotonic() > self._deadline:
+            raise OutOfBounds(f"files than can be read in {self._seconds:g} seconds")
+
+    def count_name(self) -> None:
+        self._names -= 1
+        if self._names < 0:
+            raise OutOfBounds("files")
+
+
+class Rootfs:
+    """A container's root file system, for reading.
+
+    :param fd: its root, O_PATH; ``own_fds`` is a descriptor of this process's own /proc/self/fd. Both stay the caller's.
+    """
+
+    __slots__ = ("_own_fds", "bounds", "fd")
+
+    def __init__(self, fd: int, own_fds: int, bounds: Bounds) -> None:
+        self.fd = fd
+        self._own_fds = own_fds
+        self.bounds = bounds
+
+    def open(self, path: str, flags: int) -> int:
+        """Open ``path`` with the image's links followed; a file only with O_PATH, see :meth:`open_file`."""
+        return open_in_root(self.fd, path, flags, follow=True)
+
+    def open_file(self, path: str) -> int:
+        """Open the regular file ``path`` for reading.
+
+        :raises OSError: EINVAL for anything but a regular file, or what openat2(2) says.
+        """
+        held = self.open(path, os.O_PATH)
+        try:
+            return reopen(held, self._own_fds, path)
+        finally:
+            syscalls.close(held)
+
+    def open_file_at(self, directory: int, name: str) -> int:
+        """Open the regular file ``name`` of an open directory for reading; a link is refused."""
+        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            return reopen(held, self._own_fds, name)
+        finally:
+            syscalls.close(held)
+
+    def read(self, path: str, limit: int) -> tuple[bytes, os.stat_result]:
+        """Return the content and the facts of a regular file.
+
+        :raises OSError: EFBIG for a larger one.
+        """
+        fd = self.open_file(path)
+        try:
+            return read_whole(fd, limit, path), os.fstat(fd)
+        finally:
+            syscalls.close(fd)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory; none where there is none."""
+        try:
+            fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            check_absent(error)
+            return []
+        try:
+            return [name for name, _kind in self.entries(fd)]
+        finally:
+            syscalls.close(fd)
+
+    def entries(self, directory: int) -> list[tuple[str, str]]:
+        """Return the names in an open directory, each with file, link or other, as the directory itself tells."""
+        found = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                self.bounds.count_name()
+                kind = "link" if entry.is_symlink() else "file" if entry.is_file(follow_symlinks=False) else "other"
+                found.append((entry.name, kind))
+        return found
+
+
+def check_configuration(root_fd: int) -> None:
+    """Refuse an ld.so.conf that would only hold a reader up: a FIFO, or one without end (SECURITY R17).
+
+    :raises OSError: EINVAL or EFBIG, with the file's name.
+    """
+    try:
+        fd = open_in_root(root_fd, ld_so_conf.PATH, os.O_PATH, follow=True)
+    except OSError as error:
+        check_absent(error)
+        return  # there is none, as in an image without libraries
+    try:
+        found = os.fstat(fd)
+    finally:
+        syscalls.close(fd)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", ld_so_conf.PATH)
+    if stat.S_ISREG(found.st_mode) and found.st_size > _CONFIGURATION_LIMIT:
+        raise OSError(errno.EFBIG, f"larger than {_CONFIGURATION_LIMIT >> 20} MiB", ld_so_conf.PATH)
+
+
+def reopen(held: int, own_fds: int, path: str) -> int:
+    """Open the regular file that ``held`` (O_PATH) holds: what was looked at and what is opened cannot be two things.
+
+    :raises OSError: EINVAL, naming ``path``, for anything but a regular file; a FIFO or a device is never opened.
+    """
+    if not stat.S_ISREG(os.fstat(held).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return os.open(str(held), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=own_fds)
+
+
+def read_whole(fd: int, limit: int, path: str) -> bytes:
+    """Return the content of an open regular file.
+
+    :raises OSError: EFBIG, naming ``path``, for one of more than ``limit`` bytes.
+    """
+    try:
+        if os.fstat(fd).st_size <= limit:
+            return read_fd(fd, limit)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+    raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB" if limit >> 20 else f"larger than {limit} bytes", path)
