@@ -14,6 +14,7 @@ from harness import T, run_in_mount_namespace
 from nvgraft import container as containers
 from nvgraft import syscalls
 from nvgraft.apply import executor, targets
+from nvgraft.apply.restore import Owner
 from nvgraft.apply.sources import Sources, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
@@ -352,7 +353,8 @@ def test_what_is_made_belongs_to_the_container_s_root() -> None:
         container.uid = container.gid = 100000
         plan = Plan("inject", "", {}, {}, {}, (MakeDirectory("/tmp/d", 0o755, WHY), bind("/tmp/d/f"), Symlink("/tmp/d/l", "x", WHY)))
         made = Targets(container, Sources(), UndoLog())
-        executor._prepare_as_container_root(made, plan, container, lambda _: None)
+        with Owner(container.uid, container.gid):
+            made.prepare(plan.actions, lambda _: None)
         made.close()
         mine = ROOTFS / "tmp/mine"
         mine.touch()

@@ -488,6 +488,30 @@ def test_the_image_cannot_turn_a_directory_into_a_link(image: Path) -> None:
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["link", "file", "fifo"])
+def test_what_appears_under_the_temporary_name_is_not_written(image: Path, kind: str) -> None:
+    """Whoever can write to the image puts something there at the last moment: a refusal, and that thing as it was."""
+    outside = image.parent / "outside"
+    outside.write_text("untouched")
+    place = image / "etc/ld.so.cache~"
+
+    class Racing(Journal):
+        def announce(self, entries: Iterable[Item]) -> None:
+            if kind == "link":
+                place.symlink_to(outside)
+            elif kind == "file":
+                os.link(outside, place)
+            else:
+                os.mkfifo(place)
+
+    undo = UndoLog()
+    with pytest.raises(Refusal, match="error code: 1"):
+        update(image, undo=undo, journal=Racing())
+    assert undo.run() == []
+    assert os.path.lexists(place), "not ours to remove"
+    assert outside.read_text() == "untouched"
+
+
 def test_a_volume_is_not_written(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a cache nor a link is made where others see it (SECURITY R21); what is right already needs no writing."""
     update(image)

@@ -22,7 +22,10 @@ DIRECTORY = "bytecode"
 #: loaded first thing by a launcher; ``configure`` when there is a container to be configured.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.cachefile")),
-    "configure": ("hook", ("nvgraft.debug_log", "nvgraft.graft", "nvgraft.lasterror", "nvgraft.live", "nvgraft.planner")),
+    "configure": (
+        "hook",
+        ("nvgraft.debug_log", "nvgraft.graft", "nvgraft.lasterror", "nvgraft.live", "nvgraft.planner", "nvgraft.apply.native_cache"),
+    ),
     "runtime": ("", ("nvgraft.runtime",)),
 }
 

@@ -19,6 +19,7 @@ from harness import LDCONFIG
 from nvgraft import container as containers
 from nvgraft import lock, syscalls
 from nvgraft.apply.executor import apply_plan
+from nvgraft.apply.loader_cache import loader_cache_step
 from nvgraft.components import Inventory
 from nvgraft.container import Container
 from nvgraft.errors import Refusal
@@ -230,7 +231,7 @@ def run_hook(pid: int, inventory: Inventory, rootfs: Path = ROOTFS, planned: Cal
                 container.read_mounts()
                 plan = plan_for(container, inventory)
                 planned()
-                changed = apply_plan(plan, container, LDCONFIG)
+                changed = apply_plan(plan, container, loader_cache_step("native", LDCONFIG, pivot=True))
             return Outcome("applied" if changed else "nothing to do", "", True)
         except Refusal as refusal:
             return Outcome(refusal.stage, refusal.line(), True)
