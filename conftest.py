@@ -80,6 +80,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "strace": _program("strace"),
     "ldconfig": _program("ldconfig"),
     "busybox": _static_busybox,
+    "chromium": lambda: _program("chromium")() or _program("chromedriver")(),
     "overlayfs": _filesystem("overlay"),
     "squashfs": _image("squashfs", "mksquashfs"),
     "erofs": _image("erofs", "mkfs.erofs"),

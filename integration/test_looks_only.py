@@ -90,6 +90,7 @@ CASES = [
     (["why", "nvidia-smi", "--bundle", "web", "--host", "eks-t4"], 0),
     (["doctor", "--bundle", "web", "--host", "eks-t4"], 1),
     (["explain", "--bundle", "web", "--host", "eks-t4"], 0),
+    (["explain", "--bundle", "refused", "--host", "eks-t4", "--format", "json"], 1),
     (["explain-error", "nvidia-container-cli: initialization error: nvml error: driver not loaded \x1b[2J"], 0),
     (["last-error"], None),
 ]

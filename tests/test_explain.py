@@ -1,7 +1,13 @@
 """``nvgraft explain``: the story in order, where it ends, what it links to, and that no name in it can deceive."""
 
+import base64
+import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +15,12 @@ import pytest
 
 from bundles import EVERYTHING, make_bundle
 from nvgraft.plan import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
+from nvgraft_cli.bundle import open_container
+from nvgraft_cli.explain.directories import Place, before_and_after
 from nvgraft_cli.explain.story import visible
+from nvgraft_cli.hosts import open_host
 from nvgraft_cli.main import main
-from nvgraft_cli.planning import plan_bundle
+from nvgraft_cli.planning import Case, plan_bundle
 from nvgraft_specs import gallery
 
 Captured = pytest.CaptureFixture[str]
@@ -179,3 +188,160 @@ def test_no_name_steers_a_terminal(tmp_path: Path, capsys: Captured) -> None:
     assert main(["explain", "--bundle", str(bundle), "--host", "eks-t4"]) == 0
     assert "volume                 /data/\\u202egnp.exe\\x1b[2J" in capsys.readouterr().out
     assert visible("a\u2066b\u2028c\ufeff\x07é日") == "a\\u2066b\\u2028c\\ufeff\\x07é日"
+
+
+# ---- the tree
+
+
+def trees(bundle: Path, host: str = "runfile-a10x2") -> tuple[dict[str, Place], dict[str, Place]]:
+    """Return the places before and after, by path."""
+    with open_container(str(bundle)) as container:
+        case = Case(open_host(host, None), container)
+        before, after = before_and_after(case, case.outcome[0])
+
+    def flat(place: Place) -> dict[str, Place]:
+        return {place.path: place} | {path: found for child in place.children for path, found in flat(child).items()}
+
+    return flat(before), flat(after)
+
+
+def test_the_tree_has_what_the_plan_makes_and_nothing_else(tmp_path: Path) -> None:
+    """Before: directories on the way. After: every target, each with its reason; other names of the image are counted."""
+    files = ("etc/debian_version", "etc/passwd", "usr/lib/x86_64-linux-gnu/libc.so.6", "usr/bin/nvidia-smi", "etc/ld.so.cache")
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING, files=files)
+    before, after = trees(bundle)
+    assert (before["/etc"].others, before["/usr/lib/x86_64-linux-gnu"].others) == (2, 1)
+    assert "/etc/passwd" not in before | after
+    assert (before["/usr/bin/nvidia-smi"].state, after["/usr/bin/nvidia-smi"].state) == ("image", "over")
+    assert (before["/etc/ld.so.cache"].state, after["/etc/ld.so.cache"].state) == ("image", "changed")
+    assert after["/etc"].others == 2
+    plan, _ = plan_bundle(str(bundle), "runfile-a10x2", None)
+    for action in plan.actions:
+        if isinstance(action, Bind):
+            assert after[action.target].how.startswith(f"bind {action.source}")
+            assert after[action.target].capability == (action.why.capability or "always")
+            assert action.target in before or after[action.target].state == "new"
+    for path, target in plan.links:
+        assert after[path].how == f"link to {target}"
+        assert after[path].kind == "symlink"
+    assert after["/usr/lib/x86_64-linux-gnu/libcuda.so.1"].capability == "compute"
+
+
+def test_a_tmpfs_hides_what_the_image_has(tmp_path: Path) -> None:
+    """Other names in the directory are counted before, and gone after."""
+    profiles = "etc/nvidia/nvidia-application-profiles-rc.d"
+    before, after = trees(make_bundle(tmp_path / "b", *EVERYTHING, files=(f"{profiles}/mine",)))
+    assert before[f"/{profiles}"].others == 1
+    assert (after[f"/{profiles}"].kind, after[f"/{profiles}"].others) == ("tmpfs", 0)
+
+
+# ---- the page
+
+
+class Page(HTMLParser):
+    """A page taken apart by somebody else's parser."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.content: dict[str, str] = {}
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = f"{tag} {dict(attrs).get('type', '')}".strip()
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        self.content[self._inside] = self.content.get(self._inside, "") + data
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page(place: Path, *env: str, code: int = 0, options: tuple[str, ...] = (), **changes: Any) -> Page:
+    file = place / "page.html"
+    bundle = str(make_bundle(place / "b", *env, **changes))
+    assert main(["explain", "--bundle", bundle, "--host", "runfile-a10x2", "--html", str(file), *options]) == code
+    return Page(file.read_text())
+
+
+def test_the_policy_admits_only_the_page_s_own_style_and_script(tmp_path: Path) -> None:
+    """By their hashes; nothing in the page names anything to load."""
+    found = page(tmp_path, *EVERYTHING)
+    (policy,) = [one["content"] for one in found.named("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    for name in ("style", "script"):
+        digest = base64.b64encode(hashlib.sha256(found.content[name].encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert not [attributes for _, attributes in found.tags if "src" in attributes or "style" in attributes]
+    assert [one["href"] for one in found.named("link")] == ["data:,"]
+    assert not re.search(r"url\(|@import", found.content["style"])
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """In the page, in attributes and in the data; no element and no script comes of them."""
+    hostile = "/data/</script><script>alert(1)</script><img src=x onerror='x'>\"&amp;\u202e\x1b[2J"
+    found = page(tmp_path, *EVERYTHING, mounts=(hostile,))
+    assert len(found.named("script")) == 2
+    assert found.named("img") == []
+    assert hostile.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b") in found.content["code"]
+    data = found.content["script application/json"]
+    assert not set("<>&\u202e") & set(data)
+    assert hostile in [fact["value"] for one in json.loads(data)["steps"] for fact in one["facts"]]
+
+
+def test_links_go_where_the_documentation_is(tmp_path: Path, capsys: Captured) -> None:
+    """Beside the page, or where --docs says; an address that would run something is refused."""
+    links = [str(one["href"]) for one in page(tmp_path, "NVIDIA_VISIBLE_DEVICES=all").named("a")]
+    assert "docs/how-it-works.md#5-the-plan" in links
+    elsewhere = [str(one["href"]) for one in page(tmp_path, ALL, options=("--docs", "https://docs.test/x/")).named("a")]
+    assert "https://docs.test/x/how-it-works.md#5-the-plan" in elsewhere
+    inner = {link[1:] for link in links if link.startswith("#")}
+    assert inner <= {str(attributes.get("id")) for _, attributes in page(tmp_path, ALL).tags}
+    assert main(["explain", "--bundle", str(tmp_path / "b"), "--html", str(tmp_path / "x"), "--docs", "javascript:alert(1)"]) == 2
+    assert capsys.readouterr().err.startswith("nvgraft explain: --docs javascript:alert(1): no address of pages: ")
+
+
+def test_a_page_without_a_plan_has_no_tree(tmp_path: Path) -> None:
+    """Nor a filter: the story ends with its reason."""
+    assert "tree" not in [attributes.get("id") for _, attributes in page(tmp_path, code=0).tags]
+    refused = page(tmp_path, "NVIDIA_VISIBLE_DEVICES=7", code=1)
+    assert not {"tree", "controls"} & {attributes.get("id") for _, attributes in refused.tags}
+    assert "Refused" in refused.content["strong"]
+
+
+def command_line(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run explain as a process of its own, which is confined."""
+    command = [sys.executable, "-B", "-m", "nvgraft_cli.main", "explain", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60)
+
+
+def test_the_confined_command_writes_its_page_whole(tmp_path: Path) -> None:
+    """Also over an older one; nothing else is left, and the exit code is the confined process's."""
+    out = tmp_path / "out"
+    out.mkdir()
+    file = out / "page.html"
+    file.write_text("old")
+    arguments = ("--bundle", str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=7")), "--host", "eks-t4", "--html", str(file))
+    done = command_line(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    assert file.read_text().endswith("</body></html>\n")
+    assert list(out.iterdir()) == [file]
+
+
+def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path: Path) -> None:
+    """One line, exit 2: for a bad host, and for a place that cannot be written."""
+    file = tmp_path / "page.html"
+    file.write_text("old")
+    bundle = str(make_bundle(tmp_path / "b", ALL))
+    done = command_line("--bundle", bundle, "--host", str(file), "--html", str(file))
+    assert (done.returncode, done.stdout, file.read_text()) == (2, "", "old")
+    assert done.stderr.count("\n") == 1
+    done = command_line("--bundle", bundle, "--host", "eks-t4", "--html", str(tmp_path / "none/page.html"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"nvgraft explain: {tmp_path}/none/page.html: cannot be written: no such file or directory: choose another file\n"

@@ -21,4 +21,4 @@ def write_whole(path: str, text: str, mode: int | None = None) -> None:
     except OSError as error:
         if os.path.exists(temporary):
             os.unlink(temporary)
-        raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose another --output") from error
+        raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose another file") from error

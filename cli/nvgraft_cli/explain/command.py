@@ -4,14 +4,22 @@ import argparse
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from nvgraft_cli.arguments import add_case
+from nvgraft_cli.errors import InputError
 from nvgraft_cli.hosts import ask_first
+from nvgraft_cli.output import write_whole
+
+if TYPE_CHECKING:
+    from nvgraft_cli.explain.story import Story
+    from nvgraft_cli.planning import Case
 
 _EXAMPLES = """\
 examples:
   nvgraft explain --bundle ./web --host eks-t4
   nvgraft explain --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host node17.json | less
+  nvgraft explain --bundle ./web --host eks-t4 --html story.html
 
 exit code: 0 explained (also where the hook does nothing), 1 the hook would refuse, 2 bad usage or input"""
 
@@ -28,11 +36,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_case(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
+    parser.add_argument("--html", metavar="FILE", help="write one page for a browser instead, with the container's files before and after")
+    parser.add_argument("--docs", metavar="URL", default="docs", help="where the page's links find this documentation (default: docs)")
+    parser.set_defaults(run=run, looks_only=True, open_first=_open_first, page_to=None)
+
+
+def _open_first(args: argparse.Namespace) -> None:
+    ask_first(args)
+    if args.html is not None:
+        from nvgraft_cli.explain.confined_page import split
+
+        args.page_to = split(args.html)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the story; return the exit code.
+    """Print the story, or write the page; return the exit code.
 
     :raises nvgraft_cli.errors.InputError: for inputs that cannot be used.
     """
@@ -43,9 +61,15 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.hosts import open_host
     from nvgraft_cli.planning import Case
 
+    if not _is_place(args.docs):
+        raise InputError(f"--docs {args.docs}: no address of pages: give https://..., file:///... or a path")
     try:
         with open_container(args.bundle, args.env) as container:
-            story = tell(Case(open_host(args.host, args.config), container))
+            case = Case(open_host(args.host, args.config), container)
+            story = tell(case)
+            if args.html is not None:
+                _write_page(args, case, story)
+                return int(story.decision == "refuse")
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)
         return 1
@@ -54,3 +78,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(text.lines(story, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
     return int(story.decision == "refuse")
+
+
+def _is_place(docs: str) -> bool:
+    scheme, colon, _ = docs.partition(":")
+    return not colon or "/" in scheme or scheme in {"https", "http", "file"}
+
+
+def _write_page(args: argparse.Namespace, case: "Case", story: "Story") -> None:
+    from nvgraft_cli.explain.directories import before_and_after
+    from nvgraft_cli.explain.page import render
+
+    plan, _ = case.outcome
+    page = render(story, before_and_after(case, plan) if plan.decision == "inject" else None, args.docs)
+    if args.page_to is None:  # not confined: called by another program
+        write_whole(args.html, page)
+        return
+    with open(args.page_to, "w", encoding="utf-8") as pipe:
+        pipe.write(page)

@@ -1,0 +1,237 @@
+"""A story as one page that needs nothing else: no network, no framework, readable without its script.
+
+All that comes from a host or an image is escaped on its way into the page, which itself forbids every connection. Reasons and
+the tree are native disclosures, so that keyboards and screen readers need no help; the script only filters and opens.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from importlib import resources
+
+from nvgraft import __version__
+from nvgraft_cli.explain.directories import Place
+from nvgraft_cli.explain.story import Entry, Fact, Step, Story, groups, visible
+from nvgraft_cli.text import size
+
+_VERDICTS = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
+_STATES = {"new": "new", "over": "over the image's", "changed": "written anew", "image": ""}
+
+
+class _Html(str):
+    """Text that is HTML already; every other text is escaped."""
+
+    __slots__ = ()
+
+
+def _tag(name: str, /, *children: str, **attributes: str | bool) -> _Html:
+    """Return an element. ``class_`` and ``for_`` end in an underscore, ``data_x`` is data-x; True is an attribute without a value."""
+    words = [name]
+    for key, value in attributes.items():
+        key = key.rstrip("_").replace("_", "-")
+        if value is True:
+            words.append(key)
+        elif value is not False:
+            words.append(f'{key}="{html.escape(visible(str(value)))}"')
+    opening = f"<{' '.join(words)}>"
+    if name in {"meta", "link", "input"}:
+        return _Html(opening)
+    return _Html(f"{opening}{_join(*children)}</{name}>")
+
+
+def _join(*children: str) -> _Html:
+    return _Html("".join(child if isinstance(child, _Html) else html.escape(visible(child)) for child in children))
+
+
+def render(story: Story, trees: tuple[Place, Place] | None, docs: str) -> str:
+    """Return the page.
+
+    :param trees: the container's files before and after; None where nothing is put in.
+    :param docs: address of the documentation, absolute or relative to the page.
+    """
+    style, script = _own("page.css"), _own("page.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    )
+    head = _tag(
+        "head",
+        _tag("meta", charset="utf-8"),
+        _Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        _tag("meta", name="color-scheme", content="light dark"),
+        _tag("meta", name="referrer", content="no-referrer"),
+        _tag("link", rel="icon", href="data:,"),
+        _tag("title", f"{_VERDICTS[story.decision]}: {story.container} on {story.host}"),
+        _Html(f"<style>{style}</style>"),
+    )
+    sections = [_step(number, step, docs) for number, step in enumerate(story.steps, 1)]
+    if trees is not None:
+        sections.append(_files(*trees))
+    body = _tag(
+        "body",
+        _tag("a", "Skip to the story", class_="jump", href="#story"),
+        _header(story),
+        _tag("div", _aside(story, trees is not None), _tag("main", *sections, id="story", tabindex="-1"), class_="columns"),
+        _tag("footer", _tag("p", f"Written by nvgraft {__version__} from files alone. Nothing in this page is loaded from anywhere.")),
+        _tag("script", _Html(_data(story)), id="data", type="application/json"),
+        _Html(f"<script>{script}</script>"),
+    )
+    return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'
+
+
+def _own(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _data(story: Story) -> str:
+    """Return the story as JSON that no text in it can end: ASCII, without the characters that mean something to HTML."""
+    text = json.dumps(story.document(), separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+# ---- the frame
+
+
+def _header(story: Story) -> _Html:
+    return _tag(
+        "header",
+        _tag("p", _tag("strong", _VERDICTS[story.decision], class_=f"verdict {story.decision}")),
+        _tag("h1", story.headline),
+        _tag("p", _tag("code", story.container), " on ", _tag("code", story.host), class_="case"),
+    )
+
+
+def _aside(story: Story, trees: bool) -> _Html:
+    items = [_tag("li", _tag("a", step.title, href=f"#{step.id}")) for step in story.steps]
+    if trees:
+        items.append(_tag("li", _tag("a", "The container's files, before and after", href="#tree")))
+    parts = [_tag("nav", _tag("h2", "The story", id="contents"), _tag("ol", *items), aria_labelledby="contents")]
+    capabilities = list(dict.fromkeys(entry.capability for step in story.steps if step.id in _FILTERED for entry in step.entries))
+    if trees:
+        choices = [_choice("", "everything", chosen=True), *(_choice(name, name, chosen=False) for name in capabilities)]
+        parts.append(
+            _tag(
+                "form",
+                _tag("fieldset", _tag("legend", "Show what comes with"), *choices),
+                _tag("p", role="status", id="status"),
+                _tag("p", _tag("button", "Open all reasons", type="button", id="reasons", aria_pressed="false")),
+                id="controls",
+                hidden=True,
+                aria_label="Filter",
+            )
+        )
+    return _tag("div", *parts, class_="side")
+
+
+def _choice(value: str, label: str, *, chosen: bool) -> _Html:
+    return _tag("label", _tag("input", type="radio", name="capability", value=value, checked=chosen), " ", label)
+
+
+# ---- steps
+
+#: Steps whose entries belong to capabilities.
+_FILTERED = ("files", "kernel", "loader")
+
+
+def _step(number: int, step: Step, docs: str) -> _Html:
+    parts = [
+        _tag("h2", _tag("span", str(number), class_="number"), " ", step.title, id=f"{step.id}-title"),
+        _tag("p", step.text, class_="lead"),
+    ]
+    if step.facts:
+        parts.append(_tag("dl", *(_fact(fact) for fact in step.facts)))
+    filtered = step.id in _FILTERED
+    if step.grouped:
+        for capability, entries in groups(step.entries):
+            total = sum(entry.size or 0 for entry in entries)
+            amount = f"{len(entries)}, {size(total)}" if total else str(len(entries))
+            title = _tag("h3", capability, " ", _tag("small", amount))
+            parts.append(_tag("div", title, _entries(entries, filtered=True), data_capability=capability))
+    elif step.entries:
+        parts.append(_entries(step.entries, filtered=filtered, ordered=step.id == "kernel"))
+    page, _, anchor = step.doc.partition("#")
+    place = f"{page}: {anchor.lstrip('0123456789-').replace('-', ' ')}"
+    parts.append(_tag("p", "Read more: ", _tag("a", place, href=f"{docs.rstrip('/')}/{step.doc}"), class_="more"))
+    return _tag("section", *parts, id=step.id, aria_labelledby=f"{step.id}-title")
+
+
+def _fact(fact: Fact) -> _Html:
+    why = _tag("span", fact.why, class_="why") if fact.why else _Html("")
+    return _tag("div", _tag("dt", fact.name), _tag("dd", _tag("code", fact.value), " ", why))
+
+
+def _entries(entries: "list[Entry] | tuple[Entry, ...]", *, filtered: bool, ordered: bool = False) -> _Html:
+    items = []
+    for entry in entries:
+        shown = [_tag("code", entry.what)]
+        if entry.size is not None:
+            shown.append(_join(" ", _tag("span", size(entry.size), class_="size")))
+        facts = [_pair("How", entry.how), _pair("Why", entry.why), _pair("Comes with", entry.capability)]
+        if not filtered:
+            shown.append(_join(" ", entry.how))
+            facts = [_pair("What to do", entry.why)]
+        item = _tag("details", _tag("summary", *shown), _tag("dl", *facts), class_="entry")
+        items.append(_tag("li", item, data_capability=entry.capability if filtered else False))
+    return _tag("ol" if ordered else "ul", *items, class_="entries")
+
+
+def _pair(name: str, value: str) -> _Html:
+    return _tag("div", _tag("dt", name), _tag("dd", value)) if value else _Html("")
+
+
+# ---- the tree
+
+
+def _files(before: Place, after: Place) -> _Html:
+    return _tag(
+        "section",
+        _tag("h2", "The container's files, before and after", id="tree-title"),
+        _tag(
+            "p",
+            "Only directories on the way to what is put in; what else the image has there is counted. Open a name for its reason.",
+            class_="lead",
+        ),
+        _tag(
+            "div",
+            _tag("div", _tag("h3", "Before: the image"), _tag("ul", _place(before), class_="tree")),
+            _tag("div", _tag("h3", "After: with the driver"), _tag("ul", _place(after), class_="tree"), id="after"),
+            class_="trees",
+        ),
+        id="tree",
+        aria_labelledby="tree-title",
+    )
+
+
+def _place(place: Place) -> _Html:
+    directory = bool(place.children) or place.kind in {"dir", "tmpfs"}
+    name = place.name if place.path == "/" or not directory else f"{place.name}/"
+    marks = [_STATES[place.state]]
+    if place.kind not in {"dir", "file"}:
+        marks.append({"char": "device", "symlink": "link"}.get(place.kind, place.kind))
+    label = [_tag("code", name), *(_join(" ", _tag("span", mark, class_=f"mark {place.state}")) for mark in marks if mark)]
+    if place.size is not None:
+        label.append(_join(" ", _tag("span", size(place.size), class_="size")))
+    facts = [_pair("How", place.how), _pair("Why", place.why)]
+    if place.how:
+        facts.append(_pair("Comes with", place.capability))
+    reasons = _tag("dl", *facts) if place.how else _Html("")
+    if place.children or place.others != 0:
+        children = [_place(child) for child in place.children]
+        if place.others != 0:
+            children.append(_tag("li", _others(place), class_="others"))
+        return _tag("li", _tag("details", _tag("summary", *label), reasons, _tag("ul", *children), open=True, class_="directory"))
+    if not place.how:
+        return _tag("li", *label, class_="leaf")
+    return _tag("li", _tag("details", _tag("summary", *label), reasons, class_="entry"), data_capability=place.capability)
+
+
+def _others(place: Place) -> str:
+    if place.others is None:
+        return "what else is here cannot be read"
+    beside = " more" if place.children else ""
+    return f"{place.others}{beside} of the image"
