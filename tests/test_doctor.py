@@ -175,6 +175,12 @@ def _closed_node(setup: Setup) -> None:
     setup.config["process"] = {"user": {"uid": 1000, "gid": 1000}}
 
 
+def _dynamic_ldconfig(setup: Setup) -> None:
+    facts = {"bits": 64, "machine": "EM_X86_64", "soname": None, "needed": [], "abi_tag": None, "interp": LOADER}
+    entry(setup, "/opt/ldconfig", type="file", mode="0755", elf=facts)
+    setup.toml = '[nvidia-container-cli]\nldconfig = "@/opt/ldconfig"\n[nvgraft]\nldcache = "ldconfig"\n'
+
+
 def _set(**values: Any) -> Callable[[Setup], None]:
     def change(setup: Setup) -> None:
         for name, value in values.items():
@@ -190,6 +196,7 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     "nvml-library-missing": (_no_library, "is at /run/opengl-driver/lib/libnvidia-ml.so.535.1"),
     "host-layout": (_stale_cache, "the loader cache names /usr/lib/x86_64-linux-gnu/libnvidia-none.so.1, which does not exist"),
     "nvml-slow": (_many_gpus, "4 GPUs, and nvidia-persistenced is not running"),
+    "ldconfig-unusable": (_dynamic_ldconfig, "/opt/ldconfig is not static"),
     "mode-not-legacy": (_set(toml='[nvidia-container-runtime]\nmode = "cdi"\n'), 'mode = "cdi"'),
     "cdi-stale": (_cdi, "(specification 530.30, driver 535.1)"),
     "hook-registration": (_hook, "createContainer hook /usr/bin/nvidia-container-runtime-hook: stage: "),

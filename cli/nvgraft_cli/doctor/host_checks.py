@@ -156,6 +156,8 @@ def nvml_slow(patient: Patient) -> Iterator[Finding]:
 def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#587, #1424; NVIDIA/nvidia-container-toolkit#147; NVIDIA/enroot#128."""
     config = patient.host.config
+    if config.ldcache_mode == "native":
+        raise NotChecked("the hook writes the loader cache itself and runs no ldconfig ([nvgraft] ldcache)")
     program = config.cli_ldconfig.removeprefix("@")
     wrapper = "it is a shell wrapper" if patient.host.document is None else "it may be a shell wrapper"
     if not config.cli_ldconfig.startswith("@"):
