@@ -4,8 +4,6 @@ No rule of selection is here: what is found and what is rejected is :mod:`nvgraf
 planner's.
 """
 
-import posixpath
-
 from nvgraft.errors import Refusal
 from nvgraft.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.tree import Node, Tree
@@ -42,7 +40,7 @@ class Component(Value):
     @property
     def name(self) -> str:
         """The file's own name, by which it is chosen and under which it is mounted."""
-        return posixpath.basename(self.path)
+        return self.path.rpartition("/")[2]
 
 
 class DeviceNode(Value):

@@ -4,8 +4,6 @@ The planner says what goes where; this knows what is in the way, what earlier ac
 still missing. It speaks the reference's words for each fault (reference behaviour 6.2, 6.3).
 """
 
-import posixpath
-
 from nvgraft.errors import Refusal
 from nvgraft.plan import Action, AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
 from nvgraft.target import Target
@@ -181,8 +179,8 @@ class Layout:
         self.actions.append(MakeDirectory(path, mode, why))
 
     def _parents(self, path: str, why: Why) -> None:
-        parent = posixpath.dirname(path)
-        if parent != "/":
+        parent = path.rpartition("/")[0]
+        if parent:
             self.directory(parent, _DIRECTORY_MODE, why)
 
     def placeholder(self, path: str, mode: int, why: Why, *, accept: str = "file", rdev: tuple[int, int] | None = None) -> None:
