@@ -24,7 +24,15 @@ GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.cachefile")),
     "configure": (
         "hook",
-        ("nvgraft.debug_log", "nvgraft.graft", "nvgraft.lasterror", "nvgraft.live", "nvgraft.planner", "nvgraft.apply.native_cache"),
+        (
+            "nvgraft.debug_log",
+            "nvgraft.graft",
+            "nvgraft.lasterror",
+            "nvgraft.live",
+            "nvgraft.planner",
+            "nvgraft.apply.native_cache",
+            "nvgraft.apply.library_search",
+        ),
     ),
     "runtime": ("", ("nvgraft.runtime",)),
 }
