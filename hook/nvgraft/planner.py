@@ -118,7 +118,7 @@ def make_plan(request: "Request", inventory: Inventory, target: Target, settings
 def _host_document(inventory: Inventory) -> "dict[str, Any]":
     return {
         "name": inventory.host,
-        "root": inventory.root,
+        "root": inventory.root.rstrip("/") or "/",
         "driver_version": inventory.driver_version,
         "cuda_version": inventory.cuda_version,
     }

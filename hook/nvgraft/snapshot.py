@@ -28,6 +28,20 @@ _LIMIT = 8 << 20
 _NOT_RECORDED = "not recorded in the host snapshot"
 
 
+#: Members that only entries of some types have. Another one may carry such a name in a newer document, and mean anything.
+_OF_TYPES = {
+    "target": ("symlink",),
+    "rdev": ("char", "block"),
+    "size": ("file",),
+    "content": ("file",),
+    "elf": ("file",),
+}
+
+
+def _member(entry: "dict[str, Any]", name: str) -> "Any":
+    return entry.get(name) if entry["type"] in _OF_TYPES[name] else None
+
+
 class SnapshotTree(Tree):
     """The ``files`` of a host document. A directory that is only implied by a file below it counts as recorded."""
 
@@ -55,15 +69,15 @@ class SnapshotTree(Tree):
         entry = self._files.get(path)
         if entry is None:
             return Node("dir", 0o755) if path in self._names else None
-        rdev = entry.get("rdev")
+        rdev = _member(entry, "rdev")
         return Node(
             entry["type"],
-            int(entry.get("mode", "0777"), 8),
+            0o777 if entry["type"] == "symlink" else int(entry["mode"], 8),
             entry.get("uid") or 0,
             entry.get("gid") or 0,
-            entry.get("target", ""),
+            _member(entry, "target") or "",
             (rdev[0], rdev[1]) if rdev else None,
-            entry.get("size") or 0,
+            _member(entry, "size") or 0,
         )
 
     def listdir(self, path: str) -> list[str]:
@@ -73,7 +87,7 @@ class SnapshotTree(Tree):
         entry = self._files.get(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        content: str | None = entry.get("content")
+        content: str | None = _member(entry, "content")
         if content is None:
             raise OSError(errno.EIO, _NOT_RECORDED, path)
         return content.encode("utf-8", "surrogateescape")
@@ -82,7 +96,7 @@ class SnapshotTree(Tree):
         entry = self._files.get(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        facts = entry.get("elf")
+        facts = _member(entry, "elf")
         if facts is None:
             raise ValueError(f"its ELF facts are {_NOT_RECORDED}")
         tag = facts["abi_tag"]
@@ -126,7 +140,7 @@ def _machine(files: "dict[str, dict[str, Any]]") -> str:
     """Return the machine of a snapshot that does not name it: the one of its 64-bit libraries."""
     names = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_PPC64": "ppc64le"}
     for entry in files.values():
-        facts = entry.get("elf")
+        facts = _member(entry, "elf")
         if facts and facts["bits"] == 64 and facts["machine"] in names:
             return names[facts["machine"]]
     return "x86_64"

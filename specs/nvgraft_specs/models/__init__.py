@@ -18,6 +18,9 @@ _PIECES = 64
 #: For members whose names follow a pattern: JSON schemas made by pydantic allow any other name beside it.
 ONLY_SUCH_NAMES: dict[str, JsonValue] = {"additionalProperties": False}
 
+#: An absolute path without empty parts, "." and "..".
+PLAIN_PATH = r"^(/|(/([^/.\x00][^/\x00]*|\.[^/.\x00][^/\x00]*|\.\.[^/\x00]+))+)$"
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from . import ONLY_SUCH_NAMES, Open, parse, read_bytes
+from . import ONLY_SUCH_NAMES, PLAIN_PATH, Open, parse, read_bytes
 
 SCHEMA = "nvgraft.host/1"
 
@@ -133,7 +133,9 @@ class Host(Open):
     name: Line
     description: str | None = None
     machine: str | None = Field(default=None, description="as uname -m says; absent: that of the 64-bit libraries")
-    root: AbsolutePath = Field(description="driver root; `files` and `ld_so_cache` are relative to it, except /dev and /proc")
+    root: Annotated[str, StringConstraints(pattern=PLAIN_PATH, max_length=PATH_LIMIT)] = Field(
+        description="driver root; `files` and `ld_so_cache` are relative to it, except /dev and /proc"
+    )
     ld_so_cache: list[tuple[str, str, str]] = Field(description="SONAME, flags as `ldconfig -p` prints them, path; in cache order")
     nvml: Nvml
     char_majors: dict[Word, Number32] = Field(description="NVIDIA's lines of /proc/devices", json_schema_extra=ONLY_SUCH_NAMES)

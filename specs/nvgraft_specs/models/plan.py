@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from . import ONLY_SUCH_NAMES, Strict, parse, read_bytes
+from . import ONLY_SUCH_NAMES, PLAIN_PATH, Strict, parse, read_bytes
 
 SCHEMA = "nvgraft.plan/1"
 
-#: Without empty parts, "." and "..": an edited plan leads nowhere but where it says.
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^(/|(/([^/.\x00][^/\x00]*|\.[^/.\x00][^/\x00]*|\.\.[^/\x00]+))+)$")]
+#: An edited plan leads nowhere but where it says.
+AbsolutePath = Annotated[str, StringConstraints(pattern=PLAIN_PATH)]
 Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{4}$")]
 Number = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 Option = Literal["nodev", "noexec", "nosuid", "ro", "rw"]
