@@ -126,6 +126,16 @@ def test_the_original_command_is_shown(tmp_path: Path, capsys: Captured) -> None
     assert command.endswith(f"--device=all --compute --utility --pid=PID {bundle}/rootfs")
 
 
+@pytest.mark.parametrize(("mode", "maker"), [("native", "The hook itself"), ("ldconfig", "The host's ldconfig")])
+def test_the_loader_step_says_who_makes_the_links(mode: str, maker: str, tmp_path: Path, capsys: Captured) -> None:
+    """As config.toml has it."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[nvgraft]\nldcache = "{mode}"\n')
+    bundle = str(make_bundle(tmp_path / "b", ALL))
+    assert main(["explain", "--bundle", bundle, "--host", "eks-t4", "--config", str(config), "--format", "json"]) == 0
+    assert step(json.loads(capsys.readouterr().out), "loader")["text"].startswith(maker)
+
+
 def test_a_skip_ends_with_its_reason_and_what_would_change_it(tmp_path: Path, capsys: Captured) -> None:
     """Neither the host nor the image is part of it: the hook does not look at them."""
     document = story(capsys, make_bundle(tmp_path / "b"))

@@ -89,7 +89,7 @@ def _planned(plan: Plan) -> dict[str, _Planned]:
         elif isinstance(action, MakeDirectory):
             how = f"directory, mode {action.mode:04o}"
         elif isinstance(action, UpdateLoaderCache):
-            how, kind = "written by the host's ldconfig", "file"
+            how, kind = "written with the driver's libraries in it", "file"
         found[path] = _Planned(how, reason(action), capability, kind, size)
     for path, target in plan.links:
         library = posixpath.join(posixpath.dirname(path), target)

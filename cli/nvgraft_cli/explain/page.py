@@ -67,7 +67,7 @@ def render(story: Story, trees: tuple[Place, Place] | None, docs: str) -> str:
     )
     sections = [_step(number, step, docs) for number, step in enumerate(story.steps, 1)]
     if trees is not None:
-        sections.append(_files(*trees))
+        sections.append(_files(len(sections) + 1, *trees))
     body = _tag(
         "body",
         _tag("a", "Skip to the story", class_="jump", href="#story"),
@@ -187,10 +187,10 @@ def _pair(name: str, value: str) -> _Html:
 # ---- the tree
 
 
-def _files(before: Place, after: Place) -> _Html:
+def _files(number: int, before: Place, after: Place) -> _Html:
     return _tag(
         "section",
-        _tag("h2", "The container's files, before and after", id="tree-title"),
+        _tag("h2", _tag("span", str(number), class_="number"), " The container's files, before and after", id="tree-title"),
         _tag(
             "p",
             "Only directories on the way to what is put in; what else the image has there is counted. Open a name for its reason.",
@@ -224,6 +224,8 @@ def _place(place: Place) -> _Html:
         children = [_place(child) for child in place.children]
         if place.others != 0:
             children.append(_tag("li", _others(place), class_="others"))
+        if place.how:
+            reasons = _tag("details", _tag("summary", f"why {name} is here"), reasons, class_="entry own")
         return _tag("li", _tag("details", _tag("summary", *label), reasons, _tag("ul", *children), open=True, class_="directory"))
     if not place.how:
         return _tag("li", *label, class_="leaf")
@@ -233,5 +235,4 @@ def _place(place: Place) -> _Html:
 def _others(place: Place) -> str:
     if place.others is None:
         return "what else is here cannot be read"
-    beside = " more" if place.children else ""
-    return f"{place.others}{beside} of the image"
+    return f"{place.others} other name{'' if place.others == 1 else 's'}"

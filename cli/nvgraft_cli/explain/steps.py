@@ -11,7 +11,7 @@ from nvgraft.planner import check_request
 from nvgraft.request import Request
 from nvgraft.target import BINARIES_DIRECTORY, Target
 from nvgraft.tree import PathError
-from nvgraft_cli.explain.story import ALWAYS, DEVICE, Entry, Fact, Step, Story
+from nvgraft_cli.explain.story import ALWAYS, Entry, Fact, Step, Story
 from nvgraft_cli.planning import Case
 from nvgraft_cli.text import size
 from nvgraft_cli.why.change import smallest_change
@@ -61,7 +61,7 @@ def _steps(case: Case, plan: Plan, refusal: Refusal | None) -> Iterator[Step]:
     if plan.decision == "inject" and request is not None:
         yield _files(plan)
         yield _kernel(plan)
-        yield _loader(plan)
+        yield _loader(plan, case.host.config.ldcache_mode)
         yield _original(case, request)
         if plan.findings:
             yield _findings(plan)
@@ -262,14 +262,14 @@ def kernel_entry(action: Action) -> Entry | None:
     if isinstance(action, WriteFile):
         return Entry(action.path, f"a file of {len(action.content.encode())} bytes in that tmpfs", why, capability)
     if isinstance(action, AllowDevice):
-        return Entry(f"c {action.major}:{action.minor}", f"may be opened ({action.access})", why, DEVICE)
+        return Entry(f"c {action.major}:{action.minor}", f"may be opened ({action.access})", why, capability)
     return None
 
 
 # ---- 6: links and the loader cache
 
 
-def _loader(plan: Plan) -> Step:
+def _loader(plan: Plan, mode: str) -> Step:
     entries = [
         Entry(action.path, f"-> {action.target}", reason(action), _capability(action))
         for action in plan.actions
@@ -280,15 +280,18 @@ def _loader(plan: Plan) -> Step:
         library = posixpath.join(posixpath.dirname(path), target)
         entries.append(Entry(path, f"-> {target}", "SONAME: the name by which programs ask for it", brings.get(library, ALWAYS)))
     facts = tuple(
-        Fact("loader cache", ", ".join(action.directories), "named to the host's ldconfig, besides what the image's own configuration has")
+        Fact("loader cache", ", ".join(action.directories), "searched besides what the image's own configuration names")
         for action in plan.actions
         if isinstance(action, UpdateLoaderCache)
+    )
+    maker = (
+        "The host's ldconfig, run in a jail inside the container's root," if mode == "ldconfig" else "The hook itself, running no program,"
     )
     return Step(
         "loader",
         "How programs find it",
-        "The host's ldconfig runs inside the container's root, in a jail. It makes a link for each SONAME and writes /etc/ld.so.cache; "
-        "without it the driver would be there and no program would find it.",
+        f"{maker} makes a link for each SONAME and puts the driver's libraries into /etc/ld.so.cache; "
+        "without this the driver would be there and no program would find it.",
         f"{_RULES}#610-ldconfig",
         facts,
         tuple(entries),

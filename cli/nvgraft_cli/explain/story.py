@@ -11,7 +11,6 @@ SCHEMA = "nvgraft.story/1"
 
 #: What brings a thing that no driver capability asks for.
 ALWAYS = "always"
-DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,8 @@ class Fact:
 class Entry:
     """One thing that is put in, made, mounted or allowed.
 
-    ``capability`` is a driver capability, :data:`DEVICE` or :data:`ALWAYS`; ``size`` is in bytes, None where it has none.
+    ``capability`` is a driver capability, "device" for what comes with a GPU that was asked for, or :data:`ALWAYS`; ``size`` is in
+    bytes, None where it has none.
     """
 
     what: str
