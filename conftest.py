@@ -17,6 +17,8 @@ CHECKOUT = Path(__file__).parent
 #: Recorded behaviour of the reference stack.
 RECORDS = CHECKOUT / "tests" / "fixtures" / "reference"
 IN_CI = os.environ.get("CI") == "true"
+#: Requirements that no package of this distribution fulfils, as ./dev has found out: Ubuntu has chromium as a snap only.
+NOT_PACKAGED = set(os.environ.get("NVGRAFT_NOT_PACKAGED", "").split())
 
 
 def _program(name: str) -> Callable[[], str]:
@@ -107,12 +109,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-examples", type=int, default=40, metavar="N", help="mutated documents for each parser (default: 40)")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse unknown requirements before anything runs."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse unknown requirements before anything runs; leave out what needs a program that this distribution has not."""
     for item in items:
         unknown = [name for name in _names(item) if name not in REQUIREMENTS]
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: requires {unknown[0]!r}, which is not one of {', '.join(REQUIREMENTS)}")
+    left_out = [item for item in items if NOT_PACKAGED & set(_names(item))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_report_header() -> list[str]:
+    """Say loudly what is left out."""
+    return [f"left out: tests that require {name}, which this distribution has no package of" for name in sorted(NOT_PACKAGED)]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

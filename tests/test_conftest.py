@@ -1,5 +1,6 @@
 """What a test may require of the machine, and what becomes of it where the machine does not have it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,16 @@ def test_an_unknown_requirement_is_an_error(tmp_path: Path) -> None:
     status, said = outcome(tmp_path, "@pytest.mark.requires('roott')\ndef test_x(): ...", ci=False)
     assert status == 4
     assert "requires 'roott'" in said
+
+
+def test_what_no_package_provides_is_left_out_loudly(tmp_path: Path) -> None:
+    """It is no skip, which CI would not allow; the header and the summary tell of it."""
+    (tmp_path / "test_it.py").write_text(
+        'import pytest\n\n@pytest.mark.requires("chromium")\ndef test_page(): raise AssertionError\n\ndef test_other(): pass\n'
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-o", "markers=requires", str(tmp_path)]
+    environment = {**os.environ, "CI": "true", "NVGRAFT_NOT_PACKAGED": "chromium", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout
+    assert "left out: tests that require chromium" in done.stdout
+    assert "1 passed, 1 deselected" in done.stdout
