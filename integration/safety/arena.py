@@ -217,10 +217,17 @@ def plan_of_process(pid: int, inventory: Inventory) -> Plan:
     return plan_for(container, inventory)
 
 
-def run_hook(pid: int, inventory: Inventory, rootfs: Path = ROOTFS, planned: Callable[[], object] = lambda: None) -> Outcome:
+def run_hook(
+    pid: int,
+    inventory: Inventory,
+    rootfs: Path = ROOTFS,
+    planned: Callable[[], object] = lambda: None,
+    loader_cache: str = "native",
+) -> Outcome:
     """Run the hook for the container of ``pid`` in a process of its own: hold, open, lock, plan, apply.
 
-    ``planned`` is called when the plan is made and nothing is changed yet.
+    :param planned: is called when the plan is made and nothing is changed yet.
+    :param loader_cache: how the loader cache is written, as config.toml says it.
     """
 
     def hook() -> Outcome:
@@ -231,7 +238,7 @@ def run_hook(pid: int, inventory: Inventory, rootfs: Path = ROOTFS, planned: Cal
                 container.read_mounts()
                 plan = plan_for(container, inventory)
                 planned()
-                changed = apply_plan(plan, container, loader_cache_step("native", LDCONFIG, pivot=True))
+                changed = apply_plan(plan, container, loader_cache_step(loader_cache, LDCONFIG, pivot=True))
             return Outcome("applied" if changed else "nothing to do", "", True)
         except Refusal as refusal:
             return Outcome(refusal.stage, refusal.line(), True)

@@ -209,6 +209,11 @@ def open_as_the_hook(root: int, path: str) -> int:
     return open_in_root(root, path, os.O_PATH)
 
 
+def open_with_links(root: int, path: str) -> int:
+    """The way of the loader cache step, which follows the image's links inside the root."""
+    return open_in_root(root, path, os.O_PATH, follow=True)
+
+
 def walks(count: int) -> Tally:
     """Resolve and read the paths as the planner does, ``count`` times: whose content it is tells an escape."""
     tally = Tally()
@@ -485,7 +490,10 @@ def _hook_rounds(count: int, chance: random.Random) -> Tally:
         _fresh_rootfs()
         moves = Moves()
         chosen = [move for path in chance.sample(paths, 3) for move in chance.sample(moves.all(path), 3)]
-        tally.add(_hook_round(chosen, chance.randrange(1 << 30), inventory, inside=chance.random() < 0.3))
+        # ldconfig may be held up for half a minute; it is tried, but seldom.
+        loader_cache = "ldconfig" if chance.random() < 0.05 else "native"
+        inside = chance.random() < 0.3
+        tally.add(_hook_round(chosen, chance.randrange(1 << 30), inventory, inside=inside, loader_cache=loader_cache))
     return tally
 
 
@@ -499,7 +507,7 @@ def _fresh_rootfs() -> None:
     DECOYS.mkdir()
 
 
-def _hook_round(moves: list[Move], seed: int, inventory: Inventory, *, inside: bool) -> Tally:
+def _hook_round(moves: list[Move], seed: int, inventory: Inventory, *, inside: bool, loader_cache: str) -> Tally:
     tally = Tally()
     tally.tries = 1
     before = arena.canary_state()
@@ -509,7 +517,7 @@ def _hook_round(moves: list[Move], seed: int, inventory: Inventory, *, inside: b
         if inside:
             moves = [*moves[:2], *_runtime_moves(pid)]
         with attack(moves, seed) as running:
-            outcome = arena.run_hook(pid, inventory)
+            outcome = arena.run_hook(pid, inventory, loader_cache=loader_cache)
             running.check()
             tally.changes = running.changes
         mounted = [point for point in arena.mount_points(pid) if point not in own]
@@ -568,6 +576,7 @@ def figures(size: str, seed: int) -> list[Figure]:
         found.append(Figure(f"control, {name}", value, "escapes, else the run is void", tally.escapes > 0))
     attackers = 1 if size == "small" else max(1, (os.cpu_count() or 2) - 1)
     found += _of("lookups by the applier", besiege(lambda: lookups(wanted.lookups, open_as_the_hook), lookup_moves, seed, attackers))
+    found += _of("lookups with links followed", besiege(lambda: lookups(wanted.lookups, open_with_links), lookup_moves, seed, attackers))
     found += _of("lookups by the planner", besiege(lambda: walks(wanted.lookups // 20), lookup_moves, seed, attackers))
     found += _of("things made", besiege_often(creations, creation_moves, wanted.creations, seed))
     found += _of("mounts attached", besiege_often(attaches, attach_moves, wanted.attaches, seed))
