@@ -1,0 +1,52 @@
+"""What the demo and the simulated host do about the programs that they start: runc, and the C compiler."""
+
+import os
+
+import pytest
+from pytest_subprocess import FakeProcess
+
+from nvgraft_cli import demo, host_maker
+
+
+def test_what_a_failed_program_said_is_told(fp: FakeProcess) -> None:
+    """Both its outputs, with its command line and exit status."""
+    fp.register(["runc", "spec", "--bundle", "/b"], returncode=3, stdout="out\n", stderr="err\n")
+    with pytest.raises(demo.DemoFailed, match=r"^runc spec --bundle /b: exit status 3\nout\nerr$"):
+        demo.run("runc", "spec", "--bundle", "/b")
+
+
+def test_the_output_of_the_container_is_read_by_sections(fp: FakeProcess) -> None:
+    """And the container is deleted afterwards."""
+    name = f"nvgraft-demo-{os.getpid()}"
+    fp.register(["runc", "--root", "/w/runc", "run", "--bundle", "/b", name], stdout="== devices\n/dev/nvidia0\n== links\n")
+    fp.register(["runc", "--root", "/w/runc", "delete", "--force", name])
+    assert demo.start("/w", "/b") == {"devices": ["/dev/nvidia0"], "links": []}
+    assert [list(call)[3] for call in fp.calls] == ["run", "delete"]
+
+
+def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
+    """Nothing of the demo stays behind."""
+    name = f"nvgraft-demo-{os.getpid()}"
+    fp.register(["runc", "--root", "/w/runc", "run", "--bundle", "/b", name], returncode=1, stderr="no\n")
+    fp.register(["runc", "--root", "/w/runc", "delete", "--force", name], returncode=1)
+    with pytest.raises(demo.DemoFailed, match=r"exit status 1\nno$"):
+        demo.start("/w", "/b")
+    assert fp.call_count(["runc", "--root", "/w/runc", "delete", "--force", name]) == 1
+
+
+@pytest.mark.parametrize(("stderr", "reason"), [("<stdin>:1: error: x\nmore\n", "<stdin>:1: error: x"), ("", "exit code 1")])
+def test_a_compiler_that_fails_is_a_note(fp: FakeProcess, monkeypatch: pytest.MonkeyPatch, stderr: str, reason: str) -> None:
+    """The simulated host does without a library that answers; the first line tells why."""
+    monkeypatch.setattr(host_maker.shutil, "which", lambda name, path: "/usr/bin/cc")  # type: ignore[attr-defined]
+    fp.register(["/usr/bin/cc", fp.any()], returncode=1, stderr=stderr)
+    library, note = host_maker._build(b"int x;")
+    assert library is None
+    assert note == f"the stand-in NVML did not compile ({reason}): the GPUs are served from the snapshot"
+
+
+def test_without_a_compiler_nothing_is_started(fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is said."""
+    monkeypatch.setattr(host_maker.shutil, "which", lambda name, path: None)  # type: ignore[attr-defined]
+    library, note = host_maker._build(b"int x;")
+    assert (library, len(fp.calls)) == (None, 0)
+    assert note.startswith("no C compiler here: ")
