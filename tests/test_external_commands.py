@@ -18,10 +18,17 @@ def test_what_a_failed_program_said_is_told(fp: FakeProcess) -> None:
 def test_the_output_of_the_container_is_read_by_sections(fp: FakeProcess) -> None:
     """And the container is deleted afterwards."""
     name = f"nvgraft-demo-{os.getpid()}"
-    fp.register(["runc", "--root", "/w/runc", "run", "--bundle", "/b", name], stdout="== devices\n/dev/nvidia0\n== links\n")
+    fp.register(["runc", "--root", "/w/runc", "run", "--bundle", "/b", name], stdout="== devices\n/dev/nvidia0\n== links\n== end\n")
     fp.register(["runc", "--root", "/w/runc", "delete", "--force", name])
-    assert demo.start("/w", "/b") == {"devices": ["/dev/nvidia0"], "links": []}
+    assert demo.start("/w", "/b") == {"devices": ["/dev/nvidia0"], "links": [], "end": []}
     assert [list(call)[3] for call in fp.calls] == ["run", "delete"]
+
+
+def test_a_container_that_ends_early_is_no_answer(fp: FakeProcess) -> None:
+    """Its last section is missing; what it printed is told."""
+    fp.register(["runc", fp.any()], stdout="== devices\n", occurrences=2)
+    with pytest.raises(demo.DemoFailed, match=r"the container ended early; it printed\n== devices"):
+        demo.start("/w", "/b")
 
 
 def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
