@@ -183,3 +183,15 @@ def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main.main([*words, "--help"])
     assert "examples:\n  sudo nvgraft " in capsys.readouterr().out
+
+
+def test_a_refresh_is_made_in_the_hooks_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NVML would heed and a hook does not inherit is no part of the question that is cached; other variables stay."""
+    for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVML_STUB"):
+        monkeypatch.setenv(name, "/x")
+    monkeypatch.setenv("NVPL_X", "stays")
+    before = inventory_cache.name_of(Config())
+    refresh.become_like_the_hook()
+    assert inventory_cache.name_of(Config()) != before
+    assert not {"CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVML_STUB"} & set(os.environ)
+    assert os.environ["NVPL_X"] == "stays"

@@ -106,20 +106,20 @@ def name_of(config: "Config") -> str:
     return cachefile.name_of(KIND, _key(config))
 
 
+def reaches_nvml(name: str) -> bool:
+    """Tell whether a variable of this process can change what the driver's library answers in the child, which inherits it:
+    the driver's own and the loader's do."""
+    return name.startswith(("NVML_", "NVGRAFT_NVML_", "__NV", "__GL", "CUDA_", "LD_"))
+
+
 def _key(config: "Config") -> list[object]:
     """Return what is asked: whoever asks for something else has a document of his own."""
     here = os.path.dirname(__file__)
     sources = [str(catalogue.__file__), *(f"{here}/{name}.py" for name in _SOURCES)]
-    inherited = sorted([name, value] for name, value in os.environ.items() if _reaches_nvml(name))
+    inherited = sorted([name, value] for name, value in os.environ.items() if reaches_nvml(name))
     asked: list[object] = [config.cli_root, config.cli_ldcache, config.cli_user, list(config.cli_environment)]
     asked += [config.simulated_host, config.host_snapshot, inherited, os.uname().machine]
     return [*cachefile.code(__file__, *sources), *asked]
-
-
-def _reaches_nvml(name: str) -> bool:
-    """Tell whether a variable of this process can change what the driver's library answers in the child, which inherits it:
-    the driver's own and the loader's do. Those that speak of a container are the hook's, not the driver's."""
-    return name.startswith(("NV", "__NV", "__GL", "CUDA", "LD_")) and not name.startswith("NVIDIA_")
 
 
 def _look(config: "Config") -> "tuple[LiveTree | None, dict[str, Any] | None]":

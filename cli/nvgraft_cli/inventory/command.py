@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft import cachefile, inventory_cache
 from nvgraft.errors import Refusal, printable
-from nvgraft_cli.inventory.refresh import NotKept, facts, hook_config, permission_problem, refresh
+from nvgraft_cli.inventory.refresh import NotKept, become_like_the_hook, facts, hook_config, permission_problem, refresh
 
 if TYPE_CHECKING:
     from nvgraft.inventory_cache import Kept
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """Do what the command line says; return the exit code."""
     if problem := permission_problem():
         return _complain(problem, 2)
+    become_like_the_hook()
     try:
         code: int = args.action(args)
     except Refusal as refusal:

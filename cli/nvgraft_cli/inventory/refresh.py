@@ -24,6 +24,13 @@ def permission_problem() -> str:
     return "" if os.geteuid() == 0 else f"{cachefile.DIRECTORY} is root's own | run it as root"
 
 
+def become_like_the_hook() -> None:
+    """Take out of this process's environment what a hook does not inherit and NVML would heed: a refresh from somebody's
+    shell is for the hook, which is registered with an environment of its own (SECURITY R1)."""
+    for name in [name for name in os.environ if inventory_cache.reaches_nvml(name)]:
+        del os.environ[name]
+
+
 def hook_config(path: str | None) -> Config:
     """Return the configuration that the hook uses.
 

@@ -6,7 +6,7 @@ Only the command line is here; :mod:`nvgraft_cli.inventory.watcher` is what runs
 import argparse
 import sys
 
-from nvgraft_cli.inventory.refresh import permission_problem
+from nvgraft_cli.inventory.refresh import become_like_the_hook, permission_problem
 
 _EXAMPLES = """\
 examples:
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if problem := permission_problem():
         print(f"nvgraft watch: {problem}", file=sys.stderr)
         return 2
+    become_like_the_hook()
     import asyncio
 
     from nvgraft_cli import logs
