@@ -272,6 +272,12 @@ def test_the_next_start_clears_up_first(rootfs: Path, directory: Path, tmp_path:
     assert len(names(directory)) == 1
 
 
+def test_looking_makes_nothing(directory: Path) -> None:
+    """Where no hook has run there is nothing, and it stays so."""
+    assert recover("--dry-run") == 0
+    assert not directory.parent.exists()
+
+
 def test_only_root_may(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Others are told how, with exit code 2."""
     monkeypatch.setattr("nvgraft_cli.recover._is_root", lambda: False)

@@ -104,7 +104,7 @@ def recover(*, dry_run: bool = False) -> list[Report]:
 
     :raises Refusal: when the directory of journals, or a lock, cannot be had.
     """
-    directory = require_private(journal.DIRECTORY)
+    directory = require_private(journal.DIRECTORY) if os.path.isdir(journal.DIRECTORY) else None
     if directory is None:
         return []
     try:
