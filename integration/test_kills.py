@@ -9,7 +9,7 @@ import pytest
 
 from containers import Bundle
 from harness import run_in_mount_namespace
-from nvgraft import syscalls
+from nvgraft import journal, syscalls
 from nvgraft.journal import Heading, Item, Journal
 from nvgraft_cli.recover import recover
 from safety.kills import Kills, Tally, kills
@@ -29,13 +29,13 @@ def test_after_a_kill_everything_is_recovered() -> None:
 
 
 def test_the_measurement_finds_what_no_journal_names() -> None:
-    """Control: where nothing is announced, what a kill leaves is found."""
+    """Control: where something else is announced, what a kill leaves is found."""
 
     def silent() -> Tally:
         with on_stage() as stage:
             work = Kills(stage)
-            last = next(site for site in reversed(work.sites) if site.call == "rename")
-            stage.prepare = lambda: setattr(Journal, "announce", lambda *_: None)
+            last = next(site for site in reversed(work.sites) if site.call == "rename" and site.place.startswith("apply/"))
+            stage.prepare = _announce_something_else
             work.kill(last, Fault("before", signal.SIGKILL))
             return work.tally()
 
@@ -43,6 +43,11 @@ def test_the_measurement_finds_what_no_journal_names() -> None:
     assert tally.left_most > 10
     (problem,) = tally.problems
     assert "after recovery" in problem
+
+
+def _announce_something_else() -> None:
+    records = journal._records
+    vars(journal).update(_records=lambda entries: [b"file\0/something/else\0" for _ in records(entries)])
 
 
 def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:

@@ -104,16 +104,16 @@ def recover(*, dry_run: bool = False) -> list[Report]:
 
     :raises Refusal: when the directory of journals, or a lock, cannot be had.
     """
+    reports = []
     directory = require_private(journal.DIRECTORY) if os.path.isdir(journal.DIRECTORY) else None
-    if directory is None:
-        return []
-    try:
-        reports = [_recover(directory, name, dry_run=dry_run) for name in sorted(os.listdir(directory))]
-        if not dry_run:
-            lock.drop_unheld()
-        return [report for report in reports if report is not None]
-    finally:
-        syscalls.close(directory)
+    if directory is not None:
+        try:
+            reports = [_recover(directory, name, dry_run=dry_run) for name in sorted(os.listdir(directory))]
+        finally:
+            syscalls.close(directory)
+    if not dry_run and os.path.isdir(lock.DIRECTORY):
+        lock.drop_unheld()
+    return [report for report in reports if report is not None]
 
 
 def _recover(directory: int, name: str, *, dry_run: bool) -> Report | None:
