@@ -100,6 +100,16 @@ def processes(marker: str) -> list[str]:
     return found
 
 
+def count_becomes(count: int, marker: str) -> bool:
+    """Wait for ``count`` processes that carry ``marker``, ten seconds at most."""
+    deadline = time.monotonic() + 10
+    while len(processes(marker)) != count:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 @pytest.mark.requires("gcc")
 @pytest.mark.parametrize("name", gallery.names())
 def test_nvml_answers_as_recorded(name: str) -> None:
@@ -336,13 +346,10 @@ def test_sigterm_reaches_the_command(sleeping: tuple[subprocess.Popen[str], str]
 def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> None:
     """When simulate itself is killed, the kernel ends the simulated host."""
     child, marker = sleeping
-    assert len(processes(f"sleep {marker}")) == 1
+    assert count_becomes(1, f"sleep {marker}")  # the shell says that it is ready before its child has become sleep
     child.kill()
     child.wait()
-    deadline = time.monotonic() + 10
-    while processes(f"sleep {marker}") and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert processes(f"sleep {marker}") == []
+    assert count_becomes(0, f"sleep {marker}")
 
 
 def test_recorded_hosts_start(records: Path) -> None:
