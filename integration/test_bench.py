@@ -47,12 +47,13 @@ def test_a_host_has_as_many_gpus_as_wanted(gpus: int) -> None:
 
 def outcome(seconds: list[float], reference: list[float]) -> Outcome:
     phases = [dict.fromkeys(ORDER, 1_000_000) for _ in seconds]
-    return Outcome("a start", seconds, [0.01] * len(seconds), reference, phases, 12_000_000, 60, None, None)
+    bare = [0.01] * len(seconds)
+    return Outcome("a start", seconds, bare, reference, seconds, bare, phases, 12_000_000, 60, None, None)
 
 
 def test_a_ratio_is_taken_within_a_round() -> None:
     """A round in which the machine was twice as slow changes the times and not the ratios."""
-    slow = Outcome("a start", [0.03, 0.06], [0.01, 0.02], [0.02, 0.04], [], 0, 0, None, None)
+    slow = Outcome("a start", [0.03, 0.06], [0.01, 0.02], [0.02, 0.04], [0.02, 0.02], [0.01, 0.01], [], 0, 0, None, None)
     assert Row(slow, "").cells()[2:4] == ["3.00 (3.00-3.00)", "1.50 (1.50-1.50)"]
 
 

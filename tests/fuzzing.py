@@ -22,8 +22,9 @@ from nvgraft.errors import Refusal
 from nvgraft.inventory import parse_majors, read_inventory
 from nvgraft.mountinfo import Mount, parse_mountinfo
 from nvgraft.plan import Plan
-from nvgraft.planner import Settings, check_request, make_plan
+from nvgraft.planner import Settings, make_plan
 from nvgraft.rewrite import rewrite
+from nvgraft.selection import check_request
 from nvgraft.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.target import OfflineTarget, VirtualTree
 from nvgraft.tree import PathError

@@ -117,8 +117,9 @@ class Machine:
     def no_mig(self, gpu_instance: int) -> None:
         shutil.rmtree(self.place(f"{CAPABILITIES}/gi{gpu_instance}"), ignore_errors=True)
 
-    def query(self, library: str, root: str, user: str, environment: object) -> DriverReport:
+    def query(self, library: str, root: str, user: str, environment: object, meanwhile: Callable[[], None]) -> DriverReport:
         """What NVML says."""
+        meanwhile()
         self.asked += 1
         if user and self.passwd.read_text() != user:
             raise Refusal("input", "parse user/group failed")

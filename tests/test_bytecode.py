@@ -17,7 +17,7 @@ from nvgraft.bytecode import DIRECTORY, GROUPS
 from nvgraft_cli import install
 
 CHECKOUT = Path(__file__).parent.parent
-#: Loads both groups as the hook does, and tells what the import system was asked for, beside and behind them.
+#: Loads all groups as the hook does, and tells what the import system was asked for, beside and behind them.
 PROGRAM = """
 import sys
 sys.path += {paths!r}
@@ -30,8 +30,9 @@ def find(name, function):
 machinery._find_and_load = find
 from nvgraft import bytecode
 bytecode.load("hook")
-bytecode.load("configure")
-import nvgraft.hook, nvgraft.planner, nvgraft.graft
+bytecode.load("look")
+bytecode.load("apply")
+import nvgraft.hook, nvgraft.planner, nvgraft.graft, nvgraft.apply.executor
 import nvgraft.apply.undo as undo, nvgraft_specs.names as names
 import json
 asked = [name for name in asked if name.startswith("nvgraft")]
@@ -59,7 +60,7 @@ def start(library: Path) -> Any:
 
 
 def test_a_start_looks_for_no_module(library: Path) -> None:
-    """All that the hook loads for a container comes from two files, but for the two modules that are needed to open them."""
+    """All that the hook loads for a container comes from three files, but for the two modules that are needed to open them."""
     asked, _, file, package, directories, place, same = start(library)
     assert asked == ["nvgraft", "nvgraft.bytecode"]
     assert (file, package, directories) == (f"{library}/nvgraft/apply/undo.py", "nvgraft.apply", [f"{library}/nvgraft/apply"])

@@ -13,7 +13,8 @@ from nvgraft.config import Config
 from nvgraft.decision import INJECT, REFUSE, SKIP, decide
 from nvgraft.errors import Refusal
 from nvgraft.plan import Bind, Plan
-from nvgraft.planner import Settings, check_request, make_plan
+from nvgraft.planner import Settings, make_plan
+from nvgraft.selection import check_request
 
 LEGACY = Config(runtime_mode="legacy")
 

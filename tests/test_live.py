@@ -1,6 +1,7 @@
 """This host: search paths from the hook's environment, and what is said when something of the driver is missing."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from nvgraft.config import Config
 from nvgraft.errors import Refusal
 from nvgraft.gpus import DriverReport
 from nvgraft.inventory import read_inventory
+from nvgraft.libraries import select_libraries
 from nvgraft.live import mps_directory, read_live_host, search_path
 from nvgraft.tree import LiveTree
-from nvgraft_cli import ldcache_writer
+from nvgraft_cli import ldcache_writer, stubs
 
 DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -86,7 +88,10 @@ class Asked:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, str, tuple[str, ...]]] = []
 
-    def __call__(self, library: str, root: str, user: str, environment: tuple[str, ...]) -> DriverReport:
+    def __call__(
+        self, library: str, root: str, user: str, environment: tuple[str, ...], meanwhile: Callable[[], None] = lambda: None
+    ) -> DriverReport:
+        meanwhile()
         self.calls.append((library, root, user, environment))
         return REPORT
 
@@ -201,3 +206,19 @@ def test_a_simulated_host_is_not_asked(driver_root: Path, asked: Asked, monkeypa
     found = read(driver_root, simulated_host=True, host_snapshot="/host.json")
     assert found.report.driver_version == "/host.json"
     assert asked.calls == []
+
+
+def test_what_need_not_wait_is_done_while_nvml_is_at_work(driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's own work, and the headers of every candidate: they are not read again when the version is known."""
+    for name, content in (("good", stubs.shared_object(64, "EM_X86_64", "libcuda.so.1", [], None, None)), ("bad", b"text")):
+        (driver_root / f"usr/lib/{name}.so.535.1").write_bytes(content)
+    rows = [("libcuda.so.1", "libc6,x86-64", "/usr/lib/good.so.535.1"), ("libnvidia-ml.so.1", "libc6,x86-64", "/usr/lib/bad.so.535.1")]
+    (driver_root / "etc/ld.so.cache").write_bytes(ldcache_writer.cache(rows))
+    done: list[int] = []
+    found = read_live_host(Config(cli_root=str(driver_root)), lambda: done.append(len(asked.calls)))
+    assert done == [0]
+    found.entries = [entry for entry in found.entries if "good" in entry.path]
+    monkeypatch.setattr("nvgraft.elf.read_facts", None)
+    assert [library.path for library in select_libraries(found).wide] == ["/usr/lib/good.so.535.1"]
+    assert isinstance(found.tree, LiveTree)
+    found.tree.close()

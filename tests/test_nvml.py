@@ -106,6 +106,17 @@ def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
+def test_what_is_done_meanwhile_runs_beside_the_child(install: Install) -> None:
+    """The child is there by then, and its answer is waited for afterwards; a failure ends it."""
+    install("")
+    seen: list[int] = []
+    assert query(LIBRARY, "/", "", (), lambda: seen.append(len(children()))).driver_version
+    assert seen == [1]
+    with pytest.raises(ZeroDivisionError):
+        query(LIBRARY, "/", "", (), lambda: seen.append(1 // 0))
+    assert children() == set()
+
+
 def test_the_answer_is_what_nvml_says(install: Install) -> None:
     """Versions, GPUs in index order, MIG devices until NVML finds no more; bytes or text, without the protocol's own separators."""
     install("")

@@ -15,8 +15,9 @@ from nvgraft.config import Config
 from nvgraft.errors import Refusal
 from nvgraft.inventory import read_inventory
 from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
-from nvgraft.planner import Settings, check_request, make_plan
+from nvgraft.planner import Settings, make_plan
 from nvgraft.request import Origin, Request
+from nvgraft.selection import check_request
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.target import OfflineTarget
 from nvgraft_cli.hosts import read_snapshot

@@ -179,10 +179,13 @@ def bundle(directory: str) -> None:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     os.mkdir(f"{directory}/{constants['DIRECTORY']}")
-    groups: dict[str, dict[str, str]] = {"": {}}
+    groups: dict[str, dict[str, str]] = {}
     for group, (before, names) in constants["GROUPS"].items():
         order = groups[group] = {}
-        seen = {"nvgraft", "nvgraft.bytecode", *groups[before]}
+        seen = {"nvgraft", "nvgraft.bytecode"}
+        while before:
+            seen |= set(groups[before])
+            before = constants["GROUPS"][before][0]
         for name in names:
             _depend(directory, name, order, seen)
         modules = []
@@ -220,7 +223,7 @@ def check_start(python: str, stage: str) -> None:
     :raises CannotInstall: with the last line of what Python says.
     """
     for module, directories, groups in (
-        ("nvgraft.hook", ["hook"], ["hook", "configure"]),
+        ("nvgraft.hook", ["hook"], ["hook", "look", "apply"]),
         ("nvgraft.runtime", ["hook"], ["runtime"]),
         ("nvgraft_cli.main", ["hook", "cli"], []),
     ):

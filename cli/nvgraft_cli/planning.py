@@ -9,7 +9,8 @@ from functools import cached_property
 from nvgraft.decision import Decision, decide
 from nvgraft.errors import Refusal
 from nvgraft.plan import Plan
-from nvgraft.planner import check_request, make_plan
+from nvgraft.planner import make_plan
+from nvgraft.selection import check_request
 from nvgraft.target import OfflineTarget
 from nvgraft_cli.bundle import ContainerSide, open_container
 from nvgraft_cli.hosts import HostSide, open_host

@@ -18,28 +18,28 @@ from _frozen_importlib_external import MAGIC_NUMBER
 #: Directory of the files, beside the packages.
 DIRECTORY = "bytecode"
 
-#: Group -> the group that is loaded by then, and the modules that, with all that they import beyond it, make up this one. One is
-#: loaded first thing by a launcher; ``configure`` when there is a container to be configured.
+#: Group -> the group that is loaded by then, and the modules that, with all that they import beyond it, make up this one. ``hook``
+#: and ``runtime`` are loaded first thing by a launcher, ``look`` when there is a container to be configured, ``apply`` when the host
+#: has been looked at, or while NVML looks.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.cachefile")),
-    "configure": (
-        "hook",
-        (
-            "nvgraft.debug_log",
-            "nvgraft.graft",
-            "nvgraft.lasterror",
-            "nvgraft.live",
-            "nvgraft.planner",
-            "nvgraft.apply.native_cache",
-            "nvgraft.apply.library_search",
-        ),
+    "look": ("hook", ("nvgraft.debug_log", "nvgraft.graft", "nvgraft.lasterror")),
+    "apply": (
+        "look",
+        ("nvgraft.apply.executor", "nvgraft.apply.native_cache", "nvgraft.apply.library_search", "nvgraft.lock", "nvgraft.planner"),
     ),
     "runtime": ("", ("nvgraft.runtime",)),
 }
 
 
+_done: set[str] = set()
+
+
 def load(group: str) -> None:
     """Load the modules of a group that are not loaded yet, if there is a file of it for this Python."""
+    if group in _done:
+        return
+    _done.add(group)
     library = __file__.rpartition("/")[0].rpartition("/")[0]
     try:
         fd = os.open(f"{library}/{DIRECTORY}/{group}", os.O_RDONLY | os.O_CLOEXEC)

@@ -2,31 +2,30 @@
 
 The order of the checks is the reference's (reference behaviour 4.6), so that of several faults the same one is named. What is
 asked for, and what becomes of refusals, is the caller's business.
+
+What plans and applies is loaded when its turn comes: where NVML has to be asked, while it is at work.
 """
 
 import os
 
+from nvgraft import bytecode, privileges
 from nvgraft import container as containers
-from nvgraft import journal, privileges
-from nvgraft.apply.executor import apply_plan
-from nvgraft.apply.loader_cache import loader_cache_step
-from nvgraft.components import Host, Inventory
-from nvgraft.config import Config, host_ldconfig
+from nvgraft.config import host_ldconfig
 from nvgraft.container import Container
-from nvgraft.debug_log import DebugLog
-from nvgraft.inventory import read_inventory
 from nvgraft.inventory_cache import read_host
 from nvgraft.launch import Interruptible, hold_signals
 from nvgraft.live import mps_directory
-from nvgraft.lock import lock_rootfs
-from nvgraft.plan import Bind, Finding, Plan, Tmpfs
-from nvgraft.planner import Settings, check_request, make_plan
-from nvgraft.selection import imex_channels
+from nvgraft.selection import check_request, imex_channels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from nvgraft.components import Host, Inventory
+    from nvgraft.config import Config
+    from nvgraft.debug_log import DebugLog
+    from nvgraft.plan import Finding, Plan
+    from nvgraft.planner import Settings
     from nvgraft.request import Request
 
 DEFAULT_LDCONFIG = "@/sbin/ldconfig"
@@ -36,7 +35,8 @@ class Job:
     """What is to be done: ``request`` for the container of ``pid`` at ``rootfs``, an absolute path.
 
     :param pid: the container's first process; None for a directory of this process's own mount namespace (standalone).
-    :param search_path: returns the search path for binaries, or raises a refusal, when its turn comes.
+    :param settings: returns what config.toml or the command line adds to the plan, when its turn comes.
+    :param search_path: returns the search path for binaries, or raises a refusal, likewise.
     :param omit: kinds of component that the caller does not want (see ``read_inventory``).
     """
 
@@ -47,7 +47,7 @@ class Job:
         request: "Request",
         pid: int | None,
         rootfs: str,
-        settings: Settings,
+        settings: "Callable[[], Settings]",
         search_path: "Callable[[], str]",
         omit: "Collection[str]" = (),
     ) -> None:
@@ -59,7 +59,7 @@ class Job:
         self.omit = omit
 
 
-def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]") -> bool:
+def graft(job: Job, config: "Config", log: "DebugLog", warn: "Callable[[str], None]") -> bool:
     """Look at the host and the container, plan, and apply; return False when all of it was there already.
 
     This process is in the container's mount namespace afterwards.
@@ -80,7 +80,11 @@ def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]"
     log.note(f"using root {config.cli_root or '/'}")
     log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
     log.note(f"using unprivileged user {config.cli_user or 'nobody'}")
-    host = read_host(config)
+    host = read_host(config, _load_the_rest)
+    _load_the_rest()
+    from nvgraft import journal
+    from nvgraft.lock import lock_rootfs
+
     log.note(f"inventory: {host.origin}")
     if job.pid is None or pidfd is None:
         container = containers.open_standalone(job.rootfs)
@@ -98,20 +102,30 @@ def graft(job: Job, config: Config, log: DebugLog, warn: "Callable[[str], None]"
         return _apply(plan, config, container, log, warn)
 
 
-def _plan(job: Job, config: Config, host: Host, container: Container, log: DebugLog) -> Plan:
+def _load_the_rest() -> None:
+    bytecode.load("apply")
+
+
+def _plan(job: Job, config: "Config", host: "Host", container: Container, log: "DebugLog") -> "Plan":
+    from nvgraft.inventory import read_inventory
+    from nvgraft.planner import make_plan
+
     container.read_mounts()  # another hook may have been at work until now
     _log_container(log, job, container)
     target = containers.LiveTarget(container, host.machine)
     channels = imex_channels(job.request.imex_channels)
     inventory = read_inventory(host, job.search_path(), mps_directory(os.environ, config), job.omit, channels)
     log_inventory(log, inventory)
-    plan = make_plan(job.request, inventory, target, job.settings)
+    plan = make_plan(job.request, inventory, target, job.settings())
     target.close()
     _log_plan(log, plan, container)
     return plan
 
 
-def _apply(plan: Plan, config: Config, container: Container, log: DebugLog, warn: "Callable[[str], None]") -> bool:
+def _apply(plan: "Plan", config: "Config", container: Container, log: "DebugLog", warn: "Callable[[str], None]") -> bool:
+    from nvgraft.apply.executor import apply_plan
+    from nvgraft.apply.loader_cache import loader_cache_step
+
     program = host_ldconfig(config.cli_ldconfig, os.path.exists)
     if not program.startswith("@"):
         # config.toml lets it pass with features.allow-ldconfig-from-container. A program of the image is never run as root.
@@ -129,14 +143,14 @@ def _apply(plan: Plan, config: Config, container: Container, log: DebugLog, warn
     return changed
 
 
-def _tell(findings: "Iterable[Finding]", log: DebugLog, warn: "Callable[[str], None]") -> None:
+def _tell(findings: "Iterable[Finding]", log: "DebugLog", warn: "Callable[[str], None]") -> None:
     for finding in findings:
         if finding.level == "warning":
             log.warn_of(finding.message)
             warn(f"{finding.message} | {finding.hint}")
 
 
-def _log_container(log: DebugLog, job: Job, container: Container) -> None:
+def _log_container(log: "DebugLog", job: Job, container: Container) -> None:
     mode = "standalone" if container.standalone else "supervised"
     log.note(f"configuring container with '{' '.join([*sorted(job.request.capabilities), mode])}'")
     log.note(f"setting pid to {container.pid}")
@@ -144,7 +158,7 @@ def _log_container(log: DebugLog, job: Job, container: Container) -> None:
     log.note(f"setting owner to {container.uid}:{container.gid}")
 
 
-def log_inventory(log: DebugLog, inventory: Inventory) -> None:
+def log_inventory(log: "DebugLog", inventory: "Inventory") -> None:
     """Log what was found on the host, and what was not."""
     if not log.is_open:
         return
@@ -163,9 +177,11 @@ def log_inventory(log: DebugLog, inventory: Inventory) -> None:
         log.note(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")
 
 
-def _log_plan(log: DebugLog, plan: Plan, container: Container) -> None:
+def _log_plan(log: "DebugLog", plan: "Plan", container: Container) -> None:
     if not log.is_open:
         return
+    from nvgraft.plan import Bind, Tmpfs
+
     log.note(f"setting libs directory to {plan.target['libs_dir']}")
     log.note(f"setting libs32 directory to {plan.target['libs32_dir']}")
     for action in plan.actions:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+    from nvgraft.planner import Settings
     from nvgraft.request import Request
 
 _USAGE = """\
@@ -216,11 +217,15 @@ def _configure(invocation: Invocation, request: "Request", config: Config, state
 
     :raises Refusal: with nothing changed.
     """
-    bytecode.load("configure")
+    bytecode.load("look")
     from nvgraft.debug_log import DebugLog
     from nvgraft.graft import Job, graft
     from nvgraft.live import search_path
-    from nvgraft.planner import Settings
+
+    def settings() -> "Settings":
+        from nvgraft.planner import Settings
+
+        return Settings.from_config(config)
 
     invocation.open_records()
     if config.simulated_host:
@@ -232,7 +237,7 @@ def _configure(invocation: Invocation, request: "Request", config: Config, state
         log.open(path)
     except OSError as error:
         invocation.warn(f"no debug log: open {path}: {reason(error)} | name a file that can be written, or remove debug")
-    job = Job(request, state.pid, rootfs, Settings.from_config(config), lambda: search_path(os.environ, config))
+    job = Job(request, state.pid, rootfs, settings, lambda: search_path(os.environ, config))
     try:
         if not graft(job, config, log, invocation.warn):
             invocation.say("nvgraft: this container is configured already; nothing was changed")

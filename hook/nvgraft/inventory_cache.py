@@ -24,6 +24,7 @@ from nvgraft_specs import catalogue, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from nvgraft.config import Config
@@ -62,9 +63,10 @@ class Kept(Value):
         self.paths = paths
 
 
-def read_host(config: "Config", *, known: bool = True, keep: bool = True) -> Host:
+def read_host(config: "Config", meanwhile: "Callable[[], None]" = lambda: None, *, known: bool = True, keep: bool = True) -> Host:
     """Return this host as :func:`nvgraft.live.read_live_host` does, from the cache if it may be.
 
+    :param meanwhile: as there.
     :param known: use what is cached.
     :param keep: keep for the next time what has to be read now, once its libraries have been selected.
     :raises Refusal: as that does.
@@ -81,7 +83,7 @@ def read_host(config: "Config", *, known: bool = True, keep: bool = True) -> Hos
             difference = _DAMAGED
     if seen is not None:
         seen.close()
-    host = live.read_live_host(config)
+    host = live.read_live_host(config, meanwhile)
     host.origin = f"read now: {difference}"
     if keep and signs is not None:
         host.keep = lambda libraries: _keep(key, signs, started, host, libraries)

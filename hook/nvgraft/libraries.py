@@ -17,8 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_ROWS = tuple(row for _, rows in catalogue.LIBRARIES for row, _ in rows)
+
 #: Loader cache entries whose SONAME starts otherwise are no driver component: the cache reader may skip them.
-LIBRARY_PREFIXES = tuple(row.encode() for _, rows in catalogue.LIBRARIES for row, _ in rows)
+LIBRARY_PREFIXES = tuple(row.encode() for row in _ROWS)
 
 
 def select_libraries(host: Host) -> Libraries:
@@ -29,6 +31,22 @@ def select_libraries(host: Host) -> Libraries:
     wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
     libraries, missing = _libraries(host, wide)
     return Libraries(libraries, _libraries(host, narrow)[0] if narrow is not None else (), missing)
+
+
+def look_at_candidates(tree: Tree, entries: "Iterable[CacheEntry]", machine: str) -> None:
+    """Look at all that :func:`select_libraries` will look at, for a tree that remembers; faults are its business."""
+    architectures = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])
+    for entry in entries:
+        if entry.architecture in architectures and entry.soname.startswith(_ROWS):
+            try:
+                path = tree.resolve(entry.path)
+                tree.elf(path, sections=_is_tls(path))
+            except (PathError, OSError, ValueError):
+                continue
+
+
+def _is_tls(path: str) -> bool:
+    return posixpath.basename(path).startswith(catalogue.TLS_LIBRARY)
 
 
 def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
@@ -58,7 +76,7 @@ def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tu
 def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path: str) -> Component | None:
     """Return the component at ``path``, or None when the selector rejects it."""
     shown = host.root.rstrip("/") + path
-    tls = posixpath.basename(path).startswith(catalogue.TLS_LIBRARY)
+    tls = _is_tls(path)
     try:
         facts = host.tree.elf(path, sections=tls)
     except OSError as error:

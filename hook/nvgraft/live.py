@@ -15,7 +15,7 @@ from nvgraft_specs import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nvgraft.config import Config
     from nvgraft.gpus import DriverReport
@@ -25,11 +25,12 @@ _CACHE = "/etc/ld.so.cache"
 _NVML_SONAME = "libnvidia-ml.so.1"
 
 
-def read_live_host(config: "Config") -> Host:
+def read_live_host(config: "Config", meanwhile: "Callable[[], None]" = lambda: None) -> Host:
     """Look at this host through its driver root; NVML is asked in a child of its own.
 
     A loader cache that cannot be read is told by the inventory: the reference looks at the container before.
 
+    :param meanwhile: is called while NVML is at work, if it is asked: for what need not wait.
     :raises Refusal: stage ``initialization``: no NVML, or an error of NVML's.
     """
     root = config.cli_root or "/"
@@ -39,17 +40,24 @@ def read_live_host(config: "Config") -> Host:
         cause = reason(error)
         raise Refusal("initialization", f"open failed: {root}: {cause}", "root in config.toml must name the driver root") from error
     try:
-        return _read_host(config, tree, root)
+        return _read_host(config, tree, root, meanwhile)
     except BaseException:
         tree.close()
         raise
 
 
-def _read_host(config: "Config", tree: LiveTree, root: str) -> Host:
+def _read_host(config: "Config", tree: LiveTree, root: str, meanwhile: "Callable[[], None]") -> Host:
     machine = os.uname().machine
     entries, refusal = _try_cache(tree, config.cli_ldcache or _CACHE, root)
     loaded = entries if not config.cli_ldcache else _try_cache(tree, _CACHE, root)[0]  # what dlopen looks at, whatever is configured
-    report = _driver_report(config, tree, loaded, root, machine)
+
+    def look_ahead() -> None:
+        from nvgraft.libraries import look_at_candidates
+
+        meanwhile()
+        look_at_candidates(tree, entries, machine)
+
+    report = _driver_report(config, tree, loaded, root, machine, look_ahead)
     try:
         majors = read_majors()
     except OSError as error:
@@ -75,7 +83,9 @@ def read_majors() -> dict[str, int]:
         return parse_majors(file.read())
 
 
-def _driver_report(config: "Config", tree: LiveTree, entries: "list[CacheEntry]", root: str, machine: str) -> "DriverReport":
+def _driver_report(
+    config: "Config", tree: LiveTree, entries: "list[CacheEntry]", root: str, machine: str, meanwhile: "Callable[[], None]"
+) -> "DriverReport":
     if config.host_snapshot:
         from nvgraft.snapshot import load_report
 
@@ -90,7 +100,7 @@ def _driver_report(config: "Config", tree: LiveTree, entries: "list[CacheEntry]"
         raise nvml.library_missing(
             f"no NVIDIA driver is installed{where}, or its directory is not in the loader cache: install it, or run ldconfig"
         )
-    return nvml.query(library, root, config.cli_user, config.cli_environment)
+    return nvml.query(library, root, config.cli_user, config.cli_environment, meanwhile)
 
 
 def _try_cache(tree: LiveTree, path: str, root: str) -> "tuple[list[CacheEntry], Refusal | None]":

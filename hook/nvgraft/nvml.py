@@ -42,19 +42,30 @@ def library_missing(hint: str) -> Refusal:
     return Refusal("initialization", _MISSING, hint)
 
 
-def query(library: str, root: str, user: str, environment: "Sequence[str]", *, timeout: float = TIMEOUT) -> DriverReport:
+def query(
+    library: str,
+    root: str,
+    user: str,
+    environment: "Sequence[str]",
+    meanwhile: "Callable[[], None]" = lambda: None,
+    *,
+    timeout: float = TIMEOUT,
+) -> DriverReport:
     """Ask the NVML at ``library`` (a path inside the driver root ``root``) in a confined child.
 
     :param user: ``UID[:GID]``, names or numbers; empty for the kernel's overflow ids, as the reference.
     :param environment: ``K=V`` entries of config.toml, which apply to this child only.
+    :param meanwhile: is called while the child is at work.
     :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``, ``driver rpc error: timed
         out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user.
     """
     fixed_groups = userns.groups_are_fixed()
     asked = child.start(lambda writer: _answer(writer, library, root, user, environment, fixed_groups=fixed_groups), forks=False)
+    deadline = time.monotonic() + timeout
     answer = None
     try:
-        answer = asked.read(time.monotonic() + timeout, _ANSWER_LIMIT)
+        meanwhile()
+        answer = asked.read(deadline, _ANSWER_LIMIT)
     finally:
         status = asked.end()
     if answer is None:

@@ -39,7 +39,6 @@ PROC_DIRECTORY = "/proc/driver/nvidia"
 _PROFILE_DIRECTORY = "/etc/nvidia/nvidia-application-profiles-rc.d"
 _PROFILE_NAME = "10-container.conf"
 _CAPS_DIRECTORY = "/dev/nvidia-caps"
-_MAX_REQUIREMENTS = 32
 
 
 class Settings:
@@ -62,17 +61,6 @@ class Settings:
         """Return the settings of the hook."""
         # Where the reference hook passes no mode its CLI takes its own default.
         return cls(cgroups=not config.cli_no_cgroups, simulated=config.simulated_host, cuda_compat=compat_mode(config) or MODES[0])
-
-
-def check_request(request: "Request") -> None:
-    """Check what the reference CLI checks before it looks at the host.
-
-    :raises Refusal: for a bad IMEX channel, or more than 32 requirements.
-    """
-    imex_channels(request.imex_channels)
-    if len(request.requirements) > _MAX_REQUIREMENTS:
-        hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
-        raise Refusal("input", "too many requirements", f"{hint}, at most {_MAX_REQUIREMENTS} are evaluated")
 
 
 def make_plan(request: "Request", inventory: Inventory, target: Target, settings: Settings) -> Plan:

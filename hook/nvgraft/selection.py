@@ -13,7 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nvgraft.request import Request
+
 _HEX = "0123456789abcdefABCDEF"
+_MAX_REQUIREMENTS = 32
 
 
 class Selection(Value):
@@ -118,3 +121,14 @@ def imex_channels(values: "Sequence[str]") -> tuple[int, ...]:
             raise Refusal("error parsing IMEX info", f"unsupported IMEX channel value: {value}", hint)
         ids.append(channel)
     return tuple(ids)
+
+
+def check_request(request: "Request") -> None:
+    """Check what the reference CLI checks before it looks at the host.
+
+    :raises Refusal: for a bad IMEX channel, or more than 32 requirements.
+    """
+    imex_channels(request.imex_channels)
+    if len(request.requirements) > _MAX_REQUIREMENTS:
+        hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
+        raise Refusal("input", "too many requirements", f"{hint}, at most {_MAX_REQUIREMENTS} are evaluated")

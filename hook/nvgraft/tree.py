@@ -171,6 +171,7 @@ class LiveTree(Tree):
         self.statuses: dict[str, os.stat_result | None] = {}
         self._directories: dict[str, int] = {"": root_fd}
         self._nodes: dict[str, Node | None] = {}
+        self._facts: dict[tuple[str, bool], ElfFacts] = {}
 
     def close(self) -> None:
         """Close every descriptor, the root's included."""
@@ -235,13 +236,16 @@ class LiveTree(Tree):
             os.close(held)
 
     def elf(self, path: str, *, sections: bool) -> "ElfFacts":
-        from nvgraft.elf import read_facts
+        facts = self._facts.get((path, sections))
+        if facts is None:
+            from nvgraft.elf import read_facts
 
-        fd = self.open(path)
-        try:
-            return read_facts(fd, sections=sections)
-        finally:
-            os.close(fd)
+            fd = self.open(path)
+            try:
+                facts = self._facts[path, sections] = read_facts(fd, sections=sections)
+            finally:
+                os.close(fd)
+        return facts
 
     def read(self, path: str, limit: int) -> bytes:
         fd = self.open(path)

@@ -27,13 +27,16 @@ class Case(NamedTuple):
 
 class Outcome(NamedTuple):
     """One case measured: seconds by round, of the hook and of the bare interpreter (and the reference hook, where there is one)
-    beside it; ``phases`` in nanoseconds by round; ``memory`` is the peak in bytes, 0 where it was not looked at; ``syscalls``
-    and ``executed`` (programs, the hook itself left out) are None where strace is not installed."""
+    beside it; ``processor`` and ``bare_processor`` are their seconds of processor time, children included; ``phases`` in
+    nanoseconds by round; ``memory`` is the peak in bytes, 0 where it was not looked at; ``syscalls`` and ``executed`` (programs,
+    the hook itself left out) are None where strace is not installed."""
 
     name: str
     seconds: list[float]
     bare: list[float]
     reference: list[float]
+    processor: list[float]
+    bare_processor: list[float]
     phases: list[dict[str, int]]
     memory: int
     modules: int

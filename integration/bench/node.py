@@ -31,10 +31,12 @@ MOUNTS = "/run/bench-mounts"
 
 
 class Sample(NamedTuple):
-    """One process: when it was started and when it had ended (nanoseconds of CLOCK_MONOTONIC), and what it printed."""
+    """One process: when it was started and when it had ended (nanoseconds of CLOCK_MONOTONIC), its seconds of processor time
+    and its children's, and what it printed."""
 
     started: int
     ended: int
+    processor: float
     said: str
 
     @property
@@ -55,13 +57,14 @@ def start(command: list[str], stdin: str, directory: str) -> Sample:
             [word.replace("@STARTED@", str(started)) for word in command],
             stdin=given, stdout=said, stderr=warned, env=ENVIRONMENT, cwd=directory,
         )  # fmt: skip
-        process.wait()
+        _, status, usage = os.wait4(process.pid, 0)
         ended = time.monotonic_ns()
+        process.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         if process.returncode != 0:
             warned.seek(0)
             raise SystemExit(f"bench: {' '.join(command)}: exit status {process.returncode}\n{said.read()}{warned.read()}")
-        return Sample(started, ended, said.read())
+        return Sample(started, ended, usage.ru_utime + usage.ru_stime, said.read())
 
 
 class Node:
@@ -74,7 +77,7 @@ class Node:
         self._reference = all(shutil.which(name) for name in REFERENCE)
         self._work = work
         self._warm: set[Case] = set()  # cases for which something is kept
-        self.outcomes = {case: Outcome(case.name, [], [], [], [], 0, 0, None, None) for case in cases}
+        self.outcomes = {case: Outcome(case.name, [], [], [], [], [], [], 0, 0, None, None) for case in cases}
         for case in cases:
             make_bundle(self._bundle(case), case)
 
@@ -97,8 +100,11 @@ class Node:
     def round(self, case: Case) -> None:
         """One round of one case."""
         outcome = self.outcomes[case]
-        outcome.bare.append(start(BARE, "", self._work).seconds)
-        outcome.seconds.append(self._hook_run(case, self._hook).seconds)
+        bare, hook = start(BARE, "", self._work), self._hook_run(case, self._hook)
+        outcome.bare.append(bare.seconds)
+        outcome.bare_processor.append(bare.processor)
+        outcome.seconds.append(hook.seconds)
+        outcome.processor.append(hook.processor)
         if self._reference:
             command = [REFERENCE[0], "prestart"]
             outcome.reference.append(self._hook_run(case, command).seconds)

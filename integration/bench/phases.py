@@ -38,7 +38,10 @@ PHASES = {
         "LiveTarget.__init__": "target",
     },
     "nvgraft.nvml": {"query": "NVML child"},
-    "nvgraft.graft": {"read_host": "inventory", "read_inventory": "inventory", "make_plan": "plan", "lock_rootfs": "target"},
+    "nvgraft.graft": {"read_host": "inventory"},
+    "nvgraft.inventory": {"read_inventory": "inventory"},
+    "nvgraft.planner": {"make_plan": "plan"},
+    "nvgraft.lock": {"lock_rootfs": "target"},
     "nvgraft.apply.executor": {"_is_configured": "second run?", "open_sources": "sources", "_attach": "attach"},
     "nvgraft.apply.targets": {"Targets.prepare": "targets"},
     "nvgraft.apply.cgroup": {"find_cgroup": "cgroup", "DeviceCgroup.allow": "cgroup"},
@@ -122,6 +125,7 @@ class Watch:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting = dict(PHASES)
+        self._depth = 0
 
     def importing(self) -> None:
         """Watch the import system."""
@@ -133,15 +137,15 @@ class Watch:
 
         def call(*args: object) -> object:
             self._clock.enter(IMPORTS)
+            self._depth += 1
             try:
-                result = load(*args)
+                return load(*args)
             finally:
+                self._depth -= 1
                 self._clock.leave()
-            for name in [name for name in self._waiting if name in sys.modules]:
-                # One that is still being loaded has not all of its functions yet.
-                if not getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False):
-                    replace(self._clock, sys.modules[name], self._waiting.pop(name))
-            return result
+                if not self._depth:  # else one of them may have some of its functions yet to come
+                    for name in [name for name in self._waiting if name in sys.modules]:
+                        replace(self._clock, sys.modules[name], self._waiting.pop(name))
 
         return call
 

@@ -40,15 +40,17 @@ class Row(NamedTuple):
 
     def cells(self) -> list[str]:
         outcome = self.outcome
-        to_bare = spread([ours / bare for ours, bare in zip(outcome.seconds, outcome.bare, strict=True)])
+        to_bare = _ratio(outcome.seconds, outcome.bare)
+        processor = _ratio(outcome.processor, outcome.bare_processor)
         beside = outcome.reference or [STAND_IN * bare + self.extra for bare in outcome.bare]
-        to_reference = spread([ours / theirs for ours, theirs in zip(outcome.seconds, beside, strict=True)])
+        to_reference = _ratio(outcome.seconds, beside)
         return [
             outcome.name,
             spread([seconds * 1e3 for seconds in outcome.seconds]).text(".1f"),
             to_bare.text(),
             to_reference.text(),
             self.budget,
+            processor.text(),
             f"{outcome.memory / 1e6:.1f}" if outcome.memory else "",
             str(outcome.modules or ""),
             _count(outcome.syscalls),
@@ -56,7 +58,23 @@ class Row(NamedTuple):
         ]
 
 
-HEADINGS = ["start", "ms", "to a bare start", "to the reference", "budget", "peak MB", "modules", "system calls", "programs run"]
+HEADINGS = [
+    "start",
+    "ms",
+    "to a bare start",
+    "to the reference",
+    "budget",
+    "processor time",
+    "peak MB",
+    "modules",
+    "system calls",
+    "programs run",
+]
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """Return the spread of the ratios of rounds."""
+    return spread([one / other for one, other in zip(ours, theirs, strict=True)])
 
 
 def _count(number: int | None) -> str:
@@ -90,7 +108,7 @@ class Curve(NamedTuple):
                 self.name,
                 f"{size:,}",
                 spread([seconds * 1e3 for seconds in outcome.seconds]).text(".1f"),
-                spread([ours / bare for ours, bare in zip(outcome.seconds, outcome.bare, strict=True)]).text(),
+                _ratio(outcome.seconds, outcome.bare).text(),
             ]
             for size, outcome in self.points
         ]

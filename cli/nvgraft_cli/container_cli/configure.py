@@ -41,7 +41,7 @@ def configure(config: Config, options: ConfigureOptions, log: DebugLog, say: Cal
     settings = Settings(
         cgroups=options.cgroups, simulated=config.simulated_host, cuda_compat=options.cuda_compat_mode or MODES[0], devbind=options.devbind
     )
-    job = Job(request_of(options), options.pid or None, options.rootfs, settings, inherited_path, options.omit)
+    job = Job(request_of(options), options.pid or None, options.rootfs, lambda: settings, inherited_path, options.omit)
     if not graft(job, config, log, say):
         say("this container is configured already; nothing was changed")
 

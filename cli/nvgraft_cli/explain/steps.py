@@ -7,8 +7,8 @@ from nvgraft.argv import reference_argv
 from nvgraft.components import Inventory
 from nvgraft.errors import Refusal
 from nvgraft.plan import Action, AllowDevice, Bind, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
-from nvgraft.planner import check_request
 from nvgraft.request import Request
+from nvgraft.selection import check_request
 from nvgraft.target import BINARIES_DIRECTORY, Target
 from nvgraft.tree import PathError
 from nvgraft_cli.explain.story import ALWAYS, Entry, Fact, Step, Story
