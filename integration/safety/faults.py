@@ -278,13 +278,13 @@ def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> 
     # A signal at the end of the work: all of it is undone.
     firsts = [(calls[end - 1], Fault("after", signal.SIGTERM))]
     firsts += [(site, Fault("error", errno.EPERM)) for site in (choice.sample(calls[:end], 10) if full else ())]
-    for site, fault in firsts:
+    for index, (site, fault) in enumerate(firsts):
         first = (site, fault)
         run = campaign.stage.run({(site.process, site.number): fault}, record=True)
         campaign.judge(run, f"{_name(*first)} alone", struck=first)
         later = [found for found in run.sites if found.process == HOOK and found.number > site.number]
         for found in later if full else places(later, choice):
-            for number in ERRNOS if full else (choice.choice((errno.EPERM, errno.EIO, errno.ENOSPC, errno.EINTR)),):
+            for number in ERRNOS if full and index == 0 else (choice.choice((errno.EPERM, errno.EIO, errno.ENOSPC, errno.EINTR)),):
                 campaign.strike(found, Fault("error", number), first)
 
 
