@@ -1,5 +1,6 @@
 """The command ``nvgraft`` itself: which command runs, and how it ends."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import pytest
 from bundles import EVERYTHING, make_bundle
 from nvgraft import __version__
 from nvgraft_cli import plan_command
-from nvgraft_cli.main import main
+from nvgraft_cli.container_cli.options import COMMANDS
+from nvgraft_cli.main import _parser, main
 
 Captured = pytest.CaptureFixture[str]
 
@@ -71,3 +73,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, env: tuple[st
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_every_command_has_an_example() -> None:
+    """In its --help; those of nvidia-container-cli have the original's text."""
+    parser = _parser()
+    subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    assert "example" in (parser.epilog or "")
+    lacking = [name for name, command in subparsers.choices.items() if "example" not in (command.epilog or "") and name not in COMMANDS]
+    assert lacking == []

@@ -44,7 +44,11 @@ class _Output(argparse.Action):
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``cdi`` with its own sub-command ``generate``."""
-    group = subparsers.add_parser("cdi", help="write a CDI specification (Container Device Interface) of a host")
+    group = subparsers.add_parser(
+        "cdi",
+        help="write a CDI specification (Container Device Interface) of a host",
+        epilog="example: nvgraft cdi generate --host eks-t4 --output nvidia.yaml",
+    )
     group.set_defaults(looks_only=True)
     parser = group.add_subparsers(metavar="COMMAND", dest="cdi_command", required=True).add_parser(
         "generate",
