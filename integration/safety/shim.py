@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import prctl
 
-from nvgraft import graft, syscalls
+from nvgraft import graft, lock, syscalls
 
 #: Bytes of a log for each process.
 LOG_REGION = 1 << 20
@@ -86,11 +86,11 @@ class Shim:
 
     def _arm(self) -> None:
         """Count what takes the lock, clears up, and applies. Planning changes nothing: a file that it cannot read is absent."""
-        lock, plan = vars(graft)["lock_rootfs"], graft._plan
+        take, plan = lock.lock_rootfs, graft._plan
 
         def lock_rootfs(*arguments: Any) -> Any:
             self._armed = True
-            return lock(*arguments)
+            return take(*arguments)
 
         def planning(*arguments: Any) -> Any:
             self._armed = False
@@ -99,7 +99,9 @@ class Shim:
             finally:
                 self._armed = True
 
-        vars(graft).update(lock_rootfs=lock_rootfs, _plan=planning)
+        # The hook loads the module of the lock late: what it will find there is what counts.
+        vars(lock).update(lock_rootfs=lock_rootfs)
+        vars(graft).update(_plan=planning)
 
     def _next(self, call: str) -> Fault | None:
         if not self._armed:
