@@ -41,8 +41,14 @@ def mounts_of_type(text: str, *fstypes: str) -> list[Mount]:
     :raises ValueError: as :func:`parse_mountinfo`, for those lines.
     """
     # Blanks in names are escaped: " - " stands before the type and nowhere else.
-    marks = [f" - {fstype} " for fstype in fstypes]
-    return [_parse_line(line) for line in text.split("\n") if any(mark in line for mark in marks)]
+    found = []
+    for mark in (f" - {fstype} " for fstype in fstypes):
+        at = text.find(mark)
+        while at >= 0:
+            start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+            found.append((start, text[start : end if end >= 0 else len(text)]))
+            at = text.find(mark, at + len(mark))
+    return [_parse_line(line) for _, line in sorted(found)]
 
 
 class MountTable:
