@@ -169,7 +169,7 @@ def _milliseconds(seconds: list[float]) -> Spread:
 def _budget(case: Case) -> str:
     """What DESIGN wants of a case."""
     if not case.variables:
-        return "1.8x a bare start" if case.cached else ""
+        return "1.8x a bare start"
     if case.image:
         return "1.0x (aim 0.7x)" if case.cached else ""
     return "1.3x (aim 1.0x)" if case.cached else "3.5x"
