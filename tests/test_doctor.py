@@ -10,6 +10,7 @@ import pytest
 
 import hosts
 from bundles import make_bundle
+from documents import read_document
 from images import docker_save
 from nvgraft_cli.doctor.examination import CHECKS
 from nvgraft_cli.main import main
@@ -90,7 +91,7 @@ def results(setup: Setup, capsys: Captured) -> tuple[int, dict[str, Document]]:
     code = main(["doctor", *setup.arguments(), "--format", "json"])
     out, err = capsys.readouterr()
     assert err == ""
-    return code, {result["id"]: result for result in json.loads(out)}
+    return code, {result["id"]: result for result in read_document(out)["results"]}
 
 
 @pytest.fixture
@@ -291,7 +292,7 @@ def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
     document = copy.deepcopy(well_host())
     (tmp_path / "h.json").write_text(json.dumps(document))
     assert main(["doctor", "--host", str(tmp_path / "h.json"), "--format", "json"]) == 0
-    found = {result["id"]: result for result in json.loads(capsys.readouterr().out)}
+    found = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
     assert found["driver-library-mismatch"]["status"] == "ok"
     assert found["loader-missing"]["lacking"] == "no container was given (--bundle)"
 
@@ -302,7 +303,7 @@ def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: 
     alone = setup.place / "alone.json"
     alone.write_bytes((setup.place / "b/config.json").read_bytes())
     assert main(["doctor", *words[:2], "--bundle", str(alone), "--format", "json"]) == 0
-    found = {result["id"]: result for result in json.loads(capsys.readouterr().out)}
+    found = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
     assert found["devices-not-requested"]["status"] == "ok"
     for name in ("image-has-driver", "loader-missing", "tmp-missing", "library-path"):
         assert found[name]["lacking"] == "a config.json alone has no files", name

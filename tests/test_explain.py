@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bundles import EVERYTHING, make_bundle
+from documents import read_document
 from nvgraft.plan import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
 from nvgraft_cli.bundle import open_container
 from nvgraft_cli.explain.directories import Place, before_and_after
@@ -32,7 +33,7 @@ ALL = "NVIDIA_VISIBLE_DEVICES=all"
 
 def story(capsys: Captured, bundle: Path, host: str = "runfile-a10x2", code: int = 0) -> Document:
     assert main(["explain", "--bundle", str(bundle), "--host", host, "--format", "json"]) == code
-    document: Document = json.loads(capsys.readouterr().out)
+    document: Document = read_document(capsys.readouterr().out)
     return document
 
 
@@ -133,7 +134,7 @@ def test_the_loader_step_says_who_makes_the_links(mode: str, maker: str, tmp_pat
     config.write_text(f'[nvgraft]\nldcache = "{mode}"\n')
     bundle = str(make_bundle(tmp_path / "b", ALL))
     assert main(["explain", "--bundle", bundle, "--host", "eks-t4", "--config", str(config), "--format", "json"]) == 0
-    assert step(json.loads(capsys.readouterr().out), "loader")["text"].startswith(maker)
+    assert step(read_document(capsys.readouterr().out), "loader")["text"].startswith(maker)
 
 
 def test_a_skip_ends_with_its_reason_and_what_would_change_it(tmp_path: Path, capsys: Captured) -> None:

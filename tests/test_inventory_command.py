@@ -1,12 +1,12 @@
 """`nvgraft inventory`: what is said about the cache, and what is done to it."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from documents import read_document
 from machines import VERSIONS, Machine
 from nvgraft import cachefile, inventory_cache
 from nvgraft.config import Config
@@ -57,11 +57,17 @@ def test_refresh_and_show(machine: Machine, capsys: pytest.CaptureFixture[str]) 
 def test_show_for_machines(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """Names and values, no sentences to take apart."""
     assert run("show", "--format", "json") == 1
-    assert json.loads(capsys.readouterr().out)["cached"] is None
+    assert read_document(capsys.readouterr().out)["cached"] is None
     run("refresh", "--format", "json")
-    assert json.loads(capsys.readouterr().out) == {"driver": "535.1", "gpus": 1, "mig_devices": 1, "libraries": 2}
+    assert read_document(capsys.readouterr().out) == {
+        "schema": "nvgraft.refresh/1",
+        "driver": "535.1",
+        "gpus": 1,
+        "mig_devices": 1,
+        "libraries": 2,
+    }
     assert run("show", "--format", "json") == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = read_document(capsys.readouterr().out)
     assert (shown["used"], shown["reason"], shown["cached"]["driver_version"]) == (True, None, "535.1")
     assert shown["cached"]["gpus"][0]["mig_devices"] == [{"compute_instance": 0, "gpu_instance": 1, "uuid": "MIG-1"}]
     assert shown["cached"]["libraries"] == ["/usr/lib/libnvidia-ml.so.535.1", "/usr/lib/libcuda.so.535.1"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from documents import read_document
 from nvgraft import lasterror
 from nvgraft_cli import main
 
@@ -55,7 +56,9 @@ def test_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For machines: the head and the messages."""
     keep("a", "one", "two")
     assert main.main(["last-error", "--format", "json"]) == 0
-    assert '"messages": [' in capsys.readouterr().out
+    shown = read_document(capsys.readouterr().out)
+    assert (shown["messages"], shown["others"]) == (["one", "two"], 0)
+    assert "exit 1 container 'a'" in shown["record"]
 
 
 @pytest.mark.parametrize("container_id", ["../../etc/passwd", "a/b", ".", "", "x\0y", "\n", "%2e", "ä" * 200])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bundles import EVERYTHING, make_bundle
+from documents import read_document
 from images import docker_save
 from nvgraft_cli.main import main
 from nvgraft_cli.stubs import executable, shared_object
@@ -53,7 +54,7 @@ def bundle(place: Path, files: dict[str, bytes], *env: str) -> str:
 
 def ask(capsys: Captured, *arguments: str, host: str = "runfile-a10x2") -> tuple[int, list[dict[str, Any]]]:
     code = main(["prove", *arguments, "--host", host, "--format", "json"])
-    return code, json.loads(capsys.readouterr().out)
+    return code, read_document(capsys.readouterr().out)["proofs"]
 
 
 def test_libcuda_loads_in_an_ordinary_image(tmp_path: Path, capsys: Captured) -> None:
@@ -82,7 +83,7 @@ def test_what_is_nowhere_does_not_load(what: str, tmp_path: Path, capsys: Captur
     code, (proof,) = ask(capsys, what, "--bundle", bundle(tmp_path / "b", image()))
     assert (code, proof["verdict"]) == (1, "no")
     if what.startswith("lib"):
-        tried = [path for path, _ in proof["failures"][0]["tried"]]
+        tried = [one["path"] for one in proof["failures"][0]["tried"]]
         assert tried == [f"{place}/libnone.so.1" for place in ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib")]
 
 
@@ -98,7 +99,7 @@ def test_an_image_whose_loader_looks_elsewhere(tmp_path: Path, capsys: Captured)
     code, (proof,) = ask(capsys, "--bundle", bundle(tmp_path / "b", files))
     assert (code, proof["verdict"]) == (1, "no")
     assert proof["failures"][0]["words"] == "libcuda.so.1: cannot open shared object file: No such file or directory"
-    assert [path for path, _ in proof["failures"][0]["tried"]] == [f"/{store}/{name}/libcuda.so.1" for name in ("lib", "lib64")]
+    assert [one["path"] for one in proof["failures"][0]["tried"]] == [f"/{store}/{name}/libcuda.so.1" for name in ("lib", "lib64")]
     code, (mended,) = ask(capsys, "--bundle", bundle(tmp_path / "m", files, "LD_LIBRARY_PATH=/usr/lib64"))
     assert code == 0
     assert mended["objects"]["how"] == "LD_LIBRARY_PATH"

@@ -1,12 +1,12 @@
 """After a hook that was killed: what its journal names is taken away, and nothing else. Mounts are not needed for that."""
 
-import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from documents import read_document
 from nvgraft import journal, lock
 from nvgraft.apply.leftovers import take_over
 from nvgraft.container import Container
@@ -127,7 +127,7 @@ def test_what_is_no_longer_ours_is_kept_and_named(rootfs: Path, directory: Path,
     (rootfs / "etc/file").touch()
     before = tree(rootfs)
     assert recover("--format", "json") == 1
-    (report,) = json.loads(capsys.readouterr().out)
+    (report,) = read_document(capsys.readouterr().out)["journals"]
     assert report["left"] is True
     assert {thing["path"]: (thing["fate"], thing["reason"]) for thing in report["things"]} == {
         "/opt": ("kept", "not empty"),

@@ -41,7 +41,7 @@ def test_list_names_every_host(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     """--list --format json gives name, description, versions, GPUs, root and path, and the path loads."""
     assert run("--list", "--format", "json") == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["hosts"]
     assert [row["name"] for row in rows] == gallery.names()
     eks = next(row for row in rows if row["name"] == "eks-t4")
     assert (eks["driver_version"], eks["cuda_version"], eks["gpus"], eks["root"]) == ("460.106.00", "11.2", ["Tesla T4"], "/")

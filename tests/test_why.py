@@ -8,6 +8,7 @@ import pytest
 
 import hosts
 from bundles import EVERYTHING, make_bundle
+from documents import read_document
 from nvgraft.plan import Bind
 from nvgraft_cli.hosts import read_snapshot
 from nvgraft_cli.main import main
@@ -22,7 +23,7 @@ ALL = "NVIDIA_VISIBLE_DEVICES=all"
 
 def ask(capsys: Captured, bundle: str, host: str, *what: str) -> tuple[int, list[Document]]:
     code = main(["why", *what, "--bundle", bundle, "--host", host, "--format", "json"])
-    return code, json.loads(capsys.readouterr().out)
+    return code, read_document(capsys.readouterr().out)["answers"]
 
 
 def rule(answer: Document) -> str:
@@ -138,7 +139,9 @@ def test_variables_of_the_command_line_count(tmp_path: Path, capsys: Captured) -
     """A change is the smallest on top of them."""
     bundle = str(make_bundle(tmp_path / "b"))
     assert main(["why", "graphics", "--bundle", bundle, "--env", ALL, "--host", "runfile-a10x2", "--format", "json"]) == 1
-    assert json.loads(capsys.readouterr().out)[0]["smallest_change"] == ["NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"]
+    assert read_document(capsys.readouterr().out)["answers"][0]["smallest_change"] == [
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"
+    ]
 
 
 def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured) -> None:

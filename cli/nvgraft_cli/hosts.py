@@ -19,8 +19,6 @@ from nvgraft.planner import Settings
 from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli.errors import InputError
 from nvgraft_specs import gallery
-from nvgraft_specs.models import DocumentError, read_bytes
-from nvgraft_specs.models.host import parse_host
 
 
 def read_snapshot(name: str) -> dict[str, Any]:
@@ -28,6 +26,9 @@ def read_snapshot(name: str) -> dict[str, Any]:
 
     :raises InputError: when there is none, or it is no such document.
     """
+    from nvgraft_specs.models import DocumentError, read_bytes  # pydantic: not for a command that reads no document
+    from nvgraft_specs.models.host import parse_host
+
     path = gallery.path(name) if name in gallery.names() else name
     try:
         raw = read_bytes(path)

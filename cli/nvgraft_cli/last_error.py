@@ -1,12 +1,14 @@
 """``nvgraft last-error``: what the hook last said about a container, which crun and podman do not show."""
 
 import argparse
-import json
 import os
 import stat
 import sys
 
 from nvgraft.lasterror import DIRECTORY, SIZE_LIMIT, file_name
+from nvgraft_cli.output import print_document
+
+_SCHEMA = "nvgraft.last-error/1"
 
 _EXAMPLES = """\
 examples:
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     text = _read(matching[0])
     if args.format == "json":
         head, _, messages = text.partition("\n")
-        print(json.dumps({"record": head, "messages": messages.splitlines(), "others": len(matching) - 1}, indent=1))
+        print_document({"schema": _SCHEMA, "record": head, "messages": messages.splitlines(), "others": len(matching) - 1})
     else:
         print(text, end="")
     return 0

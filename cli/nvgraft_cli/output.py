@@ -1,8 +1,15 @@
-"""Writing a file that others read: whole, or not at all."""
+"""What machines read: a document on standard output, and a file that is written whole or not at all."""
 
+import json
 import os
+from collections.abc import Mapping
 
 from nvgraft_cli.errors import InputError
+
+
+def print_document(document: Mapping[str, object]) -> None:
+    """Print a JSON document, ``schema`` included. Its model in nvgraft_specs.models is not asked: loading it costs more than the answer."""
+    print(json.dumps(document, indent=1))  # ASCII: names of an image need not be UTF-8
 
 
 def write_whole(path: str, text: str, mode: int | None = None) -> None:

@@ -6,7 +6,6 @@ and what is said about them.
 
 import argparse
 import errno
-import json
 import os
 import sys
 
@@ -14,6 +13,9 @@ from nvgraft import errors, journal, lock, syscalls
 from nvgraft.apply.leftovers import KEPT, STUCK, Outcome, clear
 from nvgraft.errors import Refusal
 from nvgraft.rundir import require_private
+from nvgraft_cli.output import print_document
+
+_SCHEMA = "nvgraft.recover/1"
 
 _EXAMPLES = """\
 examples:
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"nvgraft recover: {refusal.text} | {refusal.hint}", file=sys.stderr)
         return 1
     if args.format == "json":
-        print(json.dumps([report.document() for report in reports], indent=1))
+        print_document({"schema": _SCHEMA, "dry_run": args.dry_run, "journals": [report.document() for report in reports]})
     else:
         _print(reports, dry_run=args.dry_run)
     return int(any(report.is_left for report in reports))

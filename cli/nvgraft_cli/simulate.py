@@ -8,7 +8,6 @@ its pid namespace, and with the last process the mounts are gone. Mounts are :mo
 
 import argparse
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -21,16 +20,18 @@ import prctl
 
 from nvgraft import syscalls
 from nvgraft.errors import printable
+from nvgraft_cli import logs
+from nvgraft_cli.output import print_document
 from nvgraft_specs import gallery
-from nvgraft_specs.models import DocumentError, read_bytes
-from nvgraft_specs.models.host import Host, load_host, parse_host
-
-from . import host_maker, logs, sandbox
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from nvgraft_specs.models.host import Host
+
     _Handler = Callable[[int, FrameType | None], None] | signal.Handlers
+
+_SCHEMA = "nvgraft.gallery/1"
 
 #: What went wrong before COMMAND started: bad usage, bad input, or a machine that does not allow it.
 _TROUBLE = 2
@@ -70,9 +71,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Do what the command line says; return the exit code. Errors are one line on stderr."""
+    from nvgraft_specs.models import DocumentError
+
     try:
         if args.list:
-            print(_listing(args.format), end="")
+            _list(args.format)
             return 0
         return _simulate(args.host, args.command, nvml=not args.no_nvml)
     except (DocumentError, _Trouble) as error:
@@ -88,16 +91,18 @@ def _complain(message: str) -> int:
     return _TROUBLE
 
 
-def _listing(form: str) -> str:
+def _list(form: str) -> None:
+    from nvgraft_specs.models.host import load_host
+
     hosts = [load_host(gallery.path(name)) for name in gallery.names()]
     if form == "json":
-        rows = [_summary(host) for host in hosts]
-        return json.dumps(rows, indent=1) + "\n"
+        print_document({"schema": _SCHEMA, "hosts": [_summary(host) for host in hosts]})
+        return
     width = max(len(host.name) for host in hosts)
-    return "".join(f"{host.name:{width}}  {host.description}\n" for host in hosts)
+    print("".join(f"{host.name:{width}}  {host.description}\n" for host in hosts), end="")
 
 
-def _summary(host: Host) -> dict[str, object]:
+def _summary(host: "Host") -> dict[str, object]:
     return {
         "name": host.name,
         "description": host.description,
@@ -110,6 +115,10 @@ def _summary(host: Host) -> dict[str, object]:
 
 
 def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
+    from nvgraft_cli import host_maker, sandbox
+    from nvgraft_specs.models import read_bytes
+    from nvgraft_specs.models.host import parse_host
+
     if command[:1] == ["--"]:
         command = command[1:]
     if name is None or not command:

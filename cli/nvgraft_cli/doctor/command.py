@@ -1,7 +1,6 @@
 """``nvgraft doctor``: what will go wrong with this host, this container, or both."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -10,9 +9,12 @@ from typing import TYPE_CHECKING
 from nvgraft.errors import printable
 from nvgraft_cli.arguments import add_host
 from nvgraft_cli.hosts import ask_first
+from nvgraft_cli.output import print_document
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.examination import Result
+
+_SCHEMA = "nvgraft.doctor/1"
 
 _EXAMPLES = """\
 examples:
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         print(refusal.line(), file=sys.stderr)
         return 1
     if args.format == "json":
-        print(json.dumps([result.document() for result in results], indent=1))
+        print_document({"schema": _SCHEMA, "results": [result.document() for result in results]})
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print("\n".join(_lines(results, verbose=args.verbose, colour=colour)))

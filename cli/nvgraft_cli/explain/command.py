@@ -1,7 +1,6 @@
 """``nvgraft explain``: the whole decision, as a story."""
 
 import argparse
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 from nvgraft_cli.arguments import add_case
 from nvgraft_cli.errors import InputError
 from nvgraft_cli.hosts import ask_first
-from nvgraft_cli.output import write_whole
+from nvgraft_cli.output import print_document, write_whole
 
 if TYPE_CHECKING:
     from nvgraft_cli.explain.story import Story
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         print(refusal.line(), file=sys.stderr)
         return 1
     if args.format == "json":
-        print(json.dumps(story.document(), indent=1))
+        print_document(story.document())
     else:
         print("\n".join(text.lines(story, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
     return int(story.decision == "refuse")

@@ -1,7 +1,6 @@
 """``nvgraft explain-error``: paste an error, get the stage, the cause, and what to look at next."""
 
 import argparse
-import json
 import os
 import sys
 import textwrap
@@ -11,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from nvgraft.errors import printable
 from nvgraft_cli.errors import InputError
+from nvgraft_cli.output import print_document
 
 if TYPE_CHECKING:
     from nvgraft_cli.explain_error.analysis import Analysis
+
+_SCHEMA = "nvgraft.explain-error/1"
 
 _EXAMPLES = """\
 examples:
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("no text: give the error as an argument, or on standard input")
     analysis = analyse(text)
     if args.format == "json":
-        print(json.dumps(asdict(analysis), indent=1))
+        print_document({"schema": _SCHEMA, **asdict(analysis)})
     else:
         print("\n".join(_lines(analysis, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
     return 0 if analysis.meanings else 1

@@ -1,7 +1,6 @@
 """``nvgraft inventory``: what the hook keeps of this host, whether it is still used, and making it anew."""
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -9,10 +8,13 @@ from typing import TYPE_CHECKING
 from nvgraft import cachefile, inventory_cache
 from nvgraft.errors import Refusal, printable
 from nvgraft_cli.inventory.refresh import NotKept, become_like_the_hook, facts, hook_config, permission_problem, refresh
+from nvgraft_cli.output import print_document
 
 if TYPE_CHECKING:
     from nvgraft.inventory_cache import Kept
     from nvgraft.values import Value
+
+_SCHEMA, _REFRESH_SCHEMA = "nvgraft.inventory/1", "nvgraft.refresh/1"
 
 _EXAMPLES = """\
 examples:
@@ -76,7 +78,8 @@ def _show(args: argparse.Namespace) -> int:
     kept, difference = inventory_cache.state(config)
     path = f"{cachefile.DIRECTORY}/{inventory_cache.name_of(config)}"
     if args.format == "json":
-        print(json.dumps({"file": path, "used": not difference, "reason": difference or None, "cached": kept and _json(kept)}, indent=1))
+        cached = None if kept is None else _json(kept)
+        print_document({"schema": _SCHEMA, "file": path, "used": not difference, "reason": difference or None, "cached": cached})
     else:
         used = "the next hook uses it" if not difference else f"the next hook reads the host anew: {difference}"
         rows = [("state", used), ("file", path), *(_rows(kept, config.cli_root or "/") if kept else ())]
@@ -127,7 +130,7 @@ def _refresh(args: argparse.Namespace) -> int:
     except NotKept as problem:
         return _complain(f"this host was read, but not cached: {problem} | see nvgraft inventory show", 1)
     if args.format == "json":
-        print(json.dumps(facts(host), indent=1))
+        print_document({"schema": _REFRESH_SCHEMA, **facts(host)})
     else:
         print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts(host).items()))
     return 0

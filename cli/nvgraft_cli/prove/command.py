@@ -1,13 +1,15 @@
 """``nvgraft prove``: will it load in the container, and from which file?"""
 
 import argparse
-import json
 import os
 import sys
 
 from nvgraft_cli.arguments import add_case
 from nvgraft_cli.errors import InputError
 from nvgraft_cli.hosts import ask_first
+from nvgraft_cli.output import print_document
+
+_SCHEMA = "nvgraft.prove/1"
 
 _EXAMPLES = """\
 examples:
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         print(refusal.line(), file=sys.stderr)
         return 1
     if args.format == "json":
-        print(json.dumps([proof.document() for proof in proofs], indent=1))
+        print_document({"schema": _SCHEMA, "proofs": [proof.document() for proof in proofs]})
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print("\n\n".join("\n".join(proof.lines(colour=colour)) for proof in proofs))

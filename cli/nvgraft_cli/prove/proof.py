@@ -42,11 +42,11 @@ class Proof:
                     "asked_by": failure.asked_by,
                     "name": failure.name,
                     "words": failure.words,
-                    "tried": [list(pair) for pair in failure.tried],
+                    "tried": [{"path": path, "reason": why} for path, why in failure.tried],
                 }
                 for failure in self.load.failures
             ],
-            "unknown": self.load.unknown,
+            "unknown": list(self.load.unknown),
             "notes": list(self.notes),
         }
 

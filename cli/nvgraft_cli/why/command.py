@@ -1,12 +1,14 @@
 """``nvgraft why``: why something is in the container, or is not."""
 
 import argparse
-import json
 import os
 import sys
 
 from nvgraft_cli.arguments import add_case
 from nvgraft_cli.hosts import ask_first
+from nvgraft_cli.output import print_document
+
+_SCHEMA = "nvgraft.why/1"
 
 _EXAMPLES = """\
 examples:
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print(refusal.line(), file=sys.stderr)
         return 1
     if args.format == "json":
-        print(json.dumps([one.document() for one in answers], indent=1))
+        print_document({"schema": _SCHEMA, "answers": [one.document() for one in answers]})
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print("\n\n".join("\n".join(one.lines(colour=colour)) for one in answers))

@@ -2,10 +2,41 @@
 
 from pydantic import BaseModel
 
-from . import diff, host, matrix, plan, schema_path, schema_text
+from . import (
+    diff,
+    doctor,
+    explain_error,
+    gallery,
+    host,
+    inventory,
+    last_error,
+    matrix,
+    plan,
+    prove,
+    recover,
+    schema_path,
+    schema_text,
+    story,
+    why,
+)
 
 #: version of a document -> its model.
-MODELS: dict[str, type[BaseModel]] = {diff.SCHEMA: diff.Diff, host.SCHEMA: host.Host, matrix.SCHEMA: matrix.Matrix, plan.SCHEMA: plan.Plan}
+MODELS: dict[str, type[BaseModel]] = {
+    diff.SCHEMA: diff.Diff,
+    doctor.SCHEMA: doctor.Examination,
+    explain_error.SCHEMA: explain_error.Analysis,
+    gallery.SCHEMA: gallery.Gallery,
+    host.SCHEMA: host.Host,
+    inventory.REFRESH_SCHEMA: inventory.Refresh,
+    inventory.SCHEMA: inventory.Inventory,
+    last_error.SCHEMA: last_error.LastError,
+    matrix.SCHEMA: matrix.Matrix,
+    plan.SCHEMA: plan.Plan,
+    prove.SCHEMA: prove.Proofs,
+    recover.SCHEMA: recover.Recovery,
+    story.SCHEMA: story.Story,
+    why.SCHEMA: why.Answers,
+}
 
 
 def write() -> None:

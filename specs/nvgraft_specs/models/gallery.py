@@ -1,0 +1,28 @@
+"""The document ``nvgraft.gallery/1``: the simulated hosts that ship with nvgraft (``nvgraft simulate --list``)."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from . import Strict
+
+SCHEMA = "nvgraft.gallery/1"
+
+
+class GalleryHost(Strict):
+    """A host that can be named wherever a snapshot can."""
+
+    name: str
+    description: str
+    driver_version: str
+    cuda_version: str
+    gpus: list[str] = Field(description="models, in NVML's order")
+    root: str = Field(description="driver root")
+    path: str = Field(description="of its nvgraft.host/1 document")
+
+
+class Gallery(Strict):
+    """All of them."""
+
+    version: Literal["nvgraft.gallery/1"] = Field(alias="schema")
+    hosts: list[GalleryHost]

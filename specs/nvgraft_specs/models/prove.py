@@ -1,0 +1,55 @@
+"""The document ``nvgraft.prove/1``: whether things load in the container, and from where (``nvgraft prove``)."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from . import Strict
+
+SCHEMA = "nvgraft.prove/1"
+
+
+class Object(Strict):
+    """A program or library that is loaded, and what it leads to."""
+
+    name: str = Field(description="the name by which it was asked for")
+    path: str
+    how: str = Field(description="the rule by which it was found")
+    side: Literal["host", "image"] = Field(alias="from")
+    needs: list["Object"] = Field(description="empty also where the object stands in the tree a second time")
+
+
+class Tried(Strict):
+    """A place where the loader looked in vain."""
+
+    path: str
+    reason: str
+
+
+class Failure(Strict):
+    """What the loader would say."""
+
+    asked_by: str = Field(description="the object that needs it, or empty")
+    name: str
+    words: str
+    tried: list[Tried]
+
+
+class Proof(Strict):
+    """The answer about one program or library."""
+
+    what: str = Field(description="as it was given")
+    verdict: Literal["yes", "no", "unknown"] = Field(description="unknown: it loads as far as the host's snapshot tells")
+    program: str = Field(description="the program that asks, or empty")
+    loader: str
+    objects: Object | None = Field(description="null where not even the first object was found")
+    failures: list[Failure] = Field(description="in the loader's order")
+    unknown: list[str] = Field(description="what is not recorded")
+    notes: list[str]
+
+
+class Proofs(Strict):
+    """One proof for each thing that was named, in that order."""
+
+    version: Literal["nvgraft.prove/1"] = Field(alias="schema")
+    proofs: list[Proof]

@@ -1,0 +1,162 @@
+"""Every command that prints JSON prints a document: versioned, and as its shipped schema says, whatever becomes of the container."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from bundles import EVERYTHING, make_bundle
+from documents import read_document
+from images import docker_save
+from nvgraft_cli import main as cli
+from nvgraft_specs import gallery
+from nvgraft_specs.models.schemas import MODELS
+
+Captured = pytest.CaptureFixture[str]
+
+#: What the container asks for, and the decision on most hosts.
+CONTAINERS = {
+    "everything": EVERYTHING,
+    "default": ("NVIDIA_VISIBLE_DEVICES=0",),
+    "no-devices": ("NVIDIA_VISIBLE_DEVICES=none",),
+    "not-asked": (),
+    "unknown-device": ("NVIDIA_VISIBLE_DEVICES=97",),
+    "bad-capability": ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=nothing"),
+    "unmet": ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"),
+    "mig": ("NVIDIA_VISIBLE_DEVICES=0:0", "NVIDIA_MIG_CONFIG_DEVICES=all"),
+    "imex": ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=0"),
+    "odd": ("NVIDIA_VISIBLE_DEVICES=all", "LD_LIBRARY_PATH=/opt/\udcffodd"),
+}
+
+NAMES = (
+    *("libcuda.so.1", "libcuda.so.1.0", "libnvidia-encode.so.1", "libnvidia-nscq.so", "libcudart.so.12", "nvidia-smi", "graphics"),
+    *(
+        "/dev/nvidia0",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-caps/nvidia-cap1",
+        "/dev/nvidia-caps-imex-channels/x",
+        "GPU-0",
+        "5",
+        "/etc/passwd",
+    ),
+)
+
+#: command -> its arguments beside --bundle, --host and --format
+ABOUT_A_CASE: dict[str, tuple[str, ...]] = {
+    "plan": (),
+    "explain": (),
+    "why": NAMES,
+    "doctor": (),
+    "prove": ("libcuda.so.1", "/usr/bin/nvidia-smi", "libnone.so"),
+}
+
+#: command -> command lines whose output needs no host and no container, or brings its own
+ALONE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "diff": (("eks-t4", "debian-a100x8", "--bundle", "{bundle}"),),
+    "matrix": (("eks-t4", "mig-h100", "--bundles", "{bundle}"),),
+    "explain-error": (
+        ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.0",),
+        ("Error: OCI runtime error: crun: error executing hook `/usr/bin/nvidia-container-runtime-hook` (exit code: 1)",),
+        ("nothing that is known",),
+    ),
+    "simulate": (("--list",),),
+    "doctor": (("--host", "mig-h100"),),
+}
+
+#: Judged by ``read_document`` in tests of their own, which have the state that they tell of.
+ELSEWHERE = {"inventory": "test_inventory_command", "recover": "test_recover", "last-error": "test_lasterror"}
+#: JSON of another kind: a log on stderr, and a format with a standard of its own.
+OTHER = {"watch", "cdi"}
+
+
+def printed(capsys: Captured, *words: str) -> str:
+    """Return what a command prints; it may refuse, but understands its command line."""
+    assert cli.main([*words, "--format", "json"]) in {0, 1}, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("host", gallery.names())
+def test_a_case_is_a_document_in_every_command(host: str, container: str, tmp_path: Path, capsys: Captured) -> None:
+    """Injecting, skipped and refused; only `prove` has nothing to say about a container that does not start."""
+    files = ("etc/debian_version", "usr/bin/nvidia-smi", "tmp/x") if container in {"everything", "imex"} else ()
+    bundle = make_bundle(tmp_path / "b", *CONTAINERS[container], files=files, mounts=("/data",))
+    for command, words in ABOUT_A_CASE.items():
+        text = printed(capsys, command, *words, "--bundle", str(bundle), "--host", host)
+        if text or command != "prove":
+            assert read_document(text)["schema"] in MODELS
+
+
+def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Captured) -> None:
+    """An archive whose configuration asks for everything."""
+    archive = docker_save(tmp_path / "image.tar", [("etc/debian_version", b"12\n")], config={"Env": list(EVERYTHING), "Cmd": ["sh"]})
+    for command, words in ABOUT_A_CASE.items():
+        read_document(printed(capsys, command, *words, "--bundle", archive, "--host", "runfile-a10x2"))
+
+
+@pytest.mark.parametrize(("command", "words"), [(command, words) for command, lines in ALONE.items() for words in lines])
+def test_other_commands_print_documents(command: str, words: tuple[str, ...], tmp_path: Path, capsys: Captured) -> None:
+    """With their own inputs."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    read_document(printed(capsys, command, *(word.format(bundle=bundle) for word in words)))
+
+
+def with_json(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the names of the commands that can print JSON."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                formats = [one.choices or () for one in below._actions if "--format" in one.option_strings]
+                if any("json" in choices for choices in formats) or list(with_json(below)):
+                    yield name
+
+
+def test_no_command_is_forgotten() -> None:
+    """A command with --format json is judged here, or in its own tests."""
+    assert set(with_json(cli._parser())) == {*ABOUT_A_CASE, *ALONE, *ELSEWHERE, *OTHER}
+    for name in ELSEWHERE.values():
+        assert "read_document(" in Path(__file__).with_name(f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("explain", "--bundle", "{bundle}", "--host", "eks-t4"), ("steps", 0, "facts", 0)),
+        (("why", "nvidia-smi", "--bundle", "{bundle}", "--host", "eks-t4"), ("answers", 0)),
+        (("doctor", "--bundle", "{bundle}", "--host", "eks-t4"), ("results", 0)),
+        (("prove", "--bundle", "{bundle}", "--host", "eks-t4"), ("proofs", 0, "failures", 0)),
+        (("explain-error", "nvidia-container-cli: requirement error: x"), ()),
+        (("simulate", "--list"), ("hosts", 0)),
+    ],
+    ids=lambda value: value[0] if value else "",
+)
+def test_a_member_that_the_schema_lacks_is_noticed(
+    words: tuple[str, ...], place: tuple[str | int, ...], tmp_path: Path, capsys: Captured
+) -> None:
+    """The check can fail: with a member more, or one less, at any depth."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    text = printed(capsys, *(word.format(bundle=bundle) for word in words))
+    for more in (True, False):
+        data = json.loads(text)
+        inner = data
+        for step in place:
+            inner = inner[step]
+        if more:
+            inner["extra"] = 1
+        else:
+            inner.popitem()
+        with pytest.raises(jsonschema.ValidationError):
+            read_document(json.dumps(data))
+
+
+def test_a_model_is_not_loaded_to_print() -> None:
+    """Pydantic costs more than the answer of a command that reads no document."""
+    program = "import sys; from nvgraft_cli.main import main; main(sys.argv[1:]); assert 'pydantic' not in sys.modules"
+    command = [sys.executable, "-c", program, "explain-error", "--format", "json", "cuda>=12.0"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60)
+    assert (done.stderr, json.loads(done.stdout)["schema"]) == ("", "nvgraft.explain-error/1")
