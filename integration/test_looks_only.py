@@ -89,6 +89,7 @@ CASES = [
     (["prove", "--bundle", "web", "--host", "eks-t4"], 1),
     (["why", "nvidia-smi", "--bundle", "web", "--host", "eks-t4"], 0),
     (["doctor", "--bundle", "web", "--host", "eks-t4"], 1),
+    (["doctor"], None),
     (["explain", "--bundle", "web", "--host", "eks-t4"], 0),
     (["explain", "--bundle", "refused", "--host", "eks-t4", "--format", "json"], 1),
     (["explain-error", "nvidia-container-cli: initialization error: nvml error: driver not loaded \x1b[2J"], 0),

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,19 @@ import hosts
 from bundles import make_bundle
 from documents import read_document
 from images import docker_save
-from nvgraft_cli.doctor.examination import CHECKS
+from nvgraft.components import Host
+from nvgraft.config import Config
+from nvgraft.errors import Refusal
+from nvgraft.mountinfo import Mount
+from nvgraft.snapshot import snapshot_host
+from nvgraft.tree import open_tree_at
+from nvgraft_cli.bundle import open_container
+from nvgraft_cli.doctor.examination import CHECKS, examine
+from nvgraft_cli.doctor.machine import Machine
+from nvgraft_cli.doctor.patient import Patient
+from nvgraft_cli.hosts import HostSide
 from nvgraft_cli.main import main
+from nvgraft_cli.planned_tree import PlannedTree
 from nvgraft_cli.stubs import executable, shared_object
 from nvgraft_specs.checks import FAILURES
 
@@ -26,6 +39,10 @@ DIRECTORIES = b"/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0/lib/\0/usr/
 VERSION_TEXT = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1  Fri Mar 20 00:00:00 UTC 2026\\n"
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
+
+#: What podman writes into config.json, and the hook as ``nvgraft register`` has it written.
+PODMAN = {"annotations": {"io.container.manager": "libpod"}}
+HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["hook", "prestart"], "env": ["PATH=/usr/sbin:/usr/bin"], "timeout": 120}
 
 
 def well_host() -> Document:
@@ -214,7 +231,14 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         "alternatives tried: cuda>=99: cuda>=99 does not hold; brand=titan,driver>=400: brand=titan does not hold",
     ),
     "rootless": (_set(config={"linux": {"uidMappings": [{"containerID": 0, "hostID": 1000, "size": 1}]}}), "single id"),
-    "device-rules-lost": (_set(config={"linux": {"cgroupsPath": "user.slice:libpod:abc"}}), "'systemctl daemon-reload' will revoke them"),
+    "device-filter": (
+        _set(config={"linux": {"cgroupsPath": "user.slice:libpod:abc"}}),
+        "failed to add device rules: user.slice:libpod:abc is a cgroup of a user's own",
+    ),
+    "device-rules-lost": (
+        _set(config={"linux": {"cgroupsPath": "machine.slice:libpod:abc"}}),
+        "'systemctl daemon-reload' will revoke them",
+    ),
     "device-permissions": (_closed_node, "/dev/nvidiactl is 0660 0:1005; the process runs as uid 1000 without gid 1005"),
     "target-is-symlink": (
         _set(links={"usr/bin/nvidia-smi": "/etc/alternatives/nvidia-smi"}),
@@ -228,15 +252,23 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     "compat-libraries": (_compat, "expect CUDA error 803"),
     "graphics-incomplete": (_set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"]), "the image lacks libXext.so.6"),
     "loader-missing": (_no_loader, f"nvidia-smi needs {LOADER}, which the image lacks"),
+    "soname-links-missing": (
+        lambda setup: setup.files.update({f"usr/lib/x86_64-linux-gnu/{name}.so.1": b"x" for name in ("libnvidia-ml", "libnvcuvid")}),
+        "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 will not lead to libnvidia-ml.so.535.1",
+    ),
     "library-path": (_nix, "it is mounted in /usr/lib64, and the loader looks in /nix/store/abc-glibc/lib"),
     "tmp-missing": (lambda setup: setup.files.__delitem__("tmp/.keep"), "the image has no /tmp"),
-    "stderr-hidden": (_set(config={"annotations": {"io.container.manager": "libpod"}}), "run.oci.hooks.stderr is not set"),
+    "stderr-hidden": (_set(config=PODMAN | {"hooks": {"prestart": [HOOK]}}), "run.oci.hooks.stderr is not set"),
+    "hook-not-installed": (
+        _set(config={"annotations": PODMAN["annotations"] | {"run.oci.hooks.stderr": "/run/e"}}),
+        "podman wrote this config.json, and no hook for GPUs is in it",
+    ),
 }
 
 
 @pytest.mark.parametrize("failure", CASES)
 def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> None:
-    """By its own check, with a cause and a fix; exit 1."""
+    """By its own check and no other, with a cause and a fix; exit 1."""
     change, words = CASES[failure]
     change(setup)
     code, found = results(setup, capsys)
@@ -247,6 +279,7 @@ def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> Non
         assert finding["cause"]
         assert finding["fix"]
         assert finding["level"] in {"error", "warning"}
+    assert {name for name, result in found.items() if result["findings"]} == {failure}
     assert found[failure]["phrase"] == next(row.phrase for row in FAILURES if row.id == failure)
 
 
@@ -256,6 +289,280 @@ def test_a_failure_is_mended_by_taking_the_change_back(failure: str, tmp_path: P
     (tmp_path / "well").mkdir()
     _, found = results(Setup(tmp_path / "well"), capsys)
     assert found[failure]["findings"] == []
+
+
+CGROUP2 = Mount(41, "/", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2")
+CGROUP1 = Mount(36, "/", "/sys/fs/cgroup/devices", "rw,relatime", False, "cgroup", "cgroup")
+#: The words of the engine in a user namespace, and of nvidia-container-cli (NVIDIA/nvidia-docker#1688).
+NOT_PERMITTED = (
+    "unable to find any existing device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted"
+)
+
+
+class Node:
+    """The node itself, with docker, podman, the hook and cgroup v2, all well until a case changes it; the driver is recorded."""
+
+    def __init__(self, place: Path) -> None:
+        self.setup = Setup(place)
+        self.root = place / "node"
+        self.machine = Machine(root=str(self.root), mounts=(CGROUP2,), filter_error="")
+        self.config = Config()
+        self.refusal: Refusal | None = None
+        self.driver: Path | None = None
+        for name in ("dockerd", "nvidia-container-runtime", "nvidia-container-runtime-hook"):
+            self.write(f"/usr/bin/{name}", "", 0o755)
+        self.write("/etc/docker/daemon.json", json.dumps({"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}))
+        self.write("/etc/containers/oci/hooks.d/gpu.json", json.dumps({"hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}))
+        self.write("/sys/fs/selinux/enforce", "1")
+        self.write("/sys/fs/selinux/booleans/container_use_devices", "1 1")
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        file = Path(f"{self.root}{path}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    def remove(self, path: str) -> None:
+        Path(f"{self.root}{path}").unlink()
+
+    def examine(self, *, bundle: bool = True) -> dict[str, Document]:
+        words = self.setup.arguments()
+        if self.refusal is None:
+            side = HostSide("node", self.config, None)
+            side.host = snapshot_host(self.setup.host)
+        else:
+            side = Silent("node", self.config, None)
+            side.refusal = self.refusal
+        with open_container(words[-1]) as container:
+            patient = Patient(side, container if bundle else None, [], self.machine)
+            if self.refusal is not None:
+                silent = snapshot_host(self.setup.host)
+                patient.host_tree, patient.entries = silent.tree, list(silent.entries)
+            if self.driver is not None:
+                host = side.host
+                on_disk = Host("node", "/", open_tree_at(str(self.driver), ""), host.entries, host.report, host.majors, host.machine)
+                patient.planned = PlannedTree(container.rootfs, patient.injected, on_disk)
+            return {result.failure.id: result.document() for result in examine(patient)}
+
+
+class Silent(HostSide):
+    """A node whose NVML ends with an error."""
+
+    refusal = Refusal("initialization", "")
+
+    @property
+    def host(self) -> Host:
+        raise self.refusal
+
+
+def ids(found: dict[str, Document]) -> set[str]:
+    return {name for name, result in found.items() if result["findings"]}
+
+
+def _machine(**values: Any) -> Callable[[Node], None]:
+    def change(node: Node) -> None:
+        node.machine = replace(node.machine, **values)
+
+    return change
+
+
+def _no_hook(node: Node) -> None:
+    node.remove("/usr/bin/nvidia-container-runtime-hook")
+    node.remove("/etc/docker/daemon.json")
+    node.remove("/etc/containers/oci/hooks.d/gpu.json")
+
+
+def _label(node: Node) -> None:
+    node.write("/sys/fs/selinux/booleans/container_use_devices", "0 0")
+    node.setup.config["process"] = {"selinuxLabel": "system_u:system_r:container_t:s0:c1,c2"}
+
+
+def _old_libc(node: Node) -> None:
+    """The driver needs a version of glibc that only its own node has; the loaders of both are stand-ins."""
+    node.driver = node.root / "driver"
+    image = node.setup.files
+    for name, soname, source, versions, needs in (
+        ("new/libc.so.6", "libc.so.6", "int v(void) { return 1; }", "GLIBC_2.2.5 {}; GLIBC_2.34 { global: v; };", ""),
+        ("old/libc.so.6", "libc.so.6", "int w(void) { return 1; }", "GLIBC_2.2.5 { global: w; };", ""),
+        ("usr/lib/libcuda.so.535.1", "libcuda.so.1", "extern int v(void); int u(void) { return v(); }", "X {};", "new/libc.so.6"),
+    ):
+        path = node.driver / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (node.driver / "map").write_text(versions)
+        script = f"-Wl,--version-script={node.driver / 'map'}"
+        libraries = [str(node.driver / needs)] if needs else []
+        options = ["-x", "c", "-", "-x", "none", *libraries, "-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{soname}", script]
+        subprocess.run(["gcc", "-o", str(path), *options], input=source, text=True, check=True)
+    smi = node.driver / "usr/bin/nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_bytes(executable(X86, "x", ["libc.so.6"], None, LOADER))
+    image["lib/x86_64-linux-gnu/libc.so.6"] = (node.driver / "old/libc.so.6").read_bytes()
+
+
+#: What only the node itself tells: failure, what is wrong there, and words of what has to be told.
+NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
+    ("cgroup-not-found", _machine(mounts=()), "failed to get device cgroup mount path: no cgroup2 filesystem in mountinfo file"),
+    (
+        "cgroup-not-found",
+        _machine(mounts=(Mount(41, "/../..", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2"),)),
+        "relative path in mount prefix: /../..",
+    ),
+    ("hook-not-installed", _no_hook, "docker --gpus needs 'nvidia-container-runtime-hook' in dockerd's PATH: not found"),
+    (
+        "hook-not-installed",
+        lambda node: node.remove("/usr/bin/nvidia-container-runtime"),
+        "docker's runtime nvidia is nvidia-container-runtime, which is not in PATH",
+    ),
+    (
+        "hook-not-installed",
+        lambda node: node.write("/usr/share/containers/oci/hooks.d/old.json", '{"hook": {"path": "/opt/nvidia-hook"}}'),
+        "/usr/share/containers/oci/hooks.d/old.json names /opt/nvidia-hook, which cannot be executed",
+    ),
+    ("hook-not-installed", lambda node: node.write("/etc/docker/daemon.json", "{"), "/etc/docker/daemon.json cannot be read"),
+    ("device-filter", _machine(nested=True, filter_error=NOT_PERMITTED), f"failed to add device rules: {NOT_PERMITTED}"),
+    (
+        "device-filter",
+        _machine(filter_error="unable to load the extended device filter: invalid argument"),
+        "failed to add device rules: unable to load the extended device filter: invalid argument",
+    ),
+    ("device-filter", _machine(nested=True, uid=1000, filter_error=None), "failed to add device rules: bpf(): operation not permitted"),
+    (
+        "device-filter",
+        _machine(mounts=(CGROUP1, CGROUP2), nested=True, filter_error=None),
+        "failed to add device rules: /sys/fs/cgroup/devices: devices.allow: operation not permitted",
+    ),
+    (
+        "device-filter",
+        _machine(mounts=(Mount(36, "/", "/sys/fs/cgroup/devices", "ro,nosuid", False, "cgroup", "cgroup"),), filter_error=None),
+        "devices.allow: read-only file system",
+    ),
+    (
+        "rootless",
+        _machine(powerless="nvgraft: permission error: capability change failed: operation not permitted", filter_error=None),
+        "root lacks CAP_SYS_ADMIN here: nvgraft: permission error: capability change failed: operation not permitted",
+    ),
+    ("device-permissions", _label, "SELinux is enforcing, and system_u:system_r:container_t:s0:c1,c2 may not open"),
+    (
+        "device-permissions",
+        lambda node: setattr(node, "refusal", Refusal("initialization", "nvml error: insufficient permissions")),
+        "nvgraft: initialization error: nvml error: insufficient permissions",
+    ),
+]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+NEWER_GLIBC = pytest.param(
+    "glibc-too-old", _old_libc, "version `GLIBC_2.34' not found (required by", marks=pytest.mark.requires("gcc", "x86_64")
+)
+
+
+@pytest.mark.parametrize(("failure", "change", "words"), [*NODE_CASES, NEWER_GLIBC])
+def test_a_failure_of_the_node_is_found(failure: str, change: Callable[[Node], None], words: str, node: Node) -> None:
+    """By its own check and no other; without the change the node is well, and the check was made."""
+    change(node)
+    found = node.examine()
+    assert ids(found) == {failure}
+    assert any(words in finding["message"] and finding["cause"] and finding["fix"] for finding in found[failure]["findings"]), found[
+        failure
+    ]
+    assert found[failure]["status"] == "found"
+
+
+def test_a_node_that_is_well(node: Node) -> None:
+    """What no snapshot tells is checked there."""
+    found = node.examine()
+    assert ids(found) == set()
+    for name in ("cgroup-not-found", "hook-not-installed", "device-filter", "device-permissions"):
+        assert found[name]["status"] == "ok", found[name]["lacking"]
+
+
+@pytest.mark.requires("gcc", "x86_64")
+def test_a_glibc_that_is_new_enough(node: Node) -> None:
+    """The driver's library finds the version that it needs: the check is made, and well."""
+    _old_libc(node)
+    assert node.driver is not None
+    node.setup.files["lib/x86_64-linux-gnu/libc.so.6"] = (node.driver / "new/libc.so.6").read_bytes()
+    found = node.examine()
+    assert ids(found) == set()
+    assert found["glibc-too-old"]["status"] == "ok"
+
+
+def _allow(node: Node, *rules: Document) -> None:
+    node.setup.config["linux"] = {"resources": {"devices": list(rules)}}
+
+
+def test_a_device_filter_that_is_not_needed(node: Node) -> None:
+    """Where config.json allows the devices already, as for a privileged container, no-cgroups alone is the fix; otherwise they
+    have to be named as well."""
+    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED)
+    (finding,) = node.examine()["device-filter"]["findings"]
+    assert finding["fix"].endswith("and name the devices for the engine (podman --device, docker --device)")
+    _allow(node, {"allow": True, "access": "rwm"})
+    (finding,) = node.examine()["device-filter"]["findings"]
+    assert finding["fix"].endswith("config.json allows the GPU's device numbers already")
+
+
+@pytest.mark.parametrize(
+    ("machine", "lacking"),
+    [
+        ({"uid": 1000, "filter_error": None}, "for root to ask"),
+        ({"unseen": "the mounts of cgroups cannot be looked at: permission denied"}, "cannot be looked at: permission denied"),
+    ],
+)
+def test_what_the_kernel_allows_is_not_guessed(machine: Document, lacking: str, node: Node) -> None:
+    """Of cgroup v2 only root finds it out."""
+    node.machine = replace(node.machine, **machine)
+    result = node.examine()["device-filter"]
+    assert (result["status"], lacking in result["lacking"]) == ("not-checked", True)
+
+
+def test_without_cgroups_no_filter_is_needed(node: Node) -> None:
+    """With no-cgroups the step is left out; then config.json has to allow the devices, the last rule for each counting."""
+    node.config = Config(cli_no_cgroups=True)
+    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED, mounts=())
+    found = node.examine()
+    assert ids(found) == {"device-rules-lost"}
+    assert "NVML will say Unknown Error at once" in found["device-rules-lost"]["findings"][0]["message"]
+    assert found["device-filter"]["lacking"] == found["cgroup-not-found"]["lacking"] == "no-cgroups = true: no device rule is written"
+    _allow(node, {"allow": False}, {"allow": True, "type": "c", "major": 195, "access": "rw"}, {"allow": True, "major": 510})
+    assert ids(node.examine()) == set()
+    _allow(node, {"allow": True}, {"allow": False, "type": "c", "major": 195, "minor": 255, "access": "w"})
+    assert ids(node.examine()) == {"device-rules-lost"}
+    _allow(node, {"allow": True, "type": "b"})
+    node.setup.config["linux"]["uidMappings"] = [{"containerID": 0, "hostID": 1000, "size": 1}]
+    assert "whether the engine is rootless" in node.examine()["device-rules-lost"]["lacking"]
+
+
+def test_a_container_without_gpus_needs_no_cgroup(node: Node) -> None:
+    """For it nothing is looked for."""
+    node.setup.env = ["NVIDIA_VISIBLE_DEVICES=void"]
+    node.machine = replace(node.machine, mounts=(), filter_error=None)
+    found = node.examine()
+    assert ids(found) == {"devices-not-requested"}
+    assert "the container gets nothing" in found["device-filter"]["lacking"]
+
+
+def test_a_node_is_checked_without_a_container(node: Node) -> None:
+    """What needs none is found all the same, and so is what NVML answers."""
+    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED)
+    assert ids(node.examine(bundle=False)) == {"device-filter"}
+    node.machine = replace(node.machine, nested=False, filter_error="")
+    node.refusal = Refusal("initialization", "nvml error: unknown error")
+    found = node.examine(bundle=False)
+    assert "nvml error: unknown error" in found["driver-not-loaded"]["findings"][-1]["message"]
+
+
+def test_what_was_found_before_a_check_breaks_off_counts(setup: Setup, capsys: Captured) -> None:
+    """A node that is closed to the user is told, although SELinux is not recorded."""
+    _closed_node(setup)
+    setup.config["process"]["selinuxLabel"] = "system_u:system_r:container_t:s0"
+    _, found = results(setup, capsys)
+    assert found["device-permissions"]["status"] == "found"
+    assert "SELinux" in found["device-permissions"]["lacking"]
 
 
 def test_every_check_has_a_failure_and_the_issue_of_users_has_25(capsys: Captured) -> None:

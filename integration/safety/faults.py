@@ -196,7 +196,7 @@ def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None) 
         return all(path.startswith("/run/nvgraft/lock/") for path in state.run) and state._replace(run=()) == wanted
     if site.place.startswith(_OF_THE_IMAGE):
         return _without_cache(state) == _without_cache(wanted)
-    absent = fault == Fault("error", errno.ENOENT) and site.place.endswith((":_open_mounts", ":open_in_root"))
+    absent = fault == Fault("error", errno.ENOENT) and site.place.endswith((":open_mounts", ":open_in_root"))
     return absent and state._replace(rules=wanted.rules, files=wanted.files) == wanted
 
 

@@ -44,7 +44,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--verbose", action="store_true", help="list also what is well, and what could not be checked")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
+    parser.set_defaults(run=run, looks_only=True, open_first=_look_first)
+
+
+def _look_first(args: argparse.Namespace) -> None:
+    from nvgraft_cli.doctor.machine import look_first
+
+    ask_first(args)
+    look_first(args)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +98,10 @@ def _lines(results: "list[Result]", *, verbose: bool, colour: bool) -> Iterator[
     lacking = [result for result in results if result.lacking]
     if verbose:
         yield from (f"ok: {result.failure.id}" for result in well)
-        yield from (f"not checked: {result.failure.id}: {printable(result.lacking)}" for result in lacking)
+        # One line for each reason: without a container it is the same for most of them.
+        for reason in dict.fromkeys(result.lacking for result in lacking):
+            ids = ", ".join(result.failure.id for result in lacking if result.lacking == reason)
+            yield f"not checked: {ids}: {printable(reason)}"
     found = sum(len(result.findings) for result in results)
     yield f"{found} found, {len(well)} checked and well, {len(lacking)} not checked" + (
         "" if verbose or not lacking else " (--verbose tells why)"

@@ -3,11 +3,11 @@
 import posixpath
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from nvgraft.request import Skip, resolve_request
 from nvgraft.requirements import alternatives
 from nvgraft.tree import PathError
+from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 from nvgraft_specs import brands, catalogue, names
 
@@ -157,15 +157,17 @@ def target_is_symlink(patient: Patient) -> Iterator[Finding]:
 
 def image_has_driver(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/libnvidia-container#266, #138, #140; NVIDIA/nvidia-docker#1488, #1307; NVIDIA/enroot#155."""
+    _ = patient.rootfs
     version = patient.host.host.report.driver_version
     empty, foreign = [], []
     for path, node in patient.image_libraries():
-        match = _VERSIONED.match(posixpath.basename(path))
-        if node.type != "file" or match is None or not match[1].startswith(_PREFIXES):
+        name = posixpath.basename(path)
+        if node.type != "file" or not name.startswith(_PREFIXES):
             continue
+        match = _VERSIONED.match(name)
         if node.size == 0:
             empty.append(path)
-        elif match[2] != version:
+        elif match is not None and match[2] != version:
             foreign.append(path)
     if foreign:
         yield Finding(
@@ -184,55 +186,6 @@ def image_has_driver(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def device_rules_lost(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-container-toolkit#48, #1227, #251; NVIDIA/nvidia-docker#1730, #1671; NVIDIA/gpu-operator#485."""
-    plan = patient.injected
-    numbers = {action.rdev for action in patient.binds() if action.rdev}
-    own = patient.member("linux", "resources", "devices") or []
-    allowed = [rule for rule in own if isinstance(rule, dict) and rule.get("allow")]
-    covered = all(any(_covers(rule, number) for rule in allowed) for number in numbers)
-    if patient.host.config.cli_no_cgroups and not covered and patient.member("linux", "uidMappings") is None:
-        yield Finding(
-            "no-cgroups = true, and config.json does not allow the GPU's device numbers: NVML will say Unknown Error at once",
-            "with no-cgroups nobody adds them to the container's device cgroup",
-            "no-cgroups = false, or name the devices for the engine (docker --device)",
-        )
-    path = patient.member("linux", "cgroupsPath")
-    if isinstance(path, str) and re.fullmatch(r"[^/:]*:[^:]+:[^:]+", path) and not covered and plan.decision == "inject":
-        yield Finding(
-            f"GPU devices are allowed only by the hook, and {path} is a cgroup of systemd's: 'systemctl daemon-reload' will revoke them",
-            "systemd writes the rules that it knows, which are those of config.json",
-            "name the devices for the engine (docker --device), make links in /dev/char, or use the cgroupfs driver",
-            "warning",
-        )
-
-
-def _covers(rule: dict[str, Any], number: tuple[int, int]) -> bool:
-    major, minor = rule.get("major"), rule.get("minor")
-    return rule.get("type", "a") in {"a", "c"} and major in {None, -1, number[0]} and minor in {None, -1, number[1]}
-
-
-def device_permissions(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-container-toolkit#210, #179; NVIDIA/nvidia-docker#1547, #1523; VirtualGL/virtualgl#10."""
-    uid = patient.member("process", "user", "uid") or 0
-    groups = {patient.member("process", "user", "gid") or 0, *(patient.member("process", "user", "additionalGids") or [])}
-    inventory = patient.host.inventory
-    nodes = {node.path: node.node for node in (*inventory.control, *inventory.nodes)}
-    for action in patient.binds():
-        node = nodes.get(action.source)
-        if node is None or action.kind != "device" or uid == node.uid or node.mode & 0o006 == 0o006:
-            continue
-        if node.gid in groups and node.mode & 0o060 == 0o060:
-            continue
-        yield Finding(
-            f"insufficient permissions expected: {action.source} is {node.mode:04o} {node.uid}:{node.gid}; "
-            f"the process runs as uid {uid} without gid {node.gid}",
-            "the modes of the host's device nodes hold in the container as well",
-            f"additionalGids {node.gid} (docker --group-add {node.gid}), or NVreg_DeviceFileMode=0666 for the nvidia module",
-        )
-        return
-
-
 def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#1300, #1690; NVIDIA/libnvidia-container#187; NVIDIA/enroot#138, #265."""
     for finding in patient.injected.findings:
@@ -243,20 +196,6 @@ def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
                 "do not mount the host's /run or /var/run into the container",
                 "warning",
             )
-
-
-def rootless(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/libnvidia-container#49, #104; containers/crun#665; opencontainers/runc#2952."""
-    mappings = patient.member("linux", "uidMappings") or []
-    if not mappings:
-        return
-    own = [row for row in mappings if isinstance(row, dict)]
-    if sum(int(row.get("size", 0)) for row in own) == 1 and not patient.host.config.cli_no_cgroups:
-        yield Finding(
-            "the container's user namespace has a single id: a rootless engine, and no-cgroups is not set",
-            "device rules cannot be written by a user, and groups cannot be changed",
-            "no-cgroups = true in the config.toml that this user's hook reads; ranges in /etc/subuid and /etc/subgid",
-        )
 
 
 def stderr_hidden(patient: Patient) -> Iterator[Finding]:
@@ -354,15 +293,9 @@ def hook_registration(patient: Patient) -> Iterator[Finding]:
     """CVE-2025-23266: a hook without an environment of its own inherits that of the container."""
     from nvgraft_cli.register.audit import problems
 
-    hooks = patient.member("hooks")
-    if not isinstance(hooks, dict):
+    if not isinstance(patient.member("hooks"), dict):
         raise NotChecked("config.json has no hooks")
-    ours = [
-        (stage, hook)
-        for stage, rows in hooks.items()
-        for hook in (rows if isinstance(rows, list) else ())
-        if isinstance(hook, dict) and re.search("nvidia-container|nvgraft", str(hook.get("path", "")))
-    ]
+    ours = gpu_hooks(patient)
     if not ours:
         raise NotChecked("no hook for GPUs is in config.json")
     for stage, hook in ours:
@@ -373,4 +306,6 @@ def hook_registration(patient: Patient) -> Iterator[Finding]:
                 f"{stage} hook {hook.get('path')}: {problem.member}: {problem.text}",
                 "a hook runs as root on the host, in whatever surroundings it is given",
                 problem.fix,
+                # What the original's own entries lack stops no container.
+                "warning" if problem.member == "timeout" or (problem.member == "env" and not hook.get("env")) else "error",
             )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvgraft.errors import Refusal
-from nvgraft_cli.doctor import container_checks, host_checks, loading_checks
+from nvgraft_cli.doctor import container_checks, device_checks, host_checks, loading_checks
 from nvgraft_cli.doctor.patient import Check, Finding, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_specs.checks import FAILURES, Failure
@@ -17,7 +17,7 @@ CHECKS: dict[str, Check] = {
     "host-layout": host_checks.host_layout,
     "nvml-slow": host_checks.nvml_slow,
     "ldconfig-unusable": host_checks.ldconfig_unusable,
-    "cgroup-not-found": host_checks.cgroup_not_found,
+    "cgroup-not-found": device_checks.cgroup_not_found,
     "hook-not-installed": host_checks.hook_not_installed,
     "mode-not-legacy": host_checks.mode_not_legacy,
     "cdi-stale": host_checks.cdi_stale,
@@ -28,9 +28,10 @@ CHECKS: dict[str, Check] = {
     "mig-privilege": container_checks.mig_privilege,
     "unknown-device": container_checks.unknown_device,
     "requirement-unmet": container_checks.requirement_unmet,
-    "rootless": container_checks.rootless,
-    "device-rules-lost": container_checks.device_rules_lost,
-    "device-permissions": container_checks.device_permissions,
+    "rootless": device_checks.rootless,
+    "device-filter": device_checks.device_filter,
+    "device-rules-lost": device_checks.device_rules_lost,
+    "device-permissions": device_checks.device_permissions,
     "target-is-symlink": container_checks.target_is_symlink,
     "socket-in-the-way": container_checks.socket_in_the_way,
     "image-has-driver": container_checks.image_has_driver,
@@ -47,7 +48,7 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one check found. ``lacking`` tells why it was not made; without it and without findings all is well."""
+    """What one check found. ``lacking`` tells why it was not made, or not to its end; without it and without findings all is well."""
 
     failure: Failure
     findings: tuple[Finding, ...]
@@ -59,7 +60,7 @@ class Result:
             "id": self.failure.id,
             "title": self.failure.title,
             "phrase": self.failure.phrase,
-            "status": "not-checked" if self.lacking else "found" if self.findings else "ok",
+            "status": "found" if self.findings else "not-checked" if self.lacking else "ok",
             "lacking": self.lacking,
             "findings": [
                 {"level": finding.level, "message": finding.message, "cause": finding.cause, "fix": finding.fix}
@@ -76,34 +77,42 @@ def examine(patient: Patient) -> list[Result]:
     :raises nvgraft_cli.errors.InputError: for inputs that cannot be read.
     """
     by_id = {failure.id: failure for failure in FAILURES}
-    results = [_run(by_id[identifier], check, patient) for identifier, check in CHECKS.items()]
-    unexplained = _unexplained(patient, results, by_id)
-    return [*results, unexplained] if unexplained is not None else results
+    results = {identifier: _run(by_id[identifier], check, patient) for identifier, check in CHECKS.items()}
+    refusal = _refusal(patient)
+    if refusal is not None:
+        _explain(refusal, results, by_id)
+    return list(results.values())
 
 
 def _run(failure: Failure, check: Check, patient: Patient) -> Result:
+    findings: list[Finding] = []
     try:
-        return Result(failure, tuple(check(patient)))
+        for finding in check(patient):
+            findings.append(finding)  # noqa: PERF402 - what was found before a check breaks off counts
     except NotChecked as lacking:
-        return Result(failure, (), str(lacking))
+        return Result(failure, tuple(findings), str(lacking))
     except Refusal as refusal:
-        return Result(failure, (), f"the host or the container does not let itself be looked at: {refusal.text}")
+        return Result(failure, tuple(findings), f"not before this is mended: {refusal.reference_line()}")
+    return Result(failure, tuple(findings))
 
 
-def _unexplained(patient: Patient, results: list[Result], by_id: dict[str, Failure]) -> Result | None:
+def _refusal(patient: Patient) -> Refusal | None:
+    """Return why the hook would refuse the container, or, where none was given, any."""
     try:
-        refusal = patient.refusal
-    except (NotChecked, Refusal):
-        return None
-    if refusal is None:
-        return None
+        if patient.has_container:
+            return patient.refusal
+        return patient.host.host.refusal
+    except Refusal as refusal:
+        return refusal
+
+
+def _explain(refusal: Refusal, results: dict[str, Result], by_id: dict[str, Failure]) -> None:
+    """Add the refusal to ``results``, unless a check has found what it is about."""
     meanings = analyse(refusal.line()).meanings
-    identifier = next((meaning.failure for meaning in meanings if meaning.failure), "")
-    if any(
-        result.findings and result.failure.id in {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"}
-        for result in results
-    ):
-        return None
+    identifier = next((meaning.failure for meaning in meanings if meaning.failure), "refused")
+    if any(results[name].findings for name in {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"} & set(results)):
+        return
     failure = by_id.get(identifier) or Failure("refused", "the hook would refuse this container", refusal.text)
     cause = meanings[0].cause if meanings else refusal.hint
-    return Result(failure, (Finding(refusal.reference_line(), cause, refusal.hint or "see nvgraft explain-error"),))
+    finding = Finding(refusal.reference_line(), cause, refusal.hint or "see nvgraft explain-error")
+    results[identifier] = Result(failure, (finding,))

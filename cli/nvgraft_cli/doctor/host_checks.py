@@ -1,13 +1,14 @@
 """Checks of a host: its driver, its loader cache, its engines. Each docstring names the threads that reported the failure."""
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
+from typing import Any
 
 from nvgraft.errors import Refusal
+from nvgraft.request import Skip, resolve_request
 from nvgraft.tree import PathError
+from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 from nvgraft_specs.models import DocumentError
 from nvgraft_specs.models.cdi import Spec, load_cdi
@@ -30,6 +31,9 @@ _OTHER_DIRECTORIES = (
     "/usr/lib64",
     "/usr/lib/nvidia",
 )
+
+_DAEMON = "/etc/docker/daemon.json"
+_CDI_SUFFIXES = (".json", ".yaml", ".yml")
 
 #: From this many GPUs on, asking NVML without persistence mode takes the original longer than it waits.
 _MANY_GPUS = 4
@@ -64,19 +68,26 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Finding]:
 
 def nvml_library_missing(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/libnvidia-container#231; NVIDIA/nvidia-container-toolkit#154, #231; NixOS/nixpkgs#83713."""
-    if any(entry.soname == "libnvidia-ml.so.1" for entry in patient.entries):
-        return
+    try:
+        if any(entry.soname == "libnvidia-ml.so.1" for entry in patient.entries):
+            return
+        missing = "libnvidia-ml.so.1 is not in the host's loader cache"
+    except NotChecked as lacking:
+        if patient.driver_answers:
+            raise
+        missing = f"libnvidia-ml.so.1 is not found: {lacking}"
     for directory in _OTHER_DIRECTORIES:
         names = [name for name in patient.host_tree.listdir(directory) if name.startswith("libnvidia-ml.so")]
         if names:
             yield Finding(
-                f"libnvidia-ml.so.1 is not in the host's loader cache, and is at {directory}/{names[0]}",
+                f"{missing}; it is at {directory}/{names[0]}",
                 "the driver lies in a directory that ldconfig does not look into",
                 f"add {directory} to /etc/ld.so.conf.d on the host and run ldconfig",
             )
             return
     yield Finding(
-        "libnvidia-ml.so.1 is not in the host's loader cache, and in none of the places where drivers are kept",
+        f"{missing}; {'it is in none of the' if patient.host.document is None else 'the snapshot has it in none of the other'} "
+        "places where drivers are kept",
         "no NVIDIA driver is installed on this host (or below this driver root)",
         "install the driver, or set root under [nvidia-container-cli] in config.toml to where it is",
     )
@@ -192,46 +203,67 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
 
 
 def hook_not_installed(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33."""
-    _ = patient.node
-    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    daemon = "/etc/docker/daemon.json"
+    """NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33; containers/podman#16839 (a hook that does not match)."""
+    if patient.has_container:
+        yield from _not_hooked(patient)
+    machine = patient.machine
     runtimes: dict[str, object] = {}
-    if os.path.exists(daemon):
-        try:
-            with open(daemon, encoding="utf-8") as file:
-                document = json.load(file)
-            runtimes = document.get("runtimes") or {} if isinstance(document, dict) else {}
-        except (OSError, ValueError) as error:
-            yield Finding(f"{daemon} cannot be read: {error}", "dockerd does not start with it either", f"mend {daemon}")
+    try:
+        document = json.loads(machine.text(_DAEMON) or "{}")
+        runtimes = document.get("runtimes") or {} if isinstance(document, dict) else {}
+    except (OSError, ValueError) as error:
+        yield Finding(f"{_DAEMON} cannot be read: {error}", "dockerd does not start with it either", f"mend {_DAEMON}")
     for name, runtime in runtimes.items():
         program = runtime.get("path") if isinstance(runtime, dict) else None
-        if isinstance(program, str) and shutil.which(program, path=path) is None:
+        if isinstance(program, str) and machine.program(program) is None:
             yield Finding(
                 f"docker's runtime {name} is {program}, which is not in PATH",
                 "it was removed, or never installed",
-                f"mend {daemon}, restart docker",
+                f"mend {_DAEMON}, restart docker",
             )
-    docker = shutil.which("dockerd", path=path) is not None
-    if docker and shutil.which("nvidia-container-runtime-hook", path=path) is None and "nvidia" not in runtimes:
+    if machine.program("dockerd") and machine.program("nvidia-container-runtime-hook") is None and "nvidia" not in runtimes:
         yield Finding(
             "docker --gpus needs 'nvidia-container-runtime-hook' in dockerd's PATH: not found",
             "the engine raises this error before any hook runs",
             "./dev install --names PREFIX=/usr/local, or nvgraft register docker; then restart docker",
         )
     for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
-        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
-            yield from _hook_file(f"{directory}/{name}")
+        for name in machine.listdir(directory):
+            yield from _hook_file(machine, f"{directory}/{name}")
 
 
-def _hook_file(path: str) -> Iterator[Finding]:
+def _not_hooked(patient: Patient) -> Iterator[Finding]:
+    """podman writes the hooks that match into config.json, and what a CDI specification adds as device nodes."""
+    if (patient.member("annotations") or {}).get("io.container.manager") != "libpod":
+        return
+    outcome = resolve_request(patient.container.spec, patient.host.config)
+    devices = patient.member("linux", "devices") or []
+    given = any(isinstance(row, dict) and str(row.get("path", "")).startswith("/dev/nvidia") for row in devices)
+    if not isinstance(outcome, Skip) and not given and not gpu_hooks(patient):
+        yield Finding(
+            "podman wrote this config.json, and no hook for GPUs is in it: the container gets nothing, without a word",
+            "no file in its hooks directories names the hook, or the conditions under 'when' do not match this container",
+            "nvgraft register podman; podman --hooks-dir names the directory; --security-opt label=disable where SELinux is in the way",
+        )
+
+
+def gpu_hooks(patient: Patient) -> list[tuple[str, dict[str, Any]]]:
+    """Return the hooks for GPUs in config.json, each with its stage."""
+    hooks = patient.member("hooks")
+    return [
+        (stage, hook)
+        for stage, rows in (hooks.items() if isinstance(hooks, dict) else ())
+        for hook in (rows if isinstance(rows, list) else ())
+        if isinstance(hook, dict) and re.search("nvidia-container|nvgraft", str(hook.get("path", "")))
+    ]
+
+
+def _hook_file(machine: Machine, path: str) -> Iterator[Finding]:
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-        program = document["hook"]["path"]
+        program = json.loads(machine.text(path) or "{}")["hook"]["path"]
     except (OSError, ValueError, KeyError, TypeError):
         return  # podman skips, or complains of, what is no hook of ours
-    if isinstance(program, str) and ("nvidia" in program or "nvgraft" in program) and not os.access(program, os.X_OK):
+    if isinstance(program, str) and ("nvidia" in program or "nvgraft" in program) and machine.program(program) is None:
         yield Finding(
             f"{path} names {program}, which cannot be executed",
             "the program was moved or removed",
@@ -239,34 +271,13 @@ def _hook_file(path: str) -> Iterator[Finding]:
         )
 
 
-def cgroup_not_found(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#1447, #1486, #1660; NVIDIA/k8s-device-plugin#324."""
-    if patient.node.config.cli_no_cgroups:
-        raise NotChecked("no-cgroups = true: no device rule is written")
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        kinds = {
-            (fields[0], fields[2])
-            for line in file
-            for _, _, tail in (line.partition(" - "),)
-            for fields in (tail.split(),)
-            if len(fields) > 2
-        }
-    if not any(kind == "cgroup2" or (kind == "cgroup" and "devices" in options.split(",")) for kind, options in kinds):
-        yield Finding(
-            "neither a devices hierarchy of cgroup v1 nor cgroup v2 is mounted here",
-            "in this place, perhaps a container, the hook cannot find a container's device rules",
-            "mount /sys/fs/cgroup, or set no-cgroups = true and name the devices in config.json",
-        )
-
-
 def cdi_stale(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#1456, #1967; containers/podman#23935."""
     paths = list(patient.cdi)
     if not paths:
-        _ = patient.node
-        for directory in patient.node.config.runtime_cdi_spec_dirs:
-            if os.path.isdir(directory):
-                paths += [f"{directory}/{name}" for name in sorted(os.listdir(directory)) if name.endswith((".json", ".yaml", ".yml"))]
+        machine = patient.machine
+        for directory in patient.host.config.runtime_cdi_spec_dirs:
+            paths += [f"{machine.root}{directory}/{name}" for name in machine.listdir(directory) if name.endswith(_CDI_SUFFIXES)]
     if not paths:
         raise NotChecked("no CDI specification was given (--cdi), and none is installed here")
     for path in paths:

@@ -64,6 +64,7 @@ def soname_links_missing(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#1399, #1301; NVIDIA/nvidia-container-toolkit#1099, #944; kata-containers/kata-containers#12582."""
     tree = patient.planned
     links = {path for path, _ in patient.injected.links}
+    lost = []
     for bind in patient.binds():
         if ".so." not in bind.target or bind.kind != "file":
             continue
@@ -80,11 +81,14 @@ def soname_links_missing(patient: Patient) -> Iterator[Finding]:
         except (PathError, OSError):
             leads = ""
         if leads != bind.target:
-            yield Finding(
-                f"{wanted} will not lead to {name}",
-                "something else has that name in the image, or a greater version stands beside it",
-                f"remove {wanted} and its kin from the image",
-            )
+            lost.append((wanted, name))
+    if lost:
+        wanted, name = lost[0]
+        yield Finding(
+            f"{wanted} will not lead to {name}" + (f", nor will {len(lost) - 1} more names to their libraries" if len(lost) > 1 else ""),
+            "something else has that name in the image, or a greater version stands beside it",
+            f"remove {', '.join(path for path, _ in lost)} and their kin from the image",
+        )
 
 
 def glibc_too_old(patient: Patient) -> Iterator[Finding]:

@@ -9,10 +9,11 @@ from typing import Any
 from nvgraft.errors import Refusal
 from nvgraft.ldcache import SIZE_LIMIT, CacheEntry, parse
 from nvgraft.live import open_driver_root
-from nvgraft.plan import Bind, Plan
+from nvgraft.plan import AllowDevice, Bind, Plan
 from nvgraft.snapshot import SnapshotTree
 from nvgraft.tree import Node, PathError, Tree
 from nvgraft_cli.bundle import ContainerSide
+from nvgraft_cli.doctor.machine import Machine, this_machine
 from nvgraft_cli.hosts import HostSide
 from nvgraft_cli.planned_tree import PlannedTree
 from nvgraft_cli.planning import Case
@@ -38,24 +39,23 @@ Check = Callable[["Patient"], Iterator[Finding]]
 class Patient:
     """A host and a container, as far as they were given; what is missing raises :class:`NotChecked` when it is asked for."""
 
-    def __init__(self, host: HostSide | None, container: ContainerSide | None, cdi: list[str]) -> None:
-        self._host = host
+    def __init__(self, host: HostSide, container: ContainerSide | None, cdi: list[str], machine: Machine | None = None) -> None:
+        self.host = host
         self._container = container
         self.cdi = cdi
+        self._machine = machine
 
-    @property
-    def host(self) -> HostSide:
-        """The host, with its configuration."""
-        if self._host is None:
-            raise NotChecked("no host was given")
-        return self._host
-
-    @property
-    def node(self) -> HostSide:
+    @cached_property
+    def machine(self) -> Machine:
         """The host, where it is this machine: what no snapshot records."""
         if self.host.document is not None:
             raise NotChecked("only on the node itself, not from a snapshot")
-        return self.host
+        return self._machine or this_machine()
+
+    @property
+    def has_container(self) -> bool:
+        """Whether a container was given."""
+        return self._container is not None
 
     @property
     def container(self) -> ContainerSide:
@@ -127,10 +127,19 @@ class Patient:
             except OSError as error:
                 raise NotChecked(f"the driver root cannot be opened: {error.strerror}") from error
 
+    @property
+    def driver_answers(self) -> bool:
+        """Whether NVML was found, and had no error."""
+        try:
+            self.host.host  # noqa: B018 - asked, and kept
+        except Refusal:
+            return False
+        return True
+
     @cached_property
     def entries(self) -> list[CacheEntry]:
         """The host's loader cache."""
-        if self.host.document is not None:
+        if self.driver_answers and self.host.host.refusal is None:
             return list(self.host.host.entries)
         path = self.host.config.cli_ldcache or "/etc/ld.so.cache"
         try:
@@ -145,7 +154,9 @@ class Patient:
         """
         try:
             return self.host_tree.read(path, 1 << 16).decode("utf-8", "replace")
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if self.host.document is not None:  # there the driver has answered
+                raise NotChecked(f"{path} is not recorded in the snapshot") from error
             return None
         except OSError as error:
             raise NotChecked(f"{path}: {error.strerror or error}") from error
@@ -191,6 +202,27 @@ class Patient:
     def binds(self) -> list[Bind]:
         """Return the mounts of the plan."""
         return [action for action in self.injected.actions if isinstance(action, Bind)]
+
+    @property
+    def rules(self) -> list[AllowDevice]:
+        """The device rules of the plan."""
+        return [action for action in self.injected.actions if isinstance(action, AllowDevice)]
+
+    @property
+    def devices_allowed(self) -> bool:
+        """Whether config.json itself, without the hook, lets the container open every device node that is mounted."""
+        return all(self._allowed(action.rdev) for action in self.binds() if action.rdev)
+
+    def _allowed(self, number: tuple[int, int]) -> bool:
+        rules = self.member("linux", "resources", "devices")
+        access: set[str] = set()
+        for rule in rules if isinstance(rules, list) else ():  # a later rule wins
+            if not isinstance(rule, dict) or rule.get("type", "a") not in {"a", "c", "u"}:
+                continue
+            if all(rule.get(name) in {None, -1, have} for name, have in zip(("major", "minor"), number, strict=True)):
+                letters = set(str(rule.get("access") or "rwm"))
+                access = access | letters if rule.get("allow") else access - letters
+        return access >= {"r", "w"}
 
 
 LIBRARY_DIRECTORIES = (

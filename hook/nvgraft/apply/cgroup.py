@@ -255,7 +255,7 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
         v1_path, v2_path = parse_membership(_read_proc(proc, f"{pid}/cgroup"))
         wanted = "mount path"
         # The hook is the runtime's child and shares its mount namespace, so its own table is the runtime's.
-        reachable = _open_mounts(device_mounts(mounts_of_type(_read_proc(proc, "self/mountinfo"), "cgroup", "cgroup2")))
+        reachable = open_mounts(device_mounts(mounts_of_type(_read_proc(proc, "self/mountinfo"), "cgroup", "cgroup2")))
         version, path, mount = choose(v1_path, v2_path, tuple(reachable))
         wanted = "root path"
         cgroup = _open_cgroup(version, path, mount, reachable[mount])
@@ -280,7 +280,7 @@ def _open_cgroup(version: int, path: str, mount: Mount, mount_fd: int) -> Device
     return DeviceCgroup(version, directory, fd, is_root=path == "/")
 
 
-def _open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
+def open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
     """Return those mounts that can be reached at their mount points, with a descriptor each.
 
     A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo goes on listing them. Any other reason

@@ -25,7 +25,7 @@ class Result(Strict):
     title: str
     phrase: str = Field(description="the words that users see")
     status: Literal["ok", "found", "not-checked"]
-    lacking: str = Field(description="why it was not checked; else empty")
+    lacking: str = Field(description="why it was not checked, or not to its end; else empty")
     findings: list[Finding]
 
 
