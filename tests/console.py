@@ -52,7 +52,7 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 def run(words: list[str]) -> list[str]:
-    """Run ``nvgraft`` with the words after it, in docs/examples; return what it prints, without its own directory's name."""
+    """Run ``nvgraft`` with the words after it, in docs/examples; return what it prints, without the names of this machine's directories."""
     out, err = io.StringIO(), io.StringIO()
     before = os.getcwd()
     os.chdir(EXAMPLES)
@@ -61,7 +61,8 @@ def run(words: list[str]) -> list[str]:
             main(words)
     finally:
         os.chdir(before)
-    return (out.getvalue() + err.getvalue()).replace(str(EXAMPLES), "/examples").splitlines()
+    printed = out.getvalue() + err.getvalue()
+    return printed.replace(str(EXAMPLES), "/examples").replace(str(DOCS), "docs").splitlines()
 
 
 def agrees(said: list[str], printed: list[str]) -> bool:

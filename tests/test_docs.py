@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import console
+import examples
 from nvgraft_specs.checks import FAILURES
 
 ROOT = console.DOCS.parent
@@ -49,6 +50,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert path.exists(), target
         if anchor and path.suffix == ".md":
             assert anchor in anchors(path), target
+
+
+@pytest.mark.parametrize("image", examples.FILES)
+def test_the_programs_of_the_examples_are_stubs(image: str) -> None:
+    """Made by tests/examples.py, which writes them anew; nobody else's binary is among them."""
+    root = console.EXAMPLES / image / "rootfs"
+    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert {name: data for name, data in found.items() if data.startswith(b"\x7fELF")} == examples.FILES[image]
 
 
 def test_every_failure_has_a_section() -> None:

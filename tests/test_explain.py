@@ -10,6 +10,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -17,6 +18,7 @@ from bundles import EVERYTHING, make_bundle
 from documents import read_document
 from nvgraft.plan import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
 from nvgraft_cli.bundle import open_container
+from nvgraft_cli.explain import command
 from nvgraft_cli.explain.directories import Place, before_and_after
 from nvgraft_cli.explain.story import visible
 from nvgraft_cli.hosts import open_host
@@ -169,17 +171,67 @@ def test_a_refusal_ends_where_the_decision_ended(
     assert change in end["what would change it"]
 
 
-def test_every_link_leads_to_a_section(tmp_path: Path, capsys: Captured) -> None:
-    """The page exists, and the heading is in it."""
-    links = set()
-    for number, env in enumerate((EVERYTHING, (), ("NVIDIA_VISIBLE_DEVICES=7",))):
-        document = story(capsys, make_bundle(tmp_path / str(number), *env), code=int(number == 2))
-        links |= {one["doc"] for one in document["steps"]}
-    assert len(links) > 6
-    for link in links:
-        page, _, anchor = link.partition("#")
-        headings = re.findall(r"^#+ (.*)$", (DOCS / page).read_text(), re.MULTILINE)
-        assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], link
+#: Containers whose stories have all the steps there are, and the exit code of each.
+STORIES = ((EVERYTHING, 0), ((), 0), (("NVIDIA_VISIBLE_DEVICES=7",), 1))
+
+
+def assert_leads_to_a_section(link: str, place: Path) -> None:
+    """Check that the page exists, seen from ``place``, that it is one of the guide, and that the heading is in it."""
+    path, _, anchor = unquote(link).partition("#")
+    page = (place / path).resolve()
+    assert page.parent == DOCS / "guide", link
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], link
+
+
+def test_every_step_names_a_section_of_the_guide(tmp_path: Path, capsys: Captured) -> None:
+    """Each step its own, for machines."""
+    links: dict[str, set[str]] = {}
+    for number, (env, code) in enumerate(STORIES):
+        for one in story(capsys, make_bundle(tmp_path / str(number), *env), code=code)["steps"]:
+            links.setdefault(one["id"], set()).add(one["doc"])
+    assert len(links) == 9
+    assert len(set.union(*links.values())) == 10
+    for link in set.union(*links.values()):
+        assert_leads_to_a_section(link, DOCS)
+
+
+def test_every_link_of_the_text_leads_to_a_section(tmp_path: Path, capsys: Captured) -> None:
+    """An absolute path, so that it can be opened from anywhere."""
+    for number, (env, code) in enumerate(STORIES):
+        bundle = str(make_bundle(tmp_path / str(number), *env))
+        assert main(["explain", "--bundle", bundle, "--host", "runfile-a10x2"]) == code
+        out = capsys.readouterr().out
+        links = re.findall(r"^   read more: (/.*)$", out, re.MULTILINE)
+        assert len(links) == len(re.findall(r"^\d\. ", out, re.MULTILINE))
+        for link in links:
+            assert_leads_to_a_section(link, Path("/"))
+
+
+@pytest.mark.parametrize("directory", [".", "some where/#1?/50%20"])
+def test_every_link_of_the_page_leads_to_a_section(directory: str, tmp_path: Path) -> None:
+    """From wherever the page lies, and whatever its directory is called."""
+    place = tmp_path / directory
+    place.mkdir(parents=True, exist_ok=True)
+    for number, (env, code) in enumerate(STORIES):
+        file = place / f"{number}.html"
+        bundle = str(make_bundle(tmp_path / f"b{number}", *env))
+        assert main(["explain", "--bundle", bundle, "--host", "runfile-a10x2", "--html", str(file)]) == code
+        found = Page(file.read_text())
+        links = [str(one["href"]) for one in found.named("a") if not str(one["href"]).startswith("#")]
+        assert len(links) == len([one for one in found.named("section") if one.get("id") != "tree"])
+        for link in links:
+            assert_leads_to_a_section(link, place)
+
+
+def test_without_documentation_nothing_is_a_link(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a wheel: what to read is named."""
+    monkeypatch.setattr(command, "_documentation", lambda: None)
+    found = page(tmp_path, "NVIDIA_VISIBLE_DEVICES=all")
+    assert [one["href"] for one in found.named("a") if not str(one["href"]).startswith("#")] == []
+    assert "docs/guide/4-the-plan.md: what goes where" in found.content["cite"]
+    assert main(["explain", "--bundle", str(tmp_path / "b"), "--host", "eks-t4"]) == 0
+    assert "   read more: docs/guide/4-the-plan.md#what-goes-where\n" in capsys.readouterr().out
 
 
 def test_text_gives_each_reason_once(tmp_path: Path, capsys: Captured) -> None:
@@ -188,7 +240,7 @@ def test_text_gives_each_reason_once(tmp_path: Path, capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert re.findall(r"^(\d)\. ", out, re.MULTILINE) == list("12345678")
     assert re.search(r"^   utility  \d+, [\d.]+ [KMG]iB$", out, re.MULTILINE)
-    assert "   read more: docs/how-it-works.md#5-the-plan\n" in out
+    assert f"   read more: {DOCS}/guide/4-the-plan.md#what-goes-where\n" in out
     assert out.count("(nvidia-smi: PATH: /usr/bin/nvidia-smi)") == 1
     assert "\x1b" not in out
 
@@ -307,11 +359,10 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_links_go_where_the_documentation_is(tmp_path: Path, capsys: Captured) -> None:
-    """Beside the page, or where --docs says; an address that would run something is refused."""
+    """Where --docs says; an address that would run something is refused."""
     links = [str(one["href"]) for one in page(tmp_path, "NVIDIA_VISIBLE_DEVICES=all").named("a")]
-    assert "docs/how-it-works.md#5-the-plan" in links
     elsewhere = [str(one["href"]) for one in page(tmp_path, ALL, options=("--docs", "https://docs.test/x/")).named("a")]
-    assert "https://docs.test/x/how-it-works.md#5-the-plan" in elsewhere
+    assert "https://docs.test/x/guide/4-the-plan.md#what-goes-where" in elsewhere
     inner = {link[1:] for link in links if link.startswith("#")}
     assert inner <= {str(attributes.get("id")) for _, attributes in page(tmp_path, ALL).tags}
     assert main(["explain", "--bundle", str(tmp_path / "b"), "--html", str(tmp_path / "x"), "--docs", "javascript:alert(1)"]) == 2

@@ -57,6 +57,26 @@ def test_what_is_in_the_container_has_its_chain(tmp_path: Path, capsys: Captured
     assert [step for step, _ in steps[3:]] == ["found", "mounted", "link", "SONAME link"]
 
 
+def test_a_link_has_the_chain_of_its_file(tmp_path: Path, capsys: Captured) -> None:
+    """By the name that programs open, bare or with its directory; other files of the same beginning are not part of it."""
+    bundle = str(make_bundle(tmp_path / "b", ALL))
+    _, answers = ask(capsys, bundle, "eks-t4", "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    for answer in answers:
+        steps = [(step["step"], step["how"]) for step in answer["chain"]]
+        assert [step for step, _ in steps] == ["asked for", "capability", "row", "found", "mounted", "SONAME link"]
+        assert dict(steps)["mounted"].startswith("/usr/lib64/libcuda.so.460.106.00 on /usr/lib/x86_64-linux-gnu/libcuda.so.460.106.00 ")
+
+
+@pytest.mark.parametrize(
+    "device", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia0", "0", "1"]
+)
+def test_a_device_is_mounted_and_allowed(device: str, tmp_path: Path, capsys: Captured) -> None:
+    """One node and its own rule, whichever major number it has."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    _, (answer,) = ask(capsys, bundle, "runfile-a10x2", device)
+    assert [step["step"] for step in answer["chain"] if step["step"] in {"mounted", "allowed"}] == ["mounted", "allowed"]
+
+
 def test_everything_in_any_plan_is_explained_by_its_path(tmp_path: Path, capsys: Captured) -> None:
     """Each mount of each gallery host, asked for by its target."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))

@@ -327,6 +327,7 @@ def install(checkout: str, packages: str, prefix: str, python: str, *, names: bo
     try:
         fill_hook(f"{stage}/hook", checkout, packages)
         fill_cli(f"{stage}/cli", checkout, packages)
+        copy_package(f"{checkout}/docs", f"{stage}/docs")  # what `nvgraft explain` links to
         finish(stage, final)
         check_start(python, stage)
         replace_tree(stage, final, old)

@@ -36,7 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_case(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.add_argument("--html", metavar="FILE", help="write one page for a browser instead, with the container's files before and after")
-    parser.add_argument("--docs", metavar="URL", default="docs", help="where the page's links find this documentation (default: docs)")
+    parser.add_argument("--docs", metavar="URL", help="where the documentation is, for links (default: what came with nvgraft, if any)")
     parser.set_defaults(run=run, looks_only=True, open_first=_open_first, page_to=None)
 
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.hosts import open_host
     from nvgraft_cli.planning import Case
 
-    if not _is_place(args.docs):
+    if args.docs is not None and not _is_place(args.docs):
         raise InputError(f"--docs {args.docs}: no address of pages: give https://..., file:///... or a path")
     try:
         with open_container(args.bundle, args.env) as container:
@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_document(story.document())
     else:
-        print("\n".join(text.lines(story, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
+        docs = args.docs or _documentation() or "docs"
+        print("\n".join(text.lines(story, docs.rstrip("/"), colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
     return int(story.decision == "refuse")
 
 
@@ -84,12 +85,31 @@ def _is_place(docs: str) -> bool:
     return not colon or "/" in scheme or scheme in {"https", "http", "file"}
 
 
+def _documentation() -> str | None:
+    """Return where the documentation of this very nvgraft lies, in a checkout or an installation of ./dev; a wheel has none."""
+    place = os.path.abspath(__file__)
+    for _ in range(4):
+        place = os.path.dirname(place)
+    docs = os.path.join(place, "docs")
+    return docs if os.path.isdir(os.path.join(docs, "guide")) else None
+
+
+def _docs_from(page: str) -> str | None:
+    """Return the address of the documentation as seen from the file ``page``: relative, so that it tells nothing of this machine's
+    directories where the page lies beside it, and goes on leading there when both are moved or served together."""
+    from urllib.parse import quote
+
+    docs = _documentation()
+    return docs and quote(os.path.relpath(docs, os.path.dirname(os.path.abspath(page))))
+
+
 def _write_page(args: argparse.Namespace, case: "Case", story: "Story") -> None:
     from nvgraft_cli.explain.directories import before_and_after
     from nvgraft_cli.explain.page import render
 
     plan, _ = case.outcome
-    page = render(story, before_and_after(case, plan) if plan.decision == "inject" else None, args.docs)
+    docs = _docs_from(args.html) if args.docs is None else args.docs.rstrip("/")
+    page = render(story, before_and_after(case, plan) if plan.decision == "inject" else None, docs)
     if args.page_to is None:  # not confined: called by another program
         write_whole(args.html, page)
         return

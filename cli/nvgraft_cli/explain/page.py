@@ -44,11 +44,12 @@ def _join(*children: str) -> _Html:
     return _Html("".join(child if isinstance(child, _Html) else html.escape(visible(child)) for child in children))
 
 
-def render(story: Story, trees: tuple[Place, Place] | None, docs: str) -> str:
+def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) -> str:
     """Return the page.
 
     :param trees: the container's files before and after; None where nothing is put in.
-    :param docs: address of the documentation, absolute or relative to the page.
+    :param docs: address of the documentation, absolute or relative to the page; None: nobody knows, and a link that leads
+        nowhere is worse than the name of what to read.
     """
     style, script = _own("page.css"), _own("page.js")
     policy = (
@@ -138,7 +139,7 @@ def _choice(value: str, label: str, *, chosen: bool) -> _Html:
 _FILTERED = ("files", "kernel", "loader")
 
 
-def _step(number: int, step: Step, docs: str) -> _Html:
+def _step(number: int, step: Step, docs: str | None) -> _Html:
     parts = [
         _tag("h2", _tag("span", str(number), class_="number"), " ", step.title, id=f"{step.id}-title"),
         _tag("p", step.text, class_="lead"),
@@ -155,8 +156,9 @@ def _step(number: int, step: Step, docs: str) -> _Html:
     elif step.entries:
         parts.append(_entries(step.entries, filtered=filtered, ordered=step.id == "kernel"))
     page, _, anchor = step.doc.partition("#")
-    place = f"{page}: {anchor.lstrip('0123456789-').replace('-', ' ')}"
-    parts.append(_tag("p", "Read more: ", _tag("a", place, href=f"{docs.rstrip('/')}/{step.doc}"), class_="more"))
+    place = f"docs/{page}: {anchor.replace('-', ' ')}"
+    link = _tag("cite", place) if docs is None else _tag("a", place, href=f"{docs}/{step.doc}")
+    parts.append(_tag("p", "Read more: ", link, class_="more"))
     return _tag("section", *parts, id=step.id, aria_labelledby=f"{step.id}-title")
 
 

@@ -18,9 +18,13 @@ from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import names
 
-#: The pages of docs/ that steps link to.
-_FLOW = "how-it-works.md"
-_RULES = "reference-behaviour.md"
+#: The pages of docs/ that teach the steps.
+_ASKED = "guide/1-what-is-asked.md"
+_HOST = "guide/2-what-the-host-has.md"
+_PLACE = "guide/3-where-things-go.md"
+_PLAN = "guide/4-the-plan.md"
+_LOADER = "guide/6-what-the-loader-finds.md"
+_FAILS = "guide/8-when-it-fails.md"
 
 _SHOWN_MISSING = 12
 
@@ -82,7 +86,7 @@ def _asked(case: Case) -> Step:
         "What the container asks for",
         "The hook reads config.json: variables, volume mounts and capabilities of the process. "
         "Image and engine cannot be told apart there: a variable may come from either.",
-        f"{_FLOW}#2-what-does-this-container-ask-for",
+        f"{_ASKED}#the-variables",
         facts,
     )
 
@@ -156,7 +160,7 @@ def _host(label: str, inventory: Inventory) -> Step:
         "What the host has",
         f"On {label} the driver is asked for its version and its GPUs; its libraries are those entries of the host's loader cache "
         "whose name ends in that version.",
-        f"{_FLOW}#3-what-does-this-host-have",
+        f"{_HOST}#what-is-looked-for",
         tuple(facts),
     )
 
@@ -189,7 +193,7 @@ def _place(case: Case, target: Target) -> Step:
         "Where things go in this container",
         "The image decides by its layout: the same driver goes to other directories in a Debian image than in the rest. "
         "Links of the image are followed inside it, component by component.",
-        f"{_FLOW}#4-where-would-things-go",
+        f"{_PLACE}#the-image-decides",
         tuple(facts),
     )
 
@@ -223,7 +227,7 @@ def _files(plan: Plan) -> Step:
         "files",
         "What goes where",
         "Each file is there because a capability that was asked for switches its row of the catalogue on, and the host has it.",
-        f"{_FLOW}#5-the-plan",
+        f"{_PLAN}#what-goes-where",
         (),
         tuple(entries),
         grouped=True,
@@ -246,7 +250,7 @@ def _kernel(plan: Plan) -> Step:
         "What the kernel is told",
         "All sources are opened on the host's side first, then all targets on the container's; only then is anything mounted, "
         "in this order. If one step fails, all is undone.",
-        f"{_FLOW}#6-applying-it",
+        f"{_PLAN}#what-the-kernel-is-told",
         facts,
         tuple(entry for action in plan.actions if (entry := kernel_entry(action)) is not None),
     )
@@ -292,7 +296,7 @@ def _loader(plan: Plan, mode: str) -> Step:
         "How programs find it",
         f"{maker} makes a link for each SONAME and puts the driver's libraries into /etc/ld.so.cache; "
         "without this the driver would be there and no program would find it.",
-        f"{_RULES}#610-ldconfig",
+        f"{_LOADER}#links-and-the-cache",
         facts,
         tuple(entries),
     )
@@ -309,7 +313,7 @@ def _original(case: Case, request: Request) -> Step:
         "What the original hook would have executed",
         "The same decision as a command line: nvidia-container-runtime-hook becomes nvidia-container-cli with these arguments. "
         "PID is the container's process, known when it starts.",
-        f"{_RULES}#32-what-prestart-does-in-order",
+        f"{_PLAN}#the-originals-command-line",
         (Fact("command", " ".join(["nvidia-container-cli", *words])),),
     )
 
@@ -319,7 +323,7 @@ def _findings(plan: Plan) -> Step:
         "findings",
         "What you should know",
         "None of this keeps the container from starting.",
-        f"{_RULES}#67-what-the-image-has-already",
+        f"{_FAILS}#before-it-starts",
         (),
         tuple(Entry(finding.id, f"{finding.level}: {finding.message}", finding.hint) for finding in plan.findings),
     )
@@ -346,6 +350,6 @@ def _end(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
         )
     if refusal is None:
         text = "This is no GPU container. The hook ends here, with exit code 0 and without a word: nothing is looked up, made or mounted."
-        return Step("end", "The hook does nothing", text, f"{_RULES}#12-where-the-request-for-devices-comes-from", tuple(facts))
+        return Step("end", "The hook does nothing", text, f"{_ASKED}#a-container-that-asks-for-nothing", tuple(facts))
     text = "The hook ends here with exit code 1, before anything is made, and the runtime does not start the container."
-    return Step("end", "The hook refuses", text, f"{_RULES}#34-exit-codes-and-phrases", tuple(facts))
+    return Step("end", "The hook refuses", text, f"{_FAILS}#a-refusal", tuple(facts))

@@ -6,8 +6,11 @@ from nvgraft_cli.explain.story import Entry, Step, Story, groups, visible
 from nvgraft_cli.text import size
 
 
-def lines(story: Story, *, colour: bool) -> Iterator[str]:
-    """Return the story line by line."""
+def lines(story: Story, docs: str, *, colour: bool) -> Iterator[str]:
+    """Return the story line by line.
+
+    :param docs: where the documentation is.
+    """
 
     def paint(code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if colour else text
@@ -27,7 +30,7 @@ def lines(story: Story, *, colour: bool) -> Iterator[str]:
                 yield from _entries(entries, "     ", told)
         else:
             yield from _entries(step.entries, "   ", told)
-        yield paint("2", f"   read more: docs/{step.doc}")
+        yield paint("2", f"   read more: {visible(docs)}/{step.doc}")
 
 
 def _facts(step: Step) -> Iterator[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nvgraft.errors import Refusal
 from nvgraft.gpus import Gpu
-from nvgraft.plan import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
+from nvgraft.plan import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
 from nvgraft.selection import select_devices
 from nvgraft_specs import catalogue, names
 
@@ -65,15 +65,20 @@ def _is_device(text: str, gpus: tuple[Gpu, ...]) -> bool:
 
 def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:
     """Return the actions of ``plan`` that bring the subject, and SONAME links (path, target) that lead to it."""
-    found: list[Action | tuple[str, str]] = []
-    for action in plan.actions:
-        if isinstance(action, UpdateLoaderCache):
-            continue
-        if _brings(subject, action, gpus):
-            found.append(action)
-    if subject.kind in {"library", "path"}:
-        found += [link for link in plan.links if _names(subject, link[0])]
-    return found
+    links = [link for link in plan.links if _names(subject, link[0])] if subject.kind in {"library", "path"} else []
+    # A link is there for its file: what is asked for by the link's name comes with the file's chain.
+    linked = {posixpath.join(posixpath.dirname(path), target) for path, target in links}
+    binds = [action for action in plan.actions if isinstance(action, Bind)]
+    brought = [action for action in binds if action.target in linked or _brings(subject, action, gpus)]
+    numbers = {action.rdev for action in brought} if subject.kind == "device" else set()
+    found = [
+        action
+        for action in plan.actions
+        if action in brought
+        or (isinstance(action, AllowDevice) and (action.major, action.minor) in numbers)
+        or _brings(subject, action, gpus)
+    ]
+    return [*found, *links]
 
 
 def _brings(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
