@@ -25,7 +25,7 @@ def test_everything_belongs_to_root_and_is_readable_by_all(installed: Installed)
     """Nobody but root can change what the hook loads, and every user can run the CLI."""
     for path in below(installed.prefix):
         info = path.lstat()
-        executable = path.is_dir() or path.parent.name == "bin"
+        executable = path.is_dir() or path.parent == installed.prefix / "bin"
         assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (0, 0, 0o755 if executable else 0o644), path
 
 
