@@ -129,3 +129,52 @@ except ZeroDivisionError:
     install.bundle(str(library))
     done = subprocess.run([sys.executable, "-ISB", "-c", program.format(path=str(library))], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_the_collector_is_stopped_without_its_module(library: Path) -> None:
+    """As gc.disable() would, which a start does not load."""
+    program = f"import sys; sys.path.append({str(library)!r}); from nvgraft import bytecode; bytecode.stop_collector()\n"
+    program += "loaded = 'gc' in sys.modules\nimport gc\nprint(loaded, gc.isenabled())"
+    done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False False\n", "")
+
+
+def test_what_only_readers_need_stays_out(library: Path) -> None:
+    """Docstrings and annotations take a fifth of the loading, and nobody asks for them."""
+    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}; from nvgraft import bytecode\n"
+    program += "bytecode.load('hook')\nfrom nvgraft import launch\nimport nvgraft.errors as errors\n"
+    program += "print(launch.__doc__, launch.set_deadline.__doc__, launch.set_deadline.__annotations__, errors.Refusal.__doc__)"
+    done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("None None {} None\n", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('"""Text."""\nVALUE = 1', {"VALUE": 1}),
+        ('class Alone(Exception):\n    """Nothing else."""\nVALUE = Alone.__mro__[1] is Exception', {"VALUE": True}),
+        ('def f():\n    """Nothing else."""\nVALUE = f()', {"VALUE": None}),
+        ("def f(a: 'int', *b: int, c: 'int' = 2, **d: int) -> 'int':\n    return a + c\nVALUE = f(1)", {"VALUE": 3}),
+        ("VALUE: int = 4", {"VALUE": 4}),
+        ("class K:\n    __slots__: 'tuple[str, ...]' = ('a',)\n    a: int\nVALUE = K.__slots__", {"VALUE": ("a",)}),
+        ("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import nowhere\nVALUE = 5", {"VALUE": 5}),
+        ("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    VALUE = 0\nelse:\n    VALUE = 6", {"VALUE": 6}),
+        ("VALUE = 'a' 'b'", {"VALUE": "ab"}),
+        ("def f():\n    'first'\n    'second'\n    return 7\nVALUE = f()", {"VALUE": 7}),
+    ],
+)
+def test_a_bare_program_does_the_same(source: str, expected: dict[str, object]) -> None:
+    """Only what is read by people is gone."""
+    namespace: dict[str, object] = {"__name__": "bare"}
+    exec(compile(install.bare(source.encode()), "bare.py", "exec"), namespace)
+    assert {name: namespace[name] for name in expected} == expected
+
+
+def test_a_traceback_is_the_source_s() -> None:
+    """Who reads it looks at the file, with all its text."""
+    source = 'def f() -> int:\n    """Two\n    lines."""\n    return 1 // 0\n'
+    namespace: dict[str, Any] = {}
+    exec(compile(install.bare(source.encode()), "bare.py", "exec"), namespace)
+    with pytest.raises(ZeroDivisionError) as caught:
+        namespace["f"]()
+    assert caught.traceback[-1].lineno == 3  # counted from 0

@@ -148,7 +148,8 @@ MAY_START = {
     "runtime.py": {"execv"},
     "syscalls.py": {"fork"},
 }
-MAY_LOAD_LIBRARIES = {"syscalls.py", "nvml.py"}
+#: bytecode.py and syscalls.py open what is loaded already, the interpreter and the C library.
+MAY_LOAD_LIBRARIES = {"bytecode.py", "syscalls.py", "nvml.py"}
 MAY_RUN_CODE = {"bytecode.py"}
 
 

@@ -23,6 +23,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 #: The kernel reads no more than this of a script's first line (BINPRM_BUF_SIZE, Linux 5.1 and newer).
 SHEBANG_LIMIT = 255
@@ -53,8 +54,9 @@ sys.path.{extend}
 
 #: What the programs of the engine begin with; nvgraft.bytecode tells why.
 LOAD = """\
-from nvgraft.bytecode import load
+from nvgraft.bytecode import load, stop_collector
 
+stop_collector()
 load("{group}")
 """
 
@@ -193,8 +195,54 @@ def bundle(directory: str) -> None:
             compiled = Path(importlib.util.cache_from_source(f"{directory}/{source}")).read_bytes()
             # A .pyc file begins with the magic number, flags, and the source's time and size, four bytes each.
             time, size = (int.from_bytes(compiled[start : start + 4], "little") for start in (8, 12))
-            modules.append((name, source.endswith("/__init__.py"), source, time, size, marshal.loads(compiled[16:])))  # noqa: S302
+            shown = marshal.loads(compiled[16:]).co_filename  # noqa: S302
+            code = compile(bare(Path(directory, source).read_bytes()), shown, "exec", dont_inherit=True)
+            modules.append((name, source.endswith("/__init__.py"), source, time, size, code))
         Path(directory, constants["DIRECTORY"], group).write_bytes(importlib.util.MAGIC_NUMBER + marshal.dumps(modules))
+
+
+def bare(source: bytes) -> ast.Module:
+    """Return the program ``source`` without what only its readers need: docstrings, annotations, imports for the type checker.
+
+    Lines keep their numbers, so that a traceback is the source's.
+    """
+    program: ast.Module = _Bare().visit(ast.parse(source))
+    return ast.fix_missing_locations(program)
+
+
+_Documented = TypeVar("_Documented", ast.Module, ast.ClassDef, ast.FunctionDef)
+
+
+class _Bare(ast.NodeTransformer):
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        return self._without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return self._without_docstring(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        return self._without_docstring(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        self.generic_visit(node)
+        return ast.copy_location(ast.Assign([node.target], node.value) if node.value else ast.Pass(), node)
+
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return node.orelse or ast.copy_location(ast.Pass(), node)
+        return node
+
+    def _without_docstring(self, node: _Documented) -> _Documented:
+        self.generic_visit(node)
+        if ast.get_docstring(node, clean=False) is not None:
+            node.body[0] = ast.copy_location(ast.Pass(), node.body[0])
+        return node
 
 
 def _depend(directory: str, name: str, order: dict[str, str], seen: set[str]) -> None:

@@ -7,13 +7,20 @@ and all of them where the file is missing or of another Python, are left to the 
 
 Writing the files is the installer's business (docs/decisions/0025). A file is the interpreter's magic number and, as marshal
 writes it, a list of modules: name, whether it is a package, its source below the files' directory, the source's time (s) and size,
-and its code.
+and its code, compiled without docstrings and annotations.
+
+The launchers also stop the garbage collector first: what is loaded stays, and it would look through all of it again and again.
 """
 
+import _ctypes
 import marshal
 import os
 import sys
 from _frozen_importlib_external import MAGIC_NUMBER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Directory of the files, beside the packages.
 DIRECTORY = "bytecode"
@@ -31,8 +38,26 @@ GROUPS = {
     "runtime": ("", ("nvgraft.runtime",)),
 }
 
-
 _done: set[str] = set()
+
+
+class _PythonFunction(_ctypes.CFuncPtr):
+    """A function of the interpreter's own C interface, which is called with its lock held."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
+
+
+def stop_collector() -> None:
+    """Stop the search for objects that only refer to each other: this process is soon over, and makes next to none of them.
+
+    As ``gc.disable()``, without the module, which the hook does not load (docs/decisions/0026).
+    """
+    program: Any = None  # the interpreter itself
+    try:
+        disable = _PythonFunction(_ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), "PyGC_Disable"))
+    except OSError:
+        return  # an interpreter that exports nothing collects
+    disable()
 
 
 def load(group: str) -> None:

@@ -12,7 +12,7 @@ import os
 
 from nvgraft import privileges, syscalls, userns
 from nvgraft.errors import Refusal
-from nvgraft.files import reason
+from nvgraft.files import read_text, reason
 from nvgraft.mountinfo import Mount, MountTable
 from nvgraft.target import Target
 from nvgraft.tree import LiveTree, Node
@@ -35,7 +35,7 @@ class Container:
     Without ``pidfd`` it is standalone; ``pid`` is then the process that is going to be the container's.
     """
 
-    __slots__ = ("gid", "mounts", "pid", "pidfd", "rootfs", "rootfs_fd", "uid")
+    __slots__ = ("_rootfs_mount", "gid", "mounts", "pid", "pidfd", "rootfs", "rootfs_fd", "uid")
 
     def __init__(self, pid: int, pidfd: int | None, rootfs: str, rootfs_fd: int, uid: int, gid: int) -> None:
         self.pid = pid
@@ -45,6 +45,7 @@ class Container:
         self.uid = uid
         self.gid = gid
         self.mounts = MountTable()
+        self._rootfs_mount = -1
 
     def read_mounts(self) -> None:
         """Look at the container's mounts, which planning and applying go by; see ``mounts``, by mount id.
@@ -52,12 +53,7 @@ class Container:
         :raises Refusal: when the process has ended.
         """
         path = f"/proc/{'self' if self.standalone else self.pid}/mountinfo"
-
-        def read() -> str:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                return file.read()
-
-        text = _step(f"open failed: {path}", "the container's process has ended", read)
+        text = _step(f"open failed: {path}", "the container's process has ended", lambda: read_text(path))
         self.mounts = MountTable(text)
 
     @property
@@ -77,7 +73,9 @@ class Container:
 
     def is_on_rootfs(self, fd: int) -> bool:
         """Tell whether ``fd`` lies on the mount of the root file system itself."""
-        return syscalls.mount_id(fd) == syscalls.mount_id(self.rootfs_fd)
+        if self._rootfs_mount < 0:
+            self._rootfs_mount = syscalls.mount_id(self.rootfs_fd)  # a descriptor never comes to be on another mount
+        return syscalls.mount_id(fd) == self._rootfs_mount
 
     def volume_of(self, fd: int) -> str | None:
         """Return the mount point, as the container sees it, of the volume that the directory ``fd`` is on.

@@ -23,12 +23,26 @@ def read_fd(fd: int, limit: int) -> bytes:
     """
     chunks = []
     left = limit + 1
-    while left > 0 and (chunk := os.read(fd, min(left, 1 << 18))):
+    # Room for what there is and one byte more: for a large buffer that stays empty memory would be mapped and given back.
+    room = max(os.fstat(fd).st_size + 1, 1 << 12)
+    while left > 0 and (chunk := os.read(fd, min(left, room, 1 << 18))):
         chunks.append(chunk)
         left -= len(chunk)
     if left <= 0:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     return b"".join(chunks)
+
+
+def read_text(path: str, limit: int = 1 << 26) -> str:
+    """Return the content of a file of the kernel's.
+
+    :raises OSError: as :func:`read_fd`, or what open(2) says.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_fd(fd, limit).decode("utf-8", "surrogateescape")
+    finally:
+        os.close(fd)
 
 
 def write_all(fd: int, data: "bytes | memoryview") -> None:

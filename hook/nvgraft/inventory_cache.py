@@ -17,6 +17,7 @@ import time
 
 from nvgraft import cachefile, live
 from nvgraft.components import Component, Host, Libraries
+from nvgraft.files import read_text
 from nvgraft.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.tree import LiveTree
 from nvgraft.values import Value
@@ -146,7 +147,7 @@ def _signs(config: "Config", seen: LiveTree) -> "dict[str, Any]":
     if config.simulated_host:
         files.append(config.cli_root.rstrip("/") + names.STANDIN_NVML)
     return {
-        "boot": _boot_id(),
+        "boot": read_text(_BOOT_ID),
         "driver version": seen.read(f"{_PROC}/version", _TEXT_LIMIT).decode("utf-8", "surrogateescape") if version else None,
         "GPUs": [_gpu(seen, name) for name in seen.listdir(f"{_PROC}/gpus")],
         "MIG devices": _mig(seen),
@@ -154,11 +155,6 @@ def _signs(config: "Config", seen: LiveTree) -> "dict[str, Any]":
         "device majors": [[name, major] for name, major in live.read_majors().items() if name.startswith("nvidia")],
         "other files": [[path, _identity(_stat(path))] for path in files],
     }
-
-
-def _boot_id() -> str:
-    with open(_BOOT_ID, encoding="utf-8") as file:  # as the other files: another codec would be a module more
-        return file.read()
 
 
 def _gpu(seen: LiveTree, name: str) -> list[object]:

@@ -8,7 +8,7 @@ import os
 
 from nvgraft.components import Host
 from nvgraft.errors import Refusal
-from nvgraft.files import reason
+from nvgraft.files import read_text, reason
 from nvgraft.inventory import parse_majors
 from nvgraft.tree import LiveTree, PathError, open_tree_at
 from nvgraft_specs import names
@@ -79,8 +79,7 @@ def read_majors() -> dict[str, int]:
 
     :raises OSError: when there is no /proc.
     """
-    with open("/proc/devices", encoding="utf-8") as file:
-        return parse_majors(file.read())
+    return parse_majors(read_text("/proc/devices"))
 
 
 def _driver_report(

@@ -55,12 +55,17 @@ def demand() -> None:
         raise Refusal("permission", "capability change failed: operation not permitted", hint)
 
 
+#: What this process has given up already.
+_gone: set[int] = set()
+
+
 def keep(capabilities: "Collection[int]") -> None:
     """Give up every other capability for good, for this process and all that it starts."""
-    others = [capability for capability in _ALL if capability not in capabilities]
+    others = [capability for capability in _ALL if capability not in capabilities and capability not in _gone]
     if _has(_prctl.CAP_SETPCAP):
         forbid(others)
     _give_up(others)
+    _gone.update(others)
 
 
 def regain(capability: int) -> None:

@@ -237,17 +237,24 @@ class _Call:
 
     def __call__(self, call: "str | Callable[[], str]", *args: object) -> int:
         """Make the call. ``call`` are its arguments as an error shows them, or returns them: most calls need none."""
+        result = self.attempt(*args)
+        if result >= 0:
+            return result
+        number = -result
+        missing = number == errno.ENOSYS or (number == errno.EPERM and self._name in _FREE)
+        kind = MissingFeature if missing else SyscallError
+        raise kind(number, self._worded(call))
+
+    def attempt(self, *args: object) -> int:
+        """Make the call; a failure is its error number, negative."""
         function = self._function or self._find()
         while True:
             result = function(*self._number, *args)
             if result >= 0:
                 return result
             number = _ctypes.get_errno()
-            if number == errno.EINTR:
-                continue
-            missing = number == errno.ENOSYS or (number == errno.EPERM and self._name in _FREE)
-            kind = MissingFeature if missing else SyscallError
-            raise kind(number, self._worded(call))
+            if number != errno.EINTR:
+                return -number
 
     def _worded(self, call: "str | Callable[[], str]") -> "str | Callable[[], str]":
         return f"{self._name}({call})" if isinstance(call, str) else lambda: f"{self._name}({call()})"
@@ -300,18 +307,34 @@ _statx = _Call("statx", _INT, _STR, _INT, _UINT, _PTR)
 
 #: struct open_how by (flags, mode, resolve); there are not many.
 _HOW: dict[tuple[int, int, int], bytes] = {}
+#: struct mount_attr by (set, clear, propagation).
+_MOUNT_ATTR: dict[tuple[int, int, int], bytes] = {}
 
 
 def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
     """Open ``unsafe_path`` below ``dirfd``; ``resolve`` says which ways out are closed (openat2(2), Linux 5.6)."""
-    how = _HOW.get((flags, mode, resolve))
-    if how is None:
-        how = _HOW[flags, mode, resolve] = _words(flags | os.O_CLOEXEC, mode, resolve)
 
     def call() -> str:
         return f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
 
+    how = _how(flags, mode, resolve)
     return _openat2(call, dirfd, _path(unsafe_path), how, len(how))
+
+
+def openat2_if_there(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int) -> int | None:
+    """Do as :func:`openat2`; None where nothing is: an error would cost more than the call, and most targets are yet to be made."""
+    how = _how(flags, 0, resolve)
+    found = _openat2.attempt(dirfd, _path(unsafe_path), how, len(how))
+    if found == -errno.ENOENT:
+        return None
+    return found if found >= 0 else openat2(dirfd, unsafe_path, flags, resolve)
+
+
+def _how(flags: int, mode: int, resolve: int) -> bytes:
+    how = _HOW.get((flags, mode, resolve))
+    if how is None:
+        how = _HOW[flags, mode, resolve] = _words(flags | os.O_CLOEXEC, mode, resolve)
+    return how
 
 
 def open_tree(dirfd: int, path: str | bytes, flags: int) -> int:
@@ -327,7 +350,9 @@ def move_mount(mount_fd: int, target_fd: int) -> None:
 
 def mount_setattr(mount_fd: int, attr_set: int, propagation: int = 0, attr_clear: int = 0, *, recursive: bool = False) -> None:
     """Set MOUNT_ATTR_* and the propagation type of the mount ``mount_fd`` in one step (Linux 5.12)."""
-    attr = _words(attr_set, attr_clear, propagation, 0)
+    attr = _MOUNT_ATTR.get((attr_set, attr_clear, propagation))
+    if attr is None:
+        attr = _MOUNT_ATTR[attr_set, attr_clear, propagation] = _words(attr_set, attr_clear, propagation, 0)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
 
     def call() -> str:

@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-from nvgraft.files import reason
+from nvgraft.files import read_fd, reason
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
@@ -250,14 +250,11 @@ class LiveTree(Tree):
     def read(self, path: str, limit: int) -> bytes:
         fd = self.open(path)
         try:
-            chunks = []
-            size = 0
-            while chunk := os.read(fd, min(limit + 1 - size, 1 << 20)):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > limit:
-                    raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
-            return b"".join(chunks)
+            return read_fd(fd, limit)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path) from error
+            raise
         finally:
             os.close(fd)
 

@@ -159,6 +159,7 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
     sys.path.append(library)
     from nvgraft import bytecode
 
+    bytecode.stop_collector()
     bytecode.load = watch.counted(bytecode.load)  # type: ignore[assignment]
     bytecode.load("hook")
     from nvgraft.hook import main as hook

@@ -158,7 +158,7 @@ MUTANTS = (
     _mutant(
         "R20: placeholders are truncated",
         "apply/targets.py",
-        "        self._check_target(fd, action, kind, ours)\n        return fd",
+        "        self._check_target(os.fstat(fd) if made is None else made, mount, action, kind)\n        return fd",
         "        os.close(os.open(name, os.O_WRONLY | os.O_TRUNC, dir_fd=parent))\n        return fd",
         "test_an_existing_target_keeps_its_bytes_and_its_mode",
     ),
@@ -200,8 +200,8 @@ MUTANTS = (
     _mutant(
         "R25: targets on shared mounts",
         "apply/targets.py",
-        "            if mount.shared:",
-        "            if False:",
+        "        if mount is not None and mount.shared:",
+        "        if False:",
         "test_a_target_on_a_shared_mount_is_refused",
     ),
     _mutant(

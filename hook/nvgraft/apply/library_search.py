@@ -6,7 +6,7 @@ that a link of that name has to lead to the owner. Which directories are searche
 
 import os
 
-from nvgraft import elf, syscalls
+from nvgraft import syscalls
 from nvgraft.apply.rootfs import OutOfBounds, Rootfs, check_absent
 from nvgraft.apply.search_path import Directory, is_leftover, is_library_name
 from nvgraft.ldcache import sort_key
@@ -15,6 +15,8 @@ from nvgraft.ldcache_table import Row
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from nvgraft.elf import Library
 
 _LIBC6 = 0x0003
 _EM_386, _EM_PPC64, _EM_ARM, _EM_X86_64, _EM_AARCH64 = 3, 21, 40, 62, 183
@@ -28,15 +30,25 @@ _FLAGS: "dict[str, dict[tuple[int, int], int]]" = {
 }
 
 
+class Facts:
+    """What a file says of itself: its SONAME ("" without one), the loader's flags for it, and the x86 ISA level that it needs."""
+
+    __slots__ = ("flags", "isa_level", "soname")
+
+    def __init__(self, soname: str, flags: int, isa_level: int = 0) -> None:
+        self.soname = soname
+        self.flags = flags
+        self.isa_level = isa_level
+
+
 class Found:
     """A library of one directory: the file ``name`` (or link, with ``is_link``) and the SONAME that it answers to."""
 
-    __slots__ = ("facts", "flags", "is_link", "name", "soname")
+    __slots__ = ("facts", "is_link", "name", "soname")
 
-    def __init__(self, name: str, soname: str, flags: int, facts: elf.Library, *, is_link: bool) -> None:
+    def __init__(self, name: str, soname: str, facts: Facts, *, is_link: bool) -> None:
         self.name = name
         self.soname = soname
-        self.flags = flags
         self.facts = facts
         self.is_link = is_link
 
@@ -45,44 +57,47 @@ class Found:
         name = self.soname if directory.hwcaps is None else self.name
         hwcaps = None if directory.hwcaps is None else os.fsencode(directory.hwcaps)
         path = os.fsencode(f"{directory.names[0]}/{name}")
-        return Row(os.fsencode(self.soname), self.flags, path, hwcaps, self.facts.isa_level)
+        return Row(os.fsencode(self.soname), self.facts.flags, path, hwcaps, self.facts.isa_level)
 
 
 class Search:
-    """What was found in a directory: one library for each SONAME; ``beyond`` is what there is too much of, if anything."""
+    """What was found in a directory: one library for each SONAME; ``beyond`` is what there is too much of, if anything.
 
-    __slots__ = ("_fd", "_files", "_rootfs", "beyond", "directory", "found")
+    :param mounted: path -> facts of files that were mounted, and need not be read again.
+    """
 
-    def __init__(self, rootfs: Rootfs, directory: Directory, machine: str) -> None:
+    __slots__ = ("_architectures", "_fd", "_files", "_rootfs", "beyond", "directory", "found")
+
+    def __init__(self, rootfs: Rootfs, directory: Directory, machine: str, mounted: "Mapping[str, Facts]") -> None:
         self.directory = directory
         self.found: dict[str, Found] = {}
         self.beyond = ""
         self._rootfs = rootfs
-        self._files: dict[str, elf.Library] = {}
+        self._architectures = _FLAGS.get(machine, {})
+        self._files: dict[str, Facts] = {}
         try:
             self._fd = rootfs.open(directory.names[0], os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             check_absent(error)
             return
         try:
-            self._search(_FLAGS.get(machine, {}))
+            self._search(mounted)
         except OutOfBounds as error:
             self.beyond = str(error)
         finally:
             syscalls.close(self._fd)
 
-    def _search(self, known: "Mapping[tuple[int, int], int]") -> None:
+    def _search(self, mounted: "Mapping[str, Facts]") -> None:
         names = [(name, kind == "link") for name, kind in self._rootfs.entries(self._fd) if self._is_candidate(name, kind)]
         # Files first: most links lead to one of them.
         for name, is_link in sorted(names, key=lambda entry: entry[1]):
-            library = self._behind_link(name) if is_link else self._read(name)
-            flags = None if library is None else _flags(library, known)
-            if library is None or flags is None:
+            facts = self._behind_link(name) if is_link else self._of_mount(name, mounted) or self._read(name)
+            if facts is None:
                 continue
-            soname = library.soname or name
+            soname = facts.soname or name
             if is_link:
                 is_link = name == soname or (name.endswith(".so") and soname.startswith(name))
-            found = Found(name, name if is_link else soname, flags, library, is_link=is_link)
+            found = Found(name, name if is_link else soname, facts, is_link=is_link)
             owner = self.found.get(found.soname)
             if "/" not in found.soname and (owner is None or _rank(found) > _rank(owner)):
                 self.found[found.soname] = found
@@ -93,18 +108,26 @@ class Search:
             return not is_leftover(name)
         return kind != "other" and is_library_name(name)
 
-    def _read(self, name: str) -> elf.Library | None:
+    def _of_mount(self, name: str, mounted: "Mapping[str, Facts]") -> Facts | None:
+        for directory in self.directory.names:
+            facts = mounted.get(f"{directory}/{name}")
+            if facts is not None:
+                self._files[name] = facts
+                return facts
+        return None
+
+    def _read(self, name: str) -> Facts | None:
         self._rootfs.bounds.count_library()
         try:
-            library = self._facts(self._rootfs.open_file_at(self._fd, name))
+            facts = self._facts(self._rootfs.open_file_at(self._fd, name))
         except OSError as error:
             check_absent(error)
             return None
-        if library is not None:
-            self._files[name] = library
-        return library
+        if facts is not None:
+            self._files[name] = facts
+        return facts
 
-    def _behind_link(self, name: str) -> elf.Library | None:
+    def _behind_link(self, name: str) -> Facts | None:
         try:
             target = os.readlink(name, dir_fd=self._fd)
             if target in self._files:
@@ -115,20 +138,24 @@ class Search:
             check_absent(error)
             return None
 
-    def _facts(self, file: int) -> elf.Library | None:
+    def _facts(self, file: int) -> Facts | None:
+        from nvgraft.elf import read_library
+
         try:
-            return elf.read_library(file, isa_level=self.directory.hwcaps is not None)
+            library = read_library(file, isa_level=self.directory.hwcaps is not None)
         except ValueError:
             return None  # ldconfig, too, passes over what is no library
         finally:
             syscalls.close(file)
+        flags = _flags(library, self._architectures)
+        return None if flags is None else Facts(library.soname or "", flags, library.isa_level)
 
 
 def _rank(found: Found) -> tuple[bool, bytes]:
     return not found.is_link, sort_key(os.fsencode(found.name))
 
 
-def _flags(library: elf.Library, known: "Mapping[tuple[int, int], int]") -> int | None:
+def _flags(library: "Library", known: "Mapping[tuple[int, int], int]") -> int | None:
     """Return the loader's flags for a library, or None when no loader of this machine takes it."""
     architecture = known.get((library.machine, library.bits))
     if architecture is None:

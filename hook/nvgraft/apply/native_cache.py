@@ -10,7 +10,7 @@ import os
 import posixpath
 import stat
 
-from nvgraft import elf, syscalls
+from nvgraft import syscalls
 from nvgraft.apply.loader_cache import LoaderCacheStep
 from nvgraft.apply.restore import Directory, Entry, Owner
 from nvgraft.apply.rootfs import Bounds, OutOfBounds, Rootfs, check_absent, check_configuration
@@ -26,7 +26,7 @@ from nvgraft.plan import Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from nvgraft.apply.library_search import Search
     from nvgraft.apply.undo import UndoLog
@@ -144,15 +144,16 @@ class NativeCache(LoaderCacheStep):
         assert rootfs is not None and path is not None
         owner = Owner(container.uid, container.gid)
         # As ldconfig does: a link that leads nowhere before ours are made is no library.
-        searches = list(self._searches(rootfs))
+        searches = list(self._searches(rootfs, action))
         libraries = _Libraries(container, plan, action)
         wanted = libraries.rows()
         links = [_Link(*link, owner, self._own_fds) for link in libraries.links()]
         table = self._table or Table()
+        planned = {link.place for link in links}
         for search in searches:
             wanted += [found.row(search.directory) for found in search.found.values()]
             if not search.beyond:
-                links += self._links_found(rootfs, container, search, owner)
+                links += self._links_found(rootfs, container, search, owner, planned)
         table = self._without_gone(rootfs, table, [search for search in searches if not search.beyond], wanted)
         table = table.with_rows(wanted, path.places())
         if path.left_out:
@@ -177,14 +178,18 @@ class NativeCache(LoaderCacheStep):
         self, container: "Container", links: "Sequence[_Link]", data: bytes, owner: Owner, undo: "UndoLog", journal: "Journal"
     ) -> None:
         """Make the links, and write ``data`` if there is any; all of it is announced before the first change."""
-        # A planned one comes before what a search found in the same place.
         unique = {link.place: link for link in reversed(links)}
-        links = [link for link in reversed(unique.values()) if self._may_be_made(container, link)]
+        volumes: dict[Directory, str | None] = {}
+        for link in unique.values():
+            if link.directory not in volumes:
+                volumes[link.directory] = container.volume_of(link.directory.fd)
+        links = [link for link in reversed(unique.values()) if self._may_be_made(link, volumes[link.directory])]
         announced = [link.announcement() for link in links]
         file = None
         if data:
             file = _CacheFile(self._etc or self._open_etc(self._required_rootfs(), container), self._before, owner, self._own_fds)
-            self._check_volume(container, f"{ETC}/{CACHE}", container.rootfs_fd if file.etc is None else file.etc.fd)
+            volume = container.volume_of(container.rootfs_fd if file.etc is None else file.etc.fd)
+            self._check_volume(f"{ETC}/{CACHE}", volume)
             announced += file.announcements()
         if announced:
             journal.announce(announced)
@@ -197,35 +202,40 @@ class NativeCache(LoaderCacheStep):
         assert self._rootfs is not None
         return self._rootfs
 
-    def _may_be_made(self, container: "Container", link: "_Link") -> bool:
+    def _may_be_made(self, link: "_Link", volume: str | None) -> bool:
         if link.required:
-            self._check_volume(container, link.path, link.directory.fd)
+            self._check_volume(link.path, volume)
             return True
-        return container.volume_of(link.directory.fd) is None
+        return volume is None
 
-    def _check_volume(self, container: "Container", path: str, directory: int) -> None:
-        volume = container.volume_of(directory)
+    def _check_volume(self, path: str, volume: str | None) -> None:
         if volume is not None:
             raise self._failed(f"{path} would be made on the volume {volume}: mount the volume elsewhere, or make it there beforehand")
 
     # ---- the image's own libraries
 
-    def _searches(self, rootfs: Rootfs) -> "Iterable[Search]":
+    def _searches(self, rootfs: Rootfs, action: "UpdateLoaderCache") -> "Iterable[Search]":
         """Search the directories that the cache may not know; past a bound no further."""
         if not self._unknown:
             return
-        from nvgraft.apply.library_search import Search
+        from nvgraft.apply.library_search import Facts, Search
 
         assert self._search_path is not None
+        mounted = {path: Facts(soname, flags) for path, soname, flags in action.libraries}
         for directory in self._unknown:
-            search = Search(rootfs, directory, self._machine)
+            search = Search(rootfs, directory, self._machine, mounted)
             yield search
             if search.beyond:
                 self._search_path.left_out.append(f"{directory.names[0]} has more {search.beyond}")
                 return
 
-    def _links_found(self, rootfs: Rootfs, container: "Container", search: "Search", owner: Owner) -> "list[_Link]":
-        """Return the links of the image's own libraries; where they cannot be made, it worked without them so far."""
+    def _links_found(
+        self, rootfs: Rootfs, container: "Container", search: "Search", owner: Owner, planned: "Collection[tuple[int, int, str]]"
+    ) -> "list[_Link]":
+        """Return the links of the image's own libraries; where they cannot be made, it worked without them so far.
+
+        :param planned: where the driver's links will be.
+        """
         place = search.directory.names[0]
         owners = [found for found in search.found.values() if not found.is_link and found.name != found.soname]
         if search.directory.hwcaps is not None or not owners:
@@ -235,7 +245,8 @@ class NativeCache(LoaderCacheStep):
             return [
                 _Link(directory, found.soname, found.name, owner, self._own_fds, required=False)
                 for found in owners
-                if _identity(rootfs, f"{place}/{found.soname}") != _identity(rootfs, f"{place}/{found.name}")
+                if (*directory.identity, found.soname) not in planned
+                and _identity(rootfs, f"{place}/{found.soname}") != _identity(rootfs, f"{place}/{found.name}")
             ]
         except OSError as error:
             check_absent(error)
@@ -307,8 +318,10 @@ class _Libraries:
         except OSError as error:
             check_absent(error)
             return False
+        from nvgraft.elf import read_library
+
         try:
-            return (elf.read_library(fd).soname or link).startswith(link)
+            return (read_library(fd).soname or link).startswith(link)
         except ValueError:
             return False
         finally:
@@ -341,8 +354,7 @@ class _Link:
     @property
     def place(self) -> tuple[int, int, str]:
         """Where it is, whatever the path of its directory."""
-        found = os.fstat(self.directory.fd)
-        return found.st_dev, found.st_ino, self._name
+        return *self.directory.identity, self._name
 
     def announcement(self) -> Item:
         """Return what the journal has to know."""

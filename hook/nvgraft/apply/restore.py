@@ -26,11 +26,13 @@ FILE_LIMIT = 16 << 20
 class Directory:
     """An open directory, shared by the records of what is in it and closed with the last of them."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("fd", "identity", "path")
 
     def __init__(self, fd: int, path: str) -> None:
-        """Take over ``fd``, opened for reading; ``path`` is its name in messages."""
+        """Take over ``fd``, opened for reading; ``path`` is its name in messages. Device and inode are its ``identity``."""
+        found = os.fstat(fd)
         self.fd = fd
+        self.identity = (found.st_dev, found.st_ino)
         self.path = path
 
     def __del__(self) -> None:
@@ -43,14 +45,15 @@ class Owner:
     On a file system of the container's user namespace nobody else can make files (EOVERFLOW).
     """
 
-    __slots__ = ("gid", "uid")
+    __slots__ = ("_is_us", "gid", "uid")
 
     def __init__(self, uid: int, gid: int) -> None:
         self.uid = uid
         self.gid = gid
+        self._is_us = (uid, gid) == (os.geteuid(), os.getegid())
 
     def __enter__(self) -> None:
-        if (self.uid, self.gid) == (os.geteuid(), os.getegid()):
+        if self._is_us:
             return
         try:
             syscalls.set_fs_ids(self.uid, self.gid)
@@ -62,7 +65,7 @@ class Owner:
             raise
 
     def __exit__(self, *_error: object) -> None:
-        if (self.uid, self.gid) != (os.geteuid(), os.getegid()):
+        if not self._is_us:
             syscalls.set_fs_ids(os.geteuid(), os.getegid())
 
 

@@ -17,6 +17,7 @@ from nvgraft.container import Container
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.journal import Item
+from nvgraft.mountinfo import Mount
 from nvgraft.plan import Action, Bind, MakeDirectory, Symlink, Tmpfs
 
 TYPE_CHECKING = False
@@ -76,11 +77,12 @@ class _Made:
         self._made = False
         self._identity: tuple[int, int] | None = None
 
-    def confirm(self, fd: int | None = None) -> None:
-        """It was made: find out which one it is, by ``fd`` where it is open."""
+    def confirm(self, fd: int | None = None) -> os.stat_result:
+        """It was made: find out and return which one it is, by ``fd`` where it is open."""
         self._made = True
         found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False) if fd is None else os.fstat(fd)
         self._identity = (found.st_dev, found.st_ino)
+        return found
 
     def remove(self) -> None:
         """Remove it, unless it was not made, or somebody has put something else in its place since."""
@@ -121,6 +123,7 @@ class Targets:
         self._undo = undo
         self._parents: dict[str, int] = {}
         self._volumes: dict[int, str | None] = {}
+        self._mounts: dict[int, Mount] = {}
         self._held: list[int] = []
         self.opened: list[int] = []
 
@@ -162,12 +165,13 @@ class Targets:
             return None
         try:
             parent, name, _ = self._parent(action.target)
-            fd = open_in_root(parent, name, os.O_PATH)
+            fd = syscalls.openat2_if_there(parent, name, os.O_PATH | os.O_NOFOLLOW, _RESOLVE)
         except syscalls.MissingFeature:
             raise
         except OSError:
             return None
-        self._held.append(fd)
+        if fd is not None:
+            self._held.append(fd)
         return fd
 
     def _to_be_made(self, actions: "Sequence[Action]", there: "Sequence[int | None]") -> "list[Item]":
@@ -241,13 +245,23 @@ class Targets:
     def _target(self, action: Bind | Tmpfs, fd: int | None) -> int:
         kind = action.kind if isinstance(action, Bind) else "dir"
         parent, name, ours = self._parent(action.target)
+        made = None
         if fd is None:
-            fd = self._open_or_make(action, kind, parent, name, ours)
-        self._check_target(fd, action, kind, ours)
+            fd, made = self._open_or_make(action, kind, parent, name, ours)
+        # What was made just now is on its parent's mount.
+        mount = None if ours else self._mount_of(fd if made is None else parent)
+        self._check_target(os.fstat(fd) if made is None else made, mount, action, kind)
         return fd
 
-    def _open_or_make(self, action: Bind | Tmpfs, kind: str, parent: int, name: str, ours: bool) -> int:
-        """Return what a mount goes onto, made if nothing is there, open; this object closes it."""
+    def _mount_of(self, fd: int) -> Mount:
+        """Return the container's mount that ``fd`` is on, which this object holds."""
+        mount = self._mounts.get(fd)
+        if mount is None:
+            mount = self._mounts[fd] = self._container.mount_of(fd)
+        return mount
+
+    def _open_or_make(self, action: Bind | Tmpfs, kind: str, parent: int, name: str, ours: bool) -> tuple[int, os.stat_result | None]:
+        """Return what a mount goes onto, open, which this object closes; if it had to be made, with the facts of it."""
         if kind != "dir":
             made = None if ours else self._making("file", action.target, parent, name)
             try:
@@ -256,16 +270,13 @@ class Targets:
                 pass  # since it was looked for
             else:
                 self._held.append(fd)
-                if made is not None:
-                    made.confirm(fd)
-                return fd
+                return fd, os.fstat(fd) if made is None else made.confirm(fd)
         fd = open_in_root(parent, name, os.O_PATH)
         self._held.append(fd)
-        return fd
+        return fd, None
 
-    def _check_target(self, fd: int, action: Bind | Tmpfs, kind: str, ours: bool) -> None:
+    def _check_target(self, found: os.stat_result, mount: Mount | None, action: Bind | Tmpfs, kind: str) -> None:
         """Refuse a target that is neither a placeholder nor what will be mounted there, or whose mount others share."""
-        found = os.fstat(fd)
         text = f"file creation failed: {self._container.rootfs}{action.target}: "
         if stat.S_ISDIR(found.st_mode) != (kind == "dir"):
             raise Refusal(
@@ -275,12 +286,10 @@ class Targets:
             raise Refusal("mount", text + "file exists", "the image changes while it is started")
         if stat.S_ISCHR(found.st_mode) and isinstance(action, Bind) and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev:
             raise Refusal("mount", text + "file exists", "the image has another device there")
-        if not ours:
-            mount = self._container.mount_of(fd)
-            if mount.shared:
-                point = self._container.inside(mount) or "/"
-                hint = f"{point} is shared: the driver would appear outside of the container; use private or slave propagation"
-                raise Refusal("mount", f"mount operation failed: {action.target}: shared mount", hint)
+        if mount is not None and mount.shared:
+            point = self._container.inside(mount) or "/"
+            hint = f"{point} is shared: the driver would appear outside of the container; use private or slave propagation"
+            raise Refusal("mount", f"mount operation failed: {action.target}: shared mount", hint)
 
 
 def _hint(error: OSError) -> str:
