@@ -1,6 +1,8 @@
 """``./dev install`` for real: what it puts where, who owns it, and that it starts in a hostile environment."""
 
 import importlib.util
+import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,6 +21,20 @@ def dev_install(*arguments: str, umask: int = 0o022) -> subprocess.CompletedProc
 
 def below(directory: Path) -> list[Path]:
     return [directory, *directory.rglob("*")]
+
+
+def test_what_root_makes_in_a_users_checkout_is_the_users(tmp_path: Path) -> None:
+    """After ``sudo ./dev demo`` the user can go on without sudo; nothing outside of the checkout changes its owner."""
+    checkout = tmp_path / "checkout"
+    (checkout / ".cache").mkdir(parents=True)
+    shutil.copy(CHECKOUT / "dev", checkout)
+    (tmp_path / "outside").touch()
+    (checkout / ".cache/link").symlink_to(tmp_path / "outside")
+    (checkout / ".cache/last.log").touch()
+    os.chown(checkout, 1234, 1234)
+    subprocess.run([checkout / "dev", "help"], check=True, stdout=subprocess.DEVNULL)
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in below(checkout)} == {(1234, 1234)}
+    assert (tmp_path / "outside").stat().st_uid == 0
 
 
 def test_everything_belongs_to_root_and_is_readable_by_all(installed: Installed) -> None:

@@ -57,7 +57,7 @@ names:
     .asciz "XDG_CONFIG_HOME="
     .asciz "CUDA_MPS_PIPE_DIRECTORY="
     .byte 0
-    .balign 8
+    .balign 8, 0
 // Four words follow, which launcher.py writes for one installation, and then the texts that they point to.
 interpreter = .
 script = . + 8
