@@ -70,6 +70,11 @@ def _static_busybox() -> str:
         return "busybox is not static (apt-get install busybox-static)" if b"ld-linux" in file.read(4096) else ""
 
 
+def _kernel_threads() -> str:
+    stat = Path("/proc/2/stat")
+    return "" if stat.exists() and "(kthreadd)" in stat.read_text() else "this PID namespace does not show the kernel's threads"
+
+
 #: Name -> check, which returns why the machine does not have it, or "".
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "not root",
@@ -87,6 +92,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "squashfs": _image("squashfs", "mksquashfs"),
     "erofs": _image("erofs", "mkfs.erofs"),
     "landlock": _landlock,
+    "kernel-threads": _kernel_threads,
     "cgroup-v1": _mounted("cgroup", "devices"),
     "cgroup-v2": _mounted("cgroup2"),
     "x86_64": lambda: "" if os.uname().machine == "x86_64" else "not an x86_64 machine",

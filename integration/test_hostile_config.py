@@ -63,6 +63,7 @@ def test_t30_the_hook_itself_and_its_parent(attacked: Attacked, installed: Insta
     attacked(Case(hook=("/bin/sh", "-c", script, "sh"))).refused("container error: invalid process id: ")
 
 
+@pytest.mark.requires("kernel-threads")
 def test_t30_a_thread_of_the_kernel(attacked: Attacked) -> None:
     """Its namespaces are the machine's first, which need not be the hook's own: the comparison alone would let it pass."""
     done = attacked(Case(state=lambda state: json.dumps({**state, "pid": 2})))

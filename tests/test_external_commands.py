@@ -1,7 +1,5 @@
 """What the demo and the simulated host do about the programs that they start: runc, and the C compiler."""
 
-import os
-
 import pytest
 from pytest_subprocess import FakeProcess
 
@@ -17,10 +15,10 @@ def test_what_a_failed_program_said_is_told(fp: FakeProcess) -> None:
 
 def test_the_output_of_the_container_is_read_by_sections(fp: FakeProcess) -> None:
     """And the container is deleted afterwards."""
-    name = f"nvgraft-demo-{os.getpid()}"
-    fp.register(["runc", "--root", "/w/runc", "run", "--bundle", "/b", name], stdout="== devices\n/dev/nvidia0\n== links\n== end\n")
-    fp.register(["runc", "--root", "/w/runc", "delete", "--force", name])
-    assert demo.start("/w", "/b") == {"devices": ["/dev/nvidia0"], "links": [], "end": []}
+    said = "== devices\n/dev/nvidia0\n== links\n== end\n"
+    fp.register(["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], stdout=said)
+    fp.register(["runc", "--root", "/w/demo.x/runc", "delete", "--force", "demo.x"])
+    assert demo.start("/w/demo.x", "/b") == {"devices": ["/dev/nvidia0"], "links": [], "end": []}
     assert [list(call)[3] for call in fp.calls] == ["run", "delete"]
 
 
@@ -28,17 +26,16 @@ def test_a_container_that_ends_early_is_no_answer(fp: FakeProcess) -> None:
     """Its last section is missing; what it printed is told."""
     fp.register(["runc", fp.any()], stdout="== devices\n", occurrences=2)
     with pytest.raises(demo.DemoFailed, match=r"the container ended early; it printed\n== devices"):
-        demo.start("/w", "/b")
+        demo.start("/w/demo.x", "/b")
 
 
 def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
     """Nothing of the demo stays behind."""
-    name = f"nvgraft-demo-{os.getpid()}"
-    fp.register(["runc", "--root", "/w/runc", "run", "--bundle", "/b", name], returncode=1, stderr="no\n")
-    fp.register(["runc", "--root", "/w/runc", "delete", "--force", name], returncode=1)
+    fp.register(["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], returncode=1, stderr="no\n")
+    fp.register(["runc", "--root", "/w/demo.x/runc", "delete", "--force", "demo.x"], returncode=1)
     with pytest.raises(demo.DemoFailed, match=r"exit status 1\nno$"):
-        demo.start("/w", "/b")
-    assert fp.call_count(["runc", "--root", "/w/runc", "delete", "--force", name]) == 1
+        demo.start("/w/demo.x", "/b")
+    assert fp.call_count(["runc", "--root", "/w/demo.x/runc", "delete", "--force", "demo.x"]) == 1
 
 
 @pytest.mark.parametrize(("stderr", "reason"), [("<stdin>:1: error: x\nmore\n", "<stdin>:1: error: x"), ("", "exit code 1")])

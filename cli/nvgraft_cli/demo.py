@@ -106,7 +106,7 @@ def make_bundle(bundle: str, hook: str | None) -> None:
 
 def start(work: str, bundle: str) -> Sections:
     """Run the bundle's container to its end and return what it saw, by section."""
-    name = f"nvgraft-demo-{os.getpid()}"
+    name = os.path.basename(work)  # the machine's cgroups are shared with other simulated nodes, where process ids are the same
     try:
         output = run("runc", "--root", f"{work}/runc", "run", "--bundle", bundle, name)
     finally:

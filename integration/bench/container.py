@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,8 +30,8 @@ def make_bundle(bundle: str, case: Case) -> None:
 def _make_cgroup() -> str:
     """Make the cgroup of a container, in the device hierarchy or, without one, in the unified one."""
     v1 = "/sys/fs/cgroup/devices"
-    directory = f"{v1 if os.path.isdir(v1) else '/sys/fs/cgroup'}/nvgraft-bench-{os.getpid()}"
-    os.makedirs(directory, exist_ok=True)
+    # No process id in the name: cgroups are the machine's, and on another simulated node the ids are the same.
+    directory = tempfile.mkdtemp(prefix="nvgraft-bench-", dir=v1 if os.path.isdir(v1) else "/sys/fs/cgroup")
     if directory.startswith(v1):
         with open(f"{directory}/devices.deny", "w", encoding="ascii") as file:
             file.write("a")
