@@ -25,7 +25,7 @@ def read_fd(fd: int, limit: int) -> bytes:
     left = limit + 1
     # Room for what there is and one byte more: for a large buffer that stays empty memory would be mapped and given back.
     room = max(os.fstat(fd).st_size + 1, 1 << 12)
-    while left > 0 and (chunk := os.read(fd, min(left, room, 1 << 18))):
+    while left > 0 and (chunk := os.read(fd, min(left, room))):
         chunks.append(chunk)
         left -= len(chunk)
     if left <= 0:

@@ -12,7 +12,7 @@ name, then those of the older subdirectories, then plain ones in the order of th
 import struct
 
 from nvgraft import __version__
-from nvgraft.ldcache import NAME_LIMIT, NEW_ENTRY, NEW_HEADER, NEW_MAGIC, find_part, sort_key
+from nvgraft.ldcache import NAME_LIMIT, NEW_ENTRY, NEW_HEADER, NEW_MAGIC, Part, find_part, sort_key
 from nvgraft.values import Value
 
 TYPE_CHECKING = False
@@ -38,8 +38,11 @@ _HWCAPS_LIMIT = 256
 #: How many names are looked at to find one of a directory's own files.
 _LOOKS = 64
 
-#: The kind of row that the order of the search path decides about.
-_PLAIN = 2
+#: Kinds of rows, in their order: of glibc-hwcaps subdirectories, of the older ones, and those about which the search path decides.
+_HWCAPS_ROW, _OLDER, _PLAIN = range(3)
+
+#: Rows that are looked at or moved at once: what a processor keeps at hand.
+_AT_ONCE = 2048
 
 
 class Row(Value):
@@ -60,7 +63,9 @@ class _Item:
 
     __slots__ = ("flags", "hwcap", "hwcaps", "packed", "path", "soname")
 
-    def __init__(self, soname: bytes, flags: int, path: bytes, hwcap: int, hwcaps: bytes | None, packed: bytes = b"") -> None:
+    def __init__(
+        self, soname: bytes, flags: int, path: bytes, hwcap: int, hwcaps: bytes | None, packed: "bytes | memoryview" = b""
+    ) -> None:
         self.soname = soname
         self.flags = flags
         self.path = path
@@ -71,7 +76,7 @@ class _Item:
     @property
     def kind(self) -> int:
         """What stands before what among rows of one name and one architecture."""
-        return 0 if self.hwcaps is not None else 1 if self.hwcap else _PLAIN
+        return _HWCAPS_ROW if self.hwcaps is not None else _OLDER if self.hwcap else _PLAIN
 
 
 class Places:
@@ -92,18 +97,97 @@ class Places:
         return rank == self.rank(other) != 1 << 30 and one.rpartition(b"/")[2] == other.rpartition(b"/")[2]
 
 
+class _Names:
+    """The names that rows point to: those of a file, followed by those that were added since.
+
+    A file of a few megabytes is not copied for it: ``data`` is all of it, of which the names are what is from ``begin`` to ``end``.
+
+    :param origin: what rows call the beginning of ``data``.
+    """
+
+    __slots__ = ("_added", "_begin", "_data", "_end", "_origin")
+
+    def __init__(self, data: bytes = b"", begin: int = 0, end: int = 0, origin: int = 0, added: bytes = b"") -> None:
+        self._data = data
+        self._begin = begin
+        self._end = end
+        self._origin = origin
+        self._added = added
+
+    @property
+    def first(self) -> int:
+        """The position of the first name."""
+        return self._origin + self._begin
+
+    @property
+    def last(self) -> int:
+        """The position behind the last name."""
+        return self._origin + self._end + len(self._added)
+
+    def check(self, positions: "Sequence[int]") -> None:
+        """Check that a name is at each of the positions, and that the last one has an end.
+
+        :raises ValueError: when not.
+        """
+        if min(positions) < self.first or max(positions) >= self.last:
+            raise ValueError("a name lies outside of its strings")
+        if self._data[self._end - 1]:
+            raise ValueError("its last name does not end inside it")
+
+    def text(self, position: int) -> bytes:
+        """Return the name at ``position``."""
+        source, start = self._data, position - self._origin
+        if start >= self._end:
+            source, start = self._added, start - self._end
+        end = source.find(0, start, start + NAME_LIMIT)
+        return source[start : end if end >= 0 else start + NAME_LIMIT]  # any number of rows may name one that is endless
+
+    def below(self, directories: "Sequence[bytes]", positions: "Sequence[int]") -> list[int]:
+        """Return the indexes of those ``positions`` at which the path of a file below one of the directories begins."""
+        starts = tuple(directory + b"/" for directory in directories)
+        data, origin = self._data + self._added, self._origin
+        return [index for index, position in enumerate(positions) if data.startswith(starts, position - origin)]
+
+    def has_file_of(self, directory: bytes) -> bool:
+        """Tell whether a file of ``directory`` itself is named; not found among very many of its subdirectories is no."""
+        start = directory + b"/"
+        found = self._data.find(start, self._begin, self._end)
+        for _ in range(_LOOKS):
+            if found < 0:
+                return False
+            end = self._data.index(0, found)
+            if (found == self._begin or not self._data[found - 1]) and b"/" not in self._data[found + len(start) : end]:
+                return True
+            found = self._data.find(start, end, self._end)
+        return False
+
+    def with_added(self, more: bytes) -> "_Names":
+        """Return these names, and ``more`` from their :attr:`last` position on."""
+        return _Names(self._data, self._begin, self._end, self._origin, self._added + more)
+
+    def position(self, name: bytes) -> int:
+        """Return the position of a name, or of the end of another one; negative when there is none."""
+        ended = name + b"\0"
+        found = self._data.find(ended, self._begin, self._end)
+        if found < 0 <= (added := self._added.find(ended)):
+            found = self._end + added
+        return self._origin + found if found >= 0 else -1
+
+    def pieces(self) -> "list[bytes | memoryview]":
+        """Return all of them, one piece after the other."""
+        return [memoryview(self._data)[self._begin : self._end], self._added]
+
+
 class Table:
     """The rows of a loader cache. Values: adding and removing rows gives another table."""
 
-    __slots__ = ("_hwcaps", "_keys", "_numbers", "_origin", "_rows", "_strings")
+    __slots__ = ("_hwcaps", "_keys", "_names", "_numbers", "_rows")
 
-    def __init__(self, rows: bytes = b"", strings: bytes = b"", origin: int = 0, hwcaps: "Sequence[bytes]" = ()) -> None:
-        """``origin`` is what the rows' offsets call the beginning of ``strings``."""
-        self._rows = rows
-        self._strings = strings
-        self._origin = origin
+    def __init__(self, rows: "bytes | memoryview" = b"", names: _Names | None = None, hwcaps: "Sequence[bytes]" = ()) -> None:
+        self._rows = memoryview(rows)
+        self._names = names or _Names()
         self._hwcaps = tuple(hwcaps)
-        self._numbers = memoryview(rows).cast("I")  # six for each row, the second and third are positions of names
+        self._numbers = self._rows.cast("I")  # six for each row, the second and third are positions of names
         self._keys: dict[int, bytes] = {}
 
     @classmethod
@@ -114,51 +198,41 @@ class Table:
         """
         part = find_part(data)
         if not part.new:
-            return cls._from_old(data[part.first : part.end], data[part.end :])
+            return cls._from_old(data, part)
         _magic, _count, size, order, extension = _HEADER.unpack_from(data, part.base)
         if order != _UNSET and order & _BYTE_ORDER != _LITTLE_ENDIAN:
             raise ValueError("it is of another byte order")
-        strings = data[part.end : part.end + size]
-        table = cls(data[part.first : part.end], strings, part.end - part.base)
+        names = _Names(data, part.end, min(part.end + size, len(data)), -part.base)
+        table = cls(memoryview(data)[part.first : part.end], names, _hwcaps_names(data, part.base, extension))
         table._check()
-        table._hwcaps = _hwcaps_names(data, part.base, extension)
         return table
 
     @classmethod
-    def _from_old(cls, rows: bytes, strings: bytes) -> "Table":
-        packed = b"".join([_ROW.pack(flags, key, value, 0, 0) for flags, key, value in struct.iter_unpack("<iII", rows)])
-        table = cls(packed, strings)
+    def _from_old(cls, data: bytes, part: Part) -> "Table":
+        rows = struct.iter_unpack("<iII", memoryview(data)[part.first : part.end])
+        packed = b"".join([_ROW.pack(flags, key, value, 0, 0) for flags, key, value in rows])
+        table = cls(packed, _Names(data, part.end, len(data), -part.end))
         table._check()
         return table
 
     def _check(self) -> None:
-        if not self._rows:
-            return
-        first, last = self._origin, self._origin + len(self._strings)
-        for positions in (self._numbers[1::6], self._numbers[2::6]):
-            if min(positions) < first or max(positions) >= last:
-                raise ValueError("a name lies outside of its strings")
-        if self._strings[-1:] != b"\0":
-            raise ValueError("its last name does not end inside it")
+        for start in range(0, len(self._numbers), 6 * _AT_ONCE):
+            for column in (1, 2):
+                self._names.check(self._numbers[start + column : start + 6 * _AT_ONCE : 6].tolist())
 
     def __len__(self) -> int:
         return len(self._numbers) // 6
 
-    def _text(self, position: int) -> bytes:
-        start = position - self._origin
-        end = self._strings.find(0, start, start + NAME_LIMIT)
-        return self._strings[start : end if end >= 0 else start + NAME_LIMIT]  # any number of rows may name one that is endless
-
     def _key(self, index: int) -> bytes:
         key = self._keys.get(index)
         if key is None:
-            key = self._keys[index] = sort_key(self._text(self._numbers[6 * index + 1]))
+            key = self._keys[index] = sort_key(self._names.text(self._numbers[6 * index + 1]))
         return key
 
     def _item(self, index: int) -> _Item:
         packed = self._rows[index * NEW_ENTRY : (index + 1) * NEW_ENTRY]
         flags, key, value, _version, hwcap = _ROW.unpack(packed)
-        return _Item(self._text(key), flags, self._text(value), hwcap, self._named(hwcap), packed)
+        return _Item(self._names.text(key), flags, self._names.text(value), hwcap, self._named(hwcap), packed)
 
     def _named(self, hwcap: int) -> bytes | None:
         if not hwcap or hwcap & ~_ISA_LEVELS & ~0xFFFFFFFF != _NAMED:
@@ -166,30 +240,25 @@ class Table:
         number = hwcap & 0xFFFFFFFF
         return self._hwcaps[number] if number < len(self._hwcaps) else b""
 
-    def has_directory(self, directory: bytes) -> bool:
+    def has_file_of(self, directory: bytes) -> bool:
         """Tell whether a file of ``directory`` itself is named; not found among very many of its subdirectories is no."""
-        start = directory + b"/"
-        found = self._strings.find(start)
-        for _ in range(_LOOKS):
-            if found < 0:
-                return False
-            end = self._strings.index(0, found)
-            if (not found or not self._strings[found - 1]) and b"/" not in self._strings[found + len(start) : end]:
-                return True
-            found = self._strings.find(start, end)
-        return False
+        return self._names.has_file_of(directory)
 
-    def entries(self) -> "Iterator[tuple[int, Row | None, bytes]]":
-        """Yield each row's number, the row (None for what only older subdirectories of capabilities have), and its path."""
-        for index in range(len(self)):
+    def below(self, directories: "Sequence[bytes]") -> "Iterator[tuple[int, Row, bytes]]":
+        """Yield the number, the row and the path of what lies below the directories, but for older subdirectories of capabilities."""
+        for index in self._names.below(directories, self._numbers[2::6].tolist()):
             item = self._item(index)
-            row = None if item.kind == 1 else Row(item.soname, item.flags, item.path, item.hwcaps)
-            yield index, row, item.path
+            if item.kind != _OLDER:
+                yield index, Row(item.soname, item.flags, item.path, item.hwcaps), item.path
 
     def without(self, indexes: "Set[int]") -> "Table":
         """Return the table without those rows."""
-        kept = [self._rows[index * NEW_ENTRY : (index + 1) * NEW_ENTRY] for index in range(len(self)) if index not in indexes]
-        return Table(b"".join(kept), self._strings, self._origin, self._hwcaps)
+        kept, done = [], 0
+        for index in sorted(indexes):
+            kept.append(self._rows[done * NEW_ENTRY : index * NEW_ENTRY])
+            done = index + 1
+        kept.append(self._rows[done * NEW_ENTRY :])
+        return Table(b"".join(kept), self._names, self._hwcaps)
 
     def with_rows(self, wanted: "Sequence[Row]", places: Places) -> "Table":
         """Return the table with all of ``wanted``, itself when it has them already, each where the loader takes it first.
@@ -200,8 +269,8 @@ class Table:
         groups: dict[bytes, list[Row]] = {}
         for row in wanted:
             groups.setdefault(sort_key(row.soname), []).append(row)
-        strings = _Strings(table._origin + len(table._strings))
-        pieces: list[bytes] = []
+        names = _NewNames(table._names.last)
+        pieces: list[bytes | memoryview] = []
         done = 0
         for key in sorted(groups, reverse=True):
             low, high = table._group(key)
@@ -212,12 +281,12 @@ class Table:
             if merged == items:
                 continue
             pieces.append(table._rows[done * NEW_ENTRY : low * NEW_ENTRY])
-            pieces += [item.packed or table._packed(item, strings) for item in merged]
+            pieces += [item.packed or table._packed(item, names) for item in merged]
             done = high
         if not pieces:
             return table
         pieces.append(table._rows[done * NEW_ENTRY :])
-        return Table(b"".join(pieces), table._strings + strings.data(), table._origin, table._hwcaps)
+        return Table(b"".join(pieces), table._names.with_added(names.data()), table._hwcaps)
 
     def _group(self, key: bytes) -> tuple[int, int]:
         """Return the range of rows whose name compares equal to ``key``; an empty one is where they would be."""
@@ -232,55 +301,57 @@ class Table:
             high += 1
         return low, high
 
-    def _packed(self, item: _Item, strings: "_Strings") -> bytes:
+    def _packed(self, item: _Item, names: "_NewNames") -> bytes:
         hwcap = item.hwcap
         if item.hwcaps is not None:
             hwcap |= self._hwcaps.index(item.hwcaps)
-        return _ROW.pack(item.flags, strings.position(item.soname), strings.position(item.path), 0, hwcap)
+        return _ROW.pack(item.flags, names.position(item.soname), names.position(item.path), 0, hwcap)
 
     def _with_names(self, names: "Set[bytes]") -> "Table":
         """Return the table with more names of glibc-hwcaps subdirectories; rows know them by number, in sorted order."""
         if names <= set(self._hwcaps):
             return self
-        table = Table(self._rows, self._strings, self._origin, sorted({*names, *self._hwcaps}))
-        numbers = [table._hwcaps.index(name) for name in self._hwcaps]
+        hwcaps = sorted({*names, *self._hwcaps})
+        numbers = [hwcaps.index(name) for name in self._hwcaps]
         rows = []
         for flags, key, value, version, hwcap in _ROW.iter_unpack(self._rows):
             number = hwcap & 0xFFFFFFFF
             if self._named(hwcap) is not None and number < len(numbers):
                 hwcap = hwcap - number + numbers[number]
             rows.append(_ROW.pack(flags, key, value, version, hwcap))
-        table._rows = b"".join(rows)
-        return table
+        return Table(b"".join(rows), self._names, hwcaps)
 
     def data(self) -> bytes:
         """Return the file: new format alone, little-endian, with the names of its glibc-hwcaps subdirectories."""
-        origin = NEW_HEADER + len(self._rows)
-        strings = self._strings
-        positions = []
+        names = self._names
         for name in self._hwcaps:
-            found = strings.find(name + b"\0")
-            if found < 0:
-                found = len(strings)
-                strings += name + b"\0"
-            positions.append(origin + found)
-        header = _HEADER.pack(NEW_MAGIC, len(self), len(strings), _LITTLE_ENDIAN, -(-(origin + len(strings)) // 4) * 4)
-        pad = b"\0" * (-(origin + len(strings)) % 4)
-        return b"".join([header, self._moved(origin - self._origin), strings, pad, _extension(origin + len(strings) + len(pad), positions)])
+            if names.position(name) < 0:
+                names = names.with_added(name + b"\0")
+        begin = NEW_HEADER + len(self._rows)
+        end = begin + names.last - names.first
+        pad = -end % 4
+        header = _HEADER.pack(NEW_MAGIC, len(self), end - begin, _LITTLE_ENDIAN, end + pad)
+        extension = _extension(end + pad, [begin + names.position(name) - names.first for name in self._hwcaps])
+        return b"".join([header, *self._moved(begin - names.first), *names.pieces(), bytes(pad), extension])
 
-    def _moved(self, distance: int) -> bytes:
-        """Return the rows with ``distance`` added to both positions of each: one sum of two long numbers, not a loop.
+    def _moved(self, distance: int) -> "Iterator[bytes | memoryview]":
+        """Yield the rows with ``distance`` added to both positions of each: sums of two long numbers, not of each row's two.
 
         No field overflows into the next, because all positions lie inside of a file of at most SIZE_LIMIT bytes.
         """
         if not distance:
-            return self._rows
-        addend = int.from_bytes(_ROW.pack(0, abs(distance), abs(distance), 0, 0) * len(self), "little")
-        number = int.from_bytes(self._rows, "little")
-        return (number + addend if distance > 0 else number - addend).to_bytes(len(self._rows), "little")
+            yield self._rows
+            return
+        addend = int.from_bytes(_ROW.pack(0, abs(distance), abs(distance), 0, 0) * _AT_ONCE, "little")
+        for start in range(0, len(self._rows), _AT_ONCE * NEW_ENTRY):
+            rows = self._rows[start : start + _AT_ONCE * NEW_ENTRY]
+            number = int.from_bytes(rows, "little")
+            if len(rows) < _AT_ONCE * NEW_ENTRY:
+                addend &= (1 << 8 * len(rows)) - 1
+            yield (number + addend if distance > 0 else number - addend).to_bytes(len(rows), "little")
 
 
-class _Strings:
+class _NewNames:
     """New names, each once, from position ``start`` on."""
 
     def __init__(self, start: int) -> None:

@@ -262,9 +262,9 @@ class NativeCache(LoaderCacheStep):
         known = {(places.rank(row.path), row.soname, row.hwcaps) for row in found}
         gone = set()
         try:
-            for index, row, path in table.entries():
+            for index, row, path in table.below([os.fsencode(name) for search in searches for name in search.directory.names]):
                 rank = places.rank(path)
-                if rank not in searched or row is None or (rank, row.soname, row.hwcaps) in known:
+                if rank not in searched or (rank, row.soname, row.hwcaps) in known:
                     continue
                 rootfs.bounds.count_library()
                 if _identity(rootfs, os.fsdecode(path)) is None:

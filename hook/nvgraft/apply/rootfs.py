@@ -16,7 +16,6 @@ from nvgraft.files import read_fd
 #: Names that one look at an image's directories may list, in all: ten times what one is searched for.
 _NAMES_LIMIT = 200_000
 
-
 #: Bytes of ld.so.conf beyond which no reader is let loose on it.
 _CONFIGURATION_LIMIT = 1 << 20
 

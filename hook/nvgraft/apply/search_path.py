@@ -111,7 +111,7 @@ class SearchPath:
         return [directory for directory in self.directories if directory.changed > written or self._is_new(directory, table)]
 
     def _is_new(self, directory: Directory, table: Table) -> bool:
-        if not directory.named or any(table.has_directory(os.fsencode(name)) for name in directory.names):
+        if not directory.named or any(table.has_file_of(os.fsencode(name)) for name in directory.names):
             return False
         return any(is_library_name(name) for name in self._rootfs.names(directory.names[0]))
 
