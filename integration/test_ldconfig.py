@@ -18,7 +18,7 @@ import pytest
 
 from harness import LDCONFIG, run_in_mount_namespace
 from nvgraft import privileges, syscalls
-from nvgraft.apply import seccomp
+from nvgraft.apply import jail, seccomp
 from nvgraft.apply.ldconfig import LoaderCache
 from nvgraft.apply.undo import UndoLog
 from nvgraft.child import Child
@@ -320,6 +320,19 @@ def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(r
     assert not (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
 
 
+def test_a_fifo_that_is_opened_does_not_hold_the_start_up(rootfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ldconfig opens what ld.so.conf includes without looking: it is ended as soon as it only waits, long before its deadline."""
+    conf = rootfs / "etc/ld.so.conf.d"
+    conf.mkdir(exist_ok=True)
+    os.mkfifo(conf / "x.conf")
+    (rootfs / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
+    monkeypatch.setattr(jail, "_STILL", 0.5)
+    start = time.monotonic()
+    line = run_in_mount_namespace(lambda: _update(rootfs, timeout=60))
+    assert line.endswith("terminated with signal 9 | it had waited for 0.5 seconds for something in the image: a FIFO in a file's place?")
+    assert time.monotonic() - start < 30
+
+
 @pytest.mark.requires("busybox")
 class TestHostile:
     """A shell in ldconfig's place does what a subverted ldconfig would do."""
@@ -369,7 +382,7 @@ class TestHostile:
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: dict[str, object] = {}
 
-        def observe(found: Child, _deadline: float, _kept: int) -> tuple[bool, bytes]:
+        def observe(found: Child, _deadline: float, _kept: int, _still: float) -> tuple[bool, bytes]:
             proc = Path(f"/proc/{found.pid}")
             assert os.read(found.output, 8) == b"started\n"
             status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
@@ -422,7 +435,7 @@ class TestHostile:
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: list[str] = []
 
-        def observe(found: Child, _deadline: float, _kept: int) -> tuple[bool, bytes]:
+        def observe(found: Child, _deadline: float, _kept: int, _still: float) -> tuple[bool, bytes]:
             assert os.read(found.output, 8) == b"started\n"
             seen.extend(line for line in Path(f"/proc/{found.pid}/status").read_text().splitlines() if line.startswith("Cap"))
             return True, b""

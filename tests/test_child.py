@@ -54,6 +54,39 @@ def test_the_deadline_counts_for_a_silent_child(closes: bool) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_child_that_only_waits_is_late_before_the_deadline(closes: bool) -> None:
+    """One that works in between, however seldom, has all its time; so has one that writes."""
+
+    def wait(writer: int) -> None:
+        if closes:
+            os.close(writer)
+        for _ in range(6):
+            time.sleep(0.05)
+        time.sleep(60)
+
+    found = started(wait)
+    start = time.monotonic()
+    assert found.follow(start + 60, 4096, still=0.2) == (True, b"")
+    assert 0.4 < time.monotonic() - start < 30
+    found.end(grace=0)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_child_at_work_is_not_late_before_the_deadline(writes: bool) -> None:
+    """Work is processor time or output."""
+
+    def work(writer: int) -> None:
+        for _ in range(30):
+            time.sleep(0.02)
+            if writes:
+                os.write(writer, b"x")
+
+    found = started(work)
+    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (False, b"x" * 30 if writes else b"")
+    assert found.end() == 0
+
+
 @pytest.mark.parametrize("way", ["follow", "read"])
 def test_the_deadline_counts_for_a_child_that_never_stops(way: str) -> None:
     """Output that is always ready does not keep the clock from being looked at."""

@@ -15,5 +15,5 @@ from nvgraft.apply import jail
 )
 def test_outcome(status: int, output: bytes, expected: tuple[int, int, str]) -> None:
     """A wait status is either an exit code or a signal; of the output the last line that is not empty counts."""
-    outcome = jail.Outcome(status, False, output)
+    outcome = jail.Outcome(status, "", output)
     assert (outcome.code, outcome.signal, outcome.last_line) == expected

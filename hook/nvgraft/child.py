@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _GRACE, _KILLED = 0.1, 1.0
 
 
+#: In the number of a process's clock (clock_getcpuclockid(3)): the one that the scheduler keeps, in ns.
+_CPUCLOCK_SCHED = 2
+
+
 class Child:
     """A running child: its number, and the descriptor ``output`` of what it writes. It has to be ended."""
 
@@ -43,15 +47,23 @@ class Child:
                 return data
         return None
 
-    def follow(self, deadline: float, kept: int) -> tuple[bool, bytes]:
-        """Wait for its end; return whether ``deadline`` came first, and the last ``kept`` bytes of what it has written."""
+    def follow(self, deadline: float, kept: int, still: float = 1e6) -> tuple[bool, bytes]:
+        """Wait for its end; return whether ``deadline`` came first, and the last ``kept`` bytes of what it has written.
+
+        :param still: seconds, looked at one after the other, of which it may not spend all without working or writing anything.
+        """
         written = b""
+        worked = self._processor_time()
         events = select.poll()
         events.register(self._process, select.POLLIN)
         events.register(self.output, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            ready = [fd for fd, _ in events.poll(left * 1000)]
-            if self.output in ready:
+            ready = [fd for fd, _ in events.poll(min(left, still) * 1000)]
+            if not ready:
+                before, worked = worked, self._processor_time()
+                if worked == before:
+                    return True, written
+            elif self.output in ready:
                 if chunk := os.read(self.output, 1 << 16):
                     written = (written + chunk)[-kept:]
                 else:
@@ -59,6 +71,12 @@ class Child:
             elif self._process in ready:
                 return False, written
         return True, written
+
+    def _processor_time(self) -> float:
+        try:
+            return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)
+        except OSError:
+            return -1.0  # it has ended
 
     def end(self, *, grace: float = _GRACE) -> int | None:
         """Kill it unless it ends within ``grace`` seconds, and return its wait status.

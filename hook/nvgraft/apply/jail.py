@@ -31,6 +31,10 @@ _LIMITS = (
     (syscalls.RLIMIT_CORE, 0),
 )
 
+#: Seconds that it may wait for one thing: who swaps a FIFO in for a file that it is about to open would hold it until its time is
+#: over. Nothing keeps a program that has no capability from opening one, whether by mount flags, Landlock or seccomp.
+_STILL = 5.0
+
 #: Of what the program prints only the end is kept, in bytes.
 _OUTPUT_KEPT = 4096
 _CANNOT_EXECUTE = 127
@@ -56,11 +60,11 @@ class Jail(Value):
 
 
 class Outcome(Value):
-    """How the program ended: ``signal`` or else ``code``, whether it was killed as ``late``, the last line it printed."""
+    """How the program ended: ``signal`` or else ``code``, why it was killed if it was ``late``, the last line it printed."""
 
     __slots__ = ("code", "last_line", "late", "signal")
 
-    def __init__(self, status: int, late: bool, output: bytes) -> None:
+    def __init__(self, status: int, late: str, output: bytes) -> None:
         self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         self.code = 0 if self.signal else os.WEXITSTATUS(status)
         self.late = late
@@ -68,17 +72,21 @@ class Outcome(Value):
 
 
 def run(image: int, argv: "Sequence[str]", jail: Jail, timeout: float) -> Outcome:
-    """Run the program ``image`` for at most ``timeout`` seconds; a jail that cannot be built is an end with code 1.
+    """Run the program ``image`` for at most ``timeout`` seconds, or until it only waits; a jail that cannot be built is an end with code 1.
 
     :raises OSError: when not even a process can be made.
     """
     deadline = time.monotonic() + timeout
     fixed_groups = userns.groups_are_fixed()
     started = child.start(lambda output: _become(image, argv, jail, output, fixed_groups=fixed_groups))
-    late, printed = True, b""
+    late, printed = "", b""
     try:
         with launch.Interruptible():
-            late, printed = started.follow(deadline, _OUTPUT_KEPT)
+            stopped, printed = started.follow(deadline, _OUTPUT_KEPT, _STILL)
+            if stopped and time.monotonic() < deadline:
+                late = f"it had waited for {_STILL:g} seconds for something in the image: a FIFO in a file's place?"
+            elif stopped:
+                late = f"it had not finished after {timeout:g} seconds"
     finally:
         status = started.end(grace=0)
     return Outcome(_signal.SIGKILL if status is None else status, late, printed)

@@ -151,8 +151,7 @@ class LoaderCache:
         except OSError as error:
             raise self._failed(1, f"it was not started: {error}") from error
         if outcome.signal:
-            hint = f"it had not finished after {timeout:g} seconds" if outcome.late else outcome.last_line
-            raise Refusal("ldcache", f"process {self._name} terminated with signal {outcome.signal}", hint)
+            raise Refusal("ldcache", f"process {self._name} terminated with signal {outcome.signal}", outcome.late or outcome.last_line)
         if outcome.code:
             hint = outcome.last_line
             if os.fstatvfs(writable[0].fd).f_flag & os.ST_RDONLY:
