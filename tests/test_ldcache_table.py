@@ -108,20 +108,42 @@ def test_the_loader_finds_what_was_there_and_what_was_added(rows: list[tuple[str
     assert len(Table.parse(data)) == len(rows)
 
 
+#: The driver's flags and directory in images that are not of x86_64.
+FOREIGN = {"bookworm-i386": (NARROW, "/usr/lib/i386-linux-gnu"), "bookworm-arm64": (0x0A03, "/usr/lib/aarch64-linux-gnu")}
+
+
 @pytest.mark.requires("ldconfig")
 @pytest.mark.parametrize("release", sorted(path.stem for path in FIXTURES.glob("*.cache")))
 def test_real_images_get_what_their_own_ldconfig_gives_them(release: str, tmp_path: Path) -> None:
     """The caches of Ubuntu 16.04 (glibc 2.23) to Debian 13 (2.41): with the driver's rows, every line that their ldconfig has.
 
-    Made by integration/ldcache_images.py. Directories with a second name (/lib for /usr/lib) are compared by one.
+    Made by integration/ldcache_images.py, as are those of glibc 2.17 and of Debian 12 for i386 and aarch64, whose images are a few
+    libraries of ours, with names for the loader in subdirectories of capabilities (tls) and of both sizes of an address. Directories
+    with a second name (/lib for /usr/lib) are compared by one.
     """
+    flags, libs = FOREIGN.get(release, (WIDE, LIBS))
     before = (FIXTURES / f"{release}.cache").read_bytes()
     wanted = [line.replace("=> /usr/lib/", "=> /lib/") for line in (FIXTURES / f"{release}.txt").read_text().splitlines()]
-    rows = [Row(name.encode(), WIDE, f"{LIBS}/{name}".encode()) for name in DRIVER]
-    (tmp_path / "cache").write_bytes(Table.parse(before).with_rows(rows, Places({LIBS.encode(): 0})).data())
+    rows = [Row(name.encode(), flags, f"{libs}/{name}".encode()) for name in DRIVER]
+    data = Table.parse(before).with_rows(rows, Places({libs.encode(): 0})).data()
+    (tmp_path / "cache").write_bytes(data)
     lines = listing(tmp_path / "cache")
-    assert all(f"{name} (libc6,x86-64) => {LIBS}/{name}" in lines for name in DRIVER)
+    assert all(lookup(data, name, flags) == f"{libs}/{name}" for name in DRIVER)
     assert [line.replace("=> /usr/lib/", "=> /lib/") for line in lines] == wanted
+
+
+def test_glibc_2_17_writes_both_formats_and_reads_the_new_one() -> None:
+    """Its loader finds in our file what it found in its own: the old part, of which it has no use, is not written again."""
+    before = (FIXTURES / "glibc-2.17.cache").read_bytes()
+    assert before.startswith(b"ld.so-1.7.0\0")
+    count = struct.unpack_from("<I", before, 12)[0]
+    new = before[-(-(16 + 12 * count) // 8) * 8 :]
+    data = Table.parse(before).data()
+    assert data.startswith(b"glibc-ld.so.cache1.1")
+    assert rows_of(data) == rows_of(new)
+    assert {hwcap for _name, _flags, _path, hwcap in rows_of(data)} == {0, 1 << 63}, "tls, as it was"
+    versions = [struct.unpack_from("<I", data, 48 + 24 * index + 12)[0] for index in range(len(rows_of(data)))]
+    assert set(versions) == {0, 0x20620, 0x30200}, "the oldest kernel for each, which later versions no longer write"
 
 
 def old_format(rows: list[tuple[str, int, str]]) -> bytes:
