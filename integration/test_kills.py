@@ -47,7 +47,7 @@ def test_the_measurement_finds_what_no_journal_names() -> None:
 
 def _announce_something_else() -> None:
     records = journal._records
-    vars(journal).update(_records=lambda entries: [b"file\0/something/else\0" for _ in records(entries)])
+    vars(journal).update(_records=lambda entries: [(b"file\0/something/else\0", b"") for _ in records(entries)])
 
 
 def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
