@@ -565,6 +565,43 @@ def test_what_was_found_before_a_check_breaks_off_counts(setup: Setup, capsys: C
     assert "SELinux" in found["device-permissions"]["lacking"]
 
 
+def test_no_gpu_at_all_is_told(setup: Setup, capsys: Captured) -> None:
+    """With none the driver comes without a device."""
+    setup.env = ["NVIDIA_VISIBLE_DEVICES=none"]
+    _, found = results(setup, capsys)
+    assert {name for name, result in found.items() if result["findings"]} == {"devices-not-requested"}
+    (finding,) = found["devices-not-requested"]["findings"]
+    assert finding["level"] == "warning"
+    assert finding["message"] == "NVIDIA_VISIBLE_DEVICES=none: the driver's files are mounted, and no GPU is"
+
+
+def test_a_variable_that_was_given_is_not_the_images(setup: Setup, capsys: Captured) -> None:
+    """Although the image has the same value."""
+    setup.image = True
+    words = setup.arguments()
+    assert main(["doctor", *words, "--env", ALL]) == 0
+    assert main(["doctor", *words, "--env", "A=B"]) == 1
+    assert "devices-from-image" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "levels"),
+    [
+        ({"env": ["PATH=/usr/bin"]}, []),
+        ({}, ["warning"]),
+        ({"env": ["PATH=/usr/bin"], "timeout": 5}, ["warning"]),
+        ({"env": ["LD_PRELOAD=/x.so"]}, ["error"]),
+    ],
+    ids=["docker's", "nvidia-container-runtime's", "in a hurry", "CVE-2025-23266"],
+)
+def test_a_hook_that_the_original_stack_registers(changes: Document, levels: list[str], setup: Setup, capsys: Captured) -> None:
+    """Is no error: what it lacks stops no container, and docker has no setting for it."""
+    hook = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["/usr/bin/nvidia-container-runtime-hook", "prestart"]}
+    setup.config["hooks"] = {"prestart": [hook | changes]}
+    _, found = results(setup, capsys)
+    assert [finding["level"] for finding in found["hook-registration"]["findings"]] == levels
+
+
 def test_every_check_has_a_failure_and_the_issue_of_users_has_25(capsys: Captured) -> None:
     """Ids are those of the table, which docs and explain-error use as well."""
     assert set(CHECKS) <= {failure.id for failure in FAILURES}

@@ -86,7 +86,7 @@ class ContainerSide:
     :param data: config.json.
     :param open_rootfs: opens the files of the image.
     :param rootfs_known: false for a config.json alone, where nothing can be said about files.
-    :param image_env: the variables that the image sets; None where nobody knows which of them are the image's.
+    :param image_env: the variables that the image alone sets; None where nobody knows which of them are the image's.
     """
 
     def __init__(
@@ -193,7 +193,9 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         return ContainerSide(path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory))
     if is_image(path):
         image = open_image(path)
+        given = {entry.partition("=")[0] for entry in env}
         own = dict(entry.partition("=")[::2] for entry in image.config.get("Env") or () if isinstance(entry, str))
+        own = {name: value for name, value in own.items() if name not in given}
         return ContainerSide(path, "/", _config_json(image.config, "rootfs", env), lambda _: image.tree(), image_env=own)
     if os.path.isfile(path):
         return _config_alone(path, env)

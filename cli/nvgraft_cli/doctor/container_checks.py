@@ -34,6 +34,14 @@ def devices_not_requested(patient: Patient) -> Iterator[Finding]:
             "the hook ends without a word when no device is asked for; the program then finds no GPU",
             f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)",
         )
+    elif not outcome.devices:
+        value = patient.container.spec.env.get(names.VISIBLE_DEVICES, "")
+        yield Finding(
+            f"{names.VISIBLE_DEVICES}={value}: the driver's files are mounted, and no GPU is",
+            "with none the container gets the capabilities alone",
+            f"set {names.VISIBLE_DEVICES}=all, or to the GPUs that it needs",
+            "warning",
+        )
 
 
 def capability_not_requested(patient: Patient) -> Iterator[Finding]:
@@ -192,8 +200,8 @@ def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
         if finding.id in {"socket-skipped", "mps-skipped"}:
             yield Finding(
                 finding.message,
-                "a volume lies there (often the host's /run): the original fails with 'no such device or address'",
-                "do not mount the host's /run or /var/run into the container",
+                "a volume of the container lies where it would be mounted; the original fails at a socket of the host's that comes with it",
+                "where the container needs it: name it as a volume of its own, and do not mount the host's whole /run",
                 "warning",
             )
 
@@ -205,8 +213,8 @@ def stderr_hidden(patient: Patient) -> Iterator[Finding]:
         raise NotChecked("config.json does not tell that podman wrote it")
     if "run.oci.hooks.stderr" not in annotations:
         yield Finding(
-            "crun hides what a hook says, and the annotation run.oci.hooks.stderr is not set",
-            "crun reports the hook's path and exit code alone",
+            "podman wrote this config.json, and the annotation run.oci.hooks.stderr is not set: when a hook fails, crun hides why",
+            "crun, which podman starts unless told otherwise, reports the hook's path and exit code alone",
             "nvgraft last-error CONTAINER tells it afterwards; or --annotation run.oci.hooks.stderr=/run/hook.err",
             "warning",
         )
@@ -291,7 +299,7 @@ def tmp_missing(patient: Patient) -> Iterator[Finding]:
 
 def hook_registration(patient: Patient) -> Iterator[Finding]:
     """CVE-2025-23266: a hook without an environment of its own inherits that of the container."""
-    from nvgraft_cli.register.audit import problems
+    from nvgraft_cli.register.audit import STAGES, problems
 
     if not isinstance(patient.member("hooks"), dict):
         raise NotChecked("config.json has no hooks")
@@ -302,10 +310,12 @@ def hook_registration(patient: Patient) -> Iterator[Finding]:
         for problem in problems(hook, stage):
             if problem.member == "path" and patient.host.document is not None:
                 continue  # whose the program is can be told on its own node alone
+            if problem.member == "timeout" and "timeout" not in hook:
+                continue  # docker writes none, and has no setting for one
             yield Finding(
                 f"{stage} hook {hook.get('path')}: {problem.member}: {problem.text}",
                 "a hook runs as root on the host, in whatever surroundings it is given",
                 problem.fix,
                 # What the original's own entries lack stops no container.
-                "warning" if problem.member == "timeout" or (problem.member == "env" and not hook.get("env")) else "error",
+                "warning" if problem.member == "timeout" or (stage in STAGES and not hook.get("env")) else "error",
             )

@@ -14,6 +14,9 @@ _SYSTEMD = re.compile(r"[^/:]*:[^:]+:[^:]+")
 #: The slice that podman puts a user's own containers into; those of root are in machine.slice.
 _USERS = "user.slice:"
 
+#: What leaves access to the modes of the nodes: a rootless engine has no device rules of its own.
+_ROOTLESS = "no-cgroups = true in [nvidia-container-cli] of the config.toml that this user's hook reads"
+
 #: SELinux's type of a confined container, and the booleans of which one lets it open the driver's nodes.
 _CONFINED = "container_t"
 _BOOLEANS = ("container_use_devices", "container_use_xserver_devices")
@@ -64,7 +67,7 @@ def device_filter(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             f"failed to add device rules: {path} is a cgroup of a user's own, made by a rootless engine",
             "the kernel takes device rules from root in the first user namespace alone: operation not permitted",
-            _fix(patient),
+            _ROOTLESS,
         )
         return
     machine = _machine(patient, "what the kernel lets a hook change")
@@ -182,5 +185,5 @@ def rootless(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "the container's user namespace has a single id: a rootless engine, and no-cgroups is not set",
             "device rules cannot be written by a user, and groups cannot be changed",
-            "no-cgroups = true in the config.toml that this user's hook reads; ranges in /etc/subuid and /etc/subgid",
+            f"{_ROOTLESS}; ranges in /etc/subuid and /etc/subgid",
         )
