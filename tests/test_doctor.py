@@ -666,6 +666,25 @@ def test_text_is_for_people(setup: Setup, capsys: Captured) -> None:
     assert "\nnot checked: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("junk", [[], {}, [[]], [{}], "x", 7, {"a": []}, [{"size": []}]], ids=repr)
+def test_members_of_any_type_are_looked_at(junk: Any, setup: Setup, capsys: Captured) -> None:
+    """config.json is a stranger's: what the hook does not read may hold anything."""
+    setup.config = {
+        "annotations": junk,
+        "linux": {"uidMappings": junk, "devices": junk, "cgroupsPath": junk, "resources": {"devices": junk}},
+        "process": {"user": {"uid": 1000, "gid": junk, "additionalGids": junk}, "selinuxLabel": junk},
+    }
+    code, found = results(setup, capsys)
+    assert code in (0, 1)
+    assert set(found) >= set(CHECKS)
+    numbers = {"allow": True, "major": junk, "minor": junk, "access": junk}
+    setup.config = {
+        "linux": {"resources": {"devices": [numbers, numbers | {"type": junk}]}, "cgroupsPath": "s:docker:a"},
+        "annotations": {"io.container.manager": junk},
+    }
+    assert "device-rules-lost" in {name for name, result in results(setup, capsys)[1].items() if result["findings"]}
+
+
 def test_bad_input_is_exit_2(setup: Setup, capsys: Captured) -> None:
     """A bundle that is none, a host that is none."""
     assert main(["doctor", "--bundle", str(setup.place / "none"), "--host", "eks-t4"]) == 2

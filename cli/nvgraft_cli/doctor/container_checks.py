@@ -208,10 +208,9 @@ def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
 
 def stderr_hidden(patient: Patient) -> Iterator[Finding]:
     """containers/podman#16094, #24502; containers/crun#665."""
-    annotations = patient.member("annotations") or {}
-    if annotations.get("io.container.manager") != "libpod":
+    if not patient.by_podman:
         raise NotChecked("config.json does not tell that podman wrote it")
-    if "run.oci.hooks.stderr" not in annotations:
+    if patient.member("annotations", "run.oci.hooks.stderr") is None:
         yield Finding(
             "podman wrote this config.json, and the annotation run.oci.hooks.stderr is not set: when a hook fails, crun hides why",
             "crun, which podman starts unless told otherwise, reports the hook's path and exit code alone",

@@ -138,7 +138,8 @@ def device_rules_lost(patient: Patient) -> Iterator[Finding]:
 def device_permissions(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547, #1523; VirtualGL/virtualgl#10."""
     uid = patient.member("process", "user", "uid") or 0
-    groups = {patient.member("process", "user", "gid") or 0, *(patient.member("process", "user", "additionalGids") or [])}
+    more = patient.member("process", "user", "additionalGids")
+    groups = [patient.member("process", "user", "gid") or 0, *(more if isinstance(more, list) else ())]
     inventory = patient.host.inventory
     nodes = {node.path: node.node for node in (*inventory.control, *inventory.nodes)}
     for action in patient.binds():
@@ -179,9 +180,8 @@ def rootless(patient: Patient) -> Iterator[Finding]:
             "this is a container without that capability, and so will be the hook that an engine starts in it",
             "start the engine on the node itself, or in a privileged container",
         )
-    mappings = patient.member("linux", "uidMappings") or []
-    own = [row for row in mappings if isinstance(row, dict)]
-    if own and sum(int(row.get("size", 0)) for row in own) == 1 and not patient.host.config.cli_no_cgroups:
+    sizes = [row.get("size") for row in patient.rows("linux", "uidMappings")]
+    if sizes == [1] and not patient.host.config.cli_no_cgroups:
         yield Finding(
             "the container's user namespace has a single id: a rootless engine, and no-cgroups is not set",
             "device rules cannot be written by a user, and groups cannot be changed",

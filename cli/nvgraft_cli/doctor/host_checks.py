@@ -210,7 +210,8 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
     runtimes: dict[str, object] = {}
     try:
         document = json.loads(machine.text(_DAEMON) or "{}")
-        runtimes = document.get("runtimes") or {} if isinstance(document, dict) else {}
+        named = document.get("runtimes") if isinstance(document, dict) else None
+        runtimes = named if isinstance(named, dict) else {}
     except (OSError, ValueError) as error:
         yield Finding(f"{_DAEMON} cannot be read: {error}", "dockerd does not start with it either", f"mend {_DAEMON}")
     for name, runtime in runtimes.items():
@@ -234,11 +235,10 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
 
 def _not_hooked(patient: Patient) -> Iterator[Finding]:
     """podman writes the hooks that match into config.json, and what a CDI specification adds as device nodes."""
-    if (patient.member("annotations") or {}).get("io.container.manager") != "libpod":
+    if not patient.by_podman:
         return
     outcome = resolve_request(patient.container.spec, patient.host.config)
-    devices = patient.member("linux", "devices") or []
-    given = any(isinstance(row, dict) and str(row.get("path", "")).startswith("/dev/nvidia") for row in devices)
+    given = any(str(row.get("path", "")).startswith("/dev/nvidia") for row in patient.rows("linux", "devices"))
     if not isinstance(outcome, Skip) and not given and not gpu_hooks(patient):
         yield Finding(
             "podman wrote this config.json, and no hook for GPUs is in it: the container gets nothing, without a word",

@@ -85,6 +85,16 @@ class Patient:
             value = value.get(name) if isinstance(value, dict) else None
         return value
 
+    def rows(self, *path: str) -> list[dict[str, Any]]:
+        """Return the objects of a list in config.json; none where it is absent or of another type."""
+        value = self.member(*path)
+        return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+    @property
+    def by_podman(self) -> bool:
+        """Whether config.json tells that podman wrote it."""
+        return bool(self.member("annotations", "io.container.manager") == "libpod")
+
     @cached_property
     def case(self) -> Case:
         """The container on the host."""
@@ -214,12 +224,11 @@ class Patient:
         return all(self._allowed(action.rdev) for action in self.binds() if action.rdev)
 
     def _allowed(self, number: tuple[int, int]) -> bool:
-        rules = self.member("linux", "resources", "devices")
         access: set[str] = set()
-        for rule in rules if isinstance(rules, list) else ():  # a later rule wins
-            if not isinstance(rule, dict) or rule.get("type", "a") not in {"a", "c", "u"}:
+        for rule in self.rows("linux", "resources", "devices"):  # a later rule wins
+            if rule.get("type", "a") not in ("a", "c", "u"):  # a tuple: what strangers write need not be hashable
                 continue
-            if all(rule.get(name) in {None, -1, have} for name, have in zip(("major", "minor"), number, strict=True)):
+            if all(rule.get(name) in (None, -1, have) for name, have in zip(("major", "minor"), number, strict=True)):
                 letters = set(str(rule.get("access") or "rwm"))
                 access = access | letters if rule.get("allow") else access - letters
         return access >= {"r", "w"}
