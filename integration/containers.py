@@ -36,6 +36,9 @@ echo done
 #: Between what a command printed and the files that it changed.
 MARK = "== changed files"
 
+#: Before the config.json that a lifecycle has left.
+CONFIG = "== config.json"
+
 CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
 
 
@@ -101,6 +104,20 @@ class Bundle:
         )
         output, _, changes = done.stdout.partition(f"\n{MARK}\n")
         return Run(done.returncode, output, done.stderr, [line for line in changes.splitlines() if line[0] in "<>"])
+
+    def lifecycle(self, options: str = "--root /run/runc-test") -> str:
+        """Return the shell commands of an engine: create, start, wait, state, delete, all through nvgraft-runtime.
+
+        :param options: of the low-level runtime.
+        """
+        runtime = f"{self.installed.prefix}/bin/nvgraft-runtime {options}"
+        return (
+            f"{runtime} create --bundle {self.path} {self.name} > /run/out 2>&1 < /dev/null || {{ cat /run/out >&2; exit 1; }}; "
+            f"{runtime} state {self.name} > /run/state || exit 2; {runtime} start {self.name} || exit 3; "
+            f"for _ in $(seq 100); do {runtime} state {self.name} | grep -q stopped && break; sleep 0.05; done; "
+            f'{runtime} delete {self.name} || exit 4; cat /run/out; grep \'"status": "created"\' /run/state || exit 5; '
+            f"echo; echo '{CONFIG}'; cat {self.path}/config.json"
+        )
 
     def run(self, script: str = LOOK, prepare: str = "", times: int = 1, host: str = HOST) -> Run:
         """Run the container under runc ``times`` times, after the shell command ``prepare`` on the host."""

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from containers import LOOK, Bundle, Run, environment
+from containers import CONFIG, LOOK, Bundle, Run, environment
 from test_engines import CONTAINERD, assert_grafted
-
-CONFIG = "== config.json"
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "cgroup-v1")
 
@@ -21,18 +19,6 @@ def plain(bundle: Bundle) -> Bundle:
     return bundle
 
 
-def lifecycle(bundle: Bundle) -> str:
-    """Return the shell commands of an engine: create, start, wait, state, delete, all through the wrapper."""
-    runtime = f"{bundle.installed.prefix}/bin/nvgraft-runtime --root /run/runc-test"
-    return (
-        f"{runtime} create --bundle {bundle.path} {bundle.name} > /run/out 2>&1 < /dev/null || {{ cat /run/out >&2; exit 1; }}; "
-        f"{runtime} state {bundle.name} > /run/state || exit 2; {runtime} start {bundle.name} || exit 3; "
-        f"for _ in $(seq 100); do {runtime} state {bundle.name} | grep -q stopped && break; sleep 0.05; done; "
-        f'{runtime} delete {bundle.name} || exit 4; cat /run/out; grep \'"status": "created"\' /run/state || exit 5; '
-        f"echo; echo '{CONFIG}'; cat {bundle.path}/config.json"
-    )
-
-
 def hooks(done: Run) -> list[dict[str, Any]]:
     """Return the prestart hooks of config.json as the wrapper has left it."""
     config = json.loads(done.stdout.partition(f"\n{CONFIG}\n")[2])
@@ -43,7 +29,7 @@ def hooks(done: Run) -> list[dict[str, Any]]:
 
 def test_a_container_gets_its_driver(plain: Bundle) -> None:
     """Created through the wrapper, a container has devices, mounts and loader; runc's other commands pass through it."""
-    done = plain.on_host(lifecycle(plain))
+    done = plain.on_host(plain.lifecycle())
     assert_grafted(done, devices=True)
     assert '"status": "created"' in done.stdout
     [hook] = hooks(done)
@@ -52,7 +38,7 @@ def test_a_container_gets_its_driver(plain: Bundle) -> None:
 
 def test_a_second_create_inserts_nothing_more(plain: Bundle) -> None:
     """A bundle that was created before, or whose engine has inserted the hook already, has it once."""
-    done = plain.on_host(f"{{ {lifecycle(plain)}; }} > /dev/null && {lifecycle(plain)}")
+    done = plain.on_host(f"{{ {plain.lifecycle()}; }} > /dev/null && {plain.lifecycle()}")
     assert_grafted(done, devices=True)
     assert len(hooks(done)) == 1
 
@@ -61,7 +47,7 @@ def test_a_container_that_wants_no_gpu_is_left_alone(plain: Bundle) -> None:
     """In mode auto a container without a request is created without the hook."""
     plain.edit(environment())
     auto = "sed -i 's/^mode.*/mode = \"auto\"/' /etc/nvidia-container-runtime/config.toml"
-    done = plain.on_host(f"{auto} && {lifecycle(plain)}")
+    done = plain.on_host(f"{auto} && {plain.lifecycle()}")
     assert done.returncode == 0, done.stderr
     assert "nvidia" not in done.stdout.partition(CONFIG)[0]
     assert hooks(done) == []
@@ -70,7 +56,7 @@ def test_a_container_that_wants_no_gpu_is_left_alone(plain: Bundle) -> None:
 def test_a_refused_container_is_not_created(plain: Bundle) -> None:
     """The hook's line reaches the engine through runc and the wrapper."""
     plain.edit(environment("NVIDIA_VISIBLE_DEVICES=7"))
-    done = plain.on_host(lifecycle(plain))
+    done = plain.on_host(plain.lifecycle())
     assert done.returncode == 1
     assert "nvgraft: device error: 7: unknown device" in done.stderr
     assert [line for line in done.changes if f" {plain.path}/config.json " not in line] == []

@@ -79,6 +79,22 @@ def test_usage_errors_exit_with_two(bundle: Bundle, arguments: list[str]) -> Non
     assert "usage: nvgraft-hook" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["--link"], ["--link", "a"], ["a::/b"]])
+def test_links_that_make_no_sense(bundle: Bundle, arguments: list[str]) -> None:
+    """create-symlinks has a usage of its own, and nothing is done."""
+    done = bundle.hook("create-symlinks", *arguments)
+    assert done.returncode == 2
+    assert "usage: nvgraft-hook create-symlinks" in done.stderr
+
+
+def test_links_of_a_container_that_is_gone(bundle: Bundle) -> None:
+    """The state on stdin names the container, as for prestart."""
+    done = bundle.hook("create-symlinks", "--link", "a::/b")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "/proc/4194000" in done.stderr or "permission error" in done.stderr
+    assert bundle.hook("create-symlinks", "--link", "a::/b", stdin="{").stderr.startswith("could not decode container state")
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help", "-version", "--version"])
 def test_help_and_version_succeed(bundle: Bundle, flag: str) -> None:
     """Help names an example; both exit with 0."""

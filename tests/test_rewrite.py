@@ -1,13 +1,16 @@
 """rewrite: what the runtime wrapper makes of a config.json, by mode, request and hooks."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from nvgraft.additions import Additions
 from nvgraft.config import Config
+from nvgraft.driver_files import CharDevice, FileMount
 from nvgraft.errors import Refusal
-from nvgraft.rewrite import rewrite
+from nvgraft.rewrite import Rewrite, rewrite
 
 HOOK = {"path": "/own/nvgraft-hook", "args": ["nvgraft-hook", "prestart"], "env": ["PATH=/bin"], "timeout": 9}
 CDI = "nvidia.com/gpu=0"
@@ -18,9 +21,23 @@ def spec(*env: str, **members: object) -> dict[str, Any]:
     return {"ociVersion": "1.0.2", "process": {"env": list(env), "user": USER}, "root": {"path": "rootfs"}, **members}
 
 
-def rewritten(document: dict[str, Any], mode: str = "legacy", **settings: object) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
+def rewrite_text(text: bytes, mode: str = "legacy", found: Additions | None = None, **settings: object) -> Rewrite:
+    """Rewrite the text of a config.json on a host that has ``found``; without, the host must not be looked at."""
+
+    def look(gates: Sequence[str], devices: Sequence[str]) -> Additions:
+        assert found is not None, "the host was looked at"
+        return found
+
+    return rewrite(text, Config(**settings), mode, HOOK, look, link_hook)
+
+
+def link_hook(links: Sequence[str]) -> dict[str, object]:
+    return {"path": "/own/nvgraft-hook", "args": ["nvgraft-hook", *links]}
+
+
+def rewritten(document: dict[str, Any], mode: str = "legacy", **settings: Any) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
     """Return the new document, and the lines of the log."""
-    done = rewrite(json.dumps(document).encode(), Config(**settings), mode, HOOK)
+    done = rewrite_text(json.dumps(document).encode(), mode, **settings)
     return json.loads(done.data), done.log
 
 
@@ -152,26 +169,204 @@ def test_an_incomplete_configuration_is_passed_on(process: dict[str, object] | N
 @pytest.mark.parametrize("name", ["NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH"])
 def test_gated_components_switch_the_hook_off(name: str) -> None:
     """As recorded: the void that the reference appends makes the hook do nothing; here the log says so."""
-    document, log = rewritten(spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled"))
+    document, log = rewritten(spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled"), found=Additions())
     assert document["process"]["env"] == ["NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled", "NVIDIA_VISIBLE_DEVICES=void"]
     assert [line for level, line in log if level == "warning" and f"{name}=enabled" in line and "the hook adds no GPU" in line]
     for other in (spec(f"{name}=enabled"), spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=1")):
         assert rewritten(other)[0]["process"]["env"] == other["process"]["env"]
 
 
+def test_each_gate_appends_a_void() -> None:
+    """As the reference does, which applies one CDI specification for each."""
+    document = rewritten(spec("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDS=enabled", "NVIDIA_MOFED=enabled"), found=Additions())[0]
+    assert document["process"]["env"][3:] == ["NVIDIA_VISIBLE_DEVICES=void"] * 2
+
+
 def test_gates_of_a_container_that_asks_by_mounts() -> None:
     """A request by mounts opens gates as well."""
     mounts = [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}]
-    document = rewritten(spec("NVIDIA_GDS=enabled", mounts=mounts), accept_nvidia_visible_devices_as_volume_mounts=True)[0]
+    document = rewritten(spec("NVIDIA_GDS=enabled", mounts=mounts), accept_nvidia_visible_devices_as_volume_mounts=True, found=Additions())[
+        0
+    ]
     assert document["process"]["env"][-1] == "NVIDIA_VISIBLE_DEVICES=void"
 
 
-@pytest.mark.parametrize(("value", "warned"), [("graphics", True), ("compute,display", True), ("all", True), ("compute,utility", False)])
-def test_graphics_is_said_to_be_incomplete(value: str, warned: bool) -> None:
-    """For graphics the log says which part of the reference's edits is missing; the hook is inserted all the same."""
-    document, log = rewritten(spec("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={value}"))
-    assert document["hooks"]["prestart"] == [HOOK]
-    assert any(line.startswith("graphics: ") for level, line in log if level == "warning") == warned
+CARD = CharDevice("/dev/dri/card1", (226, 1), 0o660, 44)
+RENDER = CharDevice("/dev/dri/renderD128", (226, 128), 0o666, 44)
+ICD = FileMount("/usr/share/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json")
+LINK = "../card1::/dev/dri/by-path/pci-0000:05:00.0-card"
+DISPLAY = Additions([CARD, RENDER], [ICD, FileMount("/usr/bin/nvidia-xconfig")], [LINK])
+GRAPHICS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=graphics")
+
+
+@pytest.mark.parametrize(
+    ("value", "looked"),
+    [
+        ("graphics", True),
+        ("compute,display", True),
+        ("all", True),
+        ("compute,utility", False),
+        ("compute, graphics", False),  # the runtime does not trim
+        ("Graphics", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_when_the_host_is_looked_at(value: str | None, looked: bool) -> None:
+    """For a container that asks for graphics or display; for any other config.json is the same text, whatever the host has."""
+    capabilities = () if value is None else (f"NVIDIA_DRIVER_CAPABILITIES={value}",)
+    text = json.dumps(spec("NVIDIA_VISIBLE_DEVICES=all", *capabilities)).encode()
+    if looked:
+        with pytest.raises(AssertionError, match="the host was looked at"):
+            rewrite_text(text)
+    else:
+        added = b', "hooks":{"prestart":[' + json.dumps(HOOK, separators=(",", ":")).encode() + b"]}}"
+        assert rewrite_text(text).data == text[:-1] + added.replace(b", ", b",", 1)
+
+
+def test_a_container_without_gpus_gets_no_graphics() -> None:
+    """Neither graphics nor a gate does anything without a request for devices."""
+    for value in ("void", ""):
+        assert "linux" not in rewritten(visible(value) | {"x": 1})[0]
+        rewritten(spec(f"NVIDIA_VISIBLE_DEVICES={value}", "NVIDIA_DRIVER_CAPABILITIES=all", "NVIDIA_GDS=enabled"))
+
+
+def test_what_is_asked_of_the_host() -> None:
+    """The gates that are open, and for graphics the ids as the container wrote them."""
+    asked: list[tuple[list[str], list[str]]] = []
+
+    def look(gates: Sequence[str], devices: Sequence[str]) -> Additions:
+        asked.append((list(gates), list(devices)))
+        return Additions()
+
+    for env in (GRAPHICS, ("NVIDIA_VISIBLE_DEVICES=1,GPU-x", "NVIDIA_GDS=enabled"), ("NVIDIA_VISIBLE_DEVICES=none", GRAPHICS[1])):
+        rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, look, link_hook)
+    assert asked == [([], ["0"]), (["NVIDIA_GDS"], []), ([], [""])]
+
+
+def test_what_graphics_adds() -> None:
+    """Nodes with mode and group, rules that let them pass, groups, files by depth, and a hook that makes the links."""
+    document, log = rewritten(spec(*GRAPHICS), found=DISPLAY)
+    assert document == spec(*GRAPHICS) | {
+        "process": {"env": list(GRAPHICS), "user": USER | {"additionalGids": [44]}},
+        "linux": {
+            "devices": [
+                {"path": "/dev/dri/card1", "type": "c", "major": 226, "minor": 1, "fileMode": 0o660, "gid": 44},
+                {"path": "/dev/dri/renderD128", "type": "c", "major": 226, "minor": 128, "fileMode": 0o666, "gid": 44},
+            ],
+            "resources": {
+                "devices": [
+                    {"allow": True, "type": "c", "major": 226, "minor": 1, "access": "rwm"},
+                    {"allow": True, "type": "c", "major": 226, "minor": 128, "access": "rwm"},
+                ]
+            },
+        },
+        "mounts": [
+            {"destination": path, "source": source, "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"]}
+            for path, source in (("/usr/bin/nvidia-xconfig",) * 2, (ICD.target, ICD.path))
+        ],
+        "hooks": {"prestart": [HOOK], "createRuntime": [link_hook([LINK])]},
+    }
+    assert ("info", "Injecting /dev/dri/card1") in log
+    assert ("info", f"Mounting {ICD.path} at {ICD.target}") in log
+
+
+def test_without_additional_groups() -> None:
+    """features.no-additional-gids-for-device-nodes leaves the process in its groups."""
+    document = rewritten(spec(*GRAPHICS), found=DISPLAY, features_no_additional_gids_for_device_nodes=True)[0]
+    assert document["process"]["user"] == USER
+
+
+def test_a_node_belongs_to_the_process() -> None:
+    """As far as it has no owner but root on the host: in config.json the reference leaves the user's id out then."""
+    document = spec(*GRAPHICS)
+    document["process"]["user"] = {"uid": 1000, "gid": 1001, "additionalGids": [44]}
+    plain = CharDevice("/dev/gdrdrv", (240, 0), 0o660, 0)
+    made = rewritten(document, found=Additions([CARD, plain]))[0]
+    owners = [(entry.get("uid"), entry.get("gid")) for entry in made["linux"]["devices"]]
+    assert owners == [(1000, 44), (1000, 1001)]
+    assert made["process"]["user"] == document["process"]["user"]
+
+
+@pytest.mark.parametrize("linux", [None, {}, {"devices": None, "resources": None}, {"devices": [], "resources": {"devices": []}}])
+def test_what_is_missing_is_made(linux: dict[str, object] | None) -> None:
+    """Whatever a configuration lacks, or has as null, is made around what is added; the rest stays."""
+    document = spec(*GRAPHICS, linux=linux, mounts=None, hooks={"createRuntime": None, "poststop": [{"path": "/x"}]})
+    document["process"]["user"] = None
+    made = rewritten(document, found=DISPLAY)[0]
+    plain = rewritten(spec(*GRAPHICS), found=DISPLAY)[0]
+    assert made == plain | {"hooks": {"poststop": [{"path": "/x"}], **plain["hooks"]}}
+
+
+def test_what_is_there_already() -> None:
+    """A device or mount of the same name makes room, rules and other entries stay where they are, mounts are put into order."""
+    volume = {"destination": "/etc/vulkan/icd.d/", "source": "/v", "type": "bind"}
+    document = spec(
+        *GRAPHICS,
+        linux={
+            "devices": [{"path": "/dev/dri/card1", "type": "c", "major": 1, "minor": 3}, {"path": "/dev/fuse", "type": "c"}],
+            "resources": {"devices": [{"allow": False}], "memory": {"limit": 1}},
+        },
+        mounts=[{"destination": ICD.target, "source": "/evil"}, volume, {"destination": "/proc", "type": "proc"}],
+        hooks={"createRuntime": [{"path": "/x"}]},
+    )
+    made = rewritten(document, found=DISPLAY)[0]
+    assert [entry["path"] for entry in made["linux"]["devices"]] == ["/dev/fuse", "/dev/dri/card1", "/dev/dri/renderD128"]
+    assert made["linux"]["devices"][1]["major"] == 226
+    assert made["linux"]["resources"]["devices"][0] == {"allow": False}
+    assert made["linux"]["resources"]["memory"] == {"limit": 1}
+    assert [mount.get("source") for mount in made["mounts"]] == [None, "/v", "/usr/bin/nvidia-xconfig", ICD.path]
+    assert made["hooks"]["createRuntime"] == [{"path": "/x"}, link_hook([LINK])]
+
+
+def test_a_second_create_adds_nothing_more() -> None:
+    """What the first one has added is recognised, all of it."""
+    once = rewrite_text(json.dumps(spec(*GRAPHICS)).encode(), found=DISPLAY)
+    assert rewrite_text(once.data, found=DISPLAY).data == once.data
+
+
+def test_entries_keep_their_text() -> None:
+    """Where an array is put into another order, its items are the same to the byte."""
+    odd = '{"destination": "/a/b", "limit": 1.50, "x": 18446744073709551616, "x": 2}'
+    text = json.dumps(spec(*GRAPHICS)).removesuffix("}") + f', "mounts": [ {odd} ,{{"destination":"/a"}}]}}'
+    made = rewrite_text(text.encode(), found=DISPLAY).data.decode()
+    assert f'"mounts": [{{"destination":"/a"}},{odd},' in made
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"linux": 7},
+        {"linux": {"devices": {}}},
+        {"linux": {"devices": [7]}},
+        {"linux": {"devices": [{"path": 7}]}},
+        {"linux": {"resources": []}},
+        {"linux": {"resources": {"devices": {}}}},
+        {"mounts": [{"destination": "/a", "Destination": "/b"}]},
+        {"hooks": {"createRuntime": {}}},
+        {"process": {"env": list(GRAPHICS), "user": {"uid": "0"}}},
+        {"process": {"env": list(GRAPHICS), "user": {"additionalGids": 7}}},
+        {"linux": {}, "Linux": {}},
+    ],
+)
+def test_hostile_configurations(members: dict[str, object]) -> None:
+    """Where something of another type, or twice, is in the place of what is added to, nothing is rewritten, in the reference's words."""
+    with pytest.raises(Refusal) as error:
+        rewritten(spec(*GRAPHICS) | members, found=DISPLAY)
+    assert error.value.line().startswith("could not apply required modification to OCI specification: error loading OCI specification for")
+
+
+def test_a_refusal_of_the_host() -> None:
+    """Nothing is rewritten, and the reference's phrase comes first."""
+
+    def look(_gates: Sequence[str], _devices: Sequence[str]) -> Additions:
+        raise Refusal("", "last", "why", first_line="first\nsecond")
+
+    with pytest.raises(Refusal) as error:
+        rewrite(json.dumps(spec(*GRAPHICS)).encode(), Config(), "legacy", HOOK, look, link_hook)
+    assert error.value.line() == (
+        "could not apply required modification to OCI specification: error modifying OCI spec: first\nsecond\nlast | why"
+    )
 
 
 def test_the_compatibility_hook_is_said_to_be_missing() -> None:
@@ -187,7 +382,7 @@ def test_nothing_else_changes() -> None:
         b'{ "process" : {"env": ["A=\\u00e9"], "user": {"uid": 1, "gid": 2}, "future": 1.50}, "root": {"path": "r"},\n'
         b'  "linux": {"resources": {"memory": {"limit": 18446744073709551615}}}, "x": 1, "x": 2 }\n'
     )
-    done = rewrite(odd, Config(), "legacy", HOOK)
+    done = rewrite_text(odd)
     added = b',"hooks":{"prestart":[' + json.dumps(HOOK, separators=(",", ":")).encode() + b"]}}\n"
     assert done.data == odd.removesuffix(b"}\n") + added
-    assert rewrite(done.data, Config(), "legacy", HOOK).data == done.data
+    assert rewrite_text(done.data).data == done.data

@@ -13,7 +13,9 @@ import pytest
 
 from nvgraft.config import Config
 from nvgraft.errors import Refusal
-from nvgraft.runtime import bundle_directory, find_runtime, hook_entry, is_create
+from nvgraft.runtime import bundle_directory, find_runtime, hook_entry, is_create, link_hook_entry
+from nvgraft_cli import ldcache_writer
+from nvgraft_cli.register.audit import problems
 
 CHECKOUT = Path(__file__).parent.parent
 LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.runtime import main; raise SystemExit(main(sys.argv[1:]))"
@@ -477,3 +479,91 @@ def test_every_recorded_run_is_reproduced(row: dict[str, Any], node: Node) -> No
     started = node.started()
     assert [argument.replace(str(node.bundle), "@B@") for argument in started["argv"][1:]] == row["runc_argv"]
     assert without_hook_details(json.loads(node.config.read_text())) == without_hook_details(row["out"])
+
+
+def needs_version(row: dict[str, Any]) -> bool:
+    """Return whether the reference wanted to know the driver's version for graphics, on its machine without a driver."""
+    return any("failed to create mounts discoverer" in line for line in row["logs"])
+
+
+def rooted(node: Node, root: Path, toml: str = LEGACY) -> None:
+    """Have ``root`` be the driver root."""
+    root.mkdir(parents=True, exist_ok=True)
+    node.set_toml(f'{toml}[nvidia-container-cli]\nroot = "{root}"\n')
+
+
+@pytest.mark.parametrize("row", [row for row in recorded_rows() if needs_version(row)], ids=lambda row: str(row["name"]))
+def test_graphics_without_a_driver(row: dict[str, Any], node: Node, tmp_path: Path) -> None:
+    """As recorded: nothing is started or changed, and the log has the reference's words, whole; cause and fix follow."""
+    rooted(node, tmp_path / "empty")
+    node.config.write_text(json.dumps(row["config"]))
+    message = failure(node.create())
+    [line] = [line for line in row["logs"] if "failed to create mounts discoverer" in line]
+    assert message.startswith(json.loads(line.partition("msg=")[2]) + " | ")
+    assert node.started() is None
+    assert json.loads(node.config.read_text()) == row["config"]
+
+
+def test_graphics_from_a_driver_root(node: Node, tmp_path: Path) -> None:
+    """Files are found below it, by its loader cache too, and mounted from there to their places; links are followed inside."""
+    root = tmp_path / "driver"
+    rooted(node, root)
+    for path in ("usr/lib64/libcuda.so.535.1", "usr/local/share/vulkan/icd.d/nvidia_icd.json", "opt/libnvidia-egl-gbm.so.1.1.2"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+    (root / "etc/glvnd/egl_vendor.d").mkdir(parents=True)
+    (root / "etc/glvnd/egl_vendor.d/10_nvidia.json").symlink_to("/usr/local/share/vulkan/icd.d/nvidia_icd.json")
+    rows = [("libnvidia-egl-gbm.so.1", "libc6,x86-64", "/opt/libnvidia-egl-gbm.so.1.1.2")]
+    (root / "etc/ld.so.cache").write_bytes(ldcache_writer.cache(rows))
+    node.config.write_text(json.dumps(GOOD | {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]}}))
+    done = node.create()
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(node.config.read_text())
+    icd = f"{root}/usr/local/share/vulkan/icd.d/nvidia_icd.json"
+    assert {mount["destination"]: mount["source"] for mount in document["mounts"]} == {
+        "/etc/vulkan/icd.d/nvidia_icd.json": icd,
+        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json": icd,
+        "/opt/libnvidia-egl-gbm.so.1.1.2": f"{root}/opt/libnvidia-egl-gbm.so.1.1.2",
+    }
+    assert "createRuntime" not in document["hooks"]
+
+
+def test_a_missing_driver_root(node: Node, tmp_path: Path) -> None:
+    """It is named."""
+    rooted(node, tmp_path / "driver")
+    (tmp_path / "driver").rmdir()
+    node.config.write_text(json.dumps(GOOD | {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]}}))
+    assert f"failed to get driver version: open {tmp_path}/driver: no such file or directory | root in config.toml" in failure(
+        node.create()
+    )
+
+
+def test_the_hook_that_makes_links() -> None:
+    """Always our own, whatever hook is configured, with an environment and a timeout."""
+    entry = link_hook_entry({"PATH": "/bin"}, "/own/nvgraft-runtime", ["a::/b", "c::/d"])
+    assert (entry["path"], entry["args"]) == (
+        "/own/nvgraft-hook",
+        ["nvgraft-hook", "create-symlinks", "--link", "a::/b", "--link", "c::/d"],
+    )
+    assert entry["env"] == hook_entry(Config(), {"PATH": "/bin"}, "/own/nvgraft-runtime")["env"]
+    assert problems({**entry, "path": sys.executable}, "createRuntime") == problems(
+        {**entry, "path": sys.executable, "args": ["x", "prestart"]}, "createRuntime"
+    )
+    assert problems(entry, "createRuntime") != problems({**entry, "args": ["x"]}, "createRuntime")
+
+
+def test_what_only_graphics_needs_is_not_loaded(node: Node) -> None:
+    """A start without graphics or a gate loads nothing that looks at the host."""
+    code = (
+        "import sys; sys.path[:0] = {paths!r}; import os; from nvgraft import runtime; runtime._become = lambda *_: os.write(1, "
+        "' '.join(sys.modules).encode()); runtime.main(sys.argv[1:])"
+    )
+    paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
+    environment = {"PATH": "/usr/bin:/bin", "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml)}
+    command = [sys.executable, "-ISB", "-c", code.format(paths=paths), "/opt/x/bin/nvgraft-runtime", "create", "-b", str(node.bundle)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
+    loaded = {name for name in done.stdout.split() if name.startswith("nvgraft")}
+    assert "nvgraft.rewrite" in loaded
+    assert loaded.isdisjoint(
+        {"nvgraft.additions", "nvgraft.edits", "nvgraft.driver_files", "nvgraft.live", "nvgraft.tree", "nvgraft_specs.driver_files"}
+    )

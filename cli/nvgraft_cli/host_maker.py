@@ -22,6 +22,8 @@ NVML_CONF = names.STANDIN_NVML
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_PCI_DEVICES = "/sys/bus/pci/devices"
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: One row of `ldconfig -p`: SONAME, libc and architecture, perhaps more (OS ABI, hardware capabilities), path.
 _LISTING = re.compile(r"^\t(\S+) \((libc6(?:,[\w-]+)?)((?:, [^)]*)?)\) => (.+)$", re.MULTILINE)
 #: Libraries of a driver that this machine may have itself: they are not the simulated host's.
@@ -44,6 +46,7 @@ def make(host: Host, snapshot: bytes, nvml_source: bytes | None) -> list[str]:
         library, note = _build(nvml_source)
         notes += [note] if note else []
     _proc(host)
+    notes += _drm(host)
     for path, entry in sorted(host.files.items(), key=lambda item: (item[0].count("/"), item[0])):
         real = _real_path(root, path)
         if real is not None:
@@ -125,6 +128,27 @@ def _proc(host: Host) -> None:
     os.mkdir("/run/nvgraft-proc")
     syscalls.mount("proc", "/run/nvgraft-proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
     os.unlink("/run/nvgraft-devices")
+
+
+def _drm(host: Host) -> list[str]:
+    """Name the GPUs' DRM nodes where the kernel does, beside this machine's own PCI devices; return notes for the user."""
+    devices = {} if host.cdi is None else {address: nodes for address, nodes in host.cdi.drm.items() if _PCI_ADDRESS.fullmatch(address)}
+    if not any(devices.values()):
+        return []
+    if not os.path.isdir(_PCI_DEVICES):
+        return [f"no {_PCI_DEVICES} here: which GPU a DRM node belongs to cannot be seen inside"]
+    own = {name: os.readlink(f"{_PCI_DEVICES}/{name}") for name in os.listdir(_PCI_DEVICES)}
+    syscalls.mount("tmpfs", _PCI_DEVICES, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC, "mode=0755")
+    for name, target in own.items():
+        if name not in devices:
+            os.symlink(target, f"{_PCI_DEVICES}/{name}")
+    for address, nodes in devices.items():
+        for name in nodes:
+            os.makedirs(f"{_PCI_DEVICES}/{address}/drm/{name}")
+    # A container with a user namespace may mount a sysfs only where the kernel finds one that nothing covers.
+    os.mkdir("/run/nvgraft-sys")
+    syscalls.mount("sysfs", "/run/nvgraft-sys", "sysfs", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    return []
 
 
 def _real_path(root: str, path: str) -> str | None:

@@ -24,7 +24,7 @@ class Refusal(Exception):
         which carry no prefix.
     :param text: the reference's words, paths included.
     :param hint: cause and fix in our words, appended after `` | ``.
-    :param first_line: what the reference prints on a line of its own before ``text``; mostly nothing.
+    :param first_line: what the reference prints on a line, or several, of its own before ``text``; mostly nothing.
     """
 
     exit_code = 1
@@ -48,7 +48,7 @@ class Refusal(Exception):
         """The whole message for stderr, hint included, control characters escaped, without the final newline."""
         text = printable(self.reference_line(program))
         if self.first_line:
-            text = f"{printable(self.first_line)}\n{text}"
+            text = "\n".join((*map(printable, self.first_line.split("\n")), text))
         if self.hint:
             text += " | " + printable(self.hint)
         return text[:LINE_LIMIT]

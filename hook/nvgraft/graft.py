@@ -82,14 +82,21 @@ def graft(job: Job, config: "Config", log: "DebugLog", warn: "Callable[[str], No
     log.note(f"using unprivileged user {config.cli_user or 'nobody'}")
     host = read_host(config, _load_the_rest)
     _load_the_rest()
-    from nvgraft import journal
-    from nvgraft.lock import lock_rootfs
-
     log.note(f"inventory: {host.origin}")
     if job.pid is None or pidfd is None:
         container = containers.open_standalone(job.rootfs)
     else:
         container = containers.open_container(job.pid, pidfd, job.rootfs)
+    return in_turn(
+        container, warn, lambda: _plan(job, config, host, container, log), lambda plan: _apply(plan, config, container, log, warn)
+    )
+
+
+def in_turn(container: Container, warn: "Callable[[str], None]", plan: "Callable[[], Plan]", apply: "Callable[[Plan], bool]") -> bool:
+    """Plan and apply when no other hook is at work on the same root file system, after what a killed one has left is gone."""
+    from nvgraft import journal
+    from nvgraft.lock import lock_rootfs
+
     # A signal that comes in the middle of something waits for the next moment at which all of it can be undone.
     hold_signals()
     with lock_rootfs(container.rootfs_fd):
@@ -98,8 +105,8 @@ def graft(job: Job, config: "Config", log: "DebugLog", warn: "Callable[[str], No
 
             take_over(container, warn)
         with Interruptible():
-            plan = _plan(job, config, host, container, log)
-        return _apply(plan, config, container, log, warn)
+            planned = plan()
+        return apply(planned)
 
 
 def _load_the_rest() -> None:

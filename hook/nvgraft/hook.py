@@ -10,10 +10,10 @@ import sys
 
 from nvgraft import __version__, bytecode, errors, launch
 from nvgraft.config import Config, load_config
-from nvgraft.decision import decide
+from nvgraft.decision import absolute_rootfs, decide
 from nvgraft.errors import Refusal, UsageError
 from nvgraft.files import open_file, reason, writable
-from nvgraft.oci import State, read_config, read_state
+from nvgraft.oci import State, parse_config, read_config, read_state
 from nvgraft.syscalls import SyscallError
 from nvgraft.trusted import open_trusted
 
@@ -31,9 +31,10 @@ usage: nvgraft-hook [-config FILE] [-debug] [-dry-run] [-version] COMMAND
 An OCI prestart hook that gives a container the host's NVIDIA driver. The OCI state is read from stdin.
 
 commands:
-  prestart    configure the container
-  poststart   do nothing
-  poststop    do nothing
+  prestart         configure the container
+  create-symlinks  make the links that `--link TARGET::LINK` options name
+  poststart        do nothing
+  poststop         do nothing
 
 options:
   -config FILE  use FILE instead of /etc/nvidia-container-runtime/config.toml
@@ -43,6 +44,9 @@ options:
 
 example:
   nvgraft-hook -dry-run prestart < state.json"""
+
+#: The commands that do something.
+_AT_WORK = ("prestart", "create-symlinks")
 
 #: Lines of a run that are said and kept; a hook's stderr is held in memory by runc, as a whole.
 _LINES = 64
@@ -58,6 +62,7 @@ class Invocation:
         self.debug = False
         self.dry_run = False
         self.command = ""
+        self.arguments: list[str] = []
         self.container_id = ""
         self._lines: list[str] = []
         self._notable = False
@@ -117,14 +122,17 @@ def main(argv: "Sequence[str]") -> int:
     """
     invocation = Invocation()
     try:
-        if not _parse(argv[1:], invocation) or invocation.command != "prestart":
+        if not _parse(argv[1:], invocation) or invocation.command not in _AT_WORK:
             return 0
         launch.check_interpreter()
         launch.check_environment(os.environ)
         launch.check_identity()
         directory = launch.reset_process()
         launch.set_deadline()
-        _prestart(invocation, directory)
+        if invocation.command == "prestart":
+            _prestart(invocation, directory)
+        else:
+            _create_symlinks(invocation, directory)
         code = 0
     except Refusal as refusal:
         invocation.say(refusal.line())
@@ -173,9 +181,10 @@ def _parse(arguments: "Sequence[str]", invocation: Invocation) -> bool:
                 invocation.dry_run = wanted
         else:
             raise UsageError(f"flag provided but not defined: -{name}", _USAGE)
-    if not rest or rest[0] not in {"prestart", "poststart", "poststop"}:
+    if not rest or rest[0] not in {*_AT_WORK, "poststart", "poststop"}:
         raise UsageError("", _USAGE)
     invocation.command = rest[0]
+    invocation.arguments = rest[1:]
     return True
 
 
@@ -203,6 +212,19 @@ def _prestart(invocation: Invocation, directory: int) -> None:
         _print_argv(decision.request, config, state, decision.rootfs, debug=invocation.debug)
         return
     _configure(invocation, decision.request, config, state, decision.rootfs)
+
+
+def _create_symlinks(invocation: Invocation, directory: int) -> None:
+    """Make the links of the command line in the container that the state on stdin names."""
+    bytecode.load("look")
+    from nvgraft.symlinks import create_symlinks, parse_links
+
+    links = parse_links(invocation.arguments)
+    state = read_state(0)
+    invocation.container_id = state.id
+    rootfs = absolute_rootfs(parse_config(read_config(state.bundle, directory)).root_path, launch.path_of(directory))
+    invocation.open_records()
+    create_symlinks(links, state.pid, rootfs, invocation.warn)
 
 
 def _print_argv(request: "Request", config: Config, state: State, rootfs: str, *, debug: bool) -> None:

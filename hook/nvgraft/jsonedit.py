@@ -12,7 +12,10 @@ from nvgraft.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    #: What :meth:`Document.merge` adds: the text of a value, texts of an array's items, or members of an object.
+    Addition = str | list[str] | Mapping[str, "Addition"]
 
 _SPACE = " \t\n\r"
 
@@ -82,9 +85,33 @@ class Document:
         return found[0] if found else None
 
     def append(self, parent: Place, text: str) -> None:
-        """Put a member (``"name":value``) or an item behind the last one."""
+        """Put a member (``"name":value``) or an item, or several with commas between them, behind the last one."""
         comma = "," if parent.value else ""
         self._changes.append((parent.end - 1, parent.end - 1, comma + text))
+
+    def merge(self, parent: Place, additions: "Mapping[str, Addition]") -> None:
+        """Add to the members of an object, making what is missing: an array's items and an object's members go behind the last one,
+        a text becomes the value of a member that is not there yet. What is added to has the right type, or is null.
+
+        :raises JsonError: a member occurs twice.
+        """
+        missing = []
+        for name, added in additions.items():
+            if not _holds(added):
+                continue
+            place = self.member(parent, name)
+            if place is None:
+                missing.append(f'"{name}":{_text(added)}')
+            elif isinstance(added, str):
+                continue
+            elif place.value is None:
+                self.replace(place, _text(added))
+            elif isinstance(added, list):
+                self.append(place, ",".join(added))
+            else:
+                self.merge(place, added)
+        if missing:
+            self.append(parent, ",".join(missing))
 
     def replace(self, place: Place, text: str) -> None:
         """Put another value in the place of one."""
@@ -111,3 +138,17 @@ class Document:
         """Return where the next member or item begins, or the closing bracket stands."""
         at = self._skip(end)
         return self._skip(at + 1) if self.text[at] == "," else at
+
+
+def _text(added: "Addition") -> str:
+    """Return the JSON text of what is added where nothing is."""
+    if isinstance(added, str):
+        return added
+    if isinstance(added, list):
+        return f"[{','.join(added)}]"
+    return "{" + ",".join(f'"{name}":{_text(value)}' for name, value in added.items() if _holds(value)) + "}"
+
+
+def _holds(added: "Addition") -> bool:
+    """Tell whether there is anything to add."""
+    return bool(added) if isinstance(added, (str, list)) else any(map(_holds, added.values()))

@@ -5,7 +5,7 @@ still missing. It speaks the reference's words for each fault (reference behavio
 """
 
 from nvgraft.errors import Refusal
-from nvgraft.plan import Action, AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
+from nvgraft.plan import Action, AllowDevice, Bind, MakeDirectory, ReplaceLink, Symlink, Tmpfs, Why, WriteFile
 from nvgraft.target import Target
 from nvgraft.tree import Node, PathError
 
@@ -117,6 +117,21 @@ class Layout:
             self._check_volume(path)
             self._made[path] = "symlink"
             self.actions.append(Symlink(path, target, why))
+
+    def force_link(self, path: str, target: str, why: Why) -> bool:
+        """Plan a link at ``path``, whose directory is resolved, whatever link is there; return whether it will be there in the end.
+
+        What is no link is the image's own and stays.
+
+        :raises OnVolume: it would be made, or replaced, on a volume.
+        """
+        node = self._lookup(path)
+        if node is None or (node.type == "symlink" and node.target != target):
+            self._check_volume(path)
+            self.actions.append(Symlink(path, target, why) if node is None else ReplaceLink(path, target, why))
+            self._made[path] = "symlink"
+            return True
+        return node.type == "symlink"
 
     def resolve(self, wanted: str) -> str:
         """Return where ``wanted`` is in the container; inside a planned tmpfs there are no links.

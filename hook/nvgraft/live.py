@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvgraft.config import Config
+    from nvgraft.driver_files import DriverFiles
     from nvgraft.gpus import DriverReport
     from nvgraft.ldcache import CacheEntry
 
@@ -82,6 +83,36 @@ def read_majors() -> dict[str, int]:
     return parse_majors(read_text("/proc/devices"))
 
 
+def driver_files(config: "Config") -> "DriverFiles":
+    """Return the driver's files by their names; NVML is not asked.
+
+    :raises OSError: the driver root is missing or no directory.
+    """
+    from nvgraft.driver_files import DriverFiles
+    from nvgraft.libraries import LIBRARY_PREFIXES
+    from nvgraft_specs import driver_files as table
+
+    tree = open_driver_root(config)
+    names_only_here = (*table.EGL_LIBRARIES, table.VULKAN_PRODUCER)
+    prefixes = (*LIBRARY_PREFIXES, *(name.partition(".so")[0].encode() for name in names_only_here))
+
+    def entries() -> "list[CacheEntry]":
+        try:
+            return _read_cache(tree, _CACHE, config.cli_root, prefixes)
+        except Refusal:
+            return []  # as the reference: what is only in the cache is not found then
+
+    return DriverFiles(tree, os.uname().machine, entries)
+
+
+def drm_names(address: str) -> list[str]:
+    """Return the names in /dev/dri that the kernel has for the GPU at a PCI address, as /sys writes it."""
+    try:
+        return sorted(os.listdir(f"/sys/bus/pci/devices/{address}/drm"))
+    except OSError:
+        return []  # no DRM driver
+
+
 def _driver_report(
     config: "Config", tree: LiveTree, entries: "list[CacheEntry]", root: str, machine: str, meanwhile: "Callable[[], None]"
 ) -> "DriverReport":
@@ -109,7 +140,8 @@ def _try_cache(tree: LiveTree, path: str, root: str) -> "tuple[list[CacheEntry],
         return [], refusal
 
 
-def _read_cache(tree: LiveTree, path: str, root: str) -> "list[CacheEntry]":
+def _read_cache(tree: LiveTree, path: str, root: str, prefixes: tuple[bytes, ...] = ()) -> "list[CacheEntry]":
+    """Read the cache's entries whose SONAMEs begin so; those of the catalogue's libraries without ``prefixes``."""
     from nvgraft.ldcache import SIZE_LIMIT, parse
     from nvgraft.libraries import LIBRARY_PREFIXES
 
@@ -121,7 +153,7 @@ def _read_cache(tree: LiveTree, path: str, root: str) -> "list[CacheEntry]":
     except OSError as error:
         raise Refusal("detection", f"open failed: {shown}: {reason(error)}", "run ldconfig in the driver root") from error
     try:
-        return parse(data, LIBRARY_PREFIXES)
+        return parse(data, prefixes or LIBRARY_PREFIXES)
     except ValueError as error:
         raise Refusal("detection", f"unsupported file format: {shown}", f"{error}: run ldconfig in the driver root") from error
 

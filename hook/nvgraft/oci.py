@@ -274,6 +274,15 @@ def as_string(value: object, target: str) -> str:
     raise _mismatch(kind(value), target)
 
 
+def as_number(value: object, target: str) -> int:
+    """Return a number that is not negative; null is 0."""
+    if type(value) is int and value >= 0:
+        return value
+    if value is None:
+        return 0
+    raise _mismatch(kind(value), target)
+
+
 def as_array(value: object, target: str) -> list[object]:
     """Return an array's items; null has none."""
     if type(value) is list:

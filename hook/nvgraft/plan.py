@@ -154,6 +154,12 @@ class Symlink(Action):
         return {"op": self.op, "path": self.path, "target": self.target, "why": self.why.document()}
 
 
+class ReplaceLink(Symlink):
+    """Make a symbolic link in the place of another one."""
+
+    __slots__ = ("path", "target", "why")
+
+
 class AllowDevice(Action):
     """Let the container's cgroup open a character device."""
 

@@ -1,9 +1,10 @@
 """What the runtime wrapper changes in a bundle's config.json, decided from documents alone.
 
-Pure: nothing of the host is looked at, nothing is written. Only what has to change changes (see ``nvgraft.jsonedit``).
+Nothing is written, and of the host only what the caller's ``look`` returns for a container that asks for graphics or for a
+gated component. Only what has to change changes (see ``nvgraft.jsonedit``).
 
 Source: reference behaviour 9.2 to 9.5. Not served, and said so: the modes in which CDI edits are made, and in mode legacy
-the graphics devices and files, the devices of gated components and the hook for CUDA compatibility libraries.
+the hook for CUDA compatibility libraries.
 """
 
 import posixpath
@@ -18,8 +19,17 @@ from nvgraft_specs import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nvgraft.additions import Additions
     from nvgraft.config import Config
+    from nvgraft.jsonedit import Addition
     from nvgraft.oci import ContainerConfig
+
+    #: Variables of gated components, ids of devices for graphics (none: it is not asked for) -> what this host has for them.
+    Look = Callable[[Sequence[str], Sequence[str]], Additions]
+    #: Links, each TARGET::LINK -> the OCI hook that makes them.
+    LinkHook = Callable[[Sequence[str]], dict[str, object]]
 
 _MODIFY = "could not apply required modification to OCI specification: "
 LOAD = _MODIFY + "error loading OCI specification for modification: "
@@ -48,44 +58,82 @@ class Rewrite(Value):
         self.log = log
 
 
-def rewrite(data: bytes, config: "Config", configured: str, hook: dict[str, object]) -> Rewrite:
+class _Asked(Value):
+    """What a container asks for: whether the hook is inserted, ``gates`` and, for graphics, ``devices`` (see ``Look``)."""
+
+    __slots__ = ("devices", "gates", "inject", "log")
+
+    def __init__(self, inject: bool, gates: list[str], devices: list[str], log: tuple[tuple[str, str], ...]) -> None:
+        self.inject = inject
+        self.gates = gates
+        self.devices = devices
+        self.log = log
+
+
+def rewrite(data: bytes, config: "Config", configured: str, hook: dict[str, object], look: "Look", link_hook: "LinkHook") -> Rewrite:
     """Return ``data``, a config.json, as the low-level runtime shall find it.
 
     :param configured: the mode of config.toml, or the one that the program's name fixes.
     :param hook: the OCI hook that is inserted in mode legacy.
-    :raises Refusal: it cannot be read, or it asks for devices in a mode that is not served.
+    :param look: is called only where the container asks for more than the hook.
+    :raises Refusal: it cannot be read, it asks for devices in a mode that is not served, or ``look`` refuses.
     """
     try:
         container = parse_config(data, complete=False)
         document = Document(data)
         root = document.root()
         annotations = _annotations(document, root, config) if configured in ("auto", "cdi") else []
-        inject, gated, log = _decide(container, annotations, config, configured)
+        asked = _decide(container, annotations, config, configured)
+        found = look(asked.gates, asked.devices) if asked.gates or asked.devices else None
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
-        process = document.member(root, "process")
-        if process is not None and process.value is not None:
-            _complete_user(document, process)
-            if gated:
-                _append_to(document, process, "env", dumps(f"{names.VISIBLE_DEVICES}={names.VOID}"))
-        _edit_hooks(document, root, dumps(hook) if inject else "")
-        return Rewrite(document.changed(), log)
+        edits = [_process_edits(document, root, asked), _hook_edits(document, root, hook if asked.inject else None)]
+        if found is not None:
+            from nvgraft.edits import config_edits
+
+            edits.append(
+                config_edits(
+                    document,
+                    found,
+                    link_hook(found.links) if found.links else None,
+                    groups=not config.features_no_additional_gids_for_device_nodes,
+                )
+            )
+        document.merge(root, _united(edits))
+        return Rewrite(document.changed(), asked.log + (() if found is None else _added(found)))
     except JsonError as error:
         raise in_runtime(Refusal("", f"could not decode OCI spec: {error.text}", f"config.json: {error.hint}")) from None
     except Refusal as refusal:
         raise in_runtime(refusal) from None
 
 
+def _united(edits: "list[dict[str, Addition]]") -> "dict[str, Addition]":
+    """Return what several places want to be merged into the document, as one."""
+    whole: dict[str, Addition] = {}
+    for edit in edits:
+        for name, added in edit.items():
+            before = whole.get(name)
+            whole[name] = _united([before, added]) if isinstance(before, dict) and isinstance(added, dict) else added
+    return whole
+
+
+def _added(found: "Additions") -> tuple[tuple[str, str], ...]:
+    """Return a line for everything that is added besides the hook."""
+    lines = [f"Mounting {mount.path} at {mount.target}" for mount in found.mounts]
+    lines += [f"Injecting {node.path}" for node in found.nodes]
+    return tuple(("info", line) for line in (*lines, *(f"Linking {link}" for link in found.links)))
+
+
 def in_runtime(refusal: Refusal) -> Refusal:
     """Return a refusal of config.json with the phrases of the reference's runtime instead of its hook's."""
+    if refusal.first_line:
+        return Refusal("", refusal.text, refusal.hint, first_line=EDIT + refusal.first_line)
     phrase, words = next(pair for pair in _HOOK_PHRASES if refusal.text.startswith(pair[0]))
     return Refusal("", words + refusal.text[len(phrase) :], refusal.hint)
 
 
-def _decide(
-    container: "ContainerConfig", annotated: list[str], config: "Config", configured: str
-) -> tuple[bool, bool, tuple[tuple[str, str], ...]]:
-    """Return whether the hook is inserted, whether gated components are asked for, and what there is to say (reference behaviour 9.3)."""
+def _decide(container: "ContainerConfig", annotated: list[str], config: "Config", configured: str) -> _Asked:
+    """Return what the container asks for, and what there is to say (reference behaviour 9.3)."""
     if configured not in names.MODES:
         fix = f"nvidia-container-runtime.mode in config.toml is one of {', '.join(names.MODES)}"
         raise Refusal("", f'invalid mode "{configured}"', fix)
@@ -107,32 +155,27 @@ def _decide(
     # Without a request the reference's default mode is one that inserts nothing; in mode legacy the hook is asked.
     inject = mode == LEGACY and (configured == LEGACY or bool(devices))
     log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {source}"))
-    if devices:
-        log += [("warning", line) for line in _left_out(container.env, config)]
-    return inject, bool(devices and _gates(container.env)), tuple(log)
+    if not devices:
+        return _Asked(inject, [], [], tuple(log))
+    gates = [name for name in names.GATED_DEVICES if container.env.get(name) == names.GATE_OPEN]
+    log += [("warning", line) for line in _remarks(gates, config)]
+    capabilities = (read_variable(container.env, names.DRIVER_CAPABILITIES) or "").split(",")
+    graphics = any(name in _GRAPHICS for name in capabilities)
+    return _Asked(inject, gates, devices if graphics else [], tuple(log))
 
 
-def _left_out(env: dict[str, str], config: "Config") -> list[str]:
-    """Return a line for everything that the reference would add for this container, and that is not added here."""
+def _remarks(gates: list[str], config: "Config") -> list[str]:
+    """Return what a person should know of the gates, and of what the reference would add and nvgraft does not."""
     lines = []
-    if any(name in _GRAPHICS for name in (read_variable(env, names.DRIVER_CAPABILITIES) or "").split(",")):
-        lines.append(
-            "graphics: no /dev/dri nodes and no Vulkan, EGL and X configuration files are added, the libraries are | "
-            "mount those files from the host where the program needs them"
-        )
-    gates = _gates(env)
     if gates:
+        opened = ", ".join(f"{name}={names.GATE_OPEN}" for name in gates)
         lines.append(
-            f"{', '.join(gates)}: no devices of these components are added, and as with the original the hook adds no GPU then, "
-            f"because {names.VISIBLE_DEVICES}={names.VOID} is appended to the environment | unset them and pass the nodes with --device"
+            f"{opened}: as with the original the hook adds no GPU then, because {names.VISIBLE_DEVICES}={names.VOID} is appended to the "
+            "environment | unset them and pass the nodes with --device"
         )
     if config.runtime_cuda_compat_mode == "hook" and not config.features_disable_cuda_compat_lib_hook:
         lines.append("cuda-compat-mode hook: the image's CUDA compatibility libraries are not used | set it to ldconfig in config.toml")
     return lines
-
-
-def _gates(env: dict[str, str]) -> list[str]:
-    return [f"{name}={names.GATE_OPEN}" for name in names.GATED_DEVICES if env.get(name) == names.GATE_OPEN]
 
 
 def _annotations(document: Document, root: Place, config: "Config") -> list[str]:
@@ -146,22 +189,19 @@ def _annotations(document: Document, root: Place, config: "Config") -> list[str]
     return [name for value in values for name in value.split(",")]
 
 
-def _complete_user(document: Document, process: Place) -> None:
-    """Write the ids that a process runs with by default, as the reference does."""
+def _process_edits(document: Document, root: Place, asked: _Asked) -> "dict[str, Addition]":
+    """Return the ids that a process runs with by default, which the reference writes out, and a void for each gate."""
+    process = document.member(root, "process")
+    if process is None or process.value is None:
+        return {}
     user = document.member(process, "user")
-    if user is None:
-        document.append(process, dumps({"user": dict.fromkeys(_IDS, 0)})[1:-1])
-        return
-    as_object(user.value, "struct field Process.process.user of type specs.User")
-    missing = {name: 0 for name in _IDS if document.member(user, name) is None}
-    if user.value is None:
-        document.replace(user, dumps(missing))
-    elif missing:
-        document.append(user, dumps(missing)[1:-1])
+    as_object(user and user.value, "struct field Process.process.user of type specs.User")
+    void = dumps(f"{names.VISIBLE_DEVICES}={names.VOID}")
+    return {"process": {"env": [void] * len(asked.gates), "user": dict.fromkeys(_IDS, "0")}}
 
 
-def _edit_hooks(document: Document, root: Place, hook: str) -> None:
-    """Append ``hook`` to the prestart hooks unless one of its names is there; without a hook remove those (reference behaviour 9.4)."""
+def _hook_edits(document: Document, root: Place, hook: dict[str, object] | None) -> "dict[str, Addition]":
+    """Return the hook for the prestart hooks unless one of its names is there; without a hook remove those (reference behaviour 9.4)."""
     hooks = document.member(root, "hooks")
     prestart = None
     ours: list[Place] = []
@@ -171,15 +211,15 @@ def _edit_hooks(document: Document, root: Place, hook: str) -> None:
     if prestart is not None:
         as_array(prestart.value, "struct field Hooks.hooks.prestart of type []specs.Hook")
         ours = [item for item in document.items(prestart) if _is_hook(document, item)]
-    if hook:
-        if not ours:
-            _append_to(document, root, "hooks", hook, inside="prestart")
-    elif ours and hooks is not None and prestart is not None:
+    if hook is not None:
+        return {"hooks": {"prestart": [] if ours else [dumps(hook)]}}
+    if ours and hooks is not None and prestart is not None:
         others = [item for item in document.items(prestart) if item not in ours]
         if others:
             document.replace(prestart, document.keep(prestart, others))
         else:
             document.replace(hooks, document.keep(hooks, [place for _, place in document.members(hooks) if place != prestart]))
+    return {}
 
 
 def _is_hook(document: Document, item: Place) -> bool:
@@ -187,19 +227,3 @@ def _is_hook(document: Document, item: Place) -> bool:
     path = document.member(item, "path")
     text = as_string(path and path.value, "struct field Hook.hooks.prestart.path of type string")
     return posixpath.basename(text) in names.HOOK_NAMES
-
-
-def _append_to(document: Document, parent: Place, name: str, item: str, inside: str = "") -> None:
-    """Append an item to the array ``name`` of an object, or to the array ``inside`` of its object ``name``; make what is missing."""
-    place = document.member(parent, name)
-    if place is not None and place.value is not None:
-        if inside:
-            _append_to(document, place, inside, item)
-        else:
-            document.append(place, item)
-        return
-    made = f'{{"{inside}":[{item}]}}' if inside else f"[{item}]"
-    if place is None:
-        document.append(parent, f'"{name}":{made}')
-    else:
-        document.replace(place, made)

@@ -25,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from nvgraft.additions import Additions
+
 #: The version of the OCI runtime specification that the reference names.
 _SPEC_VERSION = "1.3.0"
 
@@ -178,7 +180,13 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
         data = read_config(bundle)
     except Refusal as refusal:
         raise in_runtime(refusal) from None
-    done = rewrite(data, config, mode, hook_entry(config, os.environ, own))
+
+    def look(gates: "Sequence[str]", devices: "Sequence[str]") -> "Additions":
+        from nvgraft.additions import look_at_host
+
+        return look_at_host(config, _search_path(os.environ.get("PATH")), gates, devices)
+
+    done = rewrite(data, config, mode, hook_entry(config, os.environ, own), look, lambda links: link_hook_entry(os.environ, own, links))
     for level, line in done.log:
         log.write(level, printable(line))
     if done.data != data:
@@ -197,16 +205,29 @@ def hook_entry(config: Config, environ: "Mapping[str, str]", own: str) -> dict[s
     """
     path = config.hook_path
     if path in ("", Config().hook_path):
-        path = posixpath.join(posixpath.dirname(own), _HOOK)
+        path = _own_hook(own)
     elif "/" not in path:
         path = next(iter(_look_up(path, environ.get("PATH"))), f"/usr/bin/{path}")
+    return _entry(path, ["prestart"], environ)
+
+
+def link_hook_entry(environ: "Mapping[str, str]", own: str, links: "Sequence[str]") -> dict[str, object]:
+    """Return the createRuntime hook that makes links, each ``TARGET::LINK``, in the container: always our own."""
+    return _entry(_own_hook(own), ["create-symlinks", *(word for link in links for word in ("--link", link))], environ)
+
+
+def _own_hook(own: str) -> str:
+    return posixpath.join(posixpath.dirname(own), _HOOK)
+
+
+def _entry(path: str, arguments: list[str], environ: "Mapping[str, str]") -> dict[str, object]:
     variables = {"PATH": ":".join(_search_path(environ.get("PATH")))}
     variables.update({name: environ[name] for name in _HOOK_VARIABLES if environ.get(name)})
     if names.CONFIG_VARIABLE in variables:
         variables[names.CONFIG_VARIABLE] = posixpath.abspath(variables[names.CONFIG_VARIABLE])  # a hook has another working directory
     return {
         "path": path,
-        "args": [posixpath.basename(path), "prestart"],
+        "args": [posixpath.basename(path), *arguments],
         "env": [f"{name}={value}" for name, value in variables.items()],
         "timeout": names.HOOK_TIMEOUT,
     }

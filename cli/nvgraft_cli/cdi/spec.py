@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from nvgraft_cli.cdi.discovery import Contents, Discovered, GpuDevice
+from nvgraft_specs.driver_files import NODE_ACCESS
 from nvgraft_specs.models import cdi
 
 KIND = "nvidia.com/gpu"
 
 #: The device that stands for all of them.
 _ALL = "all"
-
-_WORLD_ACCESS = 0o006
 
 _Item = TypeVar("_Item")
 
@@ -46,15 +45,14 @@ def edits(contents: Contents, hook_path: str) -> cdi.Edits:
     """Return what is done to a container for ``contents``; nothing is in it twice."""
     nodes = []
     gids = []
-    for path, node in contents.nodes:
-        major, minor = node.rdev or (0, 0)
+    for device in contents.nodes:
+        major, minor = device.rdev
         # A number that is 0 is left out, as the reference's encoder does.
-        entry = cdi.DeviceNode(path=path, permissions="rwm", major=major or None, minor=minor or None)
-        entry.file_mode = node.mode or None
-        entry.gid = node.gid or None
+        entry = cdi.DeviceNode(path=device.path, permissions=NODE_ACCESS, major=major or None, minor=minor or None)
+        entry.file_mode = device.mode or None
+        entry.gid = device.gid or None
         nodes.append(entry)
-        if node.gid and node.mode & _WORLD_ACCESS != _WORLD_ACCESS:
-            gids.append(node.gid)
+        gids += [device.gid] if device.needs_group else []
     mounts = [cdi.Mount(hostPath=mount.source, containerPath=mount.target, options=list(mount.options)) for mount in contents.mounts]
     return cdi.Edits(
         env=_unique(contents.env),

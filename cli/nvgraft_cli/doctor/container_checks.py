@@ -227,16 +227,19 @@ def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
     lacking = []
     if not patient.in_image(*(f"{directory}/libXext.so.6" for directory in _LIBRARY_PLACES)):
         lacking.append("libXext.so.6 (which libGLX_nvidia needs)")
-    icd = patient.in_image("/usr/share/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json")
-    if not icd:
+    mounts = patient.member("mounts")
+    given = {mount.get("destination") for mount in mounts if isinstance(mount, dict)} if isinstance(mounts, list) else set()
+    icd = ("/usr/share/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json")
+    if given.isdisjoint(icd) and not patient.in_image(*icd):
         lacking.append("/usr/share/vulkan/icd.d/nvidia_icd.json (for Vulkan)")
-    if not patient.in_image("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/glvnd/egl_vendor.d/10_nvidia.json"):
+    vendor = ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/glvnd/egl_vendor.d/10_nvidia.json")
+    if given.isdisjoint(vendor) and not patient.in_image(*vendor):
         lacking.append("/usr/share/glvnd/egl_vendor.d/10_nvidia.json (for EGL)")
     if lacking:
         yield Finding(
             "graphics is asked for, and the image lacks " + ", ".join(lacking),
             "the hook brings the driver's libraries; the loaders of Vulkan and EGL find them by these files, which the hook does not bring",
-            "add the files to the image (packages libglvnd0, libxext6, libvulkan1), or use a CDI specification",
+            "add the files to the image (packages libglvnd0, libxext6, libvulkan1); nvgraft-runtime, or CDI, mounts those of the host",
             "warning",
         )
     if "display" not in asked:

@@ -65,7 +65,8 @@ def _timeout(timeout: object) -> list[Problem]:
 
 
 def _arguments(args: object) -> list[Problem]:
-    if isinstance(args, list) and len(args) > 1 and "prestart" in args[1:]:
+    # nvgraft-runtime has the hook make links, too (docs/decisions/0052).
+    if isinstance(args, list) and not {"prestart", "create-symlinks"}.isdisjoint(map(str, args[1:])):
         return []
     return [
         Problem("args", "do not say prestart: the hook does nothing, or ends with its usage", 'set "args": ["nvgraft-hook", "prestart"]')

@@ -10,7 +10,8 @@ import os
 
 from nvgraft import syscalls, userns
 from nvgraft.apply import cgroup
-from nvgraft.apply.restore import Owner
+from nvgraft.apply.link import Link
+from nvgraft.apply.restore import Directory, Owner
 from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
@@ -19,7 +20,7 @@ from nvgraft.errors import Refusal, UndoFailed
 from nvgraft.files import reason
 from nvgraft.journal import Heading, Item, Journal
 from nvgraft.launch import hold_signals, take_signals
-from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, Tmpfs, UpdateLoaderCache
+from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, ReplaceLink, Tmpfs, UpdateLoaderCache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,11 +124,39 @@ def _carry_out(
     take_signals()
     _attach(sources, targets, container, procfs, undo)
     take_signals()
+    _replace_links([action for action in plan.actions if isinstance(action, ReplaceLink)], container, undo, journal)
     if devices is not None:
         devices.allow(rules, undo)
     for action in updates:
         take_signals()
         cache.update(container, plan, action, undo, journal)
+
+
+def _replace_links(actions: "list[ReplaceLink]", container: Container, undo: UndoLog, journal: Journal) -> None:
+    """Put links in the place of the image's; all that is there now is announced before the first change."""
+    owner = Owner(container.uid, container.gid)
+    links = []
+    for action in actions:
+        parent, _, name = action.path.rpartition("/")
+        try:
+            directory = Directory(open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent)
+            links.append(Link(directory, name, action.target, owner, -1))
+        except OSError as error:
+            raise _link_refused(container, action.path, reason(error)) from error
+        if not links[-1].wanted or container.volume_of(directory.fd) is not None:
+            raise _link_refused(container, action.path, "file exists")
+    if links:
+        journal.announce([link.announcement() for link in links])
+    for link in links:
+        try:
+            link.make(undo)
+        except OSError as error:
+            raise _link_refused(container, link.path, reason(error)) from error
+
+
+def _link_refused(container: Container, path: str, cause: str) -> Refusal:
+    text = f"file creation failed: {container.rootfs}{path}: {cause}"
+    return Refusal("mount", text, "the image changes while it is started, or cannot be written to")
 
 
 def _is_configured(plan: Plan, container: Container) -> bool:

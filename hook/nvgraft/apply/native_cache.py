@@ -11,6 +11,7 @@ import posixpath
 import stat
 
 from nvgraft import syscalls
+from nvgraft.apply.link import Link
 from nvgraft.apply.loader_cache import LoaderCacheStep
 from nvgraft.apply.restore import Directory, Entry, Owner
 from nvgraft.apply.rootfs import Bounds, OutOfBounds, Rootfs, check_absent, check_configuration
@@ -147,7 +148,7 @@ class NativeCache(LoaderCacheStep):
         searches = list(self._searches(rootfs, action))
         libraries = _Libraries(container, plan, action)
         wanted = libraries.rows()
-        links = [_Link(*link, owner, self._own_fds) for link in libraries.links()]
+        links = [Link(*link, owner, self._own_fds) for link in libraries.links()]
         table = self._table or Table()
         planned = {link.place for link in links}
         for search in searches:
@@ -175,7 +176,7 @@ class NativeCache(LoaderCacheStep):
         return True
 
     def _carry_out(
-        self, container: "Container", links: "Sequence[_Link]", data: bytes, owner: Owner, undo: "UndoLog", journal: "Journal"
+        self, container: "Container", links: "Sequence[Link]", data: bytes, owner: Owner, undo: "UndoLog", journal: "Journal"
     ) -> None:
         """Make the links, and write ``data`` if there is any; all of it is announced before the first change."""
         unique = {link.place: link for link in reversed(links)}
@@ -202,7 +203,7 @@ class NativeCache(LoaderCacheStep):
         assert self._rootfs is not None
         return self._rootfs
 
-    def _may_be_made(self, link: "_Link", volume: str | None) -> bool:
+    def _may_be_made(self, link: Link, volume: str | None) -> bool:
         if link.required:
             self._check_volume(link.path, volume)
             return True
@@ -231,7 +232,7 @@ class NativeCache(LoaderCacheStep):
 
     def _links_found(
         self, rootfs: Rootfs, container: "Container", search: "Search", owner: Owner, planned: "Collection[tuple[int, int, str]]"
-    ) -> "list[_Link]":
+    ) -> "list[Link]":
         """Return the links of the image's own libraries; where they cannot be made, it worked without them so far.
 
         :param planned: where the driver's links will be.
@@ -243,7 +244,7 @@ class NativeCache(LoaderCacheStep):
         try:
             directory = self._directory(rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY), container, place)
             return [
-                _Link(directory, found.soname, found.name, owner, self._own_fds, required=False)
+                Link(directory, found.soname, found.name, owner, self._own_fds, required=False)
                 for found in owners
                 if (*directory.identity, found.soname) not in planned
                 and _identity(rootfs, f"{place}/{found.soname}") != _identity(rootfs, f"{place}/{found.name}")
@@ -326,66 +327,6 @@ class _Libraries:
             return False
         finally:
             syscalls.close(fd)
-
-
-class _Link:
-    """A link that is to be made or replaced; what is no link is the image's and stays."""
-
-    def __init__(self, directory: Directory, name: str, target: str, owner: Owner, own_fds: int, *, required: bool = True) -> None:
-        self.directory = directory
-        self.required = required
-        self.path = posixpath.join(directory.path, name)
-        self._name = name
-        self._target = target
-        self._owner = owner
-        self._changed = False
-        self._before: Entry | None = None
-        try:
-            self._before = Entry(directory, name, owner, own_fds, content=False)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-
-    @property
-    def wanted(self) -> bool:
-        """Whether there is nothing in its place, or a link."""
-        return self._before is not None and self._before.before.kind != "was-file"
-
-    @property
-    def place(self) -> tuple[int, int, str]:
-        """Where it is, whatever the path of its directory."""
-        return *self.directory.identity, self._name
-
-    def announcement(self) -> Item:
-        """Return what the journal has to know."""
-        assert self._before is not None
-        return self._before.before if self._before.exists else Item("link", self.path, self._target)
-
-    def make(self, undo: "UndoLog") -> None:
-        """Make it.
-
-        :raises OSError: when it is required and cannot be made.
-        """
-        before = self._before
-        assert before is not None
-        undo.add(self.path, self._take_back)
-        try:
-            if before.exists:
-                os.unlink(self._name, dir_fd=self.directory.fd)
-                self._changed = True
-            with self._owner:
-                os.symlink(self._target, self._name, dir_fd=self.directory.fd)
-            self._changed = True
-            before.replaced()
-        except OSError as error:
-            if self.required or error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
-                raise
-            self._take_back()
-
-    def _take_back(self) -> None:
-        if self._changed and self._before is not None:
-            self._before.restore()
-            self._changed = False
 
 
 class _CacheFile:

@@ -148,7 +148,7 @@ class Targets:
                 if isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:
                         self._make_directory(action)
-                elif isinstance(action, Symlink):
+                elif type(action) is Symlink:  # one that replaces another comes after the mounts
                     self._make_link(action)
                 elif isinstance(action, Bind | Tmpfs):
                     self.opened.append(self._target(action, fd))
@@ -181,7 +181,7 @@ class Targets:
         for action, fd in zip(actions, there, strict=True):
             if isinstance(action, MakeDirectory):
                 entry = Item("dir", action.path)
-            elif isinstance(action, Symlink):
+            elif type(action) is Symlink:
                 entry = Item("link", action.path, action.target)
             elif isinstance(action, Bind) and action.kind != "dir" and fd is None:
                 entry = Item("file", action.target)

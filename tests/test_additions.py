@@ -1,0 +1,256 @@
+"""additions: what hosts have for graphics and for gated components, by the ids that a container asks for."""
+
+from typing import Any
+
+import pytest
+
+import hosts
+from nvgraft.additions import Additions, find
+from nvgraft.driver_files import DriverFiles, matches
+from nvgraft.errors import Refusal
+from nvgraft.snapshot import snapshot_host
+from nvgraft_specs import driver_files as table
+from nvgraft_specs import names
+
+LIBDIR = "/usr/lib/x86_64-linux-gnu"
+GPU0, GPU1 = "GPU-aaaa", "GPU-bbbb"
+#: Two GPUs, whose nodes are numbered the other way round, and a display device of somebody else's.
+DRM = {"0000:05:00.0": ["card2", "renderD129"], "0000:06:00.0": ["card1", "controlD64", "renderD128"]}
+CARDS0 = ["/dev/dri/card2", "/dev/dri/renderD129"]
+CARDS1 = ["/dev/dri/card1", "/dev/dri/renderD128"]
+LINKS0 = ["../card2::/dev/dri/by-path/pci-0000:05:00.0-card", "../renderD129::/dev/dri/by-path/pci-0000:05:00.0-render"]
+LINKS1 = ["../card1::/dev/dri/by-path/pci-0000:06:00.0-card", "../renderD128::/dev/dri/by-path/pci-0000:06:00.0-render"]
+DRIVER = f"""
+{LIBDIR}/libcuda.so.535.1 elf libcuda.so.1
+{LIBDIR}/libcuda.so.1 -> libcuda.so.535.1
+"""
+DISPLAYS = f"""
+/proc/driver/nvidia/gpus/0000:05:00.0/information = Model: X\\nGPU UUID: {GPU0}\\nBus Location: 0000:05:00.0\\nDevice Minor: 0\\n
+/proc/driver/nvidia/gpus/0000:06:00.0/information = Model: X\\nGPU UUID: {GPU1}\\nBus Location: 0000:06:00.0\\nDevice Minor: 1\\n
+/proc/driver/nvidia/gpus/0000:07:00.0/
+/dev/dri/card0 char 226:0
+/dev/dri/card1 char 226:1 mode=0660
+/dev/dri/card2 char 226:2
+/dev/dri/renderD128 char 226:128
+/dev/dri/renderD129 char 226:129
+/dev/dri/by-path/pci-0000:00:02.0-card -> ../card0
+/dev/dri/by-path/pci-0000:05:00.0-card -> ../card2
+/dev/dri/by-path/pci-0000:05:00.0-render -> ../renderD129
+/dev/dri/by-path/pci-0000:06:00.0-card -> ../card1
+/dev/dri/by-path/pci-0000:06:00.0-render -> ../renderD128
+"""
+SEARCH_PATH = ("/usr/local/bin", "/usr/bin")
+
+
+def look(lines: str, *devices: str, gates: tuple[str, ...] = (), drm: dict[str, list[str]] | None = None, **changes: Any) -> Additions:
+    """Return what a recorded host with these files has."""
+    host = snapshot_host(hosts.host(lines, **changes))
+    files = DriverFiles(host.tree, host.machine, lambda: host.entries)
+    return find(files, SEARCH_PATH, gates, devices, lambda address: (DRM if drm is None else drm).get(address, ()))
+
+
+def nodes(found: Additions) -> list[str]:
+    return [node.path for node in found.nodes]
+
+
+def mounts(found: Additions) -> dict[str, str]:
+    return {mount.path: mount.target for mount in found.mounts}
+
+
+@pytest.mark.parametrize(
+    ("devices", "paths", "links"),
+    [
+        (["0"], CARDS0, LINKS0),
+        (["1"], CARDS1, LINKS1),
+        ([GPU1], CARDS1, LINKS1),
+        (["0000:05:00.0"], CARDS0, LINKS0),
+        (["1", "0"], [*CARDS1[:1], *CARDS0[:1], *CARDS1[1:], *CARDS0[1:]], [*LINKS0, *LINKS1]),
+        (["0,1"], [*CARDS1[:1], *CARDS0[:1], *CARDS1[1:], *CARDS0[1:]], [*LINKS0, *LINKS1]),
+        (["all"], [*CARDS1[:1], *CARDS0[:1], *CARDS1[1:], *CARDS0[1:]], [*LINKS0, *LINKS1]),
+        (["2", "gpu-aaaa", "05:00.0", "MIG-1", "0:0"], [], []),
+        ([""], [], []),
+        (["none"], [], []),
+    ],
+)
+def test_which_display_devices_a_request_means(devices: list[str], paths: list[str], links: list[str]) -> None:
+    """An id is a minor number, a UUID or an address exactly as the kernel module writes it; cards stand before render nodes."""
+    found = look(DRIVER + DISPLAYS, *devices)
+    assert nodes(found) == paths
+    assert list(found.links) == links
+    assert [node.rdev for node in found.nodes] == [(226, int(path.removeprefix("/dev/dri/").strip("cardenD"))) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("lines", "drm"),
+    [
+        (DRIVER, {}),
+        (DRIVER + DISPLAYS, {}),
+        (DRIVER + DISPLAYS.partition("/dev/dri")[0], None),
+        (DRIVER + "/dev/dri" + DISPLAYS.partition("/dev/dri")[2], None),
+    ],
+    ids=["no display devices", "no DRM driver", "no nodes", "no kernel module"],
+)
+def test_hosts_without_display_devices(lines: str, drm: dict[str, list[str]] | None) -> None:
+    """Compute nodes have none, and containers that ask for graphics start there."""
+    found = look(lines, "all", drm=drm)
+    assert (found.nodes, found.links) == ((), ())
+
+
+def test_a_node_that_is_no_device() -> None:
+    """What only has the name of a DRM node is not passed on, and neither is a link to it."""
+    lines = DISPLAYS.replace("/dev/dri/card2 char 226:2", "/dev/dri/card2")
+    found = look(DRIVER + lines, "0")
+    assert nodes(found) == CARDS0[1:]
+    assert list(found.links) == LINKS0[1:]
+
+
+XORG = "/usr/lib/xorg/modules"
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted", "links"),
+    [
+        (f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2 elf libnvidia-egl-gbm.so.1", {f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2": ""}, []),
+        (f"{LIBDIR}/libnvidia-egl-gbm.so.1 -> nowhere", {}, []),
+        ("/opt/libnvidia-egl-xcb.so.1.0.1 elf libnvidia-egl-xcb.so.1", {"/opt/libnvidia-egl-xcb.so.1.0.1": ""}, []),
+        (
+            f"{LIBDIR}/libnvidia-vulkan-producer.so.535.1 elf -",
+            {f"{LIBDIR}/libnvidia-vulkan-producer.so.535.1": ""},
+            [f"libnvidia-vulkan-producer.so.535.1::{LIBDIR}/libnvidia-vulkan-producer.so"],
+        ),
+        (
+            f"{XORG}/drivers/nvidia_drv.so\n{XORG}/extensions/libglxserver_nvidia.so.535.1",
+            {f"{XORG}/drivers/nvidia_drv.so": "", f"{XORG}/extensions/libglxserver_nvidia.so.535.1": ""},
+            [f"libglxserver_nvidia.so.535.1::{XORG}/extensions/libglxserver_nvidia.so"],
+        ),
+        # The hook mounts the allocator, if at all.
+        (
+            f"{LIBDIR}/libnvidia-allocator.so.535.1 elf libnvidia-allocator.so.1",
+            {},
+            [f"../libnvidia-allocator.so.1::{LIBDIR}/gbm/nvidia-drm_gbm.so"],
+        ),
+        ("/usr/bin/nvidia-xconfig mode=0755\n/usr/local/bin/nvidia-xconfig mode=0644", {"/usr/bin/nvidia-xconfig": ""}, []),
+        (
+            "/usr/local/share/vulkan/icd.d/nvidia_icd.json",
+            {"/usr/local/share/vulkan/icd.d/nvidia_icd.json": "/etc/vulkan/icd.d/nvidia_icd.json"},
+            [],
+        ),
+        ("/vulkan/icd.d/nvidia_layers.json", {"/vulkan/icd.d/nvidia_layers.json": "/etc/vulkan/icd.d/nvidia_layers.json"}, []),
+        (
+            "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json\n/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json",
+            {"/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json": "/etc/vulkan/icd.d/nvidia_icd.x86_64.json"},
+            [],
+        ),
+        (
+            "/etc/glvnd/egl_vendor.d/10_nvidia.json\n/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+            {"/etc/glvnd/egl_vendor.d/10_nvidia.json": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"},
+            [],
+        ),
+        ("/usr/bin/nvidia-smi mode=0755\n/usr/lib/firmware/x", {}, []),
+    ],
+)
+def test_which_files_are_mounted_and_where(lines: str, wanted: dict[str, str], links: list[str]) -> None:
+    """What the hook does not mount: libraries and modules at their own path, configuration where programs look for it."""
+    found = look(DRIVER + lines, "none")
+    assert mounts(found) == {path: target or path for path, target in wanted.items()}
+    assert list(found.links) == links
+
+
+def test_the_version_is_told_by_the_librarys_name() -> None:
+    """By libcuda's, links followed, or else by libnvidia-ml's; files of another version are another driver's."""
+    lines = f"""
+{LIBDIR}/libnvidia-ml.so.535.1 elf libnvidia-ml.so.1
+{LIBDIR}/libnvidia-vulkan-producer.so.535.2 elf -
+{LIBDIR}/libcuda.so.1 -> nowhere
+"""
+    assert look(lines, "all") == Additions()
+    assert mounts(look(lines.replace("535.1", "535.2"), "all")) != {}
+    debian = f"{LIBDIR}/libcuda.so.470.9.1 -> nvidia/current/libcuda.so.535.2\n{LIBDIR}/nvidia/current/libcuda.so.535.2 elf libcuda.so.1"
+    assert mounts(look(lines + debian, "all")) != {}
+
+
+def test_without_a_version_nothing_is_started() -> None:
+    """The reference's lines, whole, and what to do."""
+    with pytest.raises(Refusal) as error:
+        look("/usr/lib64/libcuda.so.1", "all")
+    first, *others = error.value.line().split("\n")
+    assert first == (
+        "failed to create mounts discoverer: failed to construct discoverer for graphics libraries: failed to get driver version: "
+        'failed to locate "libcuda.so.": libcuda.so.*.*: not found'
+    )
+    assert others[0] == "libcuda.so.*.*: not found"
+    assert others[1] == 'failed to locate "libnvidia-ml.so.": libnvidia-ml.so.*.*: not found'
+    assert others[2].startswith("libnvidia-ml.so.*.*: not found | no NVIDIA driver is installed")
+
+
+def test_what_a_snapshot_does_not_record() -> None:
+    """A GPU whose information is not in a snapshot may be the one that is meant: that is said, and nothing is made up."""
+    document = hosts.host(DRIVER + DISPLAYS)
+    del document["files"]["/proc/driver/nvidia/gpus/0000:05:00.0/information"]["content"]
+    host = snapshot_host(document)
+    with pytest.raises(Refusal, match="failed to parse /proc/driver") as error:
+        find(DriverFiles(host.tree, host.machine, lambda: host.entries), SEARCH_PATH, (), ("0",), lambda _: ())
+    assert "not recorded in the host snapshot" in error.value.hint
+
+
+GATED = """
+/dev/nvidia-fs1 char 500:1
+/dev/nvidia-fs0 char 500:0
+/run/udev/
+/etc/cufile.json
+/dev/infiniband/rdma_cm char 10:60
+/dev/infiniband/uverbs1 char 231:193
+/dev/infiniband/umad0 char 231:0
+/dev/gdrdrv char 240:0
+/dev/nvidia-nvswitchctl char 234:255
+/dev/nvidia-nvswitch0 char 234:0
+/dev/nvidia0 char 195:0
+"""
+
+
+@pytest.mark.parametrize(
+    ("gate", "paths", "files"),
+    [
+        ("NVIDIA_GDS", ["/dev/nvidia-fs0", "/dev/nvidia-fs1"], ["/run/udev", "/etc/cufile.json"]),
+        ("NVIDIA_MOFED", ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs1"], []),
+        ("NVIDIA_GDRCOPY", ["/dev/gdrdrv"], []),
+        ("NVIDIA_NVSWITCH", ["/dev/nvidia-nvswitch0", "/dev/nvidia-nvswitchctl"], []),
+    ],
+)
+def test_gated_components(gate: str, paths: list[str], files: list[str]) -> None:
+    """Their nodes, sorted, each once, and what they need besides; a host without them has nothing for them, and no driver is needed."""
+    found = look(GATED, gates=(gate,))
+    assert (nodes(found), list(mounts(found))) == (paths, files)
+    assert look("/run/udev/\n/etc/cufile.json", gates=(gate,)) == Additions()
+
+
+def test_every_gate_has_its_devices() -> None:
+    """The variables that open a gate, and the table of what is behind it, are the same."""
+    assert tuple(table.GATED) == names.GATED_DEVICES
+
+
+def test_gates_come_before_graphics() -> None:
+    """Both may be asked for; the order is the reference's."""
+    found = look(DRIVER + DISPLAYS + GATED, "0", gates=("NVIDIA_GDS", "NVIDIA_GDRCOPY"))
+    assert nodes(found) == ["/dev/nvidia-fs0", "/dev/nvidia-fs1", "/dev/gdrdrv", *CARDS0]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "matched"),
+    [
+        ("libcuda.so.535.1", "libcuda.so.*.*", True),
+        ("libcuda.so.535", "libcuda.so.*.*", False),
+        ("libcuda.so.1", "libcuda.so.1", True),
+        ("libcuda.so.1", "libcuda.so.2", False),
+        ("card0", "card*", True),
+        ("card", "card*", True),
+        ("xcard0", "card*", False),
+        ("pci-x", "pci-*-*", False),
+        ("pci--", "pci-*-*", True),
+        ("aba", "ab*ba", False),
+        ("a[b]", "a[b]", True),
+    ],
+)
+def test_patterns(name: str, pattern: str, matched: bool) -> None:
+    """Only ``*`` has a meaning, and nothing is matched twice."""
+    assert matches(name, pattern) == matched
