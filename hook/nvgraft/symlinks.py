@@ -4,10 +4,9 @@ The runtime registers it as a createRuntime hook with the links as arguments, wh
 inside the container (reference behaviour 9.5, 10.5; docs/decisions/0052). It plans and applies like the hook, with links alone.
 """
 
-from nvgraft import bytecode, privileges
-from nvgraft import container as containers
+import os
+
 from nvgraft.errors import UsageError
-from nvgraft.graft import in_turn
 from nvgraft.layout import Layout, OnVolume
 from nvgraft.oci import path_problem
 from nvgraft.plan import Finding, Plan, Why
@@ -57,6 +56,10 @@ def create_symlinks(links: "Sequence[tuple[str, str]]", pid: int, rootfs: str, w
 
     :raises nvgraft.errors.Refusal: with everything undone.
     """
+    from nvgraft import bytecode, privileges
+    from nvgraft import container as containers
+    from nvgraft.graft import in_turn
+
     privileges.demand()
     privileges.keep(privileges.START)
     pidfd = containers.hold_process(pid)
@@ -67,10 +70,10 @@ def create_symlinks(links: "Sequence[tuple[str, str]]", pid: int, rootfs: str, w
 
 
 def _plan(container: "Container", links: "Sequence[tuple[str, str]]") -> Plan:
-    import os
+    from nvgraft.container import LiveTarget
 
     container.read_mounts()
-    target = containers.LiveTarget(container, os.uname().machine)
+    target = LiveTarget(container, os.uname().machine)
     try:
         return plan_links(target, links)
     finally:
