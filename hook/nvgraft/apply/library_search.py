@@ -6,8 +6,7 @@ that a link of that name has to lead to the owner. Which directories are searche
 
 import os
 
-from nvgraft import syscalls
-from nvgraft.apply.rootfs import OutOfBounds, Rootfs, check_absent
+from nvgraft.apply.rootfs import OutOfBounds, check_absent
 from nvgraft.apply.search_path import Directory, is_leftover, is_library_name
 from nvgraft.ldcache import sort_key
 from nvgraft.ldcache_table import Row
@@ -16,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nvgraft.apply.rootfs import Files, FilesDirectory
     from nvgraft.elf import Library
 
 _LIBC6 = 0x0003
@@ -66,32 +66,32 @@ class Search:
     :param mounted: path -> facts of files that were mounted, and need not be read again.
     """
 
-    __slots__ = ("_architectures", "_fd", "_files", "_rootfs", "beyond", "directory", "found")
+    __slots__ = ("_architectures", "_bounds", "_files", "beyond", "directory", "found")
 
-    def __init__(self, rootfs: Rootfs, directory: Directory, machine: str, mounted: "Mapping[str, Facts]") -> None:
+    def __init__(self, rootfs: "Files", directory: Directory, machine: str, mounted: "Mapping[str, Facts]") -> None:
         self.directory = directory
         self.found: dict[str, Found] = {}
         self.beyond = ""
-        self._rootfs = rootfs
+        self._bounds = rootfs.bounds
         self._architectures = _FLAGS.get(machine, {})
         self._files: dict[str, Facts] = {}
         try:
-            self._fd = rootfs.open(directory.names[0], os.O_RDONLY | os.O_DIRECTORY)
+            place = rootfs.directory(directory.names[0])
         except OSError as error:
             check_absent(error)
             return
         try:
-            self._search(mounted)
+            self._search(place, mounted)
         except OutOfBounds as error:
             self.beyond = str(error)
         finally:
-            syscalls.close(self._fd)
+            place.close()
 
-    def _search(self, mounted: "Mapping[str, Facts]") -> None:
-        names = [(name, kind == "link") for name, kind in self._rootfs.entries(self._fd) if self._is_candidate(name, kind)]
+    def _search(self, place: "FilesDirectory", mounted: "Mapping[str, Facts]") -> None:
+        names = [(name, kind == "link") for name, kind in place.entries() if self._is_candidate(name, kind)]
         # Files first: most links lead to one of them.
         for name, is_link in sorted(names, key=lambda entry: entry[1]):
-            facts = self._behind_link(name) if is_link else self._of_mount(name, mounted) or self._read(name)
+            facts = self._behind_link(place, name) if is_link else self._of_mount(name, mounted) or self._read(place, name)
             if facts is None:
                 continue
             soname = facts.soname or name
@@ -116,37 +116,33 @@ class Search:
                 return facts
         return None
 
-    def _read(self, name: str) -> Facts | None:
-        self._rootfs.bounds.count_library()
+    def _read(self, place: "FilesDirectory", name: str) -> Facts | None:
+        self._bounds.count_library()
         try:
-            facts = self._facts(self._rootfs.open_file_at(self._fd, name))
+            facts = self._facts(place.library(name, isa_level=self.directory.hwcaps is not None))
         except OSError as error:
             check_absent(error)
             return None
+        except ValueError:
+            return None  # ldconfig, too, passes over what is no library
         if facts is not None:
             self._files[name] = facts
         return facts
 
-    def _behind_link(self, name: str) -> Facts | None:
+    def _behind_link(self, place: "FilesDirectory", name: str) -> Facts | None:
         try:
-            target = os.readlink(name, dir_fd=self._fd)
+            target = place.readlink(name)
             if target in self._files:
                 return self._files[target]
-            self._rootfs.bounds.count_library()
-            return self._facts(self._rootfs.open_file(f"{self.directory.names[0]}/{name}"))
+            self._bounds.count_library()
+            return self._facts(place.library_behind(name, isa_level=self.directory.hwcaps is not None))
         except OSError as error:
             check_absent(error)
             return None
-
-    def _facts(self, file: int) -> Facts | None:
-        from nvgraft.elf import read_library
-
-        try:
-            library = read_library(file, isa_level=self.directory.hwcaps is not None)
         except ValueError:
-            return None  # ldconfig, too, passes over what is no library
-        finally:
-            syscalls.close(file)
+            return None
+
+    def _facts(self, library: "Library") -> Facts | None:
         flags = _flags(library, self._architectures)
         return None if flags is None else Facts(library.soname or "", flags, library.isa_level)
 

@@ -2,34 +2,31 @@
 
 No program of either side runs, and an image needs neither an ldconfig nor a cache. Everything of the image is read through
 descriptors of its root and with bounds, whatever it holds; what is written is one file, by its temporary name, and links.
-The format of the file is :mod:`nvgraft.ldcache_table`'s, where an image's libraries are :mod:`nvgraft.apply.search_path`'s.
+What has to be in the file is :mod:`nvgraft.apply.cache_content`'s business.
 """
 
 import errno
 import os
 import posixpath
-import stat
 
 from nvgraft import syscalls
+from nvgraft.apply.cache_content import CacheContent
 from nvgraft.apply.link import Link
 from nvgraft.apply.loader_cache import LoaderCacheStep
 from nvgraft.apply.restore import Directory, Entry, Owner
-from nvgraft.apply.rootfs import Bounds, OutOfBounds, Rootfs, check_absent, check_configuration
-from nvgraft.apply.search_path import Directory as LibraryDirectory
-from nvgraft.apply.search_path import SearchPath
+from nvgraft.apply.rootfs import Bounds, Rootfs, check_absent, check_configuration
 from nvgraft.apply.targets import open_in_root
 from nvgraft.errors import Refusal
 from nvgraft.files import write_all
 from nvgraft.journal import Item
 from nvgraft.ldcache import SIZE_LIMIT
-from nvgraft.ldcache_table import Row, Table
+from nvgraft.ldcache_table import Table
 from nvgraft.plan import Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from nvgraft.apply.library_search import Search
     from nvgraft.apply.undo import UndoLog
     from nvgraft.container import Container
     from nvgraft.journal import Journal
@@ -58,8 +55,7 @@ class NativeCache(LoaderCacheStep):
         self._fault: OSError | None = None
         self._table: Table | None = None
         self._written = 0
-        self._search_path: SearchPath | None = None
-        self._unknown: list[LibraryDirectory] = []
+        self._content: CacheContent | None = None
 
     def prepare(self) -> None:
         """Open this process's own descriptors by name: the container's /proc may be anything."""
@@ -78,8 +74,7 @@ class NativeCache(LoaderCacheStep):
         try:
             check_configuration(container.rootfs_fd)
             self._record(rootfs, container)
-            self._search_path = SearchPath(rootfs, action.directories, self._machine)
-            self._unknown = self._search_path.unknown(self._table, self._written)
+            self._content = CacheContent(rootfs, action, self._machine, self._table, self._written)
         except OSError as error:
             self._fault = error
 
@@ -127,7 +122,7 @@ class NativeCache(LoaderCacheStep):
         try:
             if self._fault is not None:
                 raise self._fault
-            self._update(container, plan, action, undo, journal)
+            self._update(container, plan, undo, journal)
         except syscalls.MissingFeature:
             raise
         except OSError as error:
@@ -140,36 +135,25 @@ class NativeCache(LoaderCacheStep):
             hint += ": give the container a writable root file system, or an image whose cache and links name this driver"
         return Refusal("ldcache", f"process {self._program} failed with error code: 1", hint)
 
-    def _update(self, container: "Container", plan: "Plan", action: "UpdateLoaderCache", undo: "UndoLog", journal: "Journal") -> None:
-        rootfs, path = self._rootfs, self._search_path
-        assert rootfs is not None and path is not None
+    def _update(self, container: "Container", plan: "Plan", undo: "UndoLog", journal: "Journal") -> None:
+        rootfs, content = self._rootfs, self._content
+        assert rootfs is not None and content is not None
         owner = Owner(container.uid, container.gid)
-        # As ldconfig does: a link that leads nowhere before ours are made is no library.
-        searches = list(self._searches(rootfs, action))
-        libraries = _Libraries(container, plan, action)
-        wanted = libraries.rows()
-        links = [Link(*link, owner, self._own_fds) for link in libraries.links()]
-        table = self._table or Table()
-        planned = {link.place for link in links}
-        for search in searches:
-            wanted += [found.row(search.directory) for found in search.found.values()]
-            if not search.beyond:
-                links += self._links_found(rootfs, container, search, owner, planned)
-        table = self._without_gone(rootfs, table, [search for search in searches if not search.beyond], wanted)
-        table = table.with_rows(wanted, path.places())
-        if path.left_out:
-            message = f"not all of the image's libraries may be in its loader cache: {', '.join(path.left_out)}"
+        table = content.compute(rootfs, plan.links)
+        links = self._planned_links(container, plan, owner) + self._links_found(rootfs, container, content, owner)
+        if content.left_out:
+            message = f"not all of the image's libraries may be in its loader cache: {', '.join(content.left_out)}"
             self.findings.append(Finding("ldcache-bounds", "warning", message, "run ldconfig when the image is built"))
         data = b""
-        if table is not self._table and not self._stays(libraries.rows(), path):
-            data = table.with_rows(libraries.development_rows(rootfs), path.places()).data()
+        if table is not self._table and not self._stays(content):
+            data = content.with_development_rows(rootfs, table).data()
         self._carry_out(container, [link for link in links if link.wanted], data, owner, undo, journal)
 
-    def _stays(self, driver: "Sequence[Row]", path: SearchPath) -> bool:
+    def _stays(self, content: CacheContent) -> bool:
         """Tell whether a cache that cannot be written names the driver already; what else is not in it was not before."""
         if self._table is None or self._etc is None or not os.fstatvfs(self._etc.fd).f_flag & os.ST_RDONLY:
             return False
-        if self._table.with_rows(driver, path.places()) is not self._table:
+        if not content.knows_driver():
             return False
         message = "the image's loader cache names this driver, and lacks libraries of its own; it is read-only and stays as it is"
         self.findings.append(Finding("ldcache-kept", "info", message, "run ldconfig when the image is built"))
@@ -179,6 +163,7 @@ class NativeCache(LoaderCacheStep):
         self, container: "Container", links: "Sequence[Link]", data: bytes, owner: Owner, undo: "UndoLog", journal: "Journal"
     ) -> None:
         """Make the links, and write ``data`` if there is any; all of it is announced before the first change."""
+        # A planned one comes before what a search found in the same place.
         unique = {link.place: link for link in reversed(links)}
         volumes: dict[Directory, str | None] = {}
         for link in unique.values():
@@ -203,7 +188,7 @@ class NativeCache(LoaderCacheStep):
         assert self._rootfs is not None
         return self._rootfs
 
-    def _may_be_made(self, link: Link, volume: str | None) -> bool:
+    def _may_be_made(self, link: "Link", volume: str | None) -> bool:
         if link.required:
             self._check_volume(link.path, volume)
             return True
@@ -213,120 +198,32 @@ class NativeCache(LoaderCacheStep):
         if volume is not None:
             raise self._failed(f"{path} would be made on the volume {volume}: mount the volume elsewhere, or make it there beforehand")
 
-    # ---- the image's own libraries
-
-    def _searches(self, rootfs: Rootfs, action: "UpdateLoaderCache") -> "Iterable[Search]":
-        """Search the directories that the cache may not know; past a bound no further."""
-        if not self._unknown:
-            return
-        from nvgraft.apply.library_search import Facts, Search
-
-        assert self._search_path is not None
-        mounted = {path: Facts(soname, flags) for path, soname, flags in action.libraries}
-        for directory in self._unknown:
-            search = Search(rootfs, directory, self._machine, mounted)
-            yield search
-            if search.beyond:
-                self._search_path.left_out.append(f"{directory.names[0]} has more {search.beyond}")
-                return
-
-    def _links_found(
-        self, rootfs: Rootfs, container: "Container", search: "Search", owner: Owner, planned: "Collection[tuple[int, int, str]]"
-    ) -> "list[Link]":
-        """Return the links of the image's own libraries; where they cannot be made, it worked without them so far.
-
-        :param planned: where the driver's links will be.
-        """
-        place = search.directory.names[0]
-        owners = [found for found in search.found.values() if not found.is_link and found.name != found.soname]
-        if search.directory.hwcaps is not None or not owners:
-            return []
-        try:
-            directory = self._directory(rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY), container, place)
-            return [
-                Link(directory, found.soname, found.name, owner, self._own_fds, required=False)
-                for found in owners
-                if (*directory.identity, found.soname) not in planned
-                and _identity(rootfs, f"{place}/{found.soname}") != _identity(rootfs, f"{place}/{found.name}")
-            ]
-        except OSError as error:
-            check_absent(error)
-            return []
-
-    def _without_gone(self, rootfs: Rootfs, table: Table, searches: "Sequence[Search]", found: "Iterable[Row]") -> Table:
-        """Return the table without rows for files of the searched directories that are no longer there."""
-        assert self._search_path is not None
-        places = self._search_path.places()
-        searched = {search.directory.rank for search in searches}
-        if not searched or not len(table):
-            return table
-        known = {(places.rank(row.path), row.soname, row.hwcaps) for row in found}
-        gone = set()
-        try:
-            for index, row, path in table.below([os.fsencode(name) for search in searches for name in search.directory.names]):
-                rank = places.rank(path)
-                if rank not in searched or (rank, row.soname, row.hwcaps) in known:
-                    continue
-                rootfs.bounds.count_library()
-                if _identity(rootfs, os.fsdecode(path)) is None:
-                    gone.add(index)
-        except OutOfBounds:
-            pass  # what is too much to look at stays
-        return table.without(gone) if gone else table
-
-
-class _Libraries:
-    """The mounted libraries of a plan, in their directories."""
-
-    def __init__(self, container: "Container", plan: "Plan", action: "UpdateLoaderCache") -> None:
-        self._libraries = action.libraries
-        self._links = plan.links
-        self._directories: dict[str, Directory] = {}
-        for path in [path for path, _soname, _flags in action.libraries] + [path for path, _target in plan.links]:
-            parent = posixpath.dirname(path)
-            if parent not in self._directories:
-                fd = open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY)
-                self._directories[parent] = Directory(fd, parent)
-
-    def links(self) -> "Iterator[tuple[Directory, str, str]]":
-        """Yield each planned SONAME link: its directory, name and target."""
-        for path, target in self._links:
+    def _planned_links(self, container: "Container", plan: "Plan", owner: Owner) -> list[Link]:
+        """Return the SONAME links of the mounted libraries."""
+        directories: dict[str, Directory] = {}
+        links = []
+        for path, target in plan.links:
             parent, name = posixpath.split(path)
-            yield self._directories[parent], name, target
+            if parent not in directories:
+                directories[parent] = Directory(open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent)
+            links.append(Link(directories[parent], name, target, owner, self._own_fds))
+        return links
 
-    def rows(self) -> list[Row]:
-        """Return the row of each library."""
-        return [_row(posixpath.dirname(path), soname, flags) for path, soname, flags in self._libraries if "/" not in soname]
-
-    def development_rows(self, rootfs: Rootfs) -> list[Row]:
-        """Return a row for each libx.so that leads to a library already, as ldconfig does.
-
-        No program needs these rows, so they alone are never a reason to write the cache.
-        """
-        rows = []
-        for path, soname, flags in self._libraries:
-            parent, name = posixpath.split(path)
-            link = name.partition(".so")[0] + ".so"
-            if link not in {name, soname} and soname.startswith(link) and self._is_library(rootfs, parent, link):
-                rows.append(_row(parent, link, flags))
-        return rows
-
-    def _is_library(self, rootfs: Rootfs, parent: str, link: str) -> bool:
-        try:
-            if not stat.S_ISLNK(os.stat(link, dir_fd=self._directories[parent].fd, follow_symlinks=False).st_mode):
-                return False
-            fd = rootfs.open_file(f"{parent}/{link}")
-        except OSError as error:
-            check_absent(error)
-            return False
-        from nvgraft.elf import read_library
-
-        try:
-            return (read_library(fd).soname or link).startswith(link)
-        except ValueError:
-            return False
-        finally:
-            syscalls.close(fd)
+    def _links_found(self, rootfs: Rootfs, container: "Container", content: CacheContent, owner: Owner) -> list[Link]:
+        """Return the links of the image's own libraries; where they cannot be made, it worked without them so far."""
+        places: dict[str, Directory | None] = {}
+        links = []
+        for place, name, target in content.links:
+            if place not in places:
+                try:
+                    places[place] = self._directory(rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY), container, place)
+                except OSError as error:
+                    check_absent(error)
+                    places[place] = None
+            directory = places[place]
+            if directory is not None:
+                links.append(Link(directory, name, target, owner, self._own_fds, required=False))
+        return links
 
 
 class _CacheFile:
@@ -391,21 +288,3 @@ class _CacheFile:
         etc = Directory(open_in_root(rootfs_fd, ETC, os.O_RDONLY | os.O_DIRECTORY), ETC)
         self._look(etc)
         return etc
-
-
-def _row(directory: str, name: str, flags: int) -> Row:
-    return Row(os.fsencode(name), flags, os.fsencode(f"{directory}/{name}"))
-
-
-def _identity(rootfs: Rootfs, path: str) -> tuple[int, int] | None:
-    """Return what ``path`` leads to in the container, or None where that is nothing."""
-    try:
-        fd = rootfs.open(path, os.O_PATH)
-    except OSError as error:
-        check_absent(error)
-        return None
-    try:
-        found = os.fstat(fd)
-    finally:
-        syscalls.close(fd)
-    return found.st_dev, found.st_ino

@@ -13,6 +13,39 @@ from nvgraft import ld_so_conf, syscalls
 from nvgraft.apply.targets import open_in_root
 from nvgraft.files import read_fd
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Protocol
+
+    from nvgraft.elf import Library
+
+    class Files(Protocol):
+        """What :mod:`nvgraft.apply.cache_content` asks of a root file system: this module's, or one that is only planned.
+
+        Each method raises OSError as :class:`Rootfs` does.
+        """
+
+        bounds: "Bounds"
+
+        def read(self, path: str, limit: int) -> "tuple[bytes, object]": ...
+        def names(self, path: str) -> list[str]: ...
+        def identity(self, path: str) -> Hashable | None: ...
+        def look(self, path: str) -> "FilesDirectory": ...
+        def directory(self, path: str) -> "FilesDirectory": ...
+
+    class FilesDirectory(Protocol):
+        """See :class:`OpenDirectory`."""
+
+        def close(self) -> None: ...
+        def status(self) -> "tuple[Hashable, int]": ...
+        def kind(self, name: str) -> str | None: ...
+        def entries(self) -> list[tuple[str, str]]: ...
+        def readlink(self, name: str) -> str: ...
+        def library(self, name: str, *, isa_level: bool = False) -> Library: ...
+        def library_behind(self, name: str, *, isa_level: bool = False) -> Library: ...
+
+
 #: Names that one look at an image's directories may list, in all: ten times what one is searched for.
 _NAMES_LIMIT = 200_000
 
@@ -80,6 +113,27 @@ class Rootfs:
         self._own_fds = own_fds
         self.bounds = bounds
 
+    def look(self, path: str) -> "OpenDirectory":
+        """Open the directory ``path``, to be closed; what is in it cannot be listed."""
+        return OpenDirectory(self, self.open(path, os.O_PATH | os.O_DIRECTORY), path)
+
+    def directory(self, path: str) -> "OpenDirectory":
+        """Open the directory ``path``, to be closed."""
+        return OpenDirectory(self, self.open(path, os.O_RDONLY | os.O_DIRECTORY), path)
+
+    def identity(self, path: str) -> "Hashable | None":
+        """Return what ``path`` leads to, or None where that is nothing: equal for two paths to one thing."""
+        try:
+            fd = self.open(path, os.O_PATH)
+        except OSError as error:
+            check_absent(error)
+            return None
+        try:
+            found = os.fstat(fd)
+        finally:
+            syscalls.close(fd)
+        return found.st_dev, found.st_ino
+
     def open(self, path: str, flags: int) -> int:
         """Open ``path`` with the image's links followed; a file only with O_PATH, see :meth:`open_file`."""
         return open_in_root(self.fd, path, flags, follow=True)
@@ -135,6 +189,62 @@ class Rootfs:
                 kind = "link" if entry.is_symlink() else "file" if entry.is_file(follow_symlinks=False) else "other"
                 found.append((entry.name, kind))
         return found
+
+
+class OpenDirectory:
+    """An open directory of a root file system, in which names are looked up whatever becomes of its path. Close it."""
+
+    __slots__ = ("_fd", "_path", "_rootfs")
+
+    def __init__(self, rootfs: Rootfs, fd: int, path: str) -> None:
+        self._rootfs = rootfs
+        self._fd = fd
+        self._path = path
+
+    def close(self) -> None:
+        syscalls.close(self._fd)
+
+    def status(self) -> "tuple[Hashable, int]":
+        """Return what directory it is, under whatever path, and when it was changed, in nanoseconds."""
+        found = os.fstat(self._fd)
+        return (found.st_dev, found.st_ino), found.st_mtime_ns
+
+    def kind(self, name: str) -> str | None:
+        """Return file, link or other for what is called ``name``, None where nothing is."""
+        try:
+            mode = os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode
+        except OSError as error:
+            check_absent(error)
+            return None
+        return "file" if stat.S_ISREG(mode) else "link" if stat.S_ISLNK(mode) else "other"
+
+    def entries(self) -> list[tuple[str, str]]:
+        """Return the names, each with file, link or other."""
+        return self._rootfs.entries(self._fd)
+
+    def readlink(self, name: str) -> str:
+        return os.readlink(name, dir_fd=self._fd)
+
+    def library(self, name: str, *, isa_level: bool = False) -> "Library":
+        """Return what ldconfig asks of the file ``name``.
+
+        :raises OSError: for a link, and where it cannot be read.
+        :raises ValueError: as :func:`nvgraft.elf.read_library`.
+        """
+        return _library(self._rootfs.open_file_at(self._fd, name), isa_level=isa_level)
+
+    def library_behind(self, name: str, *, isa_level: bool = False) -> "Library":
+        """Return what ldconfig asks of the file that ``name`` leads to; raises what :meth:`library` does."""
+        return _library(self._rootfs.open_file(f"{self._path}/{name}"), isa_level=isa_level)
+
+
+def _library(fd: int, *, isa_level: bool) -> "Library":
+    from nvgraft.elf import read_library
+
+    try:
+        return read_library(fd, isa_level=isa_level)
+    finally:
+        syscalls.close(fd)
 
 
 def check_configuration(root_fd: int) -> None:

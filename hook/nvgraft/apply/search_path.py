@@ -6,16 +6,16 @@ Also which of them have to be searched: a cache that is newer than a directory h
 
 import errno
 import os
-import stat
 
-from nvgraft import syscalls
-from nvgraft.apply.rootfs import OutOfBounds, Rootfs, check_absent
+from nvgraft.apply.rootfs import OutOfBounds, check_absent
 from nvgraft.ld_so_conf import FILE_LIMIT, Configuration
 from nvgraft.ldcache_table import Places, Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
+
+    from nvgraft.apply.rootfs import Files
 
 #: What ldconfig searches without being told, on Debian and elsewhere; ``{}`` stands for Debian's name of the architecture.
 _SYSTEM_DIRECTORIES = ("/lib/{}", "/usr/lib/{}", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
@@ -43,11 +43,11 @@ class Directory:
 class SearchPath:
     """The directories of a root file system, ``given`` ones first; ``left_out`` says what a bound kept from being seen."""
 
-    def __init__(self, rootfs: Rootfs, given: "Sequence[str]", machine: str) -> None:
+    def __init__(self, rootfs: "Files", given: "Sequence[str]", machine: str) -> None:
         self.directories: list[Directory] = []
         self.left_out: list[str] = []
         self._rootfs = rootfs
-        self._known: dict[tuple[int, int], Directory] = {}
+        self._known: dict[Hashable, Directory] = {}
         configuration = Configuration(self._read, rootfs.names)
         try:
             configuration.load()
@@ -75,26 +75,26 @@ class SearchPath:
 
     def _add(self, path: str, hwcaps: str | None = None, *, named: bool) -> None:
         try:
-            fd = self._rootfs.open(path, os.O_PATH | os.O_DIRECTORY)
+            place = self._rootfs.look(path)
         except OSError as error:
             check_absent(error)
             return
         try:
-            found = os.fstat(fd)
-            known = self._known.get((found.st_dev, found.st_ino))
+            identity, changed = place.status()
+            known = self._known.get(identity)
             if known is not None:
                 known.names.append(path)
                 return
             self._rootfs.bounds.count_directory()
-            directory = Directory(path, len(self.directories), found.st_mtime_ns, hwcaps, named=named)
-            self._known[found.st_dev, found.st_ino] = directory
+            directory = Directory(path, len(self.directories), changed, hwcaps, named=named)
+            self._known[identity] = directory
             self.directories.append(directory)
-            if hwcaps is None and _exists(fd, _HWCAPS):
+            if hwcaps is None and place.kind(_HWCAPS) in {"link", "other"}:
                 for name in sorted(self._rootfs.names(f"{path}/{_HWCAPS}")):
                     if not name.startswith(".") and ":" not in name:
                         self._add(f"{path}/{_HWCAPS}/{name}", name, named=named)
         finally:
-            syscalls.close(fd)
+            place.close()
 
     def places(self) -> Places:
         """Return which directory comes before which."""
@@ -114,14 +114,6 @@ class SearchPath:
         if not directory.named or any(table.has_file_of(os.fsencode(name)) for name in directory.names):
             return False
         return any(is_library_name(name) for name in self._rootfs.names(directory.names[0]))
-
-
-def _exists(directory: int, name: str) -> bool:
-    try:
-        return not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
-    except OSError as error:
-        check_absent(error)
-        return False
 
 
 def is_library_name(name: str) -> bool:
