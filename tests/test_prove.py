@@ -65,7 +65,7 @@ def test_libcuda_loads_in_an_ordinary_image(tmp_path: Path, capsys: Captured) ->
     assert (proof["program"], proof["loader"]) == ("/usr/bin/app", LOADER)
     objects = proof["objects"]
     assert (objects["path"], objects["from"], objects["how"]) == ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "host", "loader cache")
-    assert proof["unknown"] == ["which versions /usr/lib/x86_64-linux-gnu/libcuda.so.1 needs is not recorded"]
+    assert proof["unknown"] == ["which search directories and versions /usr/lib/x86_64-linux-gnu/libcuda.so.1 names is not recorded"]
 
 
 def test_a_program_of_the_image_is_walked_whole(tmp_path: Path, capsys: Captured) -> None:
@@ -185,7 +185,7 @@ def test_text_shows_the_tree_and_the_first_failure(tmp_path: Path, capsys: Captu
     files = image(("usr/bin/bad", executable(X86, "x", ["libx\x1b[31m.so.1", "libc.so.6"], None, LOADER)))
     assert main(["prove", "/usr/bin/bad", "--bundle", bundle(tmp_path / "b", files), "--host", "eks-t4"]) == 1
     out = capsys.readouterr().out
-    assert "└─ libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6  (image, directory that the loader is built with)" in out
+    assert "└─ libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6  (image, loader cache)" in out
     assert "first failure: libx\\x1b[31m.so.1: cannot open shared object file: No such file or directory" in out
     assert "\x1b" not in out
 

@@ -111,3 +111,15 @@ def test_aarch64_program_encodes_write_and_exit() -> None:
     assert words[1] == 0x10000000 | (28 // 4) << 5 | 1  # adr x1, 28 bytes ahead of itself
     assert image[code + 4 + 28 :].startswith(b"hi\n")
     assert [words[index] for index in (2, 3, 4, 5, 6, 7)] == [0xD2800062, 0xD2800808, 0xD4000001, 0xD2800000, 0xD2800BC8, 0xD4000001]
+
+
+@pytest.mark.requires("x86_64")
+def test_the_loader_insists_on_the_versions_of_a_stub(tmp_path: Path) -> None:
+    """One that this machine's C library has is found; another one is missed in the loader's words."""
+    for number, version in enumerate(("GLIBC_2.2.5", "GLIBC_9.9")):
+        loading = stubs.Loading(versions_needed={"libc.so.6": ["GLIBC_2.3", version]}, versions_defined=["libx.so.1", "X_1"])
+        path = tmp_path / f"libx{number}.so.1"
+        path.write_bytes(stubs.shared_object(64, "EM_X86_64", path.name, ["libc.so.6"], None, None, loading))
+    assert ctypes.CDLL(str(tmp_path / "libx0.so.1"))
+    with pytest.raises(OSError, match=r"version `GLIBC_9\.9' not found \(required by .*libx1\.so\.1\)"):
+        ctypes.CDLL(str(tmp_path / "libx1.so.1"))

@@ -143,6 +143,16 @@ class ContainerSide:
         args = json.loads(self.data).get("process", {}).get("args")
         return [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
 
+    @cached_property
+    def working_directory(self) -> str:
+        """process.cwd, from which relative paths count.
+
+        :raises nvgraft.errors.Refusal: when it is no OCI configuration.
+        """
+        self.spec  # noqa: B018 - refuses what the hook would refuse
+        directory = json.loads(self.data).get("process", {}).get("cwd")
+        return directory if isinstance(directory, str) and directory.startswith("/") else "/"
+
     @property
     def rootfs(self) -> "OpenTree":
         """The files of the image.

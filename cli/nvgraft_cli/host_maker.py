@@ -179,9 +179,10 @@ def _content(path: str, entry: Entry, host: Host, library: bytes | None) -> byte
 
 
 def _elf(name: str, elf: Elf, runs: bool) -> bytes:
+    loading = stubs.Loading(elf.rpath, elf.runpath, elf.flags_1 or 0, elf.versions_needed or {}, elf.versions_defined or ())
     if runs and elf.soname is None and elf.machine in _MACHINES.values():
-        return stubs.executable(elf.machine, f"nvgraft simulated {name}", elf.needed, elf.abi_tag, elf.interp)
-    return stubs.shared_object(elf.bits, elf.machine, elf.soname, elf.needed, elf.abi_tag, elf.interp)
+        return stubs.executable(elf.machine, f"nvgraft simulated {name}", elf.needed, elf.abi_tag, elf.interp, loading)
+    return stubs.shared_object(elf.bits, elf.machine, elf.soname, elf.needed, elf.abi_tag, elf.interp, loading)
 
 
 def _place(path: str, entry: Entry, content: bytes | None) -> None:

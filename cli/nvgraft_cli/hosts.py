@@ -75,6 +75,16 @@ class HostSide:
         return read_host(self.config, keep=False) if self.document is None else snapshot_host(self.document)
 
     @cached_property
+    def isa_level(self) -> str | None:
+        """The level of the host's x86-64 processor, such as x86-64-v3; None: it is another one, or not recorded."""
+        if self.document is None:
+            from nvgraft_cli.processor import read_isa_level
+
+            return read_isa_level()
+        level: str | None = self.document.get("isa_level")
+        return level
+
+    @cached_property
     def inventory(self) -> Inventory:
         """What the host has.
 

@@ -6,19 +6,28 @@ What the loader of the image will see, and what a page shows as "after". Nothing
 import errno
 import os
 import posixpath
+from functools import cached_property
 
 from nvgraft.components import Host
-from nvgraft.elf import ElfFacts
-from nvgraft.plan import Bind, MakeDirectory, Plan, Symlink, Tmpfs, WriteFile
+from nvgraft.ldcache_table import Table
+from nvgraft.plan import Bind, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
 from nvgraft.tree import Node, Tree
+from nvgraft_cli.layered_tree import LayeredTree
 
 
-class PlannedTree(Tree):
-    """``image`` with what ``plan`` adds; a file of the driver is read where it lies on ``host``."""
+class PlannedTree(LayeredTree):
+    """``image`` with what ``plan`` adds; a file of the driver is read where it lies on ``host``.
 
-    def __init__(self, image: Tree, plan: Plan, host: Host | None) -> None:
+    :param rebuilt: the loader cache is made anew, by the host's ldconfig ("ldcache" of config.toml).
+    """
+
+    closed = True
+
+    def __init__(self, image: Tree, plan: Plan, host: Host | None, *, rebuilt: bool = False) -> None:
         self._image = image
         self._host = host
+        self._rebuilt = rebuilt
+        self._caches = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
         self._nodes: dict[str, Node] = {}
         self._names: dict[str, set[str]] = {}
         #: target of a mount -> its source below the driver root
@@ -60,22 +69,30 @@ class PlannedTree(Tree):
     def listdir(self, path: str) -> list[str]:
         return sorted({*self._image.listdir(path), *self._names.get(path, ())})
 
+    @cached_property
+    def loader_cache(self) -> Table | None:
+        """What /etc/ld.so.cache will hold; the links of the image's own libraries that come with it are made then.
+
+        None: there is none that a loader uses.
+        """
+        from nvgraft_cli.planned_cache import image_cache, planned_cache
+
+        if self._host is None or not self._caches:
+            return image_cache(self._image)
+        table, links = planned_cache(self._image, self, self._caches[0], self._host.machine, rebuilt=self._rebuilt)
+        for path, target in links:
+            there = self.lstat(path)
+            if there is None or there.type == "symlink":
+                self._add(path, Node("symlink", target=target))
+        return table
+
     def from_host(self, path: str) -> bool:
         """Tell whether the file at a resolved ``path`` is the host's."""
         return path in self.sources
 
     def side(self, path: str) -> tuple[Tree, str]:
-        """Return the tree that holds the file at a resolved ``path``, and its path there."""
         if path in self.sources and self._host is not None:
             return self._host.tree, self.sources[path]
         if path in self._nodes:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)  # a text, a device or a link of the plan's own
         return self._image, path
-
-    def read(self, path: str, limit: int) -> bytes:
-        tree, inside = self.side(path)
-        return tree.read(inside, limit)
-
-    def elf(self, path: str, *, sections: bool) -> ElfFacts:
-        tree, inside = self.side(path)
-        return tree.elf(inside, sections=sections)

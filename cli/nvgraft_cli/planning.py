@@ -14,6 +14,7 @@ from nvgraft.selection import check_request
 from nvgraft.target import OfflineTarget
 from nvgraft_cli.bundle import ContainerSide, open_container
 from nvgraft_cli.hosts import HostSide, open_host
+from nvgraft_cli.planned_tree import PlannedTree
 
 
 class Case:
@@ -44,6 +45,16 @@ class Case:
             return self._plan(), None
         except Refusal as refusal:
             return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal
+
+    @cached_property
+    def planned_tree(self) -> PlannedTree:
+        """The container's file system as it will be.
+
+        :raises nvgraft_cli.errors.InputError: when its rootfs is missing or unreadable.
+        """
+        plan = self.outcome[0]
+        host = self.host.host if plan.decision == "inject" else None
+        return PlannedTree(self.container.rootfs, plan, host, rebuilt=self.host.config.ldcache_mode == "ldconfig")
 
     def _plan(self) -> Plan:
         decision = self.decision

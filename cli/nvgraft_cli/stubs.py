@@ -1,11 +1,12 @@
 """Stand-ins for the driver's ELF files: as small as the kernel, the loader and ldconfig allow, made without a compiler.
 
-A stub carries what discovery looks at (class, machine, SONAME, NEEDED, ABI tag, interpreter). A library has no symbol at
-all; a program prints one line and exits. Where stubs are placed is the business of ``simulate``.
+A stub carries what discovery looks at (class, machine, SONAME, NEEDED, ABI tag, interpreter) and what decides whether it can
+be loaded (search paths, versions). A library has no symbol at all; a program prints one line and exits. Where stubs are placed
+is the business of ``simulate``.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 #: name of a machine -> (e_machine, e_flags); ARM: EABI version 5, hard float.
@@ -16,7 +17,11 @@ _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_NOTE, _PT_PHDR, _PT_GNU_STACK = 1, 2, 3, 
 _PF_X, _PF_W, _PF_R = 1, 2, 4
 _SHT_PROGBITS, _SHT_STRTAB, _SHT_HASH, _SHT_DYNAMIC, _SHT_NOTE, _SHT_DYNSYM = 1, 3, 5, 6, 7, 11
 _SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR = 1, 2, 4
-_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 0, 1, 4, 5, 6, 10, 11, 14
+_SHT_VERDEF, _SHT_VERNEED, _SHT_VERSYM = 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME, _DT_RPATH = 0, 1, 4, 5, 6, 10, 11, 14, 15
+_DT_RUNPATH, _DT_VERSYM, _DT_FLAGS_1 = 29, 0x6FFFFFF0, 0x6FFFFFFB
+_DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+_VER_FLG_BASE = 1
 
 #: Segments are aligned to the largest page size in use (64 KiB on some aarch64 kernels).
 _PAGE = 0x10000
@@ -51,8 +56,27 @@ class _Section(NamedTuple):
     entry_size: int = 0
 
 
+class Loading(NamedTuple):
+    """What decides about loading beside the names: DT_RPATH, DT_RUNPATH, DT_FLAGS_1, and versions, needed ones by library."""
+
+    rpath: str | None = None
+    runpath: str | None = None
+    flags_1: int = 0
+    versions_needed: Mapping[str, Sequence[str]] = {}
+    versions_defined: Sequence[str] = ()
+
+
+_ORDINARY = Loading()
+
+
 def shared_object(
-    bits: int, machine: str, soname: str | None, needed: Sequence[str], abi_tag: Sequence[int] | None, interp: str | None = None
+    bits: int,
+    machine: str,
+    soname: str | None,
+    needed: Sequence[str],
+    abi_tag: Sequence[int] | None,
+    interp: str | None = None,
+    loading: Loading = _ORDINARY,
 ) -> bytes:
     """Return a shared object without symbols, which dlopen(), ldconfig and readelf accept.
 
@@ -61,11 +85,16 @@ def shared_object(
     :param abi_tag: the three numbers of .note.ABI-tag, for Linux; None: no such note.
     :raises ValueError: an unknown machine or class.
     """
-    return _image(bits, machine, soname, needed, abi_tag, interp, b"")
+    return _image(bits, machine, soname, needed, abi_tag, interp, loading, b"")
 
 
 def executable(
-    machine: str, line: str, needed: Sequence[str] = (), abi_tag: Sequence[int] | None = None, interp: str | None = None
+    machine: str,
+    line: str,
+    needed: Sequence[str] = (),
+    abi_tag: Sequence[int] | None = None,
+    interp: str | None = None,
+    loading: Loading = _ORDINARY,
 ) -> bytes:
     """Return a program that prints ``line`` and exits with 0; static unless ``interp`` is given.
 
@@ -79,7 +108,7 @@ def executable(
         code = _aarch64_print(text)
     else:
         raise ValueError(f"no program can be made for {machine}: only for EM_X86_64 and EM_AARCH64")
-    return _image(64, machine, None, needed, abi_tag, interp, code)
+    return _image(64, machine, None, needed, abi_tag, interp, loading, code)
 
 
 def _x86_64_print(text: bytes) -> bytes:
@@ -99,14 +128,25 @@ def _aarch64_print(text: bytes) -> bytes:
 
 
 def _image(
-    bits: int, machine: str, soname: str | None, needed: Sequence[str], abi_tag: Sequence[int] | None, interp: str | None, code: bytes
+    bits: int,
+    machine: str,
+    soname: str | None,
+    needed: Sequence[str],
+    abi_tag: Sequence[int] | None,
+    interp: str | None,
+    loading: Loading,
+    code: bytes,
 ) -> bytes:
     if bits not in _CLASSES or machine not in _MACHINES:
         raise ValueError(f"no stub can be made for {bits}-bit {machine}: there are {', '.join(_MACHINES)}, of 32 or 64 bits")
     layout = _CLASSES[bits]
     strings = _Strings()
     names = [(_DT_NEEDED, strings.add(name)) for name in needed] + ([(_DT_SONAME, strings.add(soname))] if soname else [])
-    dynamic_size = (len(names) + 6) * struct.calcsize(layout.dynamic)
+    names += [(_DT_RPATH, strings.add(loading.rpath))] if loading.rpath is not None else []
+    names += [(_DT_RUNPATH, strings.add(loading.runpath))] if loading.runpath is not None else []
+    names += [(_DT_FLAGS_1, loading.flags_1)] if loading.flags_1 else []
+    versions = _versions(loading, strings)
+    dynamic_size = (len(names) + 6 + len(versions) * 2) * struct.calcsize(layout.dynamic)
     one_bucket = struct.pack("<4I", 1, 1, 0, 0)  # which holds the null symbol only
     sections = [
         _Section(".hash", _SHT_HASH, _SHF_ALLOC, one_bucket, ".dynsym", entry_size=4),
@@ -114,6 +154,7 @@ def _image(
         _Section(".dynstr", _SHT_STRTAB, _SHF_ALLOC, bytes(strings.data)),
         _Section(".dynamic", _SHT_DYNAMIC, _SHF_ALLOC | _SHF_WRITE, bytes(dynamic_size), ".dynstr", 0, struct.calcsize(layout.dynamic)),
     ]
+    sections += [section for section, _tags in versions]
     if abi_tag is not None:
         note = struct.pack("<III4sIIII", 4, 16, 1, b"GNU\0", 0, *abi_tag)
         sections.insert(0, _Section(".note.ABI-tag", _SHT_NOTE, _SHF_ALLOC, note))
@@ -156,8 +197,10 @@ def _image(
         (_DT_SYMTAB, offsets[".dynsym"]),
         (_DT_STRSZ, len(strings.data)),
         (_DT_SYMENT, layout.symbol_size),
-        (_DT_NULL, 0),
     ]
+    for section, (place_tag, count_tag) in versions:
+        tags += [(place_tag, offsets[section.name])] + ([(count_tag, section.info)] if count_tag else [])
+    tags.append((_DT_NULL, 0))
     dynamic = b"".join(struct.pack(layout.dynamic, *tag) for tag in names + tags)
     number, flags = _MACHINES[machine]
     identity = b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9)
@@ -176,6 +219,44 @@ def _image(
         row = struct.pack(layout.section, *place, order.get(section.link, 0), section.info, 8, section.entry_size)
         _place(image, table + section_size * (index + 1), row)
     return bytes(image)
+
+
+def _versions(loading: Loading, strings: "_Strings") -> list[tuple[_Section, tuple[int, int]]]:
+    """Return the sections of versions, each with its tag and that of its number of rows (0: it has none)."""
+    sections = []
+    if loading.versions_defined:
+        rows = [(name, _VER_FLG_BASE if number == 1 else 0, number) for number, name in enumerate(loading.versions_defined, 1)]
+        size = struct.calcsize("<HHHHIIIII")
+        data = b"".join(
+            struct.pack("<HHHHIIIII", 1, flags, number, 1, _hash(name), 20, size if number < len(rows) else 0, strings.add(name), 0)
+            for name, flags, number in rows
+        )
+        sections.append((_Section(".gnu.version_d", _SHT_VERDEF, _SHF_ALLOC, data, ".dynstr", len(rows)), (_DT_VERDEF, _DT_VERDEFNUM)))
+    if loading.versions_needed:
+        data = b""
+        index = len(loading.versions_defined) + 1
+        for number, (library, names) in enumerate(loading.versions_needed.items(), 1):
+            following = 16 * (1 + len(names)) if number < len(loading.versions_needed) else 0
+            data += struct.pack("<HHIII", 1, len(names), strings.add(library), 16, following)
+            for place, name in enumerate(names, 1):
+                index += 1
+                data += struct.pack("<IHHII", _hash(name), 0, index, strings.add(name), 16 if place < len(names) else 0)
+        rows_count = len(loading.versions_needed)
+        sections.append((_Section(".gnu.version_r", _SHT_VERNEED, _SHF_ALLOC, data, ".dynstr", rows_count), (_DT_VERNEED, _DT_VERNEEDNUM)))
+    if sections:
+        # One number for each symbol, of which there is the null symbol only.
+        sections.append((_Section(".gnu.version", _SHT_VERSYM, _SHF_ALLOC, bytes(2), ".dynsym", 0, 2), (_DT_VERSYM, 0)))
+    return sections
+
+
+def _hash(name: str) -> int:
+    """Return the hash of a name by the System V ABI."""
+    value = 0
+    for byte in name.encode():
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value = (value ^ high >> 24) & ~high & 0xFFFFFFFF
+    return value
 
 
 class _Strings:

@@ -9,6 +9,10 @@ import struct
 
 from nvgraft.values import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 #: Bytes that are read from one file; the driver's largest libraries need about 10 KiB.
 READ_LIMIT = 1 << 20
 
@@ -16,7 +20,7 @@ READ_LIMIT = 1 << 20
 MACHINES = {3: "EM_386", 40: "EM_ARM", 21: "EM_PPC64", 62: "EM_X86_64", 183: "EM_AARCH64"}
 
 _PT_DYNAMIC, _PT_INTERP, _PT_LOAD = 2, 3, 1
-_DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME = 1, 5, 10, 14
+_DT_NEEDED, DT_STRTAB, DT_STRSZ, _DT_SONAME = 1, 5, 10, 14
 _SHT_NOTE = 7
 _ET_DYN = 3
 _PT_GNU_PROPERTY, _NT_GNU_PROPERTY, _X86_ISA_1_NEEDED = 0x6474E553, 5, 0xC0008002
@@ -65,8 +69,8 @@ def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
     :raises ValueError: when it is no ELF file of a little-endian machine, or is damaged; the text says what is wrong.
     :raises OSError: when it cannot be read.
     """
-    file = _File(fd)
-    segments = _segments(file)
+    file = File(fd)
+    segments = segments_of(file)
     soname, needed = _dynamic(file, segments)
     interp = None
     for kind, offset, _address, length in segments:
@@ -95,17 +99,17 @@ def read_library(fd: int, *, isa_level: bool = False) -> Library:
     :raises ValueError: when it is no shared object with a dynamic section, or as :func:`read_facts`.
     :raises OSError: when it cannot be read.
     """
-    file = _File(fd)
+    file = File(fd)
     if file.header[0] != _ET_DYN:
         raise ValueError("it is no shared object")
-    segments = _segments(file)
+    segments = segments_of(file)
     if not any(kind == _PT_DYNAMIC and length for kind, _offset, _address, length in segments):
         raise ValueError("it has no dynamic section")
     soname, _needed = _dynamic(file, segments, needed=False)
     return Library(file.bits, file.machine, file.header[6], soname, _isa_level(file, segments) if isa_level else 0)
 
 
-class _File:
+class File:
     """An open ELF file, of which the tables are read in pieces."""
 
     def __init__(self, fd: int) -> None:
@@ -136,7 +140,7 @@ class _File:
         return data
 
 
-def _segments(file: _File) -> list[tuple[int, int, int, int]]:
+def segments_of(file: File) -> list[tuple[int, int, int, int]]:
     layout = file.layout
     offset, size, count = file.header[4], file.header[8], file.header[9]
     if not count:
@@ -148,50 +152,67 @@ def _segments(file: _File) -> list[tuple[int, int, int, int]]:
     return [(row[kind], row[start], row[address], row[length]) for row in rows]
 
 
-def _dynamic(file: _File, segments: list[tuple[int, int, int, int]], *, needed: bool = True) -> tuple[str | None, tuple[str, ...]]:
-    layout = file.layout
+def dynamic_entries(file: File, segments: list[tuple[int, int, int, int]]) -> "Iterator[tuple[int, int]]":
+    """Yield tag and value of each entry of the dynamic section, if there is one."""
     table = next(((offset, length) for kind, offset, _address, length in segments if kind == _PT_DYNAMIC), None)
     if table is None:
-        return None, ()
-    entry = struct.calcsize(layout.dynamic)
+        return
+    entry = struct.calcsize(file.layout.dynamic)
+    for tag, value in struct.iter_unpack(file.layout.dynamic, file.read(table[0], table[1] // entry * entry)):
+        if tag == 0:
+            return
+        yield tag, value
+
+
+class Names:
+    """The string table of a dynamic section, from which each name is read when it is asked for.
+
+    A real libcuda has 100 KiB of strings and its SONAME at their end: read the name, not the table.
+    """
+
+    def __init__(self, file: File, segments: list[tuple[int, int, int, int]], address: int, size: int) -> None:
+        self._file = file
+        self._start = file_offset(address, segments)
+        self._size = size
+
+    def name(self, offset: int, limit: int = 256) -> str:
+        """Return the name at ``offset`` of the table; with its end it has at most ``limit`` bytes."""
+        if offset >= self._size:
+            raise ValueError("a name outside of its string table")
+        text = self._file.read(self._start + offset, min(limit, self._size - offset)).split(b"\0", 1)
+        if len(text) == 1:
+            raise ValueError(f"a name longer than {limit - 1} bytes")
+        return text[0].decode("utf-8", "surrogateescape")
+
+
+def _dynamic(file: File, segments: list[tuple[int, int, int, int]], *, needed: bool = True) -> tuple[str | None, tuple[str, ...]]:
     soname_at = None
     needed_at: list[int] = []
     strings = strings_size = 0
-    for tag, value in struct.iter_unpack(layout.dynamic, file.read(table[0], table[1] // entry * entry)):
-        if tag == 0:
-            break
+    for tag, value in dynamic_entries(file, segments):
         if tag == _DT_NEEDED and needed:
             needed_at.append(value)
         elif tag == _DT_SONAME:
             soname_at = value
-        elif tag == _DT_STRTAB:
+        elif tag == DT_STRTAB:
             strings = value
-        elif tag == _DT_STRSZ:
+        elif tag == DT_STRSZ:
             strings_size = value
     if soname_at is None and not needed_at:
         return None, ()
-    start = _file_offset(strings, segments)
-
-    def name(offset: int) -> str:
-        # A real libcuda has 100 KiB of strings and its SONAME at their end: read the name, not the table.
-        if offset >= strings_size:
-            raise ValueError("a name outside of its string table")
-        text = file.read(start + offset, min(256, strings_size - offset)).split(b"\0", 1)
-        if len(text) == 1:
-            raise ValueError("a name longer than 255 bytes")
-        return text[0].decode("utf-8", "surrogateescape")
-
-    return None if soname_at is None else name(soname_at), tuple(name(offset) for offset in needed_at)
+    names = Names(file, segments, strings, strings_size)
+    return None if soname_at is None else names.name(soname_at), tuple(names.name(offset) for offset in needed_at)
 
 
-def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
+def file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
+    """Return where in the file what is mapped at ``address`` stands."""
     for kind, offset, start, length in segments:
         if kind == _PT_LOAD and start <= address < start + length:
             return address - start + offset
-    raise ValueError("its string table lies in no segment")
+    raise ValueError("a table of its dynamic section lies in no segment")
 
 
-def _isa_level(file: _File, segments: list[tuple[int, int, int, int]]) -> int:
+def _isa_level(file: File, segments: list[tuple[int, int, int, int]]) -> int:
     """Return the number of the highest ISA level that the GNU property note of an x86 object asks for."""
     align = file.bits // 8
     for kind, offset, _address, length in segments:
@@ -213,7 +234,7 @@ def _isa_level(file: _File, segments: list[tuple[int, int, int, int]]) -> int:
     return 0
 
 
-def _abi_tag(file: _File) -> tuple[int, int, int] | None:
+def _abi_tag(file: File) -> tuple[int, int, int] | None:
     layout, header, read = file.layout, file.header, file.read
     offset, size, count, names_index = header[5], header[10], header[11], header[12]
     if not count or size != struct.calcsize(layout.section) or names_index >= count:

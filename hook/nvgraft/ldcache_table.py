@@ -251,6 +251,16 @@ class Table:
             if item.kind != _OLDER:
                 yield index, Row(item.soname, item.flags, item.path, item.hwcaps), item.path
 
+    def lookup(self, soname: bytes) -> "list[Row]":
+        """Return the rows that a loader finds for a name, in their order; those of older subdirectories of capabilities left out."""
+        low, high = self._group(sort_key(soname))
+        items = [self._item(index) for index in range(low, high)]
+        return [
+            Row(item.soname, item.flags, item.path, item.hwcaps, 0 if item.hwcaps is None else (item.hwcap & _ISA_LEVELS) >> 32)
+            for item in items
+            if item.kind != 1
+        ]
+
     def without(self, indexes: "Set[int]") -> "Table":
         """Return the table without those rows."""
         kept, done = [], 0

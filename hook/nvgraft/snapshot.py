@@ -92,13 +92,22 @@ class SnapshotTree(Tree):
             raise OSError(errno.EIO, _NOT_RECORDED, path)
         return content.encode("utf-8", "surrogateescape")
 
-    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+    def elf_record(self, path: str) -> "dict[str, Any]":
+        """Return all that is recorded of the ELF file at a resolved ``path``, whatever a newer document has beside our keys.
+
+        :raises OSError: when there is no such file.
+        :raises ValueError: when nothing is recorded of it.
+        """
         entry = self._files.get(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        facts = _member(entry, "elf")
+        facts: dict[str, Any] | None = _member(entry, "elf")
         if facts is None:
             raise ValueError(f"its ELF facts are {_NOT_RECORDED}")
+        return facts
+
+    def elf(self, path: str, *, sections: bool) -> ElfFacts:
+        facts = self.elf_record(path)
         tag = facts["abi_tag"]
         return ElfFacts(
             facts["bits"],

@@ -63,6 +63,8 @@ class Tree:
     """
 
     label = ""
+    #: Whether ``..`` of the root is the root, as for a process inside, or leads out, which a plan does not follow.
+    closed = False
     _plain: set[str] | None = None
 
     def lstat(self, path: str) -> Node | None:
@@ -114,6 +116,8 @@ class Tree:
             if part == ".":
                 continue
             if part == "..":
+                if not done and self.closed:
+                    continue
                 if not done:
                     raise PathError(f"path error: {path} resolves outside of {self.label or '/'}")
                 done.pop()

@@ -12,7 +12,7 @@ _MISSING = "cannot open shared object file"
 
 
 def _proof(patient: Patient, what: str) -> Proof:
-    return prove(what, None, patient.planned, patient.injected, patient.container)
+    return prove(what, None, patient.planned, patient.injected, patient.container, patient.host.isa_level)
 
 
 def _cuda(patient: Patient) -> Proof:

@@ -124,7 +124,8 @@ class Patient:
     def planned(self) -> PlannedTree:
         """The container's file system as it will be."""
         _ = self.rootfs
-        return PlannedTree(self.container.rootfs, self.injected, self.host.host)
+        _ = self.injected
+        return self.case.planned_tree
 
     @cached_property
     def host_tree(self) -> Tree:

@@ -4,6 +4,7 @@ Finds the one image in it, its configuration, and its layers from the lowest to 
 is :mod:`nvgraft_cli.image.tree`'s; what a container of the image is asked for, the caller's.
 """
 
+import errno
 import gzip
 import io
 import json
@@ -77,15 +78,27 @@ class _Files:
 
 
 class _Part(io.RawIOBase):
-    """A stretch of a file, as a file of its own that is read from its beginning to its end."""
+    """A stretch of a file, as a file of its own."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
         self._file = open(path, "rb")
         self._file.seek(offset)
-        self._rest = size
+        self._start = offset
+        self._size = self._rest = size
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._size - self._rest, os.SEEK_END: self._size}[whence]
+        if not 0 <= place <= self._size:
+            raise OSError(errno.EINVAL, "outside of this part of the archive")
+        self._file.seek(self._start + place)
+        self._rest = self._size - place
+        return place
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         view = memoryview(buffer)[: self._rest]

@@ -8,7 +8,7 @@ for; small files are kept, since planning asks for those.
 import errno
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -33,13 +33,13 @@ Opener = Callable[[], IO[bytes]]
 
 
 class _Content:
-    """Where the bytes of a regular file are: entry number ``index`` of a layer, or here."""
+    """Where the bytes of a regular file are: at ``offset`` of a decompressed layer (-1: with holes, nowhere in one piece), or here."""
 
-    __slots__ = ("data", "index", "layer")
+    __slots__ = ("data", "layer", "offset")
 
-    def __init__(self, layer: int, index: int, data: bytes | None) -> None:
+    def __init__(self, layer: int, offset: int, data: bytes | None) -> None:
         self.layer = layer
-        self.index = index
+        self.offset = offset
         self.data = data
 
 
@@ -58,6 +58,7 @@ class ImageTree(Tree):
         self._nodes: dict[str, Node] = {"/": Node("dir", 0o755)}
         self._names: dict[str, set[str]] = {"/": set()}
         self._contents: dict[str, _Content] = {}
+        self._changed: dict[str, int] = {}
         self._kept = 0
         self._entries = 0
         with Progress(f"reading {os.path.basename(label)}", 0, "entries") as progress:
@@ -74,7 +75,7 @@ class ImageTree(Tree):
         hidden: list[str] = []
         made: set[str] = set()
         with self._open(layer) as archive:
-            for index, member in enumerate(archive):
+            for member in archive:
                 self._entries += 1
                 if self._entries > ENTRIES:
                     raise InputError(f"{self.label}: more than {ENTRIES:,} entries: this is no image that was made to be run")
@@ -86,7 +87,7 @@ class ImageTree(Tree):
                 elif name.startswith(_WHITEOUT):
                     hidden.append(f"{parent}/{name.removeprefix(_WHITEOUT)}")
                 elif path != "/":
-                    self._add(path, member, layer, index, archive)
+                    self._add(path, member, layer, archive)
                     made.add(path)
                 yield
         for path in hidden:
@@ -114,7 +115,7 @@ class ImageTree(Tree):
             raise InputError(f"{self.label}: the entry {name}: {resolved} is not a directory: save the image again")
         return resolved.rstrip("/") + "/" + parts[-1]
 
-    def _add(self, path: str, member: tarfile.TarInfo, layer: int, index: int, archive: tarfile.TarFile) -> None:
+    def _add(self, path: str, member: tarfile.TarInfo, layer: int, archive: tarfile.TarFile) -> None:
         if member.islnk():
             source = self._place(member.linkname)
             node = self._nodes.get(source)
@@ -123,6 +124,7 @@ class ImageTree(Tree):
                     f"{self.label}: the entry {member.name} is a hard link to {member.linkname}, which the image does not have"
                 )
             self._put(path, node)
+            self._changed[path] = self.changed(source)
             if source in self._contents:
                 self._contents[path] = self._contents[source]
             return
@@ -133,13 +135,14 @@ class ImageTree(Tree):
         rdev = (member.devmajor, member.devminor) if kind in {"char", "block"} else None
         target = member.linkname if kind == "symlink" else ""
         self._put(path, Node(kind, member.mode & 0o7777, member.uid, member.gid, target, rdev, member.size if kind == "file" else 0))
+        self._changed[path] = int(member.mtime * 10**9)
         if kind == "file":
             data = None
             if member.size <= KEPT and self._kept + member.size <= KEPT_TOTAL:
                 source_file = archive.extractfile(member)
                 data = source_file.read() if source_file is not None else b""
                 self._kept += len(data)
-            self._contents[path] = _Content(layer, index, data)
+            self._contents[path] = _Content(layer, -1 if member.issparse() else member.offset_data, data)
 
     def _put(self, path: str, node: Node) -> None:
         self._nodes[path] = node
@@ -170,6 +173,7 @@ class ImageTree(Tree):
         if self._nodes.pop(path, None) is None:
             return
         self._names.pop(path, None)
+        self._changed.pop(path, None)
         content = self._contents.pop(path, None)
         if content is not None and content.data is not None:
             self._kept -= len(content.data)
@@ -182,35 +186,74 @@ class ImageTree(Tree):
     def listdir(self, path: str) -> list[str]:
         return sorted(self._names.get(path, ()))
 
+    def changed(self, path: str) -> int:
+        """Return when what is at a resolved ``path`` was changed, in nanoseconds.
+
+        A directory of which no layer has an entry of its own is made when the image is unpacked: later than anything.
+        """
+        return self._changed.get(path, 1 << 63)
+
     def read(self, path: str, limit: int) -> bytes:
-        node = self._nodes.get(path)
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if node.type != "file":
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        if node.size > limit:
-            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
-        content = self._contents[path]
-        if content.data is not None:
-            return content.data
-        with self._open(content.layer) as archive:
-            for index, member in enumerate(archive):
-                if index == content.index:
-                    file = archive.extractfile(member)
-                    return file.read() if file is not None else b""
-        raise OSError(errno.EIO, "the archive has changed", path)
+        data = b""
+
+        def take(_path: str, content: bytes) -> None:
+            nonlocal data
+            data = content
+
+        self._visit([path], limit, take)
+        return data
+
+    def _visit(self, paths: Iterable[str], limit: int, take: Callable[[str, bytes], None]) -> None:
+        """Call ``take`` with each path and its content, in the order of the archive: each layer is read at most once.
+
+        :raises OSError: as :meth:`read`.
+        """
+        layers: dict[int, list[tuple[int, str]]] = {}
+        for path in paths:
+            node = self._nodes.get(path)
+            if node is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            if node.type != "file":
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            if node.size > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+            content = self._contents[path]
+            if content.data is not None:
+                take(path, content.data)
+            elif content.offset < 0:
+                raise OSError(errno.EIO, "a large file with holes is not read from an archive", path)
+            else:
+                layers.setdefault(content.layer, []).append((content.offset, path))
+        for layer, places in sorted(layers.items()):
+            with self._layers[layer][1]() as file:
+                for offset, path in sorted(places):
+                    file.seek(offset)
+                    data = _exactly(file, self._nodes[path].size)
+                    if data is None:
+                        raise OSError(errno.EIO, "the archive has changed", path)
+                    take(path, data)
 
     def open(self, path: str) -> int:
         """Return a descriptor, to be closed, of a copy of the regular file at a resolved ``path``.
 
         :raises OSError: as :meth:`read`.
         """
-        data = self.read(path, FILE_LIMIT)
-        fd = os.memfd_create("image", os.MFD_CLOEXEC)
-        with open(fd, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(fd, 0, os.SEEK_SET)
-        return fd
+        return _in_memory(self.read(path, FILE_LIMIT))
+
+    def visit(self, paths: Iterable[str], look: Callable[[str, int], None]) -> None:
+        """Call ``look`` with each path and a descriptor of a copy of that file, which it does not close.
+
+        :raises OSError: as :meth:`read`.
+        """
+
+        def take(path: str, data: bytes) -> None:
+            fd = _in_memory(data)
+            try:
+                look(path, fd)
+            finally:
+                os.close(fd)
+
+        self._visit(paths, FILE_LIMIT, take)
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:
         fd = self.open(path)
@@ -221,6 +264,26 @@ class ImageTree(Tree):
 
     def close(self) -> None:
         """Nothing is open between two questions."""
+
+
+def _exactly(file: IO[bytes], size: int) -> bytes | None:
+    """Read ``size`` bytes, or return None where the file ends before."""
+    chunks = []
+    while size:
+        chunk = file.read(min(size, 1 << 24))
+        if not chunk:
+            return None
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)
+
+
+def _in_memory(data: bytes) -> int:
+    fd = os.memfd_create("image", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def _kind(member: tarfile.TarInfo) -> str:

@@ -45,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft.errors import Refusal
     from nvgraft_cli.bundle import open_container
     from nvgraft_cli.hosts import open_host
-    from nvgraft_cli.planned_tree import PlannedTree
     from nvgraft_cli.planning import Case
     from nvgraft_cli.prove.proof import prove
 
@@ -58,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
             if refusal is not None:
                 print(refusal.line(), file=sys.stderr)
                 return 1
-            tree = PlannedTree(container.rootfs, plan, case.host.host if plan.decision == "inject" else None)
+            tree = case.planned_tree
             if plan.decision == "skip":
                 print(f"nvgraft prove: note: the container gets nothing: {plan.reason}", file=sys.stderr)
-            proofs = [prove(what, args.program, tree, plan, container) for what in args.what]
+            proofs = [prove(what, args.program, tree, plan, container, case.host.isa_level) for what in args.what]
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)
         return 1

@@ -8,9 +8,12 @@ import posixpath
 from dataclasses import dataclass, field
 
 from nvgraft.tree import PathError
+from nvgraft_cli.dynamic import BadElf, Dynamic
 from nvgraft_cli.planned_tree import PlannedTree
-from nvgraft_cli.prove.dynamic import BadElf, Dynamic, read_dynamic
-from nvgraft_cli.prove.search import Found, Searcher
+from nvgraft_cli.prove.search import Asker, Found, Searcher
+
+#: What a snapshot may lack of an object, and the fact that it is.
+_RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
 
 #: Objects of one load; a large CUDA program has about 200.
 _OBJECTS = 5000
@@ -48,37 +51,28 @@ class Load:
     unknown: list[str] = field(default_factory=list)
 
 
-def load(name: str, tree: PlannedTree, searcher: Searcher, caller: tuple[str, Dynamic] | None) -> Load:
-    """Load ``name``: a SONAME as dlopen() gets it, or a path.
+def load(name: str, tree: PlannedTree, searcher: Searcher, program: Asker | None) -> Load:
+    """Load ``name``: a SONAME or path as dlopen() gets it from ``program``, which has been started before, or a program's path.
 
-    :param caller: the program that asks, whose RPATH or RUNPATH counts.
+    :param program: the program that asks, whose RPATH or RUNPATH counts; None: nothing is known of it.
     """
     walk = _Walk(tree, searcher)
-    above = [] if caller is None else [caller]
-    found = walk.find("" if caller is None else caller[0], name, above)
-    if found is None:
-        return Load(None, walk.failures, walk.unknown)
-    root = walk.enter(name, found)
-    queue: list[tuple[Object, list[tuple[str, Dynamic]]]] = [(root, above)]
-    while queue and len(walk.loaded) < _OBJECTS:
-        current, chain = queue.pop(0)
-        if current.facts is None:
-            continue
-        below = [*chain, (current.path, current.facts)]
-        for needed in current.facts.needed:
-            known = walk.loaded.get(needed)
-            if known is not None:
-                current.needs.append(Object(needed, known.path, known.how, known.from_host, known.facts, again=True))
-                continue
-            found = walk.find(current.path, needed, below)
-            if found is None:
-                continue
-            child = walk.enter(needed, found)
-            current.needs.append(child)
-            if not child.again:
-                queue.append((child, below))
-    walk.check_versions()
-    return Load(root, walk.failures, walk.unknown)
+    if program is not None:
+        started = walk.start(program)
+        walk.follow(started, [])
+        walk.check_versions()
+        if started.path == name or walk.failures:
+            return walk.outcome(started)
+    above = [] if program is None else [program]
+    root = walk.loaded.get(name)
+    if root is None:
+        found = walk.find("" if program is None else program.path, name, above)
+        if found is None:
+            return walk.outcome(None)
+        root = walk.enter(name, found)
+        walk.follow(root, above)
+        walk.check_versions()
+    return walk.outcome(root)
 
 
 class _Walk:
@@ -87,22 +81,61 @@ class _Walk:
         self._searcher = searcher
         self.loaded: dict[str, Object] = {}
         self._files: dict[str, Object] = {}
+        self._checked: set[str] = set()
         self.failures: list[Failure] = []
-        self.unknown: list[str] = []
+        self._unknown: list[str] = []
         self._enter_loader()
+
+    def outcome(self, root: Object | None) -> Load:
+        return Load(root, self.failures, self._unknown + self._searcher.unknown)
 
     def _enter_loader(self) -> None:
         """The loader is there from the start, under its SONAME; libc.so.6 needs it."""
         path = self._searcher.loader.path
         try:
-            facts = read_dynamic(self._tree, self._tree.resolve(path))
+            resolved = self._tree.resolve(path)
+            facts = self._searcher.facts(resolved)
         except (BadElf, OSError, PathError):
             return
-        thing = Object(facts.soname or posixpath.basename(path), path, "the loader itself", self._tree.from_host(path), facts)
+        thing = Object(facts.soname or posixpath.basename(path), path, "the loader itself", self._tree.from_host(resolved), facts)
         self.loaded[thing.name] = thing
-        self._files[self._tree.resolve(path)] = thing
+        self._files[resolved] = thing
 
-    def find(self, asked_by: str, name: str, chain: list[tuple[str, Dynamic]]) -> Found | None:
+    def start(self, program: Asker) -> Object:
+        """Enter the program that the kernel has mapped."""
+        path = self._tree.resolve(program.path)
+        thing = Object(program.path, program.path, "by its path", self._tree.from_host(path), program.facts)
+        self._files[path] = thing
+        return thing
+
+    def follow(self, root: Object, above: list[Asker]) -> None:
+        """Load what ``root`` needs, and what that needs."""
+        queue = [(root, above)]
+        while queue and len(self._files) < _OBJECTS:
+            current, chain = queue.pop(0)
+            if current.facts is None:
+                continue
+            below = [*chain, self._asker(current, chain)]
+            for needed in current.facts.needed:
+                known = self.loaded.get(needed)
+                if known is not None:
+                    current.needs.append(Object(needed, known.path, known.how, known.from_host, known.facts, again=True))
+                    continue
+                found = self.find(current.path, needed, below)
+                if found is None:
+                    continue
+                child = self.enter(needed, found)
+                current.needs.append(child)
+                if not child.again:
+                    queue.append((child, below))
+
+    def _asker(self, thing: Object, chain: list[Asker]) -> Asker:
+        assert thing.facts is not None
+        # $ORIGIN of a program is where it lies, that of a library the directory under whose name it was found.
+        path = thing.path if chain else self._tree.resolve(thing.path)
+        return Asker(thing.path, posixpath.dirname(path), thing.facts)
+
+    def find(self, asked_by: str, name: str, chain: list[Asker]) -> Found | None:
         if self._searcher.loader.musl and _musl_is_itself(name):
             path = self._searcher.loader.path
             return Found(path, self._tree.resolve(path), "musl's loader takes itself for it")
@@ -122,10 +155,10 @@ class _Walk:
             self.loaded[name] = known
             return Object(name, found.name, found.how, known.from_host, known.facts, again=True)
         try:
-            facts: Dynamic | None = read_dynamic(self._tree, found.path)
+            facts: Dynamic | None = self._searcher.facts(found.path)
         except OSError:
             facts = None
-            self.unknown.append(f"what {found.name} needs is not recorded")
+            self._not_recorded(f"what {found.name} needs is not recorded")
         thing = Object(name, found.name, found.how, self._tree.from_host(found.path), facts)
         self._files[found.path] = thing
         for key in (name, facts.soname if facts is not None else None):
@@ -133,18 +166,27 @@ class _Walk:
                 self.loaded.setdefault(key, thing)
         return thing
 
+    def _not_recorded(self, text: str) -> None:
+        if text not in self._unknown:
+            self._unknown.append(text)
+
     def check_versions(self) -> None:
         """Every version that an object needs must be defined by the library that it names; one without any is let through."""
-        for thing in self._files.values():
-            if thing.facts is None:
+        for path, thing in self._files.items():
+            if thing.facts is None or path in self._checked:
                 continue
-            if thing.facts.versions_needed is None:
-                self.unknown.append(f"which versions {thing.path} needs is not recorded")
-                continue
-            for library, version in thing.facts.versions_needed:
+            self._checked.add(path)
+            lacking = [word for word, fact in _RECORDED if getattr(thing.facts, fact) is None]
+            if lacking:
+                self._not_recorded(f"which {' and '.join(lacking)} {thing.path} names is not recorded")
+            for library, version in thing.facts.versions_needed or ():
                 provider = self.loaded.get(library)
-                defined = provider.facts.versions_defined if provider is not None and provider.facts is not None else None
-                if provider is not None and defined and version not in defined:
+                if provider is None or provider.facts is None:
+                    continue  # said already: it is missing, or not recorded
+                defined = provider.facts.versions_defined
+                if defined is None:
+                    self._not_recorded(f"which versions {provider.path} defines is not recorded")
+                elif defined and version not in defined:
                     words = f"{provider.path}: version `{version}' not found (required by {thing.path})"
                     self.failures.append(Failure(thing.path, library, words))
 

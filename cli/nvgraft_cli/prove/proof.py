@@ -9,11 +9,11 @@ from nvgraft.errors import printable
 from nvgraft.plan import Plan
 from nvgraft.tree import PathError
 from nvgraft_cli.bundle import ContainerSide
+from nvgraft_cli.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.errors import InputError
 from nvgraft_cli.planned_tree import PlannedTree
-from nvgraft_cli.prove.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.prove.loading import Failure, Load, Object, load
-from nvgraft_cli.prove.search import Searcher, default_loader, read_loader
+from nvgraft_cli.prove.search import Asker, Searcher, default_loader, read_loader
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -96,14 +96,14 @@ def _tree(thing: Object, first: str, rest: str) -> Iterator[str]:
         yield from _tree(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
 
-def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, container: ContainerSide) -> Proof:
-    """Answer whether ``what`` loads: a path is started, or opened where it is a library; a SONAME is opened by ``program``.
+def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, container: ContainerSide, isa_level: str | None = None) -> Proof:
+    """Answer whether ``what`` loads: a program is started, a library (its path or SONAME) opened by ``program``.
 
+    :param isa_level: the level of the host's processor; None: it is not known, or none of x86-64.
     :raises InputError: when the program that should ask is not there.
     """
     notes: list[str] = []
-    caller = None if "/" in what else _caller(program, tree, container, notes)
-    facts = caller[1] if caller is not None else None
+    facts = None
     if "/" in what:
         try:
             facts = read_dynamic(tree, tree.resolve(what))
@@ -112,31 +112,45 @@ def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, contain
         except (BadElf, OSError, PathError) as error:
             words = f"{what}: {_words(error)}"
             return Proof(what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes))
-        if facts is not None and facts.interp is None and not facts.needed:
-            static = Object(what, what, "by its path", tree.from_host(what), facts)
+        if facts is not None and facts.interp is None and not facts.needed and facts.soname is None:
+            static = Object(what, what, "by its path", tree.from_host(tree.resolve(what)), facts)
             return Proof(what, "yes", "", "none: it is static", Load(static), ())
-    machine, bits = (facts.machine, facts.bits) if facts is not None else _machine(plan)
-    path = facts.interp if facts is not None and facts.interp else default_loader(machine, bits)
+    if facts is not None and facts.interp is not None:
+        caller, asked_by = _asker(what, tree, facts), ""
+    elif "/" in what and facts is None:
+        caller, asked_by = None, ""
+    else:
+        caller = _caller(program, tree, container, notes)
+        asked_by = "" if caller is None else caller.path
+    starts = facts if caller is None else caller.facts
+    machine, bits = _machine(plan) if starts is None else (starts.machine, starts.bits)
+    path = starts.interp if starts is not None and starts.interp else default_loader(machine, bits)
     try:
         loader = read_loader(tree, path, machine, bits)
     except OSError as error:
-        return _without_loader(what, path, caller, error, tree, notes)
+        return _without_loader(what, path, asked_by, error, tree, notes)
     library_path = container.spec.env.get("LD_LIBRARY_PATH", "")
-    outcome = load(what, tree, Searcher(tree, plan, loader, machine, bits, library_path), caller)
+    searcher = Searcher(tree, loader, machine, bits, caller, library_path, container.working_directory, isa_level)
+    outcome = load(what, tree, searcher, caller)
     verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
     if loader.musl and any(thing.from_host for thing in _all(outcome.root)):
         notes.append("this image has musl: libraries of the driver are built for glibc, and musl lacks symbols that they need")
         outcome.failures.append(Failure(loader.path, what, "Error relocating: symbols of glibc are not in musl's libc"))
         verdict = "no"
-    return Proof(what, verdict, caller[0] if caller is not None else "", loader.path, outcome, tuple(notes))
+    return Proof(what, verdict, asked_by, loader.path, outcome, tuple(notes))
 
 
-def _without_loader(what: str, path: str, caller: tuple[str, Dynamic] | None, error: OSError, tree: PlannedTree, notes: list[str]) -> Proof:
+def _asker(path: str, tree: PlannedTree, facts: Dynamic) -> Asker:
+    """Return a program as what asks for libraries: $ORIGIN of a program is the directory in which it lies, links followed."""
+    return Asker(path, posixpath.dirname(tree.resolve(path)), facts)
+
+
+def _without_loader(what: str, path: str, asked_by: str, error: OSError, tree: PlannedTree, notes: list[str]) -> Proof:
     musl = [name for name in tree.listdir("/lib") if name.startswith("ld-musl-")]
     if musl:
         notes.append(f"the image has musl's loader /lib/{musl[0]}, which programs and libraries of glibc cannot use")
     words = f"{what}: No such file or directory" if "/" in what else f"{what}: the image has no loader for glibc"
-    failure = Failure(what if "/" in what else caller[0] if caller else "", path, words, ((path, _words(error)),))
+    failure = Failure(what if "/" in what else asked_by, path, words, ((path, _words(error)),))
     return Proof(what, "no", "", path, Load(None, [failure]), tuple(notes))
 
 
@@ -159,7 +173,7 @@ def _machine(plan: Plan) -> tuple[str, int]:
     return ("EM_AARCH64" if arm else "EM_X86_64", 64)
 
 
-def _caller(program: str | None, tree: PlannedTree, container: ContainerSide, notes: list[str]) -> tuple[str, Dynamic] | None:
+def _caller(program: str | None, tree: PlannedTree, container: ContainerSide, notes: list[str]) -> Asker | None:
     """Return the program that asks: the one that was named, else what the container starts, behind its #! lines."""
     path = program or _start_of(tree, container)
     for _ in range(4):
@@ -180,7 +194,7 @@ def _caller(program: str | None, tree: PlannedTree, container: ContainerSide, no
         if facts.interp is None:
             notes.append(f"{path} is static and can load no library: a dynamic program without RPATH is assumed")
             return None
-        return path, facts
+        return _asker(path, tree, facts)
     return None
 
 

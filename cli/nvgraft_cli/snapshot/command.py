@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft.snapshot import OFFLINE_PATH
     from nvgraft_cli.cdi.discovery import live_facts, recorded_facts
     from nvgraft_cli.hosts import open_host
+    from nvgraft_cli.processor import read_isa_level
     from nvgraft_cli.snapshot.package import open_package
     from nvgraft_cli.snapshot.recording import record
     from nvgraft_specs.models.host import parse_host
@@ -63,12 +64,14 @@ def run(args: argparse.Namespace) -> int:
             gpus = None if args.gpus is None else open_host(args.gpus, None)
             host = open_package(args.root, args.installed_at, None if gpus is None else gpus.host)
             facts = None if gpus is None else recorded_facts(gpus.document or {})
+            level = None if gpus is None else gpus.isa_level
         else:
             host = read_live_host(load_config(args.config, os.environ))  # as it is now, whatever the inventory cache knows
             facts = live_facts(host)
+            level = read_isa_level()
         if args.name is not None:
             host.name = args.name
-        document = record(host, OFFLINE_PATH, "", facts)
+        document = record(host, OFFLINE_PATH, "", facts, level)
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)
         return 1

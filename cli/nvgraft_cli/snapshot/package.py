@@ -3,9 +3,9 @@
 Nothing of it runs, so what NVML would say is taken from the files (the versions) and from a host that has the GPUs.
 """
 
+import errno
 import os
 from functools import cmp_to_key
-from typing import Any
 
 from nvgraft.components import Host
 from nvgraft.gpus import DriverReport
@@ -13,6 +13,7 @@ from nvgraft.ldcache import ARCHITECTURES, SIZE_LIMIT, CacheEntry, compare_names
 from nvgraft.libraries import LIBRARY_PREFIXES
 from nvgraft.tree import Node, PathError, Tree, open_tree_at
 from nvgraft_cli.errors import InputError
+from nvgraft_cli.layered_tree import LayeredTree
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 #: The libraries whose file names carry the driver's version; no driver is without both.
@@ -32,7 +33,7 @@ _ARCHITECTURES = {
 }
 
 
-class PackageTree(Tree):
+class PackageTree(LayeredTree):
     """The files of a driver that is not installed, with the /dev and /proc of a host that has the GPUs."""
 
     def __init__(self, below: Tree, machine_files: Tree | None) -> None:
@@ -50,14 +51,11 @@ class PackageTree(Tree):
         tree = self._tree(path)
         return [] if tree is None else tree.listdir(path)
 
-    def read(self, path: str, limit: int) -> bytes:
+    def side(self, path: str) -> tuple[Tree, str]:
         tree = self._tree(path)
         if tree is None:
-            raise FileNotFoundError(2, os.strerror(2), path)
-        return tree.read(path, limit)
-
-    def elf(self, path: str, *, sections: bool) -> Any:
-        return self._below.elf(path, sections=sections)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return tree, path
 
 
 def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:

@@ -17,6 +17,7 @@ from nvgraft.inventory import read_inventory
 from nvgraft.ldcache import listing_flags
 from nvgraft.tree import Node, PathError, Tree
 from nvgraft_cli.cdi.discovery import Facts, discover
+from nvgraft_cli.dynamic import BadElf, read_dynamic
 from nvgraft_specs.models.host import SCHEMA
 
 _PROC_LIMIT = 1 << 18
@@ -81,8 +82,16 @@ class RecordingTree(Tree):
                 "needed": list(facts.needed),
                 "abi_tag": list(facts.abi_tag) if facts.abi_tag else None,
                 "interp": facts.interp,
+                **self._loading(path),
             }
         return facts
+
+    def _loading(self, path: str) -> dict[str, Any]:
+        """Return what a loader reads of the file beyond that; nothing where it would reject it."""
+        try:
+            return read_dynamic(self._below, path).record()
+        except (BadElf, OSError):
+            return {}
 
     def _record(self, path: str, node: Node) -> None:
         if path in self.files:
@@ -123,11 +132,12 @@ class RecordingTree(Tree):
                 self.look_below(f"{path}/{name}")
 
 
-def record(host: Host, search_path: str, mps_directory: str, facts: Facts | None = None) -> dict[str, Any]:
+def record(host: Host, search_path: str, mps_directory: str, facts: Facts | None = None, isa_level: str | None = None) -> dict[str, Any]:
     """Return the document of ``host``. Equal hosts give equal documents.
 
     :param search_path: where binaries are looked for; the document is planned with the default one.
     :param facts: what only a CDI specification needs; None: it is not known.
+    :param isa_level: the level of the processor; None: it is another one, or not known.
     :raises nvgraft.errors.Refusal: where discovery refuses: a host that cannot be planned on is no snapshot.
     """
     tree = RecordingTree(host.tree)
@@ -159,6 +169,8 @@ def record(host: Host, search_path: str, mps_directory: str, facts: Facts | None
         "char_majors": {name: host.majors[name] for name in sorted(host.majors) if name.startswith("nvidia")},
         "files": {path: tree.files[path] for path in sorted(tree.files)},
     }
+    if isa_level is not None:
+        document["isa_level"] = isa_level
     if facts is not None:
         document["cdi"] = {"kernel": facts.kernel, "drm": {address: list(facts.drm[address]) for address in sorted(facts.drm)}}
     return document

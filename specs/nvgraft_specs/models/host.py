@@ -24,7 +24,7 @@ Number32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 
 
 class Elf(Open):
-    """What the headers and the dynamic section of an ELF file say."""
+    """What the headers and the dynamic section of an ELF file say. A key that is absent was not recorded, null means none."""
 
     bits: Literal[32, 64]
     machine: Annotated[str, StringConstraints(pattern=r"^EM_[0-9A-Z_]+$")]
@@ -32,6 +32,13 @@ class Elf(Open):
     needed: list[str]
     abi_tag: tuple[Number32, Number32, Number32] | None = Field(description="version in .note.ABI-tag, for Linux")
     interp: str | None = None
+    rpath: str | None = Field(default=None, description="DT_RPATH as it stands")
+    runpath: str | None = Field(default=None, description="DT_RUNPATH as it stands")
+    flags_1: Number32 | None = Field(default=None, description="DT_FLAGS_1")
+    versions_needed: dict[str, list[str]] | None = Field(
+        default=None, description="library -> its versions without which this file is not loaded (DT_VERNEED, weak ones left out)"
+    )
+    versions_defined: list[str] | None = Field(default=None, description="DT_VERDEF; empty for a file without versions")
 
 
 class _Inode(Open):
@@ -140,6 +147,9 @@ class Host(Open):
     nvml: Nvml
     char_majors: dict[Word, Number32] = Field(description="NVIDIA's lines of /proc/devices", json_schema_extra=ONLY_SUCH_NAMES)
     files: dict[AbsolutePath, Entry] = Field(json_schema_extra=ONLY_SUCH_NAMES)
+    isa_level: Annotated[str, StringConstraints(pattern=r"^x86-64-v[1-9]$")] | None = Field(
+        default=None, description="level of the processor, by which a loader chooses among glibc-hwcaps subdirectories"
+    )
     cdi: Cdi | None = None
 
 

@@ -1,0 +1,28 @@
+"""The level of this machine's x86-64 processor, by which a loader chooses among glibc-hwcaps subdirectories.
+
+As the x86-64 psABI defines the levels, by the names that the kernel has for what they consist of.
+"""
+
+_LEVELS = (
+    {"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"},
+    {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"},
+    {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
+)
+
+
+def read_isa_level(path: str = "/proc/cpuinfo") -> str | None:
+    """Return ``x86-64-v1`` to ``x86-64-v4``; None for another machine, or where the kernel does not tell."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            line = next((line for line in file if line.startswith("flags\t")), None)
+    except OSError:
+        return None
+    if line is None:
+        return None
+    flags = set(line.partition(":")[2].split())
+    level = 1
+    for needed in _LEVELS:
+        if not needed <= flags:
+            break
+        level += 1
+    return f"x86-64-v{level}"
