@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from hypothesis import strategies as st
+
 from harness import LDCONFIG
 from nvgraft.apply.native_cache import NativeCache
 from nvgraft.apply.undo import UndoLog
@@ -14,7 +16,7 @@ from nvgraft.container import Container
 from nvgraft.journal import Journal
 from nvgraft.ldcache import loader_flags
 from nvgraft.links import soname_links
-from nvgraft.plan import Finding, Plan, UpdateLoaderCache, Why
+from nvgraft.plan import Bind, Finding, Plan, UpdateLoaderCache, Why
 from nvgraft.tree import open_tree_at
 from nvgraft_cli.stubs import shared_object
 
@@ -43,12 +45,66 @@ def install_driver(root: Path, driver: dict[str, str] = DRIVER, directory: str =
         library(root / directory[1:] / name, soname)
 
 
+#: Names and places for small images, and what may be there: kinds of files, or the targets of links.
+NAMES = ["liba.so.1", "liba.so.1.2", "liba.so.1.10", "liba.so", "libb.so.9", "ld-x.so.1", "readme"]
+PLACES = [LIBS, "/usr/lib", "/usr/local/lib", "/opt/lib", f"{LIBS}/glibc-hwcaps/x86-64-v2", "/opt/lib/glibc-hwcaps/v9"]
+KINDS = ["file", "nameless", "text", "empty", "narrow", "directory"]
+LINES = ["/opt/lib", "/usr/local/lib", "include ld.so.conf.d/*.conf", "/opt/lib/", "# /none", "/none"]
+ENTRIES = st.tuples(
+    st.sampled_from(PLACES), st.sampled_from(NAMES), st.sampled_from(KINDS) | st.sampled_from([*NAMES, "/opt/lib/liba.so.1"])
+)
+
+
+def make_image(root: Path, entries: list[tuple[str, str, str]], conf: list[str], *, merged: bool) -> None:
+    """Make a small image of ``ENTRIES``, with lines of ld.so.conf; ``merged``: its /lib is a link to usr/lib."""
+    (root / "etc/ld.so.conf.d").mkdir(parents=True)
+    (root / "usr/lib").mkdir(parents=True)
+    if merged:
+        (root / "lib").symlink_to("usr/lib")
+    (root / "etc/ld.so.conf").write_text("\n".join(conf))
+    (root / "etc/ld.so.conf.d/x.conf").write_text(f"/lib/x86_64-linux-gnu\n{LIBS}\n")
+    for directory, name, kind in entries:
+        add_entry(root, directory, name, kind)
+
+
+def add_entry(root: Path, directory: str, name: str, kind: str) -> None:
+    """Add one of ``ENTRIES`` to an image."""
+    path = root / directory[1:] / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "file":
+        library(path, "liba.so.1" if name.startswith("liba") else name)
+    elif kind == "nameless":
+        library(path, None)
+    elif kind == "narrow":
+        library(path, f"narrow-{name}", bits=32, machine="EM_386")
+    elif kind == "directory":
+        path.mkdir()
+    elif kind in {"text", "empty"}:
+        path.write_text("GROUP ( x )" * 20 if kind == "text" else "")
+    else:
+        path.symlink_to(kind)
+
+
 def container_at(root: Path) -> Container:
     """A directory of this mount namespace as a container whose root is whoever runs this."""
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
     container = Container(os.getpid(), None, str(root), fd, os.geteuid(), os.getegid())
     container.read_mounts()
     return container
+
+
+def plan_for(root: Path, driver: dict[str, str] = DRIVER, *, directory: str = LIBS, given: tuple[str, ...] | None = None) -> Plan:
+    """Return the plan for a small driver, whose files lie in the same directory on the host."""
+    tree = open_tree_at(str(root))
+    mounted = [(Component("", "", f"/host/{name}", "", "file", 0o644, 0, soname), directory) for soname, name in driver.items()]
+    links, _ = soname_links(tree, mounted)
+    tree.close()
+    why = Why("", "", "")
+    paths = [f"{directory}/{name}" for name in driver.values()]
+    binds = [Bind("file", path, path, ("ro",), 0o644, why) for path in paths]
+    libraries = tuple((path, soname, FLAGS) for path, soname in zip(paths, driver, strict=True))
+    cache = UpdateLoaderCache((directory,) if given is None else given, why, libraries)
+    return Plan("inject", "", {"root": "/"}, {}, {}, (*binds, cache), tuple(sorted(links.items())))
 
 
 def update(
@@ -68,13 +124,9 @@ def update(
     :raises Refusal: the step's.
     """
     container = container_at(root)
-    tree = open_tree_at(str(root))
-    mounted = [(Component("", "", f"/host/{name}", "", "file", 0o644, 0, soname), directory) for soname, name in driver.items()]
-    links, _ = soname_links(tree, mounted)
-    tree.close()
-    libraries = tuple((f"{directory}/{name}", soname, FLAGS) for soname, name in driver.items())
-    action = UpdateLoaderCache((directory,) if given is None else given, Why("", "", ""), libraries)
-    plan = Plan("inject", "", {"root": "/"}, {}, {}, (action,), tuple(sorted(links.items())))
+    plan = plan_for(root, driver, directory=directory, given=given)
+    action = plan.actions[-1]
+    assert isinstance(action, UpdateLoaderCache)
     step = NativeCache("/sbin/ldconfig")
     step.prepare()
     try:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldcaches import DRIVER, LIBS, container_at, install_driver, ldconfig, library, listing, update
+from ldcaches import DRIVER, ENTRIES, LIBS, LINES, container_at, install_driver, ldconfig, library, listing, make_image, update
 from nvgraft.apply import rootfs as rootfs_module
 from nvgraft.apply.rootfs import Bounds
 from nvgraft.apply.undo import UndoLog
@@ -241,19 +241,10 @@ def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
     assert not any("liba.so.1" in line for line in lines(image))
 
 
-NAMES = ["liba.so.1", "liba.so.1.2", "liba.so.1.10", "liba.so", "libb.so.9", "ld-x.so.1", "readme"]
-PLACES = [LIBS, "/usr/lib", "/usr/local/lib", "/opt/lib", f"{LIBS}/glibc-hwcaps/x86-64-v2", "/opt/lib/glibc-hwcaps/v9"]
-ENTRIES = st.tuples(
-    st.sampled_from(PLACES),
-    st.sampled_from(NAMES),
-    st.sampled_from(["file", "nameless", "text", "empty", "narrow", "directory"]) | st.sampled_from([*NAMES, "/opt/lib/liba.so.1"]),
-)
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(ENTRIES, max_size=12, unique_by=lambda entry: entry[:2]),
-    st.lists(st.sampled_from(["/opt/lib", "/usr/local/lib", "include ld.so.conf.d/*.conf", "/opt/lib/", "# /none", "/none"]), max_size=4),
+    st.lists(st.sampled_from(LINES), max_size=4),
     st.booleans(),
 )
 def test_any_image_gets_what_ldconfig_gives_it(entries: list[tuple[str, str, str]], conf: list[str], merged: bool) -> None:
@@ -263,27 +254,7 @@ def test_any_image_gets_what_ldconfig_gives_it(entries: list[tuple[str, str, str
     """
     with tempfile.TemporaryDirectory() as place:
         ours, theirs = Path(place, "ours"), Path(place, "theirs")
-        (ours / "etc/ld.so.conf.d").mkdir(parents=True)
-        (ours / "usr/lib").mkdir(parents=True)
-        if merged:
-            (ours / "lib").symlink_to("usr/lib")
-        (ours / CONF[1:]).write_text("\n".join(conf))
-        (ours / "etc/ld.so.conf.d/x.conf").write_text(f"/lib/x86_64-linux-gnu\n{LIBS}\n")
-        for directory, name, kind in entries:
-            path = ours / directory[1:] / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if kind == "file":
-                library(path, "liba.so.1" if name.startswith("liba") else name)
-            elif kind == "nameless":
-                library(path, None)
-            elif kind == "narrow":
-                library(path, f"narrow-{name}", bits=32, machine="EM_386")
-            elif kind == "directory":
-                path.mkdir()
-            elif kind in {"text", "empty"}:
-                path.write_text("GROUP ( x )" * 20 if kind == "text" else "")
-            else:
-                path.symlink_to(kind)
+        make_image(ours, entries, conf, merged=merged)
         shutil.copytree(ours, theirs, symlinks=True)
         update(ours, {}, given=(LIBS,))
         ldconfig(theirs, LIBS)

@@ -1,0 +1,167 @@
+"""The loader cache as it will be: byte for byte what the hook then writes, from a directory and from an archive of it."""
+
+import io
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ldcaches import ENTRIES, LIBS, LINES, add_entry, install_driver, ldconfig, library, make_image, plan_for, update
+from nvgraft.components import Host
+from nvgraft.gpus import DriverReport
+from nvgraft.ldcache_table import Table
+from nvgraft.tree import LiveTree, Tree, open_tree_at
+from nvgraft_cli.image.tree import ImageTree
+from nvgraft_cli.planned_tree import PlannedTree
+
+pytestmark = pytest.mark.requires("ldconfig", "x86_64")
+
+HWCAPS = f"{LIBS}/glibc-hwcaps/x86-64-v3"
+
+
+def archive(root: Path) -> ImageTree:
+    """Return the directory as an image of one layer."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
+        out.add(root, ".")
+    return ImageTree("image", [("layer", lambda: io.BytesIO(data.getvalue()))])
+
+
+def planned(image: Tree, root: Path, driver: LiveTree) -> PlannedTree:
+    """Return the image with the driver, as it is planned."""
+    host = Host("host", "/", driver, [], DriverReport("570.1", "12.8", ()), {}, "x86_64")
+    return PlannedTree(image, plan_for(root), host)
+
+
+def check(root: Path) -> None:
+    """Compare what is planned with what the hook makes of the image."""
+    with tempfile.TemporaryDirectory() as place:
+        install_driver(Path(place))
+        driver = open_tree_at(place)
+        live = open_tree_at(str(root))
+        trees = [planned(live, root, driver), planned(archive(root), root, driver)]
+        tables = [tree.loader_cache for tree in trees]
+        before = {path: os.readlink(path) for path in root.rglob("*") if path.is_symlink()}
+        update(root)
+        written = (root / "etc/ld.so.cache").read_bytes()
+        made = {path: os.readlink(path) for path in root.rglob("*") if path.is_symlink()}
+        for tree, table in zip(trees, tables, strict=True):
+            assert isinstance(table, Table)
+            # A cache that has it all already stays as it is, and is not written anew.
+            assert table.data() == written or (Table.parse(written).data() == table.data())
+            for path, target in made.items():
+                if before.get(path) != target:
+                    node = tree.lstat("/" + str(path.relative_to(root)))
+                    assert node is not None
+                    assert node.target == target
+        driver.close()
+        live.close()
+
+
+def age(root: Path, seconds: int) -> None:
+    """Make everything in an image older than its cache."""
+    for path in [root, *root.rglob("*")]:
+        os.utime(path, (seconds, seconds), follow_symlinks=False)
+    if (root / "etc/ld.so.cache").exists():
+        os.utime(root / "etc/ld.so.cache", (seconds + 10, seconds + 10))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(ENTRIES, max_size=10, unique_by=lambda entry: entry[:2]),
+    st.lists(st.sampled_from(LINES), max_size=4),
+    st.booleans(),
+    st.booleans(),
+    st.lists(ENTRIES, max_size=3, unique_by=lambda entry: entry[:2]),
+)
+def test_any_image_gets_what_is_planned(
+    entries: list[tuple[str, str, str]], conf: list[str], merged: bool, cached: bool, later: list[tuple[str, str, str]]
+) -> None:
+    """Small images with and without a cache, and with libraries that came after it."""
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place, "image")
+        make_image(root, entries, conf, merged=merged)
+        if cached:
+            ldconfig(root)
+        age(root, 1_700_000_000)
+        for entry in later:
+            if not os.path.lexists(root / entry[0][1:] / entry[1]):
+                add_entry(root, *entry)
+        check(root)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """An image with libraries in plain directories and in one for better processors, all in its cache."""
+    root = tmp_path / "image"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/ld.so.conf").write_text("/opt/lib\n")
+    library(root / "opt/lib/libother.so.2.1", "libother.so.2")
+    library(root / LIBS[1:] / "libz.so.1.2", "libz.so.1")
+    library(root / HWCAPS[1:] / "libz.so.1.2", "libz.so.1")
+    library(root / "usr/lib/libnarrow.so.1", "libnarrow.so.1", bits=32, machine="EM_386")
+    ldconfig(root)
+    age(root, 1_700_000_000)
+    return root
+
+
+def rows(root: Path, name: str) -> list[tuple[str, int, str | None]]:
+    with tempfile.TemporaryDirectory() as place:
+        install_driver(Path(place))
+        driver, live = open_tree_at(place), open_tree_at(str(root))
+        table = planned(live, root, driver).loader_cache
+        driver.close()
+        live.close()
+    assert table is not None
+    return [(row.path.decode(), row.flags, None if row.hwcaps is None else row.hwcaps.decode()) for row in table.lookup(name.encode())]
+
+
+def test_capabilities_and_flags_are_in_it(image: Path) -> None:
+    """As the image's ldconfig has put them there; the driver's rows stand beside them."""
+    assert rows(image, "libz.so.1") == [(f"{HWCAPS}/libz.so.1.2", 0x303, "x86-64-v3"), (f"{LIBS}/libz.so.1", 0x303, None)]
+    assert rows(image, "libnarrow.so.1") == [("/usr/lib/libnarrow.so.1", 0x003, None)]
+    assert rows(image, "libcuda.so.1") == [(f"{LIBS}/libcuda.so.1", 0x303, None)]
+    assert rows(image, "libnone.so.1") == []
+    check(image)
+
+
+def test_a_library_of_the_image_comes_after_the_drivers(image: Path) -> None:
+    """One row is what the loader takes, and it is the driver's."""
+    library(image / "opt/lib/libcuda.so.1", "libcuda.so.1")
+    ldconfig(image)
+    assert [path for path, _, _ in rows(image, "libcuda.so.1")] == [f"{LIBS}/libcuda.so.1", "/opt/lib/libcuda.so.1"]
+    check(image)
+
+
+def test_what_is_gone_from_a_newer_directory_goes(image: Path) -> None:
+    """From an older one it stays, and the loader stumbles over it."""
+    (image / "opt/lib/libother.so.2.1").unlink()
+    (image / "opt/lib/libother.so.2").unlink()
+    assert rows(image, "libother.so.2") == []
+    os.utime(image / "opt/lib", (1, 1))
+    assert [path for path, _, _ in rows(image, "libother.so.2")] == ["/opt/lib/libother.so.2"]
+
+
+def test_ldconfig_makes_it_anew(image: Path) -> None:
+    """With ldcache = "ldconfig" what the image's cache says does not matter: its rows come from its files."""
+    (image / "opt/lib/libother.so.2.1").unlink()
+    os.utime(image / "opt/lib", (1, 1))
+    driver, live = open_tree_at(str(image)), open_tree_at(str(image))
+    host = Host("host", "/", driver, [], DriverReport("570.1", "12.8", ()), {}, "x86_64")
+    tables = [PlannedTree(live, plan_for(image, {}), host, rebuilt=rebuilt).loader_cache for rebuilt in (False, True)]
+    found = [[row.path for row in table.lookup(b"libother.so.2")] for table in tables if table is not None]
+    assert found == [[b"/opt/lib/libother.so.2"], []]
+
+
+def test_a_container_that_gets_nothing_keeps_its_cache(image: Path) -> None:
+    """What is in the image counts; a damaged cache is none."""
+    live = open_tree_at(str(image))
+    tree = PlannedTree(live, plan_for(image), None)
+    assert tree.loader_cache is not None
+    assert tree.loader_cache.data() == Table.parse((image / "etc/ld.so.cache").read_bytes()).data()
+    (image / "etc/ld.so.cache").write_bytes(b"x")
+    assert PlannedTree(live, plan_for(image), None).loader_cache is None
