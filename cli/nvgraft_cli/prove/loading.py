@@ -21,7 +21,10 @@ _OBJECTS = 5000
 
 @dataclass(slots=True)
 class Object:
-    """A loaded object: the name that asked for it, where it was found and by which rule, and what it led to."""
+    """A loaded object: the name that asked for it, where it was found and by which rule, and what it led to.
+
+    :ivar again: where it stands already, if it was loaded before; what it needs stands there too.
+    """
 
     name: str
     path: str
@@ -29,7 +32,7 @@ class Object:
     from_host: bool
     facts: Dynamic | None
     needs: list["Object"] = field(default_factory=list)
-    again: bool = False
+    again: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ def load(name: str, tree: PlannedTree, searcher: Searcher, program: Asker | None
         walk.check_versions()
         if started.path == name or walk.failures:
             return walk.outcome(started)
+        walk.program_is_loaded()
     above = [] if program is None else [program]
     root = walk.loaded.get(name)
     if root is None:
@@ -82,6 +86,8 @@ class _Walk:
         self.loaded: dict[str, Object] = {}
         self._files: dict[str, Object] = {}
         self._checked: set[str] = set()
+        self._loader: Object | None = None
+        self._started: set[int] = set()
         self.failures: list[Failure] = []
         self._unknown: list[str] = []
         self._enter_loader()
@@ -99,7 +105,7 @@ class _Walk:
             return
         thing = Object(facts.soname or posixpath.basename(path), path, "the loader itself", self._tree.from_host(resolved), facts)
         self.loaded[thing.name] = thing
-        self._files[resolved] = thing
+        self._files[resolved] = self._loader = thing
 
     def start(self, program: Asker) -> Object:
         """Enter the program that the kernel has mapped."""
@@ -107,6 +113,10 @@ class _Walk:
         thing = Object(program.path, program.path, "by its path", self._tree.from_host(path), program.facts)
         self._files[path] = thing
         return thing
+
+    def program_is_loaded(self) -> None:
+        """What is loaded by now, nobody needs to look for."""
+        self._started = {id(thing) for thing in self._files.values()}
 
     def follow(self, root: Object, above: list[Asker]) -> None:
         """Load what ``root`` needs, and what that needs."""
@@ -119,7 +129,7 @@ class _Walk:
             for needed in current.facts.needed:
                 known = self.loaded.get(needed)
                 if known is not None:
-                    current.needs.append(Object(needed, known.path, known.how, known.from_host, known.facts, again=True))
+                    current.needs.append(self._again(needed, known.path, known))
                     continue
                 found = self.find(current.path, needed, below)
                 if found is None:
@@ -128,6 +138,10 @@ class _Walk:
                 current.needs.append(child)
                 if not child.again:
                     queue.append((child, below))
+
+    def _again(self, name: str, path: str, known: Object, how: str = "") -> Object:
+        where = "the loader itself" if known is self._loader else "loaded with the program" if id(known) in self._started else "as above"
+        return Object(name, path, how or known.how, known.from_host, known.facts, again=where)
 
     def _asker(self, thing: Object, chain: list[Asker]) -> Asker:
         assert thing.facts is not None
@@ -153,7 +167,7 @@ class _Walk:
         known = self._files.get(found.path)
         if known is not None:
             self.loaded[name] = known
-            return Object(name, found.name, found.how, known.from_host, known.facts, again=True)
+            return self._again(name, found.name, known, found.how)
         try:
             facts: Dynamic | None = self._searcher.facts(found.path)
         except OSError:

@@ -87,8 +87,7 @@ def _object(thing: Object) -> dict[str, Any]:
 
 def _tree(thing: Object, first: str, rest: str) -> Iterator[str]:
     side = "host" if thing.from_host else "image"
-    again = ", as above" if thing.again else f", {thing.how}"
-    yield first + printable(f"{thing.name} => {thing.path}  ({side}{again})")
+    yield first + printable(f"{thing.name} => {thing.path}  ({side}, {thing.again or thing.how})")
     if thing.again:
         return
     for number, child in enumerate(thing.needs):
