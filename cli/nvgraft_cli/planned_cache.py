@@ -13,7 +13,7 @@ from nvgraft.apply.search_path import is_library_name
 from nvgraft.elf import MACHINES, Library, read_library
 from nvgraft.ldcache import SIZE_LIMIT
 from nvgraft.ldcache_table import Table
-from nvgraft.plan import UpdateLoaderCache
+from nvgraft.plan import Plan, UpdateLoaderCache
 from nvgraft.snapshot import SnapshotTree
 from nvgraft.tree import LiveTree, Node, PathError, Tree
 from nvgraft_cli.image.tree import ImageTree
@@ -36,7 +36,7 @@ def image_cache(image: Tree, path: str = CACHE) -> Table | None:
 
 
 def planned_cache(
-    image: Tree, planned: Tree, action: UpdateLoaderCache, machine: str, *, rebuilt: bool
+    image: Tree, planned: Tree, plan: Plan, action: UpdateLoaderCache, machine: str, *, rebuilt: bool
 ) -> tuple[Table, list[tuple[str, str]]]:
     """Return the cache as the hook leaves it, and the links of the image's own libraries that it makes: path and target.
 
@@ -48,7 +48,7 @@ def planned_cache(
     table, written = (None, 0) if rebuilt else (image_cache(image), before.changed(CACHE))
     content = CacheContent(before, action, machine, table, written)
     after = _Files(planned)
-    cache = content.compute(after)
+    cache = content.compute(after, plan.links)
     if cache is not table:
         cache = content.with_development_rows(after, cache)
     return cache, [(f"{after.identity(place)}/{name}", target) for place, name, target in content.links]

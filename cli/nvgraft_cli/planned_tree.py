@@ -27,6 +27,7 @@ class PlannedTree(LayeredTree):
         self._image = image
         self._host = host
         self._rebuilt = rebuilt
+        self._plan = plan
         self._caches = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
         self._nodes: dict[str, Node] = {}
         self._names: dict[str, set[str]] = {}
@@ -79,7 +80,7 @@ class PlannedTree(LayeredTree):
 
         if self._host is None or not self._caches:
             return image_cache(self._image)
-        table, links = planned_cache(self._image, self, self._caches[0], self._host.machine, rebuilt=self._rebuilt)
+        table, links = planned_cache(self._image, self, self._plan, self._caches[0], self._host.machine, rebuilt=self._rebuilt)
         for path, target in links:
             there = self.lstat(path)
             if there is None or there.type == "symlink":

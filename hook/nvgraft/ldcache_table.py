@@ -258,7 +258,7 @@ class Table:
         return [
             Row(item.soname, item.flags, item.path, item.hwcaps, 0 if item.hwcaps is None else (item.hwcap & _ISA_LEVELS) >> 32)
             for item in items
-            if item.kind != 1
+            if item.kind != _OLDER
         ]
 
     def without(self, indexes: "Set[int]") -> "Table":
