@@ -556,6 +556,13 @@ def test_a_node_is_checked_without_a_container(node: Node) -> None:
     assert "nvml error: unknown error" in found["driver-not-loaded"]["findings"][-1]["message"]
 
 
+def test_a_refusal_hides_nothing_of_the_node(node: Node) -> None:
+    """What would stop the container next is told at once."""
+    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED)
+    node.setup.env = [ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"]
+    assert ids(node.examine()) == {"requirement-unmet", "device-filter"}
+
+
 def test_what_was_found_before_a_check_breaks_off_counts(setup: Setup, capsys: Captured) -> None:
     """A node that is closed to the user is told, although SELinux is not recorded."""
     _closed_node(setup)
