@@ -107,6 +107,15 @@ def test_a_second_start_writes_nothing(image: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (before.st_ino, before.st_mtime_ns, before.st_ctime_ns)
 
 
+def test_a_library_written_over_in_place_takes_nothing_from_the_driver(image: Path) -> None:
+    """Its directory is no newer, and is not searched: the image's row stays as its author left it, and the driver's come first."""
+    os.utime(image / "opt/lib", (1, 1))
+    library(image / "opt/lib/libother.so.2.1", "libcuda.so.1")
+    update(image)
+    assert [line.partition(" => ")[2] for line in lines(image) if "libcuda.so.1" in line] == [f"{LIBS}/libcuda.so.1"]
+    assert [line.partition(" => ")[2] for line in lines(image) if "libother.so.2" in line] == ["/opt/lib/libother.so.2"]
+
+
 def test_an_images_own_library_of_that_name_comes_after_the_drivers(image: Path) -> None:
     """Whatever its cache said: the driver's directory is the first that ldconfig is given."""
     library(image / "opt/lib/libcuda.so.1", "libcuda.so.1")
