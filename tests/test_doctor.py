@@ -291,6 +291,15 @@ def test_a_failure_is_mended_by_taking_the_change_back(failure: str, tmp_path: P
     assert found[failure]["findings"] == []
 
 
+def test_files_that_the_runtime_mounts_are_not_lacking(setup: Setup, capsys: Captured) -> None:
+    """nvgraft-runtime has written them into config.json; what else the image lacks is still said."""
+    setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=graphics,display"]
+    places = ("/etc/vulkan/icd.d/nvidia_icd.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
+    setup.config["mounts"] = [{"destination": path, "source": path, "options": ["ro", "rbind"]} for path in places]
+    [finding] = results(setup, capsys)[1]["graphics-incomplete"]["findings"]
+    assert finding["message"].endswith("the image lacks libXext.so.6 (which libGLX_nvidia needs)")
+
+
 CGROUP2 = Mount(41, "/", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2")
 CGROUP1 = Mount(36, "/", "/sys/fs/cgroup/devices", "rw,relatime", False, "cgroup", "cgroup")
 #: The words of the engine in a user namespace, and of nvidia-container-cli (NVIDIA/nvidia-docker#1688).

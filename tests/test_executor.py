@@ -1,7 +1,9 @@
 """All or nothing: what becomes of a failure, of an undo that fails, and of a late signal. The work itself needs a container."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from nvgraft.container import Container
 from nvgraft.errors import Refusal, UndoFailed
 from nvgraft.journal import Heading, Journal
 from nvgraft.launch import Interrupted
-from nvgraft.plan import Plan
+from nvgraft.plan import Plan, ReplaceLink, Why
 
 NOTHING = Plan("inject", "", {"root": "/"}, {}, {})
 NOWHERE = Container(1234, 77, "/rootfs", 78, 0, 0)
@@ -109,3 +111,56 @@ def test_a_journal_that_cannot_be_ended_is_named(apply: Callable[[Work], bool], 
     with pytest.raises(UndoFailed, match=r"left behind: journal .*Read-only file system"):
         apply(lambda undo: undo.add("a mount", lambda: undone.append("mount")))
     assert undone == ["mount"]
+
+
+def rootfs(path: Path) -> Container:
+    """Return a directory as a container's root file system."""
+    held = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    return Container(os.getpid(), None, str(path), held, os.geteuid(), os.getegid())
+
+
+def replace(path: str, target: str) -> ReplaceLink:
+    return ReplaceLink(path, target, Why("", "", ""))
+
+
+def test_links_are_replaced_and_put_back(tmp_path: Path) -> None:
+    """Another link takes the place, and an undo puts the first one there again."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/a").symlink_to("old")
+    undo = UndoLog()
+    executor._replace_links([replace("/lib/a", "../new")], rootfs(tmp_path), undo, Journal())
+    assert os.readlink(tmp_path / "lib/a") == "../new"
+    assert undo.run() == []
+    assert os.readlink(tmp_path / "lib/a") == "old"
+
+
+def test_a_replacement_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the link, and the undo puts back what was taken away for it, and all that was replaced before."""
+    for name in "ab":
+        (tmp_path / name).symlink_to(f"old-{name}")
+    make = os.symlink
+
+    def fail_for_b(target: str, name: str, *, dir_fd: int) -> None:
+        if target == "new-b":
+            raise OSError(28, "No space left on device")
+        make(target, name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "symlink", fail_for_b)
+    undo = UndoLog()
+    with pytest.raises(Refusal, match=r"file creation failed: .*[0-9]/b: no space left on device"):
+        executor._replace_links([replace("/a", "new-a"), replace("/b", "new-b")], rootfs(tmp_path), undo, Journal())
+    assert not (tmp_path / "b").is_symlink()
+    assert undo.run() == []
+    assert {name: os.readlink(tmp_path / name) for name in "ab"} == {"a": "old-a", "b": "old-b"}
+
+
+def test_what_has_taken_the_place_of_a_link(tmp_path: Path) -> None:
+    """A file, or a directory, that is there since the plan was made is not touched; neither is a link on the way followed."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "way").symlink_to("directory")
+    for path in ("/file", "/directory", "/way/x"):
+        with pytest.raises(Refusal, match=f"file creation failed: .*{path}"):
+            executor._replace_links([replace(path, "t")], rootfs(tmp_path), UndoLog(), Journal())
+    assert (tmp_path / "file").read_text() == "x"
+    assert os.listdir(tmp_path / "directory") == []

@@ -6,7 +6,7 @@ import pytest
 
 from nvgraft_cli import host_maker
 from nvgraft_specs import gallery
-from nvgraft_specs.models.host import load_host
+from nvgraft_specs.models.host import Cdi, load_host
 
 LISTING = """\
 8 libs found in cache `/etc/ld.so.cache'
@@ -56,3 +56,12 @@ def test_nvml_conf_lists_gpus_and_their_mig_devices() -> None:
     assert [line.split()[0] for line in lines[2:]] == ["gpu", "mig", "mig", "mig", "gpu"]
     assert lines[2] == "gpu 0 GPU-11111111-aaaa-bbbb-cccc-000000000000 0:1b:0 14 9.0 enabled NVIDIA H100 80GB HBM3"
     assert lines[3] == "mig MIG-22222222-aaaa-bbbb-cccc-000000000001 1 0"
+
+
+def test_a_host_without_display_devices_leaves_sys_alone() -> None:
+    """No DRM node is recorded: nothing is mounted, which needs no rights; an address that is none cannot become a path."""
+    host = load_host(gallery.path("mig-h100"))
+    recorded: list[dict[str, list[str]]] = [{}, {"0000:1b:00.0": []}, {"../../x": ["card0"]}]
+    for drm in recorded:
+        assert host_maker._drm(host.model_copy(update={"cdi": Cdi(kernel="6.1", drm=drm)})) == []
+    assert host_maker._drm(host) == []

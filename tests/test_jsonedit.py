@@ -97,3 +97,37 @@ def test_null_is_empty() -> None:
     document = Document(b"null")
     assert document.root() == Place(0, 4, None, 0)
     assert document.members(document.root()) == document.items(document.root()) == []
+
+
+def merged(text: str, additions: Any) -> str:
+    document = Document(text.encode())
+    document.merge(document.root(), additions)
+    return document.changed().decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "merged_text"),
+    [
+        ("{}", '{"a":{"b":["1","2"],"c":0}}'),
+        ('{ "x": 1 }', '{ "x": 1 ,"a":{"b":["1","2"],"c":0}}'),
+        ('{"a": null}', '{"a": {"b":["1","2"],"c":0}}'),
+        ('{"A": {}}', '{"A": {"b":["1","2"],"c":0}}'),
+        ('{"a": {"c": 7, "b": [ 0 ]}}', '{"a": {"c": 7, "b": [ 0 ,"1","2"]}}'),
+        ('{"a": {"b": null, "c": null}}', '{"a": {"b": ["1","2"], "c": null}}'),
+        ('{"a": {"b": []}}', '{"a": {"b": ["1","2"],"c":0}}'),
+    ],
+)
+def test_additions_are_merged(text: str, merged_text: str) -> None:
+    """What is missing or null is made, items and members go behind the last one, a value that is there stays."""
+    assert merged(text, {"a": {"b": ['"1"', '"2"'], "c": "0", "d": [], "e": {"f": []}}, "g": {"h": {}}}) == merged_text
+
+
+def test_nothing_to_merge() -> None:
+    """Nothing is made for it."""
+    assert merged('{"a": null }', {"a": {}, "b": {"c": []}}) == '{"a": null }'
+
+
+def test_a_repeated_member_is_not_merged_into() -> None:
+    """Two readers may take different ones."""
+    with pytest.raises(JsonError, match="duplicate member"):
+        merged('{"a": {}, "A": {}}', {"a": {"b": "1"}})

@@ -106,6 +106,25 @@ def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None
 
 
 @pytest.mark.parametrize(
+    ("what", "asked"),
+    [
+        ("/dev/dri/card0", "capability graphics or display"),
+        ("/etc/vulkan/icd.d/nvidia_icd.json", "capability graphics or display"),
+        ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "capability graphics or display"),
+        ("libnvidia-egl-gbm.so.1", "capability graphics or display"),
+        ("/dev/nvidia-fs0", "NVIDIA_GDS=enabled"),
+        ("/dev/infiniband/uverbs3", "NVIDIA_MOFED=enabled"),
+    ],
+)
+def test_what_the_runtime_brings(what: str, asked: str, host: str, tmp_path: Path, capsys: Captured) -> None:
+    """No hook brings it, whatever is asked for; the advice says what does."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    code, (answer,) = ask(capsys, bundle, host, what)
+    assert (code, rule(answer)) == (1, "not-in-catalogue")
+    assert answer["excluded_by"]["mend"].startswith(f"start it by nvgraft-runtime, which adds it for {asked} ")
+
+
+@pytest.mark.parametrize(
     ("what", "expected", "words", "change"),
     [
         ("libnvidia-encode.so", "rejected", "does not end in the driver's version 535.1", []),

@@ -8,6 +8,7 @@ import posixpath
 from dataclasses import dataclass
 
 from nvgraft.components import Host, Inventory
+from nvgraft.driver_files import matches
 from nvgraft.elf import ElfFacts
 from nvgraft.errors import Refusal
 from nvgraft.ldcache import ARCHITECTURES
@@ -17,7 +18,7 @@ from nvgraft.selection import select_devices
 from nvgraft.tree import PathError
 from nvgraft_cli.planning import Case
 from nvgraft_cli.why.subject import Subject
-from nvgraft_specs import catalogue
+from nvgraft_specs import catalogue, driver_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ def _device(subject: Subject, plan: Plan, inventory: Inventory) -> Exclusion:
         return Exclusion("imex", "IMEX channels come with NVIDIA_IMEX_CHANNELS alone")
     if path.startswith("/dev/nvidia-caps"):
         return Exclusion("mig", "nodes of MIG capabilities come with the MIG devices that are asked for")
+    if by_runtime := _by_runtime(subject):
+        return Exclusion("not-in-catalogue", f"{path} is none of the devices that the hook brings", by_runtime)
     if path.startswith("/dev/"):
         index = next((index for index, gpu in enumerate(inventory.gpus) if path == f"/dev/nvidia{gpu.minor}"), None)
         if index is None:
@@ -188,5 +191,19 @@ def _path(subject: Subject, case: Case) -> Exclusion:
     return Exclusion(
         "not-in-catalogue",
         f"{subject.name} is in no table of what the hook brings{on_host}{near}",
-        "mount it by the engine (docker -v), or use a CDI specification",
+        _by_runtime(subject) or "mount it by the engine (docker -v), or use a CDI specification",
     )
+
+
+def _by_runtime(subject: Subject) -> str:
+    """Return what to do for a file or node that the runtime adds to config.json and no hook brings (reference behaviour 9.5)."""
+    places = {f"{target}/{name}" for target, names in driver_files.CONFIGS.items() for name in names}
+    places |= {f"/etc/{name.format(machine=machine)}" for name in driver_files.VULKAN_CONFIGS for machine in driver_files.VULKAN_MACHINES}
+    libraries = [f"{name.partition('.so')[0]}.so" for name in (*driver_files.EGL_LIBRARIES, driver_files.VULKAN_PRODUCER)]
+    asked = ""
+    if subject.name in places or subject.name.startswith("/dev/dri/") or subject.basename.startswith(tuple(libraries)):
+        asked = "capability graphics or display"
+    for variable, (patterns, files) in driver_files.GATED.items():
+        if subject.name in files or any(matches(subject.name, pattern) for pattern in patterns):
+            asked = f"{variable}=enabled"
+    return asked and f"start it by nvgraft-runtime, which adds it for {asked} (nvgraft register), or use a CDI specification"

@@ -7,6 +7,7 @@ target means, because no target is looked up after the first attach (SECURITY R2
 
 import errno
 import os
+import posixpath
 
 from nvgraft import syscalls, userns
 from nvgraft.apply import cgroup
@@ -137,7 +138,7 @@ def _replace_links(actions: "list[ReplaceLink]", container: Container, undo: Und
     owner = Owner(container.uid, container.gid)
     links = []
     for action in actions:
-        parent, _, name = action.path.rpartition("/")
+        parent, name = posixpath.split(action.path)
         try:
             directory = Directory(open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent)
             links.append(Link(directory, name, action.target, owner, -1))
