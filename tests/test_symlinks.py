@@ -105,3 +105,4 @@ def test_volumes_are_left_alone() -> None:
         assert "gbm" not in str(plan.actions)
         assert "it would be made on the volume /usr/lib" in plan.findings[0].message
     assert planned(f"{GBM[1]} -> {GBM[0]}", GBM, volumes=("/usr/lib",)) == planned("", volumes=())
+    assert planned("", GBM, volumes=("/usr/lib",)).actions == (), "directories for a link that is left out"
