@@ -19,7 +19,7 @@ from nvgraft_cli.inventory import command, refresh
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     found = Machine(tmp_path)
     monkeypatch.setattr(command, "permission_problem", lambda: "")
-    monkeypatch.setattr(command, "hook_config", lambda _path: Config(**found.settings))
+    monkeypatch.setattr(refresh, "hook_config", lambda _path: Config(**found.settings))
     with found.running():
         found.tick()
         yield found
@@ -160,7 +160,7 @@ def test_a_config_toml_that_the_hook_refuses(machine: Machine, monkeypatch: pyte
     def refuse(_path: str) -> Config:
         raise Refusal("", "bad config.toml", "correct it")
 
-    monkeypatch.setattr(command, "hook_config", refuse)
+    monkeypatch.setattr(refresh, "hook_config", refuse)
     assert run("show") == 1
     assert "bad config.toml | correct it" in capsys.readouterr().err
 

@@ -141,11 +141,12 @@ def test_host_errors_name_the_member(path: str, value: object, where: str, cause
 @pytest.mark.parametrize(
     ("raw", "cause"),
     [
-        (b"", "not JSON"),
+        (b"", "it is empty"),
+        (b"9" * 5000, "a number with too many digits"),
         (b'{"name": "x"', "not JSON"),
-        (b"\xff\xfe", "not JSON"),
+        (b"\xff\xfe", "byte 0 is not UTF-8"),
         (b'{"name": NaN}', "NaN is no JSON number"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
         (b"[]", "should be an object, is an array"),
         (b"null", "should be an object, is null"),
     ],

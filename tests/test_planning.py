@@ -150,17 +150,22 @@ def test_what_the_hook_would_refuse_is_a_plan_too(tmp_path: Path, env: tuple[str
     assert (plan.decision, plan.reason, plan.actions) == ("refuse", refusal.reference_line(), ())
 
 
-@pytest.mark.parametrize(("name", "text"), [("config.json", "{"), ("config.json", None), ("config.toml", "= 1")])
-def test_documents_that_the_hook_cannot_read(bundle: Path, tmp_path: Path, name: str, text: str | None) -> None:
-    """A bundle's config.json and a config.toml are refused as the hook refuses them."""
-    config = toml(tmp_path, "")
-    path = bundle / name if name == "config.json" else tmp_path / name
-    path.unlink()
-    if text is not None:
-        path.write_text(text)
-    plan, refusal = plan_bundle(str(bundle), "eks-t4", config)
+def test_a_config_json_that_the_hook_cannot_read(bundle: Path) -> None:
+    """It is refused as the hook refuses it: that is what happens to this container."""
+    (bundle / "config.json").write_text("{")
+    plan, refusal = plan_bundle(str(bundle), "eks-t4", None)
     assert plan.decision == "refuse"
     assert refusal is not None
+
+
+@pytest.mark.parametrize("text", ["= 1", None])
+def test_a_config_toml_that_is_named_and_cannot_be_read(bundle: Path, tmp_path: Path, text: str | None) -> None:
+    """Bad input, with the hook's own words: no container is refused for it."""
+    config = toml(tmp_path, text or "")
+    if text is None:
+        Path(config).unlink()
+    with pytest.raises(InputError, match=r"^.*config\.toml: error getting hook config: failed to load config: "):
+        plan_bundle(str(bundle), "eks-t4", config)
 
 
 def test_volumes_of_config_json_count(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from nvgraft_cli.errors import InputError
 from nvgraft_cli.image.archive import is_image, open_image
 from nvgraft_cli.image.tree import ImageTree
 
+_WHAT = "a bundle, a config.json, a root file system or an image archive"
+
 #: One of these in a directory without config.json: it is a root file system.
 _ROOT_MARKS = ("etc", "usr", "bin", "lib")
 
@@ -199,9 +201,11 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         if not os.path.lexists(os.path.join(path, "config.json")) and any(os.path.isdir(os.path.join(path, name)) for name in _ROOT_MARKS):
             root = os.path.abspath(path)
             return ContainerSide(path, root, _config_json({}, root, env), partial(_open_bundle, os.path.dirname(root)))
+        if not os.path.lexists(os.path.join(path, "config.json")):
+            raise InputError(f"{path}: neither a config.json nor a root file system is in it: --bundle must name {_WHAT}")
         directory = os.path.abspath(path)
         return ContainerSide(path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory))
-    if is_image(path):
+    if is_image(path) and not _is_json(path):
         image = open_image(path)
         given = {entry.partition("=")[0] for entry in env}
         own = dict(entry.partition("=")[::2] for entry in image.config.get("Env") or () if isinstance(entry, str))
@@ -209,8 +213,24 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         return ContainerSide(path, "/", _config_json(image.config, "rootfs", env), lambda _: image.tree(), image_env=own)
     if os.path.isfile(path):
         return _config_alone(path, env)
-    what = "a bundle, a config.json, a root file system or an image archive"
-    raise InputError(f"{path}: no such file or directory: --bundle must name {what}")
+    cause = "neither a file nor a directory" if os.path.exists(path) else _missing(path)
+    raise InputError(f"{path}: {cause}: --bundle must name {_WHAT}")
+
+
+def _missing(path: str) -> str:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "no such file or directory"
+
+
+def _is_json(path: str) -> bool:
+    """Tell whether a file begins as a config.json does, and no archive."""
+    if os.path.isdir(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(64).lstrip()[:1] in {b"{", b"["}
 
 
 def _config_alone(path: str, env: Sequence[str]) -> ContainerSide:

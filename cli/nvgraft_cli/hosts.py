@@ -6,6 +6,7 @@ What a container would get from it is planning's business.
 import argparse
 import json
 import os
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -117,7 +118,7 @@ def open_host(name: str | None, config_path: str | None) -> HostSide:
 
     :param config_path: config.toml; None for the hook's own, and for the built-in defaults with a snapshot.
     :raises InputError: for inputs that cannot be used.
-    :raises nvgraft.errors.Refusal: the hook's own complaint about config.toml.
+    :raises nvgraft.errors.Refusal: the hook's own complaint about its own config.toml.
     """
     asked = _this_machine.get(config_path) if name is None else None
     if isinstance(asked, Refusal):
@@ -128,18 +129,31 @@ def open_host(name: str | None, config_path: str | None) -> HostSide:
     return HostSide(name or os.uname().nodename, _configuration(config_path, document), document)
 
 
+def read_configuration(path: str | None, load: Callable[[str | None, Mapping[str, str]], Config] = load_config) -> Config:
+    """Return the configuration in the file ``path``, or the hook's own.
+
+    :param load: reads it.
+    :raises InputError: when the file that was named cannot be used.
+    :raises nvgraft.errors.Refusal: the hook's own complaint about its own file.
+    """
+    try:
+        return load(path, os.environ)
+    except Refusal as refusal:
+        if path is None:
+            raise
+        raise InputError(f"{path}: {refusal.text} | {refusal.hint}") from refusal
+
+
 def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
     """Return the configuration for a plan. A recorded host without a named config.toml gets the defaults, and its own root.
 
-    :raises InputError: when the file names another driver root than the snapshot.
+    :raises InputError: when the file cannot be used, or names another driver root than the snapshot.
     """
     if document is None:
-        return load_config(path, os.environ)
+        return read_configuration(path)
     if path is None:
         return Config(cli_root="" if document["root"] == "/" else document["root"])
-    if not os.path.exists(path):
-        raise InputError(f"{path}: no such file: --config must name a config.toml")
-    config = load_config(path, {})
+    config = read_configuration(path)
     if (config.cli_root.rstrip("/") or "/") != (document["root"].rstrip("/") or "/"):
         fix = f'set root = "{document["root"]}" in [nvidia-container-cli], or use a snapshot of that root'
         raise InputError(f"{path}: its driver root is {config.cli_root or '/'}, the snapshot's is {document['root']} | {fix}")

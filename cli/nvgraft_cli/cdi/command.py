@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nvgraft.errors import Refusal, printable
 from nvgraft_cli.arguments import add_hook_path, add_host
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, STRATEGIES
-from nvgraft_cli.hosts import open_host
+from nvgraft_cli.hosts import open_host, read_configuration
 from nvgraft_cli.output import write_whole
 
 if TYPE_CHECKING:
@@ -81,11 +81,10 @@ def _ask_driver(args: argparse.Namespace) -> None:
 
 
 def _this_machine(config_path: str | None) -> "Opened":
-    from nvgraft.config import load_config
     from nvgraft.live import read_live_host, search_path
     from nvgraft_cli.cdi.discovery import live_facts
 
-    config = load_config(config_path, os.environ)
+    config = read_configuration(config_path)
     host = read_live_host(config)  # with its loader cache, whatever the inventory cache knows
     return host, search_path(os.environ, config), live_facts(host)
 

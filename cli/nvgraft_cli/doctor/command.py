@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft.errors import printable
 from nvgraft_cli.arguments import add_host
+from nvgraft_cli.errors import InputError
 from nvgraft_cli.hosts import ask_first
 from nvgraft_cli.output import print_document
 
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.doctor.patient import Patient
     from nvgraft_cli.hosts import open_host
 
+    _check_readable(args.cdi)
     try:
         host = open_host(args.host, args.config)
         if args.bundle is None:
@@ -81,6 +83,22 @@ def run(args: argparse.Namespace) -> int:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print("\n".join(_lines(results, verbose=args.verbose, colour=colour)))
     return int(any(result.findings for result in results))
+
+
+def _check_readable(paths: list[str]) -> None:
+    """Check that files which were named are there; what is wrong in them is a finding.
+
+    :raises InputError: naming the first that cannot be read.
+    """
+    if not paths:
+        return
+    from nvgraft_specs.models import DocumentError, read_bytes
+
+    for path in paths:
+        try:
+            read_bytes(path)
+        except DocumentError as error:
+            raise InputError(str(error)) from error
 
 
 def _lines(results: "list[Result]", *, verbose: bool, colour: bool) -> Iterator[str]:

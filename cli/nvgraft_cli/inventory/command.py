@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft import cachefile, inventory_cache
 from nvgraft.errors import Refusal, printable
-from nvgraft_cli.inventory.refresh import NotKept, become_like_the_hook, facts, hook_config, permission_problem, refresh
+from nvgraft_cli.inventory.refresh import NotKept, become_like_the_hook, facts, named_config, permission_problem, refresh
 from nvgraft_cli.output import print_document
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the command line says; return the exit code."""
+    """Do what the command line says; return the exit code.
+
+    :raises nvgraft_cli.errors.InputError: when --config names a file that cannot be used.
+    """
     if problem := permission_problem():
         return _complain(problem, 2)
     become_like_the_hook()
@@ -74,7 +77,7 @@ def _complain(text: str, code: int) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    config = hook_config(args.config)
+    config = named_config(args.config)
     kept, difference = inventory_cache.state(config)
     path = f"{cachefile.DIRECTORY}/{inventory_cache.name_of(config)}"
     if args.format == "json":
@@ -126,7 +129,7 @@ def _rows(kept: "Kept", root: str) -> list[tuple[str, str]]:
 
 def _refresh(args: argparse.Namespace) -> int:
     try:
-        host = refresh(hook_config(args.config))
+        host = refresh(named_config(args.config))
     except NotKept as problem:
         return _complain(f"this host was read, but not cached: {problem} | see nvgraft inventory show", 1)
     if args.format == "json":

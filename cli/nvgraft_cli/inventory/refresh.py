@@ -10,6 +10,7 @@ from nvgraft.errors import Refusal
 from nvgraft.libraries import select_libraries
 from nvgraft.tree import LiveTree
 from nvgraft.trusted import open_trusted
+from nvgraft_cli.hosts import read_configuration
 
 #: Seconds for which the driver's files may go on changing before it is given up for now.
 PATIENCE = 2.0
@@ -38,6 +39,15 @@ def hook_config(path: str | None) -> Config:
     :raises Refusal: the hook's own complaint about it.
     """
     return load_config(path, os.environ, os.getcwd(), open_trusted, cached=True)
+
+
+def named_config(path: str | None) -> Config:
+    """Return the same, for a person who has named the file.
+
+    :raises nvgraft_cli.errors.InputError: when that file cannot be used.
+    :raises Refusal: the hook's own complaint about its own file.
+    """
+    return read_configuration(path, lambda name, _: hook_config(name))
 
 
 def refresh(config: Config) -> Host:

@@ -6,7 +6,7 @@ Only the command line is here; :mod:`nvgraft_cli.inventory.watcher` is what runs
 import argparse
 import sys
 
-from nvgraft_cli.inventory.refresh import become_like_the_hook, permission_problem
+from nvgraft_cli.inventory.refresh import become_like_the_hook, named_config, permission_problem
 
 _EXAMPLES = """\
 examples:
@@ -51,11 +51,16 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch until a signal comes; return the exit code."""
+    """Watch until a signal comes; return the exit code.
+
+    :raises nvgraft_cli.errors.InputError: when --config names a file that cannot be used.
+    """
     if problem := permission_problem():
         print(f"nvgraft watch: {problem}", file=sys.stderr)
         return 2
     become_like_the_hook()
+    if args.config is not None:
+        named_config(args.config)  # a wrong name would be waited for, for ever; the hook's own file may come later
     import asyncio
 
     from nvgraft_cli import logs

@@ -24,6 +24,9 @@ BACKUP_SUFFIX = ".nvgraft-backup"
 LIMIT = 8 << 20
 
 
+_FIX = "name the engine's configuration file, one that you may read (--file, or --bundle for runc)"
+
+
 class CannotRegister(Exception):
     """Why nothing was changed; the text is the one line for the user."""
 
@@ -58,13 +61,13 @@ def _text(path: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CannotRegister(f"{path}: {files.reason(error)}") from error
+        raise CannotRegister(f"{path}: {files.reason(error)} | {_FIX}") from error
     try:
         return files.read_fd(fd, LIMIT).decode()
     except OSError as error:
-        raise CannotRegister(f"{path}: {files.reason(error)}") from error
+        raise CannotRegister(f"{path}: {files.reason(error)} | {_FIX}") from error
     except UnicodeDecodeError as error:
-        raise CannotRegister(f"{path}: not UTF-8 text: byte {error.start}") from error
+        raise CannotRegister(f"{path}: not UTF-8 text: byte {error.start} | {_FIX}") from error
     finally:
         os.close(fd)
 

@@ -31,7 +31,7 @@ class Json:
         except jsontext.JsonError as error:
             raise CannotRegister(f"{path}: {error.text} | {error.hint}") from error
         if not isinstance(value, dict):
-            raise CannotRegister(f"{path}: not a JSON object")
+            raise CannotRegister(f"{path}: not a JSON object | name the configuration file that is meant")
         self.text = text
         self._path = path
         self._document = Document(data)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 
 from nvgraft.errors import Refusal
@@ -45,11 +44,10 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: for inputs that cannot be used.
     """
-    from nvgraft.config import load_config
     from nvgraft.live import read_live_host
     from nvgraft.snapshot import OFFLINE_PATH
     from nvgraft_cli.cdi.discovery import live_facts, recorded_facts
-    from nvgraft_cli.hosts import open_host
+    from nvgraft_cli.hosts import open_host, read_configuration
     from nvgraft_cli.processor import read_isa_level
     from nvgraft_cli.snapshot.package import open_package
     from nvgraft_cli.snapshot.recording import record
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             facts = None if gpus is None else recorded_facts(gpus.document or {})
             level = None if gpus is None else gpus.isa_level
         else:
-            host = read_live_host(load_config(args.config, os.environ))  # as it is now, whatever the inventory cache knows
+            host = read_live_host(read_configuration(args.config))  # as it is now, whatever the inventory cache knows
             facts = live_facts(host)
             level = read_isa_level()
         if args.name is not None:

@@ -5,8 +5,9 @@ hook run), so nothing in ``nvgraft`` may import this package. The JSON schemas b
 """
 
 import json
+import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -63,7 +64,9 @@ def read_bytes(path: str) -> bytes:
     :raises DocumentError: it cannot be read, or is larger than :data:`SIZE_LIMIT`.
     """
     try:
-        with open(path, "rb") as file:
+        # A pipe that nobody has opened for writing would be waited for, for ever; one of a shell's <(...) is open, and is read to its end.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            os.set_blocking(file.fileno(), True)
             # In pieces: one read of the limit would take that much memory for the smallest file.
             chunks = [chunk for _ in range(_PIECES + 1) if (chunk := file.read(SIZE_LIMIT // _PIECES))]
             raw = b"".join(chunks)
@@ -83,10 +86,7 @@ def parse(model: type[_Model], schema: str, raw: bytes, path: str, default_schem
     :param default_schema: what a missing ``schema`` member means; None: it must be there.
     :raises DocumentError: not JSON, another kind or a newer version of document, or members of the wrong type.
     """
-    try:
-        data = json.loads(raw, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise DocumentError(path, "", f"not JSON: {str(error).lower()}", "the file may be truncated: write it again") from None
+    data = load_json(raw, path)
     if not isinstance(data, dict):
         raise DocumentError(path, "$", f"should be an object, is {_kind(data)}", f"give a document of {schema}")
     _check_version(data.get("schema", default_schema), schema, path)
@@ -98,6 +98,19 @@ def parse(model: type[_Model], schema: str, raw: bytes, path: str, default_schem
         cause = first["msg"][:1].lower() + first["msg"][1:]
         fix = f"see the schema {schema_name(schema)} shipped in nvgraft_specs/schemas"
         raise DocumentError(path, _json_path(first["loc"], data), cause + more, fix) from None
+
+
+def load_json(raw: bytes, path: str) -> Any:
+    """Return what the JSON text ``raw`` says.
+
+    :param path: named in errors.
+    :raises DocumentError: it is none, or says what not every reader understands alike.
+    """
+    try:
+        return json.loads(raw.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        cause = f"not JSON: {_words(error)}" if raw.strip() else "it is empty"
+        raise DocumentError(path, "", cause, "the file may be truncated: write it again") from None
 
 
 def schema_name(schema: str) -> str:
@@ -128,6 +141,17 @@ def _check_version(found: object, schema: str, path: str) -> None:
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _words(error: Exception) -> str:
+    """Return what is wrong with a text, without advice about Python."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg[:1].lower()}{error.msg[1:]} in line {error.lineno}, column {error.colno}"
+    return "a number with too many digits" if "digits" in str(error) else str(error)
 
 
 def _kind(data: object) -> str:

@@ -3,12 +3,11 @@
 Source: the CDI specification, https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md.
 """
 
-import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from . import DocumentError, read_bytes
+from . import DocumentError, load_json, read_bytes
 
 #: Versions that are understood, and in which members were added: the newest is 1.1.0.
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
@@ -123,10 +122,7 @@ def load_data(raw: bytes, path: str) -> Any:
     :raises DocumentError: it is neither.
     """
     if raw.lstrip()[:1] in {b"{", b"["}:
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise DocumentError(path, "", f"not JSON: {str(error).lower()}", "the file may be truncated: write it again") from None
+        return load_json(raw, path)
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,0 +1,196 @@
+"""Whatever is named on a command line instead of what is meant: one line with the path, the cause and a fix, and exit code 2."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bundles import make_bundle
+from documents import read_document
+from nvgraft_cli import main as cli
+from nvgraft_specs.models import SIZE_LIMIT
+
+Captured = pytest.CaptureFixture[str]
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(SIZE_LIMIT + 1)
+
+
+def text(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+#: kind of bad input -> how it is made
+KINDS: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "directory": directory,
+    "fifo": fifo,
+    "loop": loop,
+    "socket": bound_socket,
+    "huge": huge,
+    "empty": text(b""),
+    "blank": text(b" \n"),
+    "no-json": text(b"this is no json\n"),
+    "binary": text(bytes(range(256)) * 8),
+    "truncated": text(b'{"schema": "nvgraft.host/1", "name": "x", '),
+    "array": text(b"[]"),
+    "other-schema": text(b'{"schema": "nvgraft.story/1"}'),
+    "future-host": text(b'{"schema": "nvgraft.host/9"}'),
+    "future-plan": text(b'{"schema": "nvgraft.plan/9"}'),
+    "no-members": text(b'{"schema": "nvgraft.host/1"}'),
+    "no-utf8": text(b'{"schema": "nvgraft.host/1", "name": "\xff"}'),
+    "deep": text(b"[" * 100_000),
+    "digits": text(b'{"schema": ' + b"9" * 20_000 + b"}"),
+    "nan": text(b'{"schema": NaN}'),
+}
+
+#: Places where a command names a file, by what is meant there; {bad} is the bad one.
+HOSTS = {
+    "plan": ("plan", "--bundle", "{bundle}", "--host", "{bad}"),
+    "explain": ("explain", "--bundle", "{bundle}", "--host", "{bad}"),
+    "why": ("why", "nvidia-smi", "--bundle", "{bundle}", "--host", "{bad}"),
+    "doctor": ("doctor", "--host", "{bad}"),
+    "prove": ("prove", "--bundle", "{bundle}", "--host", "{bad}"),
+    "matrix": ("matrix", "{bad}", "--bundles", "{bundle}"),
+    "snapshot": ("snapshot", "--root", "{driver}", "--gpus", "{bad}"),
+    "cdi": ("cdi", "generate", "--host", "{bad}"),
+    "simulate": ("simulate", "{bad}", "--", "true"),
+    "diff": ("diff", "eks-t4", "{bad}", "--bundle", "{bundle}"),
+}
+CONTAINERS = {
+    "plan": ("plan", "--host", "eks-t4", "--bundle", "{bad}"),
+    "explain": ("explain", "--host", "eks-t4", "--bundle", "{bad}"),
+    "why": ("why", "nvidia-smi", "--host", "eks-t4", "--bundle", "{bad}"),
+    "doctor": ("doctor", "--host", "eks-t4", "--bundle", "{bad}"),
+    "prove": ("prove", "--host", "eks-t4", "--bundle", "{bad}"),
+    "matrix": ("matrix", "eks-t4", "--bundles", "{bad}"),
+    "diff": ("diff", "eks-t4", "mig-h100", "--bundle", "{bad}"),
+}
+CONFIGS = {
+    **{
+        name: (*words, "--host", "eks-t4", "--config", "{bad}")
+        for name, words in {
+            "plan": ("plan", "--bundle", "{bundle}"),
+            "explain": ("explain", "--bundle", "{bundle}"),
+            "why": ("why", "nvidia-smi", "--bundle", "{bundle}"),
+            "doctor": ("doctor", "--bundle", "{bundle}"),
+            "prove": ("prove", "--bundle", "{bundle}"),
+            "cdi": ("cdi", "generate"),
+        }.items()
+    },
+    "matrix": ("matrix", "eks-t4", "--bundles", "{bundle}", "--config", "{bad}"),
+    "diff": ("diff", "eks-t4", "mig-h100", "--bundle", "{bundle}", "--config", "{bad}"),
+    "snapshot": ("snapshot", "--config", "{bad}"),
+    "inventory": ("inventory", "show", "--config", "{bad}"),
+    "watch": ("watch", "--config", "{bad}"),
+}
+OTHERS = {"doctor --cdi": ("doctor", "--host", "eks-t4", "--cdi", "{bad}"), "snapshot --root": ("snapshot", "--root", "{bad}")}
+
+#: An empty file is a config.toml, and these texts are no better and no worse than any other that is no TOML.
+NO_CONFIGS = [kind for kind in KINDS if kind not in {"empty", "blank"}]
+#: What a file cannot be, whatever is meant by it.
+NO_FILES = ["missing", "fifo", "loop", "socket"]
+#: A config.json that the hook refuses is an answer: the container does not start.
+NO_CONTAINERS = [*NO_FILES, "directory", "huge", "empty", "blank", "no-json", "binary"]
+
+
+def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    for table, kinds in ((HOSTS, list(KINDS)), (CONTAINERS, NO_CONTAINERS), (CONFIGS, NO_CONFIGS)):
+        for name, words in table.items():
+            # diff takes documents of several kinds, and directories are what matrix looks for hosts in
+            yield from ((f"{name} {words[-2] if words[-1] == '{bad}' else ''}", kind, words) for kind in kinds)
+    yield from (("doctor --cdi", kind, OTHERS["doctor --cdi"]) for kind in ("missing", "directory", "loop", "socket", "huge"))
+    yield from (("snapshot --root", kind, OTHERS["snapshot --root"]) for kind in KINDS)
+
+
+CASES = list(cases())
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> dict[str, str]:
+    """A bundle, and a driver that is not installed."""
+    driver = tmp_path / "driver/usr/lib64"
+    driver.mkdir(parents=True)
+    (driver / "libcuda.so.550.1").write_bytes(b"")
+    return {"bundle": str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")), "driver": str(tmp_path / "driver")}
+
+
+@pytest.mark.parametrize(("command", "kind", "words"), CASES, ids=[f"{command.strip()}-{kind}" for command, kind, _ in CASES])
+def test_one_line_with_the_path_and_exit_2(
+    command: str,
+    kind: str,
+    words: tuple[str, ...],
+    made: dict[str, str],
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No traceback, no advice about Python, nothing on stdout."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # some commands are root's, and say that first
+    bad = tmp_path / "bad"
+    KINDS[kind](bad)
+    assert cli.main([word.format(bad=bad, **made) for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"nvgraft {words[0]}: ")
+    assert str(bad) in err
+    cause_and_fix = err.partition(str(bad))[2]
+    assert "|" in cause_and_fix or cause_and_fix.count(": ") > 1, "no fix"
+    assert "sys." not in err
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd", "podman"])
+@pytest.mark.parametrize("kind", ["directory", "fifo", "loop", "socket", "huge", "binary"])
+@pytest.mark.parametrize("command", ["register", "unregister"])
+def test_an_engine_s_file_that_is_none_is_refused(command: str, kind: str, engine: str, tmp_path: Path, capsys: Captured) -> None:
+    """Exit 1, as for every change that is refused; path, cause, fix."""
+    bad = tmp_path / "bad"
+    KINDS[kind](bad)
+    assert cli.main([command, engine, "--file", str(bad), "--dry-run"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"nvgraft {command}: {bad}: ")
+    assert " | " in err
+
+
+def test_a_config_json_by_any_name(tmp_path: Path, capsys: Captured) -> None:
+    """What begins as JSON is no archive."""
+    other = tmp_path / "container.txt"
+    (make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all") / "config.json").rename(other)
+    assert cli.main(["plan", "--bundle", str(other), "--host", "eks-t4", "--format", "json"]) == 0
+    assert read_document(capsys.readouterr().out)["decision"] == "inject"
+
+
+def test_a_pipe_of_the_shell_is_read_to_its_end(tmp_path: Path) -> None:
+    """`nvgraft diff A <(nvgraft plan ...)`: the writer may be slow."""
+    bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")
+    nvgraft = f"{sys.executable} -m nvgraft_cli.main"
+    plan = f"{nvgraft} plan --bundle {bundle} --host eks-t4 --format json"
+    command = ["bash", "-c", f"{nvgraft} diff --format json <({plan}) <(sleep 0.3; {plan})"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["equal"]
