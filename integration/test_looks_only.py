@@ -121,6 +121,42 @@ def test_a_look_needs_no_privilege(arguments: list[str], code: int | None, insta
         assert "missing=nothing" in done.stderr
 
 
+#: Where a command names a file, {closed} is one that this user may not read.
+CLOSED = [
+    ["plan", "--bundle", "{closed}", "--host", "eks-t4"],
+    ["plan", "--bundle", "{closed}/..", "--host", "eks-t4"],
+    ["explain", "--bundle", "web", "--host", "{closed}"],
+    ["why", "x", "--bundle", "web", "--host", "eks-t4", "--config", "{closed}"],
+    ["doctor", "--host", "eks-t4", "--cdi", "{closed}"],
+    ["prove", "--bundle", "web", "--host", "{closed}"],
+    ["diff", "{closed}", "eks-t4", "--bundle", "web"],
+    ["matrix", "{closed}", "--bundles", "web"],
+    ["cdi", "generate", "--host", "{closed}"],
+    ["snapshot", "--config", "{closed}"],
+    ["simulate", "{closed}", "--", "true"],
+]
+
+
+@pytest.mark.requires("root")
+@pytest.mark.parametrize("arguments", CLOSED, ids=lambda words: " ".join(words[:3]))
+def test_what_may_not_be_read_is_named(arguments: list[str], installed: Installed, place: Path) -> None:
+    """One line with the path, the cause and a fix, and exit code 2."""
+    make_bundle(place / "web", *EVERYTHING)
+    (place / "private").mkdir(mode=0o711)
+    closed = place / "private/closed"
+    closed.write_text("{}")
+    closed.chmod(0)
+    if arguments[2] == "{closed}/..":
+        closed = place / "private"
+        closed.chmod(0)
+        arguments = [word.removesuffix("/..") for word in arguments]
+    done = run([str(installed.cli), *(word.format(closed=closed) for word in arguments)], place)
+    closed.chmod(0o700)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert str(closed) in done.stderr
+    assert "permission denied" in done.stderr
+
+
 @pytest.mark.requires("root")
 def test_root_may_look_into_another_users_bundle(installed: Installed, place: Path) -> None:
     """A rootless engine's bundle is closed to others: the one right that root keeps is to read it."""

@@ -198,10 +198,11 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         if "=" not in entry:
             raise InputError(f"--env {entry}: no value: write NAME=VALUE")
     if os.path.isdir(path) and not is_image(path):
-        if not os.path.lexists(os.path.join(path, "config.json")) and any(os.path.isdir(os.path.join(path, name)) for name in _ROOT_MARKS):
+        configured = _has_config(path)
+        if not configured and any(os.path.isdir(os.path.join(path, name)) for name in _ROOT_MARKS):
             root = os.path.abspath(path)
             return ContainerSide(path, root, _config_json({}, root, env), partial(_open_bundle, os.path.dirname(root)))
-        if not os.path.lexists(os.path.join(path, "config.json")):
+        if not configured:
             raise InputError(f"{path}: neither a config.json nor a root file system is in it: --bundle must name {_WHAT}")
         directory = os.path.abspath(path)
         return ContainerSide(path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory))
@@ -215,6 +216,18 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         return _config_alone(path, env)
     cause = "neither a file nor a directory" if os.path.exists(path) else _missing(path)
     raise InputError(f"{path}: {cause}: --bundle must name {_WHAT}")
+
+
+def _has_config(directory: str) -> bool:
+    """Tell whether a directory has a config.json.
+
+    :raises OSError: when this user may not know.
+    """
+    try:
+        os.lstat(os.path.join(directory, "config.json"))
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _missing(path: str) -> str:
