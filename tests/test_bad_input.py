@@ -177,6 +177,18 @@ def test_an_engine_s_file_that_is_none_is_refused(command: str, kind: str, engin
     assert " | " in err
 
 
+@pytest.mark.parametrize("config", [b"", b"{", b"[]", b'{"process": 1}', b"\xff", b"[" * 100_000])
+def test_hosts_are_not_equal_for_a_container_that_nobody_can_read(config: bytes, tmp_path: Path, capsys: Captured) -> None:
+    """Both would refuse it with the same words; that is trouble, exit 2, and no answer."""
+    bundle = make_bundle(tmp_path / "b")
+    (bundle / "config.json").write_bytes(config)
+    assert cli.main(["diff", "eks-t4", "mig-h100", "--bundle", str(bundle)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"nvgraft diff: {bundle}: could not ")
+    assert " | " in err
+
+
 def test_a_config_json_by_any_name(tmp_path: Path, capsys: Captured) -> None:
     """What begins as JSON is no archive."""
     other = tmp_path / "container.txt"

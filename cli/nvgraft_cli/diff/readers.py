@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from nvgraft.errors import Refusal
 from nvgraft_cli.diff.sides import Mount, Node, Side, guess_version, of_the_driver
 from nvgraft_cli.errors import InputError
 from nvgraft_specs import gallery
@@ -70,13 +71,19 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
 
 
 def _snapshot(name: str, context: Context) -> Side:
-    from nvgraft_cli.hosts import read_snapshot
-    from nvgraft_cli.planning import plan_bundle
+    from nvgraft_cli.bundle import open_container
+    from nvgraft_cli.hosts import open_host
+    from nvgraft_cli.planning import Case
 
     if context.bundle is None:
         raise InputError(f"{name}: a host alone has no plan: name the container with --bundle PATH")
-    read_snapshot(name)  # a bad document is told, even where the container alone decides
-    plan, _ = plan_bundle(context.bundle, name, context.config, context.env)
+    host = open_host(name, context.config)
+    try:
+        with open_container(context.bundle, context.env) as container:
+            container.spec  # noqa: B018 - two hosts that refuse the same unreadable config.json are not equal: nobody knows
+            plan, _ = Case(host, container).outcome
+    except Refusal as refusal:
+        raise InputError(f"{context.bundle}: {refusal.text} | {refusal.hint}") from refusal
     return plan_side(name, json.loads(json.dumps(plan.document())), "snapshot")
 
 
