@@ -1,5 +1,7 @@
 """The safety report at its small size: every module that measures, and the report itself."""
 
+from pathlib import Path
+
 import pytest
 
 from safety import __main__ as report
@@ -59,13 +61,31 @@ def test_the_report_says_what_is_not_as_it_has_to_be(monkeypatch: pytest.MonkeyP
     out, err = capsys.readouterr()
     assert "| escapes | 1 \\| 2 | 0 | NOT OK |" in out
     assert "| broken | no small result with 7 | a result | NOT OK |" in out
-    assert "./dev safety --size small --seed 7 --write" in out
+    assert "./dev safety --size small --seed 7 --write bad" in out
     assert "2 not as it has to be: escapes, broken" in err
 
 
-@pytest.mark.parametrize("arguments", [["nothing"], ["--write", "good"], ["--size", "huge"]])
+def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The full size of one module takes an hour: the others' figures stay as they were."""
+    answer = "1"
+    known = {name: (f"{name}.", lambda size, seed: [Figure("escapes", answer, "0", True)]) for name in ("kills", "race")}
+    monkeypatch.setattr(report, "modules", lambda: known)
+    monkeypatch.setattr(report, "REPORT", tmp_path / "docs" / "report.md")
+    (tmp_path / "docs").mkdir()
+    report.main(["--write"])
+    answer = "2"
+    report.main(["--write", "--size", "full", "kills"])
+    parts = report.REPORT.read_text().split("\n## ")
+    assert [part.split("\n")[0] for part in parts] == ["# Safety figures", "kills", "race"]
+    assert "| escapes | 2 | 0 | ok |" in parts[1] and "--size full" in parts[1]
+    assert "| escapes | 1 | 0 | ok |" in parts[2] and "--size small" in parts[2]
+    whole = report.REPORT.read_text()
+    assert report.merged(whole, {}) == whole
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["--size", "huge"]])
 def test_bad_arguments_are_said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown module or size, and a report of a part, are refused before anything is measured."""
+    """An unknown module or size is refused before anything is measured."""
     monkeypatch.setattr(report, "modules", lambda: {"good": ("Good.", lambda size, seed: [])})
     with pytest.raises(SystemExit) as ended:
         report.main(arguments)

@@ -9,13 +9,19 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from .figures import SIZES, Figure
 
 REPORT = Path(__file__).parent.parent.parent / "docs" / "safety-figures.md"
+HEADING = """\
+# Safety figures
+
+Made by `./dev safety --write`, each part by the command that it names. What the cases and rules mean: [security](security.md). An
+attack that harms no naive victim, or a test that notices no mutant, would show nothing: controls and mutants stand beside.
+"""
 DEFAULT_SEED = 1
 
 Measure = Callable[[str, int], list[Figure]]
@@ -57,24 +63,23 @@ def measure(names: Iterable[str], size: str, seed: int) -> list[Section]:
     return sections
 
 
-def text(sections: Sequence[Section], size: str, seed: int) -> str:
-    """Return the report as Markdown."""
-    command = f"./dev safety --size {size} --seed {seed} --write"
+def text(section: Section, size: str, seed: int) -> str:
+    """Return one part of the report as Markdown."""
+    command = f"./dev safety --size {size} --seed {seed} --write {section.name}"
     machine = f"Linux {platform.release()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
-    lines = [
-        "# Safety figures",
-        "",
-        f"Made by `{command}` on {time.strftime('%Y-%m-%d')}: {machine}, size {size}, seed {seed}.",
-        "What the cases and rules mean: [security](security.md). An attack that harms no naive victim, or a test that notices no",
-        "mutant, would show nothing: controls and mutants stand beside.",
-    ]
-    for section in sections:
-        lines += ["", f"## {section.name}", "", f"{section.title} ({section.seconds:.0f} s)", ""]
-        lines += ["| figure | result | has to be | |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| {figure.name} | {_cell(figure.value)} | {figure.target} | {'ok' if figure.ok else 'NOT OK'} |" for figure in section.figures
-        ]
+    lines = [f"## {section.name}", "", section.title, ""]
+    lines += [f"`{command}`, {time.strftime('%Y-%m-%d')}, {section.seconds:.0f} s: {machine}.", ""]
+    lines += ["| figure | result | has to be | |", "| --- | --- | --- | --- |"]
+    for figure in section.figures:
+        lines.append(f"| {figure.name} | {_cell(figure.value)} | {figure.target} | {'ok' if figure.ok else 'NOT OK'} |")
     return "\n".join(lines) + "\n"
+
+
+def merged(report: str, parts: Mapping[str, str]) -> str:
+    """Return ``report`` with ``parts``, by module, in the place of its own; the parts that no module has any more are left out."""
+    kept = {part.partition("\n")[0]: f"## {part.strip()}\n" for part in report.split("\n## ")[1:]}
+    now = {**kept, **parts}
+    return "\n".join([HEADING, *(now[name] for name in modules() if name in now)])
 
 
 def _cell(value: str) -> str:
@@ -88,19 +93,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--size", choices=SIZES, default="small", help="small takes a minute or two, full an hour (default: small)")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="what chance begins with (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help=f"keep the report in {REPORT.relative_to(REPORT.parent.parent)}")
+    parser.add_argument("--write", action="store_true", help=f"keep what was measured in {REPORT.relative_to(REPORT.parent.parent)}")
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="only these: " + ", ".join(modules()))
     options = parser.parse_args(arguments)
     unknown = [name for name in options.modules if name not in modules()]
     if unknown:
         parser.error(f"no module {unknown[0]}; there are {', '.join(modules())}")
-    if options.write and options.modules:
-        parser.error("the report holds all modules: leave their names out, or --write")
     sections = measure(options.modules or modules(), options.size, options.seed)
-    report = text(sections, options.size, options.seed)
-    print(report, end="")
+    parts = {section.name: text(section, options.size, options.seed) for section in sections}
+    print("\n".join(parts.values()), end="")
     if options.write:
-        REPORT.write_text(report)
+        REPORT.write_text(merged(REPORT.read_text() if REPORT.exists() else "", parts))
     wrong = [figure.name for section in sections for figure in section.figures if not figure.ok]
     print(f"safety: {len(wrong)} not as it has to be: {', '.join(wrong)}" if wrong else "safety: all as it has to be", file=sys.stderr)
     return 1 if wrong else 0
