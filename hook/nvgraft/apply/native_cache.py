@@ -15,7 +15,7 @@ from nvgraft.apply.link import Link
 from nvgraft.apply.loader_cache import LoaderCacheStep
 from nvgraft.apply.restore import Directory, Entry, Owner
 from nvgraft.apply.rootfs import Bounds, Rootfs, check_absent, check_configuration
-from nvgraft.apply.targets import open_in_root
+from nvgraft.apply.targets import check_gone, open_in_root
 from nvgraft.errors import Refusal
 from nvgraft.files import write_all
 from nvgraft.journal import Item
@@ -56,12 +56,15 @@ class NativeCache(LoaderCacheStep):
         self._table: Table | None = None
         self._written = 0
         self._content: CacheContent | None = None
+        self._file: _CacheFile | None = None
 
     def prepare(self) -> None:
         """Open this process's own descriptors by name: the container's /proc may be anything."""
         self._own_fds = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
         if self._own_fds >= 0:
             syscalls.close(self._own_fds)
             self._own_fds = -1
@@ -173,7 +176,9 @@ class NativeCache(LoaderCacheStep):
         announced = [link.announcement() for link in links]
         file = None
         if data:
-            file = _CacheFile(self._etc or self._open_etc(self._required_rootfs(), container), self._before, owner, self._own_fds)
+            file = self._file = _CacheFile(
+                self._etc or self._open_etc(self._required_rootfs(), container), self._before, owner, self._own_fds
+            )
             volume = container.volume_of(container.rootfs_fd if file.etc is None else file.etc.fd)
             self._check_volume(f"{ETC}/{CACHE}", volume)
             announced += file.announcements()
@@ -236,6 +241,7 @@ class _CacheFile:
         self._before = before
         self._temporary: Entry | None = None
         self._begun = self._renamed = False
+        self._fd = -1
         if etc is not None:
             self._look(etc)
 
@@ -256,23 +262,33 @@ class _CacheFile:
         assert before is not None and temporary is not None
         if len(data) > SIZE_LIMIT:
             raise OSError(errno.EFBIG, f"larger than {SIZE_LIMIT >> 20} MiB", f"{ETC}/{CACHE}")
+        undo.add(f"{ETC}/{CACHE}", self._leave_nothing_elsewhere)
         undo.add(f"{ETC}/{CACHE}", lambda: before.restore() if self._renamed else None)
         undo.add(f"{ETC}/{TEMPORARY}", lambda: temporary.restore() if self._begun else None)
         if temporary.exists:
             os.unlink(TEMPORARY, dir_fd=etc.fd)
             self._begun = True
         with self._owner:
-            fd = os.open(TEMPORARY, _TEMPORARY_FLAGS, 0o644, dir_fd=etc.fd)
+            self._fd = os.open(TEMPORARY, _TEMPORARY_FLAGS, 0o644, dir_fd=etc.fd)
         self._begun = True
-        try:
-            write_all(fd, data)
-            os.fchmod(fd, 0o644)
-        finally:
-            syscalls.close(fd)
+        write_all(self._fd, data)
+        os.fchmod(self._fd, 0o644)
         with self._owner:  # a new name needs an owner with a number as well (idmapped mounts)
             os.rename(TEMPORARY, CACHE, src_dir_fd=etc.fd, dst_dir_fd=etc.fd)
         self._renamed = True
         before.replaced()
+
+    def close(self) -> None:
+        """Close the file that was written."""
+        if self._fd >= 0:
+            syscalls.close(self._fd)
+            self._fd = -1
+
+    def _leave_nothing_elsewhere(self) -> None:
+        """After an undo: a file that somebody has moved out of its sight is empty at least, and named."""
+        if self._fd >= 0 and os.fstat(self._fd).st_nlink:
+            os.ftruncate(self._fd, 0)
+            check_gone(self._fd)
 
     def _make_etc(self, rootfs_fd: int, undo: "UndoLog") -> Directory:
         made = False

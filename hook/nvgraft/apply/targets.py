@@ -64,10 +64,19 @@ def unlike(kind: str, found: os.stat_result, target: str, read_target: "Callable
     return "" if stat.S_ISREG(found.st_mode) and not found.st_size else "no empty file any more"
 
 
+def check_gone(fd: int) -> None:
+    """Make sure that the file that ``fd`` holds has no name any more.
+
+    :raises OSError: ENOENT when it has one: not where it was made, for somebody has moved it, or made a link to it.
+    """
+    if os.fstat(fd).st_nlink:
+        raise OSError(errno.ENOENT, "somebody has moved it away")
+
+
 class _Made:
     """One thing that is being made under a name of an open directory, and its removal."""
 
-    __slots__ = ("_identity", "_kind", "_made", "_name", "_parent", "_target")
+    __slots__ = ("_fd", "_identity", "_kind", "_made", "_name", "_parent", "_target")
 
     def __init__(self, kind: str, parent: int, name: str, target: str = "") -> None:
         self._kind = kind
@@ -75,19 +84,28 @@ class _Made:
         self._name = name
         self._target = target
         self._made = False
+        self._fd: int | None = None
         self._identity: tuple[int, int] | None = None
 
     def confirm(self, fd: int | None = None) -> os.stat_result:
-        """It was made: find out and return which one it is, by ``fd`` where it is open."""
+        """It was made: find out and return which one it is, by ``fd`` where it is open, and stays so."""
         self._made = True
+        self._fd = fd
         found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False) if fd is None else os.fstat(fd)
         self._identity = (found.st_dev, found.st_ino)
         return found
 
     def remove(self) -> None:
-        """Remove it, unless it was not made, or somebody has put something else in its place since."""
-        if not self._made:
-            return
+        """Remove it, unless it was not made, or somebody has put something else in its place since.
+
+        :raises OSError: ENOENT when somebody has moved it away.
+        """
+        if self._made:
+            self._remove()
+        if self._fd is not None:
+            check_gone(self._fd)
+
+    def _remove(self) -> None:
         try:
             found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
         except FileNotFoundError:
