@@ -319,7 +319,7 @@ def test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made() -> N
         (ROOTFS / "tmp/d").mkdir()
         (ROOTFS / "tmp/f").write_text("theirs")
         (ROOTFS / "tmp/l").symlink_to("theirs")
-        assert undo.run() == []
+        assert undo.run() == ["/tmp/f (somebody has moved it away)"]  # of directories and links nothing is held
         made.close()
         assert sorted(os.listdir(ROOTFS / "tmp")) == ["d", "f", "l"]
 
@@ -442,6 +442,26 @@ def test_a_target_that_moves_away_is_noticed_and_undone() -> None:
     line = in_arena(scenario)
     assert "/usr/bin/nvidia-smi: it is not where it was attached" in line
     assert "left: " not in line
+
+
+def test_a_placeholder_that_is_moved_away_is_named_as_left() -> None:
+    """Whoever moves it while it is mounted on has it: an empty file, of which the message tells."""
+
+    def scenario() -> str:
+        real = syscalls.move_mount
+
+        def moved(mount_fd: int, target_fd: int) -> None:
+            (ROOTFS / "usr/bin/nvidia-smi").rename(ELSEWHERE / "taken")
+            real(mount_fd, target_fd)
+
+        pytest.MonkeyPatch().setattr(syscalls, "move_mount", moved)
+        line = attach(bind("/usr/bin/nvidia-smi"))
+        assert arena.mounts_below(ROOTFS) == []
+        return f"{line} size {(ELSEWHERE / 'taken').stat().st_size}"
+
+    line = in_arena(scenario)
+    assert "it is not where it was attached" in line
+    assert line.endswith("left: /usr/bin/nvidia-smi (somebody has moved it away) size 0")
 
 
 def test_a_mount_that_is_covered_at_once_is_noticed_and_undone() -> None:

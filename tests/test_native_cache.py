@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ldcaches import DRIVER, ENTRIES, LIBS, LINES, container_at, install_driver, ldconfig, library, listing, make_image, update
 from nvgraft.apply import rootfs as rootfs_module
+from nvgraft.apply.native_cache import NativeCache
 from nvgraft.apply.rootfs import Bounds
 from nvgraft.apply.undo import UndoLog
 from nvgraft.container import Container
@@ -567,6 +568,42 @@ def test_what_others_put_in_a_links_place_is_not_removed(image: Path) -> None:
     (image / LIBS[1:] / "libcuda.so.1").write_text("somebody else's")
     assert undo.run() == []
     assert (image / LIBS[1:] / "libcuda.so.1").read_text() == "somebody else's"
+
+
+@pytest.mark.parametrize("moment", ["before it is renamed", "when all is done"])
+def test_a_cache_that_somebody_has_moved_out_of_the_undo_s_sight_is_emptied_and_named(
+    image: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names libraries that are gone then; where it is now cannot be known."""
+    undo = UndoLog()
+    left: list[str] = []
+    close = NativeCache.close
+
+    def steal(name: str) -> None:
+        os.replace(image / "etc" / name, image / "stolen")
+
+    def stolen_from(source: str, *_: str, **__: int) -> None:
+        steal(source)
+        raise FileNotFoundError(2, "No such file or directory")
+
+    def give_up(step: NativeCache) -> None:
+        if moment == "when all is done":
+            steal("ld.so.cache")
+        left.extend(undo.run())
+        close(step)
+
+    before = (image / "etc/ld.so.cache").read_bytes()
+    monkeypatch.setattr(NativeCache, "close", give_up)
+    if moment == "before it is renamed":
+        monkeypatch.setattr(os, "rename", stolen_from)
+        with pytest.raises(Refusal):
+            update(image, undo=undo)
+    else:
+        update(image, undo=undo)
+    assert left == ["/etc/ld.so.cache (somebody has moved it away)"]
+    assert (image / "stolen").read_bytes() == b""
+    if moment == "before it is renamed":
+        assert (image / "etc/ld.so.cache").read_bytes() == before
 
 
 def test_no_descriptor_is_left_open(image: Path) -> None:

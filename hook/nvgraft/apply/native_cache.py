@@ -176,9 +176,8 @@ class NativeCache(LoaderCacheStep):
         announced = [link.announcement() for link in links]
         file = None
         if data:
-            file = self._file = _CacheFile(
-                self._etc or self._open_etc(self._required_rootfs(), container), self._before, owner, self._own_fds
-            )
+            etc = self._etc or self._open_etc(self._required_rootfs(), container)
+            file = self._file = _CacheFile(etc, self._before, owner, self._own_fds)
             volume = container.volume_of(container.rootfs_fd if file.etc is None else file.etc.fd)
             self._check_volume(f"{ETC}/{CACHE}", volume)
             announced += file.announcements()
