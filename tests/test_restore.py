@@ -125,6 +125,30 @@ def test_what_cannot_be_put_back_is_refused(directory: Directory, owner: Owner, 
         assert caught.value.errno == number
 
 
+@pytest.mark.parametrize("call", ["write", "fchmod", "utime"])
+def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
+    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a file is no file, and what the first try has left is nobody else's."""
+    (tmp_path / "name").write_bytes(b"old")
+    entry = Entry(directory, "name", owner, own_fds)
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "new").rename(tmp_path / "name")
+    entry.replaced()
+    real = getattr(os, call)
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(os, call, real)
+        raise OSError(errno.EINTR, "Interrupted system call")
+
+    monkeypatch.setattr(os, call, interrupted)
+    with pytest.raises(OSError, match="Interrupted"):
+        entry.restore()
+    assert not (tmp_path / "name").exists()
+    entry.restore()
+    assert (tmp_path / "name").read_bytes() == b"old"
+
+
 def test_the_directory_is_closed_with_its_last_record(owner: Owner, own_fds: int, tmp_path: Path) -> None:
     """Records hold the descriptor; when the last one is forgotten it is closed."""
     fd = os.open(tmp_path, os.O_RDONLY)

@@ -285,9 +285,8 @@ class _CacheFile:
 
     def _leave_nothing_elsewhere(self) -> None:
         """After an undo: a file that somebody has moved out of its sight is empty at least, and named."""
-        if self._fd >= 0 and os.fstat(self._fd).st_nlink:
-            os.ftruncate(self._fd, 0)
-            check_gone(self._fd)
+        if self._fd >= 0:
+            check_gone(self._fd, lambda: os.ftruncate(self._fd, 0))
 
     def _make_etc(self, rootfs_fd: int, undo: "UndoLog") -> Directory:
         made = False

@@ -184,6 +184,7 @@ class Entry:
             return
         if now is not None:
             os.unlink(self._name, dir_fd=self._directory.fd)
+        self._ours = ()  # should this be tried again, what it finds is its own
         put_back(self._directory.fd, self._name, self.before, self._owner)
 
 
@@ -204,6 +205,9 @@ def put_back(directory: int, name: str, before: journal.Item, owner: Owner) -> N
             os.fchown(copy, uid, gid)
         os.fchmod(copy, mode)
         os.utime(copy, ns=(accessed, modified))
+    except BaseException:
+        os.unlink(name, dir_fd=directory)  # half of it would be taken for the whole
+        raise
     finally:
         os.close(copy)
 
