@@ -4,7 +4,9 @@ A small C program opens a library in a chroot and prints where it came from, or 
 here, so that search paths and versions are what each case needs.
 """
 
+import base64
 import os
+import re
 import shutil
 import subprocess
 from functools import partial
@@ -12,10 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from containers import HOST, Bundle, set_ldcache
+from harness import LDCONFIG
+from ldcaches import listing
+from nvgraft import syscalls
+from nvgraft.config import Config
 from nvgraft.plan import Plan
 from nvgraft_cli.bundle import open_container
+from nvgraft_cli.hosts import HostSide, read_snapshot
 from nvgraft_cli.planned_tree import PlannedTree
+from nvgraft_cli.planning import Case
+from nvgraft_cli.processor import read_isa_level
+from nvgraft_cli.prove.loading import Object
 from nvgraft_cli.prove.proof import Proof, prove
+from nvgraft_cli.stubs import Loading, shared_object
 
 pytestmark = pytest.mark.requires("root", "gcc", "x86_64", "ldconfig")
 
@@ -25,16 +37,20 @@ _PROGRAM = """\
 #include <link.h>
 #include <stdio.h>
 int main(int argc, char **argv) {
+    struct link_map *map, *last;
+    dlinfo(dlopen(NULL, RTLD_LAZY), RTLD_DI_LINKMAP, &last);
+    while (last->l_next) last = last->l_next;
     void *handle = dlopen(argv[1], RTLD_LAZY);
-    struct link_map *map;
     if (!handle) { printf("no %s\\n", dlerror()); return 1; }
     dlinfo(handle, RTLD_DI_LINKMAP, &map);
     printf("yes %s\\n", map->l_name);
+    for (map = last->l_next; map; map = map->l_next) printf("new %s\\n", map->l_name);
     return 0;
 }
 """
 
 _PLAN = Plan("skip", "", {}, {}, {})
+_ORDINARY = Loading()
 
 
 class Root:
@@ -42,7 +58,7 @@ class Root:
 
     def __init__(self, place: Path) -> None:
         self.path = place
-        for name in ("bin", "etc", "lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "opt"):
+        for name in ("bin", "etc", "proc", "lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "opt"):
             (place / name).mkdir(parents=True)
         (place / "etc/debian_version").write_text("12\n")
         shutil.copy("/lib64/ld-linux-x86-64.so.2", place / "lib64")
@@ -64,30 +80,60 @@ class Root:
     def library(self, target: str, *options: str, links: tuple[str, ...] = ()) -> None:
         self.compile(target, "int value(void) { return 1; }", *options, links=links)
 
-    def dlopen(self, name: str, **environment: str) -> str:
-        """Return what the real loader says: "yes PATH" or "no WORDS"."""
-        # LD_LIBRARY_PATH must not reach a program of ours before the change of root.
-        done = subprocess.run(
-            ["/bin/open", name], capture_output=True, text=True, env=environment, preexec_fn=partial(os.chroot, self.path)
-        )
-        return done.stdout.strip()
+    def stub(self, target: str, *needed: str, loading: Loading = _ORDINARY, bits: int = 64) -> None:
+        """Make a library without symbols; it has what linkers refuse to make, such as RPATH and RUNPATH at once."""
+        path = self.path / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        machine = {64: "EM_X86_64", 32: "EM_386"}[bits]
+        path.write_bytes(shared_object(bits, machine, path.name, needed, None, None, loading))
 
-    def proof(self, name: str, **environment: str) -> Proof:
+    def ldconfig(self, *directories: str) -> None:
+        subprocess.run([LDCONFIG, "-r", str(self.path), *directories], check=True, capture_output=True)
+
+    def _enter(self) -> None:
+        # The loader asks /proc for the place of the program, as it can in a container.
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("proc", str(self.path / "proc"), "proc", 0)
+        os.chroot(self.path)
+        os.chdir("/")
+
+    def dlopen(self, name: str, program: str = "/bin/open", **environment: str) -> str:
+        """Return what the real loader says: "yes PATH", with a line "new PATH" for each object that it loaded for it, or "no WORDS"."""
+        # LD_LIBRARY_PATH must not reach a program of ours before the change of root.
+        done = subprocess.run([program, name], capture_output=True, text=True, env=environment, preexec_fn=self._enter)
+        # A program that does not start is told on stderr.
+        return done.stdout.strip() or f"no {done.stderr.partition('shared libraries: ')[2].strip()}"
+
+    def proof(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
         """Return our answer for the same."""
         with open_container(str(self.path), [f"{key}={value}" for key, value in environment.items()]) as container:
-            return prove(name, "/bin/open", PlannedTree(container.rootfs, _PLAN, None), _PLAN, container)
+            return prove(name, program, PlannedTree(container.rootfs, _PLAN, None), _PLAN, container, read_isa_level())
 
-    def agree(self, name: str, **environment: str) -> Proof:
+    def agree(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
         """Ask both, compare, and return our answer."""
-        real, ours = self.dlopen(name, **environment), self.proof(name, **environment)
+        real, ours = self.dlopen(name, program, **environment), self.proof(name, program, **environment)
         if ours.verdict == "yes":
             assert ours.load.root is not None
-            assert real == f"yes {ours.load.root.path}"
+            assert real.splitlines() == [f"yes {ours.load.root.path}", *(f"new {path}" for path in _loaded(ours.load.root))]
         else:
             assert ours.verdict == "no"
             words = ours.load.failures[0].words
-            assert real == f"no {words}" or real.startswith(f"no {words.partition(': No such')[0]}"), (real, words)
+            # Where the loader has looked into no directory at all at last, it says no reason.
+            assert real in {f"no {words}", f"no {words.removesuffix(': No such file or directory')}"}
         return ours
+
+
+def _loaded(root: Object) -> list[str]:
+    """Return the objects of a load in the loader's order: breadth first."""
+    if root.again:
+        return []
+    found, queue = [], [root]
+    while queue:
+        thing = queue.pop(0)
+        found.append(thing.path)
+        queue += [child for child in thing.needs if not child.again]
+    return found
 
 
 @pytest.fixture
@@ -117,7 +163,7 @@ def test_the_cache_leads_to_directories_that_nobody_searches(root: Root) -> None
     """Without it the library is not found; with it, it is."""
     root.library("opt/x/liba.so.1")
     assert root.agree("liba.so.1").verdict == "no"
-    subprocess.run(["ldconfig", "-r", str(root.path), "/opt/x"], check=True, capture_output=True)
+    root.ldconfig("/opt/x")
     ours = root.agree("liba.so.1")
     assert ours.verdict == "yes"
     assert ours.load.root is not None
@@ -198,3 +244,328 @@ def test_a_program_without_its_loader_does_not_start(root: Root) -> None:
     ours = root.proof("/bin/open")
     assert ours.verdict == "no"
     assert ours.load.failures[0].name == "/lib64/ld-linux-x86-64.so.2"
+
+
+def at(ours: Proof) -> str | None:
+    """Return where the library was found."""
+    return None if ours.load.root is None else ours.load.root.path
+
+
+LIBS = "usr/lib/x86_64-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("loading", "found"),
+    [
+        (Loading(rpath="/opt/x"), "/opt/x"),
+        (Loading(runpath="/opt/x"), "/opt/x"),
+        (Loading(rpath="/opt/x", runpath="/opt/y"), "/opt/y"),
+        (Loading(rpath="/opt/x", runpath=""), None),
+        (Loading(rpath=""), None),
+        (Loading(rpath="/none:/opt/y:/opt/x"), "/opt/y"),
+        (Loading(rpath="/opt/y//:/opt/x"), "/opt/y"),
+        (Loading(runpath="$ORIGIN/../../../opt/y"), "/usr/lib/x86_64-linux-gnu/../../../opt/y"),
+        (Loading(runpath="${ORIGIN}/own"), "/usr/lib/x86_64-linux-gnu/own"),
+        (Loading(runpath="$ORIGINAL/own:/opt/x"), "/opt/x"),
+        (Loading(runpath="$ORIGIN/../../../../../../../opt/x"), "/usr/lib/x86_64-linux-gnu/../../../../../../../opt/x"),
+        (Loading(runpath="/opt/$LIB"), "/opt/lib/x86_64-linux-gnu"),
+        (Loading(runpath="opt/x"), "opt/x"),
+        (Loading(runpath=":/opt/x"), "/opt/x"),
+    ],
+)
+def test_search_paths_of_a_library(root: Root, loading: Loading, found: str | None) -> None:
+    """RUNPATH makes RPATH count for nothing, even an empty one; tokens are replaced; the root has no parent."""
+    for place in ("opt/x", "opt/y", f"{LIBS}/own", "opt/lib/x86_64-linux-gnu"):
+        root.stub(f"{place}/libb.so.1")
+    root.stub(f"{LIBS}/liba.so.1", "libb.so.1", loading=loading)
+    ours = root.agree("liba.so.1")
+    assert ours.load.root is not None
+    assert [needed.path for needed in ours.load.root.needs] == ([f"{found}/libb.so.1"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("tags", "paths", "found"),
+    [
+        ("--disable-new-dtags", "/opt/x", "/opt/x"),
+        ("--enable-new-dtags", "/opt/x", "/opt/y"),
+        ("--disable-new-dtags", "$ORIGIN/lib", "/opt/app/lib"),
+        ("--enable-new-dtags", "$ORIGIN/lib", "/opt/y"),
+    ],
+)
+@pytest.mark.parametrize("link", [False, True])
+def test_search_paths_of_the_program(root: Root, tags: str, paths: str, found: str, link: bool) -> None:
+    """RPATH comes before LD_LIBRARY_PATH, RUNPATH after it; $ORIGIN is where the program lies, not a link to it."""
+    for place in ("opt/x", "opt/y", "opt/app/lib", "bin/lib"):
+        root.stub(f"{place}/liba.so.1")
+    root.compile("opt/app/open", _PROGRAM, f"-Wl,{tags}", f"-Wl,-rpath,{paths}")
+    (root.path / "bin/linked").symlink_to("../opt/app/open")
+    program = "/bin/linked" if link else "/opt/app/open"
+    assert at(root.agree("liba.so.1", program, LD_LIBRARY_PATH="/opt/y")) == f"{found}/liba.so.1"
+    # Without LD_LIBRARY_PATH the RUNPATH of the program that calls dlopen() counts as well.
+    first = "/opt/app/lib" if "ORIGIN" in paths else paths
+    assert at(root.agree("liba.so.1", program)) == f"{first}/liba.so.1"
+
+
+def test_the_rpath_of_the_program_counts_for_every_library(root: Root) -> None:
+    """Not so its RUNPATH, and not for a library that has a RUNPATH itself."""
+    root.stub("opt/x/libc2.so.1")
+    for name, loading in (("libplain.so.1", Loading()), ("librun.so.1", Loading(runpath="/none"))):
+        root.stub(f"{LIBS}/{name}", "libc2.so.1", loading=loading)
+    for tags in ("--disable-new-dtags", "--enable-new-dtags"):
+        root.compile(f"bin/{tags}", _PROGRAM, f"-Wl,{tags}", "-Wl,-rpath,/opt/x")
+    assert root.agree("libplain.so.1", "/bin/--disable-new-dtags").verdict == "yes"
+    assert root.agree("librun.so.1", "/bin/--disable-new-dtags").verdict == "no"
+    assert root.agree("libplain.so.1", "/bin/--enable-new-dtags").verdict == "no"
+
+
+def test_origin_of_a_library_is_where_it_was_found(root: Root) -> None:
+    """The name by which it was found, whatever links it goes through."""
+    root.stub("opt/real/liba.so.1", "libb.so.1", loading=Loading(runpath="$ORIGIN"))
+    root.stub("opt/real/libb.so.1")
+    (root.path / LIBS / "liba.so.1").symlink_to("/opt/real/liba.so.1")
+    assert root.agree("liba.so.1").verdict == "no"
+    (root.path / "opt/linked").symlink_to("real")
+    ours = root.agree("liba.so.1", LD_LIBRARY_PATH="/opt/linked")
+    assert ours.load.root is not None
+    assert ours.load.root.needs[0].path == "/opt/linked/libb.so.1"
+
+
+@pytest.mark.parametrize(
+    ("library_path", "found"),
+    [
+        ("/opt/x:/opt/y", "/opt/x"),
+        ("/none;/opt/y", "/opt/y"),
+        ("/opt/x/", "/opt/x"),
+        (":/opt/y", "/opt/y"),
+        ("opt/y", "opt/y"),
+        ("$ORIGIN/../opt/y", "/bin/../opt/y"),
+        ("/opt/$LIB:/opt/x", "/opt/x"),
+        ("", f"/{LIBS}"),
+    ],
+)
+def test_ld_library_path(root: Root, library_path: str, found: str) -> None:
+    """Colons and semicolons separate; an empty entry is the working directory; $ORIGIN is the program's."""
+    for place in ("opt/x", "opt/y", LIBS):
+        root.stub(f"{place}/liba.so.1")
+    assert at(root.agree("liba.so.1", LD_LIBRARY_PATH=library_path)) == f"{found}/liba.so.1"
+
+
+def test_the_working_directory_is_searched_for_an_empty_entry(root: Root) -> None:
+    """Under the library's bare name."""
+    root.stub("liba.so.1")
+    assert at(root.agree("liba.so.1", LD_LIBRARY_PATH=":/none")) == "liba.so.1"
+    assert root.agree("liba.so.1").verdict == "no"
+
+
+LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
+
+
+@pytest.mark.parametrize("place", [LIBS, "opt/x"])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("levels", [LEVELS, LEVELS[:1], ["x86-64-v9", "haswell"], []])
+def test_subdirectories_for_better_processors(root: Root, place: str, cached: bool, levels: list[str]) -> None:
+    """The best level that this machine's processor has; with and without a cache, in directories of every kind."""
+    root.stub(f"{place}/liba.so.1")
+    for level in levels:
+        root.stub(f"{place}/glibc-hwcaps/{level}/liba.so.1")
+    if cached:
+        root.ldconfig("/opt/x")
+    environment = {"LD_LIBRARY_PATH": "/opt/x"} if place == "opt/x" and not cached else {}
+    root.agree("liba.so.1", **environment)
+    root.stub(f"{LIBS}/libother.so.1", "liba.so.1", loading=Loading(rpath="/opt/x"))
+    assert root.agree("libother.so.1").verdict == "yes"
+
+
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_a_cached_library_that_needs_more_than_its_directory_says(root: Root, level: str) -> None:
+    """Its ISA level, from its own note, is in the cache, and the loader passes over what this processor cannot run."""
+    root.library("opt/x/liba.so.1")
+    for directory in LEVELS:
+        root.library(f"opt/x/glibc-hwcaps/{directory}/liba.so.1", f"-Wl,-z,{level}")
+    root.ldconfig("/opt/x")
+    assert root.agree("liba.so.1").verdict == "yes"
+
+
+def test_the_cache_has_one_answer(root: Root) -> None:
+    """When its file is gone, the loader goes on with its directories, and not with a second row of the cache."""
+    for place in ("opt/x", "opt/y"):
+        root.stub(f"{place}/liba.so.1")
+    root.ldconfig("/opt/x", "/opt/y")
+    first = at(root.agree("liba.so.1"))
+    assert first is not None
+    (root.path / first[1:]).unlink()
+    assert root.agree("liba.so.1").verdict == "no"
+    root.stub(f"{LIBS}/liba.so.1")
+    assert at(root.agree("liba.so.1")) == f"/{LIBS}/liba.so.1"
+
+
+def test_names_of_the_cache_are_compared_as_ldconfig_sorts_them(root: Root) -> None:
+    """Numbers by their value: another spelling of the name leads to the same row."""
+    root.stub("opt/x/liba.so.1")
+    root.ldconfig("/opt/x")
+    assert root.agree("liba.so.01").verdict == "yes"
+    assert root.agree("liba.so.2").verdict == "no"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_no_default_directories(root: Root, cached: bool) -> None:
+    """What such a library needs is found neither there nor by a cache that leads there; a cache that leads elsewhere counts."""
+    no_defaults = Loading(flags_1=0x800)
+    root.stub("opt/x/liba.so.1", "libb.so.1", loading=no_defaults)
+    root.stub("opt/x/libd.so.1", "libe.so.1", loading=no_defaults)
+    root.stub(f"{LIBS}/libb.so.1")
+    root.stub("opt/x/libe.so.1")
+    if cached:
+        root.ldconfig("/opt/x")
+    environment = {} if cached else {"LD_LIBRARY_PATH": "/opt/x"}
+    assert root.agree("liba.so.1", **environment).verdict == "no"
+    assert root.agree("libd.so.1", **environment).verdict == "yes"
+
+
+def test_what_the_program_has_loaded_is_not_searched(root: Root) -> None:
+    """By its SONAME, or by the name that it was asked for; even from a directory that nobody else searches."""
+    root.library("opt/own/libown.so.1")
+    options = ("-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/own")
+    root.compile("opt/app", _PROGRAM, *options, links=("opt/own/libown.so.1",))
+    root.stub(f"{LIBS}/liba.so.1", "libown.so.1", loading=Loading(runpath="/none"))
+    assert root.agree("liba.so.1").verdict == "no"
+    assert root.agree("liba.so.1", "/opt/app").verdict == "yes"
+    assert at(root.agree("libown.so.1", "/opt/app")) == "/opt/own/libown.so.1"
+
+
+def test_two_names_of_one_file_are_one_library(root: Root) -> None:
+    """It is loaded once, under the first name."""
+    root.stub(f"{LIBS}/liba.so.1")
+    (root.path / LIBS / "libalias.so.1").symlink_to("liba.so.1")
+    root.stub(f"{LIBS}/libtop.so.1", "libalias.so.1", "liba.so.1")
+    assert root.agree("libtop.so.1").verdict == "yes"
+
+
+def test_a_program_that_does_not_start_opens_nothing(root: Root) -> None:
+    """Its own first failure is told."""
+    root.library("opt/own/libown.so.1")
+    root.compile("opt/app", _PROGRAM, links=("opt/own/libown.so.1",))
+    root.stub(f"{LIBS}/liba.so.1")
+    ours = root.agree("liba.so.1", "/opt/app")
+    assert ours.load.failures[0].asked_by == "/opt/app"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_32_bit_libraries_are_passed_over(root: Root, cached: bool) -> None:
+    """The next one is taken; when there is no other one, the loader says which class it has found."""
+    root.stub("lib/x86_64-linux-gnu/liba.so.1", bits=32)
+    root.stub("opt/x/liba.so.1", bits=32)
+    if cached:
+        root.ldconfig("/opt/x")
+    assert root.agree("liba.so.1").load.failures[0].words == "liba.so.1: wrong ELF class: ELFCLASS32"
+    assert root.agree("/opt/x/liba.so.1").verdict == "no"
+    root.stub(f"{LIBS}/liba.so.1")
+    assert at(root.agree("liba.so.1", LD_LIBRARY_PATH="/opt/x")) == f"/{LIBS}/liba.so.1"
+
+
+def test_a_directory_of_that_name_stops_the_search(root: Root) -> None:
+    """The loader opens it, and cannot read it."""
+    (root.path / "lib/x86_64-linux-gnu/liba.so.1").mkdir()
+    root.stub(f"{LIBS}/liba.so.1")
+    root.agree("liba.so.1")
+
+
+@pytest.mark.parametrize(
+    "path", ["/opt/x/liba.so.1", "opt/x/liba.so.1", "/opt/linked/liba.so.1", "/none/liba.so.1", "$ORIGIN/../opt/x/liba.so.1"]
+)
+def test_a_library_can_be_opened_by_its_path(root: Root, path: str) -> None:
+    """Relative to the working directory; what it needs is found as ever."""
+    root.stub("opt/x/libb.so.1")
+    root.stub("opt/x/liba.so.1", "libb.so.1", loading=Loading(runpath="$ORIGIN"))
+    (root.path / "opt/linked").symlink_to("x")
+    root.agree(path)
+
+
+def test_a_library_needs_another_one_by_its_path(root: Root) -> None:
+    """What a linker writes for a library without a SONAME."""
+    root.stub("opt/x/libb.so.1")
+    root.stub(f"{LIBS}/liba.so.1", "/opt/x/libb.so.1")
+    assert root.agree("liba.so.1").verdict == "yes"
+    root.stub(f"{LIBS}/liba.so.1", "/opt/y/libb.so.1")
+    assert root.agree("liba.so.1").verdict == "no"
+
+
+def test_weak_versions_and_libraries_without_versions_are_let_through(root: Root, tmp_path: Path) -> None:
+    """Only a strong need of a library that has versions at all is insisted on."""
+    root.stub(f"{LIBS}/libb.so.1")
+    root.stub(f"{LIBS}/liba.so.1", "libb.so.1", loading=Loading(versions_needed={"libb.so.1": ["B_2"]}))
+    assert root.agree("liba.so.1").verdict == "yes"
+    root.stub(f"{LIBS}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
+    assert root.agree("liba.so.1").verdict == "no"
+    root.stub(f"{LIBS}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1", "B_2"]))
+    assert root.agree("liba.so.1").verdict == "yes"
+    path = root.path / LIBS / "liba.so.1"
+    root.stub(f"{LIBS}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
+    data = bytearray(path.read_bytes())
+    row = re.search(rb"\x01\x00\x01\x00....\x10\x00{7}", data, re.DOTALL)  # version 1, one name, the library, where the name stands
+    assert row is not None
+    data[row.end() + 4] = 2  # vna_flags: weak
+    path.write_bytes(data)
+    assert root.agree("liba.so.1").verdict == "yes"
+
+
+@pytest.mark.parametrize("version", ["GLIBC_2.2.5", "GLIBC_2.3", "GLIBC_9.99"])
+def test_versions_of_the_c_library(root: Root, version: str) -> None:
+    """What a driver that was built for a newer glibc fails with."""
+    root.stub(f"{LIBS}/liba.so.1", "libc.so.6", loading=Loading(versions_needed={"libc.so.6": [version]}))
+    assert root.agree("liba.so.1").verdict == ("no" if "9.99" in version else "yes")
+
+
+# ---- with a driver, in containers of a runtime
+
+
+CACHE = "=== cache"
+
+
+@pytest.mark.requires("runc", "busybox", "overlayfs")
+@pytest.mark.parametrize("mode", ["native", "ldconfig"])
+@pytest.mark.parametrize("image", ["bare", "fresh", "stale", "gone", "levels", "narrow"])
+def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) -> None:
+    """The file that a container finds, byte for byte, and the links in the image's directory; of whatever images bring along."""
+    rootfs = bundle.path / "rootfs"
+    (rootfs / "opt/lib").mkdir(parents=True)
+    (rootfs / "etc/ld.so.conf").write_text("/opt/lib\n")
+    place = rootfs / "opt/lib"
+    (place / "libown.so.1.2").write_bytes(shared_object(64, "EM_X86_64", "libown.so.1", [], None))
+    (place / "libcuda.so.1").write_bytes(shared_object(64, "EM_X86_64", "libcuda.so.1", [], None))
+    if image == "levels":
+        for level in LEVELS:
+            (place / "glibc-hwcaps" / level).mkdir(parents=True)
+            shutil.copy(place / "libown.so.1.2", place / "glibc-hwcaps" / level)
+    elif image == "narrow":
+        (place / "libnarrow.so.1").write_bytes(shared_object(32, "EM_386", "libnarrow.so.1", ["libc.so.6"], None))
+    if image != "bare":
+        subprocess.run([LDCONFIG, "-r", str(rootfs)], check=True)
+    if image == "stale":
+        (place / "libnew.so.3.4").write_bytes(shared_object(64, "EM_X86_64", "libnew.so.3", [], None))
+    elif image == "gone":
+        (place / "libown.so.1.2").unlink()
+    if image in {"stale", "gone"}:
+        os.utime(rootfs / "etc/ld.so.cache", (1, 1))
+    with open_container(str(bundle.path)) as container:
+        case = Case(HostSide(HOST, Config(ldcache_mode=mode), read_snapshot(HOST)), container)
+        assert case.outcome[1] is None
+        ours = case.planned_tree.loader_cache
+        nodes = {name: case.planned_tree.lstat(f"/opt/lib/{name}") for name in case.planned_tree.listdir("/opt/lib")}
+    assert ours is not None
+    look = "find /opt/lib -maxdepth 1 -type l | while read link; do echo $link $(readlink $link); done"
+    done = bundle.run(f"{look}; echo '{CACHE}'; base64 /etc/ld.so.cache", prepare=set_ldcache(mode))
+    assert done.returncode == 0, done.stderr
+    links, _, encoded = done.stdout.partition(CACHE)
+    assert sorted(links.split("\n")[:-1]) == sorted(
+        f"/opt/lib/{name} {node.target}" for name, node in nodes.items() if node and node.target
+    )
+    written = base64.b64decode(encoded)
+    (bundle.path / "theirs").write_bytes(written)
+    (bundle.path / "ours").write_bytes(ours.data())
+    rows = listing(bundle.path / "ours")
+    if mode == "ldconfig":
+        rows = [row for row in rows if "=> /lib64/" not in row]  # Debian's ldconfig does not look there
+    else:
+        assert ours.data() == written
+    assert rows == listing(bundle.path / "theirs")

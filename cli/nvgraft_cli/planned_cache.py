@@ -36,22 +36,24 @@ def image_cache(image: Tree, path: str = CACHE) -> Table | None:
 
 
 def planned_cache(
-    image: Tree, planned: Tree, plan: Plan, action: UpdateLoaderCache, machine: str, *, rebuilt: bool
+    image: Tree, mounted: Tree, plan: Plan, action: UpdateLoaderCache, machine: str, *, rebuilt: bool
 ) -> tuple[Table, list[tuple[str, str]]]:
     """Return the cache as the hook leaves it, and the links of the image's own libraries that it makes: path and target.
 
-    :param image: the container before anything is done, ``planned`` after all mounts and the plan's links.
+    :param image: the container before anything is done, ``mounted`` after all mounts.
     :param machine: as ``uname -m`` says on the host.
     :param rebuilt: ldconfig makes the cache anew, whatever the image's says.
     """
     before = _Files(image)
     table, written = (None, 0) if rebuilt else (image_cache(image), before.changed(CACHE))
     content = CacheContent(before, action, machine, table, written)
-    after = _Files(planned)
+    after = _Files(mounted)
     cache = content.compute(after, plan.links)
     if cache is not table:
         cache = content.with_development_rows(after, cache)
-    return cache, [(f"{after.identity(place)}/{name}", target) for place, name, target in content.links]
+    links = [(after.identity(place), name, target) for place, name, target in content.links]
+    # The confined ldconfig makes links in the driver's directories alone.
+    return cache, [(f"{place}/{name}", target) for place, name, target in links if not rebuilt or place in action.directories]
 
 
 class _Files:

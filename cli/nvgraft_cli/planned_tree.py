@@ -19,11 +19,12 @@ class PlannedTree(LayeredTree):
     """``image`` with what ``plan`` adds; a file of the driver is read where it lies on ``host``.
 
     :param rebuilt: the loader cache is made anew, by the host's ldconfig ("ldcache" of config.toml).
+    :param links: false for the time before the loader cache step, which makes the plan's SONAME links.
     """
 
     closed = True
 
-    def __init__(self, image: Tree, plan: Plan, host: Host | None, *, rebuilt: bool = False) -> None:
+    def __init__(self, image: Tree, plan: Plan, host: Host | None, *, rebuilt: bool = False, links: bool = True) -> None:
         self._image = image
         self._host = host
         self._rebuilt = rebuilt
@@ -46,7 +47,7 @@ class PlannedTree(LayeredTree):
                 self._add(action.path, Node("symlink", target=action.target))
             elif isinstance(action, WriteFile):
                 self._add(action.path, Node("file", action.mode, size=len(action.content.encode())))
-        for path, target in plan.links:
+        for path, target in plan.links if links else ():
             self._add(path, Node("symlink", target=target))
 
     def _source_node(self, action: Bind) -> Node:
@@ -80,7 +81,8 @@ class PlannedTree(LayeredTree):
 
         if self._host is None or not self._caches:
             return image_cache(self._image)
-        table, links = planned_cache(self._image, self, self._plan, self._caches[0], self._host.machine, rebuilt=self._rebuilt)
+        mounted = PlannedTree(self._image, self._plan, self._host, links=False)
+        table, links = planned_cache(self._image, mounted, self._plan, self._caches[0], self._host.machine, rebuilt=self._rebuilt)
         for path, target in links:
             there = self.lstat(path)
             if there is None or there.type == "symlink":

@@ -12,6 +12,9 @@ from nvgraft_cli.dynamic import BadElf, Dynamic
 from nvgraft_cli.planned_tree import PlannedTree
 from nvgraft_cli.prove.search import Asker, Found, Searcher
 
+#: What a loader says of a library that it has not found.
+NOT_FOUND = "cannot open shared object file: No such file or directory"
+
 #: What a snapshot may lack of an object, and the fact that it is.
 _RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
 
@@ -68,12 +71,13 @@ def load(name: str, tree: PlannedTree, searcher: Searcher, program: Asker | None
             return walk.outcome(started)
         walk.program_is_loaded()
     above = [] if program is None else [program]
-    root = walk.loaded.get(name)
+    root = walk.known(name)
     if root is None:
         found = walk.find("" if program is None else program.path, name, above)
         if found is None:
             return walk.outcome(None)
         root = walk.enter(name, found)
+    if not root.again:
         walk.follow(root, above)
         walk.check_versions()
     return walk.outcome(root)
@@ -127,9 +131,9 @@ class _Walk:
                 continue
             below = [*chain, self._asker(current, chain)]
             for needed in current.facts.needed:
-                known = self.loaded.get(needed)
+                known = self.known(needed)
                 if known is not None:
-                    current.needs.append(self._again(needed, known.path, known))
+                    current.needs.append(known)
                     continue
                 found = self.find(current.path, needed, below)
                 if found is None:
@@ -139,6 +143,11 @@ class _Walk:
                 if not child.again:
                     queue.append((child, below))
 
+    def known(self, name: str) -> Object | None:
+        """Return what is loaded under a name already; nobody looks for it again."""
+        thing = self.loaded.get(name)
+        return None if thing is None else self._again(name, thing.path, thing)
+
     def _again(self, name: str, path: str, known: Object, how: str = "") -> Object:
         where = "the loader itself" if known is self._loader else "loaded with the program" if id(known) in self._started else "as above"
         return Object(name, path, how or known.how, known.from_host, known.facts, again=where)
@@ -146,7 +155,7 @@ class _Walk:
     def _asker(self, thing: Object, chain: list[Asker]) -> Asker:
         assert thing.facts is not None
         # $ORIGIN of a program is where it lies, that of a library the directory under whose name it was found.
-        path = thing.path if chain else self._tree.resolve(thing.path)
+        path = posixpath.join(self._searcher.directory, thing.path) if chain else self._tree.resolve(thing.path)
         return Asker(thing.path, posixpath.dirname(path), thing.facts)
 
     def find(self, asked_by: str, name: str, chain: list[Asker]) -> Found | None:
@@ -159,8 +168,7 @@ class _Walk:
             self.failures.append(Failure(asked_by, name, str(error), tuple(self._searcher.tried)))
             return None
         if found is None:
-            words = f"{name}: cannot open shared object file: No such file or directory"
-            self.failures.append(Failure(asked_by, name, words, tuple(self._searcher.tried)))
+            self.failures.append(Failure(asked_by, name, f"{name}: {NOT_FOUND}", tuple(self._searcher.tried)))
         return found
 
     def enter(self, name: str, found: Found) -> Object:

@@ -1,5 +1,6 @@
 """One question to the loader, put together: which program asks, by which loader, what it finds, and the verdict."""
 
+import errno
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from nvgraft_cli.bundle import ContainerSide
 from nvgraft_cli.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.errors import InputError
 from nvgraft_cli.planned_tree import PlannedTree
-from nvgraft_cli.prove.loading import Failure, Load, Object, load
+from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
 from nvgraft_cli.prove.search import Asker, Searcher, default_loader, read_loader
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -110,6 +111,8 @@ def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, contain
             notes.append(f"which loader {what} names is not recorded: the usual one is assumed")
         except (BadElf, OSError, PathError) as error:
             words = f"{what}: {_words(error)}"
+            if isinstance(error, OSError) and error.errno == errno.ENOENT and ".so" in posixpath.basename(what):
+                words = f"{what}: {NOT_FOUND}"
             return Proof(what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes))
         if facts is not None and facts.interp is None and not facts.needed and facts.soname is None:
             static = Object(what, what, "by its path", tree.from_host(tree.resolve(what)), facts)

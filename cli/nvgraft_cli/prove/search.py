@@ -50,6 +50,8 @@ _MULTIARCH = {
 _SYSTEM_DIRECTORIES = re.compile(rb"(?:/[\x21-\x7e]*/\0){2,}")
 #: Subdirectories of glibc-hwcaps that a loader (2.33 and later, on x86-64) knows, best first.
 _HWCAPS = re.compile(rb"\0((?:x86-64-v[2-9]:?)+)\0")
+#: Flags of a row of no known libc: ldconfig writes them for a 32-bit library that needs none. Every loader takes it, at last.
+_ELF = 1
 #: Dynamic string tokens: $ORIGIN or ${ORIGIN}, and not $ORIGINAL.
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _CACHE_PATH = re.compile(rb"(/[\x21-\x7e]*/ld\.so\.cache)\0")
@@ -153,7 +155,7 @@ class Searcher:
         self._machine = machine
         self._bits = bits
         self._program = program
-        self._directory = directory
+        self.directory = directory
         self._facts: dict[str, Dynamic | BadElf | OSError] = {}
         self.loader = loader
         self.unknown: list[str] = []
@@ -205,9 +207,8 @@ class Searcher:
             self.tried.append((path, "not there"))
             return None, 0
         node = self._tree.lstat(resolved)
-        if node is None or node.type == "dir":
-            self.tried.append((path, "a directory"))
-            return None, 0
+        if node is not None and node.type == "dir":
+            raise BadElf(f"{path}: cannot read file data: Is a directory")
         try:
             facts = self.facts(resolved)
         except BadElf as error:
@@ -220,7 +221,7 @@ class Searcher:
         return Found(path, resolved, how), 0
 
     def _resolved(self, path: str) -> str | None:
-        return _resolved(self._tree, posixpath.join(self._directory, path))
+        return _resolved(self._tree, posixpath.join(self.directory, path))
 
     def _candidates(self, name: str, chain: list[Asker]) -> Iterator[tuple[str, str]]:
         """Return every path at which the loader would look, in its order (ld.so(8); for musl ldso/dynlink.c's)."""
@@ -292,7 +293,8 @@ class Searcher:
             if "PLATFORM" in names:
                 self.unknown.append(f"what $PLATFORM stands for in {entry} is not recorded")
             elif names <= values.keys():
-                expanded.append(_TOKEN.sub(lambda match: values[match[1] or match[2]], entry))
+                text = _TOKEN.sub(lambda match: values[match[1] or match[2]], entry)
+                expanded.append(text.rstrip("/") or text[:1])
         return expanded
 
     @cached_property
@@ -305,8 +307,7 @@ class Searcher:
         """Return the one path that the loader takes from its cache (_dl_load_cache_lookup): it tries no second one."""
         if self._table is None:
             return None
-        flags = self._cache_flags
-        rows = [row for row in self._table.lookup(name.encode("utf-8", "surrogateescape")) if row.flags == flags]
+        rows = [row for row in self._table.lookup(name.encode("utf-8", "surrogateescape")) if row.flags in {self._cache_flags, _ELF}]
         named = [row for row in rows if row.hwcaps is not None]
         for row in named:
             if row.hwcaps is not None and row.hwcaps.decode("utf-8", "surrogateescape") in self._unsure:
@@ -315,7 +316,8 @@ class Searcher:
             for row in named:
                 if row.hwcaps == level.encode() and row.isa_level <= self._level:
                     return _text_of(row)
-        return next((_text_of(row) for row in rows if row.hwcaps is None), None)
+        plain = [row for row in rows if row.hwcaps is None]
+        return next((_text_of(row) for row in sorted(plain, key=lambda row: row.flags == _ELF)), None)
 
     @cached_property
     def _table(self) -> Table | None:
