@@ -10,7 +10,9 @@ from bundles import EVERYTHING, make_bundle
 from documents import read_document
 from images import docker_save
 from nvgraft_cli.main import main
+from nvgraft_cli.processor import read_isa_level
 from nvgraft_cli.stubs import executable, shared_object
+from nvgraft_specs import gallery
 
 Captured = pytest.CaptureFixture[str]
 
@@ -204,3 +206,59 @@ def test_a_refusal_is_the_hooks_own_line(tmp_path: Path, capsys: Captured) -> No
     path = bundle(tmp_path / "b", image(), "NVIDIA_REQUIRE_CUDA=cuda>=99")
     assert main(["prove", "--bundle", path, "--host", "eks-t4"]) == 1
     assert capsys.readouterr().err.startswith("nvgraft: requirement error: unsatisfied condition: cuda>=99")
+
+
+HWCAPS = b"\0x86-64-v4:x86-64-v3:x86-64-v2\0"
+
+
+@pytest.mark.parametrize(("level", "place"), [("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"), ("x86-64-v1", "opt/lib"), (None, "opt/lib")])
+def test_the_hosts_processor_decides_about_subdirectories(level: str | None, place: str, tmp_path: Path, capsys: Captured) -> None:
+    """Where a snapshot does not tell its level, and it would matter, that is said."""
+    files = image(("opt/lib/libx.so.1", library("libx.so.1")), ("opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1", library("libx.so.1")))
+    files[LOADER.lstrip("/")] += HWCAPS
+    host = json.loads(Path(gallery.path("runfile-a10x2")).read_text())
+    if level is not None:
+        host["isa_level"] = level
+    (tmp_path / "h.json").write_text(json.dumps(host))
+    path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
+    _, (proof,) = ask(capsys, "libx.so.1", "--bundle", path, host=str(tmp_path / "h.json"))
+    assert proof["objects"]["path"] == f"/{place}/libx.so.1"
+    text = "whether the host's processor is of level x86-64-v3, so that /opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1 is taken, is not recorded"
+    assert (proof["verdict"], proof["unknown"]) == (("yes", []) if level else ("unknown", [text]))
+
+
+def test_a_token_that_is_not_known_is_said(tmp_path: Path, capsys: Captured) -> None:
+    """$PLATFORM is another word on each processor."""
+    path = bundle(tmp_path / "b", image(("opt/lib/libx.so.1", library("libx.so.1"))), "LD_LIBRARY_PATH=/opt/$PLATFORM:/opt/lib")
+    _, (proof,) = ask(capsys, "libx.so.1", "--bundle", path)
+    assert (proof["verdict"], proof["unknown"]) == ("unknown", ["what $PLATFORM stands for in /opt/$PLATFORM is not recorded"])
+
+
+def test_relative_paths_count_from_the_containers_directory(tmp_path: Path, capsys: Captured) -> None:
+    """process.cwd, as the program has it when it starts."""
+    path = bundle(tmp_path / "b", image(("work/libx.so.1", library("libx.so.1"))), "LD_LIBRARY_PATH=:/none")
+    config = json.loads(Path(path, "config.json").read_text())
+    config["process"]["cwd"] = "/work"
+    Path(path, "config.json").write_text(json.dumps(config))
+    assert ask(capsys, "libx.so.1", "--bundle", path)[1][0]["objects"]["path"] == "libx.so.1"
+    config["process"]["cwd"] = "/"
+    Path(path, "config.json").write_text(json.dumps(config))
+    assert ask(capsys, "libx.so.1", "--bundle", path)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        ("fpu sse2", "x86-64-v1"),
+        ("cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3", "x86-64-v2"),
+        ("cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave", "x86-64-v3"),
+        ("abm avx avx2 bmi1 bmi2 f16c fma movbe xsave", "x86-64-v1"),
+    ],
+)
+def test_the_level_of_a_processor(flags: str, level: str, tmp_path: Path) -> None:
+    """Each level has all of the one before; another machine, or no /proc, has none."""
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\n")
+    assert read_isa_level(str(tmp_path / "cpuinfo")) == level
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")
+    assert read_isa_level(str(tmp_path / "cpuinfo")) is None
+    assert read_isa_level(str(tmp_path / "none")) is None
