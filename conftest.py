@@ -84,6 +84,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
     "gcc": _program("gcc"),
+    "musl-gcc": _program("musl-gcc"),
     "strace": _program("strace"),
     "ldconfig": _program("ldconfig"),
     "busybox": _static_busybox,

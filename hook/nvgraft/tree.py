@@ -63,7 +63,8 @@ class Tree:
     """
 
     label = ""
-    #: Whether ``..`` of the root is the root, as for a process inside, or leads out, which a plan does not follow.
+    #: Whether ``..`` means what it means to a process inside: of the root it is the root, and of nothing it is nothing. A plan does
+    #: not follow the one, and takes the other for the directory above.
     closed = False
     _plain: set[str] | None = None
 
@@ -116,6 +117,8 @@ class Tree:
             if part == ".":
                 continue
             if part == "..":
+                if self.closed and exists < len(done):
+                    raise PathError(f"path error: {self.label}/{path}: no such file or directory")
                 if not done and self.closed:
                     continue
                 if not done:

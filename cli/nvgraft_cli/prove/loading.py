@@ -91,6 +91,7 @@ class _Walk:
         self._files: dict[str, Object] = {}
         self._checked: set[str] = set()
         self._loader: Object | None = None
+        self._program = ""
         self._started: set[int] = set()
         self.failures: list[Failure] = []
         self._unknown: list[str] = []
@@ -116,6 +117,7 @@ class _Walk:
         path = self._tree.resolve(program.path)
         thing = Object(program.path, program.path, "by its path", self._tree.from_host(path), program.facts)
         self._files[path] = thing
+        self._program = program.path
         return thing
 
     def program_is_loaded(self) -> None:
@@ -164,12 +166,21 @@ class _Walk:
             return Found(path, self._tree.resolve(path), "musl's loader takes itself for it")
         try:
             found = self._searcher.find(name, chain)
+            words = f"{name}: {NOT_FOUND}"
         except BadElf as error:
-            self.failures.append(Failure(asked_by, name, str(error), tuple(self._searcher.tried)))
-            return None
+            found, words = None, str(error)
         if found is None:
-            self.failures.append(Failure(asked_by, name, f"{name}: {NOT_FOUND}", tuple(self._searcher.tried)))
+            if self._searcher.loader.musl:
+                words = self._musl_words(asked_by, name, words)
+            self.failures.append(Failure(asked_by, name, words, tuple(self._searcher.tried)))
         return found
+
+    def _musl_words(self, asked_by: str, name: str, words: str) -> str:
+        """Return what musl says for glibc's ``words``; the program's own dlopen() is not told."""
+        directory = words.endswith("Is a directory")
+        reason = "No such file or directory" if words.endswith(NOT_FOUND) else "Is a directory" if directory else "Exec format error"
+        opened = asked_by == self._program and bool(self._started)
+        return f"Error loading shared library {name}: {reason}" + ("" if opened or not asked_by else f" (needed by {asked_by})")
 
     def enter(self, name: str, found: Found) -> Object:
         known = self._files.get(found.path)
@@ -193,9 +204,12 @@ class _Walk:
             self._unknown.append(text)
 
     def check_versions(self) -> None:
-        """Every version that an object needs must be defined by the library that it names; one without any is let through."""
+        """Every version that an object needs must be defined by the library that it names; one without any is let through.
+
+        musl does not look at versions.
+        """
         for path, thing in self._files.items():
-            if thing.facts is None or path in self._checked:
+            if thing.facts is None or path in self._checked or self._searcher.loader.musl:
                 continue
             self._checked.add(path)
             lacking = [word for word, fact in _RECORDED if getattr(thing.facts, fact) is None]

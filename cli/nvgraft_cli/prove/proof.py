@@ -106,7 +106,7 @@ def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, contain
     facts = None
     if "/" in what:
         try:
-            facts = read_dynamic(tree, tree.resolve(what))
+            facts = read_dynamic(tree, tree.resolve(posixpath.join(container.working_directory, what)))
         except NotRecorded:
             notes.append(f"which loader {what} names is not recorded: the usual one is assumed")
         except (BadElf, OSError, PathError) as error:

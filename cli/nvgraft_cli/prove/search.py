@@ -54,6 +54,7 @@ _HWCAPS = re.compile(rb"\0((?:x86-64-v[2-9]:?)+)\0")
 _ELF = 1
 #: Dynamic string tokens: $ORIGIN or ${ORIGIN}, and not $ORIGINAL.
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
+_MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 _CACHE_PATH = re.compile(rb"(/[\x21-\x7e]*/ld\.so\.cache)\0")
 
 
@@ -160,7 +161,7 @@ class Searcher:
         self.loader = loader
         self.unknown: list[str] = []
         self.tried: list[tuple[str, str]] = []
-        entries = re.split("[:;]", library_path) if library_path else []
+        entries = re.split("[:\n]" if loader.musl else "[:;]", library_path) if library_path else []
         self._library_path = entries if loader.musl else self._expand(entries, program)
         # What better processors take, only to say what is not known.
         self._unsure = loader.hwcaps if isa_level is None else ()
@@ -215,6 +216,8 @@ class Searcher:
             raise BadElf(f"{path}: {error}") from error
         except OSError:
             return Found(path, resolved, how), 0  # it is there; what it needs is not recorded
+        if self.loader.musl and (facts.machine, facts.bits) != (self._machine, self._bits):
+            raise BadElf(f"{path}: for another machine: {facts.machine}, {facts.bits} bits")  # it takes the first file, whatever it is
         if (facts.machine, facts.bits) != (self._machine, self._bits):
             self.tried.append((path, f"for another machine: {facts.machine}, {facts.bits} bits"))
             return None, facts.bits if facts.bits != self._bits else 0
@@ -227,7 +230,8 @@ class Searcher:
         """Return every path at which the loader would look, in its order (ld.so(8); for musl ldso/dynlink.c's)."""
         asker = chain[-1] if chain else self._program
         if "/" in name:
-            yield from ((path, "by its path") for path in self._expand([name], asker))
+            paths = [name] if self.loader.musl else self._expand([name], asker)
+            yield from ((path, "by its path") for path in paths)
             return
         if self.loader.musl:
             yield from self._musl_candidates(name, chain)
@@ -274,13 +278,16 @@ class Searcher:
                 yield directory, f"RUNPATH of {asker.path}"
 
     def _musl_candidates(self, name: str, chain: list[Asker]) -> Iterator[tuple[str, str]]:
-        yield from ((posixpath.join(directory, name), "LD_LIBRARY_PATH") for directory in self._library_path)
+        yield from ((f"{directory}/{name}", "LD_LIBRARY_PATH") for directory in filter(None, self._library_path))
         for asker in reversed(chain):
-            path = asker.search.runpath or asker.search.rpath or ""
-            for directory in self._expand(list(filter(None, path.split(":"))), asker):
-                yield posixpath.join(directory, name), f"RPATH of {asker.path}"
+            path = asker.search.rpath if asker.search.runpath is None else asker.search.runpath
+            # It knows $ORIGIN alone, whatever follows; with another token the whole path counts for nothing.
+            parts = _MUSL_ORIGIN.split(path or "")
+            if not any("$" in part for part in parts):
+                for directory in filter(None, asker.origin.join(parts).split(":")):
+                    yield f"{directory}/{name}", f"RPATH of {asker.path}"
         for directory in self._directories:
-            yield posixpath.join(directory, name), "directory that the loader is built with"
+            yield f"{directory}/{name}", "directory that the loader is built with"
 
     def _expand(self, entries: list[str], asker: Asker | None) -> list[str]:
         """Return paths without $ORIGIN and $LIB; what cannot be expanded is left out, as the loader does."""
