@@ -33,6 +33,7 @@ from nvgraft.tree import PathError
 from nvgraft_cli import text
 from nvgraft_cli.diff import readers, render
 from nvgraft_cli.diff.compare import compare
+from nvgraft_cli.dynamic import BadElf, read_file
 from nvgraft_cli.errors import InputError
 from nvgraft_cli.explain_error import command as explain_error
 from nvgraft_cli.explain_error.analysis import analyse
@@ -82,6 +83,12 @@ def _elf(data: bytes) -> None:
                 elf.read_facts(fd, sections=sections)
             except ValueError:
                 continue
+        try:
+            record = read_file(fd).record()
+        except BadElf as error:
+            assert str(error)
+        else:
+            assert set(record) == {"rpath", "runpath", "flags_1", "versions_needed", "versions_defined"}
     finally:
         os.close(fd)
 

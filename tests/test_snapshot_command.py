@@ -17,6 +17,7 @@ from nvgraft_cli.errors import InputError
 from nvgraft_cli.hosts import read_snapshot
 from nvgraft_cli.main import main
 from nvgraft_cli.planning import plan_bundle
+from nvgraft_cli.processor import read_isa_level
 from nvgraft_cli.snapshot.package import open_package
 from nvgraft_cli.snapshot.recording import record
 from nvgraft_cli.stubs import shared_object
@@ -67,6 +68,7 @@ def test_this_host_is_written_to_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == ["out.json"]
     document = read_snapshot(str(path))
     assert (document["schema"], document["name"]) == ("nvgraft.host/1", "node17")
+    assert document.get("isa_level") == read_isa_level()
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     assert plan_bundle(bundle, str(path), None)[0].actions == plan_bundle(bundle, "mig-h100", None)[0].actions
 

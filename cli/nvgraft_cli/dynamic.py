@@ -96,7 +96,7 @@ def read_dynamic(tree: Tree, path: str) -> Dynamic:
     if isinstance(tree, LiveTree | ImageTree):
         fd = tree.open(path)
         try:
-            return _read(fd)
+            return read_file(fd)
         finally:
             os.close(fd)
     assert isinstance(tree, SnapshotTree)
@@ -118,7 +118,12 @@ def _recorded(tree: SnapshotTree, path: str) -> Dynamic:
     return Dynamic(facts.bits, facts.machine, facts.soname, facts.needed, facts.interp, search, pairs, versions)
 
 
-def _read(fd: int) -> Dynamic:
+def read_file(fd: int) -> Dynamic:
+    """Return what the loader reads of an open file.
+
+    :raises BadElf: when it would not take the file.
+    :raises OSError: when it cannot be read.
+    """
     if os.fstat(fd).st_size < 52:
         raise BadElf("file too short")
     if os.pread(fd, 4, 0) != b"\x7fELF":
