@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvgraft import requirements
 from nvgraft.errors import Refusal
-from nvgraft.requirements import Alternative, alternatives, check, compare_versions
+from nvgraft.requirements import Alternative, alternatives, check
 
 DRIVER, CUDA, DEVICE = "535.309.01", "12.2", ("8.0", "Nvidia")
 
@@ -153,6 +154,13 @@ def test_alternatives() -> None:
 
 versions = st.lists(st.integers(0, 12), min_size=1, max_size=4)
 
+FACTORS = st.builds(
+    str.__add__,
+    st.sampled_from(["arch>=", "arch<", "arch!=", "arch=", "brand=", "brand!", "brand<", "cuda>=", "driver<", "x"]),
+    st.sampled_from(["0", "3.0", "3.1", "9", "brand 3", "Brand 5", "12.2", "x", "", "1" * 130]),
+)
+EXPRESSIONS = st.lists(st.lists(FACTORS, max_size=3).map(",".join), max_size=3).map(" ".join)
+
 
 @given(versions, versions)
 def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int]) -> None:
@@ -163,8 +171,55 @@ def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int])
             numbers = numbers[:-1]
         return numbers
 
-    wanted = (key(left) > key(right)) - (key(left) < key(right))
-    assert compare_versions(".".join(map(str, left)), ".".join(f"{number:03}" for number in right)) == wanted
+    facts = {"driver": ".".join(map(str, left))}
+    wanted = {"=": key(left) == key(right), "<": key(left) < key(right), ">=": key(left) >= key(right)}
+    for operator, holds in wanted.items():
+        (found,) = alternatives(f"driver{operator}" + ".".join(f"{number:03}" for number in right), facts)
+        assert (found.valid, not found.factor) == (True, holds)
+
+
+KINDS = [(f"{number // 7}.{number % 7}", f"Brand {number % 11}") for number in range(64)]
+
+
+@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=8), st.lists(EXPRESSIONS, max_size=3))
+def test_all_devices_at_once_or_one_by_one(devices: list[tuple[str, str]], expressions: list[str]) -> None:
+    """What is said is what the first device that it fails for would get by itself."""
+    one_by_one = [failure(*expressions, devices=[device]) for device in devices]
+    assert failure(*expressions, devices=devices) == next(filter(None, one_by_one), "")
+
+
+@pytest.mark.parametrize("expression", ["arch>=0,brand!x cuda>=1", "arch>=99 brand=x cuda>=1", "arch>4 brand=brand5,cuda>=1 driver>1"])
+def test_many_devices_take_no_more_work_than_one(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition is read once, however many GPUs differ in what it is about: 2 MiB of them would hold up a node of 64."""
+    read: list[str] = []
+    split = requirements._split
+
+    def counted(factor: str) -> tuple[str, str, str]:
+        read.append(factor)
+        return split(factor)
+
+    monkeypatch.setattr(requirements, "_split", counted)
+    assert failure(*[expression] * 32, devices=KINDS) == ""
+    assert len(read) <= 32 * len(expression.replace(",", " ").split())
+
+
+def test_a_comparison_looks_at_few_of_many_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The versions of the devices are in order: of 64 of them 6 are compared, and they are read before, once."""
+    compared = 0
+
+    class Counting(tuple):  # type: ignore[type-arg]
+        def __lt__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return tuple.__lt__(self, other)  # type: ignore[operator]
+
+    numbers = requirements._numbers
+    monkeypatch.setattr(requirements, "_numbers", lambda version: Counting(numbers(version) or ()))
+    devices = [(f"{number}.1", "Tesla") for number in range(64)]
+    assert failure(devices=devices) == ""
+    ordering = compared
+    assert failure("arch<100,arch!=7.2,arch>=0", devices=devices) == ""
+    assert compared - 2 * ordering <= 3 * 7
 
 
 @given(st.text(alphabet="cudariveh<>=!0129. ,x", max_size=40))
