@@ -3,17 +3,20 @@
 A target swallows the errors that its parser documents; every other exception is a finding, and so is an answer that
 differs from an oracle's (the standard library's JSON, a reference evaluator), that does not survive a round trip, or that
 would steer a terminal. ``test_fuzz.py`` runs the targets over mutated documents, ``integration/safety/fuzz.py`` under a
-coverage-guided fuzzer. ``fixtures/fuzz/TARGET`` holds the seeds, and every input that was once a finding.
+coverage-guided fuzzer. ``fixtures/fuzz/TARGET`` holds the seeds, and every input that was once a finding. What an image has in it is
+``fuzz_images.py``'s, what the machine says ``fuzz_machine.py``'s.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import fuzz_images
+import fuzz_machine
+from fuzz_checks import as_file, check_text, controls
 from nvgraft import elf, inventory, jsontext, ld_so_conf, ldcache, oci, requirements
 from nvgraft.additions import Additions
 from nvgraft.components import Inventory, ProcEntry, device_file_minor
@@ -75,22 +78,22 @@ def _ldcache(data: bytes) -> None:
 
 
 def _elf(data: bytes) -> None:
-    fd = os.memfd_create("fuzz")
-    try:
-        os.write(fd, data)
+    with as_file(data) as fd:
         for sections in (False, True):
             try:
                 elf.read_facts(fd, sections=sections)
             except ValueError:
                 continue
         try:
+            elf.read_library(fd, isa_level=True)
+        except ValueError as error:
+            assert str(error)
+        try:
             record = read_file(fd).record()
         except BadElf as error:
             assert str(error)
         else:
             assert set(record) == {"rpath", "runpath", "flags_1", "versions_needed", "versions_defined"}
-    finally:
-        os.close(fd)
 
 
 def _toml(data: bytes) -> None:
@@ -98,7 +101,7 @@ def _toml(data: bytes) -> None:
         settings = settings_from_toml(data, "/etc/config.toml")
         config_from_settings(settings, lambda _: False, lambda: "")
     except Refusal as refusal:
-        _check_text(refusal.line())
+        check_text(refusal.line())
 
 
 def _json(data: bytes) -> None:
@@ -149,7 +152,7 @@ def _state(data: bytes) -> None:
     try:
         state = oci.parse_state(data)
     except Refusal as refusal:
-        _check_text(refusal.line())
+        check_text(refusal.line())
         return
     assert type(state.pid) is int
     assert isinstance(state.bundle, str)
@@ -173,21 +176,21 @@ def _config_json(data: bytes) -> None:
         assert decision.verdict in ("inject", "skip", "refuse")
         assert (decision.request is not None) == (decision.verdict == "inject")
         if decision.refusal is not None:
-            _check_text(decision.refusal.line())
+            check_text(decision.refusal.line())
 
 
 def _rewrite(data: bytes) -> None:
     hook: dict[str, object] = {"path": "/usr/bin/nvgraft-hook", "args": ["nvgraft-hook", "prestart"]}
     for mode in ("legacy", "auto"):
         try:
-            once = rewrite(data, Config(), mode, hook, _look, _link_hook)
+            once = rewrite(data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook)
             parsed = oci.parse_config(once.data, complete=False)
         except Refusal as refusal:
-            _check_text(refusal.line())
+            check_text(refusal.line())
             continue
         if not any(line.startswith("Mounting ") for _, line in once.log):
             assert parsed.mounts == oci.parse_config(data, complete=False).mounts
-        assert rewrite(once.data, Config(), mode, hook, _look, _link_hook).data == once.data, "not the same when done twice"
+        assert rewrite(once.data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook).data == once.data, "not the same when done twice"
 
 
 def _look(_gates: Sequence[str], _devices: Sequence[str]) -> Additions:
@@ -212,9 +215,9 @@ def _there_and_back(add: Callable[[Document], str], remove: Callable[[Document],
     try:
         after = add(document)
     except CannotRegister as error:
-        _check_text(str(error), one_line=False)
+        check_text(str(error), one_line=False)
         return
-    assert not _controls(diff(document, after))
+    assert not controls(diff(document, after))
     assert add(Document("/fuzzed", "/fuzzed", after, before)) == after, "not the same when done twice"
     if after != before and remove(document) == before:  # else something of ours was there, and there is no backup
         try:
@@ -253,7 +256,7 @@ def _requirements(data: bytes) -> None:
             requirements.check(expressions, _FACTS["driver"], _FACTS["cuda"], devices)
             answer = "holds"
         except Refusal as refusal:
-            _check_text(refusal.line())
+            check_text(refusal.line())
             answer = "invalid" if refusal.text == "invalid expression" else "unsatisfied"
         assert answer == expected(expressions, devices), expressions
 
@@ -352,7 +355,7 @@ def _environment(data: bytes) -> None:
         host = _inventory(("mig-h100", "debian-a100x8")[len(data) // 2 % 2])
         plan = make_plan(decision.request, host, _target(), Settings.from_config(config))
     except Refusal as refusal:
-        _check_text(refusal.line())
+        check_text(refusal.line())
         return
     _check_plan(plan)
 
@@ -360,7 +363,7 @@ def _environment(data: bytes) -> None:
 def _check_plan(plan: Plan) -> None:
     parse_plan(json.dumps(plan.document()).encode(), "plan")
     shown = text.render(plan, colour=False)
-    assert not _controls(shown)
+    assert not controls(shown)
 
 
 @cache
@@ -377,17 +380,17 @@ def _snapshot(data: bytes) -> None:
     try:
         parse_host(data, "host.json")
     except DocumentError as error:
-        _check_text(str(error), one_line=False)
+        check_text(str(error), one_line=False)
         return
     try:
         host = snapshot_host(json.loads(data))
         found = read_inventory(host, OFFLINE_PATH)
-        decision = decide(_EVERYTHING, Config(), "/run/bundle")
+        decision = decide(_EVERYTHING, _CONFIGURATIONS[0], "/run/bundle")
         assert decision.request is not None
         target = OfflineTarget(VirtualTree(SnapshotTree({}), "/r"), host.machine, (), module=True)
-        _check_plan(make_plan(decision.request, found, target, Settings.from_config(Config())))
+        _check_plan(make_plan(decision.request, found, target, Settings.from_config(_CONFIGURATIONS[0])))
     except Refusal as refusal:
-        _check_text(refusal.line())
+        check_text(refusal.line())
     try:
         host.tree.find("/usr/lib/x86_64-linux-gnu/../libcuda.so.1")
     except PathError:
@@ -407,7 +410,7 @@ def _plan_document(data: bytes) -> None:
     try:
         parse_plan(data, "plan.json")
     except DocumentError as error:
-        _check_text(str(error), one_line=False)
+        check_text(str(error), one_line=False)
 
 
 def _ld_so_conf(data: bytes) -> None:
@@ -420,36 +423,22 @@ def _ld_so_conf(data: bytes) -> None:
 def _paste(data: bytes) -> None:
     """An error that somebody has pasted."""
     analysis = analyse(data.decode("utf-8", "replace"))
-    assert not _controls("\n".join(explain_error._lines(analysis, colour=False)))
-    assert not _controls(json.dumps(asdict(analysis)))
+    assert not controls("\n".join(explain_error._lines(analysis, colour=False)))
+    assert not controls(json.dumps(asdict(analysis)))
 
 
 def _diff(data: bytes) -> None:
     """Anything that ``nvgraft diff`` may be given as a side, against itself."""
-    fd = os.memfd_create("fuzz")
     try:
-        os.write(fd, data)
-        side = readers.read_side(f"/proc/self/fd/{fd}", readers.Context(None, (), None, None))
+        with as_file(data) as fd:
+            side = readers.read_side(f"/proc/self/fd/{fd}", readers.Context(None, (), None, None))
     except InputError as error:
-        _check_text(str(error), one_line=False)
+        check_text(str(error), one_line=False)
         return
-    finally:
-        os.close(fd)
     difference = compare(side, side)
     assert difference.equal
     for shown in (render.text(difference, whole=True, colour=False), render.markdown(difference, whole=True)):
-        assert not _controls(shown)
-
-
-def _controls(shown: str) -> str:
-    """Return the characters of a text that would steer a terminal."""
-    return "".join(char for char in shown if (ord(char) < 32 and char not in "\n\t") or 127 <= ord(char) < 160)
-
-
-def _check_text(line: str, *, one_line: bool = True) -> None:
-    """Messages of the engine arrive escaped; the CLI escapes its own when it prints them, in one place."""
-    assert line
-    assert not one_line or not _controls(line), line
+        assert not controls(shown)
 
 
 TARGETS: dict[str, Target] = {
@@ -589,4 +578,58 @@ TARGETS: dict[str, Target] = {
     "plan": Target(
         _plan_document, (b'"op":"mount"', b'"type":"tmpfs"', b'"why":', b'"rdev":', b'"schema":"nvgraft.plan/2"', b"\\u0000", b"/../..")
     ),
+    "image": Target(
+        fuzz_images.archive,
+        (
+            b'"Layers":["l"]',
+            b'"Env":["A=B"]',
+            b'"Entrypoint":null',
+            b"ustar  \0",
+            b"0000644\0",
+            b"\x1f\x8b\x08\0",
+            b"(\xb5/\xfd",
+            b"11 path=a/b\n",
+            b"\x80\0\0\0\0\0\0\0\0\0\0\1",
+            b"\xff" * 12,
+        ),
+    ),
+    "layers": Target(
+        fuzz_images.layers,
+        (
+            *(b"\n\n", b"\nf a/b x", b"\nd a", b"\nl a/l ..", b"\nl l /a", b"\nh a/h a/b"),
+            *(b"\nf a/.wh.b", b"\nf a/.wh..wh..opq", b"../", b"//", b"/a" * 40),
+        ),
+    ),
+    "ldcache_table": Target(
+        fuzz_images.loader_cache,
+        (b"ld.so-1.7.0", b"glibc-ld.so.cache1.1", b"\xff\xff\xff\xff", b"\x42\xa2\x74\xea", b"libcuda.so.1\0", b"/usr/lib/\0"),
+    ),
+    "dynamic": Target(
+        fuzz_images.dynamic_object,
+        (
+            *(b"\x7fELF\x01\x01\x01", b"\x7fELF\x02\x01\x01", b"\xff" * 8, b"\x06\0\0\0"),
+            *(b"\xfe\xff\xff\x6f", b"/lib/\0/usr/lib/\0", b"/etc/ld.so.cache\0"),
+        ),
+    ),
+    "nvml": Target(
+        fuzz_machine.nvml_answer,
+        (
+            *(b"driver\t", b"gpu\t", b"mig\t", b"error\t", b"\nend", b"detection\t"),
+            *(b"00000000:17:00.0", b"enabled", b"\t-1", b"9" * 30, "\t²".encode()),
+        ),
+    ),
+    "kept_inventory": Target(
+        fuzz_machine.kept_inventory,
+        (b'"signs":{', b'"files":{"/a":false}', b'"gpus":[', b'"wide":[', b"nvgraft-cache/1 ", b"null", b'"\\u0000"'),
+    ),
+    "kept_journal": Target(
+        fuzz_machine.kept_journal,
+        (b"nvgraft.journal/1\0", b"\n\n", b"dir\0/a\0", b"link\0", b"was-file\0", b"was-link\0", b"\0", b"9" * 4400),
+    ),
+    "cgroup": Target(
+        fuzz_machine.device_cgroup,
+        (b":devices:/", b"0::/", b"\0", b" - cgroup cgroup rw,devices", b" - cgroup2 ", b"a *:* rwm", b"c 195:0 rw", b"c 195:* r", b"/../"),
+    ),
+    "bpf": Target(fuzz_machine.device_program, (b"\x85\0\0\0", b"\x18\x10\0\0", b"\x18\0\0\0", b"\x95" + bytes(7), b"\x61\xb1")),
+    "mount_table": Target(fuzz_machine.mount_table, (b" - ", b"shared:1", b"\n36 35 98:0 / /mnt rw - ext4 /dev/sda rw", b"\\040")),
 }

@@ -61,6 +61,11 @@ def read(kind: str, key: object) -> object | None:
         return None
     finally:
         os.close(directory)
+    return parse(data, key)
+
+
+def parse(data: bytes, key: object) -> object | None:
+    """Return the value of a document from its bytes; None for what was not written here, under ``key``."""
     head, _, body = data.partition(b"\n")
     if head != _head(body):
         return None

@@ -222,6 +222,14 @@ def read(directory: int, name: str) -> Left:
         written = os.fstat(fd).st_mtime_ns
     finally:
         syscalls.close(fd)
+    return parse(name, data, written)
+
+
+def parse(name: str, data: bytes, written: int) -> Left:
+    """Return what the journal ``name`` says, whose bytes are ``data``.
+
+    :raises ValueError: as :func:`read`.
+    """
     records = list(_whole_records(data))
     if not records:
         return Left(name, None, (), written)
@@ -327,16 +335,17 @@ def _records(entries: "Iterable[Item]") -> "Iterator[tuple[bytes, bytes]]":
 
 
 def _entries(record: bytes) -> "Iterator[Item]":
-    rest = record
-    while rest:
-        kind = os.fsdecode(rest.partition(b"\0")[0])
-        count = 2 + _FIELDS[kind]
-        words = rest.split(b"\0", count)
-        if len(words) != count + 1:
-            raise ValueError(f"malformed entry: {kind}")
+    at = 0
+    while at < len(record):
+        kind = os.fsdecode(record[at : record.find(b"\0", at)])
+        words = []
+        for _ in range(2 + _FIELDS[kind]):
+            end = record.find(b"\0", at)
+            if end < 0:
+                raise ValueError(f"malformed entry: {kind}")
+            words.append(os.fsdecode(record[at:end]))
+            at = end + 1
         data = b""
-        rest = words[count]
         if kind == "was-file":
-            data, rest = rest, b""
-        path, *fields = (os.fsdecode(word) for word in words[1:count])
-        yield Item(kind, path, *fields, data=data)
+            data, at = record[at:], len(record)
+        yield Item(*words, data=data)

@@ -13,12 +13,13 @@ import time
 
 from nvgraft import child, privileges, syscalls, userns
 from nvgraft.apply import seccomp
+from nvgraft.components import number
 from nvgraft.errors import Refusal
 from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
 #: Seconds until the hook gives up on the driver; the reference waits as long.
@@ -33,6 +34,11 @@ _LIMITS = ((syscalls.RLIMIT_CPU, 10), (syscalls.RLIMIT_AS, 4 << 30), (syscalls.R
 #: NVML return codes that mean "this GPU has no MIG": not supported, function not found.
 _NO_MIG = (3, 13)
 _NOT_FOUND = 6
+
+#: Where the child may fail, what a GPU may say of MIG, and above all minors, brands and instances (the kernel's minors end there).
+_STAGES = ("initialization", "detection", "input")
+_MIG = ("unsupported", "disabled", "enabled")
+_NUMBERS = 1 << 20
 
 _MISSING = "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
 
@@ -74,18 +80,15 @@ def query(
             "driver rpc error: timed out",
             f"NVML did not answer within {timeout:g} s: the driver or a GPU hangs; see dmesg for Xid messages, reset the GPU or reboot",
         )
-    rows = [line.split("\t") for line in answer.decode("utf-8", "surrogateescape").split("\n")]
-    if rows[-1] != ["end"]:
+    try:
+        return parse_answer(answer)
+    except ValueError:
         how = f"signal {os.WTERMSIG(status)}" if status is not None and os.WIFSIGNALED(status) else "no answer"
         raise Refusal(
             "initialization",
             "driver rpc error: unexpected end of file",
             f"the process that loaded {library} ended with {how}: reinstall the driver",
-        )
-    if rows[0][0] == "error":
-        _, stage, text = rows[0]
-        raise Refusal(stage, text, _hint(text))
-    return _report(rows)
+        ) from None
 
 
 def _hint(text: str) -> str:
@@ -101,20 +104,50 @@ _HINTS = {
 }
 
 
-def _report(rows: "Iterable[list[str]]") -> DriverReport:
+def parse_answer(answer: bytes) -> DriverReport:
+    """Return what the child has written; a library gone wild may have it write anything, and paths are made of it.
+
+    :raises Refusal: what the child has met with.
+    :raises ValueError: for anything that it does not write: it did not come to its end.
+    """
+    rows = [line.split("\t") for line in answer.decode("utf-8", "surrogateescape").split("\n")]
+    if rows.pop() != ["end"]:
+        raise ValueError("no end")
+    if rows and rows[0][0] == "error":
+        stage, *words = rows[0][1:] or [""]
+        if stage not in _STAGES:
+            raise ValueError(f"no stage: {stage}")
+        text = "\t".join(words)
+        raise Refusal(stage, text, _hint(text))
+    answer.decode()  # names go into documents
     driver = cuda = ""
-    gpus: list[Gpu] = []
+    gpus: list[tuple[list[str], list[MigDevice]]] = []
     for kind, *words in rows:
         if kind == "driver":
-            driver, cuda = words[0], words[1]
+            driver, cuda = words
         elif kind == "gpu":
-            minor, uuid, address, brand, arch, mig, model = words
-            gpus.append(Gpu(int(minor), uuid, address, int(brand), arch, mig, model))
-        elif kind == "mig":
-            last = gpus.pop()
-            device = MigDevice(words[0], int(words[1]), int(words[2]))
-            gpus.append(Gpu(last.minor, last.uuid, last.bus_id, last.brand, last.arch, last.mig, last.model, (*last.mig_devices, device)))
-    return DriverReport(driver, cuda, tuple(gpus))
+            gpus.append((words, []))
+        elif kind == "mig" and gpus:
+            uuid, gpu_instance, compute_instance = words
+            gpus[-1][1].append(MigDevice(uuid, _number(gpu_instance), _number(compute_instance)))
+        else:
+            raise ValueError(f"no row: {kind}")
+    return DriverReport(driver, cuda, tuple([_gpu(*words, migs=tuple(migs)) for words, migs in gpus]))
+
+
+def _gpu(*words: str, migs: tuple[MigDevice, ...]) -> Gpu:
+    minor, uuid, address, brand, arch, mig, model = words
+    domain, bus, device = (int(part, 16) for part in address.removesuffix(".0").split(":"))
+    if address != bus_id(domain, bus, device) or mig not in _MIG:
+        raise ValueError(f"no GPU: {address} {mig}")
+    return Gpu(_number(minor), uuid, address, _number(brand), arch, mig, model, migs)
+
+
+def _number(word: str) -> int:
+    value = number(word)
+    if value is None or value >= _NUMBERS:
+        raise ValueError(f"no number: {word}")
+    return value
 
 
 # ---- below: only ever run in the child

@@ -9,13 +9,13 @@ import gzip
 import io
 import json
 import os
-import tarfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from nvgraft_cli.errors import InputError
-from nvgraft_cli.image.tree import ImageTree
+from nvgraft_cli.image.tar import DAMAGE, Archive
+from nvgraft_cli.image.tree import ENTRIES, ImageTree
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 _DOCUMENT_LIMIT = 8 << 20
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
+
+#: Layers of one image. One that is named again is read again.
+_LAYERS = 500
+
+#: What is used of an image's configuration, and its type; each may be null.
+_CONFIG = {"Env": list, "Entrypoint": list, "Cmd": list, "WorkingDir": str}
 
 _FIX = "give an archive of `docker save IMAGE` or `podman save IMAGE`, or an OCI layout"
 
@@ -34,21 +40,30 @@ class _Files:
     def __init__(self, path: str) -> None:
         self._path = path
         self._members: dict[str, tuple[int, int]] | None = None
-        if not os.path.isdir(path):
-            try:
-                # Uncompressed only: layers are found by their place in the file.
-                with tarfile.open(path, "r:") as archive:
-                    self._members = {
-                        os.path.normpath(member.name): (member.offset_data, member.size) for member in archive if member.isreg()
-                    }
-            except tarfile.TarError as error:
-                hint = "decompress it first" if _magic(path) else _FIX
-                raise InputError(f"{path}: no tar archive: {str(error).lower()}: {hint}") from error
+        if os.path.isdir(path):
+            self._root = os.path.realpath(path)
+            return
+        self._members = {}
+        try:
+            # Uncompressed only: layers are found by their place in the file.
+            with Archive.open(path, "r:") as archive:
+                for number, member in enumerate(archive.entries()):
+                    if number == ENTRIES:
+                        raise InputError(f"{path}: more than {ENTRIES:,} files: this is no image")
+                    if member.isreg():
+                        self._members[os.path.normpath(member.name)] = (member.offset_data, member.size)
+        except DAMAGE as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            hint = "decompress it first" if _magic(path) else _FIX
+            raise InputError(f"{path}: no tar archive: {str(error).lower()}: {hint}") from error
 
     def has(self, name: str) -> bool:
         if self._members is not None:
             return os.path.normpath(name) in self._members
-        return os.path.isfile(os.path.join(self._path, name))
+        # A directory may hold names and links that lead out of it, to files of this host.
+        place = os.path.realpath(os.path.join(self._root, name))
+        return place.startswith(f"{self._root}/") and os.path.isfile(place)
 
     def open(self, name: str) -> IO[bytes]:
         """Open a file for reading from its beginning.
@@ -111,6 +126,29 @@ class _Part(io.RawIOBase):
         super().close()
 
 
+class _Zstandard(io.RawIOBase):
+    """What a compressed file holds."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        import zstandard
+
+        self._damage = zstandard.ZstdError
+        self._reader = zstandard.ZstdDecompressor().stream_reader(raw, closefd=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        try:
+            return self._reader.readinto(buffer)
+        except self._damage as error:
+            raise ValueError(str(error)) from error
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+
 class Image:
     """One image: its configuration (the ``config`` member of an image configuration) and its root file system."""
 
@@ -148,7 +186,7 @@ def open_image(path: str) -> Image:
             return _layout(path, files)
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or str(error)).lower()}: {_FIX}") from error
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise InputError(f"{path}: its manifest lacks {error}: save the image again") from error
     raise InputError(f"{path}: neither manifest.json nor index.json is in it: {_FIX}")
 
@@ -189,10 +227,16 @@ def _blob(digest: object) -> str:
 
 def _image(path: str, files: _Files, configuration: dict[str, Any], names: list[str]) -> Image:
     machine = next((machine for machine, name in _MACHINES.items() if name == configuration.get("architecture")), "x86_64")
+    if len(names) > _LAYERS:
+        raise InputError(f"{path}: it has {len(names)} layers, engines take 127 at most: this is no image that was made to be run")
     layers = [(name, partial(_decompressed, path, files, name)) for name in names]
     for name in names:
         files.open(name).close()  # what is missing is told before the long reading begins
-    return Image(path, machine, configuration.get("config") or {}, layers)
+    config = configuration.get("config") or {}
+    for name, kind in _CONFIG.items():
+        if not isinstance(config.get(name) or kind(), kind):
+            raise InputError(f"{path}: {name} of its configuration is not what it has to be: save the image again")
+    return Image(path, machine, config, layers)
 
 
 def _decompressed(path: str, files: _Files, name: str) -> IO[bytes]:
@@ -205,9 +249,7 @@ def _decompressed(path: str, files: _Files, name: str) -> IO[bytes]:
         unzipped.myfileobj = raw  # type: ignore[assignment]  # closed with it
         return unzipped  # type: ignore[return-value]
     if kind == "zstd":
-        import zstandard
-
-        return zstandard.ZstdDecompressor().stream_reader(raw, closefd=True)
+        return io.BufferedReader(_Zstandard(raw), 1 << 18)
     if kind:
         raise InputError(f"{path}: {name} is compressed with {kind}: only gzip and zstd are read")
     return raw

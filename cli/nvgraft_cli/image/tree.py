@@ -7,22 +7,28 @@ for; small files are kept, since planning asks for those.
 
 import errno
 import os
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from nvgraft.elf import ElfFacts, read_facts
 from nvgraft.tree import Node, PathError, Tree
 from nvgraft_cli.errors import InputError
+from nvgraft_cli.image.tar import DAMAGE, Archive
 from nvgraft_cli.progress import Progress
+
+if TYPE_CHECKING:
+    import tarfile
 
 #: Bytes of a file that is kept in memory (configuration, and the loader cache of most images).
 KEPT = 64 << 10
 #: Bytes of all that is kept.
 KEPT_TOTAL = 64 << 20
-#: Entries of all layers together; a CUDA development image has about 60,000.
+#: Entries of all layers together, and bytes of their paths; a CUDA development image has about 60,000, of 80 bytes each.
 ENTRIES = 2_000_000
+PATHS = 256 << 20
+#: Bytes of one path: no kernel takes a longer one.
+_PATH = 4096
 #: Bytes that are read of one file; the largest libraries of CUDA have less.
 FILE_LIMIT = 1 << 30
 
@@ -33,7 +39,7 @@ Opener = Callable[[], IO[bytes]]
 
 
 class _Content:
-    """Where the bytes of a regular file are: at ``offset`` of a decompressed layer (-1: with holes, nowhere in one piece), or here."""
+    """Where the bytes of a regular file are: at ``offset`` of a decompressed layer, or here."""
 
     __slots__ = ("data", "layer", "offset")
 
@@ -61,45 +67,57 @@ class ImageTree(Tree):
         self._changed: dict[str, int] = {}
         self._kept = 0
         self._entries = 0
+        self._paths = 0
         with Progress(f"reading {os.path.basename(label)}", 0, "entries") as progress:
             for number, (name, _) in enumerate(layers):
                 try:
                     for _ in self._add_layer(number):
                         progress.step()
-                except (tarfile.TarError, EOFError, OSError) as error:
+                except DAMAGE as error:
                     raise InputError(
                         f"{label}: layer {name}: {str(error).lower()}: the archive is damaged: save the image again"
                     ) from error
 
     def _add_layer(self, layer: int) -> Iterator[None]:
-        hidden: list[str] = []
+        hidden: set[str] = set()
+        emptied: set[str] = set()
         made: set[str] = set()
         with self._open(layer) as archive:
-            for member in archive:
-                self._entries += 1
-                if self._entries > ENTRIES:
-                    raise InputError(f"{self.label}: more than {ENTRIES:,} entries: this is no image that was made to be run")
+            for member in archive.entries():
+                self._count(len(member.name))
                 path = self._place(member.name)
                 parent, _, name = path.rpartition("/")
                 if name == _OPAQUE:
-                    # What lower layers have in this directory is hidden; what this one brings is not, in whatever order it stands.
-                    hidden += [f"{parent}/{child}" for child in self._names.get(parent or "/", ())]
+                    emptied.add(parent)
                 elif name.startswith(_WHITEOUT):
-                    hidden.append(f"{parent}/{name.removeprefix(_WHITEOUT)}")
+                    hidden.add(f"{parent}/{name.removeprefix(_WHITEOUT)}")
                 elif path != "/":
                     self._add(path, member, layer, archive)
                     made.add(path)
                 yield
-        for path in hidden:
-            self._hide(path, made)
+        # What lower layers have there is hidden; what this one brings is not, in whatever order it stands.
+        for parent in emptied:
+            hidden.update(f"{parent}/{child}" for child in self._names.get(parent or "/", ()))
+        self._hide(hidden, made)
+
+    def _count(self, length: int) -> None:
+        """Take account of one more path."""
+        self._entries += 1
+        self._paths += length
+        if self._entries > ENTRIES or self._paths > PATHS:
+            raise InputError(
+                f"{self.label}: more than {ENTRIES:,} entries, or {PATHS >> 20} MiB of names: this is no image that was made to be run"
+            )
 
     @contextmanager
-    def _open(self, layer: int) -> Iterator[tarfile.TarFile]:
-        with self._layers[layer][1]() as file, tarfile.open(fileobj=file, mode="r|", errorlevel=0) as archive:
+    def _open(self, layer: int) -> Iterator[Archive]:
+        with self._layers[layer][1]() as file, Archive.open(fileobj=file, mode="r|", errorlevel=0) as archive:
             yield archive
 
     def _place(self, name: str) -> str:
         """Return where an entry goes: links of lower layers in its directory are followed inside the image, as unpacking does."""
+        if len(name) > _PATH:
+            raise InputError(f"{self.label}: an entry whose name has {len(name)} characters: this is no image that was made to be run")
         parts = [part for part in name.split("/") if part not in {"", "."}]
         if not parts:
             return "/"
@@ -115,18 +133,18 @@ class ImageTree(Tree):
             raise InputError(f"{self.label}: the entry {name}: {resolved} is not a directory: save the image again")
         return resolved.rstrip("/") + "/" + parts[-1]
 
-    def _add(self, path: str, member: tarfile.TarInfo, layer: int, archive: tarfile.TarFile) -> None:
+    def _add(self, path: str, member: "tarfile.TarInfo", layer: int, archive: Archive) -> None:
         if member.islnk():
             source = self._place(member.linkname)
-            node = self._nodes.get(source)
-            if node is None:
-                raise InputError(
-                    f"{self.label}: the entry {member.name} is a hard link to {member.linkname}, which the image does not have"
-                )
+            node, content, changed = self._nodes.get(source), self._contents.get(source), self.changed(source)
+            if node is None or node.type == "dir":
+                lacks = "which the image does not have" if node is None else "which is a directory"
+                raise InputError(f"{self.label}: {member.name} is a hard link to {member.linkname}, {lacks}: save the image again")
+            self._remove(path)
             self._put(path, node)
-            self._changed[path] = self.changed(source)
-            if source in self._contents:
-                self._contents[path] = self._contents[source]
+            self._changed[path] = changed
+            if content is not None:
+                self._contents[path] = content
             return
         kind = _kind(member)
         before = self._nodes.get(path)
@@ -142,7 +160,7 @@ class ImageTree(Tree):
                 source_file = archive.extractfile(member)
                 data = source_file.read() if source_file is not None else b""
                 self._kept += len(data)
-            self._contents[path] = _Content(layer, -1 if member.issparse() else member.offset_data, data)
+            self._contents[path] = _Content(layer, member.offset_data, data)
 
     def _put(self, path: str, node: Node) -> None:
         self._nodes[path] = node
@@ -155,28 +173,43 @@ class ImageTree(Tree):
             self._names.setdefault(parent, set()).add(name)
             if known:
                 return
+            self._count(len(parent))
             self._nodes[parent] = Node("dir", 0o755)  # a layer need not name the directories above its files
             path = parent
 
-    def _hide(self, path: str, made: set[str]) -> None:
-        """Take away what lower layers have at ``path``, and keep what the layer with the whiteout has brought itself."""
-        if path in made and self._nodes[path].type != "dir":
-            return
-        for child in list(self._names.get(path, ())):
-            self._hide(f"{path}/{child}", made)
-        if path not in made and not self._names.get(path):
-            self._remove(path)
+    def _hide(self, hidden: set[str], made: set[str]) -> None:
+        """Take away what lower layers have at these paths and below, and keep what the layer with the whiteouts has brought."""
+        above = "//"
+        for path in sorted(path + "/" for path in hidden):
+            if path.startswith(above):
+                continue  # with the directory in which it is
+            above = path
+            top = path.removesuffix("/")
+            node = self._nodes.get(top)
+            if node is None or (top in made and node.type != "dir"):
+                continue
+            # The deepest first: a directory stays when something in it does.
+            for below in reversed(self._walk(top)):
+                if below not in made and not self._names.get(below):
+                    self._forget(below)
 
     def _remove(self, path: str) -> None:
-        for child in list(self._names.get(path, ())):
-            self._remove(f"{path}/{child}")
+        for below in reversed(self._walk(path)):
+            self._forget(below)
+
+    def _walk(self, path: str) -> list[str]:
+        """Return ``path`` and all that is below it, each after the directory in which it is."""
+        found = [path]
+        for parent in found:  # grows
+            found += [f"{parent}/{name}" for name in self._names.get(parent, ())]
+        return found
+
+    def _forget(self, path: str) -> None:
         if self._nodes.pop(path, None) is None:
             return
         self._names.pop(path, None)
         self._changed.pop(path, None)
-        content = self._contents.pop(path, None)
-        if content is not None and content.data is not None:
-            self._kept -= len(content.data)
+        self._contents.pop(path, None)
         parent, _, name = path.rpartition("/")
         self._names.get(parent or "/", set()).discard(name)
 
@@ -220,8 +253,6 @@ class ImageTree(Tree):
             content = self._contents[path]
             if content.data is not None:
                 take(path, content.data)
-            elif content.offset < 0:
-                raise OSError(errno.EIO, "a large file with holes is not read from an archive", path)
             else:
                 layers.setdefault(content.layer, []).append((content.offset, path))
         for layer, places in sorted(layers.items()):
@@ -286,7 +317,7 @@ def _in_memory(data: bytes) -> int:
     return fd
 
 
-def _kind(member: tarfile.TarInfo) -> str:
+def _kind(member: "tarfile.TarInfo") -> str:
     if member.isdir():
         return "dir"
     if member.issym():

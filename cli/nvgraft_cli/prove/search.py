@@ -47,7 +47,8 @@ _MULTIARCH = {
 }
 
 #: Two or more directories in a row, each with its slash and its NUL: the array that glibc's loader is built with.
-_SYSTEM_DIRECTORIES = re.compile(rb"(?:/[\x21-\x7e]*/\0){2,}")
+#: (They begin where a text does: to begin at each of its slashes would take the square of its length.)
+_SYSTEM_DIRECTORIES = re.compile(rb"(?<![\x21-\x7e])(?:/[\x21-\x7e]*/\0){2,}")
 #: Subdirectories of glibc-hwcaps that a loader (2.33 and later, on x86-64) knows, best first.
 _HWCAPS = re.compile(rb"\0((?:x86-64-v[2-9]:?)+)\0")
 #: Flags of a row of no known libc: ldconfig writes them for a 32-bit library that needs none. Every loader takes it, at last.
@@ -55,7 +56,7 @@ _ELF = 1
 #: Dynamic string tokens: $ORIGIN or ${ORIGIN}, and not $ORIGINAL.
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
-_CACHE_PATH = re.compile(rb"(/[\x21-\x7e]*/ld\.so\.cache)\0")
+_CACHE_PATH = re.compile(rb"(?<![\x21-\x7e])(/[\x21-\x7e]*/ld\.so\.cache)\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +111,18 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
         raise FileNotFoundError(2, "no such file or directory", path)
     if "ld-musl" in posixpath.basename(path):
         return Loader(path, True, ("/lib", "/usr/local/lib", "/usr/lib"), "")
-    data = tree.read(resolved, _LOADER_LIMIT)
+    directories, cache, hwcaps = built_in(tree.read(resolved, _LOADER_LIMIT))
+    return Loader(path, False, directories or _usual_directories(tree, machine, bits), cache, hwcaps)
+
+
+def built_in(data: bytes) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """Return what a loader of glibc was built with: directories, none if they cannot be told, its cache, and its hwcaps."""
     cache = _CACHE_PATH.search(data)
     array = _SYSTEM_DIRECTORIES.search(data)
-    if array is not None:
-        directories = tuple(part.decode().rstrip("/") or "/" for part in array[0].split(b"\0") if part)
-    else:
-        directories = _usual_directories(tree, machine, bits)
     hwcaps = _HWCAPS.search(data)
+    directories = tuple(part.decode().rstrip("/") or "/" for part in array[0].split(b"\0") if part) if array is not None else ()
     names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":"))
-    return Loader(path, False, directories, cache[1].decode() if cache else CACHE, names)
+    return directories, cache[1].decode() if cache else CACHE, names
 
 
 def _usual_directories(tree: PlannedTree, machine: str, bits: int) -> tuple[str, ...]:

@@ -97,6 +97,17 @@ def fetch(program_fd: int) -> bytes:
     _, code, maps = _info(program_fd)
     if maps:
         raise ProgramError("unable to rebuild a device filter that uses maps")
+    check_code(code)
+    return code
+
+
+def check_code(code: bytes) -> None:
+    """Turn down instructions that cannot be loaded again as the kernel shows them.
+
+    :raises ProgramError: as :func:`fetch`.
+    """
+    if len(code) % _INSN.size:
+        raise ProgramError("unable to rebuild a device filter of which the kernel shows a part")
     second_half = False
     for operation, registers, _, _ in _INSN.iter_unpack(code):
         if not second_half and (operation == _CALL or (operation == _LD_IMM64 and registers >> 4)):
@@ -104,7 +115,6 @@ def fetch(program_fd: int) -> bytes:
         if _BLINDING in (registers & 15, registers >> 4):
             raise ProgramError("unable to rebuild a device filter that the kernel has hardened (sysctl net.core.bpf_jit_harden is 2)")
         second_half = operation == _LD_IMM64 and not second_half
-    return code
 
 
 def _info(program_fd: int) -> tuple[int, bytes, int]:

@@ -108,6 +108,8 @@ def missing_rules(listed: str, rules: "Sequence[DeviceRule]") -> "Iterator[Devic
 
     A result has only the letters that the node's own entry lacks, so that denying it takes back exactly what it gave
     (the kernel merges entries of the same node).
+
+    :raises ValueError: for a list that is none.
     """
     entries = [(kind, number.split(":"), access) for kind, number, access in (line.split() for line in _lines(listed))]
     for rule in dict.fromkeys(rules):
@@ -182,8 +184,11 @@ class DeviceCgroup:
     def _allow_v1(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
         try:
             missing = list(missing_rules(_read(self._fd, "devices.list"), rules))
-            if not missing:
-                return
+        except (OSError, ValueError) as error:
+            raise _add_failed(f"{self.path}: {bpf.reason(error)}", NO_CGROUPS) from error
+        if not missing:
+            return
+        try:
             self._refuse_root()
             allow = self._keep(_open_file(self._fd, "devices.allow", os.O_WRONLY))
             deny = self._keep(_open_file(self._fd, "devices.deny", os.O_WRONLY))

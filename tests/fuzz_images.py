@@ -1,0 +1,131 @@
+"""Fuzzed: what an image has in it. Part of ``fuzzing.TARGETS``."""
+
+import io
+import posixpath
+import tarfile
+
+from fuzz_checks import as_file, check_text
+from nvgraft import ldcache_table
+from nvgraft.errors import Refusal
+from nvgraft.tree import PathError
+from nvgraft_cli.bundle import open_container
+from nvgraft_cli.errors import InputError
+from nvgraft_cli.image.tree import ImageTree
+from nvgraft_cli.prove import dynamic, search
+
+
+def archive(data: bytes) -> None:
+    """An archive of ``docker save`` or an OCI layout; its checksums are right, which nobody would hit upon by chance."""
+    with as_file(_with_checksums(data)) as fd:
+        try:
+            with open_container(f"/proc/self/fd/{fd}") as container:
+                assert all(isinstance(word, str) for word in container.arguments)
+                rootfs = container.rootfs
+                assert isinstance(rootfs, ImageTree)
+                _check_tree(rootfs)
+        except InputError as error:
+            check_text(str(error), one_line=False)
+        except Refusal as refusal:
+            check_text(refusal.line())
+
+
+def _with_checksums(data: bytes) -> bytes:
+    blocks = bytearray(data)
+    for start in range(0, len(data) - 511, 512):
+        if data[start + 257 : start + 262] == b"ustar":
+            block = data[start : start + 148] + b" " * 8 + data[start + 156 : start + 512]
+            blocks[start + 148 : start + 156] = b"%06o\0 " % sum(block)
+    return bytes(blocks)
+
+
+def layers(data: bytes) -> None:
+    """Layers, written line by line: ``TYPE NAME [TARGET]``; an empty line begins the next layer."""
+    made = [_layer(part) for part in data.split(b"\n\n")[:4]]
+    try:
+        tree = ImageTree("image", [(str(number), lambda part=part: io.BytesIO(part)) for number, part in enumerate(made)])  # type: ignore[misc]
+    except InputError as error:
+        check_text(str(error), one_line=False)
+        return
+    _check_tree(tree)
+
+
+_TYPES = {b"d": tarfile.DIRTYPE, b"l": tarfile.SYMTYPE, b"h": tarfile.LNKTYPE, b"c": tarfile.CHRTYPE, b"p": tarfile.FIFOTYPE}
+
+
+def _layer(lines: bytes) -> bytes:
+    blocks = []
+    for line in lines.split(b"\n")[:64]:
+        kind, _, rest = line.partition(b" ")
+        name, _, target = rest.partition(b" ")
+        content = target[:512] if kind not in _TYPES else b""
+        info = tarfile.TarInfo(name.decode("utf-8", "surrogateescape"))
+        info.type = _TYPES.get(kind, tarfile.REGTYPE)
+        info.linkname = target.decode("utf-8", "surrogateescape") if kind in _TYPES else ""
+        info.size = len(content)
+        blocks.append(info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+        if content:
+            blocks.append(content.ljust(512, b"\0"))
+    return b"".join(blocks) + bytes(1024)
+
+
+def _check_tree(tree: ImageTree) -> None:
+    """Every name leads to a node of the tree, every node but a directory ends its path, and every file can be read."""
+    found = 0
+    for path, node in tree._nodes.items():
+        found += 1
+        assert path == "/" or (posixpath.normpath(path) == path and path.startswith("/")), path
+        if path != "/":
+            parent, name = posixpath.split(path)
+            assert name in tree._names[parent], path
+            above = tree.lstat(parent)
+            assert above is not None
+            assert above.type == "dir", path
+        assert (path in tree._names) == (node.type == "dir"), path
+        assert (path in tree._contents) == (node.type == "file"), path
+        if node.type == "file" and found < 8:
+            assert len(tree.read(path, 1 << 20)) == node.size
+        if node.type == "symlink" and found < 50:
+            try:
+                resolved = tree.resolve(path)
+            except PathError:
+                continue
+            assert ".." not in resolved.split("/")
+    assert sum(map(len, tree._names.values())) == found - 1
+
+
+_WANTED = [
+    ldcache_table.Row(b"libcuda.so.1", 0x303, b"/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+    ldcache_table.Row(b"libnvidia-ml.so.1", 0x303, b"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
+]
+_PLACES = ldcache_table.Places({b"/usr/lib/x86_64-linux-gnu": 0, b"/usr/lib": 1})
+
+
+def loader_cache(data: bytes) -> None:
+    """The image's loader cache, to which the driver's libraries are added."""
+    try:
+        table = ldcache_table.Table.parse(data)
+    except ValueError:
+        return
+    rows = [(row, path) for _, row, path in table.entries()]
+    table.has_directory(b"/usr/lib")
+    added = table.with_rows(_WANTED, _PLACES)
+    again = ldcache_table.Table.parse(added.data())
+    kept = [(row, path) for _, row, path in again.entries()]
+    for entry in rows:
+        assert entry in kept, "lost"
+    assert len(kept) - len(rows) <= len(_WANTED)
+    assert {(row.soname, row.path) for row in _WANTED} <= {(row.soname, row.path) for row, _ in kept if row is not None}
+    assert len(table.without({0})) == max(0, len(rows) - 1)
+
+
+def dynamic_object(data: bytes) -> None:
+    """A program or library of the container, as its loader reads it, and the loader itself."""
+    with as_file(data) as fd:
+        try:
+            facts = dynamic._parse(fd)
+        except dynamic.BadElf as error:
+            assert str(error)
+        else:
+            assert facts.bits in (32, 64)
+    directories, cache, _ = search.built_in(data)
+    assert all(directory.startswith("/") for directory in (*directories, cache))

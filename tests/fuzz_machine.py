@@ -1,0 +1,108 @@
+"""Fuzzed: what the machine, its kernel and the hook's own children and files say. Part of ``fuzzing.TARGETS``."""
+
+from fuzz_checks import check_text
+from nvgraft import cachefile, inventory_cache, journal, jsontext, nvml
+from nvgraft.apply import bpf, cgroup
+from nvgraft.config import Config
+from nvgraft.errors import Refusal
+from nvgraft.mountinfo import MountTable, mounts_of_type, parse_mountinfo
+
+
+def nvml_answer(data: bytes) -> None:
+    """What the child in which NVML runs has written: paths, numbers of devices and documents are made of it."""
+    try:
+        report = nvml.parse_answer(data)
+    except ValueError:
+        return
+    except Refusal as refusal:
+        check_text(refusal.line())
+        return
+    for gpu in report.gpus:
+        assert set(gpu.bus_id) <= set("0123456789abcdef:."), "a path of the host is made of it"
+        assert all(0 <= number < 1 << 20 for number in (gpu.minor, gpu.brand))
+        assert all(0 <= number < 1 << 20 for mig in gpu.mig_devices for number in (mig.gpu_instance, mig.compute_instance))
+    repr(report).encode()
+
+
+_KEY = ["a key"]
+#: Below no directory: nothing of this machine is looked at.
+_CONFIG = Config(cli_root="/dev/null")
+
+
+def kept_inventory(data: bytes) -> None:
+    """A document of the inventory cache: as a file, and what is in it."""
+    value = cachefile.parse(data, _KEY)
+    assert value is None or data.startswith(b"nvgraft-cache/1 ")
+    try:
+        document = jsontext.loads(data, 1 << 24)
+    except jsontext.JsonError:
+        return
+    signs = document.get("signs") if isinstance(document, dict) else None
+    check_text(inventory_cache._difference(document, signs if isinstance(signs, dict) else {}, _CONFIG) or "none")
+    if isinstance(document, dict):
+        try:
+            kept = inventory_cache._kept(document)
+        except inventory_cache._DAMAGE:
+            return
+        assert isinstance(kept.report.gpus, tuple)
+
+
+def kept_journal(data: bytes) -> None:
+    """A journal as it is, and one whose records, the texts between empty lines, are whole."""
+    for written in (data, b"".join(journal._frame(record) for record in data.split(b"\n\n"))):
+        try:
+            left = journal.parse("name", written, 7)
+        except ValueError:
+            continue
+        if left.heading is None:
+            continue
+        again = b"".join(journal._frame(record) for record in (journal._heading_record(left.heading), *journal._records(left.entries)))
+        # Entries with data come first when they are written again.
+        assert sorted(journal.parse("name", again, 7).entries, key=repr) == sorted(left.entries, key=repr)
+
+
+_RULES = [cgroup.DeviceRule("c", 195, minor, "rw") for minor in (0, 255)]
+
+
+def device_cgroup(data: bytes) -> None:
+    """/proc/PID/cgroup, mountinfo and devices.list, with NULs between them."""
+    membership, mounts, listed = (part.decode("utf-8", "surrogateescape") for part in [*data.split(b"\0", 2), b"", b""][:3])
+    try:
+        paths = cgroup.parse_membership(membership)
+        version, path, mount = cgroup.choose(*paths, cgroup.device_mounts(mounts_of_type(mounts, "cgroup", "cgroup2")))
+        assert version in (1, 2)
+        assert not cgroup.below(mount, path).startswith("/")
+    except ValueError as error:
+        assert str(error)
+    try:
+        missing = list(cgroup.missing_rules(listed, _RULES))
+    except ValueError:
+        return
+    # What is granted then: nothing is asked for a second time.
+    granted = listed + "".join(f"\n{rule.type} {rule.major}:{rule.minor} rw" for rule in missing)
+    assert not list(cgroup.missing_rules(granted, _RULES)) or any(rule.access != "rw" for rule in missing)
+
+
+def device_program(data: bytes) -> None:
+    """The instructions of a device program that an engine has attached."""
+    try:
+        bpf.check_code(data)
+    except bpf.ProgramError as error:
+        check_text(str(error))
+        return
+    assert len(data) % 8 == 0
+    # A call in the first half of an instruction is turned down, wherever it stands.
+    assert data[:1] != b"\x85"
+
+
+def mount_table(data: bytes) -> None:
+    """Lines of mountinfo, looked up one by one instead of read in order."""
+    text = data.decode("utf-8", "surrogateescape")
+    try:
+        mounts = parse_mountinfo(text)
+    except ValueError:
+        return
+    table = MountTable(text)
+    for mount in mounts[:8]:
+        found = table.get(mount.id)
+        assert found is None or found.id == mount.id
