@@ -26,6 +26,7 @@ def as_file(data: bytes) -> Iterator[int]:
     fd = os.memfd_create("fuzz")
     try:
         os.write(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
         yield fd
     finally:
         os.close(fd)

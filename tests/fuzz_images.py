@@ -8,10 +8,11 @@ from fuzz_checks import as_file, check_text
 from nvgraft import ldcache_table
 from nvgraft.errors import Refusal
 from nvgraft.tree import PathError
+from nvgraft_cli import dynamic
 from nvgraft_cli.bundle import open_container
 from nvgraft_cli.errors import InputError
 from nvgraft_cli.image.tree import ImageTree
-from nvgraft_cli.prove import dynamic, search
+from nvgraft_cli.prove import search
 
 
 def archive(data: bytes) -> None:
@@ -122,7 +123,7 @@ def dynamic_object(data: bytes) -> None:
     """A program or library of the container, as its loader reads it, and the loader itself."""
     with as_file(data) as fd:
         try:
-            facts = dynamic._parse(fd)
+            facts = dynamic._read(fd)
         except dynamic.BadElf as error:
             assert str(error)
         else:

@@ -171,7 +171,7 @@ def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int])
             numbers = numbers[:-1]
         return numbers
 
-    facts = {"driver": ".".join(map(str, left))}
+    facts: dict[str, str | None] = {"driver": ".".join(map(str, left))}
     wanted = {"=": key(left) == key(right), "<": key(left) < key(right), ">=": key(left) >= key(right)}
     for operator, holds in wanted.items():
         (found,) = alternatives(f"driver{operator}" + ".".join(f"{number:03}" for number in right), facts)

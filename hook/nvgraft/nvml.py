@@ -138,7 +138,7 @@ def parse_answer(answer: bytes) -> DriverReport:
 def _gpu(*words: str, migs: tuple[MigDevice, ...]) -> Gpu:
     minor, uuid, address, brand, arch, mig, model = words
     domain, bus, device = (int(part, 16) for part in address.removesuffix(".0").split(":"))
-    if address != bus_id(domain, bus, device) or mig not in _MIG:
+    if min(domain, bus, device) < 0 or address != bus_id(domain, bus, device) or mig not in _MIG:
         raise ValueError(f"no GPU: {address} {mig}")
     return Gpu(_number(minor), uuid, address, _number(brand), arch, mig, model, migs)
 

@@ -1,8 +1,9 @@
 """Fuzzing the parsers with atheris, which mutates inputs towards code that none has reached yet (SECURITY R9, R16, T65).
 
-``./dev fuzz [TARGET...] [--seconds N]`` runs it by hand. The targets, their seeds and what counts as a finding are
+``./dev fuzz [TARGET...] [--seconds N | --inputs N]`` runs it by hand. The targets, their seeds and what counts as a finding are
 ``tests/fuzzing.py``'s. Every target runs in a process of its own, which libFuzzer ends at the first finding; the input is
-kept, for ``tests/fixtures/fuzz/TARGET`` once the parser is mended.
+kept, for ``tests/fixtures/fuzz/TARGET`` once the parser is mended. For a great number of inputs there are several processes,
+one after the other: each begins with the inputs that its predecessors have found to reach something new.
 
 Limits for every input: 100 ms of processor time (the best of three tries: a machine is sometimes busy with other things) and
 64 MiB, measured by tracemalloc over the inputs that reached something new, besides a limit of the whole process.
@@ -16,8 +17,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +32,10 @@ from .shapes import SHAPES
 
 #: Bytes that an input may take.
 MEMORY_LIMIT = 64 << 20
-#: Size of a report -> seconds for each target.
-_SECONDS = {"small": 1, "full": 60}
+#: Memory is counted for this whole process.
+_MEASURING = threading.Lock()
+#: Inputs that one process is given before a new one takes over: whatever grows in it ends with it.
+_ROUND = 250_000
 
 
 class Result(NamedTuple):
@@ -41,20 +46,37 @@ class Result(NamedTuple):
     slowest: float
     largest: int
     finding: str
+    seconds: float
+
+
+class Amount(NamedTuple):
+    """How much a target is fuzzed: for so many seconds, or with so many inputs."""
+
+    seconds: int = 0
+    inputs: int = 0
+
+
+#: Size of a report -> what each target gets (SECURITY 7: a million inputs or more).
+_AMOUNTS = {"small": Amount(seconds=1), "full": Amount(inputs=1_000_000)}
 
 
 def figures(size: str, seed: int) -> list[Figure]:
     """Fuzz every target, and measure how each grows with its input."""
-    results = [fuzz(target, _SECONDS[size], seed) for target in fuzzing.TARGETS]
+    amount = _AMOUNTS[size]
+    start = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda target: _told(fuzz(target, amount, seed)), fuzzing.TARGETS))
+    seconds = time.monotonic() - start
+    fewest = min(results, key=lambda result: result.inputs)
     findings = [result for result in results if result.finding]
     slowest = max(results, key=lambda result: result.slowest)
     largest = max(results, key=lambda result: result.largest)
     rows = [
         Figure(
             "fuzz: inputs",
-            f"{sum(result.inputs for result in results):,} in {len(results)} parsers",
-            "every parser",
-            all(result.inputs for result in results),
+            f"{sum(result.inputs for result in results):,} in {len(results)} parsers, {fewest.inputs:,} or more in each; {seconds:,.0f} s",
+            f"{amount.inputs:,} for every parser" if amount.inputs else "every parser",
+            fewest.inputs >= max(amount.inputs, 1),
         ),
         Figure("fuzz: findings", ", ".join(result.target for result in findings) or "0", "0", not findings),
         Figure("fuzz: slowest input", f"{slowest.slowest * 1e3:.1f} ms ({slowest.target})", "< 100 ms", slowest.slowest < SECONDS_LIMIT),
@@ -69,6 +91,18 @@ def figures(size: str, seed: int) -> list[Figure]:
     # 2 is linear and 4 quadratic for twice the input; in between is the noise of a busy machine.
     rows.append(Figure("fuzz: time for twice the input", f"{worst:.1f}x ({shape})", "< 3x", worst < 3))
     return rows
+
+
+def _told(result: Result) -> Result:
+    """Print what became of a target, since the next ones may take long."""
+    verdict = f"FINDING\n{result.finding}" if result.finding else "ok"
+    print(
+        f"{result.target:14} {result.inputs:>10,} inputs  {result.slowest * 1e3:6.1f} ms  {result.largest >> 10:>6} KiB  "
+        f"{result.seconds:>6,.0f} s  {verdict}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return result
 
 
 def growth(target: str, shape: str, length: int = 1 << 15) -> float:
@@ -91,13 +125,14 @@ def _timed(target: str, data: bytes) -> float:
     return time.process_time() - start
 
 
-def fuzz(target: str, seconds: int, seed: int, keep: str | None = None) -> Result:
-    """Fuzz one target in a process of its own.
+def fuzz(target: str, amount: Amount, seed: int, keep: str | None = None) -> Result:
+    """Fuzz one target in processes of its own.
 
     :param keep: directory for the inputs that are findings; they are gone with the result without one.
     """
     if importlib.util.find_spec("atheris") is None:
         raise SystemExit("atheris is not installed: pip has it for x86-64 and the Pythons up to 3.14")
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="nvgraft-fuzz.") as place:
         work = Path(place)
         for name in ("corpus", "findings"):
@@ -105,22 +140,30 @@ def fuzz(target: str, seconds: int, seed: int, keep: str | None = None) -> Resul
         for number, data in enumerate(fuzzing.TARGETS[target].seeds(target)):
             (work / "corpus" / str(number)).write_bytes(data)
         (work / "words").write_text("".join(f'"{_escaped(word)}"\n' for word in fuzzing.TARGETS[target].words if len(word) <= 64))
-        command = [sys.executable, "-m", "safety.fuzz_child", target, str(work / "slowest"), str(work / "corpus")]
-        command += [
-            f"-max_total_time={seconds}",
-            f"-seed={seed or 1}",
-            f"-max_len={fuzzing.LENGTH}",
-            f"-dict={work / 'words'}",
-            "-timeout=20",
-        ]
-        command += [f"-artifact_prefix={keep or place + '/findings'}/{target}-", "-print_final_stats=1", "-verbosity=1", "-close_fd_mask=0"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=_environment(), cwd=place)
-        inputs = re.search(r"number_of_executed_units: (\d+)", done.stderr)
-        largest = max(_memory(target, path.read_bytes()) for path in (work / "corpus").iterdir())
-        slowest = float((work / "slowest").read_text() or 0)
-        if done.returncode == 0 and inputs is not None:
-            return Result(target, int(inputs[1]), slowest, largest, "")
-        return Result(target, int(inputs[1]) if inputs else 0, slowest, largest, _ending(done.stdout + done.stderr))
+        inputs, slowest, finding = 0, 0.0, ""
+        while not finding and (inputs < amount.inputs if amount.inputs else not inputs):
+            command = [sys.executable, "-m", "safety.fuzz_child", target, str(work / "slowest"), str(work / "corpus")]
+            if amount.inputs:
+                command.append(f"-runs={min(_ROUND, amount.inputs - inputs)}")
+            else:
+                command.append(f"-max_total_time={amount.seconds}")
+            # Another seed for each process: the same one would have the same ideas again.
+            command += [f"-seed={(seed or 1) + inputs}", f"-max_len={fuzzing.LENGTH}", f"-dict={work / 'words'}", "-timeout=20"]
+            command += [
+                f"-artifact_prefix={keep or place + '/findings'}/{target}-",
+                "-print_final_stats=1",
+                "-verbosity=1",
+                "-close_fd_mask=0",
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=_environment(), cwd=place)
+            ran = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+            if done.returncode != 0 or ran is None or not int(ran[1]):
+                finding = _ending(done.stdout + done.stderr) or f"exit code {done.returncode}"
+            inputs += int(ran[1]) if ran else 0
+            slowest = max(slowest, float((work / "slowest").read_text() or 0))
+        with _MEASURING:
+            largest = max(_memory(target, path.read_bytes()) for path in (work / "corpus").iterdir())
+    return Result(target, inputs, slowest, largest, finding, time.monotonic() - start)
 
 
 def _environment() -> dict[str, str]:
@@ -152,9 +195,15 @@ def _memory(target: str, data: bytes) -> int:
 
 def main() -> int:
     """Fuzz what the command line names; return 1 if there is a finding."""
-    parser = argparse.ArgumentParser(prog="./dev fuzz", description="Fuzz the parsers; findings are kept in .cache/fuzz.")
+    parser = argparse.ArgumentParser(
+        prog="./dev fuzz",
+        description="Fuzz the parsers; findings are kept in .cache/fuzz.",
+        epilog="example: ./dev fuzz toml image --seconds 10",
+    )
     parser.add_argument("targets", metavar="TARGET", nargs="*", default=[], help=f"{', '.join(fuzzing.TARGETS)} (default: all)")
-    parser.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)")
+    many = parser.add_mutually_exclusive_group()
+    many.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)")
+    many.add_argument("--inputs", type=int, default=0, metavar="N", help="for each target, however long that takes")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: 1")
     args = parser.parse_args()
     unknown = [name for name in args.targets if name not in fuzzing.TARGETS]
@@ -162,17 +211,9 @@ def main() -> int:
         parser.error(f"no target is called {unknown[0]!r}: there are {', '.join(fuzzing.TARGETS)}")
     keep = Path(".cache/fuzz").resolve()
     keep.mkdir(parents=True, exist_ok=True)
-    code = 0
-    for target in args.targets or fuzzing.TARGETS:
-        result = fuzz(target, args.seconds, args.seed, str(keep))
-        verdict = "FINDING" if result.finding else "ok"
-        print(
-            f"{target:14} {result.inputs:>10,} inputs  {result.slowest * 1e3:6.1f} ms  {result.largest >> 10:>6} KiB  {verdict}", flush=True
-        )
-        if result.finding:
-            print(result.finding)
-            code = 1
-    return code
+    amount = Amount(inputs=args.inputs) if args.inputs else Amount(seconds=args.seconds)
+    results = [_told(fuzz(target, amount, args.seed, str(keep))) for target in args.targets or fuzzing.TARGETS]
+    return 1 if any(result.finding for result in results) else 0
 
 
 if __name__ == "__main__":

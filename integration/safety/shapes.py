@@ -1,6 +1,8 @@
 """Inputs that make a careless reader slow, at any length: what a linear one needs doubles with them."""
 
+import json
 import struct
+import tarfile
 from collections.abc import Callable
 
 import fuzzing
@@ -19,6 +21,37 @@ def host_with_path(path: bytes) -> bytes:
     """Return a host snapshot with a file at ``path``."""
     seed = (fuzzing.SEEDS / "snapshot" / "small").read_bytes()
     return seed.replace(b'"files": {', b'"files": {"' + path + b'": {"type": "dir", "mode": "0755"}, ', 1)
+
+
+def tar_entry(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, **members: str) -> bytes:
+    """Return an entry of an archive with its headers."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.size = len(data)
+    info.pax_headers = members
+    return info.tobuf(tarfile.PAX_FORMAT if members else tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def image(layer: bytes) -> bytes:
+    """Return an archive as ``docker save`` makes it, of an image with one layer."""
+    manifest = json.dumps([{"Config": "c", "Layers": ["l"]}]).encode()
+    return b"".join(tar_entry(*entry) for entry in (("manifest.json", manifest), ("c", b"{}"), ("l", layer)))
+
+
+def elf_with_segments(length: int) -> bytes:
+    """Return a program half of which are segments that are all the other half, a table of names that are all one name."""
+    tags = b"".join(struct.pack("<QQ", 1, 0) for _ in range(length // 32))
+    count = min(length // 112, 60000)
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, 62, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
+    start = 64 + 56 * count
+    rows = struct.pack("<IIQQQQQQ", 2, 4, start, start, 0, len(tags), len(tags), 8) * count
+    return header + rows + tags
+
+
+def journal_of(length: int) -> bytes:
+    """Return a journal with one long record of many entries."""
+    seed = (fuzzing.SEEDS / "kept_journal" / "records").read_bytes()
+    return seed.partition(b"\n\n")[0] + b"\n\n" + b"dir\0/a\0" * (length // 7)
 
 
 #: Target -> inputs of a given length that should take time in proportion to it; the shapes that make a careless reader slow.
@@ -61,6 +94,36 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "mounts": lambda n: b"41 36 8:1 /x /usr/lib/libcuda.so.1 ro - ext4 /dev/sda1 rw\n" * (n // 58),
     },
     "ld_so_conf": {"patterns": lambda n: b"include *a*a*a*\n" * (n // 16), "directories": lambda n: b"/a\n" * (n // 3)},
+    "image": {
+        "entries": lambda n: image(b"".join(tar_entry(f"d/{i}") for i in range(n // 512))),
+        "deep names": lambda n: image(tar_entry("a/" * 45 + "b") * (n // 512)),
+        "headers before an entry": lambda n: image(tar_entry("x", b"10 path=a\n", tarfile.XHDTYPE) * (n // 1024)),
+        "a header for all entries": lambda n: image(
+            tar_entry("x", b"".join(b"6 %c%c=\n" % (65 + i % 26, 65 + i // 26) for i in range(500)), tarfile.XGLTYPE)
+            + b"".join(tar_entry(f"d/{i}") for i in range(n // 512))
+        ),
+        "whiteouts of what the layer brings": lambda n: image(
+            b"".join(tar_entry(f"d/{i}") for i in range(n // 1024)) + tar_entry(".wh.d") * (n // 1024)
+        ),
+        "directories to be emptied": lambda n: image(
+            b"".join(tar_entry(f"d/{i}") for i in range(n // 1024)) + tar_entry("d/.wh..wh..opq") * (n // 1024)
+        ),
+    },
+    "layers": {"a deep path": lambda n: b"f " + b"a/" * min(n // 2, 2000) + b"b x\n\nf .wh.a"},
+    "dynamic": {
+        "segments": elf_with_segments,
+        "slashes": lambda n: b"\x7fELF" + b"/" * n,
+        "directories": lambda n: b"/lib/\0" * (n // 6),
+    },
+    "nvml": {
+        "MIG devices": lambda n: b"driver\t1\t2\ngpu\t0\t\t00000000:17:00.0\t2\t9\tenabled\t\n" + b"mig\t\t1\t1\n" * (n // 9) + b"end"
+    },
+    "kept_journal": {"entries": journal_of},
+    "ldcache_table": {"overlapping names": ldcache_with_one_name},
+    "cgroup": {
+        "hierarchies": lambda n: b"1:name=x:/a\n" * (n // 12) + b"0::/",
+        "rules": lambda n: b"0::/\0\0" + b"c 195:1 rw\n" * (n // 11),
+    },
     "mountinfo": {"escapes": lambda n: b"36 35 98:0 /" + b"\\040" * (n // 4) + b" /mnt rw - ext3 /dev/root rw"},
     "environment": {
         "devices": lambda n: b"NVIDIA_VISIBLE_DEVICES=" + b",".join(b"%d" % i for i in range(n // 6)),

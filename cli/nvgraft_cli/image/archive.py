@@ -133,16 +133,25 @@ class _Zstandard(io.RawIOBase):
         import zstandard
 
         self._damage = zstandard.ZstdError
-        self._reader = zstandard.ZstdDecompressor().stream_reader(raw, closefd=True)
+        self._reader: Any = zstandard.ZstdDecompressor().stream_reader(raw, closefd=True)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         try:
-            return self._reader.readinto(buffer)
+            count: int = self._reader.readinto(buffer)
         except self._damage as error:
             raise ValueError(str(error)) from error
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on to a place that is not behind this one."""
+        try:
+            place: int = self._reader.seek(offset, whence)
+        except self._damage as error:
+            raise ValueError(str(error)) from error
+        return place
 
     def close(self) -> None:
         self._reader.close()
@@ -249,7 +258,7 @@ def _decompressed(path: str, files: _Files, name: str) -> IO[bytes]:
         unzipped.myfileobj = raw  # type: ignore[assignment]  # closed with it
         return unzipped  # type: ignore[return-value]
     if kind == "zstd":
-        return io.BufferedReader(_Zstandard(raw), 1 << 18)
+        return _Zstandard(raw)  # type: ignore[return-value]
     if kind:
         raise InputError(f"{path}: {name} is compressed with {kind}: only gzip and zstd are read")
     return raw

@@ -68,6 +68,6 @@ class Archive(tarfile.TarFile):
         :raises tarfile.TarError, OSError, ...: any of :data:`DAMAGE`.
         """
         while (entry := self.next()) is not None:
-            self.members.clear()
+            self.members.clear()  # type: ignore[attr-defined]  # not among the declared ones
             self.headers = 0
             yield entry
