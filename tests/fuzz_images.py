@@ -107,16 +107,22 @@ def loader_cache(data: bytes) -> None:
         table = ldcache_table.Table.parse(data)
     except ValueError:
         return
-    rows = [(row, path) for _, row, path in table.entries()]
-    table.has_directory(b"/usr/lib")
-    added = table.with_rows(_WANTED, _PLACES)
-    again = ldcache_table.Table.parse(added.data())
-    kept = [(row, path) for _, row, path in again.entries()]
-    for entry in rows:
-        assert entry in kept, "lost"
+    rows = _rows(table)
+    table.has_file_of(b"/usr/lib")
+    for _, row, path in table.below([b"/usr/lib"]):
+        assert row.path == path
+    again = ldcache_table.Table.parse(table.with_rows(_WANTED, _PLACES).data())
+    kept = _rows(again)
+    assert set(rows) <= set(kept), "lost"
     assert len(kept) - len(rows) <= len(_WANTED)
-    assert {(row.soname, row.path) for row in _WANTED} <= {(row.soname, row.path) for row, _ in kept if row is not None}
+    for wanted in _WANTED:
+        assert any(row[0] == wanted.soname and _PLACES.same(row[2], wanted.path) for row in kept)
+        again.lookup(wanted.soname)
     assert len(table.without({0})) == max(0, len(rows) - 1)
+
+
+def _rows(table: ldcache_table.Table) -> list[tuple[bytes, int, bytes]]:
+    return [(item.soname, item.flags, item.path) for item in map(table._item, range(len(table)))]
 
 
 def dynamic_object(data: bytes) -> None:

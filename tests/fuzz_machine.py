@@ -56,7 +56,8 @@ def kept_journal(data: bytes) -> None:
             continue
         if left.heading is None:
             continue
-        again = b"".join(journal._frame(record) for record in (journal._heading_record(left.heading), *journal._records(left.entries)))
+        records = [(journal._heading_record(left.heading), b""), *journal._records(left.entries)]
+        again = b"".join(journal._frame(fields, content) + content for fields, content in records)
         # Entries with data come first when they are written again.
         assert sorted(journal.parse("name", again, 7).entries, key=repr) == sorted(left.entries, key=repr)
 

@@ -153,9 +153,9 @@ class _Names:
         start = directory + b"/"
         found = self._data.find(start, self._begin, self._end)
         for _ in range(_LOOKS):
-            if found < 0:
+            end = self._data.find(0, found, self._end) if found >= 0 else -1
+            if end < 0:  # of a cache without rows nobody has checked that the last name has an end
                 return False
-            end = self._data.index(0, found)
             if (found == self._begin or not self._data[found - 1]) and b"/" not in self._data[found + len(start) : end]:
                 return True
             found = self._data.find(start, end, self._end)
