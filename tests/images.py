@@ -37,6 +37,14 @@ def layer(entries: Iterable[Entry]) -> bytes:
     return out.getvalue()
 
 
+def tar_header(kind: bytes, size: int) -> bytes:
+    """Return the header of an entry of that size, with as many bytes behind it."""
+    info = tarfile.TarInfo("x")
+    info.type = kind
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT) + bytes(-(-size // 512) * 512)
+
+
 def _write(path: Path, files: dict[str, bytes]) -> str:
     with tarfile.open(path, "w") as archive:
         for name, data in files.items():

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import os
 import tarfile
 from collections.abc import Callable
@@ -12,10 +13,11 @@ import pytest
 import zstandard
 
 from bundles import EVERYTHING, make_bundle
-from images import Entry, docker_save, layer, link, oci_layout, write_archive, write_directory
+from images import Entry, docker_save, layer, link, oci_layout, tar_header, write_archive, write_directory
 from nvgraft.tree import Tree
 from nvgraft_cli.bundle import open_container
 from nvgraft_cli.errors import InputError
+from nvgraft_cli.image import tree as image_tree
 from nvgraft_cli.image.archive import is_image, open_image
 from nvgraft_cli.main import main
 from nvgraft_cli.planning import plan_bundle
@@ -319,3 +321,75 @@ def test_what_is_an_image_is_told_by_its_looks(tmp_path: Path) -> None:
     assert not is_image(str(bundle))
     assert not is_image(f"{bundle}/config.json")
     assert not is_image(str(tmp_path / "none"))
+
+
+def test_a_layout_directory_leads_to_nothing_outside_of_it(tmp_path: Path) -> None:
+    """By a name in its manifest, or by a link: files of this host are no parts of an image."""
+    (tmp_path / "secret").write_bytes(layer(DEBIAN))
+    place = tmp_path / "image"
+    for name in ("../secret", str(tmp_path / "secret"), "link"):
+        manifest = [{"Config": "config.json", "Layers": [name]}]
+        files = {"manifest.json": json.dumps(manifest).encode(), "config.json": b"{}", "oci-layout": b"", "index.json": b""}
+        write_directory(place, files)
+        if name == "link" and not (place / name).is_symlink():
+            (place / name).symlink_to(tmp_path / "secret")
+        with pytest.raises(InputError, match="is missing in it"):
+            open_image(str(place))
+
+
+def test_a_layer_that_is_named_a_thousand_times_is_not_read_as_often(tmp_path: Path) -> None:
+    """An image has some dozens of layers; a manifest of a few megabytes could name one of them any number of times."""
+    manifest = [{"Config": "config.json", "Layers": ["layer"] * 1000}]
+    files = {"manifest.json": json.dumps(manifest).encode(), "config.json": b"{}", "layer": layer(DEBIAN)}
+    with pytest.raises(InputError, match="1000 layers"):
+        open_image(write_archive(tmp_path / "image.tar", files))
+
+
+def test_names_have_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One name is no longer than a path may be, and directories that no entry names count as well."""
+    with pytest.raises(InputError, match="4200 characters"):
+        tree_of(docker_save(tmp_path / "long.tar", [("a" * 4200, b"")]))
+    path = docker_save(tmp_path / "deep.tar", [("a/" * 60 + str(number), b"") for number in range(20)])
+    assert tree_of(path).lstat("/a/a") is not None
+    monkeypatch.setattr(image_tree, "ENTRIES", 79)
+    with pytest.raises(InputError, match="entries"):
+        tree_of(path)
+
+
+def test_files_that_come_and_go_count_for_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each and for good, under however many names; what is not kept is read when it is asked for."""
+    monkeypatch.setattr(image_tree, "KEPT_TOTAL", 250)
+    entries: list[Entry] = []
+    for number in range(8):
+        entries += [
+            (f"f{number}", b"x" * 100),
+            (f"h{number}", link(f"f{number}", tarfile.LNKTYPE)),
+            (f"h{number}", b""),
+            (f"f{number}", None),
+        ]
+    entries += [(f"last{number}", b"%d" % number * 100) for number in range(4)]
+    tree = tree_of(docker_save(tmp_path / "image.tar", entries))
+    assert isinstance(tree, image_tree.ImageTree)
+    assert tree._kept <= 250
+    assert [tree.read(f"/last{number}", 100) for number in range(4)] == [b"%d" % number * 100 for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (tar_header(tarfile.XHDTYPE, 2 << 20), "a header of 2097152 bytes"),
+        (tar_header(tarfile.GNUTYPE_LONGNAME, 2 << 20), "a header of 2097152 bytes"),
+        (tar_header(tarfile.XGLTYPE, 5000), "a header of 5000 bytes"),
+        (tar_header(tarfile.XGLTYPE, 3000) * 2, "a header of 3000 bytes"),
+        (tar_header(tarfile.GNUTYPE_LONGNAME, 1) * 6, "too many headers"),
+        (tar_header(tarfile.GNUTYPE_SPARSE, 0), "with holes"),
+    ],
+    ids=["attributes", "name", "common attributes", "common attributes in turn", "headers", "holes"],
+)
+def test_headers_have_bounds(entry: bytes, words: str, tmp_path: Path) -> None:
+    """What describes an entry is read whole, what describes all is kept for each: neither may be as large as the archive."""
+    manifest = [{"Config": "config.json", "Layers": ["layer"]}]
+    files = {"manifest.json": json.dumps(manifest).encode(), "config.json": b"{}", "layer": layer(DEBIAN[:1])[:512] + entry + layer(DEBIAN)}
+    image = open_image(write_archive(tmp_path / "image.tar", files))
+    with pytest.raises(InputError, match=words):
+        image.tree()

@@ -18,7 +18,7 @@ import pytest
 
 from nvgraft.errors import Refusal
 from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
-from nvgraft.nvml import query
+from nvgraft.nvml import parse_answer, query
 
 LIBRARY = "libc.so.6"
 IS_ROOT = os.geteuid() == 0
@@ -356,3 +356,47 @@ def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path)
 def test_pci_addresses_have_eight_digits(numbers: tuple[int, int, int], text: str) -> None:
     """Lower-case hexadecimal, function 0."""
     assert bus_id(*numbers) == text
+
+
+def row(minor: str = "0", address: str = "00000000:17:00.0", mig: str = "enabled", model: str = "H100") -> str:
+    return f"gpu\t{minor}\tGPU-0\t{address}\t2\t9.0\t{mig}\t{model}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "end\n",
+        "driver\t1",
+        "driver\t1\nend",
+        "mig\tMIG-0\t1\t0\nend",
+        row(address="../../../../etc/shadow") + "\nend",
+        row(address="00000000:17:00.0/../../x") + "\nend",
+        row(address="-0000001:17:00.0") + "\nend",
+        row(minor="-1") + "\nend",
+        row(minor="99999999999") + "\nend",
+        row(mig="maybe") + "\nend",
+        row() + "\nmig\tMIG-0\t../..\t0\nend",
+        row() + "\nwhat\nend",
+        row(model="\udcff") + "\nend",
+        "error\nend",
+        "error\tmount\ttext\nend",
+    ],
+)
+def test_an_answer_that_the_child_does_not_give_is_none(answer: str) -> None:
+    """Paths of the host are made of what it says, and a library that has gone wild may have it say anything."""
+    assert parse_answer(f"{row()}\nmig\tMIG-0\t1\t0\nend".encode()).gpus[0].mig_devices == (MigDevice("MIG-0", 1, 0),)
+    with pytest.raises(ValueError):
+        parse_answer(answer.encode("utf-8", "surrogateescape"))
+
+
+def test_a_wild_answer_ends_a_start_as_a_missing_one_does(install: Install) -> None:
+    """With the reference's words for a child that ended too early."""
+    install("def nvmlDeviceGetMinorNumber(handle): return -1")
+    assert refused().reference_line() == "nvgraft: initialization error: driver rpc error: unexpected end of file"
+
+
+def test_an_error_text_may_have_tabs() -> None:
+    """As the name of a file may, in which a library was looked for."""
+    with pytest.raises(Refusal, match="a\tb"):
+        parse_answer(b"error\tdetection\ta\tb\nend")
