@@ -59,9 +59,13 @@ class Target(NamedTuple):
     run: Callable[[bytes], None]
     words: tuple[bytes, ...] = ()
 
-    def seeds(self, name: str) -> list[bytes]:
-        """Return the committed inputs of the target that is called ``name``."""
-        return [path.read_bytes() for path in sorted((SEEDS / name).iterdir())]
+    def seeds(self, name: str, *, findings: bool = True) -> list[bytes]:
+        """Return the committed inputs of the target that is called ``name``.
+
+        :param findings: also what was once a finding. Much of that is as large as a limit allows, and a poor beginning for others.
+        """
+        paths = sorted((SEEDS / name).iterdir())
+        return [path.read_bytes() for path in paths if findings or not path.name.startswith("found-")]
 
 
 def _ldcache(data: bytes) -> None:

@@ -393,3 +393,14 @@ def test_headers_have_bounds(entry: bytes, words: str, tmp_path: Path) -> None:
     image = open_image(write_archive(tmp_path / "image.tar", files))
     with pytest.raises(InputError, match=words):
         image.tree()
+
+
+def test_a_deep_directory_is_hidden_and_replaced(tmp_path: Path) -> None:
+    """Some two thousand levels fit into a path, more than Python's stack has."""
+    deep: Entry = ("a/" * 2000 + "b", b"x")
+    assert listing_of_top(tree_of(docker_save(tmp_path / "hidden.tar", [deep], [(".wh.a", b"")]))) == []
+    assert listing_of_top(tree_of(docker_save(tmp_path / "replaced.tar", [deep], [("a", b"")]))) == ["a"]
+
+
+def listing_of_top(tree: Tree) -> list[str]:
+    return tree.listdir("/") + tree.listdir("/a")

@@ -137,7 +137,7 @@ def fuzz(target: str, amount: Amount, seed: int, keep: str | None = None) -> Res
         work = Path(place)
         for name in ("corpus", "findings"):
             (work / name).mkdir()
-        for number, data in enumerate(fuzzing.TARGETS[target].seeds(target)):
+        for number, data in enumerate(fuzzing.TARGETS[target].seeds(target, findings=False)):
             (work / "corpus" / str(number)).write_bytes(data)
         (work / "words").write_text("".join(f'"{_escaped(word)}"\n' for word in fuzzing.TARGETS[target].words if len(word) <= 64))
         inputs, slowest, finding = 0, 0.0, ""
