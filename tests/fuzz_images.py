@@ -8,7 +8,6 @@ from fuzz_checks import as_file, check_text
 from nvgraft import ldcache_table
 from nvgraft.errors import Refusal
 from nvgraft.tree import PathError
-from nvgraft_cli import dynamic
 from nvgraft_cli.bundle import open_container
 from nvgraft_cli.errors import InputError
 from nvgraft_cli.image.tree import ImageTree
@@ -125,14 +124,8 @@ def _rows(table: ldcache_table.Table) -> list[tuple[bytes, int, bytes]]:
     return [(item.soname, item.flags, item.path) for item in map(table._item, range(len(table)))]
 
 
-def dynamic_object(data: bytes) -> None:
-    """A program or library of the container, as its loader reads it, and the loader itself."""
-    with as_file(data) as fd:
-        try:
-            facts = dynamic._read(fd)
-        except dynamic.BadElf as error:
-            assert str(error)
-        else:
-            assert facts.bits in (32, 64)
-    directories, cache, _ = search.built_in(data)
-    assert all(directory.startswith("/") for directory in (*directories, cache))
+def loader(data: bytes) -> None:
+    """The dynamic loader of an image, in which its directories are looked for."""
+    directories, cache, levels = search.built_in(data)
+    assert all(path.startswith("/") for path in (*directories, cache))
+    assert all(level.startswith("x86-64-v") for level in levels if level)

@@ -608,13 +608,7 @@ TARGETS: dict[str, Target] = {
         fuzz_images.loader_cache,
         (b"ld.so-1.7.0", b"glibc-ld.so.cache1.1", b"\xff\xff\xff\xff", b"\x42\xa2\x74\xea", b"libcuda.so.1\0", b"/usr/lib/\0"),
     ),
-    "dynamic": Target(
-        fuzz_images.dynamic_object,
-        (
-            *(b"\x7fELF\x01\x01\x01", b"\x7fELF\x02\x01\x01", b"\xff" * 8, b"\x06\0\0\0"),
-            *(b"\xfe\xff\xff\x6f", b"/lib/\0/usr/lib/\0", b"/etc/ld.so.cache\0"),
-        ),
-    ),
+    "loader": Target(fuzz_images.loader, (b"/lib/\0/usr/lib/\0", b"/etc/ld.so.cache\0", b"\0x86-64-v4:x86-64-v3\0", b"/", b"\0")),
     "nvml": Target(
         fuzz_machine.nvml_answer,
         (

@@ -110,10 +110,11 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         ),
     },
     "layers": {"a deep path": lambda n: b"f " + b"a/" * min(n // 2, 2000) + b"b x\n\nf .wh.a"},
-    "dynamic": {
-        "segments": elf_with_segments,
-        "slashes": lambda n: b"\x7fELF" + b"/" * n,
+    "elf": {"segments": elf_with_segments},
+    "loader": {
+        "slashes": lambda n: b"/" * n,
         "directories": lambda n: b"/lib/\0" * (n // 6),
+        "levels": lambda n: b"\0" + b"x86-64-v2:" * (n // 10),
     },
     "nvml": {
         "MIG devices": lambda n: b"driver\t1\t2\ngpu\t0\t\t00000000:17:00.0\t2\t9\tenabled\t\n" + b"mig\t\t1\t1\n" * (n // 9) + b"end"
