@@ -1,11 +1,14 @@
 """Fuzzed: what the machine, its kernel and the hook's own children and files say. Part of ``fuzzing.TARGETS``."""
 
 from fuzz_checks import check_text
-from nvgraft import cachefile, inventory_cache, journal, jsontext, nvml
+from nvgraft import cachefile, inventory_cache, journal, jsontext, nvml, requirements
 from nvgraft.apply import bpf, cgroup
 from nvgraft.config import Config
 from nvgraft.errors import Refusal
 from nvgraft.mountinfo import MountTable, mounts_of_type, parse_mountinfo
+from nvgraft_cli.container_cli import options
+from nvgraft_cli.container_cli.arguments import UsageFault
+from nvgraft_cli.container_cli.command import printable_lines
 
 
 def nvml_answer(data: bytes) -> None:
@@ -94,6 +97,24 @@ def device_program(data: bytes) -> None:
     assert len(data) % 8 == 0
     # A call in the first half of an instruction is turned down, wherever it stands.
     assert data[:1] != b"\x85"
+
+
+def command_line(data: bytes) -> None:
+    """A command line of nvidia-container-cli, one word a line: other hooks put into it what a container asks for."""
+    words = [word.decode("utf-8", "surrogateescape") for word in data.split(b"\n") if b"\0" not in word]
+    try:
+        _, command, rest = options.parse_global(words, "nvgraft")
+        if command == "info":
+            options.parse_info(rest, "nvgraft")
+        elif command == "list":
+            options.parse_list(rest, "nvgraft")
+        else:
+            asked = options.parse_configure(rest, "nvgraft")
+            requirements.check(asked.requirements, "535.104.05", "12.2", [("8.0", "Tesla")])
+    except (options.Answered, UsageFault) as answer:
+        check_text(printable_lines(str(answer)), one_line=False)
+    except Refusal as refusal:
+        check_text(refusal.line())
 
 
 def mount_table(data: bytes) -> None:

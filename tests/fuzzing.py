@@ -628,6 +628,13 @@ TARGETS: dict[str, Target] = {
         fuzz_machine.device_cgroup,
         (b":devices:/", b"0::/", b"\0", b" - cgroup cgroup rw,devices", b" - cgroup2 ", b"a *:* rwm", b"c 195:0 rw", b"c 195:* r", b"/../"),
     ),
+    "command_line": Target(
+        fuzz_machine.command_line,
+        (
+            *(b"\nconfigure\n", b"\nlist\n", b"\ninfo\n", b"--require=", b"--device=", b"--pid=", b"--imex-channel=", b"--user="),
+            *(b"--", b"-", b"--help", b"cuda>=12.0", b"brand=tesla", b"\n/run/rootfs", b"9" * 30, b"--re=", b"\xff"),
+        ),
+    ),
     "bpf": Target(fuzz_machine.device_program, (b"\x85\0\0\0", b"\x18\x10\0\0", b"\x18\0\0\0", b"\x95" + bytes(7), b"\x61\xb1")),
     "mount_table": Target(fuzz_machine.mount_table, (b" - ", b"shared:1", b"\n36 35 98:0 / /mnt rw - ext4 /dev/sda rw", b"\\040")),
 }

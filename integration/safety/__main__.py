@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="./dev safety", description="Measure the safety of the hook.", epilog="example: ./dev safety --size small race"
     )
-    parser.add_argument("--size", choices=SIZES, default="small", help="small takes a minute or two, full an hour (default: small)")
+    parser.add_argument("--size", choices=SIZES, default="small", help="small takes a minute or two, full some hours (default: small)")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="what chance begins with (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help=f"keep what was measured in {REPORT.relative_to(REPORT.parent.parent)}")
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="only these: " + ", ".join(modules()))
