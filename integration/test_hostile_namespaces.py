@@ -19,7 +19,7 @@ from attacked import CANARY, DRIVER, LIBS, PLACE, ROOTFS, Case, Outcome, bind_ro
 from bundles import EVERYTHING, make_bundle
 from cgroups import ALLOW_ALL, DENY_ALL, FILTER, ZERO, attach, attach_link, hierarchy
 from containers import CGROUPS, LOOK, Bundle
-from harness import Installed
+from harness import LDCONFIG, Installed
 from nvgraft import syscalls
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceRule
@@ -122,7 +122,7 @@ def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(attacked: 
     """ldconfig writes a new cache in any case: an error of that step, and what was mounted is taken back."""
     prepare = grafted_image(attacked, "ldconfig")
     done = attacked(Case(prepare=prepare, mounts=mounts, config={"nvgraft": 'ldcache = "ldconfig"'}))
-    done.refused("ldcache error: process /sbin/ldconfig failed with error code: 1 | ")
+    done.refused(f"ldcache error: process {LDCONFIG} failed with error code: 1 | ")
     assert "read-only" in done.stderr
 
 
@@ -145,7 +145,7 @@ def test_t54_a_read_only_root_that_lacks_something_is_refused(attacked: Attacked
         (ROOTFS / lacking).unlink()
 
     done = attacked(Case(prepare=prepare, mounts=mounts))
-    done.refused("ldcache error: process /sbin/ldconfig failed with error code: 1 | the loader cache was not written: ")
+    done.refused(f"ldcache error: process {LDCONFIG} failed with error code: 1 | the loader cache was not written: ")
     assert "read-only file system: give the container a writable root file system, or an image whose cache" in done.stderr
 
 
