@@ -150,6 +150,9 @@ def listing(cache: Path) -> list[str]:
 
 
 def ldconfig(root: Path, *directories: str) -> None:
-    """Have this machine's ldconfig do its work in a root file system."""
+    """Have this machine's ldconfig do its work in a root file system.
+
+    Where it may not chroot(2) it replaces a file by a link, and refuses a relative include: any image needs root.
+    """
     argv = [LDCONFIG, "-r", str(root), "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache", *directories]
     subprocess.run(argv, env={"LC_ALL": "C"}, check=True, stderr=subprocess.DEVNULL)

@@ -251,7 +251,7 @@ def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
     assert not any("liba.so.1" in line for line in lines(image))
 
 
-@pytest.mark.requires("root")  # where ldconfig may not chroot(2) it replaces files, and refuses relative includes
+@pytest.mark.requires("root")  # for ldconfig
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(ENTRIES, max_size=12, unique_by=lambda entry: entry[:2]),

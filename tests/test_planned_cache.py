@@ -70,6 +70,7 @@ def age(root: Path, seconds: int) -> None:
         os.utime(root / "etc/ld.so.cache", (seconds + 10, seconds + 10))
 
 
+@pytest.mark.requires("root")  # for ldconfig
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(ENTRIES, max_size=10, unique_by=lambda entry: entry[:2]),
