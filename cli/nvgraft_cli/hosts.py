@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from nvgraft.components import Host, Inventory
-from nvgraft.config import Config, load_config
+from nvgraft.config import Config, load_config, read_config_file
 from nvgraft.errors import Refusal
+from nvgraft.files import open_file
 from nvgraft.inventory import read_inventory
 from nvgraft.inventory_cache import read_host
 from nvgraft.live import mps_directory, search_path
@@ -133,15 +134,25 @@ def read_configuration(path: str | None, load: Callable[[str | None, Mapping[str
     """Return the configuration in the file ``path``, or the hook's own.
 
     :param load: reads it.
-    :raises InputError: when the file that was named cannot be used.
-    :raises nvgraft.errors.Refusal: the hook's own complaint about its own file.
+    :raises InputError: when the file that was named cannot be read, or is no TOML.
+    :raises nvgraft.errors.Refusal: the hook's own complaint about its own file, or about what a file says: that is an answer.
     """
     try:
         return load(path, os.environ)
     except Refusal as refusal:
-        if path is None:
+        if path is None or _is_toml(path):
             raise
         raise InputError(f"{path}: {refusal.text} | {refusal.hint}") from refusal
+
+
+def _is_toml(path: str) -> bool:
+    import tomllib
+
+    try:
+        tomllib.loads((read_config_file(path, True, open_file) or b"").decode())
+    except (Refusal, ValueError):
+        return False
+    return True
 
 
 def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
