@@ -30,6 +30,11 @@ SHEBANG_LIMIT = 255
 
 #: What the hook loads beyond the engine, by distribution: the other requirements are the CLI's.
 HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
+#: What helps where one is missing.
+_MISSING = {
+    "python-prctl": "apt-get install python3-prctl, or use PYTHON=/usr/bin/python3",
+    "nvidia-ml-py": "pip installs it into .venv: remove an unfinished .venv, and try again",
+}
 
 HOOK = "nvgraft-hook"
 
@@ -140,9 +145,7 @@ def fill_hook(stage: str, checkout: str, packages: str) -> None:
         for module in modules:
             path = module_file(packages, module)
             if path is None:
-                raise CannotInstall(
-                    f"no {distribution} for {sys.executable} | apt-get install python3-prctl, or use PYTHON=/usr/bin/python3"
-                )
+                raise CannotInstall(f"no {distribution} for {sys.executable} | {_MISSING[distribution]}")
             copy_file(path, f"{stage}/{os.path.basename(path)}")
 
 
