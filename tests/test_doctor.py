@@ -300,6 +300,19 @@ def test_files_that_the_runtime_mounts_are_not_lacking(setup: Setup, capsys: Cap
     assert finding["message"].endswith("the image lacks libXext.so.6 (which libGLX_nvidia needs)")
 
 
+def test_a_requirement_without_end_is_told_in_part(setup: Setup, capsys: Captured) -> None:
+    """What holds is not told, and of what does not a hundred alternatives: there may be thousands."""
+    setup.env = [
+        ALL,
+        "NVIDIA_REQUIRE_A=driver>99999 cuda>=1",
+        "NVIDIA_REQUIRE_B=" + " ".join(f"cuda>={number}" for number in range(100, 400)),
+        "NVIDIA_REQUIRE_C=cuda>=500",
+    ]
+    [finding] = results(setup, capsys)[1]["requirement-unmet"]["findings"]
+    assert finding["message"].count("does not hold") == 100
+    assert "driver>99999" not in finding["message"]
+
+
 CGROUP2 = Mount(41, "/", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2")
 CGROUP1 = Mount(36, "/", "/sys/fs/cgroup/devices", "rw,relatime", False, "cgroup", "cgroup")
 #: The words of the engine in a user namespace, and of nvidia-container-cli (NVIDIA/nvidia-docker#1688).

@@ -4,8 +4,10 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from nvgraft.errors import Refusal
+from nvgraft.gpus import DriverReport
 from nvgraft.request import Skip, resolve_request
-from nvgraft.requirements import alternatives
+from nvgraft.requirements import alternatives, check
 from nvgraft.tree import PathError
 from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
@@ -13,6 +15,9 @@ from nvgraft_specs import brands, catalogue, names
 
 _PREFIXES = tuple(row for _, rows in catalogue.LIBRARIES for row, _ in rows)
 _VERSIONED = re.compile(r"^(lib[\w+-]+\.so)\.(\d{3,4}\.\d+(?:\.\d+)?)$")
+
+#: Alternatives of requirements that are told; an image of CUDA has some thirty, a hostile one may have any number.
+_TRIED = 100
 
 #: What an image has that is of use with a capability alone.
 _TELLTALES = {
@@ -99,6 +104,14 @@ def devices_from_image(patient: Patient) -> Iterator[Finding]:
     )
 
 
+def _holds(requirement: str, report: DriverReport, devices: list[tuple[str, str]]) -> bool:
+    try:
+        check([requirement], report.driver_version, report.cuda_version, devices)
+    except Refusal:
+        return False
+    return True
+
+
 def requirement_unmet(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#536, #543, #688, #1442; Xilinx/Vitis-AI#103."""
     refusal = patient.refusal
@@ -106,12 +119,15 @@ def requirement_unmet(patient: Patient) -> Iterator[Finding]:
         return
     request = patient.case.decision.request
     report = patient.host.host.report
-    devices: list[tuple[str | None, str | None]] = [(gpu.arch, brands.name(gpu.brand)) for gpu in report.gpus]
-    tried = []
+    devices = [(gpu.arch, brands.name(gpu.brand)) for gpu in report.gpus]
+    kinds: list[tuple[str | None, str | None]] = [*dict.fromkeys(devices)] or [(None, None)]
+    tried: list[str] = []
     for requirement in request.requirements if request is not None else ():
-        for arch, brand in dict.fromkeys(devices or [(None, None)]):
+        if len(tried) >= _TRIED or _holds(requirement, report, devices):
+            continue
+        for arch, brand in kinds:
             facts = {"cuda": report.cuda_version, "driver": report.driver_version, "arch": arch, "brand": brand}
-            answers = alternatives(requirement, facts)
+            answers = alternatives(requirement, facts, _TRIED)
             if all(answer.factor for answer in answers):
                 tried += [
                     f"{answer.term}: {answer.factor} {'does not hold' if answer.valid else 'is no valid condition'}" for answer in answers
