@@ -11,7 +11,6 @@ rest, so that no package of somebody else's is importable in a process that conf
 import argparse
 import ast
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import marshal
 import os
@@ -23,7 +22,10 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 #: The kernel reads no more than this of a script's first line (BINPRM_BUF_SIZE, Linux 5.1 and newer).
 SHEBANG_LIMIT = 255
@@ -91,10 +93,12 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
             raise CannotInstall(f"{place}: group or others may write to it | chmod go-w {place}, or choose another directory")
 
 
-def closure(packages: str, names: list[str]) -> list[importlib.metadata.Distribution]:
+def closure(packages: str, names: list[str]) -> "list[Distribution]":
     """Return the distributions ``names`` and all that they require, as far as they are installed in ``packages``."""
-    installed = {canonical(found.metadata["Name"]): found for found in importlib.metadata.distributions(path=[packages])}
-    found: dict[str, importlib.metadata.Distribution] = {}
+    from importlib.metadata import distributions  # not at the top: all commands know the installer, and this is a tenth of their start
+
+    installed = {canonical(found.metadata["Name"]): found for found in distributions(path=[packages])}
+    found: dict[str, Distribution] = {}
     wanted = [canonical(name) for name in names]
     while wanted:
         name = wanted.pop()
@@ -110,7 +114,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def requirements(distribution: importlib.metadata.Distribution) -> list[str]:
+def requirements(distribution: "Distribution") -> list[str]:
     """Return the names that ``distribution`` requires, those of its extras left out."""
     rows = [row for row in distribution.requires or () if not re.search(r";.*\bextra\s*==", row)]
     return [canonical(match[0]) for match in (re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", row) for row in rows) if match]
@@ -152,7 +156,9 @@ def fill_hook(stage: str, checkout: str, packages: str) -> None:
 def fill_cli(stage: str, checkout: str, packages: str) -> None:
     """Put into ``stage`` what only the CLI may load."""
     copy_package(f"{checkout}/cli/nvgraft_cli", f"{stage}/nvgraft_cli")
-    project = importlib.metadata.Distribution.discover(name="nvgraft", path=[packages])
+    from importlib.metadata import Distribution
+
+    project = Distribution.discover(name="nvgraft", path=[packages])
     names = [name for distribution in project for name in requirements(distribution) if name not in HOOK_MODULES]
     for found in closure(packages, names):
         for file in found.files or ():
