@@ -119,12 +119,13 @@ def reset_process() -> int:
         _signal.signal(number, _signal.SIG_DFL)
     for number in ENDING_SIGNALS:
         _signal.signal(number, _interrupt)
-    for fd in range(3):
-        try:
-            os.fstat(fd)
-        except OSError:
-            # A later open would take its number, and a message would be written into it.
-            os.open("/dev/null", os.O_RDWR)
+    for fd, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
+        # A later open would take the number of a closed one, and a message would be written into it. One that was closed when
+        # Python started may be taken already: libffi, from 3.5 on, keeps a file open that it opens when it is loaded.
+        if stream is None or not _is_open(fd):
+            null = os.open("/dev/null", os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
     syscalls.close_range(3, ~0)
     directory = _hold_directory()
     os.chdir("/")
@@ -152,6 +153,14 @@ def path_of(directory: int) -> str:
         return os.readlink(f"/proc/self/fd/{directory}")
     except OSError as error:
         raise Refusal("initialization", f"open failed: /proc/self/fd: {reason(error)}", "mount /proc") from error
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _hold_directory() -> int:
