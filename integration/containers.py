@@ -78,6 +78,18 @@ class Bundle:
         change(config)
         file.write_text(json.dumps(config))
 
+    def give_to(self, owner: int) -> None:
+        """Make this bundle somebody's, as an engine does for a user namespace."""
+        self.path.parent.chmod(0o755)
+        for directory, directories, files in os.walk(self.path):
+            for name in [*directories, *files]:
+                os.chown(os.path.join(directory, name), owner, owner, follow_symlinks=False)
+
+    @property
+    def reachable(self) -> str:
+        """The command after which somebody can reach this bundle on a simulated host."""
+        return f"chmod a+x {' '.join(str(parent) for parent in self.path.parents if str(parent).startswith('/tmp/'))}"
+
     def set_program(self, script: str) -> None:
         """Make ``script`` what the container runs, in a cgroup of this bundle's own."""
 

@@ -201,13 +201,9 @@ def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
         config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}]
 
     bundle.edit(change)
-    bundle.path.parent.chmod(0o755)
-    for directory, directories, files in os.walk(bundle.path):
-        for name in [*directories, *files]:
-            os.chown(os.path.join(directory, name), 100000, 100000, follow_symlinks=False)
-    reachable = f"chmod a+x {' '.join(str(parent) for parent in bundle.path.parents if str(parent).startswith('/tmp/'))}"
+    bundle.give_to(100000)
     look = "ls -ln /usr/lib/x86_64-linux-gnu/libcuda.so.1 /etc/ld.so.cache; for n in /dev/nvidia0 /dev/nvidiactl; do (: < $n) 2>&1; done"
-    done = bundle.run(f"{look}; {LOADER_LINE}", f"{reachable} && {prepare or 'true'}")
+    done = bundle.run(f"{look}; {LOADER_LINE}", f"{bundle.reachable} && {prepare or 'true'}")
     assert done.returncode == 0, done.stderr
     assert "can't open /dev/nvidia0: No such device or address" in done.stdout
     assert "libcuda.so.1 => /" in done.stdout

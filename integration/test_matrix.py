@@ -1,0 +1,65 @@
+"""The same container under each engine, with and without a user namespace, with either version of cgroups, and with a root file
+system that is writable or not (SECURITY 7): the driver is there, the loader finds it, and everything belongs to the container's root.
+
+crun cannot set up cgroups on every kind of machine, and wants one version of them alone: under it device rules are left out.
+"""
+
+from typing import Any
+
+import pytest
+
+from containers import CGROUPS, Bundle
+from test_engines import NO_CGROUPS, assert_grafted, understood_by_crun
+
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
+
+#: What a container's root is to the host.
+MAPPED = 100000
+V1_ALONE = "umount /sys/fs/cgroup/unified"
+ENGINES = [
+    pytest.param("runc --root /run/runc-test", id="runc"),
+    pytest.param("crun --root /run/crun-test --cgroup-manager=disabled", id="crun", marks=pytest.mark.requires("crun")),
+]
+#: As far as a container's root can look without a device: its mounts, who owns what was made, the loader, and what may be opened.
+SCRIPT = """
+for node in /dev/nvidiactl /dev/nvidia0 /dev/nvidia1; do (: < $node) 2>&1; done
+cat /proc/self/mountinfo
+/lib64/ld-linux-x86-64.so.2 --preload libcuda.so.1 --list /usr/lib/x86_64-linux-gnu/libc.so.6
+ls -ln /usr/lib/x86_64-linux-gnu/libcuda.so.1 /etc/ld.so.cache
+touch /written 2>&1 && echo writable; true
+"""
+
+
+def in_user_namespace(config: dict[str, Any]) -> None:
+    config["linux"]["namespaces"].append({"type": "user"})
+    for kind in ("uidMappings", "gidMappings"):
+        config["linux"][kind] = [{"containerID": 0, "hostID": MAPPED, "size": 65536}]
+    config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}]
+
+
+@pytest.mark.parametrize("writable", [True, False], ids=["rw", "ro"])
+@pytest.mark.parametrize("prepare", CGROUPS.values())
+@pytest.mark.parametrize("mapped", [False, True], ids=["host-ids", "user-namespace"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_driver_is_there(bundle: Bundle, engine: str, mapped: bool, prepare: str, writable: bool) -> None:
+    """Mounts, links, loader cache, device rules, owners: under all of them."""
+    bundle.edit(understood_by_crun)
+    bundle.edit(lambda config: config["root"].update(readonly=not writable))
+    steps = [prepare or "true"]
+    if mapped:
+        bundle.edit(in_user_namespace)
+        bundle.give_to(MAPPED)
+        steps.append(bundle.reachable)
+    if engine.startswith("crun"):
+        steps += [NO_CGROUPS, *([] if prepare else [V1_ALONE])]
+    bundle.set_program(SCRIPT)
+    done = bundle.on_host(" && ".join([*steps, f"{engine} run --bundle {bundle.path} {bundle.name}"]))
+    assert_grafted(done, devices=False)
+    if engine.startswith("runc"):
+        for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"):
+            assert f"can't open {node}: No such device or address" in done.stdout
+    owners = [line.split()[2:4] for line in done.stdout.splitlines() if "libcuda.so.1 -> " in line or line.endswith("/etc/ld.so.cache")]
+    assert owners == [["0", "0"], ["0", "0"]], done.stdout
+    assert ("writable" in done.stdout.split()) == writable
+    made = [line.split() for line in done.changes if line.startswith(">")]
+    assert {words[4] for words in made} == {str(MAPPED if mapped else 0)}
