@@ -116,16 +116,20 @@ print(json.dumps({
 def test_what_has_taken_the_number_of_a_closed_stream_goes(closed: list[int], tmp_path: Path) -> None:
     """A library that is loaded first thing opens a file; it is neither read as the state nor written to."""
     script = f"""
-taken = [os.open("/etc/passwd", os.O_RDONLY) for _ in {closed}]
+while os.open("/etc/passwd", os.O_RDONLY) < 3:
+    pass
+before = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in {closed}]
 launch.reset_process()
-names = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in {closed}]
-open({str(tmp_path / "seen")!r}, "w").write(json.dumps([taken, names]))
+after = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in {closed}]
+open({str(tmp_path / "seen")!r}, "w").write(json.dumps([before, after]))
 """
     code = "import json, os, sys\nfrom nvgraft import launch\n" + script
     environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = " ".join(f"{fd}>&-" for fd in closed)
     subprocess.run(["/bin/sh", "-c", f'exec "$@" {words}', "sh", sys.executable, "-c", code], env=environ, check=True, timeout=30)
-    assert json.loads((tmp_path / "seen").read_text()) == [closed, ["/dev/null"] * len(closed)]
+    before, after = json.loads((tmp_path / "seen").read_text())
+    assert all(name.startswith(("/etc/", "/usr/")) for name in before), "by libffi, or here"
+    assert after == ["/dev/null"] * len(closed)
 
 
 def test_a_directory_that_is_gone_counts_as_the_root(tmp_path: Path) -> None:

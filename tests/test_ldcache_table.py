@@ -112,6 +112,11 @@ def test_the_loader_finds_what_was_there_and_what_was_added(rows: list[tuple[str
 FOREIGN = {"bookworm-i386": (NARROW, "/usr/lib/i386-linux-gnu"), "bookworm-arm64": (0x0A03, "/usr/lib/aarch64-linux-gnu")}
 
 
+def comparable(line: str) -> str:
+    """A line of ldconfig with the one name of a directory, and with the word that glibc before 2.37 had for libraries without a libc."""
+    return line.replace("=> /usr/lib/", "=> /lib/").replace("(unknown or unsupported flag", "(ELF")
+
+
 @pytest.mark.requires("ldconfig")
 @pytest.mark.parametrize("release", sorted(path.stem for path in FIXTURES.glob("*.cache")))
 def test_real_images_get_what_their_own_ldconfig_gives_them(release: str, tmp_path: Path) -> None:
@@ -123,13 +128,13 @@ def test_real_images_get_what_their_own_ldconfig_gives_them(release: str, tmp_pa
     """
     flags, libs = FOREIGN.get(release, (WIDE, LIBS))
     before = (FIXTURES / f"{release}.cache").read_bytes()
-    wanted = [line.replace("=> /usr/lib/", "=> /lib/") for line in (FIXTURES / f"{release}.txt").read_text().splitlines()]
+    wanted = [comparable(line) for line in (FIXTURES / f"{release}.txt").read_text().splitlines()]
     rows = [Row(name.encode(), flags, f"{libs}/{name}".encode()) for name in DRIVER]
     data = Table.parse(before).with_rows(rows, Places({libs.encode(): 0})).data()
     (tmp_path / "cache").write_bytes(data)
     lines = listing(tmp_path / "cache")
     assert all(lookup(data, name, flags) == f"{libs}/{name}" for name in DRIVER)
-    assert [line.replace("=> /usr/lib/", "=> /lib/") for line in lines] == wanted
+    assert [comparable(line) for line in lines] == wanted
 
 
 def test_glibc_2_17_writes_both_formats_and_reads_the_new_one() -> None:
