@@ -85,7 +85,8 @@ class Configuration:
         found = [""]
         for part in filter(None, pattern.split("/")):
             if not _WILD.isdisjoint(part):
-                found = [f"{parent}/{name}" for parent in found for name in self._listed(parent or "/") if matches(name, part)]
+                fits = matcher(part)
+                found = [f"{parent}/{name}" for parent in found for name in self._listed(parent or "/") if fits(name)]
             else:
                 found = [f"{parent}/{part.replace(chr(92), '')}" for parent in found]
             if len(found) > _FILES:
@@ -103,11 +104,15 @@ class Configuration:
         return names
 
 
-def matches(name: str, pattern: str) -> bool:
-    """Tell whether a file name fits a pattern of ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``; a leading dot has to be written."""
-    if name.startswith(".") and not pattern.startswith("."):
-        return False
+def matcher(pattern: str) -> "Callable[[str], bool]":
+    """Return what tells whether a file name fits a pattern of ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``; a leading dot has
+    to be written."""
     tokens = _tokens(pattern)
+    hidden = pattern.startswith(".")
+    return lambda name: (hidden or not name.startswith(".")) and _match(name, tokens)
+
+
+def _match(name: str, tokens: "list[_Characters]") -> bool:
     # Where the last star stands and how much of the name it has taken: on a mismatch it takes one more. To go back to the
     # last one is enough, so the time is the product of both lengths at most.
     i = j = 0
