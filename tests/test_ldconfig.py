@@ -1,8 +1,10 @@
 """Which host programs may be run as ldconfig, and the copy that is run. Running it needs root: integration."""
 
 import errno
+import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,13 @@ def test_the_copy_is_the_program_and_cannot_be_changed(tmp_path: Path) -> None:
     cache = LoaderCache.prepare(str(tmp_path / "ldconfig"))
     image = cache._image
     assert os.pread(image, len(data) + 1, 0) == data
-    for change in (lambda: os.pwrite(image, b"x", 0), lambda: os.ftruncate(image, 0), lambda: os.ftruncate(image, 1 << 20)):
+    changes: list[Callable[[], object]] = [
+        lambda: os.pwrite(image, b"x", 0),
+        lambda: os.ftruncate(image, 0),
+        lambda: os.ftruncate(image, 1 << 20),
+        lambda: mmap.mmap(image, len(data)),
+    ]
+    for change in changes:
         with pytest.raises(PermissionError):
             change()
     assert not os.get_inheritable(image)
@@ -75,7 +83,7 @@ def test_what_the_image_would_have_to_start_is_refused(tmp_path: Path, content: 
     assert caught.value.line().startswith(f"nvgraft: ldcache error: process {path} failed with error code: 127 | it was not started: ")
     assert reason in caught.value.hint
     del caught
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # less, when garbage of another test has gone
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])

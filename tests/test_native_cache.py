@@ -1,5 +1,6 @@
 """The loader cache step without ldconfig, on directories: what ldconfig would do, what an image may do, and the way back."""
 
+import errno
 import os
 import shutil
 import stat
@@ -272,6 +273,18 @@ def test_any_image_gets_what_ldconfig_gives_it(entries: list[tuple[str, str, str
         assert lines(ours) == lines(theirs)
         made = {path: entry[3] for path, entry in tree(theirs).items() if isinstance(entry[3], str)}
         assert made.items() <= {path: entry[3] for path, entry in tree(ours).items()}.items()
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EINVAL, errno.EIO])
+def test_a_library_that_cannot_be_read_is_not_passed_over(image: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """It could be opened, so this is a fault of the machine, and the cache would lack what it should have."""
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (image / "etc/ld.so.cache").unlink()
+    monkeypatch.setattr("nvgraft.elf.read_library", fail)
+    assert refused(image).startswith(os.strerror(number).lower())
 
 
 # ---- hostile images

@@ -40,7 +40,7 @@ FSCONFIG_CMD_CREATE = 6
 FSMOUNT_CLOEXEC = 1
 FSOPEN_CLOEXEC = 1
 F_ADD_SEALS = 1033
-F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 1, 2, 4, 16
 LOCK_EX, LOCK_NB = 2, 4
 MNT_DETACH = 2
 MOUNT_ATTR_RDONLY = 0x1
@@ -447,8 +447,12 @@ def mount(source: str | None, target: str, fstype: str | None, flags: int, data:
 
 
 def seal(memfd: int) -> None:
-    """Forbid every later change of the memory file ``memfd``, its seals included."""
-    _fcntl(f"{memfd}, F_ADD_SEALS", memfd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
+    """Forbid every later change of the memory file ``memfd``, its seals included.
+
+    It must never have been mapped. F_SEAL_WRITE would end such mappings too, and to be sure of that gives up with EBUSY where the
+    kernel itself, which moves and counts pages on a busy machine, holds one of them.
+    """
+    _fcntl(f"{memfd}, F_ADD_SEALS", memfd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
 
 
 def flock(fd: int, operation: int) -> None:

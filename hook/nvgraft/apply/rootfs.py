@@ -62,8 +62,12 @@ _ABSENT = frozenset(
 
 def check_absent(error: OSError) -> None:
     """Raise ``error`` again unless it says that the image has no such file."""
-    if error.errno not in _ABSENT or isinstance(error, syscalls.MissingFeature):
+    if error.errno not in _ABSENT or isinstance(error, (syscalls.MissingFeature, Unreadable)):
         raise error
+
+
+class Unreadable(OSError):
+    """What has been opened cannot be read: no answer of the image's, whichever number the error has."""
 
 
 class OutOfBounds(Exception):
@@ -243,6 +247,8 @@ def _library(fd: int, *, isa_level: bool) -> "Library":
 
     try:
         return read_library(fd, isa_level=isa_level)
+    except OSError as error:
+        raise Unreadable(error.errno, error.strerror) from error
     finally:
         syscalls.close(fd)
 
@@ -281,11 +287,12 @@ def read_whole(fd: int, limit: int, path: str) -> bytes:
     """Return the content of an open regular file.
 
     :raises OSError: EFBIG, naming ``path``, for one of more than ``limit`` bytes.
+    :raises Unreadable: for anything else.
     """
     try:
         if os.fstat(fd).st_size <= limit:
             return read_fd(fd, limit)
     except OSError as error:
         if error.errno != errno.EFBIG:
-            raise
+            raise Unreadable(error.errno, error.strerror, path) from error
     raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB" if limit >> 20 else f"larger than {limit} bytes", path)
