@@ -3,12 +3,13 @@
 import fnmatch
 import os
 import re
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.ld_so_conf import Configuration, matcher
+from nvgraft.ld_so_conf import Configuration, Pattern
 
 
 def load(files: dict[str, str]) -> Configuration:
@@ -99,23 +100,28 @@ def test_too_much_of_anything_is_left_out(files: dict[str, str]) -> None:
 def test_patterns_match_as_fnmatch_does(name: str, pattern: str) -> None:
     """But for a leading dot, which has to be written, and a backslash, which Python's does not know."""
     if "\\" in pattern or "[^" in pattern:
-        matcher(pattern)(name)
+        Pattern(pattern).fits(name)
         return
     wanted = fnmatch.fnmatchcase(name, pattern) and not (name.startswith(".") and not pattern.startswith("."))
-    assert matcher(pattern)(name) == wanted
+    assert Pattern(pattern).fits(name) == wanted
 
 
 def test_a_backslash_takes_a_character_as_it_is() -> None:
     """And a caret negates as an exclamation mark does (glob(7))."""
-    assert matcher("a\\*")("a*")
-    assert not matcher("a\\*")("ab")
-    assert matcher("[^a]")("b")
-    assert not matcher("[^a]")("a")
+    assert Pattern("a\\*").fits("a*")
+    assert not Pattern("a\\*").fits("ab")
+    assert Pattern("[^a]").fits("b")
+    assert not Pattern("[^a]").fits("a")
 
 
 def test_many_stars_end_soon() -> None:
-    """A pattern made to be slow is not."""
-    assert not matcher("*a" * 100 + "b")("a" * 255)
+    """A pattern made to be slow is not: what it costs is the name's length."""
+    counted = Pattern("*" + "a" * 120 + "b")
+    taking = counted._taking
+    with mock.patch.object(Pattern, "_taking", side_effect=taking) as calls:
+        assert not counted.fits("a" * 255)
+    assert calls.call_count == 255
+    assert not Pattern("*a" * 100 + "b").fits("a" * 255)
 
 
 @given(st.binary(max_size=300))
@@ -124,3 +130,14 @@ def test_any_text_is_read(text: bytes) -> None:
     configuration = Configuration(lambda _path: text, lambda _path: [os.fsdecode(b"\xff"), "a.conf"])
     configuration.load()
     assert all(re.match(r"/[^\0]*\Z", path, re.DOTALL) for path in configuration.directories)
+
+
+def test_names_of_many_characters_are_not_looked_up_without_end() -> None:
+    """In brackets: then something may be left out, and that is said."""
+    pattern = Pattern("[!x]*")
+    names = [chr(number) for number in range(0x4E00, 0x4E00 + 4096)]
+    answers = [(pattern.fits(name), pattern.complete) for name in [*names, "\u3042"]]
+    assert answers == [*[(True, True)] * len(names), (False, False)]
+    without = Pattern("?*")
+    assert all(without.fits(name) for name in [*names, "\u3042"])
+    assert without.complete

@@ -18,9 +18,11 @@ FILE_LIMIT = 64 << 10
 _DEPTH = 5
 _FILES = 256
 _PATTERNS = 256
-#: Names that are compared with patterns, and characters of one component of a pattern: the cost is the product, times a name's length.
+#: Names that are compared with patterns, and characters of one component of a pattern.
 _NAMES = 4096
 _COMPONENT = 255
+#: Different characters that are looked up in the brackets of a component.
+_CHARACTERS = 4096
 _LINES = 1024
 
 _BLANKS = " \t\n\v\f\r"
@@ -85,8 +87,9 @@ class Configuration:
         found = [""]
         for part in filter(None, pattern.split("/")):
             if not _WILD.isdisjoint(part):
-                fits = matcher(part)
-                found = [f"{parent}/{name}" for parent in found for name in self._listed(parent or "/") if fits(name)]
+                wanted = Pattern(part)
+                found = [f"{parent}/{name}" for parent in found for name in self._listed(parent or "/") if wanted.fits(name)]
+                self.complete = self.complete and wanted.complete
             else:
                 found = [f"{parent}/{part.replace(chr(92), '')}" for parent in found]
             if len(found) > _FILES:
@@ -104,50 +107,82 @@ class Configuration:
         return names
 
 
-def matcher(pattern: str) -> "Callable[[str], bool]":
-    """Return what tells whether a file name fits a pattern of ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``; a leading dot has
-    to be written."""
-    tokens = _tokens(pattern)
-    hidden = pattern.startswith(".")
-    return lambda name: (hidden or not name.startswith(".")) and _match(name, tokens)
+class Pattern:
+    """A pattern of file names: ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``; a leading dot has to be written.
 
+    All ways to match are followed at once, as bits of a number, so the time is a name's length whatever the pattern.
+    ``complete`` is false when names hold more characters than are looked up in brackets.
+    """
 
-def _match(name: str, tokens: "list[_Characters]") -> bool:
-    # Where the last star stands and how much of the name it has taken: on a mismatch it takes one more. To go back to the
-    # last one is enough, so the time is the product of both lengths at most.
-    i = j = 0
-    star, taken = -1, 0
-    while i < len(name):
-        if j < len(tokens) and tokens[j] is _STAR:
-            star, taken = j, i
-            j += 1
-        elif j < len(tokens) and _fits(name[i], tokens[j]):
-            i += 1
-            j += 1
-        elif star >= 0:
-            taken += 1
-            i, j = taken, star + 1
-        else:
+    __slots__ = ("_any", "_brackets", "_end", "_hidden", "_known", "_literal", "_stars", "complete")
+
+    def __init__(self, pattern: str) -> None:
+        self.complete = True
+        self._hidden = pattern.startswith(".")
+        self._known: dict[str, int] = {}  # character -> the tokens that take it
+        self._literal: dict[str, int] = {}
+        self._brackets: list[tuple[int, _Characters]] = []
+        self._stars = self._any = 0
+        bit = 1
+        last = None
+        for token in _tokens(pattern):
+            if token is _STAR and last is _STAR:
+                continue
+            if token is _STAR:
+                self._stars |= bit
+            elif token is _ANY:
+                self._any |= bit
+            elif token.literal:
+                self._literal[token.literal] = self._literal.get(token.literal, 0) | bit
+            else:
+                self._brackets.append((bit, token))
+            last = token
+            bit <<= 1
+        self._end = bit
+
+    def fits(self, name: str) -> bool:
+        """Tell whether a file name fits."""
+        if name.startswith(".") and not self._hidden:
             return False
-    return all(token is _STAR for token in tokens[j:])
+        stars = self._stars
+        state = 1 | (stars & 1) << 1  # a bit for each number of tokens that may have been matched; a star may stand for nothing
+        for character in name:
+            state = (state & self._taking(character)) << 1 | state & stars
+            if not state:
+                return False
+            state |= (state & stars) << 1
+        return bool(state & self._end)
+
+    def _taking(self, character: str) -> int:
+        tokens = self._known.get(character)
+        if tokens is None:
+            tokens = self._any | self._literal.get(character, 0)
+            if self._brackets and len(self._known) == _CHARACTERS:
+                self.complete = False
+                return tokens
+            for bit, token in self._brackets:
+                if token.has(character):
+                    tokens |= bit
+            self._known[character] = tokens
+        return tokens
 
 
 class _Characters:
-    """One character of a name: any of ``ranges``, or any but those when ``negated``."""
+    """One character of a name: ``literal``, or any of ``ranges``, or any but those when ``negated``."""
 
-    __slots__ = ("negated", "ranges")
+    __slots__ = ("literal", "negated", "ranges")
 
-    def __init__(self, ranges: "list[tuple[str, str]]", *, negated: bool = False) -> None:
+    def __init__(self, ranges: "list[tuple[str, str]]", *, negated: bool = False, literal: str = "") -> None:
         self.ranges = ranges
         self.negated = negated
+        self.literal = literal
+
+    def has(self, character: str) -> bool:
+        return any(low <= character <= high for low, high in self.ranges) != self.negated
 
 
 _STAR = _Characters([])
 _ANY = _Characters([], negated=True)
-
-
-def _fits(character: str, token: _Characters) -> bool:
-    return any(low <= character <= high for low, high in token.ranges) != token.negated
 
 
 def _tokens(pattern: str) -> list[_Characters]:
@@ -167,7 +202,7 @@ def _tokens(pattern: str) -> list[_Characters]:
             if character == "\\" and at < len(pattern):
                 character = pattern[at]
                 at += 1
-            tokens.append(_Characters([(character, character)]))
+            tokens.append(_Characters([], literal=character))
     return tokens
 
 
