@@ -7,7 +7,6 @@ import platform
 import select
 import shutil
 import signal
-import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import prctl
 import pytest
 
 from harness import LDCONFIG, run_in_mount_namespace
+from ldcaches import tree
 from nvgraft import privileges, syscalls
 from nvgraft.apply import jail, seccomp
 from nvgraft.apply.ldconfig import LoaderCache
@@ -50,20 +50,6 @@ def rootfs(tmp_path: Path) -> Path:
 
 def _library(path: Path, soname: str) -> None:
     path.write_bytes(shared_object(64, MACHINE, soname, ["libc.so.6"], [3, 2, 0]))
-
-
-def _tree(root: Path) -> dict[str, tuple[object, ...]]:
-    """Everything that can be told of a tree, but for the times of directories."""
-    result: dict[str, tuple[object, ...]] = {}
-    for path in sorted(root.rglob("*")):
-        found = path.lstat()
-        content: object = None
-        if stat.S_ISLNK(found.st_mode):
-            content = os.readlink(path)
-        elif stat.S_ISREG(found.st_mode):
-            content = (path.read_bytes(), found.st_mtime_ns)
-        result[str(path.relative_to(root))] = (stat.filemode(found.st_mode), found.st_uid, found.st_gid, content)
-    return result
 
 
 def _update(
@@ -112,9 +98,9 @@ def shell(tmp_path: Path) -> str:
 @pytest.mark.parametrize("pivot", [True, False])
 def test_makes_the_cache_and_the_links_and_nothing_else(rootfs: Path, pivot: bool) -> None:
     """The new entries are the cache and the SONAME links of the given directories; the rest of the tree is as it was."""
-    before = _tree(rootfs)
+    before = tree(rootfs)
     assert run_in_mount_namespace(lambda: _update(rootfs, pivot=pivot)) == ""
-    after = _tree(rootfs)
+    after = tree(rootfs)
     new = {path: after[path][3] for path in after if before.get(path) != after[path]}
     cache = new.pop("etc/ld.so.cache")
     assert new == {f"{LIBS[1:]}/libcuda.so.1": "libcuda.so.560.35.03", f"{LIBS[1:]}/libnvidia-ml.so.1": "libnvidia-ml.so.560.35.03"}
@@ -176,11 +162,11 @@ def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
 def test_an_image_without_etc_fails_like_the_reference(rootfs: Path) -> None:
     """Error code 1, the cause named, nothing changed."""
     shutil.rmtree(rootfs / "etc")
-    before = _tree(rootfs)
+    before = tree(rootfs)
     line = run_in_mount_namespace(lambda: _update(rootfs))
     assert line.startswith(f"nvgraft: ldcache error: process {LDCONFIG} failed with error code: 1 | ")
     assert "no /etc" in line
-    assert _tree(rootfs) == before
+    assert tree(rootfs) == before
 
 
 def test_follows_the_images_own_etc_inside_the_root(rootfs: Path) -> None:
@@ -204,7 +190,7 @@ def test_undo_restores_what_ldconfig_replaced_or_removed(rootfs: Path, uid: int)
     os.chown(rootfs / "etc/ld.so.cache", uid + 5, uid + 6)
     (rootfs / "etc/ld.so.cache").chmod(0o640)
     os.lchown(libs / "libgone.so.1", uid + 7, uid + 8)
-    before = _tree(rootfs)
+    before = tree(rootfs)
 
     def scenario() -> list[str]:
         undo = UndoLog()
@@ -214,7 +200,7 @@ def test_undo_restores_what_ldconfig_replaced_or_removed(rootfs: Path, uid: int)
         return undo.run()
 
     assert run_in_mount_namespace(scenario) == []
-    assert _tree(rootfs) == before
+    assert tree(rootfs) == before
 
 
 def test_a_second_name_of_another_file_costs_that_file_nothing(rootfs: Path) -> None:
@@ -227,7 +213,7 @@ def test_a_second_name_of_another_file_costs_that_file_nothing(rootfs: Path) -> 
 
 def test_undo_removes_what_was_not_there(rootfs: Path) -> None:
     """A cache and links that ldconfig made new are gone after undo."""
-    before = _tree(rootfs)
+    before = tree(rootfs)
 
     def scenario() -> list[str]:
         undo = UndoLog()
@@ -235,7 +221,7 @@ def test_undo_removes_what_was_not_there(rootfs: Path) -> None:
         return undo.run()
 
     assert run_in_mount_namespace(scenario) == []
-    assert _tree(rootfs) == before
+    assert tree(rootfs) == before
 
 
 def test_works_as_an_unprivileged_id(rootfs: Path) -> None:
@@ -251,7 +237,7 @@ def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
     """The container's mounts belong to another user namespace, and its root to a host id: cache, links and undo work."""
     for path in (rootfs, *rootfs.rglob("*")):
         os.lchown(path, 100000, 100000)
-    before = _tree(rootfs)
+    before = tree(rootfs)
 
     def scenario() -> list[str]:
         ready, ready_end = os.pipe()
@@ -285,12 +271,12 @@ def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
         return left
 
     assert run_in_mount_namespace(scenario) == []
-    assert _tree(rootfs) == before
+    assert tree(rootfs) == before
 
 
 def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
     """What the container may not write, ldconfig may not either; the refusal names the cause."""
-    before = _tree(rootfs)
+    before = tree(rootfs)
 
     def scenario() -> str:
         remount = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY
@@ -299,7 +285,7 @@ def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
     line = run_in_mount_namespace(scenario)
     assert f"process {LDCONFIG} failed with error code: 1 | " in line
     assert "read-only" in line
-    assert _tree(rootfs) == before
+    assert tree(rootfs) == before
 
 
 @pytest.mark.parametrize("name", ["ld.so.cache", "ld.so.cache~"])
@@ -367,14 +353,14 @@ class TestHostile:
         places = ("", "/bin", "/usr", "/opt/lib", "/var/cache/ldconfig", "/proc", "/sys", "/dev", f"{LIBS}/volume", "/..", f"/..{tmp_path}")
         tries = "\n".join(f"echo text > {place}/x" for place in places)
         (rootfs / "etc/ld.so.conf").write_text(f"{tries}\necho text > {LIBS}/allowed\nexit 4\n")
-        before = _tree(tmp_path)
+        before = tree(tmp_path)
 
         def scenario() -> str:
             target = str(rootfs / LIBS[1:] / "volume")
             return _update(rootfs, program=shell, prepared=lambda: syscalls.mount(str(volume), target, None, syscalls.MS_BIND))
 
         assert "error code: 4" in run_in_mount_namespace(scenario)
-        after = _tree(tmp_path)
+        after = tree(tmp_path)
         assert after.keys() - before.keys() == {f"rootfs{LIBS}/allowed"}
 
     def test_has_no_privilege_descriptor_or_environment(self, rootfs: Path, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +142,20 @@ def update(
         if undo is None:
             os.close(container.rootfs_fd)
     return step.findings
+
+
+def tree(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything that can be told of a tree, but for the times of directories."""
+    result: dict[str, tuple[object, ...]] = {}
+    for path in sorted(root.rglob("*")):
+        found = path.lstat()
+        content: object = None
+        if stat.S_ISLNK(found.st_mode):
+            content = os.readlink(path)
+        elif stat.S_ISREG(found.st_mode) and found.st_size < 1 << 30:
+            content = (path.read_bytes(), found.st_mtime_ns)
+        result[str(path.relative_to(root))] = (stat.filemode(found.st_mode), found.st_uid, found.st_gid, content)
+    return result
 
 
 def listing(cache: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """What a loader reads of a file: of stubs, of this machine's libraries as readelf sees them, of damaged files, and as recorded."""
 
 import re
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable
@@ -120,7 +119,7 @@ def test_tables_without_end_are_bounded(damage: Callable[[bytearray, int], None]
         read(file)
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
+@pytest.mark.requires("gcc")  # readelf comes with it
 def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
     """On a sample of real libraries the versions and search paths agree with binutils."""
     places = [Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -71,7 +70,7 @@ def test_a_damaged_library_never_fails_otherwise(tmp_path_factory: pytest.TempPa
             assert str(error)
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
+@pytest.mark.requires("gcc")  # readelf comes with it
 def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
     """On a sample of real libraries and programs the facts agree with binutils."""
     places = [Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldcaches import DRIVER, ENTRIES, LIBS, LINES, container_at, install_driver, ldconfig, library, listing, make_image, update
+from ldcaches import DRIVER, ENTRIES, LIBS, LINES, container_at, install_driver, ldconfig, library, listing, make_image, tree, update
 from nvgraft.apply import rootfs as rootfs_module
 from nvgraft.apply.native_cache import NativeCache
 from nvgraft.apply.rootfs import Bounds
@@ -42,20 +42,6 @@ def image(tmp_path: Path) -> Path:
 
 def lines(root: Path) -> list[str]:
     return listing(root / "etc/ld.so.cache")
-
-
-def tree(root: Path) -> dict[str, tuple[object, ...]]:
-    """Everything that can be told of a tree, but for the times of directories."""
-    result: dict[str, tuple[object, ...]] = {}
-    for path in sorted(root.rglob("*")):
-        found = path.lstat()
-        content: object = None
-        if stat.S_ISLNK(found.st_mode):
-            content = os.readlink(path)
-        elif stat.S_ISREG(found.st_mode) and found.st_size < 1 << 30:
-            content = (path.read_bytes(), found.st_mtime_ns)
-        result[str(path.relative_to(root))] = (stat.filemode(found.st_mode), found.st_uid, found.st_gid, content)
-    return result
 
 
 def refused(root: Path) -> str:

@@ -10,6 +10,7 @@ Source: reference behaviour 1.9, 9.5, 10.3, 10.4.
 from nvgraft.driver_files import CharDevice, DriverFiles, FileMount
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
+from nvgraft.gpus import parse_information
 from nvgraft.values import Value
 from nvgraft_specs import driver_files as table
 from nvgraft_specs import names
@@ -123,12 +124,10 @@ def _selected(files: DriverFiles, devices: "Sequence[str]") -> list[str]:
         if files.find(path)[1] is None:
             continue
         try:
-            text = files.tree.read(path, _INFORMATION_LIMIT).decode("utf-8", "replace")
+            information = parse_information(files.tree.read(path, _INFORMATION_LIMIT))
         except OSError as error:
             hint = f"the nvidia kernel module tells there which GPU it is ({error.strerror})"
             raise Refusal("", f"{_NODES_ERROR}{path}: open {path}: {reason(error)}", hint) from None
-        lines = (line.partition(":") for line in text.splitlines())
-        information = {field: value.strip() for field, _, value in lines}
         ids = {information.get(field, "") for field in (_MINOR, _UUID, _BUS_ID)} - {""}
         if ids if chosen is None else not chosen.isdisjoint(ids):
             addresses.append(information.get(_BUS_ID, ""))

@@ -6,6 +6,12 @@ Asking it is :mod:`nvgraft.nvml`'s business, reading a record of it :mod:`nvgraf
 from nvgraft.values import Value
 
 
+def parse_information(text: bytes) -> dict[str, str]:
+    """Return what /proc/driver/nvidia/gpus/ADDRESS/information says: label -> value, as "GPU UUID" and "Device Minor"."""
+    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
+    return {label.strip(): value.strip() for label, _, value in lines}
+
+
 class MigDevice(Value):
     """One MIG device as NVML names it, with its GPU instance and compute instance ids."""
 

@@ -18,7 +18,7 @@ import time
 from nvgraft import cachefile, live
 from nvgraft.components import Component, Host, Libraries
 from nvgraft.files import read_text
-from nvgraft.gpus import DriverReport, Gpu, MigDevice
+from nvgraft.gpus import DriverReport, Gpu, MigDevice, parse_information
 from nvgraft.tree import LiveTree
 from nvgraft.values import Value
 from nvgraft_specs import catalogue, names
@@ -160,11 +160,9 @@ def _signs(config: "Config", seen: LiveTree) -> "dict[str, Any]":
 def _gpu(seen: LiveTree, name: str) -> list[object]:
     """Return the facts of one GPU. Its UUID is unknown ("GPU-????????-...") until the driver has first been used."""
     directory = f"{_PROC}/gpus/{name}"
-    facts = {}
+    facts: dict[str, str] = {}
     if seen.lstat(f"{directory}/information") is not None:
-        for line in seen.read(f"{directory}/information", _TEXT_LIMIT).decode("utf-8", "replace").splitlines():
-            label, _, value = line.partition(":")
-            facts[label.strip()] = value.strip()
+        facts = parse_information(seen.read(f"{directory}/information", _TEXT_LIMIT))
     uuid = facts.get("GPU UUID", "?")
     return [name, *_entry(seen, directory), *(facts.get(label) for label in _GPU_FACTS), None if "?" in uuid else uuid]
 

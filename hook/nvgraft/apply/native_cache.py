@@ -150,7 +150,7 @@ class NativeCache(LoaderCacheStep):
         data = b""
         if table is not self._table and not self._stays(content):
             data = content.with_development_rows(rootfs, table).data()
-        self._carry_out(container, [link for link in links if link.wanted], data, owner, undo, journal)
+        self._carry_out(rootfs, container, [link for link in links if link.wanted], data, owner, undo, journal)
 
     def _stays(self, content: CacheContent) -> bool:
         """Tell whether a cache that cannot be written names the driver already; what else is not in it was not before."""
@@ -163,7 +163,14 @@ class NativeCache(LoaderCacheStep):
         return True
 
     def _carry_out(
-        self, container: "Container", links: "Sequence[Link]", data: bytes, owner: Owner, undo: "UndoLog", journal: "Journal"
+        self,
+        rootfs: Rootfs,
+        container: "Container",
+        links: "Sequence[Link]",
+        data: bytes,
+        owner: Owner,
+        undo: "UndoLog",
+        journal: "Journal",
     ) -> None:
         """Make the links, and write ``data`` if there is any; all of it is announced before the first change."""
         # A planned one comes before what a search found in the same place.
@@ -176,7 +183,7 @@ class NativeCache(LoaderCacheStep):
         announced = [link.announcement() for link in links]
         file = None
         if data:
-            etc = self._etc or self._open_etc(self._required_rootfs(), container)
+            etc = self._etc or self._open_etc(rootfs, container)
             file = self._file = _CacheFile(etc, self._before, owner, self._own_fds)
             volume = container.volume_of(container.rootfs_fd if file.etc is None else file.etc.fd)
             self._check_volume(f"{ETC}/{CACHE}", volume)
@@ -188,11 +195,7 @@ class NativeCache(LoaderCacheStep):
         if file is not None:
             file.write(container.rootfs_fd, data, undo)
 
-    def _required_rootfs(self) -> Rootfs:
-        assert self._rootfs is not None
-        return self._rootfs
-
-    def _may_be_made(self, link: "Link", volume: str | None) -> bool:
+    def _may_be_made(self, link: Link, volume: str | None) -> bool:
         if link.required:
             self._check_volume(link.path, volume)
             return True
@@ -285,8 +288,13 @@ class _CacheFile:
 
     def _leave_nothing_elsewhere(self) -> None:
         """After an undo: a file that somebody has moved out of its sight is empty at least, and named."""
-        if self._fd >= 0:
-            check_gone(self._fd, lambda: os.ftruncate(self._fd, 0))
+        if self._fd < 0:
+            return
+        try:
+            check_gone(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, 0)
+            raise
 
     def _make_etc(self, rootfs_fd: int, undo: "UndoLog") -> Directory:
         made = False

@@ -64,10 +64,9 @@ def unlike(kind: str, found: os.stat_result, target: str, read_target: "Callable
     return "" if stat.S_ISREG(found.st_mode) and not found.st_size else "no empty file any more"
 
 
-def check_gone(fd: int, if_not: "Callable[[], None]" = lambda: None) -> None:
+def check_gone(fd: int) -> None:
     """Make sure that the file that ``fd`` holds, which has been removed from where it was made, has no name any more.
 
-    :param if_not: what is to be done with one that has.
     :raises OSError: ENOENT when it has one: somebody has moved it, or made a link to it.
     """
     try:
@@ -75,7 +74,6 @@ def check_gone(fd: int, if_not: "Callable[[], None]" = lambda: None) -> None:
     except OSError:
         return  # then it cannot be told
     if names:
-        if_not()
         raise OSError(errno.ENOENT, "somebody has moved it away")
 
 
