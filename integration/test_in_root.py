@@ -5,6 +5,7 @@ What a neighbour would have to hit by chance happens here at exactly that moment
 
 import errno
 import os
+import posix
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,7 +182,7 @@ def test_a_link_that_is_replaced_while_it_is_read_is_nothing() -> None:
                 os.close(os.open(link, os.O_CREAT))
             return found
 
-        pytest.MonkeyPatch().setattr(os, "stat", replaced)
+        pytest.MonkeyPatch().setattr(posix, "stat", replaced)
         assert LiveTree(os.open(ROOTFS, os.O_PATH)).lstat("/usr/link") is None
 
     in_arena(scenario)
@@ -224,7 +225,7 @@ def test_what_appears_where_a_placeholder_goes_is_kept(kind: str) -> None:
                 appear()
             return create(path, flags, mode, dir_fd=dir_fd)
 
-        pytest.MonkeyPatch().setattr(os, "open", created)
+        pytest.MonkeyPatch().setattr(posix, "open", created)
         undo = UndoLog()
         line = prepare(bind("/usr/bin/placeholder"), undo=undo)
         assert ("/usr/bin/placeholder: file exists" in line) == (kind != "file")

@@ -1,6 +1,7 @@
 """What is kept for the next hook: whole and one's own, or not there at all."""
 
 import os
+import posix
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_an_interrupted_writer_leaves_the_old_document(kept: Path, monkeypatch: 
     def fail(*_arguments: object, **_more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "rename", fail)
+    monkeypatch.setattr(posix, "rename", fail)
     with pytest.raises(KeyboardInterrupt):
         cachefile.write("kind", KEY, "new")
     assert cachefile.read("kind", KEY) == VALUE

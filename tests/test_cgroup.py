@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import posix
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -339,7 +340,7 @@ def test_v1_refused_line_is_named_and_undo_tells_what_stays(
 
     undo = UndoLog()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write)
+        patch.setattr(posix, "write", write)
         with pytest.raises(Refusal) as caught:
             found.allow((GPU, CONTROL), undo)
         (tmp_path / "devices.list").write_bytes(listed.encode())

@@ -1,6 +1,7 @@
 """Entering a container: what can be checked without one."""
 
 import os
+import posix
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_a_second_thread_is_refused_before_setns(nowhere: Container, monkeypatch
         raise AssertionError("setns was called")
 
     monkeypatch.setattr(syscalls, "setns", exploded)
-    monkeypatch.setattr(os, "listdir", lambda _path: ["1", "2"])
+    monkeypatch.setattr(posix, "listdir", lambda _path: ["1", "2"])
     with pytest.raises(Refusal, match="the hook has 2 threads"):
         container.enter(nowhere)
 
@@ -33,7 +34,7 @@ def test_a_container_that_has_ended_is_refused(nowhere: Container, monkeypatch: 
         raise syscalls.SyscallError(3, "setns(77, NEWNS)")
 
     monkeypatch.setattr(syscalls, "setns", gone)
-    monkeypatch.setattr(os, "listdir", lambda _path: ["1"])
+    monkeypatch.setattr(posix, "listdir", lambda _path: ["1"])
     with pytest.raises(Refusal, match="no such process") as refusal:
         container.enter(nowhere)
     assert refusal.value.stage == "container"

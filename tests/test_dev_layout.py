@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ SPECS = CHECKOUT / "specs" / "nvgraft_specs"
 #: The import budget (docs/decisions/0002): these, what they load themselves, and the engine's own modules.
 BUDGET = ("os", "ctypes", "_struct", "struct", "_json", "_signal", "errno", "select", "prctl")
 #: Names that source of the engine may import at the top of a module.
-AT_TOP = {*BUDGET, "_ctypes", "_prctl", "_frozen_importlib_external", "marshal", "stat", "posixpath", "sys", "time"}
+AT_TOP = {*BUDGET, "_ctypes", "_prctl", "_frozen_importlib_external", "_stat", "marshal", "posix", "posixpath", "sys", "time"}
 #: Module -> the one place that may import it, inside a function.
 INSIDE = {
     "tomllib": "the reader of config.toml",
@@ -111,6 +112,8 @@ def test_engine_sources_import_only_the_budget(path: Path) -> None:
             assert inside, f"{name}: only {INSIDE[name]} loads it, inside a function"
         else:
             assert name in AT_TOP, f"{name}: not in the import budget"
+    unnamed = re.search(r"import posix$|import posix as (?!os$)|from posix ", path.read_text(), re.MULTILINE)
+    assert unnamed is None, "the gates below know it as os"
 
 
 @pytest.mark.parametrize("path", sources(SPECS), ids=lambda path: str(path.relative_to(SPECS)))
@@ -126,7 +129,7 @@ RESOLVING = {
     *("setxattr", "getxattr", "removexattr", "listxattr"),
 }
 #: What would resolve a path once more, as a string, and follow the container's links: never in apply/.
-STRINGS = {"os.path", "os.makedirs", "os.removedirs", "os.renames", "os.walk", "os.fwalk"}
+STRINGS = {"paths.exists", "os.path", "os.makedirs", "os.removedirs", "os.renames", "os.walk", "os.fwalk"}
 MODULES = {"os.path", "pathlib", "shutil", "glob", "tempfile", "fnmatch", "fileinput"}
 #: (module of apply/, function, first argument) -> why this one needs no directory descriptor.
 WITHOUT_DIRECTORY = {
@@ -214,6 +217,7 @@ def test_engine_starts_nothing(path: Path) -> None:
         "import os\nos.open(path, 0)",
         "import os\nos.mkdir(f'{root}/x')",
         "import os\nos.path.realpath(path)",
+        "from nvgraft import paths\npaths.exists(path)",
         "import os\nos.makedirs(path)",
         "open(path)",
         "import shutil",
@@ -284,6 +288,8 @@ def test_tomllib_is_loaded_while_config_toml_is_not_cached(allowed: set[str], tm
     )
     first = loaded_by(program, stdin=state, cwd=tmp_path)
     assert "tomllib" in first
-    assert over_budget(loaded_by(program, stdin=state, cwd=tmp_path), allowed) == []
+    later = loaded_by(program, stdin=state, cwd=tmp_path)
+    assert over_budget(later, allowed) == []
+    assert "os" not in later, "posix is enough, and a tenth of such a start less"
     (tmp_path / "config.toml").write_text('swarm-resource = "Y"\n')
     assert loaded_by(program, stdin=state, cwd=tmp_path) == first

@@ -1,6 +1,7 @@
 """All or nothing: what becomes of a failure, of an undo that fails, and of a late signal. The work itself needs a container."""
 
 import os
+import posix
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,7 +146,7 @@ def test_a_replacement_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             raise OSError(28, "No space left on device")
         make(target, name, dir_fd=dir_fd)
 
-    monkeypatch.setattr(os, "symlink", fail_for_b)
+    monkeypatch.setattr(posix, "symlink", fail_for_b)
     undo = UndoLog()
     with pytest.raises(Refusal, match=r"file creation failed: .*[0-9]/b: no space left on device"):
         executor._replace_links([replace("/a", "new-a"), replace("/b", "new-b")], rootfs(tmp_path), undo, Journal())

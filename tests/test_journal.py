@@ -1,6 +1,7 @@
 """The journal: what was written is read again, and a record that was cut short is nothing."""
 
 import os
+import posix
 import stat
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def test_a_journal_that_cannot_be_removed_names_nothing(directory: Path, monkeyp
         raise PermissionError(1, "not permitted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refused)
+        patch.setattr(posix, "unlink", refused)
         begun.end()
     assert read(directory, begun.name) == Left(begun.name, None, (), (directory / begun.name).stat().st_mtime_ns)
     assert path.exists()
@@ -144,14 +145,14 @@ def test_without_a_journal_nothing_is_begun(directory: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(posix, "write", full)
         with pytest.raises(Refusal, match="no space left on device") as refusal:
             Journal.begin(HEADING)
     assert refusal.value.stage == "initialization"
     assert list(directory.iterdir()) == []
     begun = Journal.begin(HEADING)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(posix, "write", full)
         with pytest.raises(Refusal, match="no space left on device"):
             begun.announce(FIRST)
 
@@ -159,7 +160,7 @@ def test_without_a_journal_nothing_is_begun(directory: Path, monkeypatch: pytest
 def test_a_user_who_may_not_have_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rootless there is no journal, and starts go on."""
     monkeypatch.setattr(journal, "DIRECTORY", "/proc/nvgraft/journal")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(posix, "geteuid", lambda: 1000)
     begun = Journal.begin(HEADING)
     begun.announce(FIRST)
     begun.end()

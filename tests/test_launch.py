@@ -2,6 +2,7 @@
 
 import json
 import os
+import posix
 import subprocess
 import sys
 from pathlib import Path
@@ -48,8 +49,8 @@ def test_a_caller_with_fewer_rights_is_refused(
     ids: tuple[int, ...], groups: tuple[int, ...], secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A set-user-ID or set-group-ID program, or one with file capabilities, works for whoever calls it."""
-    monkeypatch.setattr(os, "getresuid", lambda: ids)
-    monkeypatch.setattr(os, "getresgid", lambda: groups)
+    monkeypatch.setattr(posix, "getresuid", lambda: ids)
+    monkeypatch.setattr(posix, "getresgid", lambda: groups)
     monkeypatch.setattr(syscalls, "is_secure_execution", lambda: secure)
     with pytest.raises(Refusal) as caught:
         check_identity()
@@ -64,7 +65,7 @@ def test_an_ordinary_caller_is_accepted() -> None:
 
 def run(script: str, cwd: Path | str = "/", **settings: Any) -> Any:
     """Run ``script`` in a new interpreter and return what it prints as JSON."""
-    head = "import ctypes, os, resource, sys, json, signal\nfrom nvgraft import launch\n"
+    head = "import ctypes, os, posix, resource, sys, json, signal\nfrom nvgraft import launch\n"
     environ = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, "-c", head + script], cwd=cwd, env=environ, capture_output=True, text=True, timeout=30, **settings
@@ -171,7 +172,7 @@ def refused(path, *rest, **more):
     if path == ".":
         raise PermissionError(13, "x")
     return opened(path, *rest, **more)
-os.open = refused
+posix.open = refused
 print(json.dumps(launch.path_of(launch.reset_process())))
 """
     assert run(script) == "/"

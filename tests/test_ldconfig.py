@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import posix
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ def _owned_by_root(monkeypatch: pytest.MonkeyPatch) -> None:
         found = real(fd)
         return os.stat_result((*found[:4], 0, 0, *found[6:])) if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else found
 
-    monkeypatch.setattr(os, "fstat", fstat)
+    monkeypatch.setattr(posix, "fstat", fstat)
 
 
 def _static(path: Path) -> bytes:
@@ -123,7 +124,7 @@ def test_executable_memory_on_new_and_old_kernels(tmp_path: Path, monkeypatch: p
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(name, flags & ~0x10)
 
-    monkeypatch.setattr(os, "memfd_create", memfd_create)
+    monkeypatch.setattr(posix, "memfd_create", memfd_create)
     data = _static(tmp_path / "ldconfig")
     cache = LoaderCache.prepare(str(tmp_path / "ldconfig"))
     assert os.pread(cache._image, len(data) + 1, 0) == data
@@ -137,7 +138,7 @@ def test_a_host_that_forbids_executable_memory_is_named(tmp_path: Path, monkeypa
     def memfd_create(_name: str, _flags: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(os, "memfd_create", memfd_create)
+    monkeypatch.setattr(posix, "memfd_create", memfd_create)
     _static(tmp_path / "ldconfig")
     with pytest.raises(Refusal) as caught:
         LoaderCache.prepare(str(tmp_path / "ldconfig"))

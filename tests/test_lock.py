@@ -1,6 +1,7 @@
 """One hook at a time for each root file system: the lock."""
 
 import os
+import posix
 import signal
 import time
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_different_root_file_systems_do_not_wait(directory: Path, rootfs: int, t
 def test_a_user_who_may_not_make_the_directory_locks_nothing(rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rootless there is no directory that all hooks share; the start goes on."""
     monkeypatch.setattr(lock, "DIRECTORY", "/proc/nvgraft/lock")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(posix, "geteuid", lambda: 1000)
     with lock.lock_rootfs(rootfs), lock.lock_rootfs(rootfs):
         pass
 
@@ -94,7 +95,7 @@ def test_a_user_who_may_not_make_the_directory_locks_nothing(rootfs: int, monkey
 def test_root_is_not_left_without_a_lock(rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where root cannot have the directory something is wrong with the host: the start is refused, with the path."""
     monkeypatch.setattr(lock, "DIRECTORY", "/proc/nvgraft/lock")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(posix, "geteuid", lambda: 0)
     monkeypatch.setattr("nvgraft.userns.inside", lambda: False)
     with pytest.raises(Refusal, match="open failed: /proc/nvgraft/lock"):
         lock.lock_rootfs(rootfs)

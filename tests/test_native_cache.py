@@ -2,6 +2,7 @@
 
 import errno
 import os
+import posix
 import shutil
 import stat
 import struct
@@ -547,11 +548,11 @@ def test_each_failing_call_is_a_refusal_and_can_be_undone(image: Path, monkeypat
 
     def failing(*arguments: object, **named: object) -> object:
         if call != "open" or (isinstance(arguments[1], int) and arguments[1] & os.O_CREAT):
-            monkeypatch.setattr(os, call, real)
+            monkeypatch.setattr(posix, call, real)
             raise OSError(28, "No space left on device")
         return real(*arguments, **named)
 
-    monkeypatch.setattr(os, call, failing)
+    monkeypatch.setattr(posix, call, failing)
     undo = UndoLog()
     with pytest.raises(Refusal) as caught:
         update(image, undo=undo, meanwhile=lambda: None)
@@ -595,7 +596,7 @@ def test_a_cache_that_somebody_has_moved_out_of_the_undo_s_sight_is_emptied_and_
     before = (image / "etc/ld.so.cache").read_bytes()
     monkeypatch.setattr(NativeCache, "close", give_up)
     if moment == "before it is renamed":
-        monkeypatch.setattr(os, "rename", stolen_from)
+        monkeypatch.setattr(posix, "rename", stolen_from)
         with pytest.raises(Refusal):
             update(image, undo=undo)
     else:

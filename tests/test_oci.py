@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvgraft.errors import Refusal
-from nvgraft.oci import CONFIG_LIMIT, ContainerConfig, State, clean, parse_config, parse_state, path_problem, read_config, read_state
+from nvgraft.oci import CONFIG_LIMIT, ContainerConfig, State, parse_config, parse_state, path_problem, read_config, read_state
 
 P = ParamSpec("P")
 
@@ -281,11 +281,6 @@ def test_usable_paths() -> None:
         assert path_problem(path) == ""
     for path in ("a\nb", "a\0", "\x7f", "\x85", "\udc80", "x" * 256, "é" * 128, "a/" * 2049):
         assert path_problem(path)
-
-
-def test_clean_is_go_s() -> None:
-    """Paths are cleaned by their text; two leading slashes are one."""
-    assert [clean(path) for path in ("", "//a//b/", "/a/../../b", "a/./b/..", "///")] == [".", "/a/b", "/b", "a", "/"]
 
 
 documents = st.recursive(

@@ -1,6 +1,7 @@
 """After a hook that was killed: what its journal names is taken away, and nothing else. Mounts are not needed for that."""
 
 import os
+import posix
 import time
 from pathlib import Path
 
@@ -242,7 +243,7 @@ def test_what_cannot_be_removed_stays_in_the_journal(
         real(name, dir_fd=dir_fd)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", unlink)
+        patch.setattr(posix, "unlink", unlink)
         assert recover() == 1
     assert "stuck /etc/stuck: read-only file system" in capsys.readouterr().out
     assert not (rootfs / "etc/removed").exists()

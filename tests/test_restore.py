@@ -2,6 +2,7 @@
 
 import errno
 import os
+import posix
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,10 +139,10 @@ def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
     real = getattr(os, call)
 
     def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(os, call, real)
+        monkeypatch.setattr(posix, call, real)
         raise OSError(errno.EINTR, "Interrupted system call")
 
-    monkeypatch.setattr(os, call, interrupted)
+    monkeypatch.setattr(posix, call, interrupted)
     with pytest.raises(OSError, match="Interrupted"):
         entry.restore()
     assert not (tmp_path / "name").exists()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import posix
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def owned_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def patch(uid: int) -> None:
         real = os.fstat
-        monkeypatch.setattr(os, "fstat", lambda fd: os.stat_result([*real(fd)[:4], uid, *real(fd)[5:10]]))
+        monkeypatch.setattr(posix, "fstat", lambda fd: os.stat_result([*real(fd)[:4], uid, *real(fd)[5:10]]))
 
     return patch
 

@@ -14,7 +14,7 @@ The launchers also stop the garbage collector first: what is loaded stays, and i
 
 import _ctypes
 import marshal
-import os
+import posix as os
 import sys
 from _frozen_importlib_external import MAGIC_NUMBER
 

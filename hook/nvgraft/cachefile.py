@@ -6,8 +6,8 @@ a document and when it is still true is the business of who keeps it: the settin
 was found on the host (:mod:`nvgraft.inventory_cache`).
 """
 
-import os
-import stat
+import _stat as stat
+import posix as os
 import time
 
 from nvgraft import __version__, files, jsontext

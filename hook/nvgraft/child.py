@@ -5,7 +5,7 @@ It answers through a pipe. What it does, what it may still do and what its answe
 
 import _signal
 import errno
-import os
+import posix as os
 import select
 import time
 

@@ -5,8 +5,7 @@ mount source (SECURITY R15); all that is done is to name its directory first whe
 behaviour 6.9, mode ldconfig).
 """
 
-import posixpath
-
+from nvgraft import paths
 from nvgraft.errors import Refusal
 from nvgraft.plan import Finding
 from nvgraft.tree import PathError
@@ -35,11 +34,11 @@ def compat_directory(tree: "Tree", driver_version: str, mode: str, *, compute: b
     try:
         directory = tree.resolve(_DIRECTORY)
         names = [name for name in tree.listdir(directory) if name.startswith("lib") and ".so." in name]
-        paths = dict.fromkeys(tree.resolve(f"{directory}/{name}") for name in names)
+        found = dict.fromkeys(tree.resolve(f"{directory}/{name}") for name in names)
     except PathError as error:
         raise Refusal("container", error.text, f"the image's {_DIRECTORY} leads out of it, or in a circle: do not run it") from error
-    wanted = [path for path in paths if _is_wanted(posixpath.basename(path), driver_version, mode)]
-    directories = list(dict.fromkeys(posixpath.dirname(path) for path in wanted))
+    wanted = [path for path in found if _is_wanted(paths.basename(path), driver_version, mode)]
+    directories = list(dict.fromkeys(paths.dirname(path) for path in wanted))
     if len(directories) > 1:
         raise Refusal(
             "container",

@@ -7,10 +7,9 @@ From text to :class:`Config`, in two steps so that the first can be kept: :func:
 Source: reference behaviour 2. What a key does is decided where it is used.
 """
 
-import os
-import posixpath
+import posix as os
 
-from nvgraft import files
+from nvgraft import files, paths
 from nvgraft.errors import Refusal
 from nvgraft.trusted import Untrusted
 from nvgraft.values import Value
@@ -150,8 +149,8 @@ def config_path(explicit: str | None, environ: "Mapping[str, str]", directory: s
     """
     named = explicit or environ.get(names.CONFIG_VARIABLE)
     if named:
-        return posixpath.join(directory, named), True
-    return posixpath.join(directory, environ.get(names.CONFIG_HOME_VARIABLE) or names.CONFIG_HOME, names.CONFIG_FILE), False
+        return paths.join(directory, named), True
+    return paths.join(paths.join(directory, environ.get(names.CONFIG_HOME_VARIABLE) or names.CONFIG_HOME), names.CONFIG_FILE), False
 
 
 def load_config(
@@ -263,7 +262,7 @@ def config_from_settings(
             'write it as a path of the host, as in ldconfig = "@/sbin/ldconfig"',
             first_line=f"{_ERROR}nvidia-container-cli.ldconfig value \"{value}\" is not host-relative (does not start with a '@')",
         )
-    if (posixpath.normpath(written.cli_root) + "/").startswith(("/proc/", "//proc/")):
+    if (paths.clean(written.cli_root) + "/").startswith(("/proc/", "//proc/")):
         raise Refusal(
             "",
             f"{_ERROR}nvidia-container-cli.root is {written.cli_root}",
@@ -292,7 +291,7 @@ def config_from_settings(
         )
     if "cli_user" not in values:
         values["cli_user"] = default_user((os_release or _os_release)())
-    values["cli_ldconfig"] = host_ldconfig(written.cli_ldconfig, exists or os.path.exists)
+    values["cli_ldconfig"] = host_ldconfig(written.cli_ldconfig, exists or paths.exists)
     return Config(**values)
 
 

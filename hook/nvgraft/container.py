@@ -8,7 +8,7 @@ no process and no namespace to check, the rest holds.
 """
 
 import errno
-import os
+import posix as os
 
 from nvgraft import privileges, syscalls, userns
 from nvgraft.errors import Refusal

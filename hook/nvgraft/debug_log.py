@@ -3,11 +3,11 @@
 What is logged is decided where it happens; without a file nothing is written.
 """
 
-import os
-import posixpath
+import posix as os
 import sys
 import time
 
+from nvgraft import paths
 from nvgraft.errors import printable
 
 _HEADER = "\n-- WARNING, the following logs are for debugging purposes only --\n\n"
@@ -56,7 +56,7 @@ class DebugLog:
         now = time.time_ns()
         moment = time.strftime("%m%d %H:%M:%S", time.gmtime(now // 10**9))
         caller = sys._getframe(2)
-        place = f"{posixpath.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+        place = f"{paths.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
         self._write(f"{level}{moment}.{now % 10**9 // 1000:06} {os.getpid()} {place}] {printable(text)}\n")
 
     def _write(self, text: str) -> None:

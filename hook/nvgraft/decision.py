@@ -4,10 +4,9 @@ config.json, then the request, then the mode, then the root file system's path (
 the host and in the container, is planning and applying.
 """
 
-import posixpath
-
+from nvgraft import paths
 from nvgraft.errors import Refusal
-from nvgraft.oci import clean, parse_config, path_problem
+from nvgraft.oci import parse_config, path_problem
 from nvgraft.request import Request, Skip, check_mode, resolve_mode, resolve_request
 from nvgraft.values import Value
 
@@ -70,7 +69,7 @@ def absolute_rootfs(root_path: str, cwd: str) -> str:
 
     :raises Refusal: it is no usable path (SECURITY R10).
     """
-    path = clean(posixpath.join(cwd, root_path))
+    path = paths.clean(paths.join(cwd, root_path))
     problem = path_problem(path)
     if problem:
         raise Refusal("input", "invalid rootfs directory", f"root.path in config.json: {problem}")

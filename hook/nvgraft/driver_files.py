@@ -4,8 +4,7 @@ This is how CDI specifications and the runtime look for files (reference behavio
 (:mod:`nvgraft.libraries`). Which files there are to look for is data: ``nvgraft_specs.driver_files``.
 """
 
-import posixpath
-
+from nvgraft import paths
 from nvgraft.ldcache import ARCHITECTURES
 from nvgraft.tree import MAX_LINKS, Node, PathError, Tree
 from nvgraft.values import Value
@@ -135,7 +134,7 @@ class DriverFiles:
         """Return the libraries that match, links followed: those of the well-known directories, or else those of the loader cache."""
         found = [self.find(path)[0] for path in self.files(table.LIBRARY_DIRECTORIES, pattern)]
         if not found:
-            found = [self.find(path)[0] for path in self._in_cache() if matches(posixpath.basename(path), pattern)]
+            found = [self.find(path)[0] for path in self._in_cache() if matches(paths.basename(path), pattern)]
         return list(dict.fromkeys(found))
 
     def _in_cache(self) -> list[str]:
@@ -158,7 +157,7 @@ class DriverFiles:
             chain.append(path)
             if node.type != "symlink":
                 return chain
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), node.target))
+            path = paths.clean(paths.join(paths.dirname(path), node.target))
         return []
 
     def version(self) -> str:
@@ -166,13 +165,13 @@ class DriverFiles:
         for library in table.VERSION_LIBRARIES:
             found = self.located(f"{library}*.*")
             if found:
-                return posixpath.basename(found[0]).removeprefix(library)
+                return paths.basename(found[0]).removeprefix(library)
         return ""
 
     def directories(self, version: str) -> list[str]:
         """Return the directories that libraries of the driver ``version`` are in; none without those that tell a version."""
         known = any(self.located(library + version) for library in table.VERSION_LIBRARIES)
-        return list(dict.fromkeys(map(posixpath.dirname, self.located(f"lib*.so.{version}")))) if known else []
+        return list(dict.fromkeys(map(paths.dirname, self.located(f"lib*.so.{version}")))) if known else []
 
     # ---- graphics
 
@@ -187,8 +186,8 @@ class DriverFiles:
         modules = self._xorg_directories(version)
         server = self.first(modules, table.XORG_SERVER + version)
         mounts += [*vulkan, *self.first(modules, table.XORG_DRIVER), *server]
-        links = [f"{table.GBM_TARGET}::{posixpath.dirname(path)}/{table.GBM_LINK}" for path in allocator]
-        links += [f"{posixpath.basename(path)}::{path.removesuffix('.' + version)}" for path in (*vulkan, *server)]
+        links = [f"{table.GBM_TARGET}::{paths.dirname(path)}/{table.GBM_LINK}" for path in allocator]
+        links += [f"{paths.basename(path)}::{path.removesuffix('.' + version)}" for path in (*vulkan, *server)]
         return [*map(FileMount, mounts), *self._configs()], links
 
     def _xorg_directories(self, version: str) -> list[str]:
@@ -215,5 +214,5 @@ class DriverFiles:
                 node = self.tree.lstat(path)
             except OSError:
                 continue
-            if node is not None and node.target and posixpath.normpath(posixpath.join(directory, node.target)) in nodes:
+            if node is not None and node.target and paths.clean(paths.join(directory, node.target)) in nodes:
                 yield f"{node.target}::{path}"

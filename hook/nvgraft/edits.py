@@ -6,7 +6,8 @@ The same members in the same order as the reference writes them, which takes its
 """
 
 from nvgraft.jsontext import dumps
-from nvgraft.oci import as_array, as_number, as_object, as_string, clean
+from nvgraft.oci import as_array, as_number, as_object, as_string
+from nvgraft.paths import clean
 from nvgraft_specs import driver_files as table
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ No code of the file is run or mapped. A file that is cut short, or lies about it
 than READ_LIMIT bytes of it are read, however many tables claim the same ones (SECURITY R17).
 """
 
-import os
+import posix as os
 import struct
 
 from nvgraft.values import Value

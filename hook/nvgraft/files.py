@@ -4,10 +4,10 @@ For files of the host that an administrator or the engine wrote. Nothing inside 
 with these: that goes through the root file system's descriptor.
 """
 
+import _stat as stat
 import errno
-import os
+import posix as os
 import select
-import stat
 
 
 def reason(error: OSError) -> str:

@@ -6,9 +6,7 @@ asked for, and what becomes of refusals, is the caller's business.
 What plans and applies is loaded when its turn comes: where NVML has to be asked, while it is at work.
 """
 
-import os
-
-from nvgraft import bytecode, privileges
+from nvgraft import bytecode, paths, privileges
 from nvgraft import container as containers
 from nvgraft.config import host_ldconfig
 from nvgraft.container import Container
@@ -121,7 +119,7 @@ def _plan(job: Job, config: "Config", host: "Host", container: Container, log: "
     _log_container(log, job, container)
     target = containers.LiveTarget(container, host.machine)
     channels = imex_channels(job.request.imex_channels)
-    inventory = read_inventory(host, job.search_path(), mps_directory(os.environ, config), job.omit, channels)
+    inventory = read_inventory(host, job.search_path(), mps_directory(paths.environment(), config), job.omit, channels)
     log_inventory(log, inventory)
     plan = make_plan(job.request, inventory, target, job.settings())
     target.close()
@@ -133,10 +131,10 @@ def _apply(plan: "Plan", config: "Config", container: Container, log: "DebugLog"
     from nvgraft.apply.executor import apply_plan
     from nvgraft.apply.loader_cache import loader_cache_step
 
-    program = host_ldconfig(config.cli_ldconfig, os.path.exists)
+    program = host_ldconfig(config.cli_ldconfig, paths.exists)
     if not program.startswith("@"):
         # config.toml lets it pass with features.allow-ldconfig-from-container. A program of the image is never run as root.
-        program = host_ldconfig(DEFAULT_LDCONFIG, os.path.exists)
+        program = host_ldconfig(DEFAULT_LDCONFIG, paths.exists)
         if config.ldcache_mode == "ldconfig":
             warn("the ldconfig of the image is never run, the host's is | write it as a path of the host, with @")
     program = program[1:]

@@ -5,10 +5,10 @@ the order of things and nothing else: what a container asks for, what the host h
 there are modules of their own.
 """
 
-import os
+import posix as os
 import sys
 
-from nvgraft import __version__, bytecode, errors, launch
+from nvgraft import __version__, bytecode, errors, launch, paths
 from nvgraft.config import Config, load_config
 from nvgraft.decision import absolute_rootfs, decide
 from nvgraft.errors import Refusal, UsageError
@@ -125,7 +125,7 @@ def main(argv: "Sequence[str]") -> int:
         if not _parse(argv[1:], invocation) or invocation.command not in _AT_WORK:
             return 0
         launch.check_interpreter()
-        launch.check_environment(os.environ)
+        launch.check_environment(paths.environment())
         launch.check_identity()
         directory = launch.reset_process()
         launch.set_deadline()
@@ -196,7 +196,7 @@ def _prestart(invocation: Invocation, directory: int) -> None:
     path = launch.path_of(directory)
     # A decision that nobody acts on may be asked for with anybody's file, if it is named.
     asked = invocation.dry_run and invocation.config
-    config = load_config(invocation.config, os.environ, path, open_file if asked else open_trusted, cached=not invocation.dry_run)
+    config = load_config(invocation.config, paths.environment(), path, open_file if asked else open_trusted, cached=not invocation.dry_run)
     state = read_state(0)
     invocation.container_id = state.id
     decision = decide(read_config(state.bundle, directory), config, path)
@@ -259,7 +259,7 @@ def _configure(invocation: Invocation, request: "Request", config: Config, state
         log.open(path)
     except OSError as error:
         invocation.warn(f"no debug log: open {path}: {reason(error)} | name a file that can be written, or remove debug")
-    job = Job(request, state.pid, rootfs, settings, lambda: search_path(os.environ, config))
+    job = Job(request, state.pid, rootfs, settings, lambda: search_path(paths.environment(), config))
     try:
         if not graft(job, config, log, invocation.warn):
             invocation.say("nvgraft: this container is configured already; nothing was changed")

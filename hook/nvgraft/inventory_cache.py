@@ -11,11 +11,11 @@ docs/inventory-cache.md says what they do not show. Nothing that failed is kept,
 while it was read.
 """
 
-import os
-import stat
+import _stat as stat
+import posix as os
 import time
 
-from nvgraft import cachefile, live
+from nvgraft import cachefile, live, paths
 from nvgraft.components import Component, Host, Libraries
 from nvgraft.files import read_text
 from nvgraft.gpus import DriverReport, Gpu, MigDevice, parse_information
@@ -117,9 +117,9 @@ def reaches_nvml(name: str) -> bool:
 
 def _key(config: "Config") -> list[object]:
     """Return what is asked: whoever asks for something else has a document of his own."""
-    here = os.path.dirname(__file__)
+    here = paths.dirname(__file__)
     sources = [str(catalogue.__file__), *(f"{here}/{name}.py" for name in _SOURCES)]
-    inherited = sorted([name, value] for name, value in os.environ.items() if reaches_nvml(name))
+    inherited = sorted([name, value] for name, value in paths.environment().items() if reaches_nvml(name))
     asked: list[object] = [config.cli_root, config.cli_ldcache, config.cli_user, list(config.cli_environment)]
     asked += [config.simulated_host, config.host_snapshot, inherited, os.uname().machine]
     return [*cachefile.code(__file__, *sources), *asked]

@@ -8,11 +8,11 @@ A file is a sequence of records, each with its length and a check: a record that
 announces. /run is in memory, so nothing is synchronised to a disk, and after a power cut there is no journal.
 """
 
-import os
+import posix as os
 import struct
 import time
 
-from nvgraft import syscalls
+from nvgraft import paths, syscalls
 from nvgraft.errors import Refusal
 from nvgraft.files import open_file, read_fd, reason, write_all
 from nvgraft.lock import lock_name
@@ -234,7 +234,7 @@ def parse(name: str, data: bytes, written: int) -> Left:
     if not records:
         return Left(name, None, (), written)
     try:
-        version, rootfs, *numbers = (os.fsdecode(field) for field in records[0].split(b"\0"))
+        version, rootfs, *numbers = (paths.fsdecode(field) for field in records[0].split(b"\0"))
         if version != _VERSION:
             raise ValueError(f"its format is {version!r}, this nvgraft reads {_VERSION}")
         device, inode, born, since, uid, gid = (int(number) for number in numbers)
@@ -318,7 +318,7 @@ def _whole_records(data: bytes) -> "Iterator[bytes]":
 
 def _heading_record(heading: Heading) -> bytes:
     numbers = (heading.device, heading.inode, heading.born, heading.since, heading.uid, heading.gid)
-    return os.fsencode("\0".join((_VERSION, heading.rootfs, *map(str, numbers))))
+    return paths.fsencode("\0".join((_VERSION, heading.rootfs, *map(str, numbers))))
 
 
 def _records(entries: "Iterable[Item]") -> "Iterator[tuple[bytes, bytes]]":
@@ -327,23 +327,23 @@ def _records(entries: "Iterable[Item]") -> "Iterator[tuple[bytes, bytes]]":
     for entry in entries:
         own = (entry.kind, entry.path, *entry.fields)
         if entry.kind == "was-file":
-            yield os.fsencode("\0".join((*own, ""))), entry.data
+            yield paths.fsencode("\0".join((*own, ""))), entry.data
         else:
             words += own
     if words:
-        yield os.fsencode("\0".join((*words, ""))), b""
+        yield paths.fsencode("\0".join((*words, ""))), b""
 
 
 def _entries(record: bytes) -> "Iterator[Item]":
     at = 0
     while at < len(record):
-        kind = os.fsdecode(record[at : record.find(b"\0", at)])
+        kind = paths.fsdecode(record[at : record.find(b"\0", at)])
         words = []
         for _ in range(2 + _FIELDS[kind]):
             end = record.find(b"\0", at)
             if end < 0:
                 raise ValueError(f"malformed entry: {kind}")
-            words.append(os.fsdecode(record[at:end]))
+            words.append(paths.fsdecode(record[at:end]))
             at = end + 1
         data = b""
         if kind == "was-file":

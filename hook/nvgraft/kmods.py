@@ -9,10 +9,10 @@ have wanted that.
 """
 
 import _signal
+import _stat as stat
 import errno
 import os
 import posixpath
-import stat
 
 import _prctl
 

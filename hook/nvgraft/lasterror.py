@@ -4,7 +4,7 @@ One small file for each container under /run/nvgraft, the newest ones only. Read
 (``nvgraft last-error``). Nothing here may make a start fail: where no record can be kept, none is kept.
 """
 
-import os
+import posix as os
 import time
 
 from nvgraft.rundir import open_private

@@ -6,7 +6,7 @@ do after that, and what it gives up on the way, is :mod:`nvgraft.privileges`.
 """
 
 import _signal
-import os
+import posix as os
 import sys
 
 from nvgraft import syscalls

@@ -5,7 +5,8 @@ Files and directories are looked at through the functions that a caller gives: t
 """
 
 import errno
-import posixpath
+
+from nvgraft import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Configuration:
             words = line.partition("#")[0].strip(_BLANKS)
             if words.startswith(("include ", "include\t")):
                 for pattern in words[len("include") :].split():
-                    self._include(posixpath.join(posixpath.dirname(path), pattern), depth)
+                    self._include(paths.join(paths.dirname(path), pattern), depth)
             elif words.startswith("/") and "\0" not in words:
                 if len(self.directories) == _LINES:
                     self.complete = False

@@ -5,9 +5,9 @@ appended to the old one. Where a new part exists it is the one that glibc and th
 are the driver's is not decided here.
 """
 
-import os
 import struct
 
+from nvgraft import paths
 from nvgraft.values import Value
 
 _OLD_MAGIC = b"ld.so-1.7.0"
@@ -166,7 +166,7 @@ def compare_names(one: str, other: str) -> int:
 
     ldconfig lets the greatest name of a SONAME own its link.
     """
-    first, second = sort_key(os.fsencode(one)), sort_key(os.fsencode(other))
+    first, second = sort_key(paths.fsencode(one)), sort_key(paths.fsencode(other))
     return (first > second) - (first < second)
 
 

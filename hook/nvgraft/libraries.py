@@ -4,8 +4,7 @@ The slow part of an inventory: candidates are followed through links, and their 
 keeps the answer.
 """
 
-import posixpath
-
+from nvgraft import paths
 from nvgraft.components import Component, Host, Libraries
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
@@ -46,7 +45,7 @@ def look_at_candidates(tree: Tree, entries: "Iterable[CacheEntry]", machine: str
 
 
 def _is_tls(path: str) -> bool:
-    return posixpath.basename(path).startswith(catalogue.TLS_LIBRARY)
+    return paths.basename(path).startswith(catalogue.TLS_LIBRARY)
 
 
 def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
@@ -99,7 +98,7 @@ def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path:
 
 def rejection(path: str, abi_tag: "tuple[int, int, int] | None", driver_version: str) -> str:
     """Return why the selector rejects the library at a resolved ``path``, or "" when it takes it (reference behaviour 5.3)."""
-    if posixpath.basename(path).startswith(catalogue.TLS_LIBRARY) and abi_tag != catalogue.TLS_ABI_TAG:
+    if paths.basename(path).startswith(catalogue.TLS_LIBRARY) and abi_tag != catalogue.TLS_ABI_TAG:
         return "its ABI tag is not the one of the TLS library for this kernel"
     if not path.endswith(driver_version):
         return f"its name does not end in the driver's version {driver_version}"

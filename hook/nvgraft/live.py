@@ -4,7 +4,7 @@ The only place that knows where a live host keeps things: the driver root, its l
 and NVML. A simulated host differs in one point, which config.toml has to spell out: its GPUs may be served from a file.
 """
 
-import os
+import posix as os
 
 from nvgraft.components import Host
 from nvgraft.errors import Refusal

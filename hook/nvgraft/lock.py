@@ -5,7 +5,7 @@ make the same placeholders and write the same loader cache. So the second waits,
 """
 
 import errno
-import os
+import posix as os
 import time
 
 from nvgraft import launch, syscalls

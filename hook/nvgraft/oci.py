@@ -5,10 +5,9 @@ members that the hook reads are looked at. What the container asks for by them i
 """
 
 import errno
-import os
-import posixpath
+import posix as os
 
-from nvgraft import files
+from nvgraft import files, paths
 from nvgraft.errors import Refusal
 from nvgraft.jsontext import JsonError, Repeated, kind, loads, members
 from nvgraft.values import Value
@@ -89,12 +88,6 @@ def path_problem(path: str) -> str:
     return ""
 
 
-def clean(path: str) -> str:
-    """Return the shortest equal path by its text alone, as Go's ``filepath.Clean``: no ``//`` at the start, "" is "." ."""
-    path = posixpath.normpath(path)
-    return path[1:] if path.startswith("//") else path
-
-
 def read_state(fd: int) -> State:
     """Read the OCI state from ``fd``: to its end, or as much as makes one document, where the other side never closes it.
 
@@ -154,7 +147,7 @@ def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
     :param dir_fd: what a relative bundle is relative to; the working directory without it.
     :raises Refusal: "could not open OCI spec: ..." or "could not decode OCI spec: ..."
     """
-    path = clean(posixpath.join(bundle, "config.json"))
+    path = paths.clean(paths.join(bundle, "config.json"))
     problem = path_problem(path)
     if problem:
         raise Refusal("", f"{_OPEN}open {path}: invalid argument", f"the state's bundle is no usable path: {problem}")

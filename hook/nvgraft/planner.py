@@ -5,8 +5,7 @@ what decides which of several faults is named. It reads the container only throu
 gives the same plan for a live host and for its snapshot.
 """
 
-import posixpath
-
+from nvgraft import paths
 from nvgraft.argv import compat_mode
 from nvgraft.compat import MODES, compat_directory
 from nvgraft.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
@@ -318,7 +317,7 @@ class _Planner:
             if entry.path.endswith("/params"):
                 # The driver's user-space must not try to make device nodes in a container.
                 content = content.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0", 1)
-            self.layout.write_file(entry.path, entry.mode, content, Why("", posixpath.basename(entry.path), f"copied from {entry.path}"))
+            self.layout.write_file(entry.path, entry.mode, content, Why("", paths.basename(entry.path), f"copied from {entry.path}"))
 
     def _application_profile(self) -> None:
         why = Why(self.profile, "application profile", "EGL must offer only the container's GPUs")
@@ -397,7 +396,7 @@ class _Planner:
         if not self.compute and device.rdev[0] != catalogue.NVIDIA_MAJOR:
             return
         capability = "display" if modeset else "compute" if device.rdev[0] != catalogue.NVIDIA_MAJOR else ""
-        self._device(device, Why(capability, posixpath.basename(device.path), "control device"))
+        self._device(device, Why(capability, paths.basename(device.path), "control device"))
 
     def _device(self, device: DeviceNode, why: Why) -> None:
         if self.settings.devbind:

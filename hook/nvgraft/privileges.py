@@ -8,7 +8,7 @@ start (docs/decisions/0026).
 """
 
 import errno
-import os
+import posix as os
 
 import _prctl
 

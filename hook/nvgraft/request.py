@@ -7,7 +7,7 @@ Source: reference behaviour 1 (variables, volume mounts, privileges) and 3.2 (or
 
 from nvgraft.config import capability_names
 from nvgraft.errors import Refusal
-from nvgraft.oci import clean
+from nvgraft.paths import clean
 from nvgraft.values import Value
 from nvgraft_specs import names
 

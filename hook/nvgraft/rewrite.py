@@ -7,8 +7,7 @@ Source: reference behaviour 9.2 to 9.5. Not served, and said so: the modes in wh
 the hook for CUDA compatibility libraries.
 """
 
-import posixpath
-
+from nvgraft import paths
 from nvgraft.errors import Refusal
 from nvgraft.jsonedit import Document, Place
 from nvgraft.jsontext import JsonError, dumps
@@ -226,4 +225,4 @@ def _is_hook(document: Document, item: Place) -> bool:
     as_object(item.value, "struct field Hooks.hooks.prestart of type specs.Hook")
     path = document.member(item, "path")
     text = as_string(path and path.value, "struct field Hook.hooks.prestart.path of type string")
-    return posixpath.basename(text) in names.HOOK_NAMES
+    return paths.basename(text) in names.HOOK_NAMES

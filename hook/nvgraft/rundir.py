@@ -1,10 +1,10 @@
 """Our directories under /run: root's own, made when they are first needed, gone with the next start of the machine."""
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix as os
 
-from nvgraft import syscalls, userns
+from nvgraft import paths, syscalls, userns
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 
@@ -44,7 +44,7 @@ def _open(path: str, *, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
-    for directory in (os.path.dirname(path), path):
+    for directory in (paths.dirname(path), path):
         try:
             os.mkdir(directory, 0o700)
         except FileExistsError:
@@ -53,7 +53,7 @@ def _open(path: str, *, create: bool) -> int:
 
 
 def _open_existing(path: str) -> int:
-    parent, name = os.path.split(path)
+    parent, name = paths.split(path)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     holder = os.open(parent, flags)
     try:

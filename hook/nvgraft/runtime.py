@@ -8,9 +8,9 @@ Source: reference behaviour 9.1 and 9.2.
 """
 
 import _signal
+import _stat as stat
 import os
 import posixpath
-import stat
 
 from nvgraft import __version__, files
 from nvgraft.config import Config, config_from_settings, config_path, known_settings, read_config_file

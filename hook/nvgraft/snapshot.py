@@ -5,7 +5,7 @@ checked here as far as it is used).
 """
 
 import errno
-import os
+import posix as os
 
 from nvgraft import files, jsontext
 from nvgraft.components import Host

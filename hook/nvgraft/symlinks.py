@@ -4,7 +4,7 @@ The runtime registers it as a createRuntime hook with the links as arguments, wh
 inside the container (reference behaviour 9.5, 10.5; docs/decisions/0052). It plans and applies like the hook, with links alone.
 """
 
-import os
+import posix as os
 
 from nvgraft.errors import UsageError
 from nvgraft.layout import Layout, OnVolume

@@ -13,8 +13,10 @@ start (docs/decisions/0026).
 
 import _ctypes
 import errno
-import os
+import posix as os
 import sys
+
+from nvgraft import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +153,7 @@ def _decode(flags: int, names: tuple[tuple[int, str], ...]) -> str:
 
 
 def _path(path: str | bytes) -> bytes:
-    raw = path if isinstance(path, bytes) else os.fsencode(path)
+    raw = path if isinstance(path, bytes) else paths.fsencode(path)
     if b"\0" in raw:
         raise ValueError(f"path with a NUL byte: {path!r}")
     return raw

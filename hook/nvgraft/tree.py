@@ -5,9 +5,9 @@ container's root file system give the same answer to the same question. Nothing 
 resolved here is used again as a string for a write: the applier opens its targets itself (SECURITY R18).
 """
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix as os
 
 from nvgraft.files import read_fd, reason
 from nvgraft.values import Value

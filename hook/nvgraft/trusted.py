@@ -4,9 +4,9 @@ Each component is opened from its parent's descriptor and looked at: what is che
 of people who only plan, are none of this module's business.
 """
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix as os
 
 from nvgraft import files, userns
 

@@ -3,7 +3,7 @@
 In one, most of the host's users have no number: the kernel shows each of them as the overflow id, root among them.
 """
 
-import os
+import posix as os
 
 _IDENTITY = ["0", "0", "4294967295"]
 _OVERFLOW = 65534

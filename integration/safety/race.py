@@ -6,6 +6,7 @@ naive ways to do the same, which must be led out: an attack that harms nobody ha
 
 import errno
 import os
+import posix
 import random
 import shutil
 import stat
@@ -306,7 +307,7 @@ def _count_creations(tally: Tally) -> None:
         return fd
 
     for name, counted in (("mkdir", counted_mkdir), ("symlink", counted_symlink), ("open", counted_open)):
-        setattr(os, name, counted)
+        setattr(posix, name, counted)
 
 
 ATTACHED = f"{LIBS}/deep/er/attached"

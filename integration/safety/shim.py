@@ -9,6 +9,7 @@ import _ctypes
 import builtins
 import mmap
 import os
+import posix
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -75,7 +76,7 @@ class Shim:
     def install(self) -> None:
         """Take the place of the calls, in this process and for good."""
         for call in _OS_CALLS:
-            setattr(os, call, self._around(call, getattr(os, call)))
+            setattr(posix, call, self._around(call, getattr(posix, call)))
         builtins.open = self._around("open", builtins.open)
         for call in _PRCTL_CALLS:
             setattr(prctl, call, self._around(call, getattr(prctl, call)))

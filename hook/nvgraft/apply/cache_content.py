@@ -5,9 +5,7 @@ The same for the hook, which writes it, and for whoever asks beforehand what wil
 libraries are :mod:`nvgraft.apply.search_path`'s.
 """
 
-import os
-import posixpath
-
+from nvgraft import paths
 from nvgraft.apply.rootfs import OutOfBounds, check_absent
 from nvgraft.apply.search_path import SearchPath
 from nvgraft.ldcache_table import Row, Table
@@ -49,7 +47,7 @@ class CacheContent:
         :param planned: links of the driver's libraries, path and target, that are made in any case.
         """
         places = self._path.places()
-        made = {(places.rank(os.fsencode(path)), posixpath.basename(path)) for path, _target in planned}
+        made = {(places.rank(paths.fsencode(path)), paths.basename(path)) for path, _target in planned}
         # As ldconfig does: a link that leads nowhere before ours are made is no library.
         searches = list(self._searches(files))
         wanted = self._driver_rows()
@@ -71,14 +69,14 @@ class CacheContent:
         """
         rows = []
         for path, soname, flags in self._libraries:
-            parent, name = posixpath.split(path)
+            parent, name = paths.split(path)
             link = name.partition(".so")[0] + ".so"
             if link not in {name, soname} and soname.startswith(link) and _is_library(files, parent, link):
                 rows.append(_row(parent, link, flags))
         return table.with_rows(rows, self._path.places())
 
     def _driver_rows(self) -> list[Row]:
-        return [_row(posixpath.dirname(path), soname, flags) for path, soname, flags in self._libraries if "/" not in soname]
+        return [_row(paths.dirname(path), soname, flags) for path, soname, flags in self._libraries if "/" not in soname]
 
     def _searches(self, files: "Files") -> "Iterator[Search]":
         """Search the directories that the cache may not know; past a bound no further."""
@@ -103,12 +101,12 @@ class CacheContent:
         known = {(places.rank(row.path), row.soname, row.hwcaps) for row in found}
         gone = set()
         try:
-            for index, row, path in table.below([os.fsencode(name) for search in searches for name in search.directory.names]):
+            for index, row, path in table.below([paths.fsencode(name) for search in searches for name in search.directory.names]):
                 rank = places.rank(path)
                 if rank not in searched or (rank, row.soname, row.hwcaps) in known:
                     continue
                 files.bounds.count_library()
-                if files.identity(os.fsdecode(path)) is None:
+                if files.identity(paths.fsdecode(path)) is None:
                     gone.add(index)
         except OutOfBounds:
             pass  # what is too much to look at stays
@@ -151,4 +149,4 @@ def _is_library(files: "Files", parent: str, link: str) -> bool:
 
 
 def _row(directory: str, name: str, flags: int) -> Row:
-    return Row(os.fsencode(name), flags, os.fsencode(f"{directory}/{name}"))
+    return Row(paths.fsencode(name), flags, paths.fsencode(f"{directory}/{name}"))

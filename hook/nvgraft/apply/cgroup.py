@@ -6,10 +6,9 @@ programs of cgroup v2 are rebuilt in :mod:`nvgraft.apply.bpf`. Which devices to 
 """
 
 import errno
-import os
-import posixpath
+import posix as os
 
-from nvgraft import journal, syscalls
+from nvgraft import journal, paths, syscalls
 from nvgraft.apply import bpf
 from nvgraft.errors import Refusal
 from nvgraft.mountinfo import Mount, mounts_of_type
@@ -57,9 +56,7 @@ def _lines(text: str) -> list[str]:
 def device_mounts(mounts: "Iterable[Mount]") -> tuple[Mount, ...]:
     """Return the mounts that can hold device rules: cgroup2, and v1 hierarchies at a place named ``devices``."""
     return tuple(
-        mount
-        for mount in mounts
-        if mount.fstype == "cgroup2" or (mount.fstype == "cgroup" and posixpath.basename(mount.point) == "devices")
+        mount for mount in mounts if mount.fstype == "cgroup2" or (mount.fstype == "cgroup" and paths.basename(mount.point) == "devices")
     )
 
 
@@ -275,7 +272,7 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
 
 def _open_cgroup(version: int, path: str, mount: Mount, mount_fd: int) -> DeviceCgroup:
     relative = below(mount, path)
-    directory = posixpath.normpath(posixpath.join(mount.point, relative))
+    directory = paths.clean(paths.join(mount.point, relative))
     resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
     try:
         # Not O_PATH: bpf() takes no such descriptor for a cgroup.
@@ -325,7 +322,7 @@ def _read_proc(proc: str, name: str) -> str:
 def _read(directory: int, name: str) -> str:
     fd = _open_file(directory, name, os.O_RDONLY)
     try:
-        return os.fsdecode(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
+        return paths.fsdecode(b"".join(iter(lambda: os.read(fd, 1 << 16), b"")))
     finally:
         syscalls.close(fd)
 

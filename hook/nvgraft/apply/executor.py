@@ -6,10 +6,9 @@ target means, because no target is looked up after the first attach (SECURITY R2
 """
 
 import errno
-import os
-import posixpath
+import posix as os
 
-from nvgraft import syscalls, userns
+from nvgraft import paths, syscalls, userns
 from nvgraft.apply import cgroup
 from nvgraft.apply.link import Link
 from nvgraft.apply.restore import Directory, Owner
@@ -138,7 +137,7 @@ def _replace_links(actions: "list[ReplaceLink]", container: Container, undo: Und
     owner = Owner(container.uid, container.gid)
     links = []
     for action in actions:
-        parent, name = posixpath.split(action.path)
+        parent, name = paths.split(action.path)
         try:
             directory = Directory(open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent)
             links.append(Link(directory, name, action.target, owner, -1))

@@ -10,7 +10,7 @@ This process keeps its own namespaces. What may be run, and what its end means, 
 
 import _signal
 import errno
-import os
+import posix as os
 import time
 
 from nvgraft import child, launch, privileges, syscalls, userns
@@ -111,7 +111,7 @@ def _become(image: int, argv: "Sequence[str]", jail: Jail, output: int, *, fixed
         child.tie(1)
         syscalls.set_seccomp_filter(jail.filter_program)
         code = _CANNOT_EXECUTE
-        os.execve(image, list(argv), {})  # noqa: S606 - no shell is the point
+        os.execve(image, list(argv), {})
     except (OSError, ValueError) as error:
         os.write(2, f"confining it failed: {error}".encode("utf-8", "backslashreplace"))
     finally:

@@ -7,9 +7,9 @@ and in a :mod:`nvgraft.apply.jail`. The image's own ldconfig is never run.
 Which directories get SONAME links is the plan's business, not this module's.
 """
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix as os
 
 from nvgraft import elf, ld_so_conf, syscalls, userns
 from nvgraft.apply import jail, seccomp

@@ -7,12 +7,11 @@ leaving the root file system's own mount: what a volume covers is not what was m
 Mounts and device rules are not here: they ended with the container's mount namespace and cgroup, children with the hook.
 """
 
+import _stat as stat
 import errno
-import os
-import posixpath
-import stat
+import posix as os
 
-from nvgraft import journal, syscalls
+from nvgraft import journal, paths, syscalls
 from nvgraft.apply.restore import Owner, put_back
 from nvgraft.apply.targets import open_in_root, unlike
 from nvgraft.container import Container
@@ -80,9 +79,7 @@ class _Work:
             return []
         is_directory = self._entry.kind == "links"
         try:
-            parent = open_in_root(
-                self._rootfs_fd, path if is_directory else posixpath.dirname(path), os.O_RDONLY | os.O_DIRECTORY, _SAME_MOUNT
-            )
+            parent = open_in_root(self._rootfs_fd, path if is_directory else paths.dirname(path), os.O_RDONLY | os.O_DIRECTORY, _SAME_MOUNT)
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                 return []  # its directory is gone, and it with that
@@ -90,7 +87,7 @@ class _Work:
         try:
             if is_directory:
                 return self._new_links(parent)
-            return self._one(parent, path, posixpath.basename(path))
+            return self._one(parent, path, paths.basename(path))
         except OSError as error:
             return [_stuck(path, error)]
         finally:
@@ -100,7 +97,7 @@ class _Work:
         """Remove the links that were made in ``directory`` beside those that it had."""
         outcomes = []
         for name in sorted(os.listdir(directory)):
-            path = posixpath.join(self._entry.path, name)
+            path = paths.join(self._entry.path, name)
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISLNK(found.st_mode) and path not in self._known and not self._other_times(found):
                 self._change(lambda name=name: os.unlink(name, dir_fd=directory))  # type: ignore[misc]

@@ -4,8 +4,7 @@ Of all files with one SONAME the greatest name owns it, a file before a link; th
 that a link of that name has to lead to the owner. Which directories are searched, and what becomes of it, is not decided here.
 """
 
-import os
-
+from nvgraft import paths
 from nvgraft.apply.rootfs import OutOfBounds, check_absent
 from nvgraft.apply.search_path import Directory, is_leftover, is_library_name
 from nvgraft.ldcache import sort_key
@@ -55,9 +54,9 @@ class Found:
     def row(self, directory: Directory) -> Row:
         """Return the library's row; in a glibc-hwcaps subdirectory it names the file, and no link is made."""
         name = self.soname if directory.hwcaps is None else self.name
-        hwcaps = None if directory.hwcaps is None else os.fsencode(directory.hwcaps)
-        path = os.fsencode(f"{directory.names[0]}/{name}")
-        return Row(os.fsencode(self.soname), self.facts.flags, path, hwcaps, self.facts.isa_level)
+        hwcaps = None if directory.hwcaps is None else paths.fsencode(directory.hwcaps)
+        path = paths.fsencode(f"{directory.names[0]}/{name}")
+        return Row(paths.fsencode(self.soname), self.facts.flags, path, hwcaps, self.facts.isa_level)
 
 
 class Search:
@@ -148,7 +147,7 @@ class Search:
 
 
 def _rank(found: Found) -> tuple[bool, bytes]:
-    return not found.is_link, sort_key(os.fsencode(found.name))
+    return not found.is_link, sort_key(paths.fsencode(found.name))
 
 
 def _flags(library: "Library", known: "Mapping[tuple[int, int], int]") -> int | None:

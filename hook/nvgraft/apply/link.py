@@ -1,9 +1,9 @@
 """A symbolic link that is made in the container, in the place of another one if need be, and the way back."""
 
 import errno
-import os
-import posixpath
+import posix as os
 
+from nvgraft import paths
 from nvgraft.apply.restore import Directory, Entry, Owner
 from nvgraft.journal import Item
 
@@ -18,7 +18,7 @@ class Link:
     def __init__(self, directory: Directory, name: str, target: str, owner: Owner, own_fds: int, *, required: bool = True) -> None:
         self.directory = directory
         self.required = required
-        self.path = posixpath.join(directory.path, name)
+        self.path = paths.join(directory.path, name)
         self._name = name
         self._target = target
         self._owner = owner

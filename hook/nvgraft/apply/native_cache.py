@@ -6,10 +6,9 @@ What has to be in the file is :mod:`nvgraft.apply.cache_content`'s business.
 """
 
 import errno
-import os
-import posixpath
+import posix as os
 
-from nvgraft import syscalls
+from nvgraft import paths, syscalls
 from nvgraft.apply.cache_content import CacheContent
 from nvgraft.apply.link import Link
 from nvgraft.apply.loader_cache import LoaderCacheStep
@@ -210,7 +209,7 @@ class NativeCache(LoaderCacheStep):
         directories: dict[str, Directory] = {}
         links = []
         for path, target in plan.links:
-            parent, name = posixpath.split(path)
+            parent, name = paths.split(path)
             if parent not in directories:
                 directories[parent] = Directory(open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent)
             links.append(Link(directories[parent], name, target, owner, self._own_fds))

@@ -5,12 +5,11 @@ and the way back works from the journal as well. Everything goes through directo
 are worth a record is not decided here.
 """
 
+import _stat as stat
 import errno
-import os
-import posixpath
-import stat
+import posix as os
 
-from nvgraft import journal, privileges, syscalls
+from nvgraft import journal, paths, privileges, syscalls
 from nvgraft.apply.rootfs import read_whole, reopen
 from nvgraft.files import write_all
 
@@ -99,7 +98,7 @@ class Links:
         """Yield what the journal has to say."""
         yield journal.Item("links", self._directory.path)
         for name, (target, uid, gid) in self._before.items():
-            yield journal.Item("was-link", posixpath.join(self._directory.path, name), target, str(uid), str(gid))
+            yield journal.Item("was-link", paths.join(self._directory.path, name), target, str(uid), str(gid))
 
     def restore(self) -> None:
         """Remove the links that are new, and put back those that were replaced or removed."""
@@ -132,7 +131,7 @@ class Entry:
         self._ours: tuple[int, ...] = ()
         found = self._lstat()
         self._identity = self._identify(found)
-        path = posixpath.join(directory.path, name)
+        path = paths.join(directory.path, name)
         if found is None:
             self.before = journal.Item("absent", path)
             return
@@ -166,7 +165,7 @@ class Entry:
         return () if found is None else (found.st_dev, found.st_ino, found.st_ctime_ns)
 
     def _read(self, own_fds: int) -> bytes:
-        path = posixpath.join(self._directory.path, self._name)
+        path = paths.join(self._directory.path, self._name)
         held = os.open(self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory.fd)
         try:
             fd = reopen(held, own_fds, path)

@@ -4,9 +4,9 @@ What is read decides about loader cache rows only. Where something is made or mo
 :mod:`nvgraft.apply.targets`' business. How much is read in all is bounded here, because an image may hold anything.
 """
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix as os
 import time
 
 from nvgraft import ld_so_conf, syscalls

@@ -5,8 +5,8 @@ Also which of them have to be searched: a cache that is newer than a directory h
 """
 
 import errno
-import os
 
+from nvgraft import paths
 from nvgraft.apply.rootfs import OutOfBounds, check_absent
 from nvgraft.ld_so_conf import FILE_LIMIT, Configuration
 from nvgraft.ldcache_table import Places, Table
@@ -98,7 +98,7 @@ class SearchPath:
 
     def places(self) -> Places:
         """Return which directory comes before which."""
-        return Places({os.fsencode(name): directory.rank for directory in self.directories for name in directory.names})
+        return Places({paths.fsencode(name): directory.rank for directory in self.directories for name in directory.names})
 
     def unknown(self, table: Table | None, written: int) -> list[Directory]:
         """Return the directories that may hold what ``table``, written at that time, does not know; without one all of them.
@@ -111,7 +111,7 @@ class SearchPath:
         return [directory for directory in self.directories if directory.changed > written or self._is_new(directory, table)]
 
     def _is_new(self, directory: Directory, table: Table) -> bool:
-        if not directory.named or any(table.has_file_of(os.fsencode(name)) for name in directory.names):
+        if not directory.named or any(table.has_file_of(paths.fsencode(name)) for name in directory.names):
             return False
         return any(is_library_name(name) for name in self._rootfs.names(directory.names[0]))
 

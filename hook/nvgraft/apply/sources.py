@@ -4,9 +4,9 @@ All of it happens in the host's mount namespace, in the plan's order (from Linux
 in which they were created). Nothing of the container is touched, and what is made here vanishes with its descriptor.
 """
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix as os
 
 from nvgraft import syscalls, userns
 from nvgraft.errors import Refusal

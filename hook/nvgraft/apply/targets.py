@@ -4,13 +4,12 @@ No path is ever resolved twice: each step goes through a descriptor of its paren
 the plan was made is refused, and what is made is remembered in the undo log by inode (SECURITY R18 to R22, R30).
 """
 
+import _stat as stat
 import errno
-import os
-import posixpath
-import stat
+import posix as os
 import time
 
-from nvgraft import syscalls
+from nvgraft import paths, syscalls
 from nvgraft.apply.sources import Sources
 from nvgraft.apply.undo import UndoLog
 from nvgraft.container import Container
@@ -209,7 +208,7 @@ class Targets:
                 entry = Item("file", action.target)
             else:
                 continue
-            parent = posixpath.dirname(entry.path)
+            parent = paths.dirname(entry.path)
             if parent not in stay:
                 stay[parent] = self._stays(parent)
             if entry.kind == "dir":
@@ -220,7 +219,7 @@ class Targets:
 
     def _stays(self, directory: str) -> bool:
         try:
-            parent, _, ours = self._parent(posixpath.join(directory, "."))
+            parent, _, ours = self._parent(paths.join(directory, "."))
             return not ours and self._container.is_on_rootfs(parent)
         except OSError:
             return True  # whatever is wrong is said when the thing is made; until then it is announced in vain
@@ -233,7 +232,7 @@ class Targets:
             if inside is None:
                 fd = open_in_root(self._container.rootfs_fd, parent, os.O_PATH | os.O_DIRECTORY)
             else:
-                fd = open_in_root(inside[0], posixpath.dirname(inside[1]), os.O_PATH | os.O_DIRECTORY)
+                fd = open_in_root(inside[0], paths.dirname(inside[1]), os.O_PATH | os.O_DIRECTORY)
             self._parents[parent] = fd
         return self._parents[parent], name, inside is not None
 
