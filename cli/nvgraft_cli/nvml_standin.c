@@ -233,15 +233,24 @@ ENTRY int nvmlDeviceGetCudaComputeCapability(struct device *device, int *major, 
   return SUCCESS;
 }
 
-ENTRY int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info) {
+/* The entry point without a version knows the fields up to the device id and writes no others; nvidia-container-cli looks up this one. */
+ENTRY int nvmlDeviceGetPciInfo(struct device *device, struct pci_info *info) {
   NEED_DEVICE(device);
   struct device *gpu = device->parent ? device->parent : device;
-  memset(info, 0, sizeof *info);
   info->domain = gpu->domain;
   info->bus = gpu->bus;
   info->device = gpu->slot;
   info->pci_device_id = 0x000010de; /* the vendor; which model it is does not matter here */
   snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%04X:%02X:%02X.0", gpu->domain & 0xffff, gpu->bus & 0xff, gpu->slot & 0xff);
+  return SUCCESS;
+}
+
+ENTRY int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info) {
+  int result = nvmlDeviceGetPciInfo(device, info);
+  if (result)
+    return result;
+  struct device *gpu = device->parent ? device->parent : device;
+  info->pci_subsystem_id = 0;
   snprintf(info->bus_id, sizeof info->bus_id, "%08X:%02X:%02X.0", gpu->domain, gpu->bus, gpu->slot);
   return SUCCESS;
 }
