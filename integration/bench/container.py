@@ -74,6 +74,9 @@ def _become_container(bundle: str, image: str, cgroup: str) -> None:
     leave_mount_namespace()
     rootfs = mount_rootfs(bundle, image)
     syscalls.mount("proc", f"{rootfs}/proc", "proc", 0)
+    # What the loaded kernel module shows on a real node; the reference hook works nowhere without it.
+    syscalls.mount("tmpfs", f"{rootfs}/proc/driver", "tmpfs", 0, "mode=555")
+    os.mkdir(f"{rootfs}/proc/driver/nvidia", 0o555)
     syscalls.mount("tmpfs", f"{rootfs}/dev", "tmpfs", 0, "mode=755")
 
 
