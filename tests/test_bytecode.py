@@ -101,6 +101,18 @@ def test_without_a_file_for_this_python_all_is_loaded_as_ever(library: Path, con
     assert {"nvgraft.hook", "nvgraft.planner", "nvgraft_specs.names"} <= set(asked)
 
 
+def test_half_a_file_is_loaded_as_far_as_it_goes(library: Path) -> None:
+    """Whole pieces count, the rest is left to the import system."""
+    path = library / DIRECTORY / "apply"
+    data = path.read_bytes()
+    first = 8 + int.from_bytes(data[4:8], "little")
+    assert first < len(data), "it has several pieces"
+    path.write_bytes(data[: first + 100])
+    asked = start(library)[0]
+    assert "nvgraft.apply.executor" in asked
+    assert "nvgraft.lock" not in asked
+
+
 def test_every_module_comes_after_those_that_it_imports(library: Path) -> None:
     """A group is run from its beginning to its end, so what a module imports has to be there before."""
     (library / "nvgraft/late.py").write_text("from nvgraft import early\nfrom nvgraft.other import thing\nVALUE = early.VALUE + thing\n")

@@ -21,7 +21,9 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -58,6 +60,9 @@ sys.path.{extend}
 
 {call}
 """
+
+#: The most bytes of one piece of a file of byte code, unless one module has more: below what the C library maps anew for each.
+PIECE = 1 << 16
 
 #: What the programs of the engine begin with; nvgraft.bytecode tells why.
 LOAD = """\
@@ -207,7 +212,20 @@ def bundle(directory: str) -> None:
             shown = marshal.loads(compiled[16:]).co_filename  # noqa: S302
             code = compile(bare(Path(directory, source).read_bytes()), shown, "exec", dont_inherit=True)
             modules.append((name, source.endswith("/__init__.py"), source, time, size, code))
-        Path(directory, constants["DIRECTORY"], group).write_bytes(importlib.util.MAGIC_NUMBER + marshal.dumps(modules))
+        Path(directory, constants["DIRECTORY"], group).write_bytes(importlib.util.MAGIC_NUMBER + b"".join(_pieces(modules)))
+
+
+def _pieces(modules: list[tuple[str, bool, str, int, int, CodeType]]) -> Iterator[bytes]:
+    """Yield the pieces of a file, each with its length before it."""
+    rest = list(modules)
+    while rest:
+        count = size = 0
+        while count < len(rest) and (not count or size + len(marshal.dumps(rest[count])) <= PIECE):
+            size += len(marshal.dumps(rest[count]))
+            count += 1
+        data = marshal.dumps(rest[:count])
+        yield len(data).to_bytes(4, "little") + data
+        del rest[:count]
 
 
 def bare(source: bytes) -> ast.Module:

@@ -5,9 +5,10 @@ installer writes the modules that are always needed together into one file each,
 that it imports, and :func:`load` runs them. A module whose source is no longer the one that was compiled (somebody has edited it),
 and all of them where the file is missing or of another Python, are left to the import system.
 
-Writing the files is the installer's business (docs/decisions/0025). A file is the interpreter's magic number and, as marshal
-writes it, a list of modules: name, whether it is a package, its source below the files' directory, the source's time (s) and size,
-and its code, compiled without docstrings and annotations.
+Writing the files is the installer's business (docs/decisions/0025). A file is the interpreter's magic number and any number of
+pieces: a length in four bytes, low one first, and, as marshal writes it, a list of modules: name, whether it is a package, its source
+below the files' directory, the source's time (s) and size, and its code, compiled without docstrings and annotations. Pieces are of
+some 64 KiB, so that each is read into the memory that the one before it was in: new memory costs a fault a page.
 
 The launchers also stop the garbage collector first: what is loaded stays, and it would look through all of it again and again.
 """
@@ -20,6 +21,7 @@ from _frozen_importlib_external import MAGIC_NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import CodeType
     from typing import Any
 
 #: Directory of the files, beside the packages.
@@ -71,14 +73,20 @@ def load(group: str) -> None:
     except OSError:
         return
     try:
-        data = os.read(fd, os.fstat(fd).st_size)
+        if os.read(fd, len(MAGIC_NUMBER)) == MAGIC_NUMBER:
+            while size := int.from_bytes(os.read(fd, 4), "little"):
+                piece = os.read(fd, size)
+                if len(piece) < size:
+                    return  # a power cut has left half of it
+                _run(library, marshal.loads(piece))  # noqa: S302
     finally:
         os.close(fd)
-    if not data.startswith(MAGIC_NUMBER):
-        return
+
+
+def _run(library: str, modules: "list[tuple[str, bool, str, int, int, CodeType]]") -> None:
     loaded = sys.modules
     kind = type(sys)
-    for name, package, source, time, size, code in marshal.loads(memoryview(data)[len(MAGIC_NUMBER) :]):  # noqa: S302
+    for name, package, source, time, size, code in modules:
         path = f"{library}/{source}"
         if name in loaded or not _is_current(path, time, size):
             continue

@@ -4,8 +4,8 @@ No code of the file is run or mapped. A file that is cut short, or lies about it
 than READ_LIMIT bytes of it are read, however many tables claim the same ones (SECURITY R17).
 """
 
+import _struct as struct
 import posix as os
-import struct
 
 from nvgraft.values import Value
 

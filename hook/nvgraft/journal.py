@@ -8,8 +8,8 @@ A file is a sequence of records, each with its length and a check: a record that
 announces. /run is in memory, so nothing is synchronised to a disk, and after a power cut there is no journal.
 """
 
+import _struct as struct
 import posix as os
-import struct
 import time
 
 from nvgraft import paths, syscalls

@@ -116,7 +116,8 @@ def reset_process() -> int:
     """
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     for number in _signal.valid_signals().difference(ENDING_SIGNALS, _IGNORED, _FIXED):
-        _signal.signal(number, _signal.SIG_DFL)
+        if _signal.getsignal(number) != _signal.SIG_DFL:  # the interpreter has asked for all of them at its start
+            _signal.signal(number, _signal.SIG_DFL)
     for number in ENDING_SIGNALS:
         _signal.signal(number, _interrupt)
     for fd, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):

@@ -5,7 +5,7 @@ appended to the old one. Where a new part exists it is the one that glibc and th
 are the driver's is not decided here.
 """
 
-import struct
+import _struct as struct
 
 from nvgraft import paths
 from nvgraft.values import Value

@@ -9,7 +9,7 @@ descending (:func:`nvgraft.ldcache.sort_key`), then flags descending, then rows 
 name, then those of the older subdirectories, then plain ones in the order of the search path.
 """
 
-import struct
+import _struct as struct
 
 from nvgraft import __version__
 from nvgraft.ldcache import NAME_LIMIT, NEW_ENTRY, NEW_HEADER, NEW_MAGIC, Part, find_part, sort_key
@@ -412,17 +412,21 @@ def _extension(start: int, positions: "Sequence[int]") -> bytes:
 
 def _hwcaps_names(data: bytes, base: int, offset: int) -> tuple[bytes, ...]:
     """Return the names of glibc-hwcaps subdirectories; none where the extension is damaged, as for a loader."""
-    try:
-        if not offset or offset % 4 or struct.unpack_from("<I", data, offset)[0] != _EXTENSION_MAGIC:
+    if not offset or offset % 4 or offset + 8 > len(data):
+        return ()
+    magic, count = struct.unpack_from("<II", data, offset)
+    if magic != _EXTENSION_MAGIC:
+        return ()
+    for place in range(offset + 8, offset + 8 + min(count, _SECTIONS_LIMIT) * _SECTION.size, _SECTION.size):
+        if place + _SECTION.size > len(data):
             return ()
-        count = struct.unpack_from("<I", data, offset + 4)[0]
-        for number in range(min(count, _SECTIONS_LIMIT)):
-            tag, _flags, start, size = _SECTION.unpack_from(data, offset + 8 + number * _SECTION.size)
-            if tag == _HWCAPS:
-                if size // 4 > _HWCAPS_LIMIT:
-                    return ()
+        tag, _flags, start, size = _SECTION.unpack_from(data, place)
+        if tag == _HWCAPS:
+            if size // 4 > _HWCAPS_LIMIT or start + size // 4 * 4 > len(data):
+                return ()
+            try:
                 starts = [base + position for position in struct.unpack_from(f"<{size // 4}I", data, start)]
                 return tuple(data[at : data.index(0, at, at + NAME_LIMIT)] for at in starts)
-    except (struct.error, ValueError):
-        pass
+            except ValueError:  # a name has no end
+                return ()
     return ()

@@ -92,7 +92,7 @@ class Bench:
                 ]
             outcomes, ldconfig = self._node(gpus, cases, images=list(places))
             extra = 0.0
-            if len(places) > 1:
+            if len(places) > 1 and not outcomes[0].reference:
                 nearly_empty, full = (statistics.median(ldconfig[place]) for place in places)
                 extra = full - nearly_empty
                 self._notes.append(f"{gpus} GPUs, real image: the stand-in has {extra * 1e3:.1f} ms more, ldconfig's over its libraries")

@@ -8,8 +8,8 @@ descriptor.
 RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs are not counted there.
 """
 
+import _struct as struct
 import errno
-import struct
 
 from nvgraft import syscalls
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from nvgraft.apply.library_search import Search
-    from nvgraft.apply.rootfs import Files
+    from nvgraft.apply.rootfs import Files, FilesDirectory
     from nvgraft.plan import UpdateLoaderCache
 
 
@@ -67,12 +67,13 @@ class CacheContent:
 
         No program needs these rows, so they alone are never a reason to write the cache.
         """
-        rows = []
+        wanted: dict[str, list[tuple[str, int]]] = {}
         for path, soname, flags in self._libraries:
             parent, name = paths.split(path)
             link = name.partition(".so")[0] + ".so"
-            if link not in {name, soname} and soname.startswith(link) and _is_library(files, parent, link):
-                rows.append(_row(parent, link, flags))
+            if link not in {name, soname} and soname.startswith(link):
+                wanted.setdefault(parent, []).append((link, flags))
+        rows = [_row(parent, link, flags) for parent, links in wanted.items() for link, flags in _leading(files, parent, links)]
         return table.with_rows(rows, self._path.places())
 
     def _driver_rows(self) -> list[Row]:
@@ -131,12 +132,20 @@ def _links_found(files: "Files", search: "Search", made: "Collection[tuple[int, 
     ]
 
 
-def _is_library(files: "Files", parent: str, link: str) -> bool:
+def _leading(files: "Files", parent: str, links: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return those of ``links`` in ``parent`` that lead to a library with a SONAME which begins so."""
     try:
         directory = files.look(parent)
     except OSError as error:
         check_absent(error)
-        return False
+        return []
+    try:
+        return [(link, flags) for link, flags in links if _leads_to_library(directory, link)]
+    finally:
+        directory.close()
+
+
+def _leads_to_library(directory: "FilesDirectory", link: str) -> bool:
     try:
         return directory.kind(link) == "link" and (directory.library_behind(link).soname or link).startswith(link)
     except OSError as error:
@@ -144,8 +153,6 @@ def _is_library(files: "Files", parent: str, link: str) -> bool:
         return False
     except ValueError:
         return False
-    finally:
-        directory.close()
 
 
 def _row(directory: str, name: str, flags: int) -> Row:

@@ -6,8 +6,8 @@ for, plus what the ldconfig of glibc 2.36, 2.39 and 2.41 was seen to call. Every
 can report, instead of killing it without a word.
 """
 
+import _struct as struct
 import errno
-import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
