@@ -45,6 +45,10 @@ gpus = []
 for index in range(pynvml.nvmlDeviceGetCount()):
     gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
     pci = pynvml.nvmlDeviceGetPciInfo(gpu)
+    # nvidia-container-cli asks by the old name, for the old structure: what is behind that is the caller's.
+    older = (ctypes.c_uint * 9)(*[7] * 9)
+    assert pynvml.nvmlLib.nvmlDeviceGetPciInfo(gpu, older) == 0
+    assert [*older[4:7], older[8]] == [pci.domain, pci.bus, pci.device, 7]
     try:
         mig = ["disabled", "enabled"][pynvml.nvmlDeviceGetMigMode(gpu)[0]]
     except pynvml.NVMLError_NotSupported:
