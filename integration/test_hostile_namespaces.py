@@ -6,6 +6,7 @@ What may work, works with the flags that were planned; everything else is refuse
 import ctypes
 import errno
 import os
+import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Mapping
@@ -94,6 +95,25 @@ READ_ONLY = [
 def test_t54_a_read_only_root_is_refused(attacked: Attacked, mounts: Callable[[Path], None]) -> None:
     """Nothing can be made in it: the refusal says who should have made it read-only, and when."""
     attacked(Case(mounts=mounts)).refused("read-only file system | the container's root file system is mounted read-only before")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "named"),
+    [
+        ("all", "/etc/nvidia/nvidia-application-profiles-rc.d"),
+        ("utility", "/usr/bin"),
+    ],
+)
+def test_the_path_that_was_wanted_is_named(attacked: Attacked, capabilities: str, named: str) -> None:
+    """Not the first of the directories on the way to it: the reference makes these in one go."""
+
+    def prepare() -> None:
+        for name in ("etc/nvidia", "usr"):
+            shutil.rmtree(ROOTFS / name, ignore_errors=True)
+
+    environment = ("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}")
+    outcome = attacked(Case(prepare=prepare, mounts=read_only_bind, environment=environment))
+    outcome.refused(f"file creation failed: {ROOTFS}{named}: read-only file system")
 
 
 def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:

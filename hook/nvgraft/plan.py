@@ -28,10 +28,11 @@ class Why(Value):
 
 
 class Action(Value):
-    """One step; ``op`` names its kind in the document."""
+    """One step; ``op`` names its kind in the document, ``why`` says what it was planned for."""
 
     __slots__: tuple[str, ...] = ()
     op = ""
+    why: Why
 
     def document(self) -> "dict[str, Any]":
         """Return the action as its entry in a plan document."""

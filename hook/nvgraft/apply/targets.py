@@ -164,7 +164,7 @@ class Targets:
         """
         there = [self._open_if_there(action) for action in actions]
         announce(self._to_be_made(actions, there))
-        for action, fd in zip(actions, there, strict=True):
+        for index, (action, fd) in enumerate(zip(actions, there, strict=True)):
             try:
                 if isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:
@@ -176,9 +176,8 @@ class Targets:
             except syscalls.MissingFeature:
                 raise
             except OSError as error:
-                path = action.target if isinstance(action, Bind | Tmpfs) else getattr(action, "path", "")
-                cause = reason(error)
-                raise Refusal("mount", f"file creation failed: {self._container.rootfs}{path}: {cause}", _hint(error)) from error
+                text = f"file creation failed: {self._container.rootfs}{_wanted(actions[index:])}: {reason(error)}"
+                raise Refusal("mount", text, _hint(error)) from error
 
     def _open_if_there(self, action: Action) -> int | None:
         """Open a mount's target. What is in the way is not said here: that is done in the plan's order."""
@@ -311,6 +310,18 @@ class Targets:
             point = self._container.inside(mount) or "/"
             hint = f"{point} is shared: the driver would appear outside of the container; use private or slave propagation"
             raise Refusal("mount", f"mount operation failed: {action.target}: shared mount", hint)
+
+
+def _wanted(actions: "Sequence[Action]") -> str:
+    """Return what the first of ``actions`` was planned for: of a directory on the way to a target the reference names the target."""
+    path = ""
+    for action in actions:
+        if path and (not isinstance(actions[0], MakeDirectory) or action.why != actions[0].why):
+            break
+        if isinstance(action, Bind | Tmpfs):
+            return action.target
+        path = action.path if isinstance(action, MakeDirectory | Symlink) else path
+    return path
 
 
 def _hint(error: OSError) -> str:
