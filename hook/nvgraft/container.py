@@ -267,20 +267,30 @@ class LiveTarget(Target):
         self._container = container
         self._live = LiveTree(os.dup(container.rootfs_fd), container.rootfs)
         self._volumes: dict[str, str | None] = {}
+        self._read_only: dict[str, bool] = {}
         super().__init__(self._live, machine, container.uid, container.gid)
 
     def close(self) -> None:
         self._live.close()
 
     def volume(self, path: str) -> str | None:
-        while True:  # the nearest directory that exists is where something would be made
+        place = self._place(path)
+        if place not in self._volumes:
+            self._volumes[place] = self._container.volume_of(self._directory(place))
+        return self._volumes[place]
+
+    def is_read_only(self, path: str) -> bool:
+        place = self._place(path)
+        if place not in self._read_only:
+            self._read_only[place] = bool(os.fstatvfs(self._directory(place)).f_flag & os.ST_RDONLY)
+        return self._read_only[place]
+
+    def _place(self, path: str) -> str:
+        """Return the nearest directory that exists: there something would be made."""
+        while True:
             path = path.rpartition("/")[0]
-            node = self._live.lstat(path) if path else Node("dir")
-            if node is not None:
-                break
-        if path not in self._volumes:
-            self._volumes[path] = self._container.volume_of(self._directory(path))
-        return self._volumes[path]
+            if not path or self._live.lstat(path) is not None:
+                return path
 
     def _directory(self, path: str) -> int:
         """Return the directory at ``path``, where one has been seen before.

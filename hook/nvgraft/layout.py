@@ -20,6 +20,8 @@ TMPFS_MODE = 0o555
 #: Longest resolved path in bytes, so that a name still fits behind it, and its levels: more is an attack (SECURITY R10).
 _LONGEST_PATH = 4096 - 256
 _MOST_LEVELS = 128
+#: What to do about a root file system in which nothing can be made.
+READ_ONLY = "the container's root file system is mounted read-only before the hook runs: let the runtime do it (root.readonly)"
 
 
 class OnVolume(Refusal):
@@ -179,6 +181,7 @@ class Layout:
         """Plan the directory ``path`` with its parents, where they do not exist."""
         node = self._lookup(path)
         if node is None:
+            self._check_writable(path)
             self._parents(path, why)
             self._check_volume(path)
             self.make_directory(path, mode & ~_UMASK, why)
@@ -207,6 +210,7 @@ class Layout:
             parent = parent.rpartition("/")[0]
         node = self._lookup(path)
         if node is None:
+            self._check_writable(path)
             self._parents(path, why)
             self._check_volume(path)
             self._made[path] = "file"
@@ -217,6 +221,11 @@ class Layout:
         if problem:
             hint = f"the image has a {node.type} where the driver's file goes: rebuild it without"
             raise Refusal("mount", f"file creation failed: {self._target.rootfs}{path}: {problem}", hint)
+
+    def _check_writable(self, path: str) -> None:
+        """Refuse what cannot be made before anything that is wrong further on, as the reference would; volumes are refused as such."""
+        if not self._in_tmpfs(path) and self._target.volume(path) is None and self._target.is_read_only(path):
+            raise Refusal("mount", f"file creation failed: {self._target.rootfs}{path}: read-only file system", READ_ONLY)
 
     def _check_volume(self, path: str) -> None:
         if self._in_tmpfs(path):

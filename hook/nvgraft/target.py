@@ -72,6 +72,10 @@ class Target:
         on the container's own root file system (or the runtime's /dev), where creating is allowed (SECURITY R21)."""
         raise NotImplementedError
 
+    def is_read_only(self, path: str) -> bool:
+        """Tell whether nothing can be made at ``path``. A root that config.json calls read-only is so after the hooks."""
+        return False
+
     def proc_driver(self) -> Node | None:
         """Return the node of /proc/driver/nvidia, on which the driver's tmpfs is mounted; None when there is none."""
         raise NotImplementedError

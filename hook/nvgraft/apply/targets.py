@@ -16,6 +16,7 @@ from nvgraft.container import Container
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.journal import Item
+from nvgraft.layout import READ_ONLY
 from nvgraft.mountinfo import Mount
 from nvgraft.plan import Action, Bind, MakeDirectory, Symlink, Tmpfs
 
@@ -326,7 +327,7 @@ def _wanted(actions: "Sequence[Action]") -> str:
 
 def _hint(error: OSError) -> str:
     hints = {
-        errno.EROFS: "the container's root file system is mounted read-only before the hook runs: let the runtime do it (root.readonly)",
+        errno.EROFS: READ_ONLY,
         errno.EPERM: "the directory is immutable (chattr -i), or a security module forbids it",
         errno.EOVERFLOW: "the owner of the container's root has no number in this user namespace: check uidMappings",
         errno.EEXIST: "something appeared there while the container was started",
