@@ -19,6 +19,7 @@ from typing import NamedTuple
 from attacked import PLACE, ROOTFS
 from harness import run_in_mount_namespace
 from nvgraft import syscalls
+from nvgraft.apply import rootfs
 from safety.figures import Figure
 from safety.shim import HOOK, Fault, Site
 from safety.stage import Run, Stage, State, on_stage
@@ -126,11 +127,11 @@ class Campaign:
         problem = ""
         if run.code == 0:
             self._unharmed += 1
-            if state.success() != self.success.success() and not _is_excused(self.success, state, struck):
+            if state.success() != self.success.success() and not _is_excused(self.success, state, struck, succeeded=True):
                 problem = f"succeeded, but not as without it: {difference(self.success.success(), state.success())}"
         elif run.code == 1:
             self._undone += 1
-            if state != self.before and not _is_excused(self.before, state, struck):
+            if state != self.before and not _is_excused(self.before, state, struck, succeeded=False):
                 problem = f"left behind: {difference(self.before, state)}"
             elif "nvgraft: " not in run.stderr:
                 problem = f"said nothing: {run.stderr!r}"
@@ -180,13 +181,17 @@ def _name(site: Site, fault: Fault) -> str:
 
 #: Where the image's own libraries are read: one that cannot be is left out of the loader cache, as ldconfig leaves it out.
 _OF_THE_IMAGE = tuple(f"{name}.py" for name in ("apply/library_search", "apply/rootfs", "apply/search_path", "elf"))
+#: The calls that look at them, and what each of them opens directories with.
+_LOOKS = {"open", "openat", "openat2", "readlink", "readlinkat", "stat", "newfstatat", "lstat", "listdir", "getdents64", "scandir"}
+_OPENS = ":open_in_root"
 
 
-def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None) -> bool:
+def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None, *, succeeded: bool) -> bool:
     """Tell whether a difference is what the fault means by itself.
 
-    A fault of the lock leaves its file: nobody holds it, and the next hook removes it. And where the kernel says that a cgroup
-    hierarchy or a library directory is not there, nothing is added to it.
+    A fault of the lock leaves its file: nobody holds it, and the next hook removes it. Where the kernel says that a cgroup
+    hierarchy or a library directory is not there, nothing is added to it. And what the image's own files answer is its business
+    (:func:`nvgraft.apply.rootfs.check_absent`): the cache is written without them. A failed start leaves no cache, whatever it read.
     """
     if struck is None:
         return False
@@ -194,9 +199,10 @@ def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None) 
     wanted, state = wanted.success(), state.success()
     if site.place.startswith("lock.py"):
         return all(path.startswith("/run/nvgraft/lock/") for path in state.run) and state._replace(run=()) == wanted
-    if site.place.startswith(_OF_THE_IMAGE):
+    answered = fault.kind == "error" and fault.detail in rootfs.ABSENT and (site.place.endswith(_OPENS) or not site.place)
+    if succeeded and (site.place.startswith(_OF_THE_IMAGE) or (answered and site.call in _LOOKS)):
         return _without_cache(state) == _without_cache(wanted)
-    absent = fault == Fault("error", errno.ENOENT) and site.place.endswith((":open_mounts", ":open_in_root"))
+    absent = fault == Fault("error", errno.ENOENT) and site.place.endswith((":open_mounts", _OPENS))
     return absent and state._replace(rules=wanted.rules, files=wanted.files) == wanted
 
 
@@ -271,6 +277,10 @@ def signals_come(campaign: Campaign, choice: random.Random, *, full: bool, only:
                     campaign.strike(site, Fault(moment, number))
 
 
+#: Of an undo ENOENT is no failure: it is the kernel's word that there is nothing to take back, and nobody can tell that it lies.
+_OF_AN_UNDO = tuple(number for number in ERRNOS if number != errno.ENOENT)
+
+
 def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> None:
     """T46: one call fails, and then one of those that take everything back."""
     calls = [site for site in campaign.sites if site.process == HOOK]
@@ -284,7 +294,7 @@ def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> 
         campaign.judge(run, f"{_name(*first)} alone", struck=first)
         later = [found for found in run.sites if found.process == HOOK and found.number > site.number]
         for found in later if full else places(later, choice):
-            for number in ERRNOS if full and index == 0 else (choice.choice((errno.EPERM, errno.EIO, errno.ENOSPC, errno.EINTR)),):
+            for number in _OF_AN_UNDO if full and index == 0 else (choice.choice((errno.EPERM, errno.EIO, errno.ENOSPC, errno.EINTR)),):
                 campaign.strike(found, Fault("error", number), first)
 
 
@@ -353,7 +363,8 @@ def real_calls_fail(size: str, seed: int) -> Tally:
             for code in choice.sample(ERRNOS, 2 if size == "full" else 1):
                 name = errno.errorcode[code]
                 run = campaign.stage.trace("-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error={name}:when={number}")
-                campaign.judge(run, f"strace: {name} at {call} #{number}")
+                unplaced = Site(HOOK, number, call, "")  # strace cannot tell which line made the call
+                campaign.judge(run, f"strace: {name} at {call} #{number}", struck=(unplaced, Fault("error", code)))
 
     return _on_stage([FIRST], work)
 

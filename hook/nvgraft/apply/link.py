@@ -4,7 +4,7 @@ import errno
 import posix as os
 
 from nvgraft import paths
-from nvgraft.apply.restore import Directory, Entry, Owner
+from nvgraft.apply.restore import Directory, Entry, NotAFile, Owner
 from nvgraft.journal import Item
 
 TYPE_CHECKING = False
@@ -23,12 +23,10 @@ class Link:
         self._target = target
         self._owner = owner
         self._changed = False
-        self._before: Entry | None = None
         try:
-            self._before = Entry(directory, name, owner, own_fds, content=False)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
+            self._before: Entry | None = Entry(directory, name, owner, own_fds, content=False)
+        except NotAFile:
+            self._before = None
 
     @property
     def wanted(self) -> bool:

@@ -222,10 +222,12 @@ class NativeCache(LoaderCacheStep):
         for place, name, target in content.links:
             if place not in places:
                 try:
-                    places[place] = self._directory(rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY), container, place)
+                    fd = rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY)
                 except OSError as error:
                     check_absent(error)
                     places[place] = None
+                else:
+                    places[place] = self._directory(fd, container, place)
             directory = places[place]
             if directory is not None:
                 links.append(Link(directory, name, target, owner, self._own_fds, required=False))

@@ -111,6 +111,10 @@ class Links:
                 _make_link(self._directory.fd, name, target, (uid, gid), self._owner)
 
 
+class NotAFile(OSError):
+    """What stands at a name is neither a regular file nor a link: it could not be put back."""
+
+
 class Entry:
     """One name of a directory: nothing, a regular file with its bytes, or a symbolic link."""
 
@@ -123,7 +127,8 @@ class Entry:
 
         :param content: false for what is replaced only if it is no file: then a file is not read, and not put back.
 
-        :raises OSError: EINVAL for what could not be put back (a directory, a FIFO, a device), EFBIG beyond FILE_LIMIT.
+        :raises NotAFile: for what could not be put back (a directory, a FIFO, a device).
+        :raises OSError: EFBIG beyond FILE_LIMIT, or what the kernel says.
         """
         self._directory = directory
         self._name = name
@@ -142,7 +147,7 @@ class Entry:
             mode, times = str(stat.S_IMODE(found.st_mode)), (str(found.st_atime_ns), str(found.st_mtime_ns))
             self.before = journal.Item("was-file", path, mode, *ids, *times, data=self._read(own_fds) if content else b"")
         else:
-            raise OSError(errno.EINVAL, "not a regular file", path)
+            raise NotAFile(errno.EINVAL, "not a regular file", path)
 
     @property
     def exists(self) -> bool:

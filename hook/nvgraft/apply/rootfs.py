@@ -55,14 +55,14 @@ _CONFIGURATION_LIMIT = 1 << 20
 
 #: What an image's own files may answer: there is nothing, it is something else, or it is not for us. ldconfig passes over
 #: such a file. Anything else is a fault of this machine, with which the cache would lack what it should have.
-_ABSENT = frozenset(
+ABSENT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EFBIG, errno.ENXIO, errno.ENAMETOOLONG}
 )
 
 
 def check_absent(error: OSError) -> None:
     """Raise ``error`` again unless it says that the image has no such file."""
-    if error.errno not in _ABSENT or isinstance(error, (syscalls.MissingFeature, Unreadable)):
+    if error.errno not in ABSENT or isinstance(error, (syscalls.MissingFeature, Unreadable)):
         raise error
 
 
