@@ -113,6 +113,7 @@ def test_host_without_schema_is_version_one() -> None:
     [
         ("nvml gpus 0 minor", "0", "$.nvml.gpus[0].minor", "valid integer"),
         ("nvml gpus 0 minor", True, "$.nvml.gpus[0].minor", "valid integer"),
+        ("nvml gpus 0 minor", 10**30, "$.nvml.gpus[0].minor", "less than 1048576"),
         ("nvml gpus 0 mig_devices", ..., "$.nvml.gpus[0].mig_devices", "required"),
         ("nvml gpus 0 model", "two\nlines", "$.nvml.gpus[0].model", "pattern"),
         ("nvml gpus 0 pci bus", 256, "$.nvml.gpus[0].pci.bus", "less than or equal"),

@@ -162,6 +162,7 @@ def test_a_document_that_others_can_change_is_refused(recorded: Path, owned_by: 
         ("{}", "KeyError: 'nvml'"),
         ('{"nvml": {"driver_version": "1", "cuda_version": "1", "gpus": [{}]}}', "KeyError: 'pci'"),
         ('{"nvml": 3}', "TypeError"),
+        (json.dumps({"nvml": {**DOCUMENT["nvml"], "gpus": [{**DOCUMENT["nvml"]["gpus"][0], "minor": 10**30}]}}), "no minor number"),
     ],
 )
 def test_a_document_that_is_none_is_refused(recorded: Path, owned_by: Callable[[int], None], text: str, cause: str) -> None:

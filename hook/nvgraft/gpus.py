@@ -5,6 +5,9 @@ Asking it is :mod:`nvgraft.nvml`'s business, reading a record of it :mod:`nvgraf
 
 from nvgraft.values import Value
 
+#: Above all minor numbers that the kernel has.
+MINORS = 1 << 20
+
 
 def parse_information(text: bytes) -> dict[str, str]:
     """Return what /proc/driver/nvidia/gpus/ADDRESS/information says: label -> value, as "GPU UUID" and "Device Minor"."""

@@ -15,7 +15,7 @@ from nvgraft import child, privileges, syscalls, userns
 from nvgraft.apply import seccomp
 from nvgraft.components import number
 from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
+from nvgraft.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ _LIMITS = ((syscalls.RLIMIT_CPU, 10), (syscalls.RLIMIT_AS, 4 << 30), (syscalls.R
 _NO_MIG = (3, 13)
 _NOT_FOUND = 6
 
-#: Where the child may fail, what a GPU may say of MIG, and above all minors, brands and instances (the kernel's minors end there).
+#: Where the child may fail, and what a GPU may say of MIG.
 _STAGES = ("initialization", "detection", "input")
 _MIG = ("unsupported", "disabled", "enabled")
-_NUMBERS = 1 << 20
 
 _MISSING = "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
 
@@ -145,7 +144,7 @@ def _gpu(*words: str, migs: tuple[MigDevice, ...]) -> Gpu:
 
 def _number(word: str) -> int:
     value = number(word)
-    if value is None or value >= _NUMBERS:
+    if value is None or value >= MINORS:
         raise ValueError(f"no number: {word}")
     return value
 

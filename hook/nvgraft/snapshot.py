@@ -11,7 +11,7 @@ from nvgraft import files, jsontext
 from nvgraft.components import Host
 from nvgraft.elf import ElfFacts
 from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
+from nvgraft.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.ldcache import entry_from_listing
 from nvgraft.tree import Node, Tree
 
@@ -122,7 +122,7 @@ class SnapshotTree(Tree):
 def driver_report(document: "dict[str, Any]") -> DriverReport:
     """Return what NVML said on the recorded host.
 
-    :raises KeyError, TypeError: when the document lacks it; see :func:`load_report` for the checked form.
+    :raises KeyError, TypeError, ValueError: when the document lacks it; see :func:`load_report` for the checked form.
     """
     nvml = document["nvml"]
     gpus = []
@@ -130,6 +130,8 @@ def driver_report(document: "dict[str, Any]") -> DriverReport:
         pci = gpu["pci"]
         migs = tuple(MigDevice(mig["uuid"], mig["gpu_instance"], mig["compute_instance"]) for mig in gpu["mig_devices"])
         address = bus_id(pci["domain"], pci["bus"], pci["device"])
+        if not 0 <= gpu["minor"] < MINORS:
+            raise ValueError(f"no minor number: {gpu['minor']}")
         gpus.append(Gpu(gpu["minor"], gpu["uuid"], address, gpu["brand"], gpu["compute_capability"], gpu["mig"], gpu["model"], migs))
     return DriverReport(nvml["driver_version"], nvml["cuda_version"], tuple(gpus))
 

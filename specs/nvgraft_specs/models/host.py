@@ -20,6 +20,8 @@ Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{3,5}$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f]+$")]
 Count = Annotated[int, Field(ge=0)]
+#: What numbers device nodes; MIG's instances have nodes too.
+Minor = Annotated[int, Field(ge=0, lt=1 << 20)]
 Number32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 
 
@@ -99,14 +101,14 @@ class MigDevice(Open):
     """One MIG device of a GPU."""
 
     uuid: Word
-    gpu_instance: Count
-    compute_instance: Count
+    gpu_instance: Minor
+    compute_instance: Minor
 
 
 class Gpu(Open):
     """One GPU; ``minor`` is the number of its device node, which need not be its NVML index."""
 
-    minor: Count
+    minor: Minor
     uuid: Word
     pci: PciAddress
     brand: int = Field(description="NVML's brand number")
