@@ -37,7 +37,7 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
             f"rm {LIBRARIES}/libcuda.so.560.35.03",
             f"detection error: open failed: {LIBRARIES}/libcuda.so.560.35.03: no such file or directory | the loader cache names",
         ),
-        (f"echo text > {LIBRARIES}/libcuda.so.560.35.03", f"detection error: elf file read error: {LIBRARIES}/libcuda.so.560.35.03 | "),
+        (f": > {LIBRARIES}/libcuda.so.560.35.03", f"detection error: elf file read error: {LIBRARIES}/libcuda.so.560.35.03 | "),
         (
             f"chmod o+w {LIBRARIES}/libcuda.so.560.35.03",
             f"mount error: unexpected source file mode 100757 for {LIBRARIES}/libcuda.so.560.35.03",

@@ -124,16 +124,36 @@ def test_a_stale_entry_of_the_other_architecture_is_fatal_as_well() -> None:
     assert refusal.text == "open failed: /l/gone: no such file or directory"
 
 
-def test_a_file_that_is_no_library_is_fatal() -> None:
-    """A text file in the loader cache is a damaged driver."""
-    refusal = refused(host("/l/libcuda.so.535.1", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1"))
+@pytest.mark.parametrize("text", ["/l/libcuda.so.535.1", "/l/libcuda.so.535.1/x"], ids=["nothing is recorded of it", "a directory"])
+def test_what_libelf_refuses_to_open_is_fatal(text: str) -> None:
+    """A directory, an empty file; a snapshot that does not say what it is."""
+    refusal = refused(host(text, cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1"))
     assert refusal.reference_line() == "nvgraft: detection error: elf file read error: /l/libcuda.so.535.1"
+
+
+def damaged(name: str) -> hosts.Document:
+    """A host whose loader cache names a text file."""
+    document = host(f"/l/{name}", cache=f"{name} (libc6,x86-64) => /l/{name}")
+    document["files"][f"/l/{name}"]["elf_fault"] = "it is not an ELF file"
+    return document
+
+
+def test_a_library_is_chosen_by_its_name_alone() -> None:
+    """The reference opens the file and learns nothing from it: it is the driver's by its name, and no loader's by its content."""
+    assert [(found.path, found.soname) for found in inventory(damaged("libcuda.so.535.1")).libraries] == [("/l/libcuda.so.535.1", "")]
+    assert inventory(damaged("libcuda.so.1")).libraries == ()
+
+
+def test_the_tls_library_is_chosen_by_its_content() -> None:
+    """Which cannot be read here."""
+    refusal = refused(damaged("libnvidia-tls.so.535.1"))
+    assert refusal.reference_line() == "nvgraft: detection error: elf file read error: /l/libnvidia-tls.so.535.1"
 
 
 def test_a_loop_of_links_is_fatal() -> None:
     """An entry that cannot be resolved names its path."""
     refusal = refused(host("/l/libcuda.so.1 -> libcuda.so.1", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1"))
-    assert refusal.reference_line() == "nvgraft: detection error: path error: //l/libcuda.so.1: too many levels of symbolic links"
+    assert refusal.reference_line() == "nvgraft: detection error: path error: ///l/libcuda.so.1: too many levels of symbolic links"
 
 
 @pytest.mark.parametrize(("tag", "taken"), [("tag=2.3.99", True), ("tag=2.2.5", False), ("tag=2.3.98", False)])

@@ -654,6 +654,20 @@ def test_required_parts_on_a_volume_are_refused(volume: str) -> None:
 # ---- findings
 
 
+def test_a_library_that_no_loader_takes_is_mounted_and_named() -> None:
+    """As the reference mounts it; neither the loader cache nor a link leads to it."""
+    document = full_host()
+    path = next(path for path in document["files"] if "libcuda.so." in path and "elf" in document["files"][path])
+    del document["files"][path]["elf"]
+    document["files"][path]["elf_fault"] = "it is cut short"
+    found = plan(document)
+    target = next(target for target, action in binds(found).items() if action.source == path)
+    (update,) = [action for action in found.actions if isinstance(action, UpdateLoaderCache)]
+    assert target not in [path for path, _soname, _flags in update.libraries]
+    (finding,) = [finding for finding in found.findings if finding.id == "library-damaged"]
+    assert (finding.level, finding.message) == ("warning", f"{path} is no library that a loader takes")
+
+
 def test_a_whole_host_has_little_to_remark() -> None:
     """What this driver lacks is one line of information."""
     assert finding_ids(plan(full_host()).findings) == ["not-on-host"]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from nvgraft.ldcache import CacheEntry
 
 
+#: SONAME of what is mounted as one of the driver's libraries although no loader takes it.
+NO_LIBRARY = ""
+
+
 class Component(Value):
     """A file of the driver.
 

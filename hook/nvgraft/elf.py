@@ -63,13 +63,25 @@ class _Layout:
         self.dynamic = "<qQ" if wide else "<iI"
 
 
+class NoFacts(ValueError):
+    """A file that libelf opens and learns nothing from: it is no ELF file, or what should come behind its header is not there."""
+
+
 def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
     """Return the facts of the open file ``fd``. The ABI tag stands in a section: pass ``sections`` false to leave it out.
 
-    :raises ValueError: when it is no ELF file of a little-endian machine, or is damaged; the text says what is wrong.
+    :raises NoFacts: when it is no ELF file, or is damaged; the text says what is wrong.
+    :raises ValueError: when it is empty, or its header is of no little-endian machine, which libelf refuses to open.
     :raises OSError: when it cannot be read.
     """
     file = File(fd)
+    try:
+        return _facts(file, sections)
+    except ValueError as error:
+        raise NoFacts(str(error)) from error
+
+
+def _facts(file: "File", sections: bool) -> ElfFacts:
     segments = segments_of(file)
     soname, needed = _dynamic(file, segments)
     interp = None
@@ -118,8 +130,10 @@ class File:
         self._size = os.fstat(fd).st_size
         self._head = os.pread(fd, _HEAD, 0)
         ident = self._head[:16]
-        if ident[:4] != b"\x7fELF" or len(ident) < 16:
+        if not ident:
             raise ValueError("it is not an ELF file")
+        if ident[:4] != b"\x7fELF" or len(ident) < 16:
+            raise NoFacts("it is not an ELF file")
         if ident[4] not in {1, 2} or ident[5] != 1:
             raise ValueError("it is not for a little-endian machine")
         self.bits = 32 * ident[4]

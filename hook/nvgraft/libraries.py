@@ -5,7 +5,8 @@ keeps the answer.
 """
 
 from nvgraft import paths
-from nvgraft.components import Component, Host, Libraries
+from nvgraft.components import NO_LIBRARY, Component, Host, Libraries
+from nvgraft.elf import NoFacts
 from nvgraft.errors import Refusal
 from nvgraft.files import reason
 from nvgraft.ldcache import ARCHITECTURES, CacheEntry
@@ -16,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_REINSTALL = "reinstall the driver, then run ldconfig"
+
 _ROWS = tuple(row for _, rows in catalogue.LIBRARIES for row, _ in rows)
 
 #: Loader cache entries whose SONAME starts otherwise are no driver component: the cache reader may skip them.
@@ -25,7 +28,7 @@ LIBRARY_PREFIXES = tuple(row.encode() for row in _ROWS)
 def select_libraries(host: Host) -> Libraries:
     """Select the driver's libraries of both architectures.
 
-    :raises Refusal: stage ``detection``, for a stale entry of the loader cache and for what is no ELF file.
+    :raises Refusal: stage ``detection``, for a stale entry of the loader cache and for what libelf refuses to open.
     """
     wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
     libraries, missing = _libraries(host, wide)
@@ -78,22 +81,30 @@ def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path:
     tls = _is_tls(path)
     try:
         facts = host.tree.elf(path, sections=tls)
+    except NoFacts as error:
+        if tls:
+            raise Refusal("detection", f"elf file read error: {shown}", f"{error}: {_REINSTALL}") from error
+        facts = None  # of no other library the reference reads more than its name
     except OSError as error:
+        node = host.tree.lstat(path)
+        if node is not None and node.type == "dir":
+            raise Refusal("detection", f"elf file read error: {shown}", f"it is a directory: {_REINSTALL}") from error
         raise Refusal(
             "detection",
             f"open failed: {shown}: {reason(error)}",
             f"the loader cache names {entry.path} for {entry.soname}, which cannot be read: run ldconfig on the host",
         ) from error
     except ValueError as error:
-        raise Refusal("detection", f"elf file read error: {shown}", f"{error}: reinstall the driver, then run ldconfig") from error
-    if tls and facts.abi_tag is None:
+        raise Refusal("detection", f"elf file read error: {shown}", f"{error}: {_REINSTALL}") from error
+    if tls and facts is not None and facts.abi_tag is None:
         raise Refusal("detection", f"elf section 0x7 missing: {shown}", "it carries no .note.ABI-tag: reinstall the driver")
-    if rejection(path, facts.abi_tag, host.report.driver_version):
+    if rejection(path, facts.abi_tag if facts else None, host.report.driver_version):
         return None
     node = host.tree.lstat(path)
     links = f" -> {path}" if path != entry.path else ""
     found = f"loader cache: {entry.soname} => {entry.path}{links}"
-    return Component(component_class, row, path, found, "file", node.mode if node else 0o644, node.size if node else 0, facts.soname)
+    soname = facts.soname if facts else NO_LIBRARY
+    return Component(component_class, row, path, found, "file", node.mode if node else 0o644, node.size if node else 0, soname)
 
 
 def rejection(path: str, abi_tag: "tuple[int, int, int] | None", driver_version: str) -> str:

@@ -8,7 +8,7 @@ gives the same plan for a live host and for its snapshot.
 from nvgraft import paths
 from nvgraft.argv import compat_mode
 from nvgraft.compat import MODES, compat_directory
-from nvgraft.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
+from nvgraft.components import NO_LIBRARY, Component, DeviceNode, Inventory, ProcEntry, device_file_minor, mig_access_path
 from nvgraft.errors import Refusal
 from nvgraft.layout import TMPFS_MODE, Layout, OnVolume
 from nvgraft.ldcache import loader_flags
@@ -363,6 +363,10 @@ class _Planner:
                 component, f"{directory}/{component.name}", self._why(component, row, component_class, catalogue.LIBRARY_CLASSES)
             )
             self._libraries.append((component, directory))
+            if component.soname == NO_LIBRARY:
+                message = f"{component.path} is no library that a loader takes"
+                self._warn("library-damaged", message, "reinstall the driver: programs in the container will not find what it should have")
+                continue
             self._cached.append((f"{directory}/{component.name}", component.soname or component.name, flags))
 
     def _why(self, component: Component, row: str, component_class: str, classes: "Mapping[str, tuple[str, ...]]") -> Why:

@@ -9,7 +9,7 @@ import posix as os
 
 from nvgraft import files, jsontext
 from nvgraft.components import Host
-from nvgraft.elf import ElfFacts
+from nvgraft.elf import ElfFacts, NoFacts
 from nvgraft.errors import Refusal
 from nvgraft.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.ldcache import entry_from_listing
@@ -35,6 +35,7 @@ _OF_TYPES = {
     "size": ("file",),
     "content": ("file",),
     "elf": ("file",),
+    "elf_fault": ("file",),
 }
 
 
@@ -103,7 +104,8 @@ class SnapshotTree(Tree):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         facts: dict[str, Any] | None = _member(entry, "elf")
         if facts is None:
-            raise ValueError(f"its ELF facts are {_NOT_RECORDED}")
+            fault = _member(entry, "elf_fault")
+            raise NoFacts(fault) if fault else ValueError(f"its ELF facts are {_NOT_RECORDED}")
         return facts
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:

@@ -118,7 +118,7 @@ class Tree:
                 continue
             if part == "..":
                 if self.closed and exists < len(done):
-                    raise PathError(f"path error: {self.label}/{path}: no such file or directory")
+                    raise PathError(f"path error: {self.label or '/'}/{path}: no such file or directory")
                 if not done and self.closed:
                     continue
                 if not done:
@@ -134,14 +134,14 @@ class Tree:
                 links += 1
                 # A link of procfs leads past its text, to whatever root, directory or file a process has (SECURITY R18).
                 if links > MAX_LINKS or done[:1] == ["proc"]:
-                    raise PathError(f"path error: {self.label}/{path}: too many levels of symbolic links")
+                    raise PathError(f"path error: {self.label or '/'}/{path}: too many levels of symbolic links")
                 if node.target.startswith("/"):
                     done.clear()
                     exists = 0
                 pending.extend(part for part in reversed(node.target.split("/")) if part)
                 continue
             if node.type != "dir" and pending:
-                raise PathError(f"path error: {self.label}/{path}: not a directory")
+                raise PathError(f"path error: {self.label or '/'}/{path}: not a directory")
             done.append(part)
             exists += 1
         resolved = "/" + "/".join(done)
@@ -154,7 +154,7 @@ class Tree:
         try:
             return self.lstat(place)
         except OSError as error:
-            raise PathError(f"path error: {self.label}/{path}: {reason(error)}") from error
+            raise PathError(f"path error: {self.label or '/'}/{path}: {reason(error)}") from error
 
     def find(self, path: str) -> tuple[str, Node | None]:
         """Resolve ``path`` and return it with what is there."""

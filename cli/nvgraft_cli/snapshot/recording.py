@@ -10,7 +10,7 @@ import posixpath
 from typing import Any
 
 from nvgraft.components import Host
-from nvgraft.elf import ElfFacts
+from nvgraft.elf import ElfFacts, NoFacts
 from nvgraft.errors import Refusal
 from nvgraft.gpus import DriverReport
 from nvgraft.inventory import read_inventory
@@ -72,8 +72,13 @@ class RecordingTree(Tree):
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:
         # The document has one set of facts: whole, whoever asks.
-        facts = self._below.elf(path, sections=True)
         self.lstat(path)
+        try:
+            facts = self._below.elf(path, sections=True)
+        except NoFacts as fault:
+            if path in self.files:
+                self.files[path]["elf_fault"] = str(fault)
+            raise
         if path in self.files:
             self.files[path]["elf"] = {
                 "bits": facts.bits,

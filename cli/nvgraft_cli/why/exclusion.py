@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nvgraft.components import Host, Inventory
 from nvgraft.driver_files import matches
-from nvgraft.elf import ElfFacts
+from nvgraft.elf import ElfFacts, NoFacts
 from nvgraft.errors import Refusal
 from nvgraft.ldcache import ARCHITECTURES
 from nvgraft.libraries import rejection
@@ -51,6 +51,8 @@ def candidates(host: Host, row: str) -> list[Candidate]:
         try:
             path = host.tree.resolve(entry.path)
             facts: ElfFacts | None = host.tree.elf(path, sections=True)
+        except NoFacts:
+            facts = None  # the selector goes by the name alone
         except (PathError, OSError, ValueError) as error:
             found.append((entry.architecture, Candidate(entry.path, entry.path, f"cannot be read: {str(error).lower()}")))
             continue

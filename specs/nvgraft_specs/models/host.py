@@ -56,6 +56,7 @@ class RegularFile(_Inode):
     size: Count | None = Field(default=None, description="bytes")
     content: str | None = None
     elf: Elf | None = None
+    elf_fault: Line | None = Field(default=None, description="why there are no ELF facts of a file that was asked for them")
 
 
 class Directory(_Inode):
