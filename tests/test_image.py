@@ -226,6 +226,8 @@ def damaged(place: Path) -> dict[str, tuple[str, str]]:
     whole = Path(docker_save(place / "whole.tar", DEBIAN, config=GPU)).read_bytes()
     layout = oci_layout(DEBIAN, config=GPU)
     loop = b'{"manifests": [{"digest": "a:b"}]}'
+    claim = tarfile.TarInfo("endless")
+    claim.size = 1 << 60
 
     def compressed(name: str, compress: Callable[[bytes], bytes]) -> str:
         return write_archive(place / f"{name}.tar", oci_layout(DEBIAN, config=GPU, compress=compress))
@@ -242,6 +244,7 @@ def damaged(place: Path) -> dict[str, tuple[str, str]]:
         "several images": (docker_save(place / "several.tar", DEBIAN, tags=2), r"it holds 2 images \(web:0, web:1\)"),
         "bzip2 layer": (compressed("bz", bz2.compress), "compressed with bzip2"),
         "broken layer": (compressed("bl", lambda data: truncated(gzip.compress(data))), "the archive is damaged"),
+        "an entry that is never there": (compressed("be", lambda _: claim.tobuf(tarfile.GNU_FORMAT)), "the archive is damaged"),
         "layer that is none": (compressed("ln", lambda _: b"x" * 5000), "the archive is damaged"),
         "no json": (of("nj", manifest_json=b"{"), "manifest.json: not JSON"),
         "other json": (of("oj", manifest_json=b"[1]"), "its manifest lacks"),

@@ -7,6 +7,7 @@ proportion to it, and fails in the ways that :data:`DAMAGE` lists.
 import tarfile
 import zlib
 from collections.abc import Iterator
+from typing import IO
 
 #: How reading an archive fails, compressed or not, whatever is in it.
 DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
@@ -15,10 +16,31 @@ DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowE
 _ATTRIBUTES = 1 << 20
 #: Bytes of a header that describes all entries that follow: each of them gets a copy.
 _COMMON_ATTRIBUTES = 4 << 10
+#: So often the end is read of an archive that is whole, and some more.
+_EMPTY_READS = 64
 #: So many headers may describe one entry: a long name, a long link and two sets of attributes.
 _HEADERS = 4
 
 _DESCRIBING = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
+
+
+class Stream:
+    """A file to read an archive from, which ends: tarfile skips an entry block by block, and one may claim any size."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._empty = 0
+
+    def read(self, size: int) -> bytes:
+        """Return what comes next.
+
+        :raises EOFError: when nothing has come for some time.
+        """
+        data = self._file.read(size)
+        self._empty = 0 if data else self._empty + 1
+        if self._empty > _EMPTY_READS:
+            raise EOFError("it ends within an entry")
+        return data
 
 
 class Entry(tarfile.TarInfo):

@@ -9,12 +9,12 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from nvgraft.elf import ElfFacts, read_facts
 from nvgraft.tree import Node, PathError, Tree
 from nvgraft_cli.errors import InputError
-from nvgraft_cli.image.tar import DAMAGE, Archive
+from nvgraft_cli.image.tar import DAMAGE, Archive, Stream
 from nvgraft_cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ImageTree(Tree):
 
     @contextmanager
     def _open(self, layer: int) -> Iterator[Archive]:
-        with self._layers[layer][1]() as file, Archive.open(fileobj=file, mode="r|", errorlevel=0) as archive:
+        with self._layers[layer][1]() as file, Archive.open(fileobj=cast("IO[bytes]", Stream(file)), mode="r|", errorlevel=0) as archive:
             yield archive
 
     def _place(self, name: str) -> str:
