@@ -248,11 +248,10 @@ def _check_static(path: str, image: int) -> None:
 def _open_directory(rootfs_fd: int, path: str) -> Directory | None:
     """Open a directory of the container for reading; None when there is none."""
     try:
-        if path != "/etc":
-            return Directory(open_in_root(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY), path)
         # The reference lets ldconfig follow the image's /etc wherever it leads inside the root, and so does this.
-        return Directory(open_in_root(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY, follow=True), path)
+        fd = open_in_root(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY, follow=path == "/etc")
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             return None
         raise
+    return Directory(fd, path)
