@@ -3,9 +3,9 @@
 Only the document, for people and tools that read plans. The engine has its own values (``nvgraft.plan``), which write it.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from . import ONLY_SUCH_NAMES, PLAIN_PATH, Strict, parse, read_bytes
 
@@ -48,6 +48,12 @@ class Bind(Strict):
     mode: Mode = Field(description="of the placeholder")
     rdev: tuple[Number, Number] | None = Field(default=None, description="major and minor number; devices only")
     why: Why
+
+    @model_validator(mode="after")
+    def _device_has_a_number(self) -> Self:
+        if self.kind == "device" and self.rdev is None:
+            raise ValueError("a device needs its rdev")
+        return self
 
 
 class TmpfsData(Strict):
