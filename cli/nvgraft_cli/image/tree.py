@@ -90,7 +90,10 @@ class ImageTree(Tree):
                 if name == _OPAQUE:
                     emptied.add(parent)
                 elif name.startswith(_WHITEOUT):
-                    hidden.add(f"{parent}/{name.removeprefix(_WHITEOUT)}")
+                    gone = name.removeprefix(_WHITEOUT)
+                    if gone in {"", ".", ".."}:
+                        raise InputError(f"{self.label}: the entry {path} takes away nothing that could be there: save the image again")
+                    hidden.add(f"{parent}/{gone}")
                 elif path != "/":
                     self._add(path, member, layer, archive)
                     made.add(path)
