@@ -62,7 +62,7 @@ sys.path.{extend}
 """
 
 #: The most bytes of one piece of a file of byte code, unless one module has more: below what the C library maps anew for each.
-PIECE = 1 << 16
+_PIECE = 1 << 16
 
 #: What the programs of the engine begin with; nvgraft.bytecode tells why.
 LOAD = """\
@@ -217,15 +217,17 @@ def bundle(directory: str) -> None:
 
 def _pieces(modules: list[tuple[str, bool, str, int, int, CodeType]]) -> Iterator[bytes]:
     """Yield the pieces of a file, each with its length before it."""
-    rest = list(modules)
-    while rest:
-        count = size = 0
-        while count < len(rest) and (not count or size + len(marshal.dumps(rest[count])) <= PIECE):
-            size += len(marshal.dumps(rest[count]))
-            count += 1
-        data = marshal.dumps(rest[:count])
+    pieces: list[list[tuple[str, bool, str, int, int, CodeType]]] = [[]]
+    size = 0
+    for module in modules:
+        own = len(marshal.dumps(module))
+        if pieces[-1] and size + own > _PIECE:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(module)
+        size += own
+    for data in map(marshal.dumps, pieces):
         yield len(data).to_bytes(4, "little") + data
-        del rest[:count]
 
 
 def bare(source: bytes) -> ast.Module:

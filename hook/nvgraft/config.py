@@ -262,7 +262,7 @@ def config_from_settings(
             'write it as a path of the host, as in ldconfig = "@/sbin/ldconfig"',
             first_line=f"{_ERROR}nvidia-container-cli.ldconfig value \"{value}\" is not host-relative (does not start with a '@')",
         )
-    if (paths.clean(written.cli_root) + "/").startswith(("/proc/", "//proc/")):
+    if (paths.clean(written.cli_root) + "/").startswith("/proc/"):
         raise Refusal(
             "",
             f"{_ERROR}nvidia-container-cli.root is {written.cli_root}",

@@ -224,7 +224,7 @@ class Layout:
 
     def _check_writable(self, path: str) -> None:
         """Refuse what cannot be made before anything that is wrong further on, as the reference would; volumes are refused as such."""
-        if not self._in_tmpfs(path) and self._target.volume(path) is None and self._target.is_read_only(path):
+        if not self._in_tmpfs(path) and self._target.is_read_only(path) and self._target.volume(path) is None:
             raise Refusal("mount", f"file creation failed: {self._target.rootfs}{path}: read-only file system", READ_ONLY)
 
     def _check_volume(self, path: str) -> None:

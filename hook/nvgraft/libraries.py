@@ -81,10 +81,6 @@ def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path:
     tls = _is_tls(path)
     try:
         facts = host.tree.elf(path, sections=tls)
-    except NoFacts as error:
-        if tls:
-            raise Refusal("detection", f"elf file read error: {shown}", f"{error}: {_REINSTALL}") from error
-        facts = None  # of no other library the reference reads more than its name
     except OSError as error:
         node = host.tree.lstat(path)
         if node is not None and node.type == "dir":
@@ -95,10 +91,13 @@ def _select(host: Host, component_class: str, row: str, entry: CacheEntry, path:
             f"the loader cache names {entry.path} for {entry.soname}, which cannot be read: run ldconfig on the host",
         ) from error
     except ValueError as error:
-        raise Refusal("detection", f"elf file read error: {shown}", f"{error}: {_REINSTALL}") from error
-    if tls and facts is not None and facts.abi_tag is None:
+        if tls or not isinstance(error, NoFacts):
+            raise Refusal("detection", f"elf file read error: {shown}", f"{error}: {_REINSTALL}") from error
+        facts = None  # of no other library the reference reads more than its name
+    abi_tag = facts.abi_tag if facts else None
+    if tls and abi_tag is None:
         raise Refusal("detection", f"elf section 0x7 missing: {shown}", "it carries no .note.ABI-tag: reinstall the driver")
-    if rejection(path, facts.abi_tag if facts else None, host.report.driver_version):
+    if rejection(path, abi_tag, host.report.driver_version):
         return None
     node = host.tree.lstat(path)
     links = f" -> {path}" if path != entry.path else ""
