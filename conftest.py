@@ -22,7 +22,11 @@ NOT_PACKAGED = set(os.environ.get("NVGRAFT_NOT_PACKAGED", "").split())
 
 
 def _program(name: str) -> Callable[[], str]:
-    return lambda: "" if shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") else f"no {name} here"
+    return lambda: (
+        ""
+        if shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        else f"no {name} here"
+    )
 
 
 def _filesystem(name: str) -> Callable[[], str]:
@@ -67,12 +71,20 @@ def _static_busybox() -> str:
     if path is None:
         return "no busybox here (apt-get install busybox-static)"
     with open(path, "rb") as file:  # a dynamic program names its loader in its first page
-        return "busybox is not static (apt-get install busybox-static)" if b"ld-linux" in file.read(4096) else ""
+        return (
+            "busybox is not static (apt-get install busybox-static)"
+            if b"ld-linux" in file.read(4096)
+            else ""
+        )
 
 
 def _kernel_threads() -> str:
     stat = Path("/proc/2/stat")
-    return "" if stat.exists() and "(kthreadd)" in stat.read_text() else "this PID namespace does not show the kernel's threads"
+    return (
+        ""
+        if stat.exists() and "(kthreadd)" in stat.read_text()
+        else "this PID namespace does not show the kernel's threads"
+    )
 
 
 #: Name -> check, which returns why the machine does not have it, or "".
@@ -113,7 +125,13 @@ def _demand(name: str) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What a long run of the fuzz tests is asked for with."""
-    parser.addoption("--fuzz-examples", type=int, default=40, metavar="N", help="mutated documents for each parser (default: 40)")
+    parser.addoption(
+        "--fuzz-examples",
+        type=int,
+        default=40,
+        metavar="N",
+        help="mutated documents for each parser (default: 40)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -121,7 +139,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         unknown = [name for name in _names(item) if name not in REQUIREMENTS]
         if unknown:
-            raise pytest.UsageError(f"{item.nodeid}: requires {unknown[0]!r}, which is not one of {', '.join(REQUIREMENTS)}")
+            raise pytest.UsageError(
+                f"{item.nodeid}: requires {unknown[0]!r}, which is not one of {', '.join(REQUIREMENTS)}"
+            )
     left_out = [item for item in items if NOT_PACKAGED & set(_names(item))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -130,7 +150,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_header() -> list[str]:
     """Say loudly what is left out."""
-    return [f"left out: tests that require {name}, which this distribution has no package of" for name in sorted(NOT_PACKAGED)]
+    return [
+        f"left out: tests that require {name}, which this distribution has no package of"
+        for name in sorted(NOT_PACKAGED)
+    ]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -140,12 +163,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In CI every skip is a failure, whatever its reason."""
     report = yield
-    if IN_CI and report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+    if (
+        IN_CI
+        and report.skipped
+        and not hasattr(report, "wasxfail")
+        and isinstance(report.longrepr, tuple)
+    ):
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid}: skipped, which CI=true does not allow: {report.longrepr[2]}"
+        report.longrepr = (
+            f"{item.nodeid}: skipped, which CI=true does not allow: {report.longrepr[2]}"
+        )
     return report
 
 
@@ -178,6 +210,13 @@ def _hermetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError(f"a unit test connects to {address!r}")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
-    monkeypatch.setattr("nvgraft.cachefile.DIRECTORY", "/proc/none/cache")  # this machine's own cache is nobody's business
-    for name in ("NVIDIA_CTK_CONFIG_FILE_PATH", "XDG_CONFIG_HOME", "NVC_DEBUG_FILE", "CUDA_MPS_PIPE_DIRECTORY"):
+    monkeypatch.setattr(
+        "nvgraft.system.kept.DIRECTORY", "/proc/none/cache"
+    )  # this machine's own cache is nobody's business
+    for name in (
+        "NVIDIA_CTK_CONFIG_FILE_PATH",
+        "XDG_CONFIG_HOME",
+        "NVC_DEBUG_FILE",
+        "CUDA_MPS_PIPE_DIRECTORY",
+    ):
         monkeypatch.delenv(name, raising=False)

@@ -21,9 +21,10 @@ import hosts
 from bundles import EVERYTHING, make_bundle
 from cgroups import FILTER, attach, hierarchy
 from harness import Installed, run_in_mount_namespace
-from nvgraft import jsontext, syscalls
 from nvgraft.apply import bpf
-from nvgraft_cli import ldcache_writer, stubs
+from nvgraft.base import jsontext
+from nvgraft.system import syscalls
+from nvgraft_cli.simulate import ldcache_writer, stubs
 
 PLACE = Path("/mnt")
 #: The driver root of this host; what may be mounted into a container lies here and nowhere else.
@@ -93,13 +94,17 @@ class Outcome(NamedTuple):
         assert self.mounts, self.stderr
         for point, root, fstype, _ in self.mounts:
             assert not point.startswith(_OUTSIDE), point
-            assert (fstype == "tmpfs" and root == "/") or root.startswith(f"/{DRIVER.name}/"), f"{point}: {root} is not the driver's"
+            assert (fstype == "tmpfs" and root == "/") or root.startswith(f"/{DRIVER.name}/"), (
+                f"{point}: {root} is not the driver's"
+            )
 
     def _harmless(self) -> None:
         assert self.host == (), self.host
         assert "Traceback" not in self.stderr
         assert SECRET not in self.stderr
-        assert all(character == "\n" or character.isprintable() for character in self.stderr), repr(self.stderr)
+        assert all(character == "\n" or character.isprintable() for character in self.stderr), repr(
+            self.stderr
+        )
         assert all(len(line) <= 4096 for line in self.stderr.splitlines())
         assert self.seconds < DEADLINE
 
@@ -107,7 +112,12 @@ class Outcome(NamedTuple):
 def runtime_mounts(rootfs: Path) -> None:
     """Mount what an engine mounts before its prestart hooks; called in the container's mount namespace."""
     bind_rootfs(rootfs)
-    syscalls.mount("proc", str(rootfs / "proc"), "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    syscalls.mount(
+        "proc",
+        str(rootfs / "proc"),
+        "proc",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
+    )
     syscalls.mount("tmpfs", str(rootfs / "dev"), "tmpfs", syscalls.MS_NOSUID, "mode=755")
 
 
@@ -178,21 +188,32 @@ def make_host(case: Case) -> None:
     for directory in (DRIVER, CANARY, _ETC / "upper", _ETC / "work"):
         directory.mkdir(parents=True)
     syscalls.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
-    syscalls.mount("overlay", "/etc", "overlay", 0, f"lowerdir=/etc,upperdir={_ETC}/upper,workdir={_ETC}/work")
+    syscalls.mount(
+        "overlay", "/etc", "overlay", 0, f"lowerdir=/etc,upperdir={_ETC}/upper,workdir={_ETC}/work"
+    )
     (Path("/etc") / "shadow").write_text(f"root:{SECRET}:\n")
     (Path("/etc") / "cron.d").mkdir(exist_ok=True)
-    make_tree(CANARY, f"/shadow = {SECRET}\n/directory/file = {SECRET}\n/empty/\n/sbin/ldconfig mode=0755\n")
+    make_tree(
+        CANARY,
+        f"/shadow = {SECRET}\n/directory/file = {SECRET}\n/empty/\n/sbin/ldconfig mode=0755\n",
+    )
     document = hosts.full_host()
     make_tree(DRIVER, hosts.FULL)
     make_tree(DRIVER, "/tmp/ mode=1777\n/run/\n")
     (DRIVER / "etc").mkdir()
-    (DRIVER / "etc/ld.so.cache").write_bytes(ldcache_writer.cache(tuple(row) for row in document["ld_so_cache"]))
+    (DRIVER / "etc/ld.so.cache").write_bytes(
+        ldcache_writer.cache(tuple(row) for row in document["ld_so_cache"])
+    )
     SNAPSHOT.write_text(jsontext.dumps(document))
     SNAPSHOT.chmod(0o644)
     CONFIG.write_text(config_toml(**case.config))
     make_bundle(BUNDLE, *case.environment, root=case.root, files=())
     added = hosts.tree(case.image)
-    kept = {path: entry for path, entry in hosts.tree(IMAGE).items() if not any((path + "/").startswith(new + "/") for new in added)}
+    kept = {
+        path: entry
+        for path, entry in hosts.tree(IMAGE).items()
+        if not any((path + "/").startswith(new + "/") for new in added)
+    }
     make_files(ROOTFS, kept | added)
     if case.owner:
         for path in (ROOTFS, *ROOTFS.rglob("*")):
@@ -246,7 +267,9 @@ def _content(entry: hosts.Document) -> bytes:
     elf = entry.get("elf")
     if elf is None:
         return str(entry.get("content", "")).encode()
-    return stubs.shared_object(elf["bits"], elf["machine"], elf["soname"], elf["needed"], elf["abi_tag"])
+    return stubs.shared_object(
+        elf["bits"], elf["machine"], elf["soname"], elf["needed"], elf["abi_tag"]
+    )
 
 
 def start_container(case: Case) -> int:
@@ -301,11 +324,16 @@ def _become_container(case: Case, say: int) -> None:
 
 
 def _observe(installed: Installed, case: Case, container: int, cgroup: int) -> Outcome:
-    state = case.state({"ociVersion": "1.0.2", "id": "attacked", "pid": container, "bundle": str(BUNDLE)})
+    state = case.state(
+        {"ociVersion": "1.0.2", "id": "attacked", "pid": container, "bundle": str(BUNDLE)}
+    )
     before = _host(container), bpf.query(cgroup), _mounts(container), _files()
     start = time.monotonic()
     done = subprocess.run(
-        [*(case.hook or (str(installed.hook),)), *(case.arguments or ("-config", str(CONFIG), *case.options, "prestart"))],
+        [
+            *(case.hook or (str(installed.hook),)),
+            *(case.arguments or ("-config", str(CONFIG), *case.options, "prestart")),
+        ],
         input=state.encode(),
         capture_output=True,
         timeout=2 * DEADLINE,
@@ -329,7 +357,10 @@ def _observe(installed: Installed, case: Case, container: int, cgroup: int) -> O
 
 def _difference(before: list[str], after: list[str]) -> tuple[str, ...]:
     had, has = set(before), set(after)
-    return (*(f"- {line}" for line in before if line not in has), *(f"+ {line}" for line in after if line not in had))
+    return (
+        *(f"- {line}" for line in before if line not in has),
+        *(f"+ {line}" for line in after if line not in had),
+    )
 
 
 def _host(container: int) -> list[str]:
@@ -338,12 +369,19 @@ def _host(container: int) -> list[str]:
     locks = [f"lock {path.name}" for path in Path("/run/nvgraft/lock").glob("*")]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [*files, *locks, *mounts, *(f"process {pid}" for pid in children if int(pid) != container)]
+    return [
+        *files,
+        *locks,
+        *mounts,
+        *(f"process {pid}" for pid in children if int(pid) != container),
+    ]
 
 
 def _files() -> list[str]:
     """Return the root file system as the host has it; what is mounted in it is not seen."""
-    return _find(str(ROOTFS), "-xdev", "-type", "d", "-printf", "%p d %m %U:%G\\n", "-o", "-printf", _ENTRY)
+    return _find(
+        str(ROOTFS), "-xdev", "-type", "d", "-printf", "%p d %m %U:%G\\n", "-o", "-printf", _ENTRY
+    )
 
 
 def _find(*arguments: str) -> list[str]:
@@ -353,8 +391,13 @@ def _find(*arguments: str) -> list[str]:
 
 def _mounts(pid: int) -> tuple[tuple[str, str, str, str], ...]:
     """Return the mounts of a process as (mount point below the rootfs, root, type, options)."""
-    lines = [line.split(" ") for line in Path(f"/proc/{pid}/mountinfo").read_text(errors="surrogateescape").splitlines()]
-    return tuple((_inside(words[4]), words[3], words[words.index("-") + 1], words[5]) for words in lines)
+    lines = [
+        line.split(" ")
+        for line in Path(f"/proc/{pid}/mountinfo").read_text(errors="surrogateescape").splitlines()
+    ]
+    return tuple(
+        (_inside(words[4]), words[3], words[words.index("-") + 1], words[5]) for words in lines
+    )
 
 
 def _inside(point: str) -> str:

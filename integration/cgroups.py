@@ -5,9 +5,9 @@ import os
 import struct
 from pathlib import Path
 
-from nvgraft import syscalls
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceRule
+from nvgraft.system import syscalls
 
 ZERO = DeviceRule("c", 1, 5, "rw")
 DENY_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
@@ -23,7 +23,9 @@ def hierarchy(version: int) -> Path:
     """Return the first mount of this machine that holds device rules of ``version``."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split(" ")
-        if fields[-3] == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or "devices" in fields[-1].split(",")):
+        if fields[-3] == ("cgroup" if version == 1 else "cgroup2") and (
+            version == 2 or "devices" in fields[-1].split(",")
+        ):
             return Path(fields[4])
     raise AssertionError(f"no cgroup v{version}")
 

@@ -17,7 +17,9 @@ CONFIG = "/etc/nvidia-container-runtime/config.toml"
 def main() -> None:
     """Become the second program; the exit code of the first one is kept when it refuses."""
     hook, cli = sys.argv[1:3]
-    decided = subprocess.run([hook, "-dry-run", "prestart"], stdin=sys.stdin, capture_output=True, text=True)
+    decided = subprocess.run(
+        [hook, "-dry-run", "prestart"], stdin=sys.stdin, capture_output=True, text=True
+    )
     sys.stderr.write(decided.stderr)
     sys.stderr.flush()
     if decided.returncode or not decided.stdout:

@@ -20,9 +20,13 @@ def installed(demand: Callable[[str], None]) -> Iterator[Installed]:
     prefix = Path(tempfile.mkdtemp(prefix="nvgraft-test.", dir="/opt"))
     prefix.chmod(0o755)
     try:
-        done = subprocess.run([CHECKOUT / "dev", "install", f"PREFIX={prefix}"], capture_output=True, text=True)
+        done = subprocess.run(
+            [CHECKOUT / "dev", "install", f"PREFIX={prefix}"], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
-        yield Installed(prefix, prefix / "bin/nvgraft-hook", prefix / "bin/nvgraft", prefix / "lib/nvgraft/hook")
+        yield Installed(
+            prefix, prefix / "bin/nvgraft-hook", prefix / "bin/nvgraft", prefix / "lib/nvgraft/hook"
+        )
     finally:
         shutil.rmtree(prefix)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness import Installed
-from nvgraft_cli.demo import make_bundle
+from nvgraft_cli.simulate.demo import make_bundle
 
 HOST = "runfile-a10x2"
 
@@ -18,12 +18,16 @@ HOST = "runfile-a10x2"
 CGROUPS = {
     "v1": pytest.param("", id="cgroup-v1", marks=pytest.mark.requires("cgroup-v1")),
     "v2": pytest.param(
-        "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup", id="cgroup-v2", marks=pytest.mark.requires("cgroup-v2")
+        "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup",
+        id="cgroup-v2",
+        marks=pytest.mark.requires("cgroup-v2"),
     ),
 }
 
 #: Has the loader look libcuda.so.1 up by its name alone.
-LOADER_LINE = "/lib64/ld-linux-x86-64.so.2 --preload libcuda.so.1 --list /usr/lib/x86_64-linux-gnu/libc.so.6"
+LOADER_LINE = (
+    "/lib64/ld-linux-x86-64.so.2 --preload libcuda.so.1 --list /usr/lib/x86_64-linux-gnu/libc.so.6"
+)
 
 LOOK = f"""
 for node in /dev/nvidiactl /dev/nvidia0 /dev/nvidia1; do [ -e $node ] && (: < $node) 2>&1; done
@@ -115,7 +119,12 @@ class Bundle:
             stdin=subprocess.DEVNULL,
         )
         output, _, changes = done.stdout.partition(f"\n{MARK}\n")
-        return Run(done.returncode, output, done.stderr, [line for line in changes.splitlines() if line[0] in "<>"])
+        return Run(
+            done.returncode,
+            output,
+            done.stderr,
+            [line for line in changes.splitlines() if line[0] in "<>"],
+        )
 
     def lifecycle(self, options: str = "--root /run/runc-test") -> str:
         """Return the shell commands of an engine: create, start, wait, state, delete, all through nvgraft-runtime.

@@ -26,7 +26,7 @@ from typing import NamedTuple, TextIO
 CHECKOUT = Path(__file__).parent.parent
 sys.path.insert(0, str(CHECKOUT / "hook"))
 
-from nvgraft import syscalls  # noqa: E402
+from nvgraft.system import syscalls  # noqa: E402
 
 #: What belongs to the network that this machine is in, not to the project.
 NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
@@ -55,18 +55,31 @@ def make(root: Path, suite: str, mirror: str, options: list[str]) -> None:
 
     :raises subprocess.CalledProcessError: when one of the programs fails; it has said why.
     """
-    ubuntu = Path("/usr/share/debootstrap/scripts", suite).resolve().name == "gutsy"  # the script of every Ubuntu since
+    ubuntu = (
+        Path("/usr/share/debootstrap/scripts", suite).resolve().name == "gutsy"
+    )  # the script of every Ubuntu since
     components = "main,universe" if ubuntu else "main"
-    command = ["debootstrap", *options, f"--components={components}", "--include=git,ca-certificates", suite, str(root)]
+    command = [
+        "debootstrap",
+        *options,
+        f"--components={components}",
+        "--include=git,ca-certificates",
+        suite,
+        str(root),
+    ]
     subprocess.run([*command, *([mirror] if mirror else [])], check=True, stdout=sys.stderr)
     for path in NETWORK:
         if os.path.exists(path):
             target = root / path[1:]
             target.unlink(missing_ok=True)  # a link to a service's, perhaps
             shutil.copyfile(path, target)
-    subprocess.run(["useradd", "--root", root, "--create-home", "--shell", "/bin/sh", USER], check=True)
+    subprocess.run(
+        ["useradd", "--root", root, "--create-home", "--shell", "/bin/sh", USER], check=True
+    )
     home = root / "home" / USER
-    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", CHECKOUT, home / "nvgraft"], check=True)
+    subprocess.run(
+        ["git", "clone", "--quiet", "--no-hardlinks", CHECKOUT, home / "nvgraft"], check=True
+    )
     subprocess.run(["chroot", root, "chown", "-R", f"{USER}:{USER}", f"/home/{USER}"], check=True)
 
 
@@ -77,7 +90,9 @@ def enter(root: Path, name: str) -> None:
     syscalls.mount(str(root), str(root), None, syscalls.MS_BIND)
     for tree in ("proc", "sys", "dev"):
         syscalls.mount(f"/{tree}", str(root / tree), None, syscalls.MS_BIND | syscalls.MS_REC)
-    syscalls.mount("tmpfs", str(root / "run"), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
+    syscalls.mount(
+        "tmpfs", str(root / "run"), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755"
+    )
     (root / "run/lock").mkdir()
     subprocess.run(["hostname", name], check=True)
     os.chdir(root)
@@ -102,7 +117,12 @@ def run(root: Path, suite: str, step: Step, log: TextIO) -> tuple[int, float]:
             os.initgroups(account.pw_name, account.pw_gid)
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
-            environment = {"PATH": PATH, "HOME": account.pw_dir, "USER": account.pw_name, "LANG": "C.UTF-8"}
+            environment = {
+                "PATH": PATH,
+                "HOME": account.pw_dir,
+                "USER": account.pw_name,
+                "LANG": "C.UTF-8",
+            }
             os.execve("/bin/sh", ["sh", "-c", step.command], environment)
         except (OSError, KeyError, subprocess.SubprocessError) as error:
             print(f"fresh_machine: {error}", file=sys.stderr, flush=True)
@@ -113,12 +133,38 @@ def run(root: Path, suite: str, step: Step, log: TextIO) -> tuple[int, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", metavar="SUITE", help="a release that debootstrap knows: bookworm, trixie, noble, ...")
-    parser.add_argument("--mirror", default="", metavar="URL", help="where debootstrap gets it (default: debootstrap's own)")
-    parser.add_argument("--debootstrap", default="", metavar="OPTIONS", help="further options of debootstrap, such as --keyring=FILE")
-    parser.add_argument("--directory", type=Path, default=Path("/opt"), help="below this the root is made (default: /opt)")
-    parser.add_argument("--step", action="append", choices=STEPS, help="only this one; may be given again (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "suite",
+        metavar="SUITE",
+        help="a release that debootstrap knows: bookworm, trixie, noble, ...",
+    )
+    parser.add_argument(
+        "--mirror",
+        default="",
+        metavar="URL",
+        help="where debootstrap gets it (default: debootstrap's own)",
+    )
+    parser.add_argument(
+        "--debootstrap",
+        default="",
+        metavar="OPTIONS",
+        help="further options of debootstrap, such as --keyring=FILE",
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path("/opt"),
+        help="below this the root is made (default: /opt)",
+    )
+    parser.add_argument(
+        "--step",
+        action="append",
+        choices=STEPS,
+        help="only this one; may be given again (default: all)",
+    )
     options = parser.parse_args()
     if os.geteuid():
         parser.error("needs root: debootstrap, mounts")
@@ -137,7 +183,10 @@ def main() -> int:
             good = (status == 0) is step.succeeds
             unexpected += not good
             verdict = "as it should" if good else f"UNEXPECTED, see {path}"
-            print(f"{options.suite}  {step.user}: {step.command}  exit {status}  {seconds:.0f} s  {verdict}: {last}", flush=True)
+            print(
+                f"{options.suite}  {step.user}: {step.command}  exit {status}  {seconds:.0f} s  {verdict}: {last}",
+                flush=True,
+            )
     finally:
         shutil.rmtree(root)
     return unexpected != 0

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from nvgraft import syscalls
+from nvgraft.system import syscalls
 
 T = TypeVar("T")
 CHECKOUT = Path(__file__).parent.parent
@@ -35,11 +35,20 @@ class Installed(NamedTuple):
 def assert_agrees_with_records(host: str, cases: Path, answers: Path, hook: list[str]) -> None:
     """Run ``hook`` over every case of the file ``cases`` on a recorded host; each has to change what the record says."""
     document = str(REFERENCE / "hosts" / f"{host}.json")
-    ran = subprocess.run([*RIG, "run", document, str(cases), str(answers), "--", *hook], capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(
+        [*RIG, "run", document, str(cases), str(answers), "--", *hook],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr
     # The records were made where ldconfig is no script.
-    answers.write_text(answers.read_text().replace(f"process {LDCONFIG} ", "process /sbin/ldconfig "))
-    compared = subprocess.run([*RIG, "compare", str(cases), str(answers)], capture_output=True, text=True)
+    answers.write_text(
+        answers.read_text().replace(f"process {LDCONFIG} ", "process /sbin/ldconfig ")
+    )
+    compared = subprocess.run(
+        [*RIG, "compare", str(cases), str(answers)], capture_output=True, text=True
+    )
     count = len(cases.read_text().splitlines())
     assert compared.stdout.splitlines()[-1] == f"{count} passed, 0 failed", compared.stdout
 

@@ -36,7 +36,9 @@ def overlay(root: Path) -> Iterator[Path]:
             for name in ("upper", "work", "merged"):
                 Path(work, name).mkdir()
             options = f"lowerdir={root},upperdir={work}/upper,workdir={work}/work"
-            subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, f"{work}/merged"], check=True)
+            subprocess.run(
+                ["mount", "-t", "overlay", "overlay", "-o", options, f"{work}/merged"], check=True
+            )
             try:
                 yield Path(work, "merged")
             finally:
@@ -47,7 +49,12 @@ def overlay(root: Path) -> Iterator[Path]:
 
 def in_root(root: Path, *command: str) -> str:
     """Run a program of the image and return what it printed."""
-    done = subprocess.run(["chroot", root, *command], capture_output=True, text=True, env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"})
+    done = subprocess.run(
+        ["chroot", root, *command],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"},
+    )
     if done.returncode:
         raise SystemExit(f"{root}: {command}: {done.stderr}")
     return done.stdout
@@ -71,7 +78,11 @@ def no_cache(root: Path) -> None:
 
 def old_cache(root: Path) -> None:
     """A cache older than the directories, and without libraries that are there."""
-    subprocess.run(["ldconfig", "-N", "-X", "-r", root, "-C", "/etc/none"], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        ["ldconfig", "-N", "-X", "-r", root, "-C", "/etc/none"],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
     conf = root / "etc/ld.so.conf.d/x86_64-linux-gnu.conf"
     text = conf.read_text()
     conf.write_text("")
@@ -80,7 +91,11 @@ def old_cache(root: Path) -> None:
     os.utime(cache_of(root), (1, 1))
 
 
-CASES: dict[str, Callable[[Path], None]] = {"fresh": nothing, "no cache": no_cache, "old cache": old_cache}
+CASES: dict[str, Callable[[Path], None]] = {
+    "fresh": nothing,
+    "no cache": no_cache,
+    "old cache": old_cache,
+}
 
 
 def compare(root: Path, case: str, record: Path | None) -> list[str]:
@@ -102,7 +117,9 @@ def compare(root: Path, case: str, record: Path | None) -> list[str]:
         more = [line for line in got if aliases[line] not in known]
         # Debian's ldconfig does not look into /lib64, where its loader is; others' do.
         problems += [f"more: {line}" for line in more if not line.endswith(LOADER)]
-        if [aliases[line] for line in got if line not in more] != [aliases[line] for line in wanted]:
+        if [aliases[line] for line in got if line not in more] != [
+            aliases[line] for line in wanted
+        ]:
             problems.append("the order differs")
         problems += loader_problems(ours)
         if record is not None and before and not problems and case == "fresh":
@@ -116,7 +133,16 @@ def loader_problems(root: Path) -> list[str]:
     shutil.copy(root / "bin/true", root / "true")
     problems = []
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        command = ["chroot", str(root), "/usr/bin/env", "-i", f"LD_PRELOAD={name}", "LD_DEBUG=libs", LOADER, "/true"]
+        command = [
+            "chroot",
+            str(root),
+            "/usr/bin/env",
+            "-i",
+            f"LD_PRELOAD={name}",
+            "LD_DEBUG=libs",
+            LOADER,
+            "/true",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if f"trying file={LIBS}/{name}" not in done.stderr or done.returncode:
             problems.append(f"the loader does not find {name}: {done.stderr[-300:]}")
@@ -124,7 +150,9 @@ def loader_problems(root: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--record", type=Path, metavar="DIR")
     parser.add_argument("roots", type=Path, nargs="+", metavar="ROOT")
     options = parser.parse_args()
@@ -134,7 +162,11 @@ def main() -> int:
         for case in CASES:
             problems = compare(root.resolve(), case, options.record)
             bad += bool(problems)
-            print(f"{root.name} ({version}), {case}: {'agrees' if not problems else ''}", *problems[:10], sep="\n  " if problems else "")
+            print(
+                f"{root.name} ({version}), {case}: {'agrees' if not problems else ''}",
+                *problems[:10],
+                sep="\n  " if problems else "",
+            )
     return bad != 0
 
 

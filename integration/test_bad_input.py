@@ -18,8 +18,14 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
             "echo init 18 >> /etc/nvgraft-nvml.conf",
             "initialization error: nvml error: driver/library version mismatch | the driver was upgraded",
         ),
-        ("echo init 9 >> /etc/nvgraft-nvml.conf", "initialization error: nvml error: driver not loaded | "),
-        ("echo hang 60 >> /etc/nvgraft-nvml.conf", "initialization error: driver rpc error: timed out | NVML did not answer within 10 s"),
+        (
+            "echo init 9 >> /etc/nvgraft-nvml.conf",
+            "initialization error: nvml error: driver not loaded | ",
+        ),
+        (
+            "echo hang 60 >> /etc/nvgraft-nvml.conf",
+            "initialization error: driver rpc error: timed out | NVML did not answer within 10 s",
+        ),
         (
             f"rm {LIBRARIES}/libnvidia-ml.so*",
             "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory | ",
@@ -32,31 +38,51 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
             "echo foreign > /etc/ld.so.cache",
             "detection error: unsupported file format: /etc/ld.so.cache | it does not start like a loader cache",
         ),
-        ("rm /etc/ld.so.cache", "detection error: open failed: /etc/ld.so.cache: no such file or directory | run ldconfig"),
+        (
+            "rm /etc/ld.so.cache",
+            "detection error: open failed: /etc/ld.so.cache: no such file or directory | run ldconfig",
+        ),
         (
             f"rm {LIBRARIES}/libcuda.so.560.35.03",
             f"detection error: open failed: {LIBRARIES}/libcuda.so.560.35.03: no such file or directory | the loader cache names",
         ),
-        (f": > {LIBRARIES}/libcuda.so.560.35.03", f"detection error: elf file read error: {LIBRARIES}/libcuda.so.560.35.03 | "),
+        (
+            f": > {LIBRARIES}/libcuda.so.560.35.03",
+            f"detection error: elf file read error: {LIBRARIES}/libcuda.so.560.35.03 | ",
+        ),
         (
             f"chmod o+w {LIBRARIES}/libcuda.so.560.35.03",
             f"mount error: unexpected source file mode 100757 for {LIBRARIES}/libcuda.so.560.35.03",
         ),
-        ("rm /dev/nvidia1", "mount error: stat failed: /dev/nvidia1: no such file or directory | the host lacks the node"),
+        (
+            "rm /dev/nvidia1",
+            "mount error: stat failed: /dev/nvidia1: no such file or directory | the host lacks the node",
+        ),
         (
             "rm /dev/nvidia1 && mknod /dev/nvidia1 c 1 3",
             "mount error: invalid device node: /dev/nvidia1 | it is 1:3 and should be 195:1",
         ),
-        ("rm -r /proc/driver/nvidia/gpus/0000:06:00.0", "mount error: stat failed: /proc/driver/nvidia/gpus/0000:06:00.0: no such file"),
-        (f"{set_ldcache('ldconfig')}; sed -i 's:@/sbin/ldconfig:@/nonexistent:' {CONFIG_TOML}", "ldcache error: "),
+        (
+            "rm -r /proc/driver/nvidia/gpus/0000:06:00.0",
+            "mount error: stat failed: /proc/driver/nvidia/gpus/0000:06:00.0: no such file",
+        ),
+        (
+            f"{set_ldcache('ldconfig')}; sed -i 's:@/sbin/ldconfig:@/nonexistent:' {CONFIG_TOML}",
+            "ldcache error: ",
+        ),
         (
             f"{set_ldcache('ldconfig')}; sed -i 's:@/sbin/ldconfig:@/usr/bin/ldd:' {CONFIG_TOML}",
             "ldcache error: process /usr/bin/ldd failed",
         ),
-        ("sed -i '/simulated-host/d' /etc/nvidia-container-runtime/config.toml", "mount error: mount operation failed: "),
+        (
+            "sed -i '/simulated-host/d' /etc/nvidia-container-runtime/config.toml",
+            "mount error: mount operation failed: ",
+        ),
     ],
 )
-def test_a_broken_host_is_named_and_nothing_is_left(bundle: Bundle, prepare: str, message: str) -> None:
+def test_a_broken_host_is_named_and_nothing_is_left(
+    bundle: Bundle, prepare: str, message: str
+) -> None:
     """runc reports the hook's one line; the container does not start and its files are untouched."""
     done = bundle.run(prepare=prepare)
     assert done.returncode != 0
@@ -67,7 +93,9 @@ def test_a_broken_host_is_named_and_nothing_is_left(bundle: Bundle, prepare: str
 
 def run_hook(bundle: Bundle, script: str) -> Run:
     """Run a shell script on a simulated host, in the bundle; ``hook PID`` in it runs the hook for that process."""
-    state = json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}).replace("1234321", "'$1'")
+    state = json.dumps(
+        {"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}
+    ).replace("1234321", "'$1'")
     function = f"hook() {{ printf %s '{state}' | {bundle.installed.hook} prestart; }}"
     return bundle.on_host(f"cd {bundle.path}; {function}; {script}")
 
@@ -86,10 +114,15 @@ CONTAINER = "unshare -m --propagation private sh -c 'mount --bind rootfs rootfs;
         ("hook $$", "container error: "),
         ("unshare -m sleep 30 & sleep 0.2; hook $!", "input error: invalid rootfs directory | "),
         (CONTAINER + "mv rootfs gone; hook $!", "container error: open failed: "),
-        (CONTAINER + 'sed -i \'s:"path"\\: "rootfs":"path"\\: "/":\' config.json; hook $!', "input error: invalid rootfs directory | "),
+        (
+            CONTAINER + 'sed -i \'s:"path"\\: "rootfs":"path"\\: "/":\' config.json; hook $!',
+            "input error: invalid rootfs directory | ",
+        ),
     ],
 )
-def test_a_process_that_is_no_container_is_refused(bundle: Bundle, script: str, message: str) -> None:
+def test_a_process_that_is_no_container_is_refused(
+    bundle: Bundle, script: str, message: str
+) -> None:
     """A dead, foreign or missing process, and a rootfs that is none, are refused before anything is changed."""
     done = run_hook(bundle, script)
     assert done.returncode == 1, done.stderr
@@ -101,13 +134,23 @@ def test_a_process_that_is_no_container_is_refused(bundle: Bundle, script: str, 
 
 def test_too_few_descriptors_are_refused_before_anything_is_attached(bundle: Bundle) -> None:
     """With a hard limit below what the plan needs the hook says how many it needs, and changes nothing."""
-    done = run_hook(bundle, f"{CONTAINER.replace('exec', 'mount -t proc proc rootfs/proc; exec')} pid=$!; ulimit -n 100; hook $pid")
+    done = run_hook(
+        bundle,
+        f"{CONTAINER.replace('exec', 'mount -t proc proc rootfs/proc; exec')} pid=$!; ulimit -n 100; hook $pid",
+    )
     assert done.returncode == 1
     assert "nvgraft: initialization error: open file limit is 100 | this plan needs " in done.stderr
     assert done.changes == []
 
 
-@pytest.mark.parametrize("mount", ["true", "mount -t tmpfs tmpfs rootfs/proc", "mkdir -p x/driver/nvidia && mount --bind x rootfs/proc"])
+@pytest.mark.parametrize(
+    "mount",
+    [
+        "true",
+        "mount -t tmpfs tmpfs rootfs/proc",
+        "mkdir -p x/driver/nvidia && mount --bind x rootfs/proc",
+    ],
+)
 def test_a_proc_that_is_no_procfs_is_refused(bundle: Bundle, mount: str) -> None:
     """/proc of the container has to be procfs: a volume there, though it has the directory, is refused."""
     done = run_hook(bundle, f"{CONTAINER.replace('exec', f'{mount}; exec')} hook $!")
@@ -130,9 +173,14 @@ def test_the_script_above_can_succeed(bundle: Bundle) -> None:
 
 def test_a_simulated_host_is_said_at_each_start(bundle: Bundle) -> None:
     """A node that pretends to be a GPU host says so on stderr; without a compiler its GPUs come from the snapshot."""
-    state = json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}).replace("1234321", "'$!'")
+    state = json.dumps(
+        {"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}
+    ).replace("1234321", "'$!'")
     container = CONTAINER.replace("exec", "mount -t proc proc rootfs/proc; exec")
     script = f"cd {bundle.path}; {container} printf %s '{state}' | {bundle.installed.hook} prestart"
     done = bundle.on_host(script, options=("--no-nvml",))
     assert done.returncode == 0, done.stderr
-    assert "warning: simulated-host is set in config.toml: this is no real GPU node, GPUs from " in done.stderr
+    assert (
+        "warning: simulated-host is set in config.toml: this is no real GPU node, GPUs from "
+        in done.stderr
+    )

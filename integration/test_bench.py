@@ -19,14 +19,30 @@ NODE = pytest.mark.requires("root", "gcc", "busybox", "overlayfs", "x86_64")
 @NODE
 def test_a_short_run_shows_every_table() -> None:
     """Each start, each phase, each curve and the plans offline have a line with figures in it."""
-    done = subprocess.run([CHECKOUT / "dev", "bench", "--quick"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [CHECKOUT / "dev", "bench", "--quick"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    starts = [f"{name}, {cached}" for name in ("no GPU", "1 GPU", "2 GPUs", "8 GPUs") for cached in ("cached", "not cached")]
-    curves = ["GPUs, cached", "GPUs, not cached", "loader cache of the image", "loader cache of the host", "mounts on the host"]
-    assert all(any(line.startswith(f"{name} ") and "(" in line for line in lines) for name in starts)
+    starts = [
+        f"{name}, {cached}"
+        for name in ("no GPU", "1 GPU", "2 GPUs", "8 GPUs")
+        for cached in ("cached", "not cached")
+    ]
+    curves = [
+        "GPUs, cached",
+        "GPUs, not cached",
+        "loader cache of the image",
+        "loader cache of the host",
+        "mounts on the host",
+    ]
+    assert all(
+        any(line.startswith(f"{name} ") and "(" in line for line in lines) for name in starts
+    )
     assert all(any(line.startswith(f"{phase} ") for line in lines) for phase in ORDER)
-    assert all(sum(line.startswith(name) for line in lines) == len(QUICK_SIZES["GPUs"]) for name in curves)
+    assert all(
+        sum(line.startswith(name) for line in lines) == len(QUICK_SIZES["GPUs"]) for name in curves
+    )
     assert any(line.startswith("plan from a loaded snapshot") for line in lines)
 
 
@@ -40,7 +56,9 @@ def test_a_host_has_as_many_gpus_as_wanted(gpus: int) -> None:
     """Every GPU of a host that is made for the bench has its node and its /proc directory, and nothing is left of the model's."""
     document = hosts.document(Path(gallery.path(hosts.MODEL)).parent, gpus, entries=3)
     assert [gpu["minor"] for gpu in document["nvml"]["gpus"]] == list(range(gpus))
-    assert {path for path in document["files"] if path.removeprefix("/dev/nvidia").isdecimal()} == {f"/dev/nvidia{n}" for n in range(gpus)}
+    assert {path for path in document["files"] if path.removeprefix("/dev/nvidia").isdecimal()} == {
+        f"/dev/nvidia{n}" for n in range(gpus)
+    }
     assert sum(path.endswith("/information") for path in document["files"]) == gpus
     assert sum(row[0].startswith("libbench") for row in document["ld_so_cache"]) == 3
 
@@ -48,12 +66,26 @@ def test_a_host_has_as_many_gpus_as_wanted(gpus: int) -> None:
 def outcome(seconds: list[float], reference: list[float]) -> Outcome:
     phases = [dict.fromkeys(ORDER, 1_000_000) for _ in seconds]
     bare = [0.01] * len(seconds)
-    return Outcome("a start", seconds, bare, reference, seconds, bare, phases, 12_000_000, 60, None, None)
+    return Outcome(
+        "a start", seconds, bare, reference, seconds, bare, phases, 12_000_000, 60, None, None
+    )
 
 
 def test_a_ratio_is_taken_within_a_round() -> None:
     """A round in which the machine was twice as slow changes the times and not the ratios."""
-    slow = Outcome("a start", [0.03, 0.06], [0.01, 0.02], [0.02, 0.04], [0.02, 0.02], [0.01, 0.01], [], 0, 0, None, None)
+    slow = Outcome(
+        "a start",
+        [0.03, 0.06],
+        [0.01, 0.02],
+        [0.02, 0.04],
+        [0.02, 0.02],
+        [0.01, 0.01],
+        [],
+        0,
+        0,
+        None,
+        None,
+    )
     assert Row(slow, "").cells()[2:4] == ["3.00 (3.00-3.00)", "1.50 (1.50-1.50)"]
 
 
@@ -71,13 +103,29 @@ def test_the_spread_is_of_the_inner_eight_tenths() -> None:
 
 def test_charts_are_drawn_to_one_scale() -> None:
     """Bars and curves keep the ratios of their figures."""
-    bars = chart.text_bars({"one": {"imports": 1.0, "plan": 4.0, "none": 0.0}}, width=8).splitlines()
+    bars = chart.text_bars(
+        {"one": {"imports": 1.0, "plan": 4.0, "none": 0.0}}, width=8
+    ).splitlines()
     assert [line.count("#") for line in bars[1:]] == [2, 8]
-    drawn = chart.svg_curves([("GPUs", Curve("GPUs", [(1, outcome([0.01] * 2, [])), (2, outcome([0.02] * 2, []))]).milliseconds())])
-    heights = [float(point.partition(",")[2]) for point in drawn.partition('points="')[2].partition('"')[0].split()]
+    drawn = chart.svg_curves(
+        [
+            (
+                "GPUs",
+                Curve(
+                    "GPUs", [(1, outcome([0.01] * 2, [])), (2, outcome([0.02] * 2, []))]
+                ).milliseconds(),
+            )
+        ]
+    )
+    heights = [
+        float(point.partition(",")[2])
+        for point in drawn.partition('points="')[2].partition('"')[0].split()
+    ]
     bottom = float(drawn.partition("V")[2].partition("H")[0])
     assert bottom - heights[1] == pytest.approx(2 * (bottom - heights[0]))
-    assert "<rect" in chart.svg_bars({"a <start>": {"plan": 1.0}}) and "a &lt;start&gt;" in chart.svg_bars({"a <start>": {"plan": 1.0}})
+    assert "<rect" in chart.svg_bars(
+        {"a <start>": {"plan": 1.0}}
+    ) and "a &lt;start&gt;" in chart.svg_bars({"a <start>": {"plan": 1.0}})
 
 
 def test_a_table_is_valid_markdown() -> None:
@@ -88,4 +136,7 @@ def test_a_table_is_valid_markdown() -> None:
 
 def test_a_case_asks_for_everything_by_default() -> None:
     """The start that is compared with the reference is the one for all GPUs and all capabilities, with the inventory kept."""
-    assert Case("all").variables == ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all") and Case("all").cached
+    assert (
+        Case("all").variables == ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
+        and Case("all").cached
+    )

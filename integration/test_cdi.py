@@ -7,7 +7,9 @@ import pytest
 from containers import LOADER_LINE, Bundle, Run, environment
 from test_engines import PODMAN_RUN
 
-pytestmark = pytest.mark.requires("root", "runc", "podman", "busybox", "overlayfs", "cgroup-v1", "x86_64")
+pytestmark = pytest.mark.requires(
+    "root", "runc", "podman", "busybox", "overlayfs", "cgroup-v1", "x86_64"
+)
 
 PODMAN = (
     "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime /usr/sbin/runc "
@@ -46,13 +48,19 @@ def run_with(bundle: Bundle, write: str, device: str) -> Run:
     """Run a container with ``device``, after the shell command ``write`` has written the specification."""
     (bundle.path / "rootfs/look").write_text(INSIDE)
     run = f"{PODMAN} {PODMAN_RUN} --rm --device {device} --rootfs {bundle.path}/rootfs sh /look"
-    return bundle.on_host(f"{CDI_HOOK}\n{write} && {run}; code=$?; cat /run/cdi-hook.log; exit $code")
+    return bundle.on_host(
+        f"{CDI_HOOK}\n{write} && {run}; code=$?; cat /run/cdi-hook.log; exit $code"
+    )
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_podman_takes_the_specification_of_a_host(bundle: Bundle, form: str) -> None:
     """One GPU of two by its name: its node and no other, the driver's files, programs that run, and links by the hook program."""
-    done = run_with(bundle, f"{bundle.installed.cli} cdi generate --output /etc/cdi/nvidia.{form}", "nvidia.com/gpu=0")
+    done = run_with(
+        bundle,
+        f"{bundle.installed.cli} cdi generate --output /etc/cdi/nvidia.{form}",
+        "nvidia.com/gpu=0",
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(lines)
@@ -61,24 +69,39 @@ def test_podman_takes_the_specification_of_a_host(bundle: Bundle, form: str) -> 
     assert "libcuda.so.1 => /" in done.stdout
     assert any(line.split()[4:5] == ["/usr/bin/nvidia-smi"] for line in lines)
     assert "variable=void" in lines
-    assert any(line.startswith("update-ldcache --folder /usr/lib/x86_64-linux-gnu") for line in lines)
+    assert any(
+        line.startswith("update-ldcache --folder /usr/lib/x86_64-linux-gnu") for line in lines
+    )
 
 
 def test_podman_takes_the_specification_of_a_plan(bundle: Bundle) -> None:
     """What the plan would put in is in, at the same places with the same options; both GPUs, and links by the hook program."""
-    bundle.edit(environment("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"))
+    bundle.edit(
+        environment("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+    )
     plan = f"{bundle.installed.cli} plan --bundle {bundle.path}"
     done = run_with(
-        bundle, f"{plan} --format json > /run/cdi-hook.log && {plan} --format cdi > /etc/cdi/plan.json", "nvgraft/plan=container"
+        bundle,
+        f"{plan} --format json > /run/cdi-hook.log && {plan} --format cdi > /etc/cdi/plan.json",
+        "nvgraft/plan=container",
     )
     assert done.returncode == 0, done.stderr
     assert {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"} <= set(done.stdout.splitlines())
     assert "libcuda.so.1 => /" in done.stdout
-    assert "not in the CDI specification: /proc/driver/nvidia/gpus/0000:05:00.0: engines refuse mounts below /proc" in done.stderr
+    assert (
+        "not in the CDI specification: /proc/driver/nvidia/gpus/0000:05:00.0: engines refuse mounts below /proc"
+        in done.stderr
+    )
     rows = [line.split() for line in done.stdout.splitlines() if " - " in line]
     options = {row[4]: set(row[5].split(",")) for row in rows}
-    actions = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index('{\n  "schema"') :])[0]["actions"]
-    wanted = {action["target"]: set(action["options"]) for action in actions if action.get("kind") in {"file", "dir", "socket"}}
+    actions = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index('{\n  "schema"') :])[0][
+        "actions"
+    ]
+    wanted = {
+        action["target"]: set(action["options"])
+        for action in actions
+        if action.get("kind") in {"file", "dir", "socket"}
+    }
     wanted = {path: words for path, words in wanted.items() if not path.startswith("/proc/")}
     assert len(wanted) > 10
     assert {path: options.get(path, set()) & words for path, words in wanted.items()} == wanted

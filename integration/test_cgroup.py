@@ -14,12 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from cgroups import ALLOW_ALL, ALLOW_MULTI, DENY_ALL, FILTER, ZERO, attach, attach_link, attributes, hierarchy
-from nvgraft import syscalls
+from cgroups import (
+    ALLOW_ALL,
+    ALLOW_MULTI,
+    DENY_ALL,
+    FILTER,
+    ZERO,
+    attach,
+    attach_link,
+    attributes,
+    hierarchy,
+)
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceCgroup, DeviceRule, find_cgroup
 from nvgraft.apply.undo import UndoLog
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
+from nvgraft.system import syscalls
 
 pytestmark = pytest.mark.requires("root", "cgroup-v1", "cgroup-v2")
 
@@ -54,7 +64,11 @@ class Box:
         self.fd = os.open(self.path, os.O_RDONLY)
         self.nodes = nodes
         self.process = subprocess.Popen(
-            [sys.executable, "-ISc", PROBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [sys.executable, "-ISc", PROBE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         (self.path / "cgroup.procs").write_text(str(self.process.pid))
 
@@ -100,7 +114,11 @@ class Box:
 @pytest.fixture
 def nodes(tmp_path: Path) -> Path:
     """A directory for device nodes."""
-    major = {line.split()[0] for line in Path("/proc/devices").read_text().split("Block")[0].splitlines() if line}
+    major = {
+        line.split()[0]
+        for line in Path("/proc/devices").read_text().split("Block")[0].splitlines()
+        if line
+    }
     assert str(UNUSED) not in major
     return tmp_path
 
@@ -134,7 +152,14 @@ def test_exactly_the_nodes_asked_for_open(box: Box) -> None:
     before = box.rules()
 
     def outcome() -> tuple[int, ...]:
-        return box.open(NODE), box.open(NODE, os.O_RDONLY), box.open(NODE, os.O_WRONLY), box.open(OTHER), box.open(ZERO), box.mknod(NODE)
+        return (
+            box.open(NODE),
+            box.open(NODE, os.O_RDONLY),
+            box.open(NODE, os.O_WRONLY),
+            box.open(OTHER),
+            box.open(ZERO),
+            box.mknod(NODE),
+        )
 
     assert outcome() == (DENIED, DENIED, DENIED, DENIED, 0, DENIED)
     found, undo = allow(box, NODE)
@@ -159,7 +184,11 @@ def test_read_only_rule(box: Box) -> None:
     """A rule without w lets a node be opened for reading, not for writing."""
     box.confine()
     found, undo = allow(box, DeviceRule("c", UNUSED, 7, "r"))
-    assert (box.open(NODE, os.O_RDONLY), box.open(NODE, os.O_WRONLY), box.open(NODE)) == (ALLOWED, DENIED, DENIED)
+    assert (box.open(NODE, os.O_RDONLY), box.open(NODE, os.O_WRONLY), box.open(NODE)) == (
+        ALLOWED,
+        DENIED,
+        DENIED,
+    )
     assert undo.run() == []
     assert box.open(NODE, os.O_RDONLY) == DENIED
     found.close()
@@ -168,9 +197,20 @@ def test_read_only_rule(box: Box) -> None:
 def test_all_nodes_of_a_large_mig_host(box: Box) -> None:
     """Six hundred nodes of two drivers are allowed together, and only they."""
     box.confine()
-    many = [DeviceRule("c", major, minor, "rw") for major in (UNUSED, UNUSED + 1) for minor in range(300)]
+    many = [
+        DeviceRule("c", major, minor, "rw")
+        for major in (UNUSED, UNUSED + 1)
+        for minor in range(300)
+    ]
     found, undo = allow(box, *many)
-    probed = [many[0], many[299], many[300], many[599], DeviceRule("c", UNUSED, 300, "rw"), DeviceRule("c", UNUSED + 2, 0, "rw")]
+    probed = [
+        many[0],
+        many[299],
+        many[300],
+        many[599],
+        DeviceRule("c", UNUSED, 300, "rw"),
+        DeviceRule("c", UNUSED + 2, 0, "rw"),
+    ]
     assert [box.open(rule) for rule in probed] == [ALLOWED] * 4 + [DENIED] * 2
     assert undo.run() == []
     assert box.open(many[0]) == DENIED
@@ -199,7 +239,9 @@ def test_unconfined_cgroup_is_left_alone(box: Box) -> None:
     found.close()
 
 
-def test_rules_are_added_from_another_mount_namespace(box: Box, in_mount_namespace: Callable[[Callable[[], None]], None]) -> None:
+def test_rules_are_added_from_another_mount_namespace(
+    box: Box, in_mount_namespace: Callable[[Callable[[], None]], None]
+) -> None:
     """Once found, the cgroup can be changed where no cgroup file system is mounted any more."""
     box.confine()
     found = find_cgroup(box.process.pid)
@@ -231,11 +273,16 @@ def test_process_of_another_cgroup_is_refused(box: Box, tmp_path: Path) -> None:
     box.confine()
     before = box.rules()
     controllers = "5:devices" if box.version == 1 else "0:"
-    for name, text in ((f"{os.getpid()}/cgroup", f"{controllers}:/{box.path.name}\n"), ("self/mountinfo", None)):
+    for name, text in (
+        (f"{os.getpid()}/cgroup", f"{controllers}:/{box.path.name}\n"),
+        ("self/mountinfo", None),
+    ):
         path = tmp_path / "proc" / name
         path.parent.mkdir(parents=True)
         path.write_text(text or Path("/proc/self/mountinfo").read_text())
-    with pytest.raises(Refusal, match=f"root path: process {os.getpid()} is not a member of {box.path}"):
+    with pytest.raises(
+        Refusal, match=f"root path: process {os.getpid()} is not a member of {box.path}"
+    ):
         find_cgroup(os.getpid(), str(tmp_path / "proc"))
     assert box.rules() == before
 
@@ -264,7 +311,9 @@ def test_v1_parent_that_allows_less_is_the_reason(nodes: Path) -> None:
         child.mkdir()
         (child / "cgroup.procs").write_text(str(box.process.pid))
         found, undo = find_cgroup(box.process.pid), UndoLog()
-        with pytest.raises(Refusal, match=f"devices.allow: c {UNUSED}:7 rw: operation not permitted") as caught:
+        with pytest.raises(
+            Refusal, match=f"devices.allow: c {UNUSED}:7 rw: operation not permitted"
+        ) as caught:
             found.allow((NODE,), undo)
         assert "the parent cgroup allows less" in caught.value.hint
         assert undo.run() == []
@@ -308,7 +357,11 @@ def test_v2_program_attached_without_multi_is_replaced(box_v2: Box, flags: int) 
     box_v2.attach(FILTER, flags)
     before = box_v2.rules()
     found, undo = allow(box_v2, NODE)
-    assert (box_v2.open(NODE), box_v2.open(OTHER), bpf.query(box_v2.fd)[0]) == (ALLOWED, DENIED, flags)
+    assert (box_v2.open(NODE), box_v2.open(OTHER), bpf.query(box_v2.fd)[0]) == (
+        ALLOWED,
+        DENIED,
+        flags,
+    )
     assert undo.run() == []
     assert (box_v2.rules(), box_v2.open(NODE)) == (before, DENIED)
     found.close()
@@ -351,7 +404,9 @@ def test_v2_program_with_a_subprogram_is_refused(box_v2: Box) -> None:
 
 def test_v2_program_that_the_kernel_rewrites_is_refused(box_v2: Box) -> None:
     """A division by a register gets instructions added at every load: not the same program any more, refused."""
-    divide = struct.pack("<BBhiBBhiBBhi", 0xB7, 0, 0, 8, 0x61, 2 | 1 << 4, 4, 0, 0x3F, 0 | 2 << 4, 0, 0)
+    divide = struct.pack(
+        "<BBhiBBhiBBhi", 0xB7, 0, 0, 8, 0x61, 2 | 1 << 4, 4, 0, 0x3F, 0 | 2 << 4, 0, 0
+    )
     refused_and_kept(box_v2, divide + DENY_ALL, "the kernel changes it while loading")
 
 
@@ -359,7 +414,9 @@ def refused_and_kept(box: Box, code: bytes, message: str) -> None:
     """Attach ``code``, loaded without our own comparison, behind a harmless program; nothing may change."""
     box.attach(ALLOW_ALL)
     instructions, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
-    load = attributes("=IIQQ", 15, len(code) // 8, ctypes.addressof(instructions), ctypes.addressof(licence))
+    load = attributes(
+        "=IIQQ", 15, len(code) // 8, ctypes.addressof(instructions), ctypes.addressof(licence)
+    )
     program = syscalls.bpf(5, load)
     syscalls.bpf(8, attributes("=IIII", box.fd, program, 6, 2))
     os.close(program)
@@ -403,7 +460,9 @@ def test_v2_root_is_refused_only_where_it_has_programs() -> None:
 
 @pytest.mark.parametrize("hide", ["unmounted", "covered"])
 def test_namespace_that_shows_only_v2(
-    box_v2: Box, hide: str, in_mount_namespace: Callable[[Callable[[], tuple[int, str]]], tuple[int, str]]
+    box_v2: Box,
+    hide: str,
+    in_mount_namespace: Callable[[Callable[[], tuple[int, str]]], tuple[int, str]],
 ) -> None:
     """Where only cgroup2 can be reached it decides, though the process is in a v1 cgroup as well."""
     v1 = hierarchy(1) / box_v2.path.name
@@ -439,15 +498,40 @@ def test_runc_own_rules_are_extended(version: int, nodes: Path, tmp_path: Path) 
     subprocess.run(["runc", "spec"], cwd=bundle, check=True)
     config = json.loads((bundle / "config.json").read_text())
     config["process"].update(terminal=False, args=["/bin/sh"])
-    config["linux"].update(cgroupsPath=f"/{name}", resources={"devices": [{"allow": False, "access": "rwm"}]})
-    config["linux"]["namespaces"] = [entry for entry in config["linux"]["namespaces"] if entry["type"] != "cgroup"]
+    config["linux"].update(
+        cgroupsPath=f"/{name}", resources={"devices": [{"allow": False, "access": "rwm"}]}
+    )
+    config["linux"]["namespaces"] = [
+        entry for entry in config["linux"]["namespaces"] if entry["type"] != "cgroup"
+    ]
     (bundle / "config.json").write_text(json.dumps(config))
-    shell = "umount -l /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && " if version == 2 else ""
-    runc = ["unshare", "--mount", "--propagation", "private", "sh", "-c", shell + 'exec runc --root "$@"', "sh", str(tmp_path / "state")]
+    shell = (
+        "umount -l /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && "
+        if version == 2
+        else ""
+    )
+    runc = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        shell + 'exec runc --root "$@"',
+        "sh",
+        str(tmp_path / "state"),
+    ]
     probe: Box | None = None
-    subprocess.run([*runc, "create", "--bundle", bundle, name], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*runc, "create", "--bundle", bundle, name],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     try:
-        state = json.loads(subprocess.run([*runc, "state", name], check=True, capture_output=True).stdout)
+        state = json.loads(
+            subprocess.run([*runc, "state", name], check=True, capture_output=True).stdout
+        )
         found, undo = find_cgroup(state["pid"]), UndoLog()
         assert (found.version, found.path) == (version, str(hierarchy(version) / name))
         probe = Box(version, nodes)

@@ -40,7 +40,9 @@ find $R -xdev -printf 'owner %p %U:%G\\n'
 """
 
 #: Without privileges, as a user whom the host's root file system does not belong to.
-UNPRIVILEGED = "setpriv --reuid 1000 --regid 1000 --clear-groups unshare --user --map-root-user --mount"
+UNPRIVILEGED = (
+    "setpriv --reuid 1000 --regid 1000 --clear-groups unshare --user --map-root-user --mount"
+)
 PRIVATE = "unshare --mount --propagation private"
 
 
@@ -66,7 +68,11 @@ class Report:
         self.owners = {row[1].removeprefix(rootfs): row[2] for row in rows if row[0] == "owner"}
 
     def options(self, target: str) -> list[str]:
-        return sorted(option for option in self.mounts[target].split(",") if option not in {"relatime", "noatime"})
+        return sorted(
+            option
+            for option in self.mounts[target].split(",")
+            if option not in {"relatime", "noatime"}
+        )
 
 
 def on_host(host: str, script: str) -> "subprocess.CompletedProcess[str]":
@@ -74,7 +80,14 @@ def on_host(host: str, script: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def standalone(cli: Path, enter: str, arguments: str, host: str = "run560", before: str = "", prepare: str = PREPARE) -> Report:
+def standalone(
+    cli: Path,
+    enter: str,
+    arguments: str,
+    host: str = "run560",
+    before: str = "",
+    prepare: str = PREPARE,
+) -> Report:
     """Configure /c/rootfs in the namespaces that ``enter`` makes; ``before`` runs on the host, outside of them."""
     inner = f"R=/c/rootfs\n{prepare}\n{cli} {arguments} $R\n{REPORT}"
     outer = f"mkdir /c/rootfs; chown 1000:1000 /c/rootfs; {before}\ncat > /c/inner <<'INNER'\n{inner}\nINNER\nexec {enter} sh /c/inner"
@@ -88,7 +101,12 @@ def check_compute_and_utility(found: Report) -> None:
     assert found.options(f"{LIBS}/libcuda.so.560.35.03") == ["nodev", "nosuid", "ro"]
     assert found.options("/dev/nvidia1") == ["noexec", "nosuid", "ro"]
     assert found.options("/proc/driver/nvidia") == ["nodev", "noexec", "nosuid", "rw"]
-    assert found.options("/proc/driver/nvidia/gpus/0000:06:00.0") == ["nodev", "noexec", "nosuid", "ro"]
+    assert found.options("/proc/driver/nvidia/gpus/0000:06:00.0") == [
+        "nodev",
+        "noexec",
+        "nosuid",
+        "ro",
+    ]
     assert found.options("/run/nvidia-persistenced/socket") == ["nodev", "noexec", "nosuid", "rw"]
     assert f"{LIBS}/libGLX_nvidia.so.560.35.03" not in found.mounts
     assert found.links[f"{LIBS}/libcuda.so.1"] == "libcuda.so.560.35.03"
@@ -103,15 +121,22 @@ def check_nothing_left(found: Report) -> None:
     assert {target for target in found.mounts if target not in own} == set()
     assert found.links == {}
     assert "/etc/ld.so.cache" not in found.owners
-    assert [path for path in found.owners if path.startswith((f"{LIBS}/", "/usr/bin/", "/run"))] == []
+    assert [
+        path for path in found.owners if path.startswith((f"{LIBS}/", "/usr/bin/", "/run"))
+    ] == []
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_list_and_info_print_what_the_original_printed(host: str, cli: Path) -> None:
     """Live, NVML included: stdout, exit code, and stderr from the first colon on."""
-    rows = [row for row in map(json.loads, (REFERENCE / "list-info.jsonl").read_text().splitlines()) if row["host"] == host]
+    rows = [
+        row
+        for row in map(json.loads, (REFERENCE / "list-info.jsonl").read_text().splitlines())
+        if row["host"] == host
+    ]
     script = "".join(
-        f"{cli} {row['args']} >/c/{number}.out 2>/c/{number}.err; echo $? >/c/{number}.code\n" for number, row in enumerate(rows)
+        f"{cli} {row['args']} >/c/{number}.out 2>/c/{number}.err; echo $? >/c/{number}.code\n"
+        for number, row in enumerate(rows)
     )
     collect = "import json; print(json.dumps([[open(f'/c/{n}.{k}').read() for k in ('out', 'err', 'code')] for n in range(%d)]))"
     done = on_host(host, f'{script}{PYTHON} -IS -c "{collect % len(rows)}"')
@@ -125,7 +150,9 @@ def test_list_and_info_print_what_the_original_printed(host: str, cli: Path) -> 
 
 @pytest.mark.requires("cgroup-v1")
 @pytest.mark.parametrize(("host", "every"), [("d470", 6), ("mig570", 4)])
-def test_supervised_it_does_what_the_reference_did(host: str, every: int, cli: Path, installed: Installed, tmp_path: Path) -> None:
+def test_supervised_it_does_what_the_reference_did(
+    host: str, every: int, cli: Path, installed: Installed, tmp_path: Path
+) -> None:
     """With the reference hook's command line in place of the hook: same mounts, links, rules, texts and errors."""
     cases, answers = tmp_path / f"{host}.jsonl", tmp_path / "answers.jsonl"
     chosen = (REFERENCE / "mounts" / f"{host}.jsonl").read_text().splitlines()[::every]
@@ -140,7 +167,9 @@ def test_supervised_it_does_what_the_reference_did(host: str, every: int, cli: P
 
 def test_standalone_a_user_without_privileges_configures_a_plain_directory(cli: Path) -> None:
     """In a user namespace the host's root has no number, groups are fixed, and the pid namespace is somebody else's."""
-    found = standalone(cli, UNPRIVILEGED, "--user configure --no-cgroups --device=all --compute --utility")
+    found = standalone(
+        cli, UNPRIVILEGED, "--user configure --no-cgroups --device=all --compute --utility"
+    )
     check_compute_and_utility(found)
     assert {owner for path, owner in found.owners.items() if path not in found.mounts} == {"0:0"}
     assert found.stderr == ""
@@ -148,7 +177,9 @@ def test_standalone_a_user_without_privileges_configures_a_plain_directory(cli: 
 
 def test_standalone_works_without_the_user_option_too(cli: Path) -> None:
     """Nobody, as whom the driver is asked by default, does not exist in a user namespace."""
-    check_compute_and_utility(standalone(cli, UNPRIVILEGED, "configure --no-cgroups --device=all --compute --utility"))
+    check_compute_and_utility(
+        standalone(cli, UNPRIVILEGED, "configure --no-cgroups --device=all --compute --utility")
+    )
 
 
 def test_standalone_in_a_pid_namespace_of_its_own(cli: Path) -> None:
@@ -156,7 +187,9 @@ def test_standalone_in_a_pid_namespace_of_its_own(cli: Path) -> None:
     proc = "mount -t proc proc $R/proc; mount --rbind /proc/driver $R/proc/driver; mount --rbind $R/proc /proc"
     prepare = PREPARE.replace("mount --rbind /proc $R/proc", proc)
     arguments = "configure --no-cgroups --device=all --compute --utility"
-    check_compute_and_utility(standalone(cli, f"{PRIVATE} --pid --fork", arguments, prepare=prepare))
+    check_compute_and_utility(
+        standalone(cli, f"{PRIVATE} --pid --fork", arguments, prepare=prepare)
+    )
 
 
 def test_standalone_as_root_in_a_mount_namespace(cli: Path) -> None:
@@ -167,8 +200,12 @@ def test_standalone_as_root_in_a_mount_namespace(cli: Path) -> None:
 
 def test_restrictions_of_a_source_that_cannot_be_lifted_stay(cli: Path) -> None:
     """The kernel locks the options of mounts that a user namespace inherits: MPS' directory is read-only then."""
-    before = "mount --bind /tmp/nvidia-mps /tmp/nvidia-mps; mount -o remount,bind,ro /tmp/nvidia-mps"
-    found = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --device=0 --compute", before=before)
+    before = (
+        "mount --bind /tmp/nvidia-mps /tmp/nvidia-mps; mount -o remount,bind,ro /tmp/nvidia-mps"
+    )
+    found = standalone(
+        cli, UNPRIVILEGED, "configure --no-cgroups --device=0 --compute", before=before
+    )
     assert found.code == 0, found.stderr
     assert found.options("/tmp/nvidia-mps") == ["nodev", "noexec", "nosuid", "ro"]
 
@@ -179,16 +216,29 @@ def test_parts_can_be_left_out(cli: Path) -> None:
     found = standalone(cli, UNPRIVILEGED, f"configure {options} --device=all --compute --utility")
     assert found.code == 0, found.stderr
     assert "/usr/bin/nvidia-smi" in found.mounts
-    assert [target for target in found.mounts if target.startswith("/dev/") or "firmware" in target or "socket" in target] == []
+    assert [
+        target
+        for target in found.mounts
+        if target.startswith("/dev/") or "firmware" in target or "socket" in target
+    ] == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ("--no-cgroups --device=7 --utility", "device error: 7: unknown device"),
-        ("--no-cgroups --device=0 --require=cuda>=99", "requirement error: unsatisfied condition: cuda>=99, please update your driver"),
-        ("--no-cgroups --utility --cuda-compat-mode=hook", "container error: invalid option: cuda-compat-mode=hook"),
-        ("--no-cgroups --utility --ldconfig=@/nosuch", "ldcache error: open failed: /nosuch: no such file or directory"),
+        (
+            "--no-cgroups --device=0 --require=cuda>=99",
+            "requirement error: unsatisfied condition: cuda>=99, please update your driver",
+        ),
+        (
+            "--no-cgroups --utility --cuda-compat-mode=hook",
+            "container error: invalid option: cuda-compat-mode=hook",
+        ),
+        (
+            "--no-cgroups --utility --ldconfig=@/nosuch",
+            "ldcache error: open failed: /nosuch: no such file or directory",
+        ),
     ],
 )
 def test_a_refused_directory_is_left_as_it_was(arguments: str, text: str, cli: Path) -> None:
@@ -202,7 +252,12 @@ def test_a_refused_directory_is_left_as_it_was(arguments: str, text: str, cli: P
 def test_device_rules_that_cannot_be_set_undo_everything(cli: Path) -> None:
     """A user without privileges has no say in a cgroup; the error names the option that helps."""
     v1 = "/sys/fs/cgroup/devices/cgroup.procs"
-    found = standalone(cli, UNPRIVILEGED, "configure --device=all --utility", before=f"[ ! -e {v1} ] || echo $$ > {v1}")
+    found = standalone(
+        cli,
+        UNPRIVILEGED,
+        "configure --device=all --utility",
+        before=f"[ ! -e {v1} ] || echo $$ > {v1}",
+    )
     check_nothing_left(found)
     assert "device" in found.stderr
     assert "no-cgroups" in found.stderr
@@ -213,29 +268,42 @@ def test_a_rootfs_without_a_procfs_is_refused(cli: Path) -> None:
     prepare = PREPARE.replace("mount --rbind /proc $R/proc", "")
     found = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --utility", prepare=prepare)
     check_nothing_left(found)
-    assert found.stderr.startswith("nvidia-container-cli: container error: stat failed: /c/rootfs/proc/")
+    assert found.stderr.startswith(
+        "nvidia-container-cli: container error: stat failed: /c/rootfs/proc/"
+    )
 
 
 def test_a_shared_mount_is_refused(cli: Path) -> None:
     """What is mounted below it would appear on the host (SECURITY R25)."""
     before = "mount --bind /c/rootfs /c/rootfs; mount --make-shared /c/rootfs"
-    found = standalone(cli, "unshare --mount --propagation unchanged", "configure --no-cgroups --utility", before=before)
+    found = standalone(
+        cli,
+        "unshare --mount --propagation unchanged",
+        "configure --no-cgroups --utility",
+        before=before,
+    )
     check_nothing_left(found)
     assert "shared mount" in found.stderr
 
 
 def test_an_ldconfig_of_the_image_is_not_run(cli: Path) -> None:
     """The host's is, and it is said so."""
-    found = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --utility --ldconfig=/sbin/ldconfig")
+    found = standalone(
+        cli, UNPRIVILEGED, "configure --no-cgroups --utility --ldconfig=/sbin/ldconfig"
+    )
     assert found.code == 0, found.stderr
     assert f"{LIBS}/libnvidia-ml.so.1" in found.links
-    assert found.stderr.startswith("nvidia-container-cli: warning: the ldconfig of the image is never run")
+    assert found.stderr.startswith(
+        "nvidia-container-cli: warning: the ldconfig of the image is never run"
+    )
 
 
 def test_a_second_run_changes_nothing(cli: Path) -> None:
     """It recognises its own mounts (SECURITY R36)."""
     arguments = "configure --no-cgroups --device=0 --utility"
-    found = standalone(cli, UNPRIVILEGED, arguments, prepare=f"{PREPARE}\n{cli} {arguments} $R || exit 9")
+    found = standalone(
+        cli, UNPRIVILEGED, arguments, prepare=f"{PREPARE}\n{cli} {arguments} $R || exit 9"
+    )
     assert found.code == 0
     assert "this container is configured already" in found.stderr
 
@@ -243,7 +311,12 @@ def test_a_second_run_changes_nothing(cli: Path) -> None:
 def test_list_and_info_need_no_privileges(cli: Path) -> None:
     """As any user, without a namespace."""
     done = on_host(
-        "d470", f"setpriv --reuid 1000 --regid 1000 --clear-groups {cli} list --binaries && setpriv --reuid 1000 {cli} info --csv"
+        "d470",
+        f"setpriv --reuid 1000 --regid 1000 --clear-groups {cli} list --binaries && setpriv --reuid 1000 {cli} info --csv",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:3] == ["/usr/lib/nvidia/tesla-470/nvidia-smi", "NVRM version,CUDA version", "470.256.02,11.4"]
+    assert done.stdout.splitlines()[:3] == [
+        "/usr/lib/nvidia/tesla-470/nvidia-smi",
+        "NVRM version,CUDA version",
+        "470.256.02,11.4",
+    ]

@@ -16,17 +16,37 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 def traces() -> set[str]:
     """What the demonstration could leave behind: directories, mounts, cgroups. Other tests may run beside this one."""
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    patterns = ("opt/nvgraft.*", "tmp/nvgraft-demo.*", "dev/nvidia*", "sys/fs/cgroup/nvgraft-demo*", "sys/fs/cgroup/*/nvgraft-demo*")
-    return {path for path in mounts if "nv" in path} | {str(path) for pattern in patterns for path in Path("/").glob(pattern)}
+    patterns = (
+        "opt/nvgraft.*",
+        "tmp/nvgraft-demo.*",
+        "dev/nvidia*",
+        "sys/fs/cgroup/nvgraft-demo*",
+        "sys/fs/cgroup/*/nvgraft-demo*",
+    )
+    return {path for path in mounts if "nv" in path} | {
+        str(path) for pattern in patterns for path in Path("/").glob(pattern)
+    }
 
 
 def test_the_demo_shows_a_configured_container_and_leaves_nothing() -> None:
     """From an installation to the verdict: the container has what the plan says, and the machine is as before."""
     before = traces()
-    done = subprocess.run([CHECKOUT / "dev", "demo"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    done = subprocess.run(
+        [CHECKOUT / "dev", "demo"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("demo: OK")
-    for shown in ("/dev/nvidia1", "nvidiactl", "libcuda.so.1 -> ", "libcuda.so.1 => ", "+ /usr/bin/nvidia-smi"):
+    for shown in (
+        "/dev/nvidia1",
+        "nvidiactl",
+        "libcuda.so.1 -> ",
+        "libcuda.so.1 => ",
+        "+ /usr/bin/nvidia-smi",
+    ):
         assert shown in done.stdout
     assert traces() == before
 
@@ -37,7 +57,14 @@ def test_the_demo_says_that_it_needs_root() -> None:
         os.chmod(readable, 0o755)
         script = shutil.copy(CHECKOUT / "dev", readable)
         done = subprocess.run(
-            [script, "demo"], capture_output=True, text=True, user=65534, extra_groups=[], env={"PATH": os.environ["PATH"]}
+            [script, "demo"],
+            capture_output=True,
+            text=True,
+            user=65534,
+            extra_groups=[],
+            env={"PATH": os.environ["PATH"]},
         )
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["dev: needs root: namespaces, mounts and containers are made"]
+    assert done.stderr.splitlines() == [
+        "dev: needs root: namespaces, mounts and containers are made"
+    ]

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.requires("root")
 
 
 def dev_install(*arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([CHECKOUT / "dev", "install", *arguments], capture_output=True, text=True, umask=umask)
+    return subprocess.run(
+        [CHECKOUT / "dev", "install", *arguments], capture_output=True, text=True, umask=umask
+    )
 
 
 def below(directory: Path) -> list[Path]:
@@ -33,7 +35,9 @@ def test_what_root_makes_in_a_users_checkout_is_the_users(tmp_path: Path) -> Non
     (checkout / ".cache/last.log").touch()
     os.chown(checkout, 1234, 1234)
     subprocess.run([checkout / "dev", "help"], check=True, stdout=subprocess.DEVNULL)
-    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in below(checkout)} == {(1234, 1234)}
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in below(checkout)} == {
+        (1234, 1234)
+    }
     assert (tmp_path / "outside").stat().st_uid == 0
 
 
@@ -42,16 +46,25 @@ def test_everything_belongs_to_root_and_is_readable_by_all(installed: Installed)
     for path in below(installed.prefix):
         info = path.lstat()
         executable = path.is_dir() or path.parent == installed.prefix / "bin"
-        assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (0, 0, 0o755 if executable else 0o644), path
+        assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (
+            0,
+            0,
+            0o755 if executable else 0o644,
+        ), path
 
 
-def test_the_users_umask_has_no_say(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> None:
+def test_the_users_umask_has_no_say(
+    tmp_path_factory: pytest.TempPathFactory, installed: Installed
+) -> None:
     """Root's own umask of 077 does not make an installation that other users cannot run."""
     prefix = installed.prefix / "strict"
     done = dev_install(f"PREFIX={prefix}", umask=0o077)
     assert done.returncode == 0, done.stderr
     try:
-        assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in below(prefix)} == {"0o755", "0o644"}
+        assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in below(prefix)} == {
+            "0o755",
+            "0o644",
+        }
     finally:
         subprocess.run(["rm", "-rf", prefix], check=True)
 
@@ -61,13 +74,23 @@ def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) 
     for name in ("nvgraft-hook", "nvgraft-runtime"):
         lines = (installed.prefix / "bin" / name).read_text().splitlines()
         assert lines[0] == "#!/usr/bin/python3 -ISB"
-        assert [line for line in lines if "sys.path" in line] == [f'sys.path.append("{installed.library}")']
+        assert [line for line in lines if "sys.path" in line] == [
+            f'sys.path.append("{installed.library}")'
+        ]
 
 
 def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
     """Only the engine, its tables, python-prctl and pynvml can be imported by a process that configures containers."""
     names = {path.name.split(".")[0] for path in installed.library.iterdir()}
-    assert names == {"nvgraft", "nvgraft_specs", "prctl", "_prctl", "pynvml", "__pycache__", "bytecode"}
+    assert names == {
+        "nvgraft",
+        "nvgraft_specs",
+        "prctl",
+        "_prctl",
+        "pynvml",
+        "__pycache__",
+        "bytecode",
+    }
 
 
 def test_byte_code_is_there_and_fresh(installed: Installed) -> None:
@@ -84,9 +107,18 @@ def test_byte_code_is_there_and_fresh(installed: Installed) -> None:
 def test_both_commands_start_without_the_checkout(installed: Installed, tmp_path: Path) -> None:
     """The commands need nothing but their own prefix; poststart and poststop do nothing, successfully."""
     for command in (["poststart"], ["poststop"]):
-        done = subprocess.run([installed.hook, *command], capture_output=True, text=True, env={}, cwd=tmp_path, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [installed.hook, *command],
+            capture_output=True,
+            text=True,
+            env={},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    done = subprocess.run([installed.cli, "--help"], capture_output=True, text=True, env={}, cwd=tmp_path)
+    done = subprocess.run(
+        [installed.cli, "--help"], capture_output=True, text=True, env={}, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "plan" in done.stdout
 
@@ -98,7 +130,9 @@ def test_planted_modules_do_not_run(installed: Installed, tmp_path: Path) -> Non
         (tmp_path / f"{name}.py").write_text(f"open({str(canary)!r}, 'w')")
     user_site = tmp_path / f".local/lib/python3.{sys.version_info.minor}/site-packages"
     user_site.mkdir(parents=True)
-    (user_site / "planted.pth").write_text(f"import pathlib; pathlib.Path({str(canary)!r}).touch()\n")
+    (user_site / "planted.pth").write_text(
+        f"import pathlib; pathlib.Path({str(canary)!r}).touch()\n"
+    )
     environment = {
         "PYTHONPATH": str(tmp_path),
         "PYTHONHOME": str(tmp_path),
@@ -106,7 +140,12 @@ def test_planted_modules_do_not_run(installed: Installed, tmp_path: Path) -> Non
         "PYTHONSTARTUP": str(tmp_path / "os.py"),
     }
     done = subprocess.run(
-        [installed.hook, "poststop"], capture_output=True, text=True, env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL
+        [installed.hook, "poststop"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
     assert not canary.exists()
@@ -158,7 +197,9 @@ def test_the_original_names_start_our_programs(installed: Installed) -> None:
             done = dev_install(f"PREFIX={prefix}", "--names")
             assert done.returncode == 0, done.stderr
         for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
-            done = subprocess.run([prefix / "bin" / name, "-version"], capture_output=True, text=True)
+            done = subprocess.run(
+                [prefix / "bin" / name, "-version"], capture_output=True, text=True
+            )
             assert done.stdout.splitlines(), done.stderr
         assert subprocess.run([foreign, "--help"], capture_output=True).returncode == 0
         foreign.unlink()

@@ -24,7 +24,18 @@ exec "$@"
 def doctor(installed: Installed, *wrapper: str, without: str = "") -> dict[str, dict[str, Any]]:
     """Return the results, by failure, of a doctor that ``wrapper`` starts, where those types of cgroups are not mounted."""
     shell = ["sh", "-c", _WITHOUT.format(kinds=without), "sh"]
-    command = ["unshare", "--mount", "--propagation", "private", *shell, *wrapper, str(installed.cli), "doctor", "--format", "json"]
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        *shell,
+        *wrapper,
+        str(installed.cli),
+        "doctor",
+        "--format",
+        "json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode in (0, 1), done.stderr
     assert done.stderr == ""
@@ -35,7 +46,10 @@ def test_a_node_that_is_well(installed: Installed) -> None:
     """On either version: the kernel lists device programs, takes one and shows it unchanged."""
     for without in ("", "cgroup"):
         found = doctor(installed, without=without)
-        assert [found[name]["status"] for name in ("device-filter", "cgroup-not-found")] == ["ok", "ok"]
+        assert [found[name]["status"] for name in ("device-filter", "cgroup-not-found")] == [
+            "ok",
+            "ok",
+        ]
 
 
 def test_a_nested_hook_may_not_change_device_programs(installed: Installed) -> None:
@@ -51,7 +65,9 @@ def test_a_nested_hook_may_not_change_device_programs(installed: Installed) -> N
 
 def test_a_nested_hook_may_not_write_device_rules(installed: Installed) -> None:
     """The same of cgroup v1."""
-    (finding,) = doctor(installed, "unshare", "--user", "--map-root-user")["device-filter"]["findings"]
+    (finding,) = doctor(installed, "unshare", "--user", "--map-root-user")["device-filter"][
+        "findings"
+    ]
     assert finding["message"].endswith(": devices.allow: operation not permitted")
 
 
@@ -64,12 +80,22 @@ def test_a_hook_without_cgroups(installed: Installed) -> None:
 
 def test_a_hook_without_the_one_capability(installed: Installed) -> None:
     """In a container that is not privileged it would not begin; then nothing is said of device programs."""
-    found = doctor(installed, "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all", without="cgroup")
-    assert "capability change failed: operation not permitted" in found["rootless"]["findings"][0]["message"]
+    found = doctor(
+        installed, "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all", without="cgroup"
+    )
+    assert (
+        "capability change failed: operation not permitted"
+        in found["rootless"]["findings"][0]["message"]
+    )
     assert found["device-filter"]["status"] == "not-checked"
 
 
 def test_the_kernel_is_asked_by_root_alone(installed: Installed) -> None:
     """Anybody else is told that only root can ask."""
-    found = doctor(installed, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", without="cgroup")
-    assert (found["device-filter"]["status"], "for root to ask" in found["device-filter"]["lacking"]) == ("not-checked", True)
+    found = doctor(
+        installed, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", without="cgroup"
+    )
+    assert (
+        found["device-filter"]["status"],
+        "for root to ask" in found["device-filter"]["lacking"],
+    ) == ("not-checked", True)

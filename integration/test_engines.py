@@ -50,11 +50,17 @@ def test_crun(bundle: Bundle) -> None:
 def test_crun_and_a_refusal(bundle: Bundle) -> None:
     """A refused container does not start under crun either, its files are as they were, and last-error tells why."""
     bundle.edit(understood_by_crun)
-    bundle.edit(lambda config: config["process"].update(env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=9"]))
+    bundle.edit(
+        lambda config: config["process"].update(env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=9"])
+    )
     start = f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} {bundle.name}"
-    done = bundle.on_host(f"{CGROUPS_V2}; {start}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit $code")
+    done = bundle.on_host(
+        f"{CGROUPS_V2}; {start}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit $code"
+    )
     assert done.returncode != 0
-    assert "9: unknown device" not in done.stderr, "crun shows what a hook says: last-error is not needed any more"
+    assert "9: unknown device" not in done.stderr, (
+        "crun shows what a hook says: last-error is not needed any more"
+    )
     assert "nvgraft: device error: 9: unknown device | this host has 2 GPU(s)" in done.stdout
     assert done.changes == []
 
@@ -96,7 +102,10 @@ def test_podman_starts_a_stopped_container_again(bundle: Bundle) -> None:
     """podman start of a container that has run finds the placeholders of the first start, and works."""
     (bundle.path / "rootfs/look").write_text(LOOK)
     first = f"{PODMAN} {PODMAN_RUN} --name twice {REQUEST} --rootfs {bundle.path}/rootfs sh /look > /dev/null"
-    assert_grafted(bundle.on_host(f"{hooks_directory(bundle)} && {first} && {PODMAN} start --attach twice"), devices=True)
+    assert_grafted(
+        bundle.on_host(f"{hooks_directory(bundle)} && {first} && {PODMAN} start --attach twice"),
+        devices=True,
+    )
 
 
 @pytest.mark.requires("podman", "cgroup-v1")
@@ -126,7 +135,9 @@ for _ in $(seq 50); do ctr -a /run/containerd-test.sock version > /dev/null 2>&1
 
 def containerd_run(bundle: Bundle, binary: str) -> Run:
     def change(config: "dict[str, dict[str, str]]") -> None:
-        config["root"]["path"] = str(bundle.path / "rootfs")  # containerd's own bundle is another directory
+        config["root"]["path"] = str(
+            bundle.path / "rootfs"
+        )  # containerd's own bundle is another directory
 
     bundle.edit(change)
     run = f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config {bundle.path}/config.json {bundle.name}"
@@ -164,8 +175,12 @@ def test_rootless_podman(bundle: Bundle, no_cgroups: bool) -> None:
     hook = f"printf '#!/bin/sh\\nexec {bundle.installed.hook} \"$@\" 2>/tmp/hook.log\\n' > /run/hook && chmod 755 /run/hook"
     directory = hooks_directory(bundle).replace(str(bundle.installed.hook), "/run/hook")
     setting = NO_CGROUPS if no_cgroups else "true"
-    script = ROOTLESS.format(bundle=bundle.path, run=PODMAN_RUN.replace("--cap-add MKNOD", ""), request=REQUEST)
-    done = bundle.on_host(f"{CGROUPS_V2} && {setting} && {hook} && {directory}\n{script}\ncode=$?; cat /tmp/hook.log; exit $code")
+    script = ROOTLESS.format(
+        bundle=bundle.path, run=PODMAN_RUN.replace("--cap-add MKNOD", ""), request=REQUEST
+    )
+    done = bundle.on_host(
+        f"{CGROUPS_V2} && {setting} && {hook} && {directory}\n{script}\ncode=$?; cat /tmp/hook.log; exit $code"
+    )
     if no_cgroups:
         assert_grafted(done, devices=False)
     else:

@@ -80,7 +80,16 @@ def address(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> s
     place = tmp_path_factory.mktemp("page")
     bundle = make_bundle(place / "b", *EVERYTHING, mounts=(HOSTILE,))
     page = place / "page.html"
-    command: list[str | Path] = [installed.cli, "explain", "--bundle", bundle, "--host", "runfile-a10x2", "--html", page]
+    command: list[str | Path] = [
+        installed.cli,
+        "explain",
+        "--bundle",
+        bundle,
+        "--host",
+        "runfile-a10x2",
+        "--html",
+        page,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [path.name for path in place.iterdir() if path.name.startswith("page")] == ["page.html"]
@@ -104,14 +113,17 @@ def log(page: webdriver.Chrome, kind: str) -> list[dict[str, str]]:
 
 def shown(page: webdriver.Chrome, selector: str) -> list[str]:
     found: list[str] = page.execute_script(
-        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility()).map((e) => e.textContent.trim())", selector
+        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility()).map((e) => e.textContent.trim())",
+        selector,
     )
     return found
 
 
 def focused(page: webdriver.Chrome) -> str:
     """What the keyboard is at: its tag and its text."""
-    text: str = page.execute_script("const e = document.activeElement; return e.tagName + ' ' + (e.value || e.textContent)")
+    text: str = page.execute_script(
+        "const e = document.activeElement; return e.tagName + ' ' + (e.value || e.textContent)"
+    )
     return text
 
 
@@ -123,7 +135,11 @@ def press(page: webdriver.Chrome, *keys: str) -> None:
 def test_nothing_is_loaded_and_nothing_complains(page: webdriver.Chrome, address: str) -> None:
     """The page itself is the only request, and the console stays empty."""
     messages = [json.loads(entry["message"])["message"] for entry in log(page, "performance")]
-    requests = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    requests = [
+        one["params"]["request"]["url"]
+        for one in messages
+        if one["method"] == "Network.requestWillBeSent"
+    ]
     assert [url for url in requests if not url.startswith("data:")] == [address]
     assert log(page, "browser") == []
     assert page.execute_script("return document.querySelectorAll('main h2').length") == 9
@@ -161,11 +177,21 @@ def test_the_filter_shows_one_capability(page: webdriver.Chrome) -> None:
     page.find_element(By.CSS_SELECTOR, "input[value=video]").click()
     files = shown(page, "#files summary code")
     assert len(files) == 4
-    assert all("nvcuvid" in name or "encode" in name or "opticalflow" in name or "vdpau" in name for name in files)
-    assert shown(page, "#files h3") == [text for text in shown(page, "#files h3") if text.startswith("video")]
+    assert all(
+        "nvcuvid" in name or "encode" in name or "opticalflow" in name or "vdpau" in name
+        for name in files
+    )
+    assert shown(page, "#files h3") == [
+        text for text in shown(page, "#files h3") if text.startswith("video")
+    ]
     tree = shown(page, "#after summary code")
     assert tree[:4] == ["/", "usr/", "lib/", "x86_64-linux-gnu/"]
-    assert {name.split(".so")[0] for name in tree[4:]} == {"libnvcuvid", "libnvidia-encode", "libnvidia-opticalflow", "libvdpau_nvidia"}
+    assert {name.split(".so")[0] for name in tree[4:]} == {
+        "libnvcuvid",
+        "libnvidia-encode",
+        "libnvidia-opticalflow",
+        "libvdpau_nvidia",
+    }
     assert page.find_element(By.ID, "status").text.startswith(f"4 of {len(everything)} mounted, ")
     page.find_element(By.CSS_SELECTOR, "input[value='']").click()
     assert shown(page, "#files summary code") == everything
@@ -184,12 +210,16 @@ def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> No
     assert all(text.startswith("utility") for text in shown(page, "#files h3"))
     press(page, Keys.TAB)
     assert focused(page) == "BUTTON Open all reasons"
-    outline = page.execute_script("const s = getComputedStyle(document.activeElement); return [s.outlineStyle, s.outlineWidth]")
+    outline = page.execute_script(
+        "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, s.outlineWidth]"
+    )
     assert outline == ["solid", "3px"]
     page.execute_script("document.querySelector('#files details:not([hidden]) summary').focus()")
     reason = "#files details[open] dd"
     for key in (Keys.ENTER, Keys.SPACE):
-        page.execute_script("for (const e of document.querySelectorAll('#files details')) e.open = false")
+        page.execute_script(
+            "for (const e of document.querySelectorAll('#files details')) e.open = false"
+        )
         assert shown(page, reason) == []
         press(page, key)
         assert shown(page, reason)[-1] == "utility"
@@ -200,10 +230,20 @@ def test_one_button_opens_all_reasons(page: webdriver.Chrome) -> None:
     button = page.find_element(By.ID, "reasons")
     for state, count in (("true", 0), ("false", None)):
         button.click()
-        closed = page.execute_script("return document.querySelectorAll('details.entry:not([open])').length")
+        closed = page.execute_script(
+            "return document.querySelectorAll('details.entry:not([open])').length"
+        )
         every = page.execute_script("return document.querySelectorAll('details.entry').length")
-        assert (button.get_attribute("aria-pressed"), closed) == (state, every if count is None else count)
-    assert page.execute_script("return document.querySelectorAll('details.directory:not([open])').length") == 0
+        assert (button.get_attribute("aria-pressed"), closed) == (
+            state,
+            every if count is None else count,
+        )
+    assert (
+        page.execute_script(
+            "return document.querySelectorAll('details.directory:not([open])').length"
+        )
+        == 0
+    )
 
 
 def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
@@ -213,13 +253,17 @@ def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
     roles: dict[str, list[str]] = {}
     for node in nodes:
         if not node.get("ignored"):
-            roles.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+            roles.setdefault(node["role"]["value"], []).append(
+                node.get("name", {}).get("value", "")
+            )
     for role in ("link", "button", "radio", "DisclosureTriangle"):
         assert roles[role], role
         assert all(name.strip() for name in roles[role]), role
     assert {"banner", "navigation", "main", "contentinfo", "form", "status"} <= set(roles)
     assert all(roles["region"])
-    levels = page.execute_script("return [...document.querySelectorAll('h1,h2,h3,h4')].map((e) => +e.tagName[1])")
+    levels = page.execute_script(
+        "return [...document.querySelectorAll('h1,h2,h3,h4')].map((e) => +e.tagName[1])"
+    )
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -229,7 +273,10 @@ def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out(scheme: str, page: webdriver.Chrome) -> None:
     """Every text has the contrast of WCAG AA, reasons opened, in both colour schemes, which differ."""
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    page.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
     page.find_element(By.ID, "reasons").click()
     assert page.execute_script(CONTRAST) == []
     paper = page.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
@@ -239,7 +286,10 @@ def test_text_stands_out(scheme: str, page: webdriver.Chrome) -> None:
 
 def test_a_telephone_shows_all_of_it(page: webdriver.Chrome) -> None:
     """At 320 pixels nothing is wider than the screen, not even the longest path."""
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": True})
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": True},
+    )
     page.find_element(By.ID, "reasons").click()
     assert page.execute_script("return document.documentElement.scrollWidth") == 320
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -12,7 +12,9 @@ from safety.faults import MEASURES, Campaign, Tally, places, soak
 from safety.shim import Fault, Site
 from safety.stage import on_stage
 
-pytestmark = pytest.mark.requires("root", "overlayfs", "cgroup-v1", "cgroup-v2", "ldconfig", "strace", "x86_64")
+pytestmark = pytest.mark.requires(
+    "root", "overlayfs", "cgroup-v1", "cgroup-v2", "ldconfig", "strace", "x86_64"
+)
 
 SEED = 1
 
@@ -37,7 +39,11 @@ def test_the_campaign_finds_what_an_undo_forgets() -> None:
     def forgetful() -> tuple[Tally, Tally]:
         with on_stage() as stage:
             campaign = Campaign(stage)
-            last = next(site for site in reversed(campaign.sites) if site.call == "rename" and site.place.startswith("apply/"))
+            last = next(
+                site
+                for site in reversed(campaign.sites)
+                if site.call == "rename" and site.place.startswith("apply/")
+            )
             campaign.strike(last, Fault("none"))
             harmless = campaign.tally()
             stage.prepare = lambda: setattr(UndoLog, "run", lambda _self: [])
@@ -51,13 +57,19 @@ def test_the_campaign_finds_what_an_undo_forgets() -> None:
     assert "mounts" in problem
 
 
-def test_a_signal_between_a_change_and_its_note_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_between_a_change_and_its_note_is_survived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Control: where signals are not held, one right after a directory was made leaves it; held, it is undone."""
 
     def struck() -> tuple[Tally, Tally]:
         with on_stage() as stage:
             campaign = Campaign(stage)
-            made = [site for site in campaign.sites if site.call == "mkdir" and site.place.startswith("apply/targets.py")]
+            made = [
+                site
+                for site in campaign.sites
+                if site.call == "mkdir" and site.place.startswith("apply/targets.py")
+            ]
             campaign.strike(made[0], Fault("after", signal.SIGTERM))
             held = campaign.tally()
             stage.prepare = _hold_no_signals

@@ -18,8 +18,8 @@ import pytest
 from attacked import BUNDLE, CANARY, CONFIG, LIBS, PLACE, ROOTFS, Case, Outcome, runtime_mounts
 from containers import CGROUPS, Bundle, Run
 from harness import Installed
-from nvgraft import syscalls
-from nvgraft_cli.launcher import Target, build
+from nvgraft.system import syscalls
+from nvgraft_cli.install.launcher import Target, build
 from nvgraft_cli.register.installation import hook_entry
 from test_engines import NO_CGROUPS
 
@@ -34,7 +34,12 @@ UNTRUSTED = "failed to load specified config file: "
 def prepared(installed: Installed, before: str) -> tuple[str, ...]:
     """A command that runs ``before`` in the hook's own process, started as its launcher starts it, and then the hook."""
     path = f"import os, sys; sys.path.append({str(installed.library)!r})"
-    return ("/usr/bin/python3", "-ISB", "-c", f"{path}\n{before}\nfrom nvgraft.hook import run; run(sys.argv)")
+    return (
+        "/usr/bin/python3",
+        "-ISB",
+        "-c",
+        f"{path}\n{before}\nfrom nvgraft.hook import run; run(sys.argv)",
+    )
 
 
 # ---- T30: the pid of the state
@@ -48,29 +53,50 @@ def test_t30_numbers_that_are_no_pid(attacked: Attacked, pid: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pid", "kind"), [('"1"', "string"), ("true", "bool"), ("1.0", "number"), ("1e3", "number"), (str(1 << 63), "number"), ("[7]", "array")]
+    ("pid", "kind"),
+    [
+        ('"1"', "string"),
+        ("true", "bool"),
+        ("1.0", "number"),
+        ("1e3", "number"),
+        (str(1 << 63), "number"),
+        ("[7]", "array"),
+    ],
 )
 def test_t30_values_that_are_no_number(attacked: Attacked, pid: str, kind: str) -> None:
     """Of another type, or beyond the integers of the reference."""
-    done = attacked(Case(state=lambda state: json.dumps({**state, "pid": None}).replace("null", pid)))
+    done = attacked(
+        Case(state=lambda state: json.dumps({**state, "pid": None}).replace("null", pid))
+    )
     done.refused(f"could not decode container state: json: cannot unmarshal {kind}")
 
 
 def test_t30_the_hook_itself_and_its_parent(attacked: Attacked, installed: Installed) -> None:
     """Both are refused by their numbers, before anything is asked about them."""
-    attacked(Case(state=lambda state: json.dumps({**state, "pid": os.getpid()}))).refused("container error: invalid process id: ")
-    script = f'exec {installed.hook} "$@" <<EOF\n{{"id": "x", "bundle": "{BUNDLE}", "pid": $$}}\nEOF'
-    attacked(Case(hook=("/bin/sh", "-c", script, "sh"))).refused("container error: invalid process id: ")
+    attacked(Case(state=lambda state: json.dumps({**state, "pid": os.getpid()}))).refused(
+        "container error: invalid process id: "
+    )
+    script = (
+        f'exec {installed.hook} "$@" <<EOF\n{{"id": "x", "bundle": "{BUNDLE}", "pid": $$}}\nEOF'
+    )
+    attacked(Case(hook=("/bin/sh", "-c", script, "sh"))).refused(
+        "container error: invalid process id: "
+    )
 
 
 @pytest.mark.requires("kernel-threads")
 def test_t30_a_thread_of_the_kernel(attacked: Attacked) -> None:
     """Its namespaces are the machine's first, which need not be the hook's own: the comparison alone would let it pass."""
     done = attacked(Case(state=lambda state: json.dumps({**state, "pid": 2})))
-    done.refused("container error: invalid process id: 2 | it is a thread of the kernel, or has ended")
+    done.refused(
+        "container error: invalid process id: 2 | it is a thread of the kernel, or has ended"
+    )
 
 
-@pytest.mark.parametrize(("option", "message"), [(0, "container error: stat failed: /proc/"), (os.WNOWAIT, "invalid process id: ")])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [(0, "container error: stat failed: /proc/"), (os.WNOWAIT, "invalid process id: ")],
+)
 def test_t30_processes_that_have_ended(attacked: Attacked, option: int, message: str) -> None:
     """Gone for good, or a zombie that nobody has collected yet."""
 
@@ -151,9 +177,15 @@ def measured(installed: Installed, source: str) -> Measured:
         ('printf \'{"pid": 7, "pid": 8}\'', 'duplicate member "pid"'),
         ('printf \'{"pid": 7, "PID": 8}\'', 'duplicate member "pid"'),
         ("printf '\\000'", "invalid character '\\u0000'"),
-        ('printf \'{"pid": 7, "bundle": "/\\\\ud800"}\'', "could not open OCI spec: open /\\ud800/config.json: invalid argument"),
+        (
+            'printf \'{"pid": 7, "bundle": "/\\\\ud800"}\'',
+            "could not open OCI spec: open /\\ud800/config.json: invalid argument",
+        ),
         ("exec sleep 60", "read /dev/stdin: i/o timeout | nothing comes"),
-        ("printf '{\"pid\": 7'; exec sleep 60", "read /dev/stdin: i/o timeout | it has sent 9 bytes"),
+        (
+            "printf '{\"pid\": 7'; exec sleep 60",
+            "read /dev/stdin: i/o timeout | it has sent 9 bytes",
+        ),
     ],
 )
 def test_t31_states(installed: Installed, source: str, message: str) -> None:
@@ -163,16 +195,25 @@ def test_t31_states(installed: Installed, source: str, message: str) -> None:
     assert done.clock < 20
 
 
-def test_t31_a_stdin_that_stays_open_is_no_reason_to_wait(installed: Installed, tmp_path: Path) -> None:
+def test_t31_a_stdin_that_stays_open_is_no_reason_to_wait(
+    installed: Installed, tmp_path: Path
+) -> None:
     """The state is complete; the container wants no GPU, and starts at once."""
-    (tmp_path / "config.json").write_text(json.dumps({"ociVersion": "1.0.2", "process": {"env": []}, "root": {"path": "rootfs"}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"ociVersion": "1.0.2", "process": {"env": []}, "root": {"path": "rootfs"}})
+    )
     done = measured(installed, f'printf \'{{"pid": 7, "bundle": "{tmp_path}"}}\'; exec sleep 60')
     assert (done.returncode, done.stderr) == (0, "")
     assert done.clock < 20
 
 
 def config(**members: object) -> bytes:
-    document = {"ociVersion": "1.0.2", "process": {"env": []}, "root": {"path": "rootfs"}, **members}
+    document = {
+        "ociVersion": "1.0.2",
+        "process": {"env": []},
+        "root": {"path": "rootfs"},
+        **members,
+    }
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -185,16 +226,37 @@ def config(**members: object) -> bytes:
         (b"[" + b"{}," * 2_600_000 + b"{}]", "document too large"),
         (config(process={"env": ["A="] * 1_000_000}), "document too large"),
         (config(ociVersion=float("nan")), "invalid character 'N'"),
-        (b'{"ociVersion":"1","process":{"env":[],"ENV":["NVIDIA_VISIBLE_DEVICES=all"]},"root":{}}', 'duplicate member "env"'),
+        (
+            b'{"ociVersion":"1","process":{"env":[],"ENV":["NVIDIA_VISIBLE_DEVICES=all"]},"root":{}}',
+            'duplicate member "env"',
+        ),
         (config(process={"env": ["NVIDIA_VISIBLE_DEVICES=\udcff"]}), "NVIDIA_VISIBLE_DEVICES"),
         (config(process={"env": ["NVIDIA_VISIBLE_DEVICES=0\0"]}), "NVIDIA_VISIBLE_DEVICES"),
         (b'{"x":' + b"9" * 5000 + b"}", "number out of range"),
         (b'{"x":"' + b'\\"' * 3_900_000, "unexpected EOF"),
-        (config(root={"path": "/\0etc"}, process={"env": ["NVIDIA_VISIBLE_DEVICES=all"]}), "invalid rootfs directory"),
+        (
+            config(root={"path": "/\0etc"}, process={"env": ["NVIDIA_VISIBLE_DEVICES=all"]}),
+            "invalid rootfs directory",
+        ),
     ],
-    ids=["depth", "brackets", "14 MiB", "8 MiB", "variables", "NaN", "duplicate", "surrogate", "NUL", "digits", "string", "root"],
+    ids=[
+        "depth",
+        "brackets",
+        "14 MiB",
+        "8 MiB",
+        "variables",
+        "NaN",
+        "duplicate",
+        "surrogate",
+        "NUL",
+        "digits",
+        "string",
+        "root",
+    ],
 )
-def test_t31_configurations(installed: Installed, tmp_path: Path, document: bytes, message: str) -> None:
+def test_t31_configurations(
+    installed: Installed, tmp_path: Path, document: bytes, message: str
+) -> None:
     """The same for config.json."""
     (tmp_path / "config.json").write_bytes(document)
     done = measured(installed, f'printf \'{{"pid": 7, "bundle": "{tmp_path}"}}\'')
@@ -210,9 +272,13 @@ def test_t31_configurations(installed: Installed, tmp_path: Path, document: byte
     ],
     ids=["objects", "variables", "text"],
 )
-def test_t31_the_largest_that_is_accepted(installed: Installed, tmp_path: Path, members: dict[str, object]) -> None:
+def test_t31_the_largest_that_is_accepted(
+    installed: Installed, tmp_path: Path, members: dict[str, object]
+) -> None:
     """Just below the bounds, a document costs no more than one that is refused."""
-    (tmp_path / "config.json").write_bytes(config(**members).replace(b"\\ud83d\\ude00", "\U0001f600".encode()))
+    (tmp_path / "config.json").write_bytes(
+        config(**members).replace(b"\\ud83d\\ude00", "\U0001f600".encode())
+    )
     done = measured(installed, f'printf \'{{"pid": 7, "bundle": "{tmp_path}"}}\'')
     assert (done.returncode, done.stderr) == (0, "")
     done.cheap()
@@ -223,7 +289,10 @@ def test_t31_the_largest_that_is_accepted(installed: Installed, tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "variables",
-    [{"NVIDIA_CTK_CONFIG_FILE_PATH": f"{PLACE}/open/x/config.toml"}, {"XDG_CONFIG_HOME": f"{PLACE}/open/x"}],
+    [
+        {"NVIDIA_CTK_CONFIG_FILE_PATH": f"{PLACE}/open/x/config.toml"},
+        {"XDG_CONFIG_HOME": f"{PLACE}/open/x"},
+    ],
     ids=["file", "directory"],
 )
 @pytest.mark.parametrize(
@@ -234,7 +303,9 @@ def test_t31_the_largest_that_is_accepted(installed: Installed, tmp_path: Path, 
         (0o755, 1000, f"{PLACE}/open: it belongs to user 1000"),
     ],
 )
-def test_t34_variables_that_lead_to_others(attacked: Attacked, variables: dict[str, str], mode: int, owner: int, problem: str) -> None:
+def test_t34_variables_that_lead_to_others(
+    attacked: Attacked, variables: dict[str, str], mode: int, owner: int, problem: str
+) -> None:
     """A file that somebody else could have put there is not read, whatever it says."""
 
     def prepare() -> None:
@@ -245,7 +316,9 @@ def test_t34_variables_that_lead_to_others(attacked: Attacked, variables: dict[s
         (PLACE / "open").chmod(mode)
         os.chown(PLACE / "open", owner, 0)
 
-    done = attacked(Case(prepare=prepare, arguments=("prestart",), variables={"PATH": "/usr/bin", **variables}))
+    done = attacked(
+        Case(prepare=prepare, arguments=("prestart",), variables={"PATH": "/usr/bin", **variables})
+    )
     done.refused(f"is not trusted: {problem} | ")
 
 
@@ -296,20 +369,48 @@ def _with(old: str, new: str) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (_two_links, f"{CONFIG} is not trusted: {PLACE}/second: a second symbolic link on the way | "),
-        (_foreign_directory, f"{CONFIG} is not trusted: {PLACE}/foreign: it belongs to user 1000 | "),
+        (
+            _two_links,
+            f"{CONFIG} is not trusted: {PLACE}/second: a second symbolic link on the way | ",
+        ),
+        (
+            _foreign_directory,
+            f"{CONFIG} is not trusted: {PLACE}/foreign: it belongs to user 1000 | ",
+        ),
         (_writable, f"{CONFIG} is not trusted: {CONFIG}: group or others may write it | "),
         (_foreign, f"{CONFIG} is not trusted: {CONFIG}: it belongs to user 1000 | "),
         (_huge, f"open {CONFIG}: file too large | "),
         (lambda: os.mkfifo(CONFIG, 0o600), f"open {CONFIG}: invalid argument | "),
         (CONFIG.mkdir, f"open {CONFIG}: is a directory | "),
-        (_with('"@/sbin/ldconfig"', '"/sbin/ldconfig"'), "is not host-relative (does not start with a '@')"),
-        (_with(f'"{PLACE}/driver"', '"/proc/self/cwd"'), "nvidia-container-cli.root is /proc/self/cwd | "),
-        (_with(f'"{PLACE}/driver"', '"/proc/1/root"'), "nvidia-container-cli.root is /proc/1/root | "),
+        (
+            _with('"@/sbin/ldconfig"', '"/sbin/ldconfig"'),
+            "is not host-relative (does not start with a '@')",
+        ),
+        (
+            _with(f'"{PLACE}/driver"', '"/proc/self/cwd"'),
+            "nvidia-container-cli.root is /proc/self/cwd | ",
+        ),
+        (
+            _with(f'"{PLACE}/driver"', '"/proc/1/root"'),
+            "nvidia-container-cli.root is /proc/1/root | ",
+        ),
     ],
-    ids=["links", "target", "writable", "owner", "huge", "FIFO", "directory", "ldconfig", "cwd", "root"],
+    ids=[
+        "links",
+        "target",
+        "writable",
+        "owner",
+        "huge",
+        "FIFO",
+        "directory",
+        "ldconfig",
+        "cwd",
+        "root",
+    ],
 )
-def test_t35_files_that_decide_nothing(attacked: Attacked, make: Callable[[], None], message: str) -> None:
+def test_t35_files_that_decide_nothing(
+    attacked: Attacked, make: Callable[[], None], message: str
+) -> None:
     """A file that others can change, no file, or one that says what no administrator means."""
     attacked(Case(prepare=_replaced(make))).refused(message)
 
@@ -364,10 +465,15 @@ def hostile_environment(place: Path) -> list[str]:
     ]
 
 
-START = {"runc": "runc --root /run/runc-test run", "crun": "crun --root /run/crun-test --cgroup-manager=disabled run"}
+START = {
+    "runc": "runc --root /run/runc-test run",
+    "crun": "crun --root /run/crun-test --cgroup-manager=disabled run",
+}
 
 
-def at_every_stage(bundle: Bundle, runtime: str, place: Path, entry: dict[str, Any]) -> dict[str, list[str]]:
+def at_every_stage(
+    bundle: Bundle, runtime: str, place: Path, entry: dict[str, Any]
+) -> dict[str, list[str]]:
     """Start the container with ``entry`` at each stage; return for each what is seen: fired, grafted."""
     config = json.loads((bundle.path / "config.json").read_text())
     config["ociVersion"] = "1.0.2"
@@ -375,12 +481,22 @@ def at_every_stage(bundle: Bundle, runtime: str, place: Path, entry: dict[str, A
     config["process"]["env"] = ["PATH=/bin", *hostile_environment(place)]
     lines = [str(CGROUPS["v2"].values[0]), NO_CGROUPS]
     for stage in STAGES:
-        (bundle.path / f"{stage}.json").write_text(json.dumps({**config, "hooks": {stage: [entry]}}))
+        (bundle.path / f"{stage}.json").write_text(
+            json.dumps({**config, "hooks": {stage: [entry]}})
+        )
         lines.append(f"cp {bundle.path}/{stage}.json {bundle.path}/config.json; rm -f /run/fired")
-        lines.append(f"timeout 60 {START[runtime]} --bundle {bundle.path} {bundle.name}-{stage} > /run/seen 2> /run/said < /dev/null")
-        lines.append(f'echo "{stage} $(test -e /run/fired && echo fired) $(grep -q libcuda /run/seen && echo grafted)"')
+        lines.append(
+            f"timeout 60 {START[runtime]} --bundle {bundle.path} {bundle.name}-{stage} > /run/seen 2> /run/said < /dev/null"
+        )
+        lines.append(
+            f'echo "{stage} $(test -e /run/fired && echo fired) $(grep -q libcuda /run/seen && echo grafted)"'
+        )
     done = bundle.on_host("\n".join(lines))
-    seen = [line.split() for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in STAGES]
+    seen = [
+        line.split()
+        for line in done.stdout.splitlines()
+        if line.split()[:1] and line.split()[0] in STAGES
+    ]
     assert [words[0] for words in seen] == list(STAGES), done.stderr
     return {words[0]: words[1:] for words in seen}
 
@@ -390,19 +506,32 @@ OUTSIDE = {stage: ["grafted"] if stage in ("prestart", "createRuntime") else [] 
 
 @pytest.mark.requires("runc", "crun", "busybox", "gcc")
 @pytest.mark.parametrize("runtime", START)
-def test_t36_a_registration_with_an_environment(bundle: Bundle, planted: Path, runtime: str) -> None:
+def test_t36_a_registration_with_an_environment(
+    bundle: Bundle, planted: Path, runtime: str
+) -> None:
     """As we register it, at whatever stage: the image's code never runs in the hook, and inside the container it does nothing."""
-    assert at_every_stage(bundle, runtime, planted, hook_entry(str(bundle.installed.hook))) == OUTSIDE
+    assert (
+        at_every_stage(bundle, runtime, planted, hook_entry(str(bundle.installed.hook))) == OUTSIDE
+    )
 
 
 @pytest.mark.requires("runc", "crun", "busybox", "gcc")
 @pytest.mark.parametrize("runtime", START)
-def test_t36_the_static_launcher_without_an_environment(bundle: Bundle, planted: Path, runtime: str) -> None:
+def test_t36_the_static_launcher_without_an_environment(
+    bundle: Bundle, planted: Path, runtime: str
+) -> None:
     """Registered as badly as can be, the launcher lets nothing of the container's through to the interpreter."""
     launcher = bundle.path.parent / "nvgraft-hook"
-    launcher.write_bytes(build(Target("/usr/bin/python3", str(bundle.installed.hook)), os.uname().machine))
+    launcher.write_bytes(
+        build(Target("/usr/bin/python3", str(bundle.installed.hook)), os.uname().machine)
+    )
     launcher.chmod(0o755)
-    assert at_every_stage(bundle, runtime, planted, {"path": str(launcher), "args": ["nvgraft-hook", "prestart"]}) == OUTSIDE
+    assert (
+        at_every_stage(
+            bundle, runtime, planted, {"path": str(launcher), "args": ["nvgraft-hook", "prestart"]}
+        )
+        == OUTSIDE
+    )
 
 
 @pytest.mark.requires("runc", "busybox", "gcc")
@@ -411,17 +540,29 @@ def test_t36_positive_control(bundle: Bundle, planted: Path) -> None:
 
     From runc 1.3 on the process that starts createContainer hooks has no environment yet.
     """
-    seen = at_every_stage(bundle, "runc", planted, {"path": str(bundle.installed.hook), "args": ["nvgraft-hook", "prestart"]})
-    version = subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
+    seen = at_every_stage(
+        bundle,
+        "runc",
+        planted,
+        {"path": str(bundle.installed.hook), "args": ["nvgraft-hook", "prestart"]},
+    )
+    version = subprocess.run(
+        ["runc", "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()[2]
     major, minor = (int(number) for number in version.split(".")[:2])
     assert ("fired" in seen["createContainer"]) == ((major, minor) < (1, 3))
 
 
 @pytest.mark.requires("runc", "crun", "busybox")
 @pytest.mark.parametrize("runtime", START)
-def test_t36_the_hook_is_given_our_variables_and_no_other(bundle: Bundle, planted: Path, runtime: str) -> None:
+def test_t36_the_hook_is_given_our_variables_and_no_other(
+    bundle: Bundle, planted: Path, runtime: str
+) -> None:
     """With an explicit environment neither the engine's nor the container's variables arrive."""
-    entry = {**hook_entry("/bin/sh"), "args": ["sh", "-c", "tr '\\0' '\\n' < /proc/self/environ > /run/environ"]}
+    entry = {
+        **hook_entry("/bin/sh"),
+        "args": ["sh", "-c", "tr '\\0' '\\n' < /proc/self/environ > /run/environ"],
+    }
     config = json.loads((bundle.path / "config.json").read_text())
     config.update(ociVersion="1.0.2", hooks={"prestart": [entry]})
     config["process"].update(args=["/bin/true"], env=["PATH=/bin", *hostile_environment(planted)])
@@ -434,10 +575,12 @@ def test_t36_the_hook_is_given_our_variables_and_no_other(bundle: Bundle, plante
 # ---- T37: descriptors
 
 
-def test_t37_foreign_descriptors_and_closed_outputs(attacked: Attacked, installed: Installed) -> None:
+def test_t37_foreign_descriptors_and_closed_outputs(
+    attacked: Attacked, installed: Installed
+) -> None:
     """Directories of the host and sockets at 3 to 20, 1 and 2 closed: the hook works, and has none of them any more."""
     before = f"""
-import socket, nvgraft.launch as launch
+import socket, nvgraft.system.launch as launch
 directory = os.open({str(CANARY)!r}, os.O_RDONLY)
 for fd in range(5, 21):
     os.dup2(directory, fd)
@@ -462,10 +605,14 @@ launch.reset_process = checked
     attacked(Case(hook=prepared(installed, before))).grafted()
 
 
-def test_t37_a_stdin_that_is_a_pipe_without_a_writer(attacked: Attacked, installed: Installed) -> None:
+def test_t37_a_stdin_that_is_a_pipe_without_a_writer(
+    attacked: Attacked, installed: Installed
+) -> None:
     """A FIFO that stays silent is given up, a closed stdin is an empty one."""
     before = f"os.mkfifo({str(PLACE / 'fifo')!r}); os.dup2(os.open({str(PLACE / 'fifo')!r}, os.O_RDWR), 0)"
-    done = attacked(Case(hook=prepared(installed, before), look=lambda _: (PLACE / "fifo").unlink()))
+    done = attacked(
+        Case(hook=prepared(installed, before), look=lambda _: (PLACE / "fifo").unlink())
+    )
     done.refused("could not decode container state: read /dev/stdin: i/o timeout | nothing comes")
     closed = ("/bin/sh", "-c", f'exec {installed.hook} "$@" <&-', "sh")
     attacked(Case(hook=closed)).refused("could not decode container state: EOF")
@@ -478,19 +625,43 @@ def test_t38_modules_in_the_working_directory(attacked: Attacked) -> None:
     """The hook stands in the bundle, or in the root file system: nothing that lies there is loaded."""
 
     def plant() -> None:
-        for name in ("json", "os", "errno", "stat", "prctl", "pynvml", "tomllib", "sitecustomize", "nvgraft", "_ctypes", "encodings"):
+        for name in (
+            "json",
+            "os",
+            "errno",
+            "stat",
+            "prctl",
+            "pynvml",
+            "tomllib",
+            "sitecustomize",
+            "nvgraft",
+            "_ctypes",
+            "encodings",
+        ):
             for place in (BUNDLE, BUNDLE / "lib", BUNDLE / "lib/python3.11"):
                 place.mkdir(exist_ok=True, parents=True)
                 (place / f"{name}.py").write_text(f"open({str(CANARY / 'fired')!r}, 'w').close()\n")
         (BUNDLE / "pyvenv.cfg").write_text(f"home = {BUNDLE}\n")
 
-    attacked(Case(prepare=plant, variables={"PATH": "/usr/bin", "HOME": str(BUNDLE), "PYTHONPATH": ".", "PYTHONHOME": "."})).grafted()
+    attacked(
+        Case(
+            prepare=plant,
+            variables={
+                "PATH": "/usr/bin",
+                "HOME": str(BUNDLE),
+                "PYTHONPATH": ".",
+                "PYTHONHOME": ".",
+            },
+        )
+    ).grafted()
 
 
 # ---- T39: volumes where the driver goes
 
 
-def _volume(path: str, *, shared: bool = False, fill: Callable[[Path], None] = lambda place: None) -> Callable[[Path], None]:
+def _volume(
+    path: str, *, shared: bool = False, fill: Callable[[Path], None] = lambda place: None
+) -> Callable[[Path], None]:
     def mounts(rootfs: Path) -> None:
         runtime_mounts(rootfs)
         place = rootfs / path.lstrip("/")
@@ -504,7 +675,12 @@ def _volume(path: str, *, shared: bool = False, fill: Callable[[Path], None] = l
 
 
 def _placeholders(place: Path) -> None:
-    smi, persistence, mps, fabric = "smi debugdump", "persistenced", "cuda-mps-control cuda-mps-server", "nv-fabricmanager"
+    smi, persistence, mps, fabric = (
+        "smi debugdump",
+        "persistenced",
+        "cuda-mps-control cuda-mps-server",
+        "nv-fabricmanager",
+    )
     for name in (*(f"nvidia-{word}" for word in f"{smi} {persistence} {mps}".split()), fabric):
         (place / name).touch()
 
@@ -514,13 +690,24 @@ def _placeholders(place: Path) -> None:
     [
         (_volume("/usr/lib"), "it would be made on the volume /usr/lib"),
         (_volume(LIBS), f"it would be made on the volume {LIBS}"),
-        (_volume("/usr/bin", shared=True, fill=_placeholders), "/usr/bin is shared: the driver would appear outside of the container"),
-        (_volume("/dev", shared=True), "/dev is shared: the driver would appear outside of the container"),
-        (_volume("/proc/driver", shared=True), "/proc/driver is shared: the driver would appear outside of the container"),
+        (
+            _volume("/usr/bin", shared=True, fill=_placeholders),
+            "/usr/bin is shared: the driver would appear outside of the container",
+        ),
+        (
+            _volume("/dev", shared=True),
+            "/dev is shared: the driver would appear outside of the container",
+        ),
+        (
+            _volume("/proc/driver", shared=True),
+            "/proc/driver is shared: the driver would appear outside of the container",
+        ),
     ],
     ids=["usr/lib", "libraries", "shared", "dev", "proc"],
 )
-def test_t39_volumes_over_the_drivers_places(attacked: Attacked, mounts: Callable[[Path], None], message: str) -> None:
+def test_t39_volumes_over_the_drivers_places(
+    attacked: Attacked, mounts: Callable[[Path], None], message: str
+) -> None:
     """What would have to be made on a volume, or would be seen by whoever shares it, is refused with the volume's name."""
     attacked(Case(mounts=mounts)).refused(message)
 
@@ -553,7 +740,9 @@ def _ends_in_time(bundle: Bundle, runtime: str, prepare: str) -> Run:
 def test_t52_a_driver_that_hangs(bundle: Bundle, runtime: str) -> None:
     """The runtime kills the hook at its time limit; with it the child that waits for the driver, so nobody waits on."""
     done = _ends_in_time(bundle, runtime, HANG)
-    said = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("took", "left")))
+    said = dict(
+        line.split() for line in done.stdout.splitlines() if line.startswith(("took", "left"))
+    )
     assert done.returncode != 0
     assert TIMEOUT * 1000 <= int(said["took"]) <= (TIMEOUT + 1) * 1000, done.stderr
     assert said["left"] == "0"
@@ -571,13 +760,13 @@ def test_t52_a_log_that_is_a_pipe_which_nobody_reads(attacked: Attacked) -> None
 def test_t52_the_hooks_own_deadline(attacked: Attacked, installed: Installed) -> None:
     """Before the runtime's time is up the hook gives up by itself, takes everything back, and says so; here it waits for a lock."""
     before = f"""
-import nvgraft.launch as launch
+import nvgraft.system.launch as launch
 launch.set_deadline.__defaults__ = (0.5,)
 root = os.stat({str(ROOTFS)!r})
 os.makedirs("/run/nvgraft/lock", 0o700)
 name = "/run/nvgraft/lock/%x-%x" % (root.st_dev, root.st_ino)
 if not os.fork():
-    from nvgraft import syscalls
+    from nvgraft.system import syscalls
     import time
     syscalls.flock(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), syscalls.LOCK_EX)
     open("/run/held", "w")
@@ -591,7 +780,9 @@ while not os.path.exists("/run/held"):
 """
     done = attacked(Case(hook=prepared(installed, before), look=lambda _: os.wait()))
     assert done.returncode == 1
-    assert "not done after 105 s, and a runtime waits for 120 s; everything was undone" in done.stderr
+    assert (
+        "not done after 105 s, and a runtime waits for 120 s; everything was undone" in done.stderr
+    )
     assert (done.rules, done.mounts, done.files) == (False, (), ())
     assert done.seconds < 10
 
@@ -621,10 +812,16 @@ os.dup2(reader, 1)
     ],
     ids=["closed", "no reader", "full disk", "a reader that has stopped"],
 )
-def test_t53_a_stderr_that_takes_nothing(attacked: Attacked, installed: Installed, before: str) -> None:
+def test_t53_a_stderr_that_takes_nothing(
+    attacked: Attacked, installed: Installed, before: str
+) -> None:
     """The refusal stays a refusal, in time, and is in the record."""
     record = Path("/run/nvgraft/last-error/id-attacked")
-    case = Case(hook=prepared(installed, before), environment=("NVIDIA_VISIBLE_DEVICES=77",), look=lambda _: record.read_text())
+    case = Case(
+        hook=prepared(installed, before),
+        environment=("NVIDIA_VISIBLE_DEVICES=77",),
+        look=lambda _: record.read_text(),
+    )
     done = attacked(case)
     assert done.returncode == 1
     assert "nvgraft: device error: 77: unknown device" in str(done.seen)
@@ -637,7 +834,9 @@ def test_t53_what_is_said_has_an_end(attacked: Attacked) -> None:
     environment = ("NVIDIA_VISIBLE_DEVICES=" + "\u00e9" * 100_000, "PASSWORD=hunter2")
     record = Path("/run/nvgraft/last-error/id-attacked")
     for options in ((), ("-debug",)):
-        done = attacked(Case(environment=environment, options=options, look=lambda _: record.read_text()))
+        done = attacked(
+            Case(environment=environment, options=options, look=lambda _: record.read_text())
+        )
         done.refused("")
         assert "hunter2" not in done.stderr + str(done.seen)
         assert len(str(done.seen)) <= 8192
@@ -655,15 +854,28 @@ def test_r40_a_set_user_id_hook_is_refused(installed: Installed, tmp_path: Path)
         script = f"import sys; sys.path.append({str(installed.library)!r}); from nvgraft.hook import run; run(['h', 'prestart'])"
         user: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
         command = [str(python), "-ISB", "-c", script]
-        done = subprocess.run(command, input="{}", capture_output=True, text=True, env={}, cwd="/", **user)
+        done = subprocess.run(
+            command, input="{}", capture_output=True, text=True, env={}, cwd="/", **user
+        )
     finally:
         python.unlink()
     assert done.returncode == 1
-    assert "nvgraft: permission error: capability change failed: operation not permitted | neither it nor its interpreter" in done.stderr
+    assert (
+        "nvgraft: permission error: capability change failed: operation not permitted | neither it nor its interpreter"
+        in done.stderr
+    )
 
 
 def test_r40_without_privileges_there_is_one_line(attacked: Attacked, installed: Installed) -> None:
     """A hook that may not mount says so before it looks at anything."""
-    before = "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)"
-    done = attacked(Case(prepare=lambda: (BUNDLE / "config.json").chmod(0o644), hook=prepared(installed, before)))
-    done.refused("nvgraft: permission error: capability change failed: operation not permitted | run it as root")
+    before = (
+        "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)"
+    )
+    done = attacked(
+        Case(
+            prepare=lambda: (BUNDLE / "config.json").chmod(0o644), hook=prepared(installed, before)
+        )
+    )
+    done.refused(
+        "nvgraft: permission error: capability change failed: operation not permitted | run it as root"
+    )

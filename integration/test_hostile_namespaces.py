@@ -21,9 +21,9 @@ from bundles import EVERYTHING, make_bundle
 from cgroups import ALLOW_ALL, DENY_ALL, FILTER, ZERO, attach, attach_link, hierarchy
 from containers import CGROUPS, LOOK, Bundle
 from harness import LDCONFIG, Installed
-from nvgraft import syscalls
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceRule
+from nvgraft.system import syscalls
 from nvgraft_specs import gallery
 
 pytestmark = pytest.mark.requires("root", "overlayfs", "cgroup-v2", "ldconfig", "x86_64")
@@ -72,7 +72,9 @@ def image_of(fstype: str, *command: str) -> Callable[[Path], None]:
     def mounts(rootfs: Path) -> None:
         image = PLACE / "image"
         words = {"IMAGE": str(image), "ROOT": str(rootfs)}
-        subprocess.run([words.get(word, word) for word in command], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [words.get(word, word) for word in command], check=True, stdout=subprocess.DEVNULL
+        )
         subprocess.run(["mount", "-t", fstype, "-o", "loop,ro", image, rootfs], check=True)
         kernel_mounts(rootfs)
 
@@ -87,14 +89,22 @@ READ_ONLY = [
         id="squashfs",
         marks=pytest.mark.requires("squashfs"),
     ),
-    pytest.param(image_of("erofs", "mkfs.erofs", "IMAGE", "ROOT"), id="erofs", marks=pytest.mark.requires("erofs")),
+    pytest.param(
+        image_of("erofs", "mkfs.erofs", "IMAGE", "ROOT"),
+        id="erofs",
+        marks=pytest.mark.requires("erofs"),
+    ),
 ]
 
 
 @pytest.mark.parametrize("mounts", READ_ONLY)
-def test_t54_a_read_only_root_is_refused(attacked: Attacked, mounts: Callable[[Path], None]) -> None:
+def test_t54_a_read_only_root_is_refused(
+    attacked: Attacked, mounts: Callable[[Path], None]
+) -> None:
     """Nothing can be made in it: the refusal says who should have made it read-only, and when."""
-    attacked(Case(mounts=mounts)).refused("read-only file system | the container's root file system is mounted read-only before")
+    attacked(Case(mounts=mounts)).refused(
+        "read-only file system | the container's root file system is mounted read-only before"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,9 @@ def test_t54_a_read_only_root_is_refused(attacked: Attacked, mounts: Callable[[P
         ("utility", "/usr/bin"),
     ],
 )
-def test_the_path_that_was_wanted_is_named(attacked: Attacked, capabilities: str, named: str) -> None:
+def test_the_path_that_was_wanted_is_named(
+    attacked: Attacked, capabilities: str, named: str
+) -> None:
     """Not the first of the directories on the way to it: the reference makes these in one go."""
 
     def prepare() -> None:
@@ -119,7 +131,9 @@ def test_the_path_that_was_wanted_is_named(attacked: Attacked, capabilities: str
 def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:
     """Return what makes of the image of a case one that already has all that the hook would make in it."""
     config = {"nvgraft": f'ldcache = "{mode}"'}
-    done = attacked(Case(config=config, look=lambda _pid: (ROOTFS / "etc/ld.so.cache").read_bytes()))
+    done = attacked(
+        Case(config=config, look=lambda _pid: (ROOTFS / "etc/ld.so.cache").read_bytes())
+    )
     done.grafted()
 
     def prepare() -> None:
@@ -138,16 +152,22 @@ def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("mounts", READ_ONLY)
-def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(attacked: Attacked, mounts: Callable[[Path], None]) -> None:
+def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(
+    attacked: Attacked, mounts: Callable[[Path], None]
+) -> None:
     """ldconfig writes a new cache in any case: an error of that step, and what was mounted is taken back."""
     prepare = grafted_image(attacked, "ldconfig")
-    done = attacked(Case(prepare=prepare, mounts=mounts, config={"nvgraft": 'ldcache = "ldconfig"'}))
+    done = attacked(
+        Case(prepare=prepare, mounts=mounts, config={"nvgraft": 'ldcache = "ldconfig"'})
+    )
     done.refused(f"ldcache error: process {LDCONFIG} failed with error code: 1 | ")
     assert "read-only" in done.stderr
 
 
 @pytest.mark.parametrize("mounts", READ_ONLY)
-def test_t54_a_read_only_root_that_has_everything_works(attacked: Attacked, mounts: Callable[[Path], None]) -> None:
+def test_t54_a_read_only_root_that_has_everything_works(
+    attacked: Attacked, mounts: Callable[[Path], None]
+) -> None:
     """Placeholders, links and a cache that names this driver are there: nothing needs to be written, and nothing is."""
     done = attacked(Case(prepare=grafted_image(attacked, "native"), mounts=mounts))
     assert done.returncode == 0, done.stderr
@@ -156,7 +176,9 @@ def test_t54_a_read_only_root_that_has_everything_works(attacked: Attacked, moun
 
 @pytest.mark.parametrize("lacking", ["etc/ld.so.cache", f"{LIBS[1:]}/libcuda.so.1"])
 @pytest.mark.parametrize("mounts", READ_ONLY)
-def test_t54_a_read_only_root_that_lacks_something_is_refused(attacked: Attacked, mounts: Callable[[Path], None], lacking: str) -> None:
+def test_t54_a_read_only_root_that_lacks_something_is_refused(
+    attacked: Attacked, mounts: Callable[[Path], None], lacking: str
+) -> None:
     """A cache or a link that would have to be made: the error of that step, and what was mounted is taken back."""
     grafted = grafted_image(attacked, "native")
 
@@ -165,8 +187,13 @@ def test_t54_a_read_only_root_that_lacks_something_is_refused(attacked: Attacked
         (ROOTFS / lacking).unlink()
 
     done = attacked(Case(prepare=prepare, mounts=mounts))
-    done.refused(f"ldcache error: process {LDCONFIG} failed with error code: 1 | the loader cache was not written: ")
-    assert "read-only file system: give the container a writable root file system, or an image whose cache" in done.stderr
+    done.refused(
+        f"ldcache error: process {LDCONFIG} failed with error code: 1 | the loader cache was not written: "
+    )
+    assert (
+        "read-only file system: give the container a writable root file system, or an image whose cache"
+        in done.stderr
+    )
 
 
 def make_immutable(path: str) -> Callable[[], None]:
@@ -221,7 +248,9 @@ def test_t57_mounts_have_the_planned_flags(attacked: Attacked, case: Case) -> No
     """Neither more nor less than planned, whatever the root's own mount or the host's /proc is like (T54: noexec, nodev)."""
     done = attacked(case)
     done.grafted()
-    assert {point: options for point, options in flags_of(done).items() if point in PLANNED} == PLANNED
+    assert {
+        point: options for point, options in flags_of(done).items() if point in PLANNED
+    } == PLANNED
 
 
 def cover(path: str, source: str | None = None) -> Callable[[], None]:
@@ -238,13 +267,18 @@ def cover(path: str, source: str | None = None) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("before_exec", "message"),
     [
-        (cover("/proc"), "initialization error: open failed: /proc/self/fd: no such file or directory | mount /proc"),
+        (
+            cover("/proc"),
+            "initialization error: open failed: /proc/self/fd: no such file or directory | mount /proc",
+        ),
         (cover("/sys/fs/cgroup"), "failed to get device cgroup mount path: no cgroup2 filesystem"),
         (cover("/proc/devices", "/dev/null"), ""),
     ],
     ids=["proc", "cgroup", "devices"],
 )
-def test_t57_a_host_that_is_covered(attacked: Attacked, before_exec: Callable[[], None], message: str) -> None:
+def test_t57_a_host_that_is_covered(
+    attacked: Attacked, before_exec: Callable[[], None], message: str
+) -> None:
     """What the hook needs of the host's /proc and cgroups is refused when it is not there, and what it can do without is not."""
     done = attacked(Case(before_exec=before_exec))
     if message:
@@ -260,14 +294,21 @@ USER = 100_000
 
 def owners() -> set[tuple[int, int]]:
     """Return whom the files of the driver in the image belong to."""
-    found = [ROOTFS / "etc/ld.so.cache", ROOTFS / LIBS[1:] / "libcuda.so.1", ROOTFS / "usr/bin/nvidia-smi", ROOTFS / "run"]
+    found = [
+        ROOTFS / "etc/ld.so.cache",
+        ROOTFS / LIBS[1:] / "libcuda.so.1",
+        ROOTFS / "usr/bin/nvidia-smi",
+        ROOTFS / "run",
+    ]
     return {(path.lstat().st_uid, path.lstat().st_gid) for path in found}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t55_files_belong_to_the_containers_root(attacked: Attacked, mode: str) -> None:
     """In a user namespace everything that is made has the host's number of its root."""
-    done = attacked(Case(owner=USER, look=lambda _pid: owners(), config={"nvgraft": f'ldcache = "{mode}"'}))
+    done = attacked(
+        Case(owner=USER, look=lambda _pid: owners(), config={"nvgraft": f'ldcache = "{mode}"'})
+    )
     done.grafted()
     assert done.seen == {(USER, USER)}
 
@@ -280,7 +321,9 @@ def idmapped(first: int) -> Callable[[], None]:
             os.lchown(path, 0, 0)
         tree = syscalls.open_tree(-1, str(ROOTFS), syscalls.OPEN_TREE_CLONE)
         attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_IDMAP, 0, 0, user_namespace(first))
-        assert ctypes.CDLL(None, use_errno=True).syscall(442, tree, b"", 0x1000, attributes, 32) == 0, os.strerror(ctypes.get_errno())
+        assert (
+            ctypes.CDLL(None, use_errno=True).syscall(442, tree, b"", 0x1000, attributes, 32) == 0
+        ), os.strerror(ctypes.get_errno())
         syscalls.move_mount(tree, os.open(ROOTFS, os.O_PATH))
 
     return prepare
@@ -308,14 +351,23 @@ def user_namespace(first: int) -> int:
 @pytest.mark.parametrize("mode", MODES)
 def test_t55_an_idmapped_root(attacked: Attacked, mode: str) -> None:
     """On disk what is made belongs to 0, in the container to its root."""
-    done = attacked(Case(owner=USER, prepare=idmapped(USER), look=lambda _pid: owners(), config={"nvgraft": f'ldcache = "{mode}"'}))
+    done = attacked(
+        Case(
+            owner=USER,
+            prepare=idmapped(USER),
+            look=lambda _pid: owners(),
+            config={"nvgraft": f'ldcache = "{mode}"'},
+        )
+    )
     done.grafted()
     assert done.seen == {(USER, USER)}, "seen through the mapping"
 
 
 def test_t55_an_owner_without_a_number_is_refused(attacked: Attacked) -> None:
     """Where the root's mount does not know the container's root nothing can be made for it, and nothing is made for another."""
-    attacked(Case(owner=USER, prepare=idmapped(2 * USER))).refused("value too large for defined data type | the owner of the container's")
+    attacked(Case(owner=USER, prepare=idmapped(2 * USER))).refused(
+        "value too large for defined data type | the owner of the container's"
+    )
 
 
 def as_container_root(pid: int, tries: Mapping[str, Callable[[], object]]) -> dict[str, int]:
@@ -372,7 +424,9 @@ def test_t56_root_of_a_user_namespace_cannot_write_the_hosts_files(attacked: Att
     done = attacked(Case(owner=USER, look=look))
     done.grafted()
     allowed = {name for name, code in done.seen.items() if code == 0}
-    assert allowed == {"clear ro", "clear nodev", "unmount", "write the placeholder", "host"}, done.seen
+    assert allowed == {"clear ro", "clear nodev", "unmount", "write the placeholder", "host"}, (
+        done.seen
+    )
     denied = {code for name, code in done.seen.items() if name not in allowed}
     assert denied <= {errno.EACCES, errno.EPERM, errno.EROFS}, done.seen
 
@@ -430,12 +484,29 @@ def test_t58_newer_calls_are_not_needed(attacked: Attacked, error: str) -> None:
 
 
 @pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
-def test_t58_planning_works_without_any_of_them(installed: Installed, tmp_path: Path, error: str) -> None:
+def test_t58_planning_works_without_any_of_them(
+    installed: Installed, tmp_path: Path, error: str
+) -> None:
     """The plan of a bundle on a recorded host needs none of the calls."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
-    command = [str(installed.cli), "plan", "--bundle", str(bundle), "--host", gallery.path("runfile-a10x2")]
-    filtered = without(getattr(errno, error), *(number for name, number in NUMBERS.items() if name != "statx"), _MOUNT, _UMOUNT2)
-    plain, done = (subprocess.run(command, capture_output=True, text=True, preexec_fn=call) for call in (None, filtered))
+    command = [
+        str(installed.cli),
+        "plan",
+        "--bundle",
+        str(bundle),
+        "--host",
+        gallery.path("runfile-a10x2"),
+    ]
+    filtered = without(
+        getattr(errno, error),
+        *(number for name, number in NUMBERS.items() if name != "statx"),
+        _MOUNT,
+        _UMOUNT2,
+    )
+    plain, done = (
+        subprocess.run(command, capture_output=True, text=True, preexec_fn=call)
+        for call in (None, filtered)
+    )
     assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
     assert "libcuda.so.560.35.03" in done.stdout
 
@@ -453,7 +524,9 @@ sys.exit(main(["nvgraft-hook", *sys.argv[1:]]))
 
 
 @pytest.mark.parametrize("threads", [True, False])
-def test_t59_a_second_thread_is_refused(attacked: Attacked, installed: Installed, threads: bool) -> None:
+def test_t59_a_second_thread_is_refused(
+    attacked: Attacked, installed: Installed, threads: bool
+) -> None:
     """A thread that something has started is counted before the container's namespace is entered; without it all is well."""
     script = _RUN.format(library=str(installed.library), threads=threads)
     done = attacked(Case(hook=("/usr/bin/python3", "-ISBc", script)))
@@ -496,7 +569,9 @@ def test_t60_programs_are_extended(attacked: Attacked, count: int) -> None:
     ],
     ids=["64", "one of two linked", "linked"],
 )
-def test_t60_programs_that_cannot_be_replaced(attacked: Attacked, rules: Callable[[int], object], message: str) -> None:
+def test_t60_programs_that_cannot_be_replaced(
+    attacked: Attacked, rules: Callable[[int], object], message: str
+) -> None:
     """Refused, and those that were exchanged before are the old ones again, with their ids."""
     attacked(Case(rules=rules)).refused(message)
 
@@ -522,7 +597,9 @@ def test_t60_a_cgroup_outside_of_the_hooks_namespace(attacked: Attacked) -> None
     def look(_pid: int) -> None:
         (hierarchy(2) / f"nvgraft-sibling-{os.getpid()}").rmdir()
 
-    attacked(Case(before_exec=enter_cgroup_namespace, look=look)).refused("relative path in mount prefix: /..")
+    attacked(Case(before_exec=enter_cgroup_namespace, look=look)).refused(
+        "relative path in mount prefix: /.."
+    )
 
 
 def test_t60_without_cgroups_no_rule_is_touched(attacked: Attacked) -> None:
@@ -563,13 +640,21 @@ def test_t61_the_hosts_pid_namespace_makes_no_difference(attacked: Attacked) -> 
         (Case(kinds=0), "has no mount namespace of its own"),
         (Case(kinds=syscalls.CLONE_NEWPID), "has no mount namespace of its own"),
         (Case(kinds=0, mounts=chroot_only), "has no mount namespace of its own"),
-        (Case(mounts=chroot_only), f"container error: open failed: {ROOTFS}: no such file or directory"),
-        (Case(mounts=pivoted), f"container error: open failed: {ROOTFS}: no such file or directory"),
+        (
+            Case(mounts=chroot_only),
+            f"container error: open failed: {ROOTFS}: no such file or directory",
+        ),
+        (
+            Case(mounts=pivoted),
+            f"container error: open failed: {ROOTFS}: no such file or directory",
+        ),
         (Case(mounts=shared), "/proc/driver: shared mount | /proc is shared"),
     ],
     ids=["host's", "pid only", "chroot", "chroot in a namespace", "pivoted already", "shared"],
 )
-def test_t61_mounts_that_others_see_are_refused(attacked: Attacked, case: Case, message: str) -> None:
+def test_t61_mounts_that_others_see_are_refused(
+    attacked: Attacked, case: Case, message: str
+) -> None:
     """The driver never appears in the host's mount namespace, nor where a container has left the host's tree already."""
     attacked(case).refused(message)
 
@@ -579,7 +664,9 @@ def test_t61_no_pivot_works(bundle: Bundle) -> None:
     """runc --no-pivot: the container gets the driver as with a pivot, and the host sees no mount."""
     bundle.set_program(LOOK)
     runc = f"runc --root /run/runc-test run --no-pivot --bundle {bundle.path} {bundle.name}"
-    done = bundle.on_host(f"cat /proc/self/mountinfo > /run/m; {runc} && diff /run/m /proc/self/mountinfo")
+    done = bundle.on_host(
+        f"cat /proc/self/mountinfo > /run/m; {runc} && diff /run/m /proc/self/mountinfo"
+    )
     assert done.returncode == 0, done.stderr
     assert "libcuda.so.1 => /" in done.stdout
 
@@ -621,4 +708,6 @@ def landlock() -> None:
 @pytest.mark.requires("landlock")
 def test_t62_a_sandboxed_hook_is_refused(attacked: Attacked) -> None:
     """Landlock keeps it from the container's process and from mounting: refused before anything is made."""
-    attacked(Case(before_exec=landlock)).refused("permission denied | the container's process is gone, the hook is not root, or a security")
+    attacked(Case(before_exec=landlock)).refused(
+        "permission denied | the container's process is gone, the hook is not root, or a security"
+    )

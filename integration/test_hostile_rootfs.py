@@ -21,12 +21,12 @@ import pytest
 from attacked import CANARY, LIBS, PLACE, ROOTFS, SECRET, Case, Outcome, bind_rootfs, runtime_mounts
 from containers import CGROUPS, Bundle, Run
 from harness import LDCONFIG, run_in_mount_namespace
-from nvgraft import syscalls
-from nvgraft.apply.ldconfig import LoaderCache
+from nvgraft.apply.cache.ldconfig import LoaderCache
+from nvgraft.apply.journal import Journal
 from nvgraft.apply.undo import UndoLog
-from nvgraft.errors import Refusal
-from nvgraft.journal import Journal
-from nvgraft_cli.stubs import shared_object
+from nvgraft.base.errors import Refusal
+from nvgraft.system import syscalls
+from nvgraft_cli.simulate.stubs import shared_object
 
 pytestmark = pytest.mark.requires("root", "overlayfs", "cgroup-v2", "ldconfig", "x86_64")
 
@@ -45,7 +45,11 @@ def points(outcome: Outcome) -> set[str]:
 
 
 def chain(length: int) -> str:
-    return f"{LIBS} -> /l1\n" + "".join(f"/l{n} -> /l{n + 1}\n" for n in range(1, length)) + f"/l{length}/"
+    return (
+        f"{LIBS} -> /l1\n"
+        + "".join(f"/l{n} -> /l{n + 1}\n" for n in range(1, length))
+        + f"/l{length}/"
+    )
 
 
 # ---- T01: a directory of the image is a link
@@ -62,7 +66,9 @@ def chain(length: int) -> str:
     ],
     ids=["absolute", "up", "twenty links", "programs", "etc"],
 )
-def test_t01_links_inside_the_root_are_followed_inside_it(attacked: Attacked, image: str, place: str) -> None:
+def test_t01_links_inside_the_root_are_followed_inside_it(
+    attacked: Attacked, image: str, place: str
+) -> None:
     """A link to the name of a host directory means the image's directory of that name: what is made lands in the root."""
     done = attacked(Case(image))
     done.grafted()
@@ -78,15 +84,34 @@ def test_t01_links_inside_the_root_are_followed_inside_it(attacked: Attacked, im
         (chain(40), f"path error: {ROOTFS}/{LIBS}: too many levels of symbolic links"),
         (f"{LIBS} -> {LIBS}", f"path error: {ROOTFS}/{LIBS}: too many levels of symbolic links"),
         (f"/usr/bin -> ../../..{CANARY}", f"path error: /usr/bin resolves outside of {ROOTFS}"),
-        (f"/etc/nvidia -> ../..{CANARY}/../..", f"path error: {PROFILES} resolves outside of {ROOTFS}"),
+        (
+            f"/etc/nvidia -> ../..{CANARY}/../..",
+            f"path error: {PROFILES} resolves outside of {ROOTFS}",
+        ),
         (f"/lib/firmware -> ../..{CANARY}", f"path error: {FIRMWARE} resolves outside of {ROOTFS}"),
         (f"/run -> ..{CANARY}", f"path error: {SOCKET} resolves outside of {ROOTFS}"),
         (f"/tmp -> ..{CANARY}", f"path error: {MPS} resolves outside of {ROOTFS}"),
-        (f"/usr/local/cuda -> ../../..{CANARY}", f"path error: {COMPAT} resolves outside of {ROOTFS}"),
+        (
+            f"/usr/local/cuda -> ../../..{CANARY}",
+            f"path error: {COMPAT} resolves outside of {ROOTFS}",
+        ),
     ],
-    ids=["up", "up to the top", "forty links", "circle", "programs", "profiles", "firmware", "socket", "mps", "compat"],
+    ids=[
+        "up",
+        "up to the top",
+        "forty links",
+        "circle",
+        "programs",
+        "profiles",
+        "firmware",
+        "socket",
+        "mps",
+        "compat",
+    ],
 )
-def test_t01_links_out_of_the_root_are_refused(attacked: Attacked, image: str, message: str) -> None:
+def test_t01_links_out_of_the_root_are_refused(
+    attacked: Attacked, image: str, message: str
+) -> None:
     """A ".." above the root, and more than twenty links, whichever directory it is."""
     attacked(Case(image)).refused(message)
 
@@ -94,14 +119,20 @@ def test_t01_links_out_of_the_root_are_refused(attacked: Attacked, image: str, m
 # ---- T02: the name of a file that will be made is a dangling link to one of the host's
 
 
-@pytest.mark.parametrize("path", [SMI, f"{LIBS}/libcuda.so.535.1", "/usr/bin/nvidia-cuda-mps-control"])
+@pytest.mark.parametrize(
+    "path", [SMI, f"{LIBS}/libcuda.so.535.1", "/usr/bin/nvidia-cuda-mps-control"]
+)
 def test_t02_a_dangling_link_is_no_place_for_a_file(attacked: Attacked, path: str) -> None:
     """Nothing is made through it, neither on the host nor in the image."""
-    attacked(Case(f"{path} -> /etc/cron.d/x")).refused(f"file creation failed: {ROOTFS}{path}: file exists")
+    attacked(Case(f"{path} -> /etc/cron.d/x")).refused(
+        f"file creation failed: {ROOTFS}{path}: file exists"
+    )
 
 
 @pytest.mark.parametrize("path", [FIRMWARE, SOCKET])
-def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(attacked: Attacked, path: str) -> None:
+def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(
+    attacked: Attacked, path: str
+) -> None:
     """Firmware and sockets are resolved with their last component: the file is made in the image, the host has none."""
     done = attacked(Case(f"{path} -> /etc/cron.d/x"))
     done.grafted()
@@ -109,7 +140,9 @@ def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(attacked:
     assert any(line.startswith(f"+ {ROOTFS}/etc/cron.d/x f") for line in done.files)
 
 
-@pytest.mark.parametrize("path", [f"{LIBS}/libcuda.so", f"{LIBS}/libcuda.so.1", "/etc/ld.so.cache", "/etc/ld.so.cache~"])
+@pytest.mark.parametrize(
+    "path", [f"{LIBS}/libcuda.so", f"{LIBS}/libcuda.so.1", "/etc/ld.so.cache", "/etc/ld.so.cache~"]
+)
 def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked, path: str) -> None:
     """Links of the driver and the loader cache are made beside, renamed or left: no file appears where they led."""
     done = attacked(Case(f"{path} -> /etc/cron.d/x\n/etc/cron.d/"))
@@ -123,8 +156,30 @@ def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked,
 @pytest.mark.parametrize(
     ("path", "link"),
     [
-        *((LIBS, link) for link in ("self/root", "self/fd/3", "1/fd/0", "self/cwd", "1/cwd", "1/ns/mnt", "self/task/1/root")),
-        *((path, "1/root") for path in (LIBS, "/usr/bin", "/etc/nvidia", "/usr/local/cuda", "/lib/firmware", "/run", "/tmp")),
+        *(
+            (LIBS, link)
+            for link in (
+                "self/root",
+                "self/fd/3",
+                "1/fd/0",
+                "self/cwd",
+                "1/cwd",
+                "1/ns/mnt",
+                "self/task/1/root",
+            )
+        ),
+        *(
+            (path, "1/root")
+            for path in (
+                LIBS,
+                "/usr/bin",
+                "/etc/nvidia",
+                "/usr/local/cuda",
+                "/lib/firmware",
+                "/run",
+                "/tmp",
+            )
+        ),
     ],
 )
 def test_t03_magic_links_are_refused(attacked: Attacked, path: str, link: str) -> None:
@@ -134,7 +189,9 @@ def test_t03_magic_links_are_refused(attacked: Attacked, path: str, link: str) -
 
 def test_t03_a_magic_link_as_the_file_is_refused(attacked: Attacked) -> None:
     """Not even looked at: a link stands where the program goes."""
-    attacked(Case(f"{SMI} -> /proc/1/exe")).refused(f"file creation failed: {ROOTFS}{SMI}: file exists")
+    attacked(Case(f"{SMI} -> /proc/1/exe")).refused(
+        f"file creation failed: {ROOTFS}{SMI}: file exists"
+    )
 
 
 # ---- T04: something else is where a file goes
@@ -150,14 +207,19 @@ KINDS = {"directory": "/x/", "fifo": " fifo", "socket": " socket", "device": " c
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("path", [SMI, f"{LIBS}/libcuda.so.535.1", FIRMWARE, SOCKET, "/dev/nvidia0", "/dev/nvidiactl"])
+@pytest.mark.parametrize(
+    "path", [SMI, f"{LIBS}/libcuda.so.535.1", FIRMWARE, SOCKET, "/dev/nvidia0", "/dev/nvidiactl"]
+)
 def test_t04_a_target_of_another_kind_is_refused(attacked: Attacked, path: str, kind: str) -> None:
     """None of them is opened, emptied or replaced; a FIFO does not hold the hook up."""
     case = Case(f"/dev/\n{path}{KINDS[kind]}", mounts=image_dev)
     if (path, kind) == (SOCKET, "socket"):
         attacked(case).grafted()
         return
-    attacked(case).refused(f"file creation failed: {ROOTFS}{path}: " + ("is a directory" if kind == "directory" else "file exists"))
+    attacked(case).refused(
+        f"file creation failed: {ROOTFS}{path}: "
+        + ("is a directory" if kind == "directory" else "file exists")
+    )
 
 
 @pytest.mark.parametrize("path", [MPS, PROFILES, "/usr/bin", LIBS])
@@ -175,7 +237,12 @@ def test_t04_a_setuid_file_keeps_its_bits_and_its_bytes(attacked: Attacked) -> N
             file.write_text("setuid")
             file.chmod(0o6755)
 
-    done = attacked(Case(prepare=prepare, look=lambda _pid: [(file.read_text(), file.stat().st_mode & 0o7777) for file in files]))
+    done = attacked(
+        Case(
+            prepare=prepare,
+            look=lambda _pid: [(file.read_text(), file.stat().st_mode & 0o7777) for file in files],
+        )
+    )
     done.grafted()
     assert done.seen == [("setuid", 0o6755)] * 2
     assert not any(f" {file} " in line for line in done.files for file in files)
@@ -217,7 +284,9 @@ def make_odd(path: str, kind: str) -> Callable[[], None]:
             place.touch()
             os.truncate(place, 1 << 40)
         else:
-            place.symlink_to({"host": f"{CANARY}/shadow", "up": f"../../../..{CANARY}/shadow"}[kind])
+            place.symlink_to(
+                {"host": f"{CANARY}/shadow", "up": f"../../../..{CANARY}/shadow"}[kind]
+            )
 
     return prepare
 
@@ -240,7 +309,9 @@ def test_t05_debian_version(attacked: Attacked, kind: str) -> None:
 @pytest.mark.parametrize("kind", ODD)
 def test_t05_the_loaders_files(attacked: Attacked, path: str, kind: str, mode: str) -> None:
     """Nothing that is no file is read, nothing endless is, and no byte of the host's gets into the image or a message."""
-    done = attacked(Case(prepare=make_odd(path, kind), config=loader_cache(mode), look=lambda _pid: leaked()))
+    done = attacked(
+        Case(prepare=make_odd(path, kind), config=loader_cache(mode), look=lambda _pid: leaked())
+    )
     if done.returncode:
         done.refused(f"{path}: " + ("larger than" if kind == "sparse" else ""))
     else:
@@ -255,7 +326,11 @@ def refused_kinds(path: str) -> set[str]:
 
 def leaked() -> list[Path]:
     """Return the small files of the image in which the host's secret is."""
-    files = (path for path in ROOTFS.rglob("*") if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 20)
+    files = (
+        path
+        for path in ROOTFS.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 20
+    )
     return [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
@@ -290,17 +365,57 @@ NO_PROCFS = "not procfs: mount a procfs at /proc in config.json"
     ("case", "message"),
     [
         (Case(f"/proc -> {CANARY}", mounts=bind_rootfs), NO_DIRECTORY),
-        (Case("/proc -> /p\n/p/", mounts=mounting(lambda rootfs: syscalls.mount("proc", str(rootfs / "p"), "proc", 0))), NO_DIRECTORY),
+        (
+            Case(
+                "/proc -> /p\n/p/",
+                mounts=mounting(
+                    lambda rootfs: syscalls.mount("proc", str(rootfs / "p"), "proc", 0)
+                ),
+            ),
+            NO_DIRECTORY,
+        ),
         (Case("/proc = x", mounts=bind_rootfs), NO_DIRECTORY),
-        (Case(prepare=lambda: os.rmdir(ROOTFS / "proc"), mounts=bind_rootfs), "the container needs a procfs mount at /proc"),
+        (
+            Case(prepare=lambda: os.rmdir(ROOTFS / "proc"), mounts=bind_rootfs),
+            "the container needs a procfs mount at /proc",
+        ),
         (Case("/proc/driver/nvidia/", mounts=bind_rootfs), NO_PROCFS),
         (Case(mounts=mounting(tmpfs_with_driver)), NO_PROCFS),
-        (Case(mounts=mounting(lambda root: syscalls.mount(str(CANARY), str(root / "proc"), None, syscalls.MS_BIND))), NO_PROCFS),
-        (Case(mounts=mounting(lambda root: syscalls.mount("/proc/sys", str(root / "proc"), None, syscalls.MS_BIND))), NO_PROCFS),
+        (
+            Case(
+                mounts=mounting(
+                    lambda root: syscalls.mount(
+                        str(CANARY), str(root / "proc"), None, syscalls.MS_BIND
+                    )
+                )
+            ),
+            NO_PROCFS,
+        ),
+        (
+            Case(
+                mounts=mounting(
+                    lambda root: syscalls.mount(
+                        "/proc/sys", str(root / "proc"), None, syscalls.MS_BIND
+                    )
+                )
+            ),
+            NO_PROCFS,
+        ),
         (Case(mounts=lambda root: os.symlink(CANARY, covered(root) / "nvidia")), NO_DIRECTORY),
         (Case(mounts=lambda root: (covered(root) / "nvidia").touch()), NO_DIRECTORY),
     ],
-    ids=["link", "link inside", "file", "none", "directory", "tmpfs", "bind", "part of procfs", "driver link", "driver file"],
+    ids=[
+        "link",
+        "link inside",
+        "file",
+        "none",
+        "directory",
+        "tmpfs",
+        "bind",
+        "part of procfs",
+        "driver link",
+        "driver file",
+    ],
 )
 def test_t06_a_proc_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
     """Only the root of a procfs at /proc will do, and only a directory in it."""
@@ -319,15 +434,38 @@ def volume_dev(rootfs: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (Case("/dev -> /etc", mounts=image_dev), "path error: /dev/nvidiactl resolves to /etc/nvidiactl"),
-        (Case(f"/dev -> {CANARY}", mounts=image_dev), f"path error: /dev/nvidiactl resolves to {CANARY}/nvidiactl"),
-        (Case(f"/dev -> ..{CANARY}", mounts=image_dev), "path error: /dev/nvidiactl resolves outside of"),
-        (Case("/dev/nvidia0 -> /dev/sda", mounts=image_dev), "path error: /dev/nvidia0 resolves to /dev/sda"),
-        (Case("/dev/nvidia0 -> nvidia1", mounts=image_dev), "path error: /dev/nvidia0 resolves to /dev/nvidia1"),
+        (
+            Case("/dev -> /etc", mounts=image_dev),
+            "path error: /dev/nvidiactl resolves to /etc/nvidiactl",
+        ),
+        (
+            Case(f"/dev -> {CANARY}", mounts=image_dev),
+            f"path error: /dev/nvidiactl resolves to {CANARY}/nvidiactl",
+        ),
+        (
+            Case(f"/dev -> ..{CANARY}", mounts=image_dev),
+            "path error: /dev/nvidiactl resolves outside of",
+        ),
+        (
+            Case("/dev/nvidia0 -> /dev/sda", mounts=image_dev),
+            "path error: /dev/nvidia0 resolves to /dev/sda",
+        ),
+        (
+            Case("/dev/nvidia0 -> nvidia1", mounts=image_dev),
+            "path error: /dev/nvidia0 resolves to /dev/nvidia1",
+        ),
         (Case("/dev = x", mounts=image_dev), "not a directory"),
         (Case(mounts=volume_dev), f"{ROOTFS}/dev/nvidiactl: it would be made on the volume /dev"),
     ],
-    ids=["link to etc", "link to a host name", "link out", "node is a link", "node is another's", "file", "volume"],
+    ids=[
+        "link to etc",
+        "link to a host name",
+        "link out",
+        "node is a link",
+        "node is another's",
+        "file",
+        "volume",
+    ],
 )
 def test_t07_a_dev_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
     """Device nodes go to their own names, and nothing is made on a volume."""
@@ -355,7 +493,18 @@ def library(path: str) -> str:
         f"{COMPAT} -> /etc\n{library('/etc/libcuda.so.999.1')}",
         f"{COMPAT}/libcuda.so.999.1 -> libcuda.so.998.1\n{COMPAT}/libcuda.so.998.1 -> {SMI}\n{SMI} = x",
     ],
-    ids=["directory", "link", "host name", "programs", "profile", "libraries", "root", "device", "etc", "shadowing"],
+    ids=[
+        "directory",
+        "link",
+        "host name",
+        "programs",
+        "profile",
+        "libraries",
+        "root",
+        "device",
+        "etc",
+        "shadowing",
+    ],
 )
 @pytest.mark.parametrize("mode", ["ldconfig", "mount"])
 def test_t08_nothing_of_the_image_is_mounted(attacked: Attacked, image: str, mode: str) -> None:
@@ -377,7 +526,10 @@ def test_t08_nothing_of_the_image_is_mounted(attacked: Attacked, image: str, mod
             f"{COMPAT}/libcuda.so.999.1 -> /a/libcuda.so.999.1\n{COMPAT}/libx.so.999.1 -> /b/libx.so.999.1",
             "compat libraries in more than one directory: /a, /b",
         ),
-        (f"{COMPAT} -> {MPS}\n{library(f'{MPS}/libcuda.so.999.1')}", f"{MPS}: hidden by the mount on {MPS}"),
+        (
+            f"{COMPAT} -> {MPS}\n{library(f'{MPS}/libcuda.so.999.1')}",
+            f"{MPS}: hidden by the mount on {MPS}",
+        ),
     ],
     ids=["circle", "out", "two directories", "a mount"],
 )
@@ -410,7 +562,9 @@ COMPUTE = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,uti
         (f"/lib/firmware -> {LIBS}/libcuda.so.535.1", f"{LIBS}/libcuda.so.535.1"),
     ],
 )
-def test_t09_no_mount_hides_another(attacked: Attacked, image: str, cover: str, everything: bool) -> None:
+def test_t09_no_mount_hides_another(
+    attacked: Attacked, image: str, cover: str, everything: bool
+) -> None:
     """The image's links bring two parts of the driver to one place: refused, and nothing is written into the host's directory."""
     case = Case(image) if everything else Case(image, environment=COMPUTE)
     done = attacked(case)
@@ -445,7 +599,13 @@ def deep() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [b"/etc/shadow\nnvgraft: all is well", b"/x\x1b[2Jy\x1b]0;title\x07", b"/\xff\xfe\xc0", b"/" + b"n" * 255, b"/" + b"./" * 2000 + b"x"],
+    [
+        b"/etc/shadow\nnvgraft: all is well",
+        b"/x\x1b[2Jy\x1b]0;title\x07",
+        b"/\xff\xfe\xc0",
+        b"/" + b"n" * 255,
+        b"/" + b"./" * 2000 + b"x",
+    ],
     ids=["newline", "escape", "invalid UTF-8", "255 bytes", "4001 bytes of dots"],
 )
 def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
@@ -456,7 +616,10 @@ def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (link_libraries_to(b"../../../../x\nnvgraft: all is well"), f"path error: {LIBS} resolves outside of"),
+        (
+            link_libraries_to(b"../../../../x\nnvgraft: all is well"),
+            f"path error: {LIBS} resolves outside of",
+        ),
         (link_libraries_to(b"/" + b"n" * 256), "file name too long"),
         (link_libraries_to(b"/" + b"/".join([b"d" * 254] * 16)), "file name too long"),
         (link_libraries_to(b"/" + b"e/" * 2000), "file name too long"),
@@ -464,7 +627,9 @@ def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
     ],
     ids=["newline out", "256 bytes", "4080 bytes", "2000 levels to make", "2000 levels"],
 )
-def test_t10_names_that_cannot_be_served(attacked: Attacked, prepare: Callable[[], None], message: str) -> None:
+def test_t10_names_that_cannot_be_served(
+    attacked: Attacked, prepare: Callable[[], None], message: str
+) -> None:
     """One clean line, whatever is in the name."""
     attacked(Case(prepare=prepare)).refused(message)
 
@@ -478,10 +643,29 @@ def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -
 
     def prepare() -> None:
         place = os.fsencode(ROOTFS / LIBS[1:])
-        for name in (b"lib\n.so.1", b"lib\x1b[2J.so", b"lib\xff\xfe.so.1", b"libx.so." + b"1" * 247):
-            Path(os.fsdecode(place + b"/" + name)).write_bytes(shared_object(64, "EM_X86_64", "libx.so", [], None))
-        for number, soname in enumerate(("../../../etc/cron.d/x", "/etc/cron.d/y", "lib\nx.so", "lib\x1b.so", "x" * 3000, "..", ".")):
-            (ROOTFS / f"{LIBS[1:]}/libodd{number}.so.1").write_bytes(shared_object(64, "EM_X86_64", soname, [], None))
+        for name in (
+            b"lib\n.so.1",
+            b"lib\x1b[2J.so",
+            b"lib\xff\xfe.so.1",
+            b"libx.so." + b"1" * 247,
+        ):
+            Path(os.fsdecode(place + b"/" + name)).write_bytes(
+                shared_object(64, "EM_X86_64", "libx.so", [], None)
+            )
+        for number, soname in enumerate(
+            (
+                "../../../etc/cron.d/x",
+                "/etc/cron.d/y",
+                "lib\nx.so",
+                "lib\x1b.so",
+                "x" * 3000,
+                "..",
+                ".",
+            )
+        ):
+            (ROOTFS / f"{LIBS[1:]}/libodd{number}.so.1").write_bytes(
+                shared_object(64, "EM_X86_64", soname, [], None)
+            )
 
     done = attacked(Case("/etc/cron.d/", prepare=prepare, config=loader_cache(mode)))
     done.grafted()
@@ -498,18 +682,51 @@ def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -
         (Case(root="///"), "input error: invalid rootfs directory"),
         (Case(root="/."), "input error: invalid rootfs directory"),
         (Case(root="../.."), "input error: invalid rootfs directory"),
-        (Case(root="link", prepare=lambda: os.symlink("/", ROOTFS.parent / "link")), "link is the host's own root"),
-        (Case(mounts=lambda root: syscalls.mount("/", str(root), None, syscalls.MS_BIND)), "rootfs is the host's own root"),
+        (
+            Case(root="link", prepare=lambda: os.symlink("/", ROOTFS.parent / "link")),
+            "link is the host's own root",
+        ),
+        (
+            Case(mounts=lambda root: syscalls.mount("/", str(root), None, syscalls.MS_BIND)),
+            "rootfs is the host's own root",
+        ),
         (Case(root="/proc/1/root"), "container error: open failed: /proc/1/root"),
-        (Case(root="/proc/self/root"), "container error: open failed: /proc/self/root: too many levels of symbolic links"),
-        (Case(root="/proc/self/cwd"), "container error: open failed: /proc/self/cwd: too many levels of symbolic links"),
+        (
+            Case(root="/proc/self/root"),
+            "container error: open failed: /proc/self/root: too many levels of symbolic links",
+        ),
+        (
+            Case(root="/proc/self/cwd"),
+            "container error: open failed: /proc/self/cwd: too many levels of symbolic links",
+        ),
         (Case(root="nothing"), "container error: open failed: "),
         (Case(root="config.json"), "config.json: not a directory"),
         (Case(root=""), "is no mount point in the mount namespace of process"),
-        (Case(mounts=lambda root: syscalls.mount("proc", str(root / "proc"), "proc", 0)), "rootfs is no mount point in"),
-        (Case(root="link", prepare=lambda: os.symlink("rootfs", ROOTFS.parent / "link")), "it would be made on the volume"),
+        (
+            Case(mounts=lambda root: syscalls.mount("proc", str(root / "proc"), "proc", 0)),
+            "rootfs is no mount point in",
+        ),
+        (
+            Case(root="link", prepare=lambda: os.symlink("rootfs", ROOTFS.parent / "link")),
+            "it would be made on the volume",
+        ),
     ],
-    ids=["/", "///", "/.", "up", "link to /", "bind of /", "1/root", "self/root", "cwd", "missing", "file", "empty", "no mount", "link"],
+    ids=[
+        "/",
+        "///",
+        "/.",
+        "up",
+        "link to /",
+        "bind of /",
+        "1/root",
+        "self/root",
+        "cwd",
+        "missing",
+        "file",
+        "empty",
+        "no mount",
+        "link",
+    ],
 )
 def test_t11_a_root_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
     """The host's root by any of its names, what is missing, and what no engine has made a mount point."""
@@ -544,7 +761,9 @@ def million_includes() -> None:
     ],
     ids=["itself", "everything", "many", "directories", "a million"],
 )
-def test_t12_configurations_without_end(attacked: Attacked, mode: str, prepare: Callable[[], None]) -> None:
+def test_t12_configurations_without_end(
+    attacked: Attacked, mode: str, prepare: Callable[[], None]
+) -> None:
     """Circles and masses of includes and directories end: with the driver in place, or refused."""
     done = attacked(Case(prepare=prepare, config=loader_cache(mode)))
     if done.returncode:
@@ -554,7 +773,9 @@ def test_t12_configurations_without_end(attacked: Attacked, mode: str, prepare: 
 
 
 @pytest.mark.parametrize(
-    "text", ["include /etc/ld.so.conf\n" * 20, "include /etc/fifo\n"], ids=["includes that multiply", "a FIFO that is included"]
+    "text",
+    ["include /etc/ld.so.conf\n" * 20, "include /etc/fifo\n"],
+    ids=["includes that multiply", "a FIFO that is included"],
 )
 def test_t12_ldconfig_is_ended_when_it_is_late(tmp_path: Path, text: str) -> None:
     """What its limits of memory and descriptors do not stop, the clock does; nothing is left of its work."""
@@ -588,7 +809,9 @@ def test_t12_libraries_with_broken_headers(attacked: Attacked, mode: str) -> Non
             data = bytearray(good)
             for _ in range(dice.randint(1, 20)):
                 data[dice.randrange(len(data))] = dice.randrange(256)
-            (ROOTFS / f"{LIBS[1:]}/libbad{number}.so.1").write_bytes(data[: dice.choice([len(data), 0, 4, 64, 100])])
+            (ROOTFS / f"{LIBS[1:]}/libbad{number}.so.1").write_bytes(
+                data[: dice.choice([len(data), 0, 4, 64, 100])]
+            )
 
     done = attacked(Case(prepare=prepare, config=loader_cache(mode)))
     done.grafted()
@@ -624,9 +847,13 @@ def other_ldconfig(source: str | bytes, mode: int = 0o755, owner: int = 0) -> Ca
     ],
     ids=["script", "dynamic", "writable", "another's", "fifo", "missing"],
 )
-def test_t13_a_program_that_is_no_ldconfig(attacked: Attacked, prepare: Callable[[], None], message: str) -> None:
+def test_t13_a_program_that_is_no_ldconfig(
+    attacked: Attacked, prepare: Callable[[], None], message: str
+) -> None:
     """Refused although the image ships an ldconfig of its own, which is never run."""
-    attacked(Case("/sbin/ldconfig mode=0755\n/mnt/ld mode=0755", prepare=prepare, config=OTHER)).refused(message)
+    attacked(
+        Case("/sbin/ldconfig mode=0755\n/mnt/ld mode=0755", prepare=prepare, config=OTHER)
+    ).refused(message)
 
 
 def test_t13_memory_that_may_not_be_executed(attacked: Attacked) -> None:
@@ -636,7 +863,9 @@ def test_t13_memory_that_may_not_be_executed(attacked: Attacked) -> None:
         Path("/proc/sys/vm/memfd_noexec").write_text("2")
 
     config = {"nvgraft": OTHER["nvgraft"]}
-    attacked(Case(prepare=forbid, own_pids=True, config=config)).refused("the sysctl vm.memfd_noexec is 2 on this host")
+    attacked(Case(prepare=forbid, own_pids=True, config=config)).refused(
+        "the sysctl vm.memfd_noexec is 2 on this host"
+    )
     attacked(Case(own_pids=True, config=config)).grafted()
 
 
@@ -649,7 +878,9 @@ def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
     (root / "etc").mkdir()
-    (root / "etc/ld.so.conf").write_text("while :; do :; done")  # a shell in ldconfig's place takes it for a script
+    (root / "etc/ld.so.conf").write_text(
+        "while :; do :; done"
+    )  # a shell in ldconfig's place takes it for a script
     program = tmp_path / "sh"
     shutil.copy(shutil.which("busybox") or "", program)
     program.chmod(0o755)
@@ -660,7 +891,9 @@ def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
         if hook == 0:
             try:
                 bind_rootfs(root)
-                LoaderCache.prepare(str(program)).update(os.open(root, os.O_PATH), [LIBS], 0, 0, UndoLog(), Journal(), 60)
+                LoaderCache.prepare(str(program)).update(
+                    os.open(root, os.O_PATH), [LIBS], 0, 0, UndoLog(), Journal(), 60
+                )
             finally:
                 os._exit(0)
         children = Path(f"/proc/{hook}/task/{hook}/children")
@@ -670,16 +903,31 @@ def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
         while "memfd:ldconfig" not in os.readlink(image):
             time.sleep(0.001)
         kept = os.open(image, os.O_PATH)
-        errors = [attempt(lambda: os.open(image, os.O_RDWR)), attempt(lambda: os.truncate(image, 0))]
+        errors = [
+            attempt(lambda: os.open(image, os.O_RDWR)),
+            attempt(lambda: os.truncate(image, 0)),
+        ]
         os.kill(hook, signal.SIGKILL)
         os.waitpid(hook, 0)
         deadline = time.monotonic() + 5
-        while attempt(lambda: os.close(os.open(f"/proc/self/fd/{kept}", os.O_RDWR))) == errno.ETXTBSY and time.monotonic() < deadline:
+        while (
+            attempt(lambda: os.close(os.open(f"/proc/self/fd/{kept}", os.O_RDWR))) == errno.ETXTBSY
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.001)
         again = os.open(f"/proc/self/fd/{kept}", os.O_RDWR)
-        return [*errors, attempt(lambda: os.write(again, b"#!")), attempt(lambda: os.ftruncate(again, 0))]
+        return [
+            *errors,
+            attempt(lambda: os.write(again, b"#!")),
+            attempt(lambda: os.ftruncate(again, 0)),
+        ]
 
-    assert run_in_mount_namespace(scenario) == [errno.ETXTBSY, errno.ETXTBSY, errno.EPERM, errno.EPERM]
+    assert run_in_mount_namespace(scenario) == [
+        errno.ETXTBSY,
+        errno.ETXTBSY,
+        errno.EPERM,
+        errno.EPERM,
+    ]
     assert hashlib.sha256(program.read_bytes()).digest() == before
 
 
@@ -696,7 +944,11 @@ def attempt(call: Callable[[], object]) -> int:
 
 ENGINES = [
     pytest.param("runc --root /run/runc-test", id="runc"),
-    pytest.param("crun --root /run/crun-test --cgroup-manager=disabled", id="crun", marks=pytest.mark.requires("crun")),
+    pytest.param(
+        "crun --root /run/crun-test --cgroup-manager=disabled",
+        id="crun",
+        marks=pytest.mark.requires("crun"),
+    ),
 ]
 NO_CGROUPS = "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' /etc/nvidia-container-runtime/config.toml"
 
@@ -710,7 +962,9 @@ def start(bundle: Bundle, engine: str, script: str = "echo started") -> Run:
     bundle.edit(change)
     bundle.set_program(script)
     command = f"{engine} run --bundle {bundle.path} {bundle.name}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit $code"
-    if engine.startswith("crun"):  # it wants no hybrid cgroups, and cannot set up any on this kind of machine
+    if engine.startswith(
+        "crun"
+    ):  # it wants no hybrid cgroups, and cannot set up any on this kind of machine
         return bundle.on_host(f"{CGROUPS['v2'].values[0]} && {NO_CGROUPS}; {command}")
     return bundle.on_host(command)
 
@@ -732,11 +986,17 @@ def replace(path: Path, target: str) -> None:
         ("usr/bin/nvidia-smi", "/etc/cron.d/x", "rootfs/usr/bin/nvidia-smi: file exists"),
         ("usr/bin", "../../../../../../../CANARY", "path error: /usr/bin resolves outside of"),
         ("usr/bin", "/proc/1/root/CANARY", "too many levels of symbolic links"),
-        ("usr/bin", "/nowhere\nnvgraft: all is well\x1b[2J/../..", "path error: /usr/bin resolves outside of"),
+        (
+            "usr/bin",
+            "/nowhere\nnvgraft: all is well\x1b[2J/../..",
+            "path error: /usr/bin resolves outside of",
+        ),
     ],
     ids=["t02", "t01", "t03", "t10"],
 )
-def test_engines_do_not_start_what_is_refused(bundle: Bundle, engine: str, path: str, target: str, message: str) -> None:
+def test_engines_do_not_start_what_is_refused(
+    bundle: Bundle, engine: str, path: str, target: str, message: str
+) -> None:
     """T01, T02, T03, T10 end to end: no container, no file on the host or in the image, one line that says why."""
     canary = bundle.path.parent / "canary"
     canary.mkdir()

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from harness import T, run_in_mount_namespace
-from nvgraft import container as containers
-from nvgraft import syscalls
 from nvgraft.apply import executor, targets
 from nvgraft.apply.restore import Owner
 from nvgraft.apply.sources import Sources, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
-from nvgraft.container import Container
-from nvgraft.errors import Refusal
-from nvgraft.plan import Action, Bind, MakeDirectory, Plan, Symlink, Tmpfs, Why
-from nvgraft.tree import LiveTree
+from nvgraft.base.errors import Refusal
+from nvgraft.container import container as containers
+from nvgraft.container.container import Container
+from nvgraft.formats.tree import LiveTree
+from nvgraft.plan.actions import Action, Bind, MakeDirectory, Plan, Symlink, Tmpfs, Why
+from nvgraft.system import syscalls
 from safety import arena
 from safety.arena import CANARY, DRIVER, LIBS, OUTSIDE, ROOTFS
 from safety.historic import detach_with_fake_proc, own_procfs
@@ -50,11 +50,15 @@ def in_arena(function: Callable[[], T]) -> T:
     return run_in_mount_namespace(scenario)
 
 
-def bind(target: str, source: str = SMI, kind: str = "file", rdev: tuple[int, int] | None = None) -> Bind:
+def bind(
+    target: str, source: str = SMI, kind: str = "file", rdev: tuple[int, int] | None = None
+) -> Bind:
     return Bind(kind, source, target, OPTIONS, 0o644, WHY, rdev)
 
 
-def prepare(*actions: Action, undo: UndoLog | None = None, container: Container | None = None) -> str:
+def prepare(
+    *actions: Action, undo: UndoLog | None = None, container: Container | None = None
+) -> str:
     """Make what ``actions`` make; return the refusal's line, or ""."""
     made = Targets(container or arena.standalone(), Sources(), UndoLog() if undo is None else undo)
     try:
@@ -133,7 +137,9 @@ def test_no_link_on_the_way_is_followed(target: str) -> None:
     assert in_arena(scenario) == errno.ELOOP
 
 
-def test_a_lookup_is_tried_again_when_the_kernel_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_is_tried_again_when_the_kernel_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """EAGAIN, which renames elsewhere cause, is tried 128 times at most and then said."""
     tries = []
 
@@ -175,7 +181,9 @@ def test_a_link_that_is_replaced_while_it_is_read_is_nothing() -> None:
         link.symlink_to("bin")
         look = os.stat
 
-        def replaced(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        def replaced(
+            path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True
+        ) -> os.stat_result:
             found = look(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
             if path == "link":
                 os.unlink(link)
@@ -216,7 +224,9 @@ def test_what_appears_where_a_placeholder_goes_is_kept(kind: str) -> None:
             if kind == "file":
                 place.write_text("mine")
             else:
-                place.symlink_to(CANARY / ("etc/new" if "dangling" in kind else "etc/debian_version"))
+                place.symlink_to(
+                    CANARY / ("etc/new" if "dangling" in kind else "etc/debian_version")
+                )
 
         create = os.open
 
@@ -253,7 +263,10 @@ def test_a_target_of_another_kind_is_refused(kind: str) -> None:
             os.mknod(place, {"fifo": 0o10644, "socket": 0o140644}[kind])
         return prepare(bind("/usr/bin/there"))
 
-    assert f"/usr/bin/there: {'is a directory' if kind == 'directory' else 'file exists'}" in in_arena(scenario)
+    assert (
+        f"/usr/bin/there: {'is a directory' if kind == 'directory' else 'file exists'}"
+        in in_arena(scenario)
+    )
 
 
 def test_an_existing_target_keeps_its_bytes_and_its_mode() -> None:
@@ -268,12 +281,22 @@ def test_an_existing_target_keeps_its_bytes_and_its_mode() -> None:
         assert prepare(bind("/usr/bin/there"), undo=undo) == ""
         undo.run()
         assert place.read_text() == "program"
-        assert (place.stat().st_mode, place.stat().st_ctime_ns) == (before.st_mode, before.st_ctime_ns)
+        assert (place.stat().st_mode, place.stat().st_ctime_ns) == (
+            before.st_mode,
+            before.st_ctime_ns,
+        )
 
     in_arena(scenario)
 
 
-@pytest.mark.parametrize("action", [bind(f"{LIBS}/new"), MakeDirectory(f"{LIBS}/new", 0o755, WHY), Symlink(f"{LIBS}/new", "x", WHY)])
+@pytest.mark.parametrize(
+    "action",
+    [
+        bind(f"{LIBS}/new"),
+        MakeDirectory(f"{LIBS}/new", 0o755, WHY),
+        Symlink(f"{LIBS}/new", "x", WHY),
+    ],
+)
 def test_nothing_is_made_on_a_volume(action: Action) -> None:
     """The applier looks itself, whatever the plan says: the volume may have come since."""
 
@@ -314,13 +337,18 @@ def test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made() -> N
     def scenario() -> None:
         undo = UndoLog()
         made = Targets(arena.standalone(), Sources(), undo)
-        made.prepare([MakeDirectory("/tmp/d", 0o755, WHY), bind("/tmp/f"), Symlink("/tmp/l", "x", WHY)], lambda _: None)
+        made.prepare(
+            [MakeDirectory("/tmp/d", 0o755, WHY), bind("/tmp/f"), Symlink("/tmp/l", "x", WHY)],
+            lambda _: None,
+        )
         for name in ("d", "f", "l"):
             (ROOTFS / "tmp" / name).rename(ELSEWHERE / name)
         (ROOTFS / "tmp/d").mkdir()
         (ROOTFS / "tmp/f").write_text("theirs")
         (ROOTFS / "tmp/l").symlink_to("theirs")
-        assert undo.run() == ["/tmp/f (somebody has moved it away)"]  # of directories and links nothing is held
+        assert undo.run() == [
+            "/tmp/f (somebody has moved it away)"
+        ]  # of directories and links nothing is held
         made.close()
         assert sorted(os.listdir(ROOTFS / "tmp")) == ["d", "f", "l"]
 
@@ -352,14 +380,24 @@ def test_what_is_made_belongs_to_the_container_s_root() -> None:
     def scenario() -> list[int]:
         container = arena.standalone()
         container.uid = container.gid = 100000
-        plan = Plan("inject", "", {}, {}, {}, (MakeDirectory("/tmp/d", 0o755, WHY), bind("/tmp/d/f"), Symlink("/tmp/d/l", "x", WHY)))
+        plan = Plan(
+            "inject",
+            "",
+            {},
+            {},
+            {},
+            (MakeDirectory("/tmp/d", 0o755, WHY), bind("/tmp/d/f"), Symlink("/tmp/d/l", "x", WHY)),
+        )
         made = Targets(container, Sources(), UndoLog())
         with Owner(container.uid, container.gid):
             made.prepare(plan.actions, lambda _: None)
         made.close()
         mine = ROOTFS / "tmp/mine"
         mine.touch()
-        return [os.lstat(path).st_uid for path in (ROOTFS / "tmp/d", ROOTFS / "tmp/d/f", ROOTFS / "tmp/d/l", mine)]
+        return [
+            os.lstat(path).st_uid
+            for path in (ROOTFS / "tmp/d", ROOTFS / "tmp/d/f", ROOTFS / "tmp/d/l", mine)
+        ]
 
     assert in_arena(scenario) == [100000, 100000, 100000, 0]
 
@@ -375,16 +413,30 @@ def become_fifo(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "action", "message"),
     [
-        (lambda path: (path.unlink(), path.symlink_to(CANARY / "etc/debian_version")), bind("/x"), "unexpected source file mode 120777"),
+        (
+            lambda path: (path.unlink(), path.symlink_to(CANARY / "etc/debian_version")),
+            bind("/x"),
+            "unexpected source file mode 120777",
+        ),
         (lambda path: path.chmod(0o775), bind("/x"), "unexpected source file mode 100775"),
         (lambda path: path.chmod(0o757), bind("/x"), "unexpected source file mode 100757"),
         (lambda path: os.chown(path, 1000, 0), bind("/x"), "unexpected source file mode"),
-        (lambda path: (path.unlink(), path.mkdir()), bind("/x"), "unexpected source file mode 40755"),
+        (
+            lambda path: (path.unlink(), path.mkdir()),
+            bind("/x"),
+            "unexpected source file mode 40755",
+        ),
         (become_fifo, bind("/x"), "unexpected source file mode 10644"),
-        (lambda path: None, bind("/x", str(DRIVER / "dev/nvidia0"), "device", (195, 7)), "invalid device node"),
+        (
+            lambda path: None,
+            bind("/x", str(DRIVER / "dev/nvidia0"), "device", (195, 7)),
+            "invalid device node",
+        ),
     ],
 )
-def test_a_source_that_is_not_what_was_planned_is_refused(change: Callable[[Path], object], action: Bind, message: str) -> None:
+def test_a_source_that_is_not_what_was_planned_is_refused(
+    change: Callable[[Path], object], action: Bind, message: str
+) -> None:
     """A link, what others can write, what belongs to somebody, another kind, another device."""
 
     def scenario() -> str:
@@ -405,7 +457,11 @@ def test_an_attached_mount_has_its_options_and_hears_of_no_other() -> None:
         (OUTSIDE / "source").mkdir(mode=0o755)
         (ROOTFS / "tmp/place").mkdir()
         assert attach(bind("/tmp/place", str(OUTSIDE / "source"), "dir"), keep=True) == ""
-        words = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/tmp/place" in line).split()
+        words = next(
+            line
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+            if "/tmp/place" in line
+        ).split()
         return words[5], " ".join(words[6 : words.index("-")])
 
     options, propagation = in_arena(scenario)
@@ -418,7 +474,10 @@ def test_a_tmpfs_of_ours_has_limits() -> None:
 
     def scenario() -> tuple[int, int]:
         (ROOTFS / "tmp/place").mkdir()
-        assert attach(Tmpfs("/tmp/place", ("nodev", "noexec", "nosuid", "rw"), 0o555, WHY), keep=True) == ""
+        assert (
+            attach(Tmpfs("/tmp/place", ("nodev", "noexec", "nosuid", "rw"), 0o555, WHY), keep=True)
+            == ""
+        )
         found = os.statvfs(ROOTFS / "tmp/place")
         return found.f_blocks * found.f_frsize, found.f_files
 
@@ -434,7 +493,9 @@ def test_a_target_that_moves_away_is_noticed_and_undone() -> None:
     """Between the opening and the attaching: the mount follows the inode, its name does not lead there any more."""
 
     def scenario() -> str:
-        move_away = after(syscalls.move_mount, lambda: (ROOTFS / "usr/bin").rename(ELSEWHERE / "bin"))
+        move_away = after(
+            syscalls.move_mount, lambda: (ROOTFS / "usr/bin").rename(ELSEWHERE / "bin")
+        )
         pytest.MonkeyPatch().setattr(syscalls, "move_mount", move_away)
         line = attach(bind("/usr/bin/nvidia-smi"))
         assert arena.mounts_below(ROOTFS) == []
@@ -472,7 +533,9 @@ def test_a_mount_that_is_covered_at_once_is_noticed_and_undone() -> None:
         def cover() -> None:
             """With a file that has the options of ours."""
             place = f"{ROOTFS}/usr/bin/nvidia-smi"
-            syscalls.mount(str(DRIVER / "usr/bin/nvidia-cuda-mps-control"), place, None, syscalls.MS_BIND)
+            syscalls.mount(
+                str(DRIVER / "usr/bin/nvidia-cuda-mps-control"), place, None, syscalls.MS_BIND
+            )
             flags = syscalls.MS_RDONLY | syscalls.MS_NODEV | syscalls.MS_NOSUID
             syscalls.mount(None, place, None, syscalls.MS_REMOUNT | syscalls.MS_BIND | flags)
 
@@ -496,8 +559,15 @@ def test_a_mount_with_other_options_than_planned_is_noticed_and_undone() -> None
             set_options(mount_fd, attr_set, propagation)
 
         patch = pytest.MonkeyPatch()
-        patch.setattr(syscalls, "mount_setattr", lambda fd, attributes, propagation, _clear: remember(fd, attributes, propagation))
-        weaken = after(syscalls.move_mount, lambda: set_options(attached[0], 0, attr_clear=syscalls.MOUNT_ATTR_RDONLY))
+        patch.setattr(
+            syscalls,
+            "mount_setattr",
+            lambda fd, attributes, propagation, _clear: remember(fd, attributes, propagation),
+        )
+        weaken = after(
+            syscalls.move_mount,
+            lambda: set_options(attached[0], 0, attr_clear=syscalls.MOUNT_ATTR_RDONLY),
+        )
         patch.setattr(syscalls, "move_mount", weaken)
         return attach(bind("/usr/bin/nvidia-smi"))
 
@@ -580,7 +650,9 @@ def test_the_host_s_root_by_another_name_is_refused() -> None:
     def scenario() -> str:
         alias = arena.PLACE / "alias"
         alias.mkdir()
-        with arena.container_process(lambda: syscalls.mount("/", str(alias), None, syscalls.MS_BIND)) as pid:
+        with arena.container_process(
+            lambda: syscalls.mount("/", str(alias), None, syscalls.MS_BIND)
+        ) as pid:
             return opened(pid, alias)
 
     assert "is the host's own root" in in_arena(scenario)

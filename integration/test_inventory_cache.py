@@ -49,7 +49,12 @@ def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
     assert done.returncode == 0, done.stderr
     _refreshed, first, second, _dropped, third, fourth, lines = done.stdout.splitlines()
     rows = [first, second, third, fourth]
-    assert origins(rows) == ["from the cache", "from the cache", "read now: nothing is cached", "from the cache"]
+    assert origins(rows) == [
+        "from the cache",
+        "from the cache",
+        "read now: nothing is cached",
+        "from the cache",
+    ]
     assert len(views(rows)) == 1
     assert int(lines) > 50
 
@@ -76,27 +81,32 @@ def test_damage_is_survived(viewing: Bundle) -> None:
         f"({damage}); {run} || exit 9; rm -rf /run/nvgraft/cache /run/second; {cli} inventory refresh > /run/said"
         for damage in DAMAGE.values()
     ]
-    done = viewing.on_host(f"{LOGGED}; {cli} inventory refresh && {run} || exit 9; " + "; ".join(steps))
+    done = viewing.on_host(
+        f"{LOGGED}; {cli} inventory refresh && {run} || exit 9; " + "; ".join(steps)
+    )
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()[1:]
     assert origins(rows) == ["from the cache", *["read now: nothing is cached"] * len(DAMAGE)]
     assert len(views(rows)) == 1
 
 
-@pytest.mark.parametrize("host", ["runfile-a10x2", "mig-h100", "debian-compat32", "operator-driver-root"])
+@pytest.mark.parametrize(
+    "host", ["runfile-a10x2", "mig-h100", "debian-compat32", "operator-driver-root"]
+)
 def test_what_is_listed_is_the_same_from_the_cache(installed: Installed, host: str) -> None:
     """On hosts with MIG devices, with 32-bit libraries and with a driver root; also when several read and write it at once."""
     cli = installed.cli
     root = " --root=/run/nvidia/driver" if host == "operator-driver-root" else ""
     ask = f"{cli}{root} list --device=all --compat32 && {cli}{root} info"
-    at_once = (
-        f"for i in $(seq 6); do ({ask}) > /run/out.$i 2>&1 & done; wait; for i in $(seq 6); do cmp /run/fresh /run/out.$i || exit 3; done"
-    )
+    at_once = f"for i in $(seq 6); do ({ask}) > /run/out.$i 2>&1 & done; wait; for i in $(seq 6); do cmp /run/fresh /run/out.$i || exit 3; done"
     look = "ls /run/nvgraft/cache | grep -c inventory"
-    command = (
-        f"sleep 0.1; ({ask}) > /run/fresh && {look} && ({ask}) | cmp /run/fresh - && {cli} inventory drop && {at_once}; cat /run/fresh"
+    command = f"sleep 0.1; ({ask}) > /run/fresh && {look} && ({ask}) | cmp /run/fresh - && {cli} inventory drop && {at_once}; cat /run/fresh"
+    done = subprocess.run(
+        [str(cli), "simulate", host, "--", "sh", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    done = subprocess.run([str(cli), "simulate", host, "--", "sh", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("1\ndropped ")
     assert "/dev/nvidia0" in done.stdout
@@ -135,7 +145,17 @@ def test_the_watcher_hears_the_kernel(installed: Installed) -> None:
     """Events of the kernel reach it, those of the driver have the host read, what has no event is found, and SIGTERM ends it well."""
     script = WATCHED.format(cli=installed.cli, event=EVENT)
     # A network namespace of its own: nobody else's listener shall hear of a module that was never loaded.
-    command = ["unshare", "--net", str(installed.cli), "simulate", "runfile-a10x2", "--", "sh", "-c", script]
+    command = [
+        "unshare",
+        "--net",
+        str(installed.cli),
+        "simulate",
+        "runfile-a10x2",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]

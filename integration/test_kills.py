@@ -9,14 +9,17 @@ import pytest
 
 from containers import Bundle
 from harness import run_in_mount_namespace
-from nvgraft import journal, syscalls
-from nvgraft.journal import Heading, Item, Journal
-from nvgraft_cli.recover import recover
+from nvgraft.apply import journal
+from nvgraft.apply.journal import Heading, Item, Journal
+from nvgraft.system import syscalls
+from nvgraft_cli.recover.command import recover
 from safety.kills import Kills, Tally, kills
 from safety.shim import Fault
 from safety.stage import on_stage
 
-pytestmark = pytest.mark.requires("root", "overlayfs", "cgroup-v1", "cgroup-v2", "ldconfig", "x86_64")
+pytestmark = pytest.mark.requires(
+    "root", "overlayfs", "cgroup-v1", "cgroup-v2", "ldconfig", "x86_64"
+)
 
 
 def test_after_a_kill_everything_is_recovered() -> None:
@@ -25,7 +28,9 @@ def test_after_a_kill_everything_is_recovered() -> None:
     assert tally.problems == ()
     assert tally.kills > 50
     assert tally.restarts > 5
-    assert tally.left_most > 10, "what is killed late leaves a lot: a measurement that finds nothing measures nothing"
+    assert tally.left_most > 10, (
+        "what is killed late leaves a lot: a measurement that finds nothing measures nothing"
+    )
 
 
 def test_the_measurement_finds_what_no_journal_names() -> None:
@@ -34,7 +39,11 @@ def test_the_measurement_finds_what_no_journal_names() -> None:
     def silent() -> Tally:
         with on_stage() as stage:
             work = Kills(stage)
-            last = next(site for site in reversed(work.sites) if site.call == "rename" and site.place.startswith("apply/"))
+            last = next(
+                site
+                for site in reversed(work.sites)
+                if site.call == "rename" and site.place.startswith("apply/")
+            )
             stage.prepare = _announce_something_else
             work.kill(last, Fault("before", signal.SIGKILL))
             return work.tally()
@@ -47,7 +56,9 @@ def test_the_measurement_finds_what_no_journal_names() -> None:
 
 def _announce_something_else() -> None:
     records = journal._records
-    vars(journal).update(_records=lambda entries: [(b"file\0/something/else\0", b"") for _ in records(entries)])
+    vars(journal).update(
+        _records=lambda entries: [(b"file\0/something/else\0", b"") for _ in records(entries)]
+    )
 
 
 def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
@@ -65,7 +76,9 @@ def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
         syscalls.mount("tmpfs", str(rootfs / "data"), "tmpfs", 0)
         (rootfs / "data/made").touch()
         (first,) = recover()
-        covered = [f"{outcome.fate} {outcome.path}" for outcome in first.outcomes] + os.listdir(rootfs / "data")
+        covered = [f"{outcome.fate} {outcome.path}" for outcome in first.outcomes] + os.listdir(
+            rootfs / "data"
+        )
         syscalls.umount2(str(rootfs / "data"), 0)
         (second,) = recover()
         return covered, [f"{outcome.fate} {outcome.path}" for outcome in second.outcomes]
@@ -100,9 +113,7 @@ def killed_once(bundle: Bundle) -> str:
 @pytest.mark.requires("runc", "busybox", "strace")
 def test_recover_clears_up_after_a_container_that_did_not_start(bundle: Bundle) -> None:
     """Under runc: the container does not start, its files are left, and `nvgraft recover` leaves the bundle as it was."""
-    script = (
-        f"{killed_once(bundle)} {bundle.installed.cli} recover --dry-run; {bundle.installed.cli} recover; echo code $?; ls -R /run/nvgraft"
-    )
+    script = f"{killed_once(bundle)} {bundle.installed.cli} recover --dry-run; {bundle.installed.cli} recover; echo code $?; ls -R /run/nvgraft"
     done = bundle.on_host(script)
     assert "first start: 1" in done.stdout, done.stdout + done.stderr
     assert "would be removed /usr/bin/nvidia-smi" in done.stdout
@@ -117,6 +128,10 @@ def test_recover_clears_up_after_a_container_that_did_not_start(bundle: Bundle) 
 def test_the_next_start_clears_up_and_works(bundle: Bundle) -> None:
     """Under runc: started again, the container gets its driver, and no journal is left."""
     again = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
-    done = bundle.on_host(f"{killed_once(bundle)} {again}; echo second start: $?; ls /run/nvgraft/journal; {bundle.installed.cli} recover")
+    done = bundle.on_host(
+        f"{killed_once(bundle)} {again}; echo second start: $?; ls /run/nvgraft/journal; {bundle.installed.cli} recover"
+    )
     assert "first start: 1" in done.stdout
-    assert "/usr/bin/nvidia-smi\nsecond start: 0\nnothing to recover" in done.stdout, done.stdout + done.stderr
+    assert "/usr/bin/nvidia-smi\nsecond start: 0\nnothing to recover" in done.stdout, (
+        done.stdout + done.stderr
+    )

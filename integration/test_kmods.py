@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from harness import run_in_mount_namespace
-from nvgraft import kmods, syscalls
-from nvgraft.plan import Finding
+from nvgraft.base.finding import Finding
+from nvgraft.host import kmods
+from nvgraft.system import syscalls
 
 pytestmark = pytest.mark.requires("root", "busybox")
 
@@ -47,7 +48,9 @@ class DriverRoot:
         for name in ("sh", "sleep", "readlink"):
             shutil.copy(busybox, path / "bin" / name)
         self.devices = path / "proc/devices"
-        self.devices.write_text("Character devices:\n195 nvidia\n507 nvidia-caps-imex-channels\n509 nvidia-caps\n")
+        self.devices.write_text(
+            "Character devices:\n195 nvidia\n507 nvidia-caps-imex-channels\n509 nvidia-caps\n"
+        )
         self.access("mig/config", "DeviceFileMinor: 1\nDeviceFileMode: 256\n")
 
     def access(self, name: str, text: str) -> None:
@@ -57,7 +60,9 @@ class DriverRoot:
 
     def modprobe(self, action: str = "", path: str = "sbin/modprobe") -> None:
         """Put the stand-in in place; ``action`` is what it does besides, a line of shell."""
-        script = STAND_IN.format(shell="/bin/sh", proc="/host", record="/record", devices="/proc/devices", action=action)
+        script = STAND_IN.format(
+            shell="/bin/sh", proc="/host", record="/record", devices="/proc/devices", action=action
+        )
         (self.path / path).write_text(script)
         (self.path / path).chmod(0o755)
 
@@ -65,7 +70,9 @@ class DriverRoot:
         """Run the step in a mount namespace where the root has the real /proc at /host."""
 
         def step() -> list[Finding]:
-            syscalls.mount("/proc", str(self.path / "host"), None, syscalls.MS_BIND | syscalls.MS_REC)
+            syscalls.mount(
+                "/proc", str(self.path / "host"), None, syscalls.MS_BIND | syscalls.MS_REC
+            )
             return kmods.load_modules(str(self.path), channels, create)
 
         return run_in_mount_namespace(step)
@@ -123,10 +130,20 @@ def _check_record(record: Path, program: str) -> None:
         assert seen["env"] == "[]"
         assert seen["null"] == "/dev/null /dev/null"
         # The shell lists them through the first one that was free, and keeps its script at 10 or above.
-        assert sorted(int(Path(name).name) for name in seen["fds"].split() if int(Path(name).name) < 10) == [0, 1, 2, 3]
-        assert (seen["CapEff"], seen["CapPrm"], seen["CapBnd"], seen["CapAmb"]) == (ONLY_TWO, ONLY_TWO, ONLY_TWO, "0" * 16)
+        assert sorted(
+            int(Path(name).name) for name in seen["fds"].split() if int(Path(name).name) < 10
+        ) == [0, 1, 2, 3]
+        assert (seen["CapEff"], seen["CapPrm"], seen["CapBnd"], seen["CapAmb"]) == (
+            ONLY_TWO,
+            ONLY_TWO,
+            ONLY_TWO,
+            "0" * 16,
+        )
         assert (seen["NoNewPrivs"], seen["SigBlk"]) == ("1", "0" * 16)
-        assert len(seen["NSpid"].split()) == len(_recorded(Path("/proc/self/status"))["NSpid"].split()) + 1
+        assert (
+            len(seen["NSpid"].split())
+            == len(_recorded(Path("/proc/self/status"))["NSpid"].split()) + 1
+        )
 
 
 def test_loads_the_modules_and_makes_the_nodes_in_the_driver_root(root: DriverRoot) -> None:
@@ -150,7 +167,9 @@ def test_loads_them_on_a_host_without_a_driver_root(root: DriverRoot, tmp_path: 
         os.mknod("/dev/null", stat.S_IFCHR | 0o666, os.fstat(null).st_rdev)
         syscalls.mount(str(root.devices), "/proc/devices", None, syscalls.MS_BIND)
         shutil.copytree(root.path / "proc/driver/nvidia", "/proc/driver/nvidia")
-        script = STAND_IN.format(shell="/bin/sh", proc="/proc", record=record, devices=root.devices, action="")
+        script = STAND_IN.format(
+            shell="/bin/sh", proc="/proc", record=record, devices=root.devices, action=""
+        )
         Path("/sbin/modprobe").write_text(script)
         Path("/sbin/modprobe").chmod(0o755)
         return kmods.load_modules("/", (5,), True), _nodes(Path("/dev"))
@@ -162,7 +181,9 @@ def test_loads_them_on_a_host_without_a_driver_root(root: DriverRoot, tmp_path: 
     _check_record(tmp_path / "host-record", "/sbin/modprobe")
 
 
-def test_a_second_run_starts_nothing(root: DriverRoot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_second_run_starts_nothing(
+    root: DriverRoot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Once modules and nodes are there no process is started; another channel is work again."""
     root.modprobe()
     assert root.load(5) == []
@@ -193,7 +214,10 @@ def test_without_the_driver_itself_nothing_else_is_tried(root: DriverRoot) -> No
     root.modprobe("exit 3")
     [finding] = root.load()
     assert (finding.id, finding.level) == ("load-kmods", "warning")
-    assert finding.message == "the kernel module nvidia was not loaded: /sbin/modprobe failed with exit code 3"
+    assert (
+        finding.message
+        == "the kernel module nvidia was not loaded: /sbin/modprobe failed with exit code 3"
+    )
     assert f"chroot {root.path} modprobe nvidia" in finding.hint
     assert root.nodes() == {}
     assert [file.name for file in root.record.iterdir()] == ["nvidia"]
@@ -203,7 +227,10 @@ def test_a_module_that_fails_costs_its_own_nodes_only(root: DriverRoot) -> None:
     """uvm ended by a signal is told, and modeset comes after it."""
     root.modprobe("[ $1 != nvidia-uvm ] || kill -SEGV $$")
     [finding] = root.load(5)
-    assert finding.message == f"the kernel module nvidia-uvm was not loaded: /sbin/modprobe was ended by signal {signal.SIGSEGV:d}"
+    assert (
+        finding.message
+        == f"the kernel module nvidia-uvm was not loaded: /sbin/modprobe was ended by signal {signal.SIGSEGV:d}"
+    )
     assert root.nodes() == {name: node for name, node in NODES.items() if "uvm" not in name}
 
 
@@ -220,9 +247,14 @@ def test_finds_modprobe_where_distributions_have_it(root: DriverRoot, path: str)
 def test_no_modprobe_and_no_root_are_findings(root: DriverRoot) -> None:
     """Neither stops the hook, and each is named."""
     [finding] = root.load()
-    assert finding.message.startswith("the kernel module nvidia was not loaded: there is no /sbin/modprobe")
+    assert finding.message.startswith(
+        "the kernel module nvidia was not loaded: there is no /sbin/modprobe"
+    )
     [finding] = run_in_mount_namespace(lambda: kmods.load_modules("/no/such/root", (), True))
-    assert finding.message == "kernel modules were not loaded: /no/such/root: no such file or directory"
+    assert (
+        finding.message
+        == "kernel modules were not loaded: /no/such/root: no such file or directory"
+    )
 
 
 def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
@@ -247,7 +279,9 @@ def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
 def test_another_owner_needs_more_than_the_child_may(root: DriverRoot) -> None:
     """A node that the driver wants to belong to a group is made with its mode, stays root's, and that is told."""
     root.modprobe()
-    (root.path / "proc/driver/nvidia/params").write_text("ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n")
+    (root.path / "proc/driver/nvidia/params").write_text(
+        "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
+    )
     findings = root.load()
     assert len(findings) == 5
     assert findings[0].message == (
@@ -272,7 +306,9 @@ def _processes(root: DriverRoot) -> int:
     count = 0
     for process in Path("/proc").iterdir():
         try:
-            count += process.name.isdecimal() and os.path.samestat((process / "root").stat(), wanted)
+            count += process.name.isdecimal() and os.path.samestat(
+                (process / "root").stat(), wanted
+            )
         except OSError:
             continue
     return count
@@ -287,13 +323,18 @@ def _until(condition: Callable[[], bool]) -> bool:
     return False
 
 
-def test_a_module_that_hangs_ends_with_all_it_has_started(root: DriverRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_hangs_ends_with_all_it_has_started(
+    root: DriverRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the limit modprobe is killed, with all that it has started, and the step says where it was."""
     monkeypatch.setattr(kmods, "TIMEOUT", 2)
     root.modprobe("sleep 600 | sleep 600")
     [finding] = root.load()
     assert (root.record / "nvidia").exists()
-    assert finding.message == "load-kmods: modprobe nvidia: not done after 2 seconds: the driver hangs, see dmesg"
+    assert (
+        finding.message
+        == "load-kmods: modprobe nvidia: not done after 2 seconds: the driver hangs, see dmesg"
+    )
     assert _processes(root) == 0
 
 
@@ -305,12 +346,16 @@ def test_a_killed_hook_leaves_no_modprobe(root: DriverRoot) -> None:
         try:
             syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-            syscalls.mount("/proc", str(root.path / "host"), None, syscalls.MS_BIND | syscalls.MS_REC)
+            syscalls.mount(
+                "/proc", str(root.path / "host"), None, syscalls.MS_BIND | syscalls.MS_REC
+            )
             kmods.load_modules(str(root.path), (), True)
         finally:
             os._exit(0)
     try:
-        assert _until(lambda: _processes(root) == 4)  # the child, modprobe, and two that it has started
+        assert _until(
+            lambda: _processes(root) == 4
+        )  # the child, modprobe, and two that it has started
     finally:
         os.kill(hook, signal.SIGKILL)
         os.waitpid(hook, 0)

@@ -13,22 +13,57 @@ import pytest
 
 from bundles import EVERYTHING, make_bundle
 from harness import Installed
-from nvgraft_cli import confine, main
+from nvgraft_cli.shell import confine, main
 
 NOBODY = 65534
 
 #: What a command that only looks never even tries.
 DEADLY = (
-    *("mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsmount", "mount_setattr", "setns", "unshare"),
-    *("bpf", "ptrace", "perf_event_open", "process_vm_readv", "init_module", "finit_module", "keyctl", "io_uring_setup"),
+    *(
+        "mount",
+        "umount2",
+        "pivot_root",
+        "chroot",
+        "open_tree",
+        "move_mount",
+        "fsopen",
+        "fsmount",
+        "mount_setattr",
+        "setns",
+        "unshare",
+    ),
+    *(
+        "bpf",
+        "ptrace",
+        "perf_event_open",
+        "process_vm_readv",
+        "init_module",
+        "finit_module",
+        "keyctl",
+        "io_uring_setup",
+    ),
     *("socket", "connect", "bind", "sendto", "sendmsg"),
-    *("chmod", "chown", "mkdir", "mkdirat", "mknod", "mknodat", "unlink", "unlinkat", "rename", "renameat2", "symlinkat", "linkat", "kill"),
+    *(
+        "chmod",
+        "chown",
+        "mkdir",
+        "mkdirat",
+        "mknod",
+        "mknodat",
+        "unlink",
+        "unlinkat",
+        "rename",
+        "renameat2",
+        "symlinkat",
+        "linkat",
+        "kill",
+    ),
 )
 
 #: Runs a command under a filter that kills the process for the calls whose numbers come first, without HOME, as nobody.
 WRAPPER = """
 import os, struct, sys
-from nvgraft import syscalls
+from nvgraft.system import syscalls
 import prctl
 numbers = [int(word) for word in sys.argv[1].split(",")]
 steps = [(0x20, 0, 0, 0)] + [(0x15, len(numbers) - index, 0, number) for index, number in enumerate(numbers)]
@@ -54,7 +89,9 @@ def place() -> Iterator[Path]:
 def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in the wrapper."""
     column = 0 if os.uname().machine == "x86_64" else 1
-    numbers = ",".join(str(number) for name in DEADLY if (number := confine.DENIED[name][column]) is not None)
+    numbers = ",".join(
+        str(number) for name in DEADLY if (number := confine.DENIED[name][column]) is not None
+    )
     return subprocess.run(
         [sys.executable, "-c", WRAPPER, numbers, *command],
         capture_output=True,
@@ -92,21 +129,41 @@ CASES = [
     (["doctor"], None),
     (["explain", "--bundle", "web", "--host", "eks-t4"], 0),
     (["explain", "--bundle", "refused", "--host", "eks-t4", "--format", "json"], 1),
-    (["explain-error", "nvidia-container-cli: initialization error: nvml error: driver not loaded \x1b[2J"], 0),
+    (
+        [
+            "explain-error",
+            "nvidia-container-cli: initialization error: nvml error: driver not loaded \x1b[2J",
+        ],
+        0,
+    ),
     (["last-error"], None),
 ]
 
 
 def test_every_command_that_only_looks_is_tried() -> None:
     """One that is new is added to the cases."""
-    subparsers = next(action for action in main._parser()._actions if isinstance(action, argparse._SubParsersAction))
-    looking = {name for name, command in subparsers.choices.items() if command.get_default("looks_only")}
-    assert looking == {next(word for word in arguments if not word.startswith("-")) for arguments, _ in CASES}
+    subparsers = next(
+        action
+        for action in main._parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    looking = {
+        name for name, command in subparsers.choices.items() if command.get_default("looks_only")
+    }
+    assert looking == {
+        next(word for word in arguments if not word.startswith("-")) for arguments, _ in CASES
+    }
 
 
 @pytest.mark.requires("root")
-@pytest.mark.parametrize(("arguments", "code"), CASES, ids=[" ".join(arguments[:4]).replace("\x1b", "") for arguments, _ in CASES])
-def test_a_look_needs_no_privilege(arguments: list[str], code: int | None, installed: Installed, place: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    CASES,
+    ids=[" ".join(arguments[:4]).replace("\x1b", "") for arguments, _ in CASES],
+)
+def test_a_look_needs_no_privilege(
+    arguments: list[str], code: int | None, installed: Installed, place: Path
+) -> None:
     """As nobody, without HOME, with a privileged call being death: every command answers, 0 kills."""
     make_bundle(place / "web", *EVERYTHING)
     make_bundle(place / "none")
@@ -114,7 +171,10 @@ def test_a_look_needs_no_privilege(arguments: list[str], code: int | None, insta
     make_bundle(place / "lost", *EVERYTHING, root="nowhere")
     (place / "bad.json").write_text('{"name": "\x1b]0;x\x07"}')
     done = run([str(installed.cli), *arguments], place)
-    assert done.returncode == code if code is not None else done.returncode in (1, 2), (done.returncode, done.stderr)
+    assert done.returncode == code if code is not None else done.returncode in (1, 2), (
+        done.returncode,
+        done.stderr,
+    )
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     if arguments[0] == "--debug":
@@ -139,7 +199,9 @@ CLOSED = [
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("arguments", CLOSED, ids=lambda words: " ".join(words[:3]))
-def test_what_may_not_be_read_is_named(arguments: list[str], installed: Installed, place: Path) -> None:
+def test_what_may_not_be_read_is_named(
+    arguments: list[str], installed: Installed, place: Path
+) -> None:
     """One line with the path, the cause and a fix, and exit code 2."""
     make_bundle(place / "web", *EVERYTHING)
     (place / "private").mkdir(mode=0o711)
@@ -164,7 +226,12 @@ def test_root_may_look_into_another_users_bundle(installed: Installed, place: Pa
     for path in (bundle, *bundle.rglob("*")):
         os.chown(path, 1000, 1000)
         path.chmod(0o700 if path.is_dir() else 0o600)
-    done = subprocess.run([installed.cli, "plan", "--bundle", bundle, "--host", "eks-t4"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [installed.cli, "plan", "--bundle", bundle, "--host", "eks-t4"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -173,11 +240,24 @@ def test_this_host_is_asked_before_the_bundle_is_read(installed: Installed, plac
     """Without --host the driver's library is loaded by the child that the hook has for it, which a confined command could not start."""
     make_bundle(place / "web", *EVERYTHING)
     make_bundle(place / "none")
-    simulate = [str(installed.cli), "simulate", "runfile-a10x2", "--", str(installed.cli), "plan", "--bundle"]
+    simulate = [
+        str(installed.cli),
+        "simulate",
+        "runfile-a10x2",
+        "--",
+        str(installed.cli),
+        "plan",
+        "--bundle",
+    ]
     done = subprocess.run([*simulate, place / "web"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nvidia0" in done.stdout
     # What does not need the driver does not fail for the lack of one.
-    done = subprocess.run([installed.cli, "plan", "--bundle", place / "none"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [installed.cli, "plan", "--bundle", place / "none"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("skip: ")

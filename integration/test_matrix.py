@@ -18,7 +18,11 @@ MAPPED = 100000
 V1_ALONE = "umount /sys/fs/cgroup/unified"
 ENGINES = [
     pytest.param("runc --root /run/runc-test", id="runc"),
-    pytest.param("crun --root /run/crun-test --cgroup-manager=disabled", id="crun", marks=pytest.mark.requires("crun")),
+    pytest.param(
+        "crun --root /run/crun-test --cgroup-manager=disabled",
+        id="crun",
+        marks=pytest.mark.requires("crun"),
+    ),
 ]
 #: As far as a container's root can look without a device: its mounts, who owns what was made, the loader, and what may be opened.
 SCRIPT = """
@@ -34,14 +38,20 @@ def in_user_namespace(config: dict[str, Any]) -> None:
     config["linux"]["namespaces"].append({"type": "user"})
     for kind in ("uidMappings", "gidMappings"):
         config["linux"][kind] = [{"containerID": 0, "hostID": MAPPED, "size": 65536}]
-    config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}]
+    config["mounts"] = [
+        mount
+        for mount in config["mounts"]
+        if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}
+    ]
 
 
 @pytest.mark.parametrize("writable", [True, False], ids=["rw", "ro"])
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 @pytest.mark.parametrize("mapped", [False, True], ids=["host-ids", "user-namespace"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_driver_is_there(bundle: Bundle, engine: str, mapped: bool, prepare: str, writable: bool) -> None:
+def test_the_driver_is_there(
+    bundle: Bundle, engine: str, mapped: bool, prepare: str, writable: bool
+) -> None:
     """Mounts, links, loader cache, device rules, owners: under all of them."""
     bundle.edit(understood_by_crun)
     bundle.edit(lambda config: config["root"].update(readonly=not writable))
@@ -53,12 +63,18 @@ def test_the_driver_is_there(bundle: Bundle, engine: str, mapped: bool, prepare:
     if engine.startswith("crun"):
         steps += [NO_CGROUPS, *([] if prepare else [V1_ALONE])]
     bundle.set_program(SCRIPT)
-    done = bundle.on_host(" && ".join([*steps, f"{engine} run --bundle {bundle.path} {bundle.name}"]))
+    done = bundle.on_host(
+        " && ".join([*steps, f"{engine} run --bundle {bundle.path} {bundle.name}"])
+    )
     assert_grafted(done, devices=False)
     if engine.startswith("runc"):
         for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"):
             assert f"can't open {node}: No such device or address" in done.stdout
-    owners = [line.split()[2:4] for line in done.stdout.splitlines() if "libcuda.so.1 -> " in line or line.endswith("/etc/ld.so.cache")]
+    owners = [
+        line.split()[2:4]
+        for line in done.stdout.splitlines()
+        if "libcuda.so.1 -> " in line or line.endswith("/etc/ld.so.cache")
+    ]
     assert owners == [["0", "0"], ["0", "0"]], done.stdout
     assert ("writable" in done.stdout.split()) == writable
     made = [line.split() for line in done.changes if line.startswith(">")]

@@ -17,17 +17,17 @@ import pytest
 from containers import HOST, Bundle, set_ldcache
 from harness import LDCONFIG
 from ldcaches import listing
-from nvgraft import syscalls
-from nvgraft.config import Config
-from nvgraft.plan import Plan
-from nvgraft_cli.bundle import open_container
-from nvgraft_cli.hosts import HostSide, read_snapshot
-from nvgraft_cli.planned_tree import PlannedTree
-from nvgraft_cli.planning import Case
-from nvgraft_cli.processor import read_isa_level
+from nvgraft.plan.actions import Plan
+from nvgraft.request.config import Config
+from nvgraft.system import syscalls
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.hosts import HostSide, read_snapshot
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.case.planning import Case
+from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.prove.loading import Object
 from nvgraft_cli.prove.proof import Proof, prove
-from nvgraft_cli.stubs import Loading, shared_object
+from nvgraft_cli.simulate.stubs import Loading, shared_object
 
 pytestmark = pytest.mark.requires("root", "gcc", "x86_64", "ldconfig")
 
@@ -58,11 +58,23 @@ class Root:
 
     def __init__(self, place: Path) -> None:
         self.path = place
-        for name in ("bin", "etc", "proc", "lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "opt"):
+        for name in (
+            "bin",
+            "etc",
+            "proc",
+            "lib64",
+            "lib/x86_64-linux-gnu",
+            "usr/lib/x86_64-linux-gnu",
+            "opt",
+        ):
             (place / name).mkdir(parents=True)
         (place / "etc/debian_version").write_text("12\n")
         shutil.copy("/lib64/ld-linux-x86-64.so.2", place / "lib64")
-        libc = next(path for path in ("/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6") if os.path.exists(path))
+        libc = next(
+            path
+            for path in ("/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6")
+            if os.path.exists(path)
+        )
         shutil.copy(libc, place / "lib/x86_64-linux-gnu")
         self.compile("bin/open", _PROGRAM)
 
@@ -88,7 +100,9 @@ class Root:
         path.write_bytes(shared_object(bits, machine, path.name, needed, None, None, loading))
 
     def ldconfig(self, *directories: str) -> None:
-        subprocess.run([LDCONFIG, "-r", str(self.path), *directories], check=True, capture_output=True)
+        subprocess.run(
+            [LDCONFIG, "-r", str(self.path), *directories], check=True, capture_output=True
+        )
 
     def _enter(self) -> None:
         # The loader asks /proc for the place of the program, as it can in a container.
@@ -101,26 +115,46 @@ class Root:
     def dlopen(self, name: str, program: str = "/bin/open", **environment: str) -> str:
         """Return what the real loader says: "yes PATH", with a line "new PATH" for each object that it loaded for it, or "no WORDS"."""
         # LD_LIBRARY_PATH must not reach a program of ours before the change of root.
-        done = subprocess.run([program, name], capture_output=True, text=True, env=environment, preexec_fn=self._enter)
+        done = subprocess.run(
+            [program, name], capture_output=True, text=True, env=environment, preexec_fn=self._enter
+        )
         # A program that does not start is told on stderr.
         return done.stdout.strip() or f"no {done.stderr.partition('shared libraries: ')[2].strip()}"
 
     def proof(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
         """Return our answer for the same."""
-        with open_container(str(self.path), [f"{key}={value}" for key, value in environment.items()]) as container:
-            return prove(name, program, PlannedTree(container.rootfs, _PLAN, None), _PLAN, container, read_isa_level())
+        with open_container(
+            str(self.path), [f"{key}={value}" for key, value in environment.items()]
+        ) as container:
+            return prove(
+                name,
+                program,
+                PlannedTree(container.rootfs, _PLAN, None),
+                _PLAN,
+                container,
+                read_isa_level(),
+            )
 
     def agree(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
         """Ask both, compare, and return our answer."""
-        real, ours = self.dlopen(name, program, **environment), self.proof(name, program, **environment)
+        real, ours = (
+            self.dlopen(name, program, **environment),
+            self.proof(name, program, **environment),
+        )
         if ours.verdict == "yes":
             assert ours.load.root is not None
-            assert real.splitlines() == [f"yes {ours.load.root.path}", *(f"new {path}" for path in _loaded(ours.load.root))]
+            assert real.splitlines() == [
+                f"yes {ours.load.root.path}",
+                *(f"new {path}" for path in _loaded(ours.load.root)),
+            ]
         else:
             assert ours.verdict == "no"
             words = ours.load.failures[0].words
             # Where the loader has looked into no directory at all at last, it says no reason.
-            assert real in {f"no {words}", f"no {words.removesuffix(': No such file or directory')}"}
+            assert real in {
+                f"no {words}",
+                f"no {words.removesuffix(': No such file or directory')}",
+            }
         return ours
 
 
@@ -156,7 +190,9 @@ def test_ld_library_path_comes_before_cache_and_directories(root: Root) -> None:
     """And a directory of it that is missing does not matter."""
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     root.library("opt/x/liba.so.1")
-    assert root.agree("liba.so.1", LD_LIBRARY_PATH="/none:/opt/x").load.root.path == "/opt/x/liba.so.1"  # type: ignore[union-attr]
+    loaded = root.agree("liba.so.1", LD_LIBRARY_PATH="/none:/opt/x").load.root
+    assert loaded is not None
+    assert loaded.path == "/opt/x/liba.so.1"
 
 
 def test_the_cache_leads_to_directories_that_nobody_searches(root: Root) -> None:
@@ -173,15 +209,21 @@ def test_the_cache_leads_to_directories_that_nobody_searches(root: Root) -> None
 def test_what_a_library_needs_is_loaded_with_it(root: Root) -> None:
     """And what is missing far below is the reason that is told."""
     root.library("usr/lib/x86_64-linux-gnu/libc2.so.1")
-    root.library("usr/lib/x86_64-linux-gnu/libb.so.1", links=("usr/lib/x86_64-linux-gnu/libc2.so.1",))
-    root.library("usr/lib/x86_64-linux-gnu/liba.so.1", links=("usr/lib/x86_64-linux-gnu/libb.so.1",))
+    root.library(
+        "usr/lib/x86_64-linux-gnu/libb.so.1", links=("usr/lib/x86_64-linux-gnu/libc2.so.1",)
+    )
+    root.library(
+        "usr/lib/x86_64-linux-gnu/liba.so.1", links=("usr/lib/x86_64-linux-gnu/libb.so.1",)
+    )
     assert root.agree("liba.so.1").verdict == "yes"
     (root.path / "usr/lib/x86_64-linux-gnu/libc2.so.1").unlink()
     ours = root.agree("liba.so.1")
     assert ours.load.failures[0].asked_by == "/usr/lib/x86_64-linux-gnu/libb.so.1"
 
 
-@pytest.mark.parametrize(("tags", "inherited"), [("--disable-new-dtags", True), ("--enable-new-dtags", False)])
+@pytest.mark.parametrize(
+    ("tags", "inherited"), [("--disable-new-dtags", True), ("--enable-new-dtags", False)]
+)
 def test_rpath_is_inherited_and_runpath_is_not(root: Root, tags: str, inherited: bool) -> None:
     """What a needed library needs itself is found by the first one's RPATH, not by its RUNPATH; $ORIGIN counts from that one."""
     root.library("opt/x/libc2.so.1")
@@ -193,22 +235,31 @@ def test_rpath_is_inherited_and_runpath_is_not(root: Root, tags: str, inherited:
 
 def test_a_version_that_is_missing_is_told(root: Root, tmp_path: Path) -> None:
     """A library was built against a newer one than the image has: the loader's own sentence."""
-    for name, versions in (("new", "V1 { global: value; };\nV2 { global: other; } V1;"), ("old", "V1 { global: value; };")):
+    for name, versions in (
+        ("new", "V1 { global: value; };\nV2 { global: other; } V1;"),
+        ("old", "V1 { global: value; };"),
+    ):
         script = tmp_path / f"{name}.map"
         script.write_text(versions)
         source = "int value(void) { return 1; } int other(void) { return 2; }"
         root.compile(f"{name}/libb.so.1", source, f"-Wl,--version-script={script}")
     root.compile(
-        "usr/lib/x86_64-linux-gnu/liba.so.1", "extern int other(void); int use(void) { return other(); }", links=("new/libb.so.1",)
+        "usr/lib/x86_64-linux-gnu/liba.so.1",
+        "extern int other(void); int use(void) { return other(); }",
+        links=("new/libb.so.1",),
     )
     shutil.copy(root.path / "new/libb.so.1", root.path / "usr/lib/x86_64-linux-gnu/libb.so.1")
     assert root.agree("liba.so.1").verdict == "yes"
     shutil.copy(root.path / "old/libb.so.1", root.path / "usr/lib/x86_64-linux-gnu/libb.so.1")
     ours = root.agree("liba.so.1")
-    assert ours.load.failures[0].words.startswith("/usr/lib/x86_64-linux-gnu/libb.so.1: version `V2' not found (required by /")
+    assert ours.load.failures[0].words.startswith(
+        "/usr/lib/x86_64-linux-gnu/libb.so.1: version `V2' not found (required by /"
+    )
 
 
-@pytest.mark.parametrize(("content", "words"), [(b"", "file too short"), (b"x" * 4096, "invalid ELF header")])
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"", "file too short"), (b"x" * 4096, "invalid ELF header")]
+)
 def test_a_file_that_is_no_library_stops_the_search(root: Root, content: bytes, words: str) -> None:
     """The loader does not look further; placeholders in an image do that."""
     (root.path / "lib/x86_64-linux-gnu/liba.so.1").write_bytes(content)
@@ -267,7 +318,10 @@ LIBS = "usr/lib/x86_64-linux-gnu"
         (Loading(runpath="$ORIGIN/../../../opt/y"), "/usr/lib/x86_64-linux-gnu/../../../opt/y"),
         (Loading(runpath="${ORIGIN}/own"), "/usr/lib/x86_64-linux-gnu/own"),
         (Loading(runpath="$ORIGINAL/own:/opt/x"), "/opt/x"),
-        (Loading(runpath="$ORIGIN/../../../../../../../opt/x"), "/usr/lib/x86_64-linux-gnu/../../../../../../../opt/x"),
+        (
+            Loading(runpath="$ORIGIN/../../../../../../../opt/x"),
+            "/usr/lib/x86_64-linux-gnu/../../../../../../../opt/x",
+        ),
         (Loading(runpath="/opt/$LIB"), "/opt/lib/x86_64-linux-gnu"),
         (Loading(runpath="opt/x"), "opt/x"),
         (Loading(runpath=":/opt/x"), "/opt/x"),
@@ -280,7 +334,9 @@ def test_search_paths_of_a_library(root: Root, loading: Loading, found: str | No
     root.stub(f"{LIBS}/liba.so.1", "libb.so.1", loading=loading)
     ours = root.agree("liba.so.1")
     assert ours.load.root is not None
-    assert [needed.path for needed in ours.load.root.needs] == ([f"{found}/libb.so.1"] if found else [])
+    assert [needed.path for needed in ours.load.root.needs] == (
+        [f"{found}/libb.so.1"] if found else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,7 +349,9 @@ def test_search_paths_of_a_library(root: Root, loading: Loading, found: str | No
     ],
 )
 @pytest.mark.parametrize("link", [False, True])
-def test_search_paths_of_the_program(root: Root, tags: str, paths: str, found: str, link: bool) -> None:
+def test_search_paths_of_the_program(
+    root: Root, tags: str, paths: str, found: str, link: bool
+) -> None:
     """RPATH comes before LD_LIBRARY_PATH, RUNPATH after it; $ORIGIN is where the program lies, not a link to it."""
     for place in ("opt/x", "opt/y", "opt/app/lib", "bin/lib"):
         root.stub(f"{place}/liba.so.1")
@@ -363,7 +421,9 @@ LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
 @pytest.mark.parametrize("place", [LIBS, "opt/x"])
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("levels", [LEVELS, LEVELS[:1], ["x86-64-v9", "haswell"], []])
-def test_subdirectories_for_better_processors(root: Root, place: str, cached: bool, levels: list[str]) -> None:
+def test_subdirectories_for_better_processors(
+    root: Root, place: str, cached: bool, levels: list[str]
+) -> None:
     """The best level that this machine's processor has; with and without a cache, in directories of every kind."""
     root.stub(f"{place}/liba.so.1")
     for level in levels:
@@ -457,7 +517,9 @@ def test_32_bit_libraries_are_passed_over(root: Root, cached: bool) -> None:
     root.stub("opt/x/liba.so.1", bits=32)
     if cached:
         root.ldconfig("/opt/x")
-    assert root.agree("liba.so.1").load.failures[0].words == "liba.so.1: wrong ELF class: ELFCLASS32"
+    assert (
+        root.agree("liba.so.1").load.failures[0].words == "liba.so.1: wrong ELF class: ELFCLASS32"
+    )
     assert root.agree("/opt/x/liba.so.1").verdict == "no"
     root.stub(f"{LIBS}/liba.so.1")
     assert at(root.agree("liba.so.1", LD_LIBRARY_PATH="/opt/x")) == f"/{LIBS}/liba.so.1"
@@ -470,7 +532,9 @@ def test_a_directory_of_that_name_stops_the_search(root: Root) -> None:
     root.agree("liba.so.1")
 
 
-@pytest.mark.parametrize("path", ["/opt/x/liba.so.1", "opt/x/liba.so.1", "/opt/linked/liba.so.1", "/none/liba.so.1"])
+@pytest.mark.parametrize(
+    "path", ["/opt/x/liba.so.1", "opt/x/liba.so.1", "/opt/linked/liba.so.1", "/none/liba.so.1"]
+)
 def test_a_library_can_be_opened_by_its_path(root: Root, path: str) -> None:
     """Relative to the working directory; what it needs is found as ever."""
     root.stub("opt/x/libb.so.1")
@@ -490,10 +554,14 @@ def test_a_library_needs_another_one_by_its_path(root: Root) -> None:
     assert root.agree("liba.so.1").verdict == "no"
 
 
-def test_weak_versions_and_libraries_without_versions_are_let_through(root: Root, tmp_path: Path) -> None:
+def test_weak_versions_and_libraries_without_versions_are_let_through(
+    root: Root, tmp_path: Path
+) -> None:
     """Only a strong need of a library that has versions at all is insisted on."""
     root.stub(f"{LIBS}/libb.so.1")
-    root.stub(f"{LIBS}/liba.so.1", "libb.so.1", loading=Loading(versions_needed={"libb.so.1": ["B_2"]}))
+    root.stub(
+        f"{LIBS}/liba.so.1", "libb.so.1", loading=Loading(versions_needed={"libb.so.1": ["B_2"]})
+    )
     assert root.agree("liba.so.1").verdict == "yes"
     root.stub(f"{LIBS}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
     assert root.agree("liba.so.1").verdict == "no"
@@ -502,7 +570,9 @@ def test_weak_versions_and_libraries_without_versions_are_let_through(root: Root
     path = root.path / LIBS / "liba.so.1"
     root.stub(f"{LIBS}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
     data = bytearray(path.read_bytes())
-    row = re.search(rb"\x01\x00\x01\x00....\x10\x00{7}", data, re.DOTALL)  # version 1, one name, the library, where the name stands
+    row = re.search(
+        rb"\x01\x00\x01\x00....\x10\x00{7}", data, re.DOTALL
+    )  # version 1, one name, the library, where the name stands
     assert row is not None
     data[row.end() + 4] = 2  # vna_flags: weak
     path.write_bytes(data)
@@ -512,7 +582,9 @@ def test_weak_versions_and_libraries_without_versions_are_let_through(root: Root
 @pytest.mark.parametrize("version", ["GLIBC_2.2.5", "GLIBC_2.3", "GLIBC_9.99"])
 def test_versions_of_the_c_library(root: Root, version: str) -> None:
     """What a driver that was built for a newer glibc fails with."""
-    root.stub(f"{LIBS}/liba.so.1", "libc.so.6", loading=Loading(versions_needed={"libc.so.6": [version]}))
+    root.stub(
+        f"{LIBS}/liba.so.1", "libc.so.6", loading=Loading(versions_needed={"libc.so.6": [version]})
+    )
     assert root.agree("liba.so.1").verdict == ("no" if "9.99" in version else "yes")
 
 
@@ -532,7 +604,12 @@ class MuslRoot(Root):
     def program(self, target: str, *options: str) -> None:
         """Build the program again, with other options."""
         (self.path / target).parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["musl-gcc", "-x", "c", "-", "-o", str(self.path / target), *options], input=_PROGRAM, text=True, check=True)
+        subprocess.run(
+            ["musl-gcc", "-x", "c", "-", "-o", str(self.path / target), *options],
+            input=_PROGRAM,
+            text=True,
+            check=True,
+        )
 
 
 @pytest.fixture
@@ -565,7 +642,10 @@ def test_musl_search_paths(musl: MuslRoot, loading: Loading, verdict: str) -> No
 
 
 @pytest.mark.requires("musl-gcc")
-@pytest.mark.parametrize("library_path", ["/opt/x:/opt/y", "/none:/opt/y", "/opt/x/", ":/opt/y", "opt/y", "$ORIGIN/../opt/y", ""])
+@pytest.mark.parametrize(
+    "library_path",
+    ["/opt/x:/opt/y", "/none:/opt/y", "/opt/x/", ":/opt/y", "opt/y", "$ORIGIN/../opt/y", ""],
+)
 def test_musl_ld_library_path(musl: MuslRoot, library_path: str) -> None:
     """As it stands: no token is replaced, an empty entry is none."""
     for place in ("opt/x", "opt/y", "usr/lib"):
@@ -612,7 +692,9 @@ def test_musl_takes_the_first_file(musl: MuslRoot, kind: str) -> None:
 
 
 @pytest.mark.requires("musl-gcc")
-@pytest.mark.parametrize("needed", ["libc.so.6", "libpthread.so.0", "libm.so.6", "libdl.so.2", "ld-linux-x86-64.so.2"])
+@pytest.mark.parametrize(
+    "needed", ["libc.so.6", "libpthread.so.0", "libm.so.6", "libdl.so.2", "ld-linux-x86-64.so.2"]
+)
 def test_musl_takes_itself_for_the_c_library(musl: MuslRoot, needed: str) -> None:
     """Under glibc's names too, but for its loader's."""
     musl.stub("usr/lib/liba.so.1", needed)
@@ -641,11 +723,15 @@ def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) 
             (place / "glibc-hwcaps" / level).mkdir(parents=True)
             shutil.copy(place / "libown.so.1.2", place / "glibc-hwcaps" / level)
     elif image == "narrow":
-        (place / "libnarrow.so.1").write_bytes(shared_object(32, "EM_386", "libnarrow.so.1", ["libc.so.6"], None))
+        (place / "libnarrow.so.1").write_bytes(
+            shared_object(32, "EM_386", "libnarrow.so.1", ["libc.so.6"], None)
+        )
     if image != "bare":
         subprocess.run([LDCONFIG, "-r", str(rootfs)], check=True)
     if image == "stale":
-        (place / "libnew.so.3.4").write_bytes(shared_object(64, "EM_X86_64", "libnew.so.3", [], None))
+        (place / "libnew.so.3.4").write_bytes(
+            shared_object(64, "EM_X86_64", "libnew.so.3", [], None)
+        )
     elif image == "gone":
         (place / "libown.so.1.2").unlink()
     if image in {"stale", "gone"}:
@@ -654,9 +740,14 @@ def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) 
         case = Case(HostSide(HOST, Config(ldcache_mode=mode), read_snapshot(HOST)), container)
         assert case.outcome[1] is None
         ours = case.planned_tree.loader_cache
-        nodes = {name: case.planned_tree.lstat(f"/opt/lib/{name}") for name in case.planned_tree.listdir("/opt/lib")}
+        nodes = {
+            name: case.planned_tree.lstat(f"/opt/lib/{name}")
+            for name in case.planned_tree.listdir("/opt/lib")
+        }
     assert ours is not None
-    look = "find /opt/lib -maxdepth 1 -type l | while read link; do echo $link $(readlink $link); done"
+    look = (
+        "find /opt/lib -maxdepth 1 -type l | while read link; do echo $link $(readlink $link); done"
+    )
     done = bundle.run(f"{look}; echo '{CACHE}'; base64 /etc/ld.so.cache", prepare=set_ldcache(mode))
     assert done.returncode == 0, done.stderr
     links, _, encoded = done.stdout.partition(CACHE)
@@ -668,7 +759,9 @@ def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) 
     (bundle.path / "ours").write_bytes(ours.data())
     rows = listing(bundle.path / "ours")
     if mode == "ldconfig":
-        rows = [row for row in rows if "=> /lib64/" not in row]  # Debian's ldconfig does not look there
+        rows = [
+            row for row in rows if "=> /lib64/" not in row
+        ]  # Debian's ldconfig does not look there
     else:
         assert ours.data() == written
     assert rows == listing(bundle.path / "theirs")

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from attacked import make_tree
 from containers import Bundle
 from harness import run_in_mount_namespace
-from nvgraft import container as containers
-from nvgraft import syscalls
-from nvgraft.errors import Refusal
-from nvgraft.plan import Bind
+from nvgraft.base.errors import Refusal
+from nvgraft.container import container as containers
+from nvgraft.plan.actions import Bind
+from nvgraft.system import syscalls
 from safety import arena
 from safety.arena import CANARY, IMAGE, LIBS, ROOTFS
 from safety.attacker import Move, attack, program
@@ -51,18 +52,25 @@ def test_a_neighbour_who_mounts_in_a_volume_that_the_container_hears_of() -> Non
             syscalls.mount(f"{ROOTFS}{LIBS}/libs", f"{ROOTFS}{LIBS}", None, syscalls.MS_BIND)
 
         outcomes = []
-        moves = [Move("mount", str(volume / "other"), str(volume / "libs")), Move("mount", str(CANARY), str(volume / "libs"))]
+        moves = [
+            Move("mount", str(volume / "other"), str(volume / "libs")),
+            Move("mount", str(CANARY), str(volume / "libs")),
+        ]
         for seed in range(10):
             with arena.container_process(mounts) as pid, attack(moves, seed):
                 outcomes.append(arena.run_hook(pid, inventory))
                 if outcomes[-1].kind != "applied":
                     left = arena.mounts_below(ROOTFS, pid)
-                    assert [point for point in left if "/libnvidia" in point or "/nvidia-smi" in point] == []
+                    assert [
+                        point for point in left if "/libnvidia" in point or "/nvidia-smi" in point
+                    ] == []
             assert arena.canary_state() == before
         return outcomes
 
     outcomes = run_in_mount_namespace(scenario)
-    assert all(outcome.clean for outcome in outcomes), [outcome.line for outcome in outcomes if not outcome.clean]
+    assert all(outcome.clean for outcome in outcomes), [
+        outcome.line for outcome in outcomes if not outcome.clean
+    ]
     assert {outcome.kind for outcome in outcomes} <= {"applied", "mount", "container", "ldcache"}
 
 
@@ -83,15 +91,28 @@ def test_a_number_that_comes_again_never_leads_into_another_container() -> None:
                 victim = first.enter_context(arena.container_process())
                 hook = os.fork()
                 if hook == 0:
-                    os._exit(0 if arena.run_hook(victim, inventory).kind in {"applied", "container", "input", "mount", "ldcache"} else 1)
+                    os._exit(
+                        0
+                        if arena.run_hook(victim, inventory).kind
+                        in {"applied", "container", "input", "mount", "ldcache"}
+                        else 1
+                    )
                 time.sleep(delay * 0.0005)
             # It is dead, and its number is given to a container of somebody else.
             Path("/proc/sys/kernel/ns_last_pid").write_text(str(victim - 1))
             with arena.process(lambda: _other_container(other)) as stranger:
                 reused += stranger == victim
                 refused += os.waitstatus_to_exitcode(os.waitpid(hook, 0)[1]) == 0
-                assert [point for point in arena.mount_points(stranger) if point.startswith(f"{other}/") and "nvidia" in point] == []
-                assert [point for point in arena.mount_points(stranger) if point.startswith(f"{ROOTFS}/")] == []
+                assert [
+                    point
+                    for point in arena.mount_points(stranger)
+                    if point.startswith(f"{other}/") and "nvidia" in point
+                ] == []
+                assert [
+                    point
+                    for point in arena.mount_points(stranger)
+                    if point.startswith(f"{ROOTFS}/")
+                ] == []
         return reused, refused
 
     reused, clean = run_in_mount_namespace(storm, own_pids=True)
@@ -106,7 +127,9 @@ def _other_container(rootfs: Path) -> None:
     arena.runtime_mounts(rootfs)
 
 
-def test_a_process_that_takes_the_number_before_the_hook_looks_is_no_container_of_this_rootfs() -> None:
+def test_a_process_that_takes_the_number_before_the_hook_looks_is_no_container_of_this_rootfs() -> (
+    None
+):
     """T26: the state names a process that has ended already; whoever has its number now has another root file system."""
 
     def scenario() -> str:
@@ -135,7 +158,10 @@ def test_fifty_hooks_on_fifty_containers_do_not_meet() -> None:
             make_tree(root, IMAGE)
         before = arena.canary_state()
         with ExitStack() as running:
-            pids = [running.enter_context(arena.process(lambda root=root: _other_container(root))) for root in roots]  # type: ignore[misc]
+            pids = [
+                running.enter_context(arena.process(partial(_other_container, root)))
+                for root in roots
+            ]
             hooks = []
             for pid, root in zip(pids, roots, strict=True):
                 hook = os.fork()
@@ -146,7 +172,11 @@ def test_fifty_hooks_on_fifty_containers_do_not_meet() -> None:
                 hooks.append(hook)
             assert [os.waitpid(hook, 0)[1] for hook in hooks] == [0] * CONTAINERS
             for pid, root in zip(pids, roots, strict=True):
-                driver = [point for point in arena.mount_points(pid) if "nvidia" in point or "libcuda" in point]
+                driver = [
+                    point
+                    for point in arena.mount_points(pid)
+                    if "nvidia" in point or "libcuda" in point
+                ]
                 assert len(driver) >= 20
                 assert [point for point in driver if not point.startswith(f"{root}/")] == []
         assert os.listdir("/run/nvgraft/lock") == []
@@ -172,7 +202,11 @@ def test_two_hooks_on_one_container_do_its_work_once() -> None:
                 for _ in results:
                     assert os.wait()[1] == 0
                 kinds.append(sorted(os.read(read, 100).decode() for read, _ in results))
-                points = [point for point in arena.mounts_below(ROOTFS, pid) if point != f"{ROOTFS}/proc/driver/nvidia"]
+                points = [
+                    point
+                    for point in arena.mounts_below(ROOTFS, pid)
+                    if point != f"{ROOTFS}/proc/driver/nvidia"
+                ]
                 assert len(points) == len(set(points))
         return kinds
 
@@ -198,7 +232,9 @@ def test_a_container_that_ends_while_it_is_configured_is_a_clean_refusal() -> No
         return outcomes
 
     outcomes = run_in_mount_namespace(scenario)
-    assert all(outcome.clean for outcome in outcomes), [outcome.line for outcome in outcomes if not outcome.clean]
+    assert all(outcome.clean for outcome in outcomes), [
+        outcome.line for outcome in outcomes if not outcome.clean
+    ]
 
 
 def test_a_container_s_process_is_held_before_anything_is_read_of_it() -> None:
@@ -212,7 +248,9 @@ def test_a_container_s_process_is_held_before_anything_is_read_of_it() -> None:
 
 
 @pytest.mark.requires("runc", "busybox", "overlayfs", "x86_64")
-def test_real_containers_start_or_do_not_and_nothing_leads_out(bundle: Bundle, tmp_path: Path) -> None:
+def test_real_containers_start_or_do_not_and_nothing_leads_out(
+    bundle: Bundle, tmp_path: Path
+) -> None:
     """Under runc, with the whole installed hook, while the image is attacked: starts that work and clean refusals, no escape."""
     canary = tmp_path / "canary"
     for directory in ("usr/bin", "usr/lib/x86_64-linux-gnu", "etc"):
@@ -233,11 +271,14 @@ def test_real_containers_start_or_do_not_and_nothing_leads_out(bundle: Bundle, t
     rounds = 6
     start = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
     script = "; ".join(
-        f"{attacker} {counter} {seed} {arguments} & sleep 0.05; {start}; echo code $?; kill $!; wait" for seed in range(rounds)
+        f"{attacker} {counter} {seed} {arguments} & sleep 0.05; {start}; echo code $?; kill $!; wait"
+        for seed in range(rounds)
     )
     done = bundle.on_host(script)
     assert done.stdout.count("code ") == rounds, done.stderr
     assert [line for line in done.changes if f"{canary}/" in line] == []
     assert "Traceback" not in done.stderr
     assert "report this" not in done.stderr
-    assert [line for line in done.stdout.splitlines() if " - " in line and str(canary) in line] == []
+    assert [
+        line for line in done.stdout.splitlines() if " - " in line and str(canary) in line
+    ] == []

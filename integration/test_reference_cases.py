@@ -19,7 +19,9 @@ CHOOSE = f'printf "\\n[nvgraft]\\nldcache = \\"$0\\"\\n" >> {CONFIG_TOML}; exec 
 
 @pytest.mark.parametrize("mode", ["native", "ldconfig"])
 @pytest.mark.parametrize("host", ["al460", "d470", "d535", "d535x32", "mig570", "run560"])
-def test_the_hook_does_what_the_reference_did(host: str, mode: str, installed: Installed, tmp_path: Path) -> None:
+def test_the_hook_does_what_the_reference_did(
+    host: str, mode: str, installed: Installed, tmp_path: Path
+) -> None:
     """Every case agrees, whoever writes the loader cache, and after a failure nothing of ours is left."""
     cases = REFERENCE / "mounts" / f"{host}.jsonl"
     hook = ["/bin/sh", "-c", CHOOSE, mode, str(installed.hook), "prestart"]

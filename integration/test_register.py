@@ -22,7 +22,9 @@ def test_podman_finds_the_hook_where_it_is_registered(bundle: Bundle) -> None:
     run = f"{podman} {PODMAN_RUN} --rm {REQUEST} --rootfs {bundle.path}/rootfs sh /look"
     cli = bundle.installed.cli
     assert_grafted(bundle.on_host(f"{cli} register podman > /dev/null && {run}"), devices=True)
-    done = bundle.on_host(f"{cli} register podman && {cli} unregister podman && {run} > /run/out; grep -c nvidia /run/out")
+    done = bundle.on_host(
+        f"{cli} register podman && {cli} unregister podman && {run} > /run/out; grep -c nvidia /run/out"
+    )
     assert done.stdout.splitlines()[-1] == "0"
 
 
@@ -32,29 +34,46 @@ def test_a_registered_bundle_runs_the_hook(bundle: Bundle) -> None:
     bundle.edit(lambda config: config.pop("hooks"))
     bundle.set_program(LOOK)
     cli, name = bundle.installed.cli, bundle.name
-    register, unregister = (f"{cli} {command} runc --bundle {bundle.path} > /dev/null" for command in ("register", "unregister"))
+    register, unregister = (
+        f"{cli} {command} runc --bundle {bundle.path} > /dev/null"
+        for command in ("register", "unregister")
+    )
     run = f"runc --root /run/runc-test run --bundle {bundle.path} {name}"
     assert_grafted(bundle.on_host(f"{register} && {run}"), devices=True)
-    done = bundle.on_host(f"cp -a {bundle.path} /run/was && {register} && {unregister} && diff -r {bundle.path} /run/was && echo same")
+    done = bundle.on_host(
+        f"cp -a {bundle.path} /run/was && {register} && {unregister} && diff -r {bundle.path} /run/was && echo same"
+    )
     assert done.stdout.strip() == "same", done.stderr
 
 
 @pytest.mark.requires("containerd")
 @pytest.mark.parametrize(
     "prepare",
-    ["true", "rm -f /etc/containerd/config.toml", "mkdir -p /etc/containerd && containerd config default > /etc/containerd/config.toml"],
+    [
+        "true",
+        "rm -f /etc/containerd/config.toml",
+        "mkdir -p /etc/containerd && containerd config default > /etc/containerd/config.toml",
+    ],
     ids=["as packaged", "no file", "all defaults written out"],
 )
 def test_containerd_reads_its_registration(bundle: Bundle, prepare: str) -> None:
     """containerd's own reading of the edited file has the runtime, with our program, and still has runc."""
     file = "/etc/containerd/config.toml"
-    done = bundle.on_host(f"{prepare}; {bundle.installed.cli} register containerd > /dev/null && containerd -c {file} config dump")
+    done = bundle.on_host(
+        f"{prepare}; {bundle.installed.cli} register containerd > /dev/null && containerd -c {file} config dump"
+    )
     assert done.returncode == 0, done.stderr
     config = tomllib.loads(done.stdout)
-    (plugin,) = (section for name, section in config["plugins"].items() if "containerd" in section and "cri" in name)
+    (plugin,) = (
+        section
+        for name, section in config["plugins"].items()
+        if "containerd" in section and "cri" in name
+    )
     runtimes = plugin["containerd"]["runtimes"]
     assert runtimes.keys() == {"runc", "nvgraft"}
-    assert runtimes["nvgraft"]["options"].pop("BinaryName") == str(bundle.installed.prefix / "bin/nvgraft-runtime")
+    assert runtimes["nvgraft"]["options"].pop("BinaryName") == str(
+        bundle.installed.prefix / "bin/nvgraft-runtime"
+    )
     # containerd 2 adds its defaults to runc's entry alone in what it prints; what is set for ours is what is set for runc.
     ours = {key: value for key, value in runtimes["nvgraft"].items() if value}
     assert ours["runtime_type"] == "io.containerd.runc.v2"
@@ -67,15 +86,28 @@ def test_docker_reads_json_that_names_the_runtime(bundle: Bundle) -> None:
     """A node's daemon.json keeps what it has; the runtime in it is a program that starts."""
     cli = bundle.installed.cli
     prepare = """mkdir -p /etc/docker && echo '{"debug": true}' > /etc/docker/daemon.json"""
-    done = bundle.on_host(f"{prepare} && {cli} register docker --set-default > /dev/null && cat /etc/docker/daemon.json")
+    done = bundle.on_host(
+        f"{prepare} && {cli} register docker --set-default > /dev/null && cat /etc/docker/daemon.json"
+    )
     config = json.loads(done.stdout)
     runtime = str(bundle.installed.prefix / "bin/nvgraft-runtime")
-    assert config == {"debug": True, "runtimes": {"nvgraft": {"path": runtime}}, "default-runtime": "nvgraft"}
+    assert config == {
+        "debug": True,
+        "runtimes": {"nvgraft": {"path": runtime}},
+        "default-runtime": "nvgraft",
+    }
     assert "runc version" in bundle.on_host(f"{runtime} --version").stdout
 
 
 @pytest.mark.parametrize("engine", ["podman", "crio", "containerd", "docker"])
-@pytest.mark.parametrize("change", ["chmod g+w {}/bin/nvgraft-hook", "chown 1000 {}/lib/nvgraft/hook/nvgraft/hook.py", "chmod 1777 {}"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "chmod g+w {}/bin/nvgraft-hook",
+        "chown 1000 {}/lib/nvgraft/hook/nvgraft/hook.py",
+        "chmod 1777 {}",
+    ],
+)
 def test_what_others_can_change_is_not_registered(bundle: Bundle, engine: str, change: str) -> None:
     """A program that somebody but root can replace is not given to an engine that runs as root."""
     prefix = bundle.installed.prefix

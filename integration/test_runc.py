@@ -11,8 +11,8 @@ import pytest
 
 from containers import CGROUPS, CONFIG_TOML, LOADER_LINE, Bundle, environment, set_ldcache
 from harness import LDCONFIG
-from nvgraft_cli.demo import LIBRARIES
-from nvgraft_cli.stubs import shared_object
+from nvgraft_cli.simulate.demo import LIBRARIES
+from nvgraft_cli.simulate.stubs import shared_object
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
@@ -36,7 +36,9 @@ def test_a_container_gets_its_devices_and_its_driver(bundle: Bundle, prepare: st
 def test_only_requested_gpus_are_allowed(bundle: Bundle, prepare: str) -> None:
     """A container that asks for one GPU can open that one; a node of the other, made by itself, is denied."""
     bundle.edit(environment("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility"))
-    done = bundle.run("ls /dev; (: < /dev/nvidia0) 2>&1; mknod /tmp/n1 c 195 1; (: < /tmp/n1) 2>&1", prepare)
+    done = bundle.run(
+        "ls /dev; (: < /dev/nvidia0) 2>&1; mknod /tmp/n1 c 195 1; (: < /tmp/n1) 2>&1", prepare
+    )
     assert "/dev/nvidia0: No such device or address" in done.stdout
     assert "/tmp/n1: Operation not permitted" in done.stdout
     assert "nvidia1" not in done.stdout.split()
@@ -72,12 +74,23 @@ def test_a_container_that_wants_no_gpu_is_left_alone(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (["NVIDIA_VISIBLE_DEVICES=7"], "nvgraft: device error: 7: unknown device | this host has 2 GPU(s)"),
-        (["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=99"], "requirement error: unsatisfied condition: cuda>=99"),
-        (["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=bogus"], "unsupported capabilities found in 'bogus'"),
+        (
+            ["NVIDIA_VISIBLE_DEVICES=7"],
+            "nvgraft: device error: 7: unknown device | this host has 2 GPU(s)",
+        ),
+        (
+            ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=99"],
+            "requirement error: unsatisfied condition: cuda>=99",
+        ),
+        (
+            ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=bogus"],
+            "unsupported capabilities found in 'bogus'",
+        ),
     ],
 )
-def test_a_refused_container_does_not_start(bundle: Bundle, entries: list[str], message: str) -> None:
+def test_a_refused_container_does_not_start(
+    bundle: Bundle, entries: list[str], message: str
+) -> None:
     """runc shows the hook's line, the container does not start, and its files are as they were."""
     bundle.edit(environment(*entries))
     done = bundle.run()
@@ -98,31 +111,51 @@ def test_a_failure_at_the_very_end_is_undone(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("mode", ["native", "ldconfig"])
 @pytest.mark.parametrize("image", ["bare", "fresh", "old format", "stale", "damaged"])
-def test_the_loader_finds_the_driver_by_its_cache_alone(bundle: Bundle, image: str, mode: str) -> None:
+def test_the_loader_finds_the_driver_by_its_cache_alone(
+    bundle: Bundle, image: str, mode: str
+) -> None:
     """Both libraries, in a directory that this loader does not search by itself; the image's own are found still; twice."""
     rootfs = bundle.path / "rootfs"
     (rootfs / "etc/debian_version").unlink()  # so that libraries go to /usr/lib64
     shutil.copytree(rootfs / LIBRARIES[1:], rootfs / "opt/lib", symlinks=True)
     shutil.copy(rootfs / "opt/lib/libc.so.6", rootfs / "opt/lib/libown.so.1")
-    (rootfs / "opt/lib/libown.so.1").write_bytes(shared_object(64, "EM_X86_64", "libown.so.1", [], None))
+    (rootfs / "opt/lib/libown.so.1").write_bytes(
+        shared_object(64, "EM_X86_64", "libown.so.1", [], None)
+    )
     (rootfs / "etc/ld.so.conf").write_text("/opt/lib\n")
     ldconfig = [LDCONFIG, "-r", str(rootfs), "-C", "/etc/ld.so.cache"]
     if image != "bare":
-        subprocess.run([*ldconfig, *(["-c", "compat"] if image == "old format" else [])], check=True)
+        subprocess.run(
+            [*ldconfig, *(["-c", "compat"] if image == "old format" else [])], check=True
+        )
     if image == "stale":
         (rootfs / "opt/lib/libown.so.1").rename(rootfs / "opt/lib/libown.so.1.2")
-        (rootfs / "opt/lib/libown.so.1.2").write_bytes(shared_object(64, "EM_X86_64", "libown.so.1", [], None))
+        (rootfs / "opt/lib/libown.so.1.2").write_bytes(
+            shared_object(64, "EM_X86_64", "libown.so.1", [], None)
+        )
         os.utime(rootfs / "etc/ld.so.cache", (1, 1))
     elif image == "damaged":
         (rootfs / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + b"\xff" * 100)
     look = " ".join(
-        ["/lib64/ld-linux-x86-64.so.2", "--preload", "libcuda.so.1:libnvidia-ml.so.1:libown.so.1", "--list", "/opt/lib/libc.so.6"]
+        [
+            "/lib64/ld-linux-x86-64.so.2",
+            "--preload",
+            "libcuda.so.1:libnvidia-ml.so.1:libown.so.1",
+            "--list",
+            "/opt/lib/libc.so.6",
+        ]
     )
     done = bundle.run(f"{look}; echo fine", prepare=set_ldcache(mode), times=2)
     assert done.returncode == 0, done.stderr
-    places = {"libcuda.so.1": "/usr/lib64", "libnvidia-ml.so.1": "/usr/lib64", "libown.so.1": "/opt/lib"}
+    places = {
+        "libcuda.so.1": "/usr/lib64",
+        "libnvidia-ml.so.1": "/usr/lib64",
+        "libown.so.1": "/opt/lib",
+    }
     if (image, mode) == ("stale", "ldconfig"):
-        del places["libown.so.1"]  # the confined ldconfig makes no links in directories of the image (decision 0011)
+        del places[
+            "libown.so.1"
+        ]  # the confined ldconfig makes no links in directories of the image (decision 0011)
     for name, directory in places.items():
         assert done.stdout.count(f"{name} => {directory}/{name} (0x") == 2, done.stdout
     assert "ldconfig" not in done.stderr
@@ -141,7 +174,12 @@ def test_a_volume_on_the_library_directory_is_named(bundle: Bundle, tmp_path: Pa
     """Nothing is made on a volume, which belongs to others too: the refusal names it."""
     volume = tmp_path / "volume"
     volume.mkdir()
-    mount = {"destination": "/usr/lib/x86_64-linux-gnu", "type": "bind", "source": str(volume), "options": ["rbind", "rprivate"]}
+    mount = {
+        "destination": "/usr/lib/x86_64-linux-gnu",
+        "type": "bind",
+        "source": str(volume),
+        "options": ["rbind", "rprivate"],
+    }
     bundle.edit(lambda config: config["mounts"].append(mount))
     done = bundle.run()
     assert done.returncode != 0
@@ -172,7 +210,12 @@ def test_a_shared_volume_is_refused(bundle: Bundle, tmp_path: Path) -> None:
         "nvidia-cuda-mps-server",
     ):
         (volume / name).touch()
-    mount = {"destination": "/usr/bin", "type": "bind", "source": str(volume), "options": ["rbind", "rshared"]}
+    mount = {
+        "destination": "/usr/bin",
+        "type": "bind",
+        "source": str(volume),
+        "options": ["rbind", "rshared"],
+    }
     bundle.edit(lambda config: config["mounts"].append(mount))
     bundle.edit(lambda config: config["linux"].update(rootfsPropagation="rshared"))
     done = bundle.run(prepare=f"mount --bind {volume} {volume} && mount --make-shared {volume}")
@@ -198,7 +241,11 @@ def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
         for kind in ("uidMappings", "gidMappings"):
             config["linux"][kind] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
         # sysfs may only be mounted with a network namespace that the user namespace owns; there is one.
-        config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}]
+        config["mounts"] = [
+            mount
+            for mount in config["mounts"]
+            if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}
+        ]
 
     bundle.edit(change)
     bundle.give_to(100000)
@@ -207,32 +254,46 @@ def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "can't open /dev/nvidia0: No such device or address" in done.stdout
     assert "libcuda.so.1 => /" in done.stdout
-    owners = [line.split() for line in done.stdout.splitlines() if "libcuda.so.1 -> " in line or line.endswith("/etc/ld.so.cache")]
+    owners = [
+        line.split()
+        for line in done.stdout.splitlines()
+        if "libcuda.so.1 -> " in line or line.endswith("/etc/ld.so.cache")
+    ]
     assert [words[2:4] for words in owners] == [["0", "0"], ["0", "0"]], done.stdout
     made = [line.split() for line in done.changes if line.startswith(">")]
     assert any(words[1].endswith("/usr/bin/nvidia-smi") for words in made)
-    assert [words for words in made if words[4] != "100000"] == [], "everything belongs to the root of the container"
+    assert [words for words in made if words[4] != "100000"] == [], (
+        "everything belongs to the root of the container"
+    )
 
 
 def test_cuda_compatibility_libraries_of_the_image_come_first(bundle: Bundle) -> None:
     """An image with a newer libcuda in /usr/local/cuda/compat gets it from the loader, and no mount has its source there."""
     compat = bundle.path / "rootfs/usr/local/cuda-13.0/compat"
     compat.mkdir(parents=True)
-    (compat / "libcuda.so.999.1").write_bytes(shared_object(64, "EM_X86_64", "libcuda.so.1", [], None))
+    (compat / "libcuda.so.999.1").write_bytes(
+        shared_object(64, "EM_X86_64", "libcuda.so.1", [], None)
+    )
     (compat.parent.parent / "cuda").symlink_to("cuda-13.0")
     done = bundle.run(f"cat /proc/self/mountinfo; {LOADER_LINE}")
     assert done.returncode == 0, done.stderr
     assert "libcuda.so.1 => /usr/local/cuda-13.0/compat/libcuda.so.1" in done.stdout
-    assert [line for line in done.stdout.splitlines() if " - " in line and "compat" in line.split()[4]] == []
+    assert [
+        line for line in done.stdout.splitlines() if " - " in line and "compat" in line.split()[4]
+    ] == []
 
 
-def test_containers_that_share_a_root_file_system_do_not_trip_over_each_other(bundle: Bundle) -> None:
+def test_containers_that_share_a_root_file_system_do_not_trip_over_each_other(
+    bundle: Bundle,
+) -> None:
     """Six hooks at the same moment, on six containers with one rootfs: every one works, and no lock is left."""
     bundle.set_program(f"ls /usr/bin/nvidia-smi && {LOADER_LINE}")
     barrier = f"#!/bin/sh\ntouch /run/at.$$\nuntil [ $(ls /run/at.* | wc -l) = 6 ]; do :; done\nexec {bundle.installed.hook} prestart\n"
 
     def change(config: dict[str, Any]) -> None:
-        config["root"]["path"] = str(bundle.path / "rootfs")  # a container each, on the same directory
+        config["root"]["path"] = str(
+            bundle.path / "rootfs"
+        )  # a container each, on the same directory
         config["hooks"]["prestart"][0]["path"] = "/run/hook"
         config["linux"]["cgroupsPath"] = "/NAME"
 
@@ -249,4 +310,6 @@ cat /run/out*; ls /run/nvgraft/lock; [ -z "$failed" ]
     done = bundle.on_host(script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("libcuda.so.1 => /") == 6
-    assert done.stdout.rstrip().splitlines()[-1].startswith("\t"), "the last line is the loader's, and no lock's name"
+    assert done.stdout.rstrip().splitlines()[-1].startswith("\t"), (
+        "the last line is the loader's, and no lock's name"
+    )

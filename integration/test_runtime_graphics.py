@@ -40,16 +40,37 @@ def drm_host(path: Path, host: str = "runfile-a10x2") -> str:
         address = f"0000:{gpu['pci']['bus']:02x}:00.0"
         nodes = DRM[gpu["minor"]]
         text = f"Model: \t\t X\nGPU UUID: \t {gpu['uuid']}\nBus Location: \t {address}\nDevice Minor: \t {gpu['minor']}\n"
-        files[f"/proc/driver/nvidia/gpus/{address}/information"] = {"type": "file", "mode": "0444", "content": text}
+        files[f"/proc/driver/nvidia/gpus/{address}/information"] = {
+            "type": "file",
+            "mode": "0444",
+            "content": text,
+        }
         document["cdi"]["drm"][address] = list(nodes)
         for name in nodes:
             number = int(name.removeprefix("card").removeprefix("renderD"))
-            files[f"/dev/dri/{name}"] = {"type": "char", "mode": "0660", "uid": 0, "gid": 44, "rdev": [226, number]}
+            files[f"/dev/dri/{name}"] = {
+                "type": "char",
+                "mode": "0660",
+                "uid": 0,
+                "gid": 44,
+                "rdev": [226, number],
+            }
             kind = "card" if name.startswith("card") else "render"
-            files[f"/dev/dri/by-path/pci-{address}-{kind}"] = {"type": "symlink", "target": f"../{name}"}
-    library = {"type": "file", "mode": "0644", "elf": files[f"{LIBDIR}/libcuda.so.{document['nvml']['driver_version']}"]["elf"]}
+            files[f"/dev/dri/by-path/pci-{address}-{kind}"] = {
+                "type": "symlink",
+                "target": f"../{name}",
+            }
+    library = {
+        "type": "file",
+        "mode": "0644",
+        "elf": files[f"{LIBDIR}/libcuda.so.{document['nvml']['driver_version']}"]["elf"],
+    }
     files[EGL] = library | {"elf": library["elf"] | {"soname": "libnvidia-egl-gbm.so.1"}}
-    files["/usr/share/vulkan/icd.d/nvidia_icd.json"] = {"type": "file", "mode": "0644", "content": '{"ICD": "of the host"}\n'}
+    files["/usr/share/vulkan/icd.d/nvidia_icd.json"] = {
+        "type": "file",
+        "mode": "0644",
+        "content": '{"ICD": "of the host"}\n',
+    }
     file = path / "drm-host.json"
     file.write_text(json.dumps(document))
     return str(file)
@@ -60,7 +81,11 @@ def graphics(bundle: Bundle) -> Bundle:
     """A bundle without any hook that asks for graphics on the first GPU."""
     bundle.set_program(SHOW)
     bundle.edit(lambda config: config.pop("hooks"))
-    bundle.edit(environment("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility"))
+    bundle.edit(
+        environment(
+            "NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility"
+        )
+    )
     return bundle
 
 
@@ -98,14 +123,23 @@ def assert_grafted(done: Run) -> None:
 
 def test_a_stopped_container_starts_again(graphics: Bundle, tmp_path: Path) -> None:
     """A second create finds what the first one left in config.json and in the root file system, and adds nothing more."""
-    first = f"{{ {graphics.lifecycle()}; }} > /dev/null && cp {graphics.path}/config.json /run/first"
-    done = graphics.on_host(f"{first} && {graphics.lifecycle()} && cmp /run/first {graphics.path}/config.json", drm_host(tmp_path))
+    first = (
+        f"{{ {graphics.lifecycle()}; }} > /dev/null && cp {graphics.path}/config.json /run/first"
+    )
+    done = graphics.on_host(
+        f"{first} && {graphics.lifecycle()} && cmp /run/first {graphics.path}/config.json",
+        drm_host(tmp_path),
+    )
     assert_grafted(done)
     assert GBM in done.stdout
 
 
-@pytest.mark.parametrize("there", ["ln -s libold.so {}", "touch {}", "ln -s ../libnvidia-allocator.so.1 {}"])
-def test_what_the_image_has_in_place_of_a_link(graphics: Bundle, tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize(
+    "there", ["ln -s libold.so {}", "touch {}", "ln -s ../libnvidia-allocator.so.1 {}"]
+)
+def test_what_the_image_has_in_place_of_a_link(
+    graphics: Bundle, tmp_path: Path, there: str
+) -> None:
     """Another link is replaced, a file stays: it is the image's."""
     link = GBM.partition(" -> ")[0]
     path = f"{graphics.path}/rootfs{link}"
@@ -118,7 +152,9 @@ def test_what_the_image_has_in_place_of_a_link(graphics: Bundle, tmp_path: Path,
 def test_an_image_whose_links_lead_out_of_it(graphics: Bundle, tmp_path: Path) -> None:
     """The container is not created, the line names the path, and nothing is made anywhere."""
     trap = f"ln -s ../../../../../../run/trap {graphics.path}/rootfs{LIBDIR}/gbm; mkdir /run/trap"
-    done = graphics.on_host(f"{trap}; {graphics.lifecycle()}; code=$?; find /run/trap; exit $code", drm_host(tmp_path))
+    done = graphics.on_host(
+        f"{trap}; {graphics.lifecycle()}; code=$?; find /run/trap; exit $code", drm_host(tmp_path)
+    )
     assert done.returncode == 1
     assert f"path error: {LIBDIR}/gbm resolves outside of" in done.stderr
     assert "/run/trap/" not in done.stdout
@@ -129,19 +165,28 @@ def test_a_driver_root(graphics: Bundle, tmp_path: Path) -> None:
     done = graphics.on_host(graphics.lifecycle(), drm_host(tmp_path, "operator-driver-root"))
     assert done.returncode == 0, done.stderr
     assert '{"ICD": "of the host"}' in done.stdout
-    sources = [line.split()[3] for line in done.stdout.splitlines() if f" {EGL} " in line and " - " in line]
+    sources = [
+        line.split()[3] for line in done.stdout.splitlines() if f" {EGL} " in line and " - " in line
+    ]
     assert sources == [f"/run/nvidia/driver{EGL}"] or sources == [f"/nvidia/driver{EGL}"]
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("node ")] == ["/dev/dri/card2", "/dev/dri/renderD129"]
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("node ")] == [
+        "/dev/dri/card2",
+        "/dev/dri/renderD129",
+    ]
 
 
 def test_a_gated_component(graphics: Bundle, tmp_path: Path) -> None:
     """Its nodes and files are there; as with the original no GPU is, because the hook reads the void that is appended."""
     graphics.edit(environment("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GDS=enabled"))
-    graphics.set_program("stat -c 'node %n %t:%T %a' /dev/nvidia*; (: < /dev/nvidia-fs0) 2>&1; cat /proc/self/mountinfo")
+    graphics.set_program(
+        "stat -c 'node %n %t:%T %a' /dev/nvidia*; (: < /dev/nvidia-fs0) 2>&1; cat /proc/self/mountinfo"
+    )
     prepare = "mknod -m 666 /dev/nvidia-fs0 c 500 0; mkdir -p /run/udev; echo {} > /etc/cufile.json"
     done = graphics.on_host(f"{prepare}; {graphics.lifecycle()}")
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("node ")] == ["node /dev/nvidia-fs0 1f4:0 666"]
+    assert [line for line in done.stdout.splitlines() if line.startswith("node ")] == [
+        "node /dev/nvidia-fs0 1f4:0 666"
+    ]
     assert "can't open /dev/nvidia-fs0: No such device or address" in done.stdout
     points = [line.split()[4] for line in done.stdout.splitlines() if " - " in line]
     assert {"/run/udev", "/etc/cufile.json"} <= set(points)
@@ -151,7 +196,9 @@ def test_a_gated_component(graphics: Bundle, tmp_path: Path) -> None:
 def test_crun(graphics: Bundle, tmp_path: Path) -> None:
     """Under crun nodes, links and files are the same."""
     graphics.edit(understood_by_crun)
-    prepare = f"sed -i '/^mode/a runtimes = [\"crun\"]' {CONFIG_TOML} && {CGROUPS_V2} && {NO_CGROUPS}"
+    prepare = (
+        f"sed -i '/^mode/a runtimes = [\"crun\"]' {CONFIG_TOML} && {CGROUPS_V2} && {NO_CGROUPS}"
+    )
     run = graphics.lifecycle("--root /run/crun-test --cgroup-manager=disabled")
     done = graphics.on_host(f"{prepare} && {run}", drm_host(tmp_path))
     assert done.returncode == 0, done.stderr

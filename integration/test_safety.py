@@ -25,7 +25,9 @@ def test_the_figures_are_as_they_have_to_be(name: str) -> None:
 def test_the_report_knows_every_module_that_measures() -> None:
     """Whatever is put beside the others is found, with a line about itself."""
     assert {*MEASURED_HERE, "engines", "faults", "historic", "kills"} <= set(MODULES)
-    assert all(title.endswith(".") for title, _ in MODULES.values()), [title for title, _ in MODULES.values()]
+    assert all(title.endswith(".") for title, _ in MODULES.values()), [
+        title for title, _ in MODULES.values()
+    ]
 
 
 def test_every_mutant_still_applies() -> None:
@@ -36,14 +38,24 @@ def test_every_mutant_still_applies() -> None:
 
 def test_a_mutant_that_nobody_notices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal that no test sees survives; one whose text has moved is an error."""
-    harmless = mutants.Mutant("harmless", "hook/nvgraft/lock.py", "_PAUSE = 0.01", "_PAUSE = 0.011", ("tests/test_lock.py",))
+    harmless = mutants.Mutant(
+        "harmless",
+        "hook/nvgraft/system/lock.py",
+        "_PAUSE = 0.01",
+        "_PAUSE = 0.011",
+        ("tests/test_lock.py",),
+    )
     (line,) = mutants.survivors([harmless])
     assert line == "harmless: survived tests/test_lock.py"
-    with pytest.raises(mutants.DoesNotApply, match=r"moved: hook/nvgraft/lock.py has its text 0 times"):
+    with pytest.raises(
+        mutants.DoesNotApply, match=r"moved: hook/nvgraft/system/lock.py has its text 0 times"
+    ):
         mutants.survivors([harmless._replace(name="moved", old="no such text")])
 
 
-def test_the_report_says_what_is_not_as_it_has_to_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_says_what_is_not_as_it_has_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One table for each module, with how it was made; exit code 1 when a figure is wrong or there is none."""
 
     def broken(size: str, seed: int) -> list[Figure]:
@@ -65,10 +77,15 @@ def test_the_report_says_what_is_not_as_it_has_to_be(monkeypatch: pytest.MonkeyP
     assert "2 not as it has to be: escapes, broken" in err
 
 
-def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The full size of one module takes an hour: the others' figures stay as they were."""
     answer = "1"
-    known = {name: (f"{name}.", lambda size, seed: [Figure("escapes", answer, "0", True)]) for name in ("kills", "race")}
+    known = {
+        name: (f"{name}.", lambda size, seed: [Figure("escapes", answer, "0", True)])
+        for name in ("kills", "race")
+    }
     monkeypatch.setattr(report, "modules", lambda: known)
     monkeypatch.setattr(report, "REPORT", tmp_path / "docs" / "report.md")
     (tmp_path / "docs").mkdir()
@@ -84,7 +101,9 @@ def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(monkeypatc
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["--size", "huge"]])
-def test_bad_arguments_are_said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_said(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An unknown module or size is refused before anything is measured."""
     monkeypatch.setattr(report, "modules", lambda: {"good": ("Good.", lambda size, seed: [])})
     with pytest.raises(SystemExit) as ended:

@@ -19,14 +19,17 @@ pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
 
 _MAIN = """
 import argparse, sys
-from nvgraft_cli import simulate
+from nvgraft_cli.simulate import command as simulate
 parser = argparse.ArgumentParser(prog="nvgraft")
 simulate.add_parser(parser.add_subparsers())
 args = parser.parse_args(["simulate", *sys.argv[1:]])
 sys.exit(args.run(args))
 """
 SIMULATE = [sys.executable, "-c", _MAIN]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs"))}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs")),
+}
 
 #: Prints what NVML says, as JSON; argv: a driver root to change into.
 ASK_NVML = """
@@ -82,7 +85,14 @@ def simulate(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command on a simulated host, with an empty standard input."""
     command = [*SIMULATE, *options, host, "--", *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=ENVIRONMENT, timeout=timeout)
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=timeout,
+    )
 
 
 def output(*arguments: str, host: str = "runfile-a10x2", options: tuple[str, ...] = ()) -> str:
@@ -128,14 +138,21 @@ def test_nvml_answers_as_recorded(name: str) -> None:
 @pytest.mark.parametrize("code", [9, 18, 999])
 def test_nvml_faults_can_be_injected(code: int) -> None:
     """A line in the stand-in's file makes nvmlInit fail with that code."""
-    done = simulate("sh", "-c", f"echo init {code} >> /etc/nvgraft-nvml.conf; exec '{sys.executable}' -c \"$0\"", ASK_NVML)
+    done = simulate(
+        "sh",
+        "-c",
+        f"echo init {code} >> /etc/nvgraft-nvml.conf; exec '{sys.executable}' -c \"$0\"",
+        ASK_NVML,
+    )
     assert (done.returncode, done.stderr) == (1, f"nvmlInit: {code}\n")
 
 
 @pytest.mark.requires("gcc")
 def test_nvml_can_hang() -> None:
     """A line in the stand-in's file makes nvmlInit take that long: the caller is still waiting when it is asked."""
-    script = f"echo hang 30 >> /etc/nvgraft-nvml.conf; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
+    script = (
+        f"echo hang 30 >> /etc/nvgraft-nvml.conf; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
+    )
     assert output("sh", "-c", script, ASK_NVML) == "124\n"
 
 
@@ -143,7 +160,10 @@ def test_nvml_can_hang() -> None:
 def test_files_are_as_recorded(name: str) -> None:
     """Every recorded entry is there with its kind, mode, numbers, text and size."""
     host = load_host(gallery.path(name))
-    real = {path: path if path.startswith(("/dev", "/proc")) else host.root.rstrip("/") + path for path in host.files}
+    real = {
+        path: path if path.startswith(("/dev", "/proc")) else host.root.rstrip("/") + path
+        for path in host.files
+    }
     script = """
 import json, os, stat, sys
 found = {}
@@ -156,7 +176,13 @@ for path in json.load(sys.stdin):
 print(json.dumps(found))
 """
     command = [*SIMULATE, name, "--", sys.executable, "-c", script]
-    done = subprocess.run(command, input=json.dumps(list(real.values())), capture_output=True, text=True, env=ENVIRONMENT)
+    done = subprocess.run(
+        command,
+        input=json.dumps(list(real.values())),
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     for path, entry in host.files.items():
@@ -170,19 +196,25 @@ print(json.dumps(found))
             assert entry.content is None or text == entry.content, path
 
 
-@pytest.mark.parametrize("name", [name for name in gallery.names() if name != "operator-driver-root"])
+@pytest.mark.parametrize(
+    "name", [name for name in gallery.names() if name != "operator-driver-root"]
+)
 def test_loader_finds_the_driver(name: str) -> None:
     """dlopen() finds libcuda.so.1 through the loader cache, and it is the file of the recorded version."""
     script = "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in open('/proc/self/maps') if 'libcuda.so' in l][0])"
     version = load_host(gallery.path(name)).nvml.driver_version
-    assert output(sys.executable, "-c", script, host=name).strip().endswith(f"/libcuda.so.{version}")
+    assert (
+        output(sys.executable, "-c", script, host=name).strip().endswith(f"/libcuda.so.{version}")
+    )
 
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
     """ldconfig lists each recorded row, and this machine's C library still."""
     host = load_host(gallery.path(name))
-    listed = output("/sbin/ldconfig", "-p", "-C", f"{host.root.rstrip('/')}/etc/ld.so.cache", host=name)
+    listed = output(
+        "/sbin/ldconfig", "-p", "-C", f"{host.root.rstrip('/')}/etc/ld.so.cache", host=name
+    )
     for soname, flags, path in host.ld_so_cache:
         assert f"\t{soname} ({flags}) => {path}\n" in listed
     assert ("libc.so.6 (libc6,x86-64" in listed) == (host.root == "/")
@@ -190,7 +222,9 @@ def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
 
 def test_proc_shows_the_driver() -> None:
     """The driver's version, GPUs and major numbers are in /proc; of each major's name there is one."""
-    script = "cat /proc/driver/nvidia/version; ls /proc/driver/nvidia/gpus; grep nvidia /proc/devices"
+    script = (
+        "cat /proc/driver/nvidia/version; ls /proc/driver/nvidia/gpus; grep nvidia /proc/devices"
+    )
     lines = output("sh", "-c", script).splitlines()
     assert "560.35.03" in lines[0]
     assert lines[2:] == ["0000:05:00.0", "0000:06:00.0", "195 nvidia", "510 nvidia-uvm"]
@@ -217,12 +251,16 @@ def test_programs_are_stubs_that_run() -> None:
 @pytest.mark.requires("gcc")
 def test_gpus_come_from_nvml_where_it_can_be_built() -> None:
     """With a compiler, config.toml names no snapshot, and none is there."""
-    listed = output("sh", "-c", "cd /etc/nvidia-container-runtime; ls; cat config.toml").splitlines()
+    listed = output(
+        "sh", "-c", "cd /etc/nvidia-container-runtime; ls; cat config.toml"
+    ).splitlines()
     assert listed[:3] == ["config.toml", "[nvgraft]", "simulated-host = true"]
     assert not any("host-snapshot" in line for line in listed)
 
 
-def test_gpus_come_from_the_snapshot_where_it_cannot(in_mount_namespace: Callable[[Callable[[], None]], None]) -> None:
+def test_gpus_come_from_the_snapshot_where_it_cannot(
+    in_mount_namespace: Callable[[Callable[[], None]], None],
+) -> None:
     """Asked for, or without a compiler (then with a note), config.toml names root's own copy of the document."""
     name = "/etc/nvidia-container-runtime/nvgraft-host.json"
     script = f"stat -c '%u %a' {name}; grep host-snapshot /etc/nvidia-container-runtime/config.toml; cat {name}"
@@ -243,10 +281,28 @@ def test_gpus_come_from_the_snapshot_where_it_cannot(in_mount_namespace: Callabl
 
 def _outside() -> dict[str, object]:
     """What a simulation could change of this machine, as far as a sample can tell."""
-    places = ["/", "/dev", "/etc", "/run", "/tmp", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/firmware"]
+    places = [
+        "/",
+        "/dev",
+        "/etc",
+        "/run",
+        "/tmp",
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/firmware",
+    ]
     places += ["/var/cache", "/var/tmp", "/proc/driver", str(CHECKOUT / "cli/nvgraft_cli")]
-    trees = {place: sorted(name for name in os.listdir(place) if name != "__pycache__") for place in places if os.path.isdir(place)}
-    return trees | {"mountinfo": Path("/proc/self/mountinfo").read_text(), "cache": Path("/etc/ld.so.cache").read_bytes()}
+    trees = {
+        place: sorted(name for name in os.listdir(place) if name != "__pycache__")
+        for place in places
+        if os.path.isdir(place)
+    }
+    return trees | {
+        "mountinfo": Path("/proc/self/mountinfo").read_text(),
+        "cache": Path("/etc/ld.so.cache").read_bytes(),
+    }
 
 
 def test_nothing_changes_outside() -> None:
@@ -270,7 +326,9 @@ def test_command_sees_this_machines_files(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "here"
 
 
-def test_other_file_systems_are_copied(tmp_path: Path, in_mount_namespace: Callable[[Callable[[], None]], None]) -> None:
+def test_other_file_systems_are_copied(
+    tmp_path: Path, in_mount_namespace: Callable[[Callable[[], None]], None]
+) -> None:
     """A mount below the root is a layer too, a sticky one stays sticky; a single file that is a mount is read-only, with a note."""
     (tmp_path / "a mount:1,2").mkdir()
     (tmp_path / "file").touch()
@@ -284,7 +342,10 @@ def test_other_file_systems_are_copied(tmp_path: Path, in_mount_namespace: Calla
         command = [*SIMULATE, "eks-t4", "--", "sh", "-c", script, str(tmp_path / "file")]
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=mount)
         assert (done.returncode, done.stdout) == (0, "below1777\nnew\n"), done.stderr
-        assert f"simulate: read-only inside, since no overlay can be made of them: {tmp_path / 'file'}" in done.stderr
+        assert (
+            f"simulate: read-only inside, since no overlay can be made of them: {tmp_path / 'file'}"
+            in done.stderr
+        )
         assert os.listdir(mount) == ["data"]
 
     in_mount_namespace(check)
@@ -294,11 +355,21 @@ def test_works_where_the_root_is_an_overlay() -> None:
     """A simulated host is itself a machine whose root is an overlay: another one can be started on it."""
     command = f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls /dev/nvidia*'"
     lines = output("sh", "-c", command, _MAIN, host="eks-t4").splitlines()
-    assert lines == ["overlayfs", *(f"/dev/nvidia{name}" for name in ("-modeset", "-uvm", "-uvm-tools", "0", "1", "ctl"))]
+    assert lines == [
+        "overlayfs",
+        *(f"/dev/nvidia{name}" for name in ("-modeset", "-uvm", "-uvm-tools", "0", "1", "ctl")),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+    ("script", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+    ],
 )
 def test_exit_code_is_passed_on(script: str, code: int) -> None:
     """The command's exit code is ours; death by signal N is 128 + N."""
@@ -306,7 +377,8 @@ def test_exit_code_is_passed_on(script: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "message"), [("no-such-program", 127, "not found"), ("/etc/hostname", 126, "cannot be executed")]
+    ("program", "code", "message"),
+    [("no-such-program", 127, "not found"), ("/etc/hostname", 126, "cannot be executed")],
 )
 def test_command_that_cannot_run(program: str, code: int, message: str) -> None:
     """As env(1): 127 when there is no such program, 126 when it cannot be executed, and one line that says so."""
@@ -319,7 +391,12 @@ def test_command_that_cannot_run(program: str, code: int, message: str) -> None:
 def test_everything_ends_with_the_command() -> None:
     """What the command leaves running, in a session of its own too, is ended before simulate returns."""
     marker = f"1234.{os.getpid()}"
-    assert simulate("sh", "-c", f"sleep {marker} & setsid sleep {marker} & sleep 0.2; exit 3").returncode == 3
+    assert (
+        simulate(
+            "sh", "-c", f"sleep {marker} & setsid sleep {marker} & sleep 0.2; exit 3"
+        ).returncode
+        == 3
+    )
     assert processes(f"sleep {marker}") == []
 
 
@@ -328,7 +405,12 @@ def sleeping() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A simulation that has started, prints when it gets SIGTERM, and then ends with 5."""
     marker = f"4321.{os.getpid()}"
     script = f"trap 'echo ended; exit 5' TERM; sleep {marker} & echo ready; wait"
-    child = subprocess.Popen([*SIMULATE, "eks-t4", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    child = subprocess.Popen(
+        [*SIMULATE, "eks-t4", "--", "sh", "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
     assert child.stdout
     assert child.stdout.readline() == "ready\n"
     yield child, marker
@@ -350,7 +432,9 @@ def test_sigterm_reaches_the_command(sleeping: tuple[subprocess.Popen[str], str]
 def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> None:
     """When simulate itself is killed, the kernel ends the simulated host."""
     child, marker = sleeping
-    assert count_becomes(1, f"sleep {marker}")  # the shell says that it is ready before its child has become sleep
+    assert count_becomes(
+        1, f"sleep {marker}"
+    )  # the shell says that it is ready before its child has become sleep
     child.kill()
     child.wait()
     assert count_becomes(0, f"sleep {marker}")
@@ -362,4 +446,7 @@ def test_recorded_hosts_start(records: Path) -> None:
         host = load_host(str(path))
         listed = output("sh", "-c", "nvidia-smi && ldconfig -p", host=str(path))
         assert listed.startswith("nvgraft simulated nvidia-smi\n")
-        assert all(f"\t{soname} ({flags}) => {target}\n" in listed for soname, flags, target in host.ld_so_cache)
+        assert all(
+            f"\t{soname} ({flags}) => {target}\n" in listed
+            for soname, flags, target in host.ld_so_cache
+        )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nvgraft_cli.main import main
+from nvgraft_cli.shell.main import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 EXAMPLES = DOCS / "examples"
@@ -57,7 +57,11 @@ def run(words: list[str]) -> list[str]:
     before = os.getcwd()
     os.chdir(EXAMPLES)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            contextlib.suppress(SystemExit),
+        ):
             main(words)
     finally:
         os.chdir(before)

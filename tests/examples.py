@@ -6,7 +6,7 @@
 from pathlib import Path
 
 import console
-from nvgraft_cli.stubs import executable, shared_object
+from nvgraft_cli.simulate.stubs import executable, shared_object
 
 _MACHINE = "EM_X86_64"
 _STORE = "nix/store/7vjq5q1w-glibc-2.38"
@@ -29,20 +29,30 @@ def _library(soname: str, *needed: str) -> bytes:
 #: image -> file -> content
 FILES = {
     "training": {
-        "lib64/ld-linux-x86-64.so.2": _loader("/lib/x86_64-linux-gnu/:/usr/lib/x86_64-linux-gnu/:/lib/:/usr/lib/", "/etc/ld.so.cache"),
+        "lib64/ld-linux-x86-64.so.2": _loader(
+            "/lib/x86_64-linux-gnu/:/usr/lib/x86_64-linux-gnu/:/lib/:/usr/lib/", "/etc/ld.so.cache"
+        ),
         "lib/x86_64-linux-gnu/libc.so.6": _library("libc.so.6", "ld-linux-x86-64.so.2"),
         **{
             f"lib/x86_64-linux-gnu/{name}": _library(name, "libc.so.6")
             for name in ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
         },
-        "usr/bin/python3": _program("no real Python: an example of nvgraft's guide", "/lib64/ld-linux-x86-64.so.2"),
+        "usr/bin/python3": _program(
+            "no real Python: an example of nvgraft's guide", "/lib64/ld-linux-x86-64.so.2"
+        ),
         "usr/lib/x86_64-linux-gnu/libcudart.so.12": _library("libcudart.so.12", "libc.so.6"),
-        "usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so": _library("libtorch_cuda.so", "libcudart.so.12", "libc.so.6"),
+        "usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so": _library(
+            "libtorch_cuda.so", "libcudart.so.12", "libc.so.6"
+        ),
     },
     "nix": {
-        f"{_STORE}/lib/ld-linux-x86-64.so.2": _loader(f"/{_STORE}/lib/:/{_STORE}/lib64/", f"/{_STORE}/etc/ld.so.cache"),
+        f"{_STORE}/lib/ld-linux-x86-64.so.2": _loader(
+            f"/{_STORE}/lib/:/{_STORE}/lib64/", f"/{_STORE}/etc/ld.so.cache"
+        ),
         f"{_STORE}/lib/libc.so.6": _library("libc.so.6", "ld-linux-x86-64.so.2"),
-        "bin/app": _program("no real program: an example of nvgraft's guide", f"/{_STORE}/lib/ld-linux-x86-64.so.2"),
+        "bin/app": _program(
+            "no real program: an example of nvgraft's guide", f"/{_STORE}/lib/ld-linux-x86-64.so.2"
+        ),
     },
 }
 

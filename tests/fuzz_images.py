@@ -3,15 +3,16 @@
 import io
 import posixpath
 import tarfile
+from functools import partial
 
 from fuzz_checks import as_file, check_text
-from nvgraft import ldcache_table
-from nvgraft.errors import Refusal
-from nvgraft.tree import PathError
-from nvgraft_cli.bundle import open_container
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.image.tree import ImageTree
+from nvgraft.base.errors import Refusal
+from nvgraft.formats import ldcache_table
+from nvgraft.formats.tree import PathError
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.image.tree import ImageTree
 from nvgraft_cli.prove import search
+from nvgraft_cli.shell.errors import InputError
 
 
 def archive(data: bytes) -> None:
@@ -42,14 +43,23 @@ def layers(data: bytes) -> None:
     """Layers, written line by line: ``TYPE NAME [TARGET]``; an empty line begins the next layer."""
     made = [_layer(part) for part in data.split(b"\n\n")[:4]]
     try:
-        tree = ImageTree("image", [(str(number), lambda part=part: io.BytesIO(part)) for number, part in enumerate(made)])  # type: ignore[misc]
+        tree = ImageTree(
+            "image",
+            [(str(number), partial(io.BytesIO, part)) for number, part in enumerate(made)],
+        )
     except InputError as error:
         check_text(str(error), one_line=False)
         return
     _check_tree(tree)
 
 
-_TYPES = {b"d": tarfile.DIRTYPE, b"l": tarfile.SYMTYPE, b"h": tarfile.LNKTYPE, b"c": tarfile.CHRTYPE, b"p": tarfile.FIFOTYPE}
+_TYPES = {
+    b"d": tarfile.DIRTYPE,
+    b"l": tarfile.SYMTYPE,
+    b"h": tarfile.LNKTYPE,
+    b"c": tarfile.CHRTYPE,
+    b"p": tarfile.FIFOTYPE,
+}
 
 
 def _layer(lines: bytes) -> bytes:

@@ -1,11 +1,14 @@
 """Fuzzed: what the machine, its kernel and the hook's own children and files say. Part of ``fuzzing.TARGETS``."""
 
 from fuzz_checks import check_text
-from nvgraft import cachefile, inventory_cache, journal, jsontext, nvml, requirements
-from nvgraft.apply import bpf, cgroup
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
-from nvgraft.mountinfo import MountTable, mounts_of_type, parse_mountinfo
+from nvgraft.apply import bpf, cgroup, journal
+from nvgraft.base import jsontext
+from nvgraft.base.errors import Refusal
+from nvgraft.host import kept_inventory, nvml
+from nvgraft.request import requirements
+from nvgraft.request.config import Config
+from nvgraft.system import kept
+from nvgraft.system.mountinfo import MountTable, mounts_of_type, parse_mountinfo
 from nvgraft_cli.container_cli import options
 from nvgraft_cli.container_cli.arguments import UsageFault
 from nvgraft_cli.container_cli.command import printable_lines
@@ -23,7 +26,11 @@ def nvml_answer(data: bytes) -> None:
     for gpu in report.gpus:
         assert set(gpu.bus_id) <= set("0123456789abcdef:."), "a path of the host is made of it"
         assert all(0 <= number < 1 << 20 for number in (gpu.minor, gpu.brand))
-        assert all(0 <= number < 1 << 20 for mig in gpu.mig_devices for number in (mig.gpu_instance, mig.compute_instance))
+        assert all(
+            0 <= number < 1 << 20
+            for mig in gpu.mig_devices
+            for number in (mig.gpu_instance, mig.compute_instance)
+        )
     repr(report).encode()
 
 
@@ -32,9 +39,9 @@ _KEY = ["a key"]
 _CONFIG = Config(cli_root="/dev/null")
 
 
-def kept_inventory(data: bytes) -> None:
+def inventory_document(data: bytes) -> None:
     """A document of the inventory cache: as a file, and what is in it."""
-    value = cachefile.parse(data, _KEY)
+    value = kept.parse(data, _KEY)
     assert value is None or data.startswith(b"nvgraft-cache/1 ")
     try:
         document = jsontext.loads(data, 1 << 24)
@@ -42,13 +49,15 @@ def kept_inventory(data: bytes) -> None:
         return
     signs = document.get("signs") if isinstance(document, dict) else None
     # (Escaped by who shows it.)
-    assert isinstance(inventory_cache._difference(document, signs if isinstance(signs, dict) else {}, _CONFIG), str)
+    assert isinstance(
+        kept_inventory._difference(document, signs if isinstance(signs, dict) else {}, _CONFIG), str
+    )
     if isinstance(document, dict):
         try:
-            kept = inventory_cache._kept(document)
-        except inventory_cache._DAMAGE:
+            found = kept_inventory._kept(document)
+        except kept_inventory._DAMAGE:
             return
-        assert isinstance(kept.report.gpus, tuple)
+        assert isinstance(found.report.gpus, tuple)
 
 
 def kept_journal(data: bytes) -> None:
@@ -63,7 +72,9 @@ def kept_journal(data: bytes) -> None:
         records = [(journal._heading_record(left.heading), b""), *journal._records(left.entries)]
         again = b"".join(journal._frame(fields, content) + content for fields, content in records)
         # Entries with data come first when they are written again.
-        assert sorted(journal.parse("name", again, 7).entries, key=repr) == sorted(left.entries, key=repr)
+        assert sorted(journal.parse("name", again, 7).entries, key=repr) == sorted(
+            left.entries, key=repr
+        )
 
 
 _RULES = [cgroup.DeviceRule("c", 195, minor, "rw") for minor in (0, 255)]
@@ -71,10 +82,14 @@ _RULES = [cgroup.DeviceRule("c", 195, minor, "rw") for minor in (0, 255)]
 
 def device_cgroup(data: bytes) -> None:
     """/proc/PID/cgroup, mountinfo and devices.list, with NULs between them."""
-    membership, mounts, listed = (part.decode("utf-8", "surrogateescape") for part in [*data.split(b"\0", 2), b"", b""][:3])
+    membership, mounts, listed = (
+        part.decode("utf-8", "surrogateescape") for part in [*data.split(b"\0", 2), b"", b""][:3]
+    )
     try:
         paths = cgroup.parse_membership(membership)
-        version, path, mount = cgroup.choose(*paths, cgroup.device_mounts(mounts_of_type(mounts, "cgroup", "cgroup2")))
+        version, path, mount = cgroup.choose(
+            *paths, cgroup.device_mounts(mounts_of_type(mounts, "cgroup", "cgroup2"))
+        )
         assert version in (1, 2)
         assert not cgroup.below(mount, path).startswith("/")
     except ValueError as error:
@@ -85,7 +100,9 @@ def device_cgroup(data: bytes) -> None:
         return
     # What is granted then: nothing is asked for a second time.
     granted = listed + "".join(f"\n{rule.type} {rule.major}:{rule.minor} rw" for rule in missing)
-    assert not list(cgroup.missing_rules(granted, _RULES)) or any(rule.access != "rw" for rule in missing)
+    assert not list(cgroup.missing_rules(granted, _RULES)) or any(
+        rule.access != "rw" for rule in missing
+    )
 
 
 def device_program(data: bytes) -> None:
@@ -102,7 +119,9 @@ def device_program(data: bytes) -> None:
 
 def command_line(data: bytes) -> None:
     """A command line of nvidia-container-cli, one word a line: other hooks put into it what a container asks for."""
-    words = [word.decode("utf-8", "surrogateescape") for word in data.split(b"\n") if b"\0" not in word]
+    words = [
+        word.decode("utf-8", "surrogateescape") for word in data.split(b"\n") if b"\0" not in word
+    ]
     try:
         _, command, rest = options.parse_global(words, "nvgraft")
         if command == "info":

@@ -10,38 +10,41 @@ coverage-guided fuzzer. ``fixtures/fuzz/TARGET`` holds the seeds, and every inpu
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import fuzz_images
 import fuzz_machine
 from fuzz_checks import as_file, check_text, controls
-from nvgraft import elf, inventory, jsontext, ld_so_conf, ldcache, oci, requirements
-from nvgraft.additions import Additions
-from nvgraft.components import Inventory, ProcEntry, device_file_minor
-from nvgraft.config import Config, config_from_settings, default_user, settings_from_toml
-from nvgraft.decision import decide
-from nvgraft.driver_files import CharDevice, FileMount
-from nvgraft.errors import Refusal
-from nvgraft.inventory import parse_majors, read_inventory
-from nvgraft.mountinfo import Mount, parse_mountinfo
-from nvgraft.plan import Plan
-from nvgraft.planner import Settings, make_plan
-from nvgraft.rewrite import rewrite
-from nvgraft.selection import check_request
-from nvgraft.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
-from nvgraft.target import OfflineTarget, VirtualTree
-from nvgraft.tree import PathError
-from nvgraft_cli import text
+from nvgraft.base import jsontext
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.formats import elf, ld_so_conf, ldcache
+from nvgraft.formats.tree import PathError
+from nvgraft.host import inventory
+from nvgraft.host.components import Inventory, ProcEntry, device_file_minor
+from nvgraft.host.graphics_files import CharDevice, FileMount
+from nvgraft.host.inventory import parse_majors, read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
+from nvgraft.plan.actions import Plan
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.selection import check_request
+from nvgraft.request import oci, requirements
+from nvgraft.request.config import Config, config_from_settings, default_user, settings_from_toml
+from nvgraft.request.decision import decide
+from nvgraft.system.mountinfo import Mount, parse_mountinfo
+from nvgraft.wrapper.additions import Additions
+from nvgraft.wrapper.rewrite import rewrite
+from nvgraft_cli.case.dynamic import BadElf, read_file
 from nvgraft_cli.diff import readers, render
 from nvgraft_cli.diff.compare import compare
-from nvgraft_cli.dynamic import BadElf, read_file
-from nvgraft_cli.errors import InputError
 from nvgraft_cli.explain_error import command as explain_error
 from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_cli.register import bundle, containerd, docker, hooksd, installation
 from nvgraft_cli.register.change import CannotRegister, Document, diff
+from nvgraft_cli.shell import text
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.models import DocumentError
 from nvgraft_specs.models.host import parse_host
@@ -65,7 +68,9 @@ class Target(NamedTuple):
         :param findings: also what was once a finding. Much of that is as large as a limit allows, and a poor beginning for others.
         """
         paths = sorted((SEEDS / name).iterdir())
-        return [path.read_bytes() for path in paths if findings or not path.name.startswith("found-")]
+        return [
+            path.read_bytes() for path in paths if findings or not path.name.startswith("found-")
+        ]
 
 
 def _ldcache(data: bytes) -> None:
@@ -74,11 +79,15 @@ def _ldcache(data: bytes) -> None:
     except ValueError:
         return
     chosen = ldcache.parse(data, (b"libcuda", b"libnvidia"))
-    assert chosen == [entry for entry in entries if entry.soname.startswith(("libcuda", "libnvidia"))]
+    assert chosen == [
+        entry for entry in entries if entry.soname.startswith(("libcuda", "libnvidia"))
+    ]
     names = [entry.soname for entry in entries[:8]]
     for one in names:
         for other in names:
-            assert (ldcache.compare_names(one, other) > 0) == (ldcache.compare_names(other, one) < 0)
+            assert (ldcache.compare_names(one, other) > 0) == (
+                ldcache.compare_names(other, one) < 0
+            )
 
 
 def _elf(data: bytes) -> None:
@@ -97,7 +106,13 @@ def _elf(data: bytes) -> None:
         except BadElf as error:
             assert str(error)
         else:
-            assert set(record) == {"rpath", "runpath", "flags_1", "versions_needed", "versions_defined"}
+            assert set(record) == {
+                "rpath",
+                "runpath",
+                "flags_1",
+                "versions_needed",
+                "versions_defined",
+            }
 
 
 def _toml(data: bytes) -> None:
@@ -124,7 +139,9 @@ def _json(data: bytes) -> None:
         return
     assert accepted
     assert value == wanted
-    if not _has(value, float) and not any("\ud800" <= char <= "\udfff" for char in json.dumps(value, ensure_ascii=False)):
+    if not _has(value, float) and not any(
+        "\ud800" <= char <= "\udfff" for char in json.dumps(value, ensure_ascii=False)
+    ):
         for indent in (False, True):
             assert jsontext.loads(jsontext.dumps(value, indent).encode(), 1 << 24) == value
     if isinstance(value, dict):
@@ -142,13 +159,17 @@ def _depth(value: object) -> int:
     deepest, level = 0, [value]
     while level := [item for item in level if isinstance(item, (dict, list))]:
         deepest += 1
-        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        level = [
+            child for item in level for child in (item.values() if isinstance(item, dict) else item)
+        ]
     return deepest
 
 
 def _has(value: object, kind: type) -> bool:
     if isinstance(value, (dict, list)):
-        return any(_has(item, kind) for item in (value.values() if isinstance(value, dict) else value))
+        return any(
+            _has(item, kind) for item in (value.values() if isinstance(value, dict) else value)
+        )
     return isinstance(value, kind)
 
 
@@ -184,7 +205,10 @@ def _config_json(data: bytes) -> None:
 
 
 def _rewrite(data: bytes) -> None:
-    hook: dict[str, object] = {"path": "/usr/bin/nvgraft-hook", "args": ["nvgraft-hook", "prestart"]}
+    hook: dict[str, object] = {
+        "path": "/usr/bin/nvgraft-hook",
+        "args": ["nvgraft-hook", "prestart"],
+    }
     for mode in ("legacy", "auto"):
         try:
             once = rewrite(data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook)
@@ -194,12 +218,18 @@ def _rewrite(data: bytes) -> None:
             continue
         if not any(line.startswith("Mounting ") for _, line in once.log):
             assert parsed.mounts == oci.parse_config(data, complete=False).mounts
-        assert rewrite(once.data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook).data == once.data, "not the same when done twice"
+        assert (
+            rewrite(once.data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook).data == once.data
+        ), "not the same when done twice"
 
 
 def _look(_gates: Sequence[str], _devices: Sequence[str]) -> Additions:
     node = CharDevice("/dev/dri/card0", (226, 0), 0o660, 44)
-    return Additions([node], [FileMount("/usr/bin/nvidia-xconfig"), FileMount("/etc/x", "/usr/share/x/y")], ["../card0::/dev/dri/l"])
+    return Additions(
+        [node],
+        [FileMount("/usr/bin/nvidia-xconfig"), FileMount("/etc/x", "/usr/share/x/y")],
+        ["../card0::/dev/dri/l"],
+    )
 
 
 def _link_hook(links: Sequence[str]) -> dict[str, object]:
@@ -209,7 +239,9 @@ def _link_hook(links: Sequence[str]) -> dict[str, object]:
 _PROGRAMS = installation.Programs("/usr/local/bin/nvgraft-hook", "/usr/local/bin/nvgraft-runtime")
 
 
-def _there_and_back(add: Callable[[Document], str], remove: Callable[[Document], str | None], data: bytes) -> None:
+def _there_and_back(
+    add: Callable[[Document], str], remove: Callable[[Document], str | None], data: bytes
+) -> None:
     """What a registration changes is taken back to the byte."""
     try:
         before = data.decode()
@@ -222,7 +254,9 @@ def _there_and_back(add: Callable[[Document], str], remove: Callable[[Document],
         check_text(str(error), one_line=False)
         return
     assert not controls(diff(document, after))
-    assert add(Document("/fuzzed", "/fuzzed", after, before)) == after, "not the same when done twice"
+    assert add(Document("/fuzzed", "/fuzzed", after, before)) == after, (
+        "not the same when done twice"
+    )
     try:
         was_ours = remove(document) != before
     except CannotRegister:
@@ -236,7 +270,11 @@ def _there_and_back(add: Callable[[Document], str], remove: Callable[[Document],
 
 def _docker(data: bytes) -> None:
     for default in (False, True):
-        _there_and_back(lambda document, default=default: docker.add(document, _PROGRAMS, set_default=default), docker.remove, data)  # type: ignore[misc]
+        _there_and_back(
+            partial(docker.add, programs=_PROGRAMS, set_default=default),
+            docker.remove,
+            data,
+        )
 
 
 def _runc(data: bytes) -> None:
@@ -249,7 +287,9 @@ def _runc(data: bytes) -> None:
 
 def _containerd(data: bytes) -> None:
     if b"imports" not in data:  # other files: not of a fuzzer's choosing
-        _there_and_back(lambda document: containerd.add(document, _PROGRAMS), containerd.remove, data)
+        _there_and_back(
+            lambda document: containerd.add(document, _PROGRAMS), containerd.remove, data
+        )
 
 
 #: What the host of the language's tests provides, and two different devices.
@@ -311,9 +351,20 @@ def _factor(factor: str, facts: dict[str, str | None]) -> str:
         one, other = ([part for part in version.split(".") if part] for version in (actual, value))
         width = max(map(len, [*one, *other]), default=0)
         length = max(len(one), len(other))
-        first, second = ([part.zfill(width) for part in parts] + ["0" * width] * (length - len(parts)) for parts in (one, other))
+        first, second = (
+            [part.zfill(width) for part in parts] + ["0" * width] * (length - len(parts))
+            for parts in (one, other)
+        )
         order = (first > second) - (first < second)
-    holds = {"=": order == 0, "!=": order != 0, "!": order != 0, "<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}
+    holds = {
+        "=": order == 0,
+        "!=": order != 0,
+        "!": order != 0,
+        "<": order < 0,
+        "<=": order <= 0,
+        ">": order > 0,
+        ">=": order >= 0,
+    }
     if holds[operator]:
         return "holds"
     return "invalid" if len(factor.encode()) > 127 else "unsatisfied"
@@ -329,7 +380,9 @@ def _mountinfo(data: bytes) -> None:
 
 def mountinfo_line(mount: Mount) -> str:
     """Write a line that the kernel could have written."""
-    root, point, source = ("".join(map(_octal, word)) for word in (mount.root, mount.point, mount.source))
+    root, point, source = (
+        "".join(map(_octal, word)) for word in (mount.root, mount.point, mount.source)
+    )
     shared = " shared:1" if mount.shared else ""
     return f"{mount.id} 1 0:1 {root} {point} {mount.options}{shared} - {mount.fstype} {source}"
 
@@ -350,9 +403,18 @@ def _proc(data: bytes) -> None:
 
 def _environment(data: bytes) -> None:
     """The container's variables, one a line, to the end: decision, plan, and what a person is shown."""
-    env = ["PATH=/bin", *(line for line in data.decode("utf-8", "surrogateescape").split("\n") if "=" in line)]
+    env = [
+        "PATH=/bin",
+        *(line for line in data.decode("utf-8", "surrogateescape").split("\n") if "=" in line),
+    ]
     capabilities = {"bounding": ["CAP_SYS_ADMIN"]} if b"PRIVILEGED" in data else {}
-    config_json = json.dumps({"ociVersion": "1.0.2", "process": {"env": env, "capabilities": capabilities}, "root": {"path": "r"}}).encode()
+    config_json = json.dumps(
+        {
+            "ociVersion": "1.0.2",
+            "process": {"env": env, "capabilities": capabilities},
+            "root": {"path": "r"},
+        }
+    ).encode()
     # One of four combinations, whichever: it has to be the same for the same input.
     config = _CONFIGURATIONS[len(data) % 2]
     decision = decide(config_json, config, "/run/bundle")
@@ -376,7 +438,9 @@ def _check_plan(plan: Plan) -> None:
 
 @cache
 def _inventory(name: str) -> Inventory:
-    return read_inventory(snapshot_host(json.loads(Path(gallery.path(name)).read_bytes())), OFFLINE_PATH)
+    return read_inventory(
+        snapshot_host(json.loads(Path(gallery.path(name)).read_bytes())), OFFLINE_PATH
+    )
 
 
 def _target() -> OfflineTarget:
@@ -396,7 +460,9 @@ def _snapshot(data: bytes) -> None:
         decision = decide(_EVERYTHING, _CONFIGURATIONS[0], "/run/bundle")
         assert decision.request is not None
         target = OfflineTarget(VirtualTree(SnapshotTree({}), "/r"), host.machine, (), module=True)
-        _check_plan(make_plan(decision.request, found, target, Settings.from_config(_CONFIGURATIONS[0])))
+        _check_plan(
+            make_plan(decision.request, found, target, Settings.from_config(_CONFIGURATIONS[0]))
+        )
     except Refusal as refusal:
         check_text(refusal.line())
     try:
@@ -423,7 +489,9 @@ def _plan_document(data: bytes) -> None:
 
 def _ld_so_conf(data: bytes) -> None:
     """The image's list of library directories; files that it includes hold the same text again."""
-    configuration = ld_so_conf.Configuration(lambda _: data, lambda _: ["a.conf", "b.conf", ".hidden", "[x]"])
+    configuration = ld_so_conf.Configuration(
+        lambda _: data, lambda _: ["a.conf", "b.conf", ".hidden", "[x]"]
+    )
     configuration.load()
     assert all(path.startswith("/") for path in configuration.directories)
 
@@ -445,13 +513,29 @@ def _diff(data: bytes) -> None:
         return
     difference = compare(side, side)
     assert difference.equal
-    for shown in (render.text(difference, whole=True, colour=False), render.markdown(difference, whole=True)):
+    for shown in (
+        render.text(difference, whole=True, colour=False),
+        render.markdown(difference, whole=True),
+    ):
         assert not controls(shown)
 
 
 TARGETS: dict[str, Target] = {
-    "ldcache": Target(_ldcache, (b"ld.so-1.7.0", b"glibc-ld.so.cache1.1", b"\xff\xff\xff\xff", b"\x00\x00\x00\x80")),
-    "elf": Target(_elf, (b"\x7fELF\x01\x01\x01", b"\x7fELF\x02\x01\x01", b".note.ABI-tag\0", b"GNU\0", b"\xff" * 8, b"\x06\0\0\0")),
+    "ldcache": Target(
+        _ldcache,
+        (b"ld.so-1.7.0", b"glibc-ld.so.cache1.1", b"\xff\xff\xff\xff", b"\x00\x00\x00\x80"),
+    ),
+    "elf": Target(
+        _elf,
+        (
+            b"\x7fELF\x01\x01\x01",
+            b"\x7fELF\x02\x01\x01",
+            b".note.ABI-tag\0",
+            b"GNU\0",
+            b"\xff" * 8,
+            b"\x06\0\0\0",
+        ),
+    ),
     "toml": Target(
         _toml,
         (
@@ -466,8 +550,26 @@ TARGETS: dict[str, Target] = {
             b".a",
         ),
     ),
-    "json": Target(_json, (b"NaN", b"Infinity", b"-", b'"\\ud800"', b"[" * 70, b'{"id":', b"1e999", b"\\u", b"\xff", b"null", b"1" * 4400)),
-    "state": Target(_state, (b'"pid":', b'"Bundle":', b'"bundlePath":', b"1.0", b"true", b"-1", b"9" * 20, b"\\u0000")),
+    "json": Target(
+        _json,
+        (
+            b"NaN",
+            b"Infinity",
+            b"-",
+            b'"\\ud800"',
+            b"[" * 70,
+            b'{"id":',
+            b"1e999",
+            b"\\u",
+            b"\xff",
+            b"null",
+            b"1" * 4400,
+        ),
+    ),
+    "state": Target(
+        _state,
+        (b'"pid":', b'"Bundle":', b'"bundlePath":', b"1.0", b"true", b"-1", b"9" * 20, b"\\u0000"),
+    ),
     "config": Target(
         _config_json,
         (
@@ -492,9 +594,28 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "docker": Target(
-        _docker, (b'"runtimes":{}', b'"nvgraft":', b'"default-runtime":"nvgraft"', b"null", b"\t", b"\r\n", b'"RUNTIMES":', b"\xc2\x9b")
+        _docker,
+        (
+            b'"runtimes":{}',
+            b'"nvgraft":',
+            b'"default-runtime":"nvgraft"',
+            b"null",
+            b"\t",
+            b"\r\n",
+            b'"RUNTIMES":',
+            b"\xc2\x9b",
+        ),
     ),
-    "runc": Target(_runc, (b'"ociVersion":"1.0.2"', b'"hooks":{"prestart":[{"path":"/x/nvgraft-hook"}]}', b"null", b'"Hooks":', b"\r\n")),
+    "runc": Target(
+        _runc,
+        (
+            b'"ociVersion":"1.0.2"',
+            b'"hooks":{"prestart":[{"path":"/x/nvgraft-hook"}]}',
+            b"null",
+            b'"Hooks":',
+            b"\r\n",
+        ),
+    ),
     "containerd": Target(
         _containerd,
         (
@@ -510,11 +631,36 @@ TARGETS: dict[str, Target] = {
     ),
     "requirements": Target(
         _requirements,
-        (b"cuda>=", b"driver<", b"brand=tesla", b"arch!=", b",", b" ", b"12.2", b"!", b"0" * 130, b"535.104.05", b"BRAND!", b"\n"),
+        (
+            b"cuda>=",
+            b"driver<",
+            b"brand=tesla",
+            b"arch!=",
+            b",",
+            b" ",
+            b"12.2",
+            b"!",
+            b"0" * 130,
+            b"535.104.05",
+            b"BRAND!",
+            b"\n",
+        ),
     ),
-    "mountinfo": Target(_mountinfo, (b" - ", b"\\040", b"\\134", b"shared:1", b" master:2", b"\\777", b"\\", b"36 35 98:0 /")),
+    "mountinfo": Target(
+        _mountinfo,
+        (b" - ", b"\\040", b"\\134", b"shared:1", b" master:2", b"\\777", b"\\", b"36 35 98:0 /"),
+    ),
     "proc": Target(
-        _proc, (b"Character devices:", b"195 nvidia", b"DeviceFileMinor: ", b"gpu0/gi1/access ", b"9" * 4400, b"ID_LIKE=", "²".encode())
+        _proc,
+        (
+            b"Character devices:",
+            b"195 nvidia",
+            b"DeviceFileMinor: ",
+            b"gpu0/gi1/access ",
+            b"9" * 4400,
+            b"ID_LIKE=",
+            "²".encode(),
+        ),
     ),
     "environment": Target(
         _environment,
@@ -559,11 +705,29 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "ld_so_conf": Target(
-        _ld_so_conf, (b"include *.conf\n", b"include /a/[!a-c]*/?\n", b"/usr/lib\n", b"\\", b"[", b"[" * 300, b"*" * 64, b"hwcap 1")
+        _ld_so_conf,
+        (
+            b"include *.conf\n",
+            b"include /a/[!a-c]*/?\n",
+            b"/usr/lib\n",
+            b"\\",
+            b"[",
+            b"[" * 300,
+            b"*" * 64,
+            b"hwcap 1",
+        ),
     ),
     "paste": Target(
         _paste,
-        (b"nvidia-container-cli: ", b"OCI runtime create failed", b"\\n", b"\\" * 60, b"nvml error: ", b"exit status 1", b"\x1b[31m"),
+        (
+            b"nvidia-container-cli: ",
+            b"OCI runtime create failed",
+            b"\\n",
+            b"\\" * 60,
+            b"nvml error: ",
+            b"exit status 1",
+            b"\x1b[31m",
+        ),
     ),
     "diff": Target(
         _diff,
@@ -584,7 +748,16 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "plan": Target(
-        _plan_document, (b'"op":"mount"', b'"type":"tmpfs"', b'"why":', b'"rdev":', b'"schema":"nvgraft.plan/2"', b"\\u0000", b"/../..")
+        _plan_document,
+        (
+            b'"op":"mount"',
+            b'"type":"tmpfs"',
+            b'"why":',
+            b'"rdev":',
+            b'"schema":"nvgraft.plan/2"',
+            b"\\u0000",
+            b"/../..",
+        ),
     ),
     "image": Target(
         fuzz_images.archive,
@@ -610,9 +783,19 @@ TARGETS: dict[str, Target] = {
     ),
     "ldcache_table": Target(
         fuzz_images.loader_cache,
-        (b"ld.so-1.7.0", b"glibc-ld.so.cache1.1", b"\xff\xff\xff\xff", b"\x42\xa2\x74\xea", b"libcuda.so.1\0", b"/usr/lib/\0"),
+        (
+            b"ld.so-1.7.0",
+            b"glibc-ld.so.cache1.1",
+            b"\xff\xff\xff\xff",
+            b"\x42\xa2\x74\xea",
+            b"libcuda.so.1\0",
+            b"/usr/lib/\0",
+        ),
     ),
-    "loader": Target(fuzz_images.loader, (b"/lib/\0/usr/lib/\0", b"/etc/ld.so.cache\0", b"\0x86-64-v4:x86-64-v3\0", b"/", b"\0")),
+    "loader": Target(
+        fuzz_images.loader,
+        (b"/lib/\0/usr/lib/\0", b"/etc/ld.so.cache\0", b"\0x86-64-v4:x86-64-v3\0", b"/", b"\0"),
+    ),
     "nvml": Target(
         fuzz_machine.nvml_answer,
         (
@@ -621,24 +804,76 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "kept_inventory": Target(
-        fuzz_machine.kept_inventory,
-        (b'"signs":{', b'"files":{"/a":false}', b'"gpus":[', b'"wide":[', b"nvgraft-cache/1 ", b"null", b'"\\u0000"'),
+        fuzz_machine.inventory_document,
+        (
+            b'"signs":{',
+            b'"files":{"/a":false}',
+            b'"gpus":[',
+            b'"wide":[',
+            b"nvgraft-cache/1 ",
+            b"null",
+            b'"\\u0000"',
+        ),
     ),
     "kept_journal": Target(
         fuzz_machine.kept_journal,
-        (b"nvgraft.journal/1\0", b"\n\n", b"dir\0/a\0", b"link\0", b"was-file\0", b"was-link\0", b"\0", b"9" * 4400),
+        (
+            b"nvgraft.journal/1\0",
+            b"\n\n",
+            b"dir\0/a\0",
+            b"link\0",
+            b"was-file\0",
+            b"was-link\0",
+            b"\0",
+            b"9" * 4400,
+        ),
     ),
     "cgroup": Target(
         fuzz_machine.device_cgroup,
-        (b":devices:/", b"0::/", b"\0", b" - cgroup cgroup rw,devices", b" - cgroup2 ", b"a *:* rwm", b"c 195:0 rw", b"c 195:* r", b"/../"),
+        (
+            b":devices:/",
+            b"0::/",
+            b"\0",
+            b" - cgroup cgroup rw,devices",
+            b" - cgroup2 ",
+            b"a *:* rwm",
+            b"c 195:0 rw",
+            b"c 195:* r",
+            b"/../",
+        ),
     ),
     "command_line": Target(
         fuzz_machine.command_line,
         (
-            *(b"\nconfigure\n", b"\nlist\n", b"\ninfo\n", b"--require=", b"--device=", b"--pid=", b"--imex-channel=", b"--user="),
-            *(b"--", b"-", b"--help", b"cuda>=12.0", b"brand=tesla", b"\n/run/rootfs", b"9" * 30, b"--re=", b"\xff"),
+            *(
+                b"\nconfigure\n",
+                b"\nlist\n",
+                b"\ninfo\n",
+                b"--require=",
+                b"--device=",
+                b"--pid=",
+                b"--imex-channel=",
+                b"--user=",
+            ),
+            *(
+                b"--",
+                b"-",
+                b"--help",
+                b"cuda>=12.0",
+                b"brand=tesla",
+                b"\n/run/rootfs",
+                b"9" * 30,
+                b"--re=",
+                b"\xff",
+            ),
         ),
     ),
-    "bpf": Target(fuzz_machine.device_program, (b"\x85\0\0\0", b"\x18\x10\0\0", b"\x18\0\0\0", b"\x95" + bytes(7), b"\x61\xb1")),
-    "mount_table": Target(fuzz_machine.mount_table, (b" - ", b"shared:1", b"\n36 35 98:0 / /mnt rw - ext4 /dev/sda rw", b"\\040")),
+    "bpf": Target(
+        fuzz_machine.device_program,
+        (b"\x85\0\0\0", b"\x18\x10\0\0", b"\x18\0\0\0", b"\x95" + bytes(7), b"\x61\xb1"),
+    ),
+    "mount_table": Target(
+        fuzz_machine.mount_table,
+        (b" - ", b"shared:1", b"\n36 35 98:0 / /mnt rw - ext4 /dev/sda rw", b"\\040"),
+    ),
 }

@@ -15,14 +15,15 @@ One entry a line; directories on the way are implied, blank lines and lines that
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nvgraft.components import Inventory
-from nvgraft.inventory import read_inventory
-from nvgraft.ldcache import entry_from_listing
-from nvgraft.plan import Bind, Finding, Plan, Tmpfs
-from nvgraft.planner import Settings, make_plan
-from nvgraft.request import Request
-from nvgraft.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
-from nvgraft.target import OfflineTarget, VirtualTree
+from nvgraft.base.finding import Finding
+from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.formats.ldcache import entry_from_listing
+from nvgraft.host.components import Inventory
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
+from nvgraft.plan.actions import Bind, Plan, Tmpfs
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.request.request import Request
 
 Document = dict[str, Any]
 
@@ -61,19 +62,39 @@ def _entry(line: str) -> tuple[str, Document]:
         tag = [int(number) for number in settings["tag"].split(".")] if "tag" in settings else None
         machine = settings.get("machine", "EM_X86_64" if bits == 64 else "EM_386")
         soname = None if words[1] == "-" else words[1]
-        entry |= {"size": 1000, "elf": {"bits": bits, "machine": machine, "soname": soname, "needed": [], "abi_tag": tag}}
+        entry |= {
+            "size": 1000,
+            "elf": {
+                "bits": bits,
+                "machine": machine,
+                "soname": soname,
+                "needed": [],
+                "abi_tag": tag,
+            },
+        }
     return path.rstrip("/"), entry
 
 
 def gpu(
-    minor: int, uuid: str = "", *, pci: tuple[int, int, int] | None = None, mig: str = "unsupported", migs: Sequence[str] = ()
+    minor: int,
+    uuid: str = "",
+    *,
+    pci: tuple[int, int, int] | None = None,
+    mig: str = "unsupported",
+    migs: Sequence[str] = (),
 ) -> Document:
     """Return one GPU of a host document; ``migs`` are ``UUID GPU-INSTANCE/COMPUTE-INSTANCE``, their presence enables MIG."""
     devices = []
     for row in migs:
         name, _, instances = row.partition(" ")
         gpu_instance, _, compute_instance = instances.partition("/")
-        devices.append({"uuid": name, "gpu_instance": int(gpu_instance), "compute_instance": int(compute_instance)})
+        devices.append(
+            {
+                "uuid": name,
+                "gpu_instance": int(gpu_instance),
+                "compute_instance": int(compute_instance),
+            }
+        )
     domain, bus, device = pci or (0, minor + 1, 0)
     return {
         "minor": minor,
@@ -105,7 +126,11 @@ def host(
     files = tree(text)
     if cache is None:
         rows = [
-            [entry["elf"]["soname"], _FLAGS[f"{entry['elf']['bits']} {entry['elf']['machine']}"], path]
+            [
+                entry["elf"]["soname"],
+                _FLAGS[f"{entry['elf']['bits']} {entry['elf']['machine']}"],
+                path,
+            ]
             for path, entry in files.items()
             if entry.get("elf") and entry["elf"]["soname"]
         ]
@@ -181,10 +206,17 @@ DEBIAN = "/etc/debian_version = 12.1"
 
 
 def target(
-    text: str = DEBIAN, *, volumes: tuple[str, ...] = (), module: bool = True, machine: str = "x86_64", label: str = ROOTFS
+    text: str = DEBIAN,
+    *,
+    volumes: tuple[str, ...] = (),
+    module: bool = True,
+    machine: str = "x86_64",
+    label: str = ROOTFS,
 ) -> OfflineTarget:
     """Return the planner's view of a root file system, given in the language of this module."""
-    return OfflineTarget(VirtualTree(SnapshotTree(tree(text)), label), machine, volumes, module=module)
+    return OfflineTarget(
+        VirtualTree(SnapshotTree(tree(text)), label), machine, volumes, module=module
+    )
 
 
 def plan(
@@ -199,9 +231,18 @@ def plan(
     **request: Any,
 ) -> Plan:
     """Plan a container with that request (``devices`` and ``capabilities`` as comma lists) on a host document."""
-    asked = Request(tuple(filter(None, devices.split(","))), tuple(sorted(filter(None, capabilities.split(",")))), **request)
+    asked = Request(
+        tuple(filter(None, devices.split(","))),
+        tuple(sorted(filter(None, capabilities.split(",")))),
+        **request,
+    )
     place = target(rootfs, module=not simulated) if isinstance(rootfs, str) else rootfs
-    return make_plan(asked, inventory(document, mps_directory=mps_directory), place, Settings(cgroups=cgroups, simulated=simulated))
+    return make_plan(
+        asked,
+        inventory(document, mps_directory=mps_directory),
+        place,
+        Settings(cgroups=cgroups, simulated=simulated),
+    )
 
 
 def full_host(extra: str = "", **changes: Any) -> Document:

@@ -54,17 +54,26 @@ def _write(path: Path, files: dict[str, bytes]) -> str:
     return str(path)
 
 
-def docker_save(path: Path, *layers: Iterable[Entry], config: dict[str, Any] | None = None, tags: int = 1) -> str:
+def docker_save(
+    path: Path, *layers: Iterable[Entry], config: dict[str, Any] | None = None, tags: int = 1
+) -> str:
     """Write an archive as ``docker save`` does; the manifest stands last in it."""
     files = {f"{number:064x}/layer.tar": layer(entries) for number, entries in enumerate(layers)}
     names = list(files)
-    files["config.json"] = json.dumps({"architecture": "amd64", "os": "linux", "config": config or {}}).encode()
-    manifest = [{"Config": "config.json", "RepoTags": [f"web:{tag}"], "Layers": names} for tag in range(tags)]
+    files["config.json"] = json.dumps(
+        {"architecture": "amd64", "os": "linux", "config": config or {}}
+    ).encode()
+    manifest = [
+        {"Config": "config.json", "RepoTags": [f"web:{tag}"], "Layers": names}
+        for tag in range(tags)
+    ]
     files["manifest.json"] = json.dumps(manifest).encode()
     return _write(path, files)
 
 
-def oci_layout(*layers: Iterable[Entry], config: dict[str, Any] | None = None, compress: Any = gzip.compress) -> dict[str, bytes]:
+def oci_layout(
+    *layers: Iterable[Entry], config: dict[str, Any] | None = None, compress: Any = gzip.compress
+) -> dict[str, bytes]:
     """Return the files of an OCI layout with compressed layers."""
     files: dict[str, bytes] = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
 
@@ -74,12 +83,24 @@ def oci_layout(*layers: Iterable[Entry], config: dict[str, Any] | None = None, c
         return {"digest": f"sha256:{digest}", "size": len(data)}
 
     document = json.dumps({"architecture": "amd64", "os": "linux", "config": config or {}}).encode()
-    manifest = {"schemaVersion": 2, "config": blob(document), "layers": [blob(compress(layer(entries))) for entries in layers]}
-    image = blob(json.dumps(manifest).encode()) | {"platform": {"architecture": "amd64", "os": "linux"}}
+    manifest = {
+        "schemaVersion": 2,
+        "config": blob(document),
+        "layers": [blob(compress(layer(entries))) for entries in layers],
+    }
+    image = blob(json.dumps(manifest).encode()) | {
+        "platform": {"architecture": "amd64", "os": "linux"}
+    }
     other = {"digest": "sha256:00", "size": 0, "platform": {"architecture": "s390x", "os": "linux"}}
-    attestation = {"digest": "sha256:01", "size": 0, "platform": {"architecture": "unknown", "os": "unknown"}}
+    attestation = {
+        "digest": "sha256:01",
+        "size": 0,
+        "platform": {"architecture": "unknown", "os": "unknown"},
+    }
     index = {"schemaVersion": 2, "manifests": [other, attestation, image]}
-    files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [blob(json.dumps(index).encode())]}).encode()
+    files["index.json"] = json.dumps(
+        {"schemaVersion": 2, "manifests": [blob(json.dumps(index).encode())]}
+    ).encode()
     return files
 
 

@@ -10,16 +10,17 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from harness import LDCONFIG
-from nvgraft.apply.native_cache import NativeCache
+from nvgraft.apply.cache.native import NativeCache
+from nvgraft.apply.journal import Journal
 from nvgraft.apply.undo import UndoLog
-from nvgraft.components import Component
-from nvgraft.container import Container
-from nvgraft.journal import Journal
-from nvgraft.ldcache import loader_flags
-from nvgraft.links import soname_links
-from nvgraft.plan import Bind, Finding, Plan, UpdateLoaderCache, Why
-from nvgraft.tree import open_tree_at
-from nvgraft_cli.stubs import shared_object
+from nvgraft.base.finding import Finding
+from nvgraft.container.container import Container
+from nvgraft.formats.ldcache import loader_flags
+from nvgraft.formats.tree import open_tree_at
+from nvgraft.host.components import Component
+from nvgraft.plan.actions import Bind, Plan, UpdateLoaderCache, Why
+from nvgraft.plan.soname_links import soname_links
+from nvgraft_cli.simulate.stubs import shared_object
 
 MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
 FLAGS = loader_flags(platform.machine())[0]
@@ -48,15 +49,33 @@ def install_driver(root: Path, driver: dict[str, str] = DRIVER, directory: str =
 
 #: Names and places for small images, and what may be there: kinds of files, or the targets of links.
 NAMES = ["liba.so.1", "liba.so.1.2", "liba.so.1.10", "liba.so", "libb.so.9", "ld-x.so.1", "readme"]
-PLACES = [LIBS, "/usr/lib", "/usr/local/lib", "/opt/lib", f"{LIBS}/glibc-hwcaps/x86-64-v2", "/opt/lib/glibc-hwcaps/v9"]
+PLACES = [
+    LIBS,
+    "/usr/lib",
+    "/usr/local/lib",
+    "/opt/lib",
+    f"{LIBS}/glibc-hwcaps/x86-64-v2",
+    "/opt/lib/glibc-hwcaps/v9",
+]
 KINDS = ["file", "nameless", "text", "empty", "narrow", "directory"]
-LINES = ["/opt/lib", "/usr/local/lib", "include ld.so.conf.d/*.conf", "/opt/lib/", "# /none", "/none"]
+LINES = [
+    "/opt/lib",
+    "/usr/local/lib",
+    "include ld.so.conf.d/*.conf",
+    "/opt/lib/",
+    "# /none",
+    "/none",
+]
 ENTRIES = st.tuples(
-    st.sampled_from(PLACES), st.sampled_from(NAMES), st.sampled_from(KINDS) | st.sampled_from([*NAMES, "/opt/lib/liba.so.1"])
+    st.sampled_from(PLACES),
+    st.sampled_from(NAMES),
+    st.sampled_from(KINDS) | st.sampled_from([*NAMES, "/opt/lib/liba.so.1"]),
 )
 
 
-def make_image(root: Path, entries: list[tuple[str, str, str]], conf: list[str], *, merged: bool) -> None:
+def make_image(
+    root: Path, entries: list[tuple[str, str, str]], conf: list[str], *, merged: bool
+) -> None:
     """Make a small image of ``ENTRIES``, with lines of ld.so.conf; ``merged``: its /lib is a link to usr/lib."""
     (root / "etc/ld.so.conf.d").mkdir(parents=True)
     (root / "usr/lib").mkdir(parents=True)
@@ -94,10 +113,19 @@ def container_at(root: Path) -> Container:
     return container
 
 
-def plan_for(root: Path, driver: dict[str, str] = DRIVER, *, directory: str = LIBS, given: tuple[str, ...] | None = None) -> Plan:
+def plan_for(
+    root: Path,
+    driver: dict[str, str] = DRIVER,
+    *,
+    directory: str = LIBS,
+    given: tuple[str, ...] | None = None,
+) -> Plan:
     """Return the plan for a small driver, whose files lie in the same directory on the host."""
     tree = open_tree_at(str(root))
-    mounted = [(Component("", "", f"/host/{name}", "", "file", 0o644, 0, soname), directory) for soname, name in driver.items()]
+    mounted = [
+        (Component("", "", f"/host/{name}", "", "file", 0o644, 0, soname), directory)
+        for soname, name in driver.items()
+    ]
     links, _ = soname_links(tree, mounted)
     tree.close()
     why = Why("", "", "")
@@ -136,7 +164,9 @@ def update(
             install_driver(root, driver, directory)
         else:
             meanwhile()
-        step.update(container, plan, action, UndoLog() if undo is None else undo, journal or Journal())
+        step.update(
+            container, plan, action, UndoLog() if undo is None else undo, journal or Journal()
+        )
     finally:
         step.close()
         if undo is None:
@@ -154,13 +184,24 @@ def tree(root: Path) -> dict[str, tuple[object, ...]]:
             content = os.readlink(path)
         elif stat.S_ISREG(found.st_mode) and found.st_size < 1 << 30:
             content = (path.read_bytes(), found.st_mtime_ns)
-        result[str(path.relative_to(root))] = (stat.filemode(found.st_mode), found.st_uid, found.st_gid, content)
+        result[str(path.relative_to(root))] = (
+            stat.filemode(found.st_mode),
+            found.st_uid,
+            found.st_gid,
+            content,
+        )
     return result
 
 
 def listing(cache: Path) -> list[str]:
     """The lines of `ldconfig -p` for a cache, in its order, without the rows' indentation."""
-    done = subprocess.run([LDCONFIG, "-p", "-C", cache], capture_output=True, text=True, env={"LC_ALL": "C"}, check=True)
+    done = subprocess.run(
+        [LDCONFIG, "-p", "-C", cache],
+        capture_output=True,
+        text=True,
+        env={"LC_ALL": "C"},
+        check=True,
+    )
     return [line.strip() for line in done.stdout.splitlines() if "=>" in line]
 
 
@@ -169,5 +210,14 @@ def ldconfig(root: Path, *directories: str) -> None:
 
     Where it may not chroot(2) it replaces a file by a link, and refuses a relative include: any image needs root.
     """
-    argv = [LDCONFIG, "-r", str(root), "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache", *directories]
+    argv = [
+        LDCONFIG,
+        "-r",
+        str(root),
+        "-f",
+        "/etc/ld.so.conf",
+        "-C",
+        "/etc/ld.so.cache",
+        *directories,
+    ]
     subprocess.run(argv, env={"LC_ALL": "C"}, check=True, stderr=subprocess.DEVNULL)

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from nvgraft import cachefile, inventory_cache, live, nvml
-from nvgraft.components import Host, Inventory
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport, Gpu, MigDevice
-from nvgraft.inventory import parse_majors, read_inventory
-from nvgraft.tree import LiveTree
-from nvgraft_cli import ldcache_writer, stubs
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import LiveTree
+from nvgraft.host import kept_inventory, live, nvml
+from nvgraft.host.components import Host, Inventory
+from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
+from nvgraft.host.inventory import parse_majors, read_inventory
+from nvgraft.request.config import Config
+from nvgraft.system import kept
+from nvgraft_cli.simulate import ldcache_writer, stubs
 
 VERSIONS = ("535.1", "560.2")
 SONAMES = ("libnvidia-ml.so.1", "libcuda.so.1")
@@ -92,7 +93,9 @@ class Machine:
 
     def loader_cache(self, *rows: tuple[str, str]) -> None:
         own = [(soname, "libc6,x86-64", f"/usr/lib/{soname}") for soname in SONAMES]
-        data = ldcache_writer.cache([*own, *((soname, "libc6,x86-64", path) for soname, path in rows)])
+        data = ldcache_writer.cache(
+            [*own, *((soname, "libc6,x86-64", path) for soname, path in rows)]
+        )
         self.write("etc/ld.so.cache", data)
 
     def driver(self, version: str) -> None:
@@ -117,7 +120,9 @@ class Machine:
     def no_mig(self, gpu_instance: int) -> None:
         shutil.rmtree(self.place(f"{CAPABILITIES}/gi{gpu_instance}"), ignore_errors=True)
 
-    def query(self, library: str, root: str, user: str, environment: object, meanwhile: Callable[[], None]) -> DriverReport:
+    def query(
+        self, library: str, root: str, user: str, environment: object, meanwhile: Callable[[], None]
+    ) -> DriverReport:
         """What NVML says."""
         meanwhile()
         self.asked += 1
@@ -129,18 +134,39 @@ class Machine:
         release = version.read_text().split()[-1]
         if not self.place(library.lstrip("/")).resolve().name.endswith(release):
             raise Refusal("initialization", "nvml error: driver/library version mismatch")
-        if not os.access(self.place("dev/nvidiactl"), os.F_OK) or not self.place("dev/nvidiactl").stat().st_mode & 0o4:
+        if (
+            not os.access(self.place("dev/nvidiactl"), os.F_OK)
+            or not self.place("dev/nvidiactl").stat().st_mode & 0o4
+        ):
             raise Refusal("initialization", "nvml error: insufficient permissions")
         gpus = []
         for directory in sorted(self.place(f"{PROC}/gpus").iterdir()):
-            lines = dict(line.split(":", 1) for line in (directory / "information").read_text().splitlines())
+            lines = dict(
+                line.split(":", 1) for line in (directory / "information").read_text().splitlines()
+            )
             minor = int(lines["Device Minor"])
             migs = sorted(self.place(CAPABILITIES).glob("gi*/ci*")) if minor == 0 else []
             devices = [
-                MigDevice(self.uuids[f"{path.parent.name}/{path.name}"], int(path.parent.name[2:]), int(path.name[2:])) for path in migs
+                MigDevice(
+                    self.uuids[f"{path.parent.name}/{path.name}"],
+                    int(path.parent.name[2:]),
+                    int(path.name[2:]),
+                )
+                for path in migs
             ]
             address = f"0000{directory.name}"
-            gpus.append(Gpu(minor, self.uuids[f"gpu{minor}"], address, 2, "8.0", "enabled", lines["Model"].strip(), tuple(devices)))
+            gpus.append(
+                Gpu(
+                    minor,
+                    self.uuids[f"gpu{minor}"],
+                    address,
+                    2,
+                    "8.0",
+                    "enabled",
+                    lines["Model"].strip(),
+                    tuple(devices),
+                )
+            )
         return DriverReport(release, "12.2", tuple(gpus))
 
     def tick(self) -> None:
@@ -154,14 +180,16 @@ class Machine:
     def running(self) -> Iterator[None]:
         """Everything of a machine that is not below its driver root comes from here."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cachefile, "DIRECTORY", str(self.root.parent / "run/nvgraft/cache"))
+            patch.setattr(kept, "DIRECTORY", str(self.root.parent / "run/nvgraft/cache"))
             (self.root.parent / "run").mkdir(exist_ok=True)
-            patch.setattr(inventory_cache, "_BOOT_ID", str(self.boot))
-            patch.setattr(inventory_cache, "_ACCOUNTS", (str(self.passwd),))
-            patch.setattr(inventory_cache, "SETTLED", 0)
-            patch.setattr(live, "read_majors", lambda: parse_majors(self.place("proc/devices").read_text()))
+            patch.setattr(kept_inventory, "_BOOT_ID", str(self.boot))
+            patch.setattr(kept_inventory, "_ACCOUNTS", (str(self.passwd),))
+            patch.setattr(kept_inventory, "SETTLED", 0)
+            patch.setattr(
+                live, "read_majors", lambda: parse_majors(self.place("proc/devices").read_text())
+            )
             patch.setattr(nvml, "query", self.query)
-            patch.setattr("nvgraft.snapshot.load_report", self.report)
+            patch.setattr("nvgraft.host.snapshot.load_report", self.report)
             yield
 
     def report(self, path: str) -> DriverReport:
@@ -182,15 +210,15 @@ class Machine:
 
     def origin(self) -> str:
         """Where the host comes from that a hook would see now."""
-        with closed(inventory_cache.read_host(Config(**self.settings))) as host:
+        with closed(kept_inventory.read_host(Config(**self.settings))) as host:
             return host.origin
 
     def check(self) -> None:
         """What a hook sees is the truth: at once, and when it has been cached."""
         self.tick()
         fresh = self.look(live.read_live_host)
-        assert self.look(inventory_cache.read_host) == fresh
+        assert self.look(kept_inventory.read_host) == fresh
         asked = self.asked
-        assert self.look(inventory_cache.read_host) == fresh
+        assert self.look(kept_inventory.read_host) == fresh
         if isinstance(fresh, Inventory):
             assert self.asked == asked, "it was not cached"

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import TypedDict
 
-from nvgraft.argv import reference_argv
-from nvgraft.config import config_from_settings, settings_from_toml
-from nvgraft.decision import decide
-from nvgraft.errors import Refusal
-from nvgraft.oci import parse_state
+from nvgraft.base.errors import Refusal
+from nvgraft.request.argv import reference_argv
+from nvgraft.request.config import config_from_settings, settings_from_toml
+from nvgraft.request.decision import decide
+from nvgraft.request.oci import parse_state
 
 FIXTURE = Path(__file__).parent / "fixtures" / "hook-decisions.jsonl.gz"
 
@@ -39,7 +39,9 @@ def replay(row: Row) -> tuple[int, list[str], list[str] | None]:
     """Return (exit code, lines on stderr, argv or None), as the hook would answer ``row`` on a plain Debian host."""
     try:
         settings = settings_from_toml(row["toml"].encode(), "config.toml")
-        config = config_from_settings(settings, exists=lambda _: False, os_release=lambda: "ID=debian\n")
+        config = config_from_settings(
+            settings, exists=lambda _: False, os_release=lambda: "ID=debian\n"
+        )
         state = parse_state(json.dumps(row["state"]).encode())
     except Refusal as refusal:
         return refusal.exit_code, refusal.line().split("\n"), None
@@ -69,4 +71,6 @@ def plain_argv(argv: list[str] | None) -> list[str] | None:
 def key_words(line: str) -> str:
     """Return the words of an error line that must agree: without our hint, up to the first parenthesis or quote."""
     line = line.partition(" | ")[0]
-    return line[: min((at for char in "('\"" if (at := line.find(char)) >= 0), default=len(line))].strip()
+    return line[
+        : min((at for char in "('\"" if (at := line.find(char)) >= 0), default=len(line))
+    ].strip()

@@ -5,21 +5,30 @@ from typing import Any
 import pytest
 
 import hosts
-from nvgraft.additions import Additions, find
-from nvgraft.driver_files import DriverFiles, matches
-from nvgraft.errors import Refusal
-from nvgraft.snapshot import snapshot_host
+from nvgraft.base.errors import Refusal
+from nvgraft.host.graphics_files import DriverFiles, matches
+from nvgraft.host.snapshot import snapshot_host
+from nvgraft.wrapper.additions import Additions, find
 from nvgraft_specs import driver_files as table
 from nvgraft_specs import names
 
 LIBDIR = "/usr/lib/x86_64-linux-gnu"
 GPU0, GPU1 = "GPU-aaaa", "GPU-bbbb"
 #: Two GPUs, whose nodes are numbered the other way round, and a display device of somebody else's.
-DRM = {"0000:05:00.0": ["card2", "renderD129"], "0000:06:00.0": ["card1", "controlD64", "renderD128"]}
+DRM = {
+    "0000:05:00.0": ["card2", "renderD129"],
+    "0000:06:00.0": ["card1", "controlD64", "renderD128"],
+}
 CARDS0 = ["/dev/dri/card2", "/dev/dri/renderD129"]
 CARDS1 = ["/dev/dri/card1", "/dev/dri/renderD128"]
-LINKS0 = ["../card2::/dev/dri/by-path/pci-0000:05:00.0-card", "../renderD129::/dev/dri/by-path/pci-0000:05:00.0-render"]
-LINKS1 = ["../card1::/dev/dri/by-path/pci-0000:06:00.0-card", "../renderD128::/dev/dri/by-path/pci-0000:06:00.0-render"]
+LINKS0 = [
+    "../card2::/dev/dri/by-path/pci-0000:05:00.0-card",
+    "../renderD129::/dev/dri/by-path/pci-0000:05:00.0-render",
+]
+LINKS1 = [
+    "../card1::/dev/dri/by-path/pci-0000:06:00.0-card",
+    "../renderD128::/dev/dri/by-path/pci-0000:06:00.0-render",
+]
 DRIVER = f"""
 {LIBDIR}/libcuda.so.535.1 elf libcuda.so.1
 {LIBDIR}/libcuda.so.1 -> libcuda.so.535.1
@@ -42,11 +51,23 @@ DISPLAYS = f"""
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin")
 
 
-def look(lines: str, *devices: str, gates: tuple[str, ...] = (), drm: dict[str, list[str]] | None = None, **changes: Any) -> Additions:
+def look(
+    lines: str,
+    *devices: str,
+    gates: tuple[str, ...] = (),
+    drm: dict[str, list[str]] | None = None,
+    **changes: Any,
+) -> Additions:
     """Return what a recorded host with these files has."""
     host = snapshot_host(hosts.host(lines, **changes))
     files = DriverFiles(host.tree, host.machine, lambda: host.entries)
-    return find(files, SEARCH_PATH, gates, devices, lambda address: (DRM if drm is None else drm).get(address, ()))
+    return find(
+        files,
+        SEARCH_PATH,
+        gates,
+        devices,
+        lambda address: (DRM if drm is None else drm).get(address, ()),
+    )
 
 
 def nodes(found: Additions) -> list[str]:
@@ -72,12 +93,16 @@ def mounts(found: Additions) -> dict[str, str]:
         (["none"], [], []),
     ],
 )
-def test_which_display_devices_a_request_means(devices: list[str], paths: list[str], links: list[str]) -> None:
+def test_which_display_devices_a_request_means(
+    devices: list[str], paths: list[str], links: list[str]
+) -> None:
     """An id is a minor number, a UUID or an address exactly as the kernel module writes it; cards stand before render nodes."""
     found = look(DRIVER + DISPLAYS, *devices)
     assert nodes(found) == paths
     assert list(found.links) == links
-    assert [node.rdev for node in found.nodes] == [(226, int(path.removeprefix("/dev/dri/").strip("cardenD"))) for path in paths]
+    assert [node.rdev for node in found.nodes] == [
+        (226, int(path.removeprefix("/dev/dri/").strip("cardenD"))) for path in paths
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +135,17 @@ XORG = "/usr/lib/xorg/modules"
 @pytest.mark.parametrize(
     ("lines", "wanted", "links"),
     [
-        (f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2 elf libnvidia-egl-gbm.so.1", {f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2": ""}, []),
+        (
+            f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2 elf libnvidia-egl-gbm.so.1",
+            {f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2": ""},
+            [],
+        ),
         (f"{LIBDIR}/libnvidia-egl-gbm.so.1 -> nowhere", {}, []),
-        ("/opt/libnvidia-egl-xcb.so.1.0.1 elf libnvidia-egl-xcb.so.1", {"/opt/libnvidia-egl-xcb.so.1.0.1": ""}, []),
+        (
+            "/opt/libnvidia-egl-xcb.so.1.0.1 elf libnvidia-egl-xcb.so.1",
+            {"/opt/libnvidia-egl-xcb.so.1.0.1": ""},
+            [],
+        ),
         (
             f"{LIBDIR}/libnvidia-vulkan-producer.so.535.1 elf -",
             {f"{LIBDIR}/libnvidia-vulkan-producer.so.535.1": ""},
@@ -120,7 +153,10 @@ XORG = "/usr/lib/xorg/modules"
         ),
         (
             f"{XORG}/drivers/nvidia_drv.so\n{XORG}/extensions/libglxserver_nvidia.so.535.1",
-            {f"{XORG}/drivers/nvidia_drv.so": "", f"{XORG}/extensions/libglxserver_nvidia.so.535.1": ""},
+            {
+                f"{XORG}/drivers/nvidia_drv.so": "",
+                f"{XORG}/extensions/libglxserver_nvidia.so.535.1": "",
+            },
             [f"libglxserver_nvidia.so.535.1::{XORG}/extensions/libglxserver_nvidia.so"],
         ),
         # The hook mounts the allocator, if at all.
@@ -129,27 +165,41 @@ XORG = "/usr/lib/xorg/modules"
             {},
             [f"../libnvidia-allocator.so.1::{LIBDIR}/gbm/nvidia-drm_gbm.so"],
         ),
-        ("/usr/bin/nvidia-xconfig mode=0755\n/usr/local/bin/nvidia-xconfig mode=0644", {"/usr/bin/nvidia-xconfig": ""}, []),
+        (
+            "/usr/bin/nvidia-xconfig mode=0755\n/usr/local/bin/nvidia-xconfig mode=0644",
+            {"/usr/bin/nvidia-xconfig": ""},
+            [],
+        ),
         (
             "/usr/local/share/vulkan/icd.d/nvidia_icd.json",
             {"/usr/local/share/vulkan/icd.d/nvidia_icd.json": "/etc/vulkan/icd.d/nvidia_icd.json"},
             [],
         ),
-        ("/vulkan/icd.d/nvidia_layers.json", {"/vulkan/icd.d/nvidia_layers.json": "/etc/vulkan/icd.d/nvidia_layers.json"}, []),
+        (
+            "/vulkan/icd.d/nvidia_layers.json",
+            {"/vulkan/icd.d/nvidia_layers.json": "/etc/vulkan/icd.d/nvidia_layers.json"},
+            [],
+        ),
         (
             "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json\n/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json",
-            {"/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json": "/etc/vulkan/icd.d/nvidia_icd.x86_64.json"},
+            {
+                "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json": "/etc/vulkan/icd.d/nvidia_icd.x86_64.json"
+            },
             [],
         ),
         (
             "/etc/glvnd/egl_vendor.d/10_nvidia.json\n/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-            {"/etc/glvnd/egl_vendor.d/10_nvidia.json": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"},
+            {
+                "/etc/glvnd/egl_vendor.d/10_nvidia.json": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"
+            },
             [],
         ),
         ("/usr/bin/nvidia-smi mode=0755\n/usr/lib/firmware/x", {}, []),
     ],
 )
-def test_which_files_are_mounted_and_where(lines: str, wanted: dict[str, str], links: list[str]) -> None:
+def test_which_files_are_mounted_and_where(
+    lines: str, wanted: dict[str, str], links: list[str]
+) -> None:
     """What the hook does not mount: libraries and modules at their own path, configuration where programs look for it."""
     found = look(DRIVER + lines, "none")
     assert mounts(found) == {path: target or path for path, target in wanted.items()}
@@ -189,7 +239,13 @@ def test_what_a_snapshot_does_not_record() -> None:
     del document["files"]["/proc/driver/nvidia/gpus/0000:05:00.0/information"]["content"]
     host = snapshot_host(document)
     with pytest.raises(Refusal, match="failed to parse /proc/driver") as error:
-        find(DriverFiles(host.tree, host.machine, lambda: host.entries), SEARCH_PATH, (), ("0",), lambda _: ())
+        find(
+            DriverFiles(host.tree, host.machine, lambda: host.entries),
+            SEARCH_PATH,
+            (),
+            ("0",),
+            lambda _: (),
+        )
     assert "not recorded in the host snapshot" in error.value.hint
 
 

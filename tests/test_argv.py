@@ -2,9 +2,9 @@
 
 import pytest
 
-from nvgraft.argv import reference_argv
-from nvgraft.config import Config
-from nvgraft.request import Request
+from nvgraft.request.argv import reference_argv
+from nvgraft.request.config import Config
+from nvgraft.request.request import Request
 
 PLAIN = Request(("all",), ("compute", "utility"))
 
@@ -62,8 +62,14 @@ def test_everything_in_order() -> None:
 
 def test_the_debug_flag_wins_over_the_configured_file() -> None:
     """With -debug the log goes to stderr."""
-    assert "--debug=/dev/stderr" in reference_argv(PLAIN, Config(cli_debug="/log"), 1, "/r", debug=True)
-    assert not [argument for argument in reference_argv(PLAIN, Config(), 1, "/r") if argument.startswith("--debug")]
+    assert "--debug=/dev/stderr" in reference_argv(
+        PLAIN, Config(cli_debug="/log"), 1, "/r", debug=True
+    )
+    assert not [
+        argument
+        for argument in reference_argv(PLAIN, Config(), 1, "/r")
+        if argument.startswith("--debug")
+    ]
 
 
 def test_no_device_and_no_kmods() -> None:
@@ -87,6 +93,12 @@ def test_no_device_and_no_kmods() -> None:
 )
 def test_cuda_compat_mode(mode: str, allowed: bool, argument: str | None) -> None:
     """Unknown modes are disabled, or left to the CLI where libraries of the container are allowed."""
-    config = Config(runtime_cuda_compat_mode=mode, features_allow_cuda_compat_libs_from_container=allowed)
-    found = [item.partition("=")[2] for item in reference_argv(PLAIN, config, 1, "/r") if item.startswith("--cuda-compat-mode=")]
+    config = Config(
+        runtime_cuda_compat_mode=mode, features_allow_cuda_compat_libs_from_container=allowed
+    )
+    found = [
+        item.partition("=")[2]
+        for item in reference_argv(PLAIN, config, 1, "/r")
+        if item.startswith("--cuda-compat-mode=")
+    ]
     assert found == ([argument] if argument else [])

@@ -12,7 +12,7 @@ import pytest
 
 from bundles import make_bundle
 from documents import read_document
-from nvgraft_cli import main as cli
+from nvgraft_cli.shell import main as cli
 from nvgraft_specs.models import SIZE_LIMIT
 
 Captured = pytest.CaptureFixture[str]
@@ -108,7 +108,10 @@ CONFIGS = {
     "inventory": ("inventory", "show", "--config", "{bad}"),
     "watch": ("watch", "--config", "{bad}"),
 }
-OTHERS = {"doctor --cdi": ("doctor", "--host", "eks-t4", "--cdi", "{bad}"), "snapshot --root": ("snapshot", "--root", "{bad}")}
+OTHERS = {
+    "doctor --cdi": ("doctor", "--host", "eks-t4", "--cdi", "{bad}"),
+    "snapshot --root": ("snapshot", "--root", "{bad}"),
+}
 
 #: An empty file is a config.toml, and these texts are no better and no worse than any other that is no TOML.
 NO_CONFIGS = [kind for kind in KINDS if kind not in {"empty", "blank"}]
@@ -122,8 +125,14 @@ def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for table, kinds in ((HOSTS, list(KINDS)), (CONTAINERS, NO_CONTAINERS), (CONFIGS, NO_CONFIGS)):
         for name, words in table.items():
             # diff takes documents of several kinds, and directories are what matrix looks for hosts in
-            yield from ((f"{name} {words[-2] if words[-1] == '{bad}' else ''}", kind, words) for kind in kinds)
-    yield from (("doctor --cdi", kind, OTHERS["doctor --cdi"]) for kind in ("missing", "directory", "loop", "socket", "huge"))
+            yield from (
+                (f"{name} {words[-2] if words[-1] == '{bad}' else ''}", kind, words)
+                for kind in kinds
+            )
+    yield from (
+        ("doctor --cdi", kind, OTHERS["doctor --cdi"])
+        for kind in ("missing", "directory", "loop", "socket", "huge")
+    )
     yield from (("snapshot --root", kind, OTHERS["snapshot --root"]) for kind in KINDS)
 
 
@@ -136,10 +145,17 @@ def made(tmp_path: Path) -> dict[str, str]:
     driver = tmp_path / "driver/usr/lib64"
     driver.mkdir(parents=True)
     (driver / "libcuda.so.550.1").write_bytes(b"")
-    return {"bundle": str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")), "driver": str(tmp_path / "driver")}
+    return {
+        "bundle": str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")),
+        "driver": str(tmp_path / "driver"),
+    }
 
 
-@pytest.mark.parametrize(("command", "kind", "words"), CASES, ids=[f"{command.strip()}-{kind}" for command, kind, _ in CASES])
+@pytest.mark.parametrize(
+    ("command", "kind", "words"),
+    CASES,
+    ids=[f"{command.strip()}-{kind}" for command, kind, _ in CASES],
+)
 def test_one_line_with_the_path_and_exit_2(
     command: str,
     kind: str,
@@ -166,7 +182,9 @@ def test_one_line_with_the_path_and_exit_2(
 @pytest.mark.parametrize("engine", ["docker", "containerd", "podman"])
 @pytest.mark.parametrize("kind", ["directory", "fifo", "loop", "socket", "huge", "binary"])
 @pytest.mark.parametrize("command", ["register", "unregister"])
-def test_an_engine_s_file_that_is_none_is_refused(command: str, kind: str, engine: str, tmp_path: Path, capsys: Captured) -> None:
+def test_an_engine_s_file_that_is_none_is_refused(
+    command: str, kind: str, engine: str, tmp_path: Path, capsys: Captured
+) -> None:
     """Exit 1, as for every change that is refused; path, cause, fix."""
     bad = tmp_path / "bad"
     KINDS[kind](bad)
@@ -178,7 +196,9 @@ def test_an_engine_s_file_that_is_none_is_refused(command: str, kind: str, engin
 
 
 @pytest.mark.parametrize("config", [b"", b"{", b"[]", b'{"process": 1}', b"\xff", b"[" * 100_000])
-def test_hosts_are_not_equal_for_a_container_that_nobody_can_read(config: bytes, tmp_path: Path, capsys: Captured) -> None:
+def test_hosts_are_not_equal_for_a_container_that_nobody_can_read(
+    config: bytes, tmp_path: Path, capsys: Captured
+) -> None:
     """Both would refuse it with the same words; that is trouble, exit 2, and no answer."""
     bundle = make_bundle(tmp_path / "b")
     (bundle / "config.json").write_bytes(config)
@@ -200,9 +220,15 @@ def test_a_config_json_by_any_name(tmp_path: Path, capsys: Captured) -> None:
 def test_a_pipe_of_the_shell_is_read_to_its_end(tmp_path: Path) -> None:
     """`nvgraft diff A <(nvgraft plan ...)`: the writer may be slow."""
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")
-    nvgraft = f"{sys.executable} -m nvgraft_cli.main"
+    nvgraft = f"{sys.executable} -m nvgraft_cli.shell.main"
     plan = f"{nvgraft} plan --bundle {bundle} --host eks-t4 --format json"
     command = ["bash", "-c", f"{nvgraft} diff --format json <({plan}) <(sleep 0.3; {plan})"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}, timeout=60)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": ":".join(sys.path)},
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["equal"]

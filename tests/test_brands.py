@@ -7,7 +7,16 @@ from nvgraft_specs import brands
 
 @pytest.mark.parametrize(
     ("number", "name"),
-    [(0, "Unknown"), (1, "Quadro"), (2, "Tesla"), (5, "GeForce"), (6, "TITAN"), (11, "CloudGaming"), (14, "Nvidia"), (16, "TitanRTX")],
+    [
+        (0, "Unknown"),
+        (1, "Quadro"),
+        (2, "Tesla"),
+        (5, "GeForce"),
+        (6, "TITAN"),
+        (11, "CloudGaming"),
+        (14, "Nvidia"),
+        (16, "TitanRTX"),
+    ],
 )
 def test_numbers_have_nvmls_names(number: int, name: str) -> None:
     """As nvmlBrandType_t counts them."""

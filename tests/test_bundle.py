@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bundles import make_bundle
-from nvgraft.errors import Refusal
-from nvgraft.oci import ContainerConfig
-from nvgraft_cli.bundle import ContainerSide, find_rootfs, open_container, rootfs_label
-from nvgraft_cli.errors import InputError
+from nvgraft.base.errors import Refusal
+from nvgraft.request.oci import ContainerConfig
+from nvgraft_cli.case.bundle import ContainerSide, find_rootfs, open_container, rootfs_label
+from nvgraft_cli.shell.errors import InputError
 
 
 def container(root: str, *mounts: str) -> ContainerConfig:
@@ -29,10 +29,14 @@ def container(root: str, *mounts: str) -> ContainerConfig:
 def test_the_rootfs_is_named_as_the_hook_names_it(tmp_path: Path, root: str, label: str) -> None:
     """A relative root.path counts from the bundle, which a runtime makes the hook's working directory."""
     bundle = tmp_path / "b"
-    assert rootfs_label(container(root), str(bundle)) == label.format(bundle=bundle, parent=tmp_path)
+    assert rootfs_label(container(root), str(bundle)) == label.format(
+        bundle=bundle, parent=tmp_path
+    )
 
 
-def test_a_relative_bundle_gives_an_absolute_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_bundle_gives_an_absolute_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Messages and plans name absolute paths."""
     monkeypatch.chdir(tmp_path)
     assert rootfs_label(container("rootfs"), "b") == f"{tmp_path}/b/rootfs"
@@ -43,21 +47,29 @@ def test_an_absolute_rootfs_that_is_missing_is_looked_for_in_the_bundle(tmp_path
     bundle = make_bundle(tmp_path / "b")
     assert find_rootfs(container("/run/no/such/place/rootfs"), str(bundle)) == f"{bundle}/rootfs"
     (bundle / "run/no/such/place/rootfs").mkdir(parents=True)
-    assert find_rootfs(container("/run/no/such/place/rootfs"), str(bundle)) == f"{bundle}/run/no/such/place/rootfs"
+    assert (
+        find_rootfs(container("/run/no/such/place/rootfs"), str(bundle))
+        == f"{bundle}/run/no/such/place/rootfs"
+    )
 
 
 def test_an_absolute_rootfs_that_exists_is_taken(tmp_path: Path) -> None:
     """Also when the bundle has one of the same name."""
     bundle = make_bundle(tmp_path / "b")
     (tmp_path / "elsewhere/rootfs").mkdir(parents=True)
-    assert find_rootfs(container(f"{tmp_path}/elsewhere/rootfs"), str(bundle)) == f"{tmp_path}/elsewhere/rootfs"
+    assert (
+        find_rootfs(container(f"{tmp_path}/elsewhere/rootfs"), str(bundle))
+        == f"{tmp_path}/elsewhere/rootfs"
+    )
 
 
 @pytest.mark.parametrize("root", ["none", "/run/no/such/place", "config.json"])
 def test_a_missing_rootfs_is_an_error(tmp_path: Path, root: str) -> None:
     """Which names where it was looked for."""
     bundle = make_bundle(tmp_path / "b")
-    with pytest.raises(InputError, match=r"no such directory: root\.path of .*/b/config\.json names no rootfs"):
+    with pytest.raises(
+        InputError, match=r"no such directory: root\.path of .*/b/config\.json names no rootfs"
+    ):
         find_rootfs(container(root), str(bundle))
 
 
@@ -79,7 +91,10 @@ def test_the_target_is_the_rootfs_under_its_own_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("root", ["/", "//", "/x/..", "../../../../../../../../../.."])
 def test_the_hosts_own_root_is_no_rootfs(tmp_path: Path, root: str) -> None:
     """The hook refuses it, and so does a plan."""
-    with side(root, tmp_path / "b") as container, pytest.raises(Refusal, match=r"^invalid rootfs directory$"):
+    with (
+        side(root, tmp_path / "b") as container,
+        pytest.raises(Refusal, match=r"^invalid rootfs directory$"),
+    ):
         container.target("x86_64", module=True)
 
 
@@ -89,8 +104,11 @@ def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     def forbidden(path: str, label: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("nvgraft_cli.bundle.open_tree_at", forbidden)
-    with side("rootfs", tmp_path / "b") as container, pytest.raises(InputError, match=r"rootfs: permission denied: "):
+    monkeypatch.setattr("nvgraft_cli.case.bundle.open_tree_at", forbidden)
+    with (
+        side("rootfs", tmp_path / "b") as container,
+        pytest.raises(InputError, match=r"rootfs: permission denied: "),
+    ):
         container.target("x86_64", module=True)
 
 
@@ -98,7 +116,9 @@ def test_the_rootfs_is_opened_once_and_closed(tmp_path: Path) -> None:
     """However many hosts are planned with it; afterwards no descriptor of it is left."""
     before = len(os.listdir("/proc/self/fd"))
     with side("rootfs", tmp_path / "b") as container:
-        targets = [container.target(machine, module=True) for machine in ("x86_64", "aarch64", "x86_64")]
+        targets = [
+            container.target(machine, module=True) for machine in ("x86_64", "aarch64", "x86_64")
+        ]
         assert targets[0] is targets[2]
         assert targets[0].libs_dir != targets[1].libs_dir
     assert len(os.listdir("/proc/self/fd")) == before

@@ -13,8 +13,8 @@ from typing import Any
 import prctl
 import pytest
 
-from nvgraft.bytecode import DIRECTORY, GROUPS
-from nvgraft_cli import install
+from nvgraft.startup.bytecode import DIRECTORY, GROUPS
+from nvgraft_cli.install import install
 
 CHECKOUT = Path(__file__).parent.parent
 #: Loads all groups as the hook does, and tells what the import system was asked for, beside and behind them.
@@ -28,11 +28,11 @@ def find(name, function):
     asked.append(name)
     return found(name, function)
 machinery._find_and_load = find
-from nvgraft import bytecode
+from nvgraft.startup import bytecode
 bytecode.load("hook")
 bytecode.load("look")
 bytecode.load("apply")
-import nvgraft.hook, nvgraft.planner, nvgraft.graft, nvgraft.apply.executor
+import nvgraft.hook, nvgraft.plan.planner, nvgraft.graft, nvgraft.apply.executor
 import nvgraft.apply.undo as undo, nvgraft_specs.names as names
 import json
 asked = [name for name in asked if name.startswith("nvgraft")]
@@ -45,7 +45,11 @@ print(json.dumps([asked, names.ALL, undo.__file__, undo.__package__, nvgraft.app
 def library(tmp_path: Path) -> Path:
     """The engine and its tables, compiled and bundled as an installation has them."""
     for source, name in (("hook", "nvgraft"), ("specs", "nvgraft_specs")):
-        shutil.copytree(CHECKOUT / source / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "models"))
+        shutil.copytree(
+            CHECKOUT / source / name,
+            tmp_path / name,
+            ignore=shutil.ignore_patterns("__pycache__", "models"),
+        )
     for path in tmp_path.rglob("*.py"):
         py_compile.compile(str(path), doraise=True)
     install.bundle(str(tmp_path))
@@ -54,7 +58,9 @@ def library(tmp_path: Path) -> Path:
 
 def start(library: Path) -> Any:
     paths = [str(library), os.path.dirname(prctl.__file__)]
-    done = subprocess.run([sys.executable, "-ISB", "-c", PROGRAM.format(paths=paths)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-ISB", "-c", PROGRAM.format(paths=paths)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -62,8 +68,12 @@ def start(library: Path) -> Any:
 def test_a_start_looks_for_no_module(library: Path) -> None:
     """All that the hook loads for a container comes from three files, but for the two modules that are needed to open them."""
     asked, _, file, package, directories, place, same = start(library)
-    assert asked == ["nvgraft", "nvgraft.bytecode"]
-    assert (file, package, directories) == (f"{library}/nvgraft/apply/undo.py", "nvgraft.apply", [f"{library}/nvgraft/apply"])
+    assert asked == ["nvgraft.startup", "nvgraft", "nvgraft.startup.bytecode"]
+    assert (file, package, directories) == (
+        f"{library}/nvgraft/apply/undo.py",
+        "nvgraft.apply",
+        [f"{library}/nvgraft/apply"],
+    )
     assert place == f"{library}/nvgraft/apply/undo.py"
     assert same
 
@@ -74,7 +84,12 @@ def test_an_edited_source_counts(library: Path) -> None:
     path.write_text(path.read_text() + 'ALL = "edited"\n')
     asked, value, *_ = start(library)
     assert value == "edited"
-    assert asked == ["nvgraft", "nvgraft.bytecode", "nvgraft_specs.names"]
+    assert asked == [
+        "nvgraft.startup",
+        "nvgraft",
+        "nvgraft.startup.bytecode",
+        "nvgraft_specs.names",
+    ]
 
 
 def test_a_source_of_another_time_counts(library: Path) -> None:
@@ -86,19 +101,25 @@ def test_a_source_of_another_time_counts(library: Path) -> None:
 def test_a_missing_source_is_missing(library: Path) -> None:
     """A module whose source was taken away is not there, whatever the file has."""
     (library / "nvgraft_specs/names.py").unlink()
-    done = subprocess.run([sys.executable, "-ISB", "-c", PROGRAM.format(paths=[str(library)])], capture_output=True, text=True)
-    assert "No module named 'nvgraft_specs.names'" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-ISB", "-c", PROGRAM.format(paths=[str(library)])],
+        capture_output=True,
+        text=True,
+    )
+    assert "Error: cannot import name 'names' from 'nvgraft_specs'" in done.stderr
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00\x00\r\n[]", MAGIC_NUMBER[:3]])
-def test_without_a_file_for_this_python_all_is_loaded_as_ever(library: Path, content: bytes | None) -> None:
+def test_without_a_file_for_this_python_all_is_loaded_as_ever(
+    library: Path, content: bytes | None
+) -> None:
     """No file (a checkout), an empty one, one of another interpreter, one that is cut short."""
     for group in GROUPS:
         (library / DIRECTORY / group).unlink()
         if content is not None:
             (library / DIRECTORY / group).write_bytes(content)
     asked = start(library)[0]
-    assert {"nvgraft.hook", "nvgraft.planner", "nvgraft_specs.names"} <= set(asked)
+    assert {"nvgraft.hook", "nvgraft.plan.planner", "nvgraft_specs.names"} <= set(asked)
 
 
 def test_half_a_file_is_loaded_as_far_as_it_goes(library: Path) -> None:
@@ -110,12 +131,14 @@ def test_half_a_file_is_loaded_as_far_as_it_goes(library: Path) -> None:
     path.write_bytes(data[: first + 100])
     asked = start(library)[0]
     assert "nvgraft.apply.executor" in asked
-    assert "nvgraft.lock" not in asked
+    assert "nvgraft.system.lock" not in asked
 
 
 def test_every_module_comes_after_those_that_it_imports(library: Path) -> None:
     """A group is run from its beginning to its end, so what a module imports has to be there before."""
-    (library / "nvgraft/late.py").write_text("from nvgraft import early\nfrom nvgraft.other import thing\nVALUE = early.VALUE + thing\n")
+    (library / "nvgraft/late.py").write_text(
+        "from nvgraft import early\nfrom nvgraft.other import thing\nVALUE = early.VALUE + thing\n"
+    )
     (library / "nvgraft/early.py").write_text("VALUE = 1\n")
     (library / "nvgraft/other.py").write_text("import nvgraft.late\nthing = 2\n")
     order: dict[str, str] = {}
@@ -128,7 +151,7 @@ def test_a_module_that_fails_is_not_half_there(library: Path) -> None:
     program = """
 import sys
 sys.path.append({path!r})
-from nvgraft import bytecode
+from nvgraft.startup import bytecode
 try:
     bytecode.load("runtime")
 except ZeroDivisionError:
@@ -139,13 +162,17 @@ except ZeroDivisionError:
     py_compile.compile(str(path), doraise=True)
     shutil.rmtree(library / DIRECTORY)
     install.bundle(str(library))
-    done = subprocess.run([sys.executable, "-ISB", "-c", program.format(path=str(library))], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-ISB", "-c", program.format(path=str(library))],
+        capture_output=True,
+        text=True,
+    )
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def test_the_collector_is_stopped_without_its_module(library: Path) -> None:
     """As gc.disable() would, which a start does not load."""
-    program = f"import sys; sys.path.append({str(library)!r}); from nvgraft import bytecode; bytecode.stop_collector()\n"
+    program = f"import sys; sys.path.append({str(library)!r}); from nvgraft.startup import bytecode; bytecode.stop_collector()\n"
     program += "loaded = 'gc' in sys.modules\nimport gc\nprint(loaded, gc.isenabled())"
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("False False\n", "")
@@ -153,8 +180,8 @@ def test_the_collector_is_stopped_without_its_module(library: Path) -> None:
 
 def test_what_only_readers_need_stays_out(library: Path) -> None:
     """Docstrings and annotations take a fifth of the loading, and nobody asks for them."""
-    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}; from nvgraft import bytecode\n"
-    program += "bytecode.load('hook')\nfrom nvgraft import launch\nimport nvgraft.errors as errors\n"
+    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}; from nvgraft.startup import bytecode\n"
+    program += "bytecode.load('hook')\nfrom nvgraft.system import launch\nimport nvgraft.base.errors as errors\n"
     program += "print(launch.__doc__, launch.set_deadline.__doc__, launch.set_deadline.__annotations__, errors.Refusal.__doc__)"
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("None None {} None\n", "")
@@ -164,13 +191,25 @@ def test_what_only_readers_need_stays_out(library: Path) -> None:
     ("source", "expected"),
     [
         ('"""Text."""\nVALUE = 1', {"VALUE": 1}),
-        ('class Alone(Exception):\n    """Nothing else."""\nVALUE = Alone.__mro__[1] is Exception', {"VALUE": True}),
+        (
+            'class Alone(Exception):\n    """Nothing else."""\nVALUE = Alone.__mro__[1] is Exception',
+            {"VALUE": True},
+        ),
         ('def f():\n    """Nothing else."""\nVALUE = f()', {"VALUE": None}),
-        ("def f(a: 'int', *b: int, c: 'int' = 2, **d: int) -> 'int':\n    return a + c\nVALUE = f(1)", {"VALUE": 3}),
+        (
+            "def f(a: 'int', *b: int, c: 'int' = 2, **d: int) -> 'int':\n    return a + c\nVALUE = f(1)",
+            {"VALUE": 3},
+        ),
         ("VALUE: int = 4", {"VALUE": 4}),
-        ("class K:\n    __slots__: 'tuple[str, ...]' = ('a',)\n    a: int\nVALUE = K.__slots__", {"VALUE": ("a",)}),
+        (
+            "class K:\n    __slots__: 'tuple[str, ...]' = ('a',)\n    a: int\nVALUE = K.__slots__",
+            {"VALUE": ("a",)},
+        ),
         ("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import nowhere\nVALUE = 5", {"VALUE": 5}),
-        ("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    VALUE = 0\nelse:\n    VALUE = 6", {"VALUE": 6}),
+        (
+            "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    VALUE = 0\nelse:\n    VALUE = 6",
+            {"VALUE": 6},
+        ),
         ("VALUE = 'a' 'b'", {"VALUE": "ab"}),
         ("def f():\n    'first'\n    'second'\n    return 7\nVALUE = f()", {"VALUE": 7}),
     ],

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nvgraft.request import Request
+from nvgraft.request.request import Request
 from nvgraft_specs import catalogue, names
 
 TABLES = {"libraries": catalogue.LIBRARIES, "binaries": catalogue.BINARIES}
@@ -31,7 +31,9 @@ def test_no_row_stands_twice(table: str) -> None:
 def test_no_library_row_is_a_prefix_of_another() -> None:
     """The first matching row takes a library: a shorter one before it would take it away."""
     found = [row for _, row, _ in rows("libraries")]
-    assert [(one, other) for one in found for other in found if one != other and other.startswith(one)] == []
+    assert [
+        (one, other) for one in found for other in found if one != other and other.startswith(one)
+    ] == []
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -54,9 +56,13 @@ def test_every_capability_is_covered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "switches"), [("libraries", catalogue.LIBRARY_CLASSES), ("binaries", catalogue.BINARY_CLASSES)], ids=["libraries", "binaries"]
+    ("table", "switches"),
+    [("libraries", catalogue.LIBRARY_CLASSES), ("binaries", catalogue.BINARY_CLASSES)],
+    ids=["libraries", "binaries"],
 )
-def test_every_class_is_known_and_reachable(table: str, switches: dict[str, tuple[str, ...]]) -> None:
+def test_every_class_is_known_and_reachable(
+    table: str, switches: dict[str, tuple[str, ...]]
+) -> None:
     """Capabilities switch on classes that exist, and every class is switched on by the capability of its name, or is shared."""
     classes = {component_class for component_class, _ in TABLES[table]}
     assert {name for enabled in switches.values() for name in enabled} == classes
@@ -66,7 +72,14 @@ def test_every_class_is_known_and_reachable(table: str, switches: dict[str, tupl
 
 def test_lookup_order_is_the_recorded_one() -> None:
     """utility, compute, ngx, video, graphics, glvnd: it is the order of mounts."""
-    assert [component_class for component_class, _ in catalogue.LIBRARIES] == ["utility", "compute", "ngx", "video", "graphics", "glvnd"]
+    assert [component_class for component_class, _ in catalogue.LIBRARIES] == [
+        "utility",
+        "compute",
+        "ngx",
+        "video",
+        "graphics",
+        "glvnd",
+    ]
     assert [component_class for component_class, _ in catalogue.BINARIES] == ["utility", "compute"]
 
 
@@ -81,7 +94,10 @@ def test_links_belong_to_library_rows() -> None:
 
 def test_places_are_absolute() -> None:
     """Sockets and the MPS directory are looked up inside the driver root."""
-    assert all(path.startswith("/") and path == path.rstrip("/") for path in (*catalogue.SERVICE_SOCKETS, catalogue.MPS_DIRECTORY))
+    assert all(
+        path.startswith("/") and path == path.rstrip("/")
+        for path in (*catalogue.SERVICE_SOCKETS, catalogue.MPS_DIRECTORY)
+    )
     assert catalogue.TLS_LIBRARY in [row for _, row, _ in rows("libraries")]
 
 

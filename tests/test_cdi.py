@@ -15,14 +15,14 @@ from referencing.jsonschema import DRAFT7
 
 import hosts
 from bundles import EVERYTHING, make_bundle
-from nvgraft.plan import AllowDevice, Bind, Plan, Tmpfs, Why
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.plan.actions import AllowDevice, Bind, Plan, Tmpfs, Why
+from nvgraft_cli.case.hosts import read_snapshot
+from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, spec
 from nvgraft_cli.cdi.discovery import Facts, discover, live_facts, recorded_facts
 from nvgraft_cli.cdi.planned import planned_spec
-from nvgraft_cli.hosts import read_snapshot
-from nvgraft_cli.main import main
-from nvgraft_cli.planning import plan_bundle
+from nvgraft_cli.shell.main import main
 from nvgraft_cli.snapshot.recording import record
 from nvgraft_specs import gallery
 from nvgraft_specs.models.cdi import parse_cdi
@@ -87,9 +87,14 @@ def generate(document: Document, *strategies: str) -> Document:
 
 def check_schema(document: Document) -> None:
     """Check a specification against CDI's own JSON schema."""
-    schema, definitions = (json.loads((FIXTURES / "cdi-schema" / name).read_text()) for name in ("schema.json", "defs.json"))
+    schema, definitions = (
+        json.loads((FIXTURES / "cdi-schema" / name).read_text())
+        for name in ("schema.json", "defs.json")
+    )
     resource = referencing.Resource.from_contents(definitions, default_specification=DRAFT7)
-    registry: referencing.Registry[Any] = referencing.Registry().with_resource("defs.json", resource)
+    registry: referencing.Registry[Any] = referencing.Registry().with_resource(
+        "defs.json", resource
+    )
     jsonschema.Draft7Validator(schema, registry=registry).validate(document)
 
 
@@ -119,17 +124,26 @@ def test_a_record_of_the_reference_is_equalled(name: str) -> None:
     """Byte for byte, but for white space: members, their order, the order of lists, versions, numbers that are 0."""
     document = reference_host(name)
     document["files"] |= hosts.tree(NOT_RECORDED[name])
-    assert json.dumps(generate(document)) == json.dumps(json.loads((RECORDS / f"{name}.json").read_text()))
+    assert json.dumps(generate(document)) == json.dumps(
+        json.loads((RECORDS / f"{name}.json").read_text())
+    )
 
 
 @pytest.mark.parametrize("name", NOT_RECORDED)
 def test_nothing_is_invented(name: str) -> None:
     """From a snapshot that lacks files of the record, the rest of the record comes out, and no other thing."""
-    made, recorded = generate(reference_host(name))["containerEdits"], json.loads((RECORDS / f"{name}.json").read_text())["containerEdits"]
+    made, recorded = (
+        generate(reference_host(name))["containerEdits"],
+        json.loads((RECORDS / f"{name}.json").read_text())["containerEdits"],
+    )
     absent = hosts.tree(NOT_RECORDED[name])
-    assert made["mounts"] == [mount for mount in recorded["mounts"] if mount["hostPath"] not in absent]
+    assert made["mounts"] == [
+        mount for mount in recorded["mounts"] if mount["hostPath"] not in absent
+    ]
     links = {word for arguments in hook_arguments(made, "create-symlinks") for word in arguments}
-    assert links <= {word for arguments in hook_arguments(recorded, "create-symlinks") for word in arguments}
+    assert links <= {
+        word for arguments in hook_arguments(recorded, "create-symlinks") for word in arguments
+    }
     assert (made["env"], made["deviceNodes"]) == (recorded["env"], recorded["deviceNodes"])
 
 
@@ -151,7 +165,11 @@ def test_a_driver_root_is_on_the_host_alone() -> None:
     document = generate(read_snapshot("operator-driver-root"))
     edits = document["containerEdits"]
     assert {
-        (mount["hostPath"].removeprefix("/run/nvidia/driver"), "/run/nvidia/driver" in mount["containerPath"]) for mount in edits["mounts"]
+        (
+            mount["hostPath"].removeprefix("/run/nvidia/driver"),
+            "/run/nvidia/driver" in mount["containerPath"],
+        )
+        for mount in edits["mounts"]
     } == {(mount["containerPath"], False) for mount in edits["mounts"]}
     assert all(path.startswith("/run/nvidia/driver/") for path in sources(document))
     assert "/run/nvidia/driver" not in str(edits["env"] + edits["deviceNodes"] + edits["hooks"])
@@ -159,15 +177,25 @@ def test_a_driver_root_is_on_the_host_alone() -> None:
 
 def test_sockets_and_the_mps_directory_are_no_plain_files() -> None:
     """They can be written to, and nothing is run from them."""
-    mounts = {mount["hostPath"]: mount["options"] for mount in generate(read_snapshot("runfile-a10x2"))["containerEdits"]["mounts"]}
-    for path in ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps"):
+    mounts = {
+        mount["hostPath"]: mount["options"]
+        for mount in generate(read_snapshot("runfile-a10x2"))["containerEdits"]["mounts"]
+    }
+    for path in (
+        "/run/nvidia-persistenced/socket",
+        "/run/nvidia-fabricmanager/socket",
+        "/tmp/nvidia-mps",
+    ):
         assert mounts[path] == ["nosuid", "nodev", "rbind", "rprivate", "noexec"]
 
 
 def test_mig_devices_have_their_capability_nodes() -> None:
     """The GPU's node and those of the GPU instance and the compute instance; a GPU with MIG is no device itself."""
     document = generate(read_snapshot("mig-h100"), "index", "uuid", "type-index")
-    devices = {device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]] for device in document["devices"]}
+    devices = {
+        device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+        for device in document["devices"]
+    }
     caps = ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
     uuid = read_snapshot("mig-h100")["nvml"]["gpus"][0]["mig_devices"][0]["uuid"]
     assert devices["0:0"] == devices["mig0:0"] == devices[uuid] == caps
@@ -186,7 +214,10 @@ def test_a_device_without_its_nodes_is_left_out(tmp_path: Path, capsys: Captured
     assert main(["cdi", "generate", "--host", str(path), "--format", "json"]) == 0
     out, err = capsys.readouterr()
     assert "is left out: this host has no device node /dev/nvidia-caps/nvidia-cap12" in err
-    assert [device["name"] for device in json.loads(out)["devices"] if ":" in device["name"]] == ["0:1", "0:2"]
+    assert [device["name"] for device in json.loads(out)["devices"] if ":" in device["name"]] == [
+        "0:1",
+        "0:2",
+    ]
     for node in ("/dev/nvidia0", "/dev/nvidia1"):
         del document["files"][node]
     path.write_text(json.dumps(document))
@@ -210,17 +241,41 @@ FIRMWARE = ("/lib/firmware/6.1.0/nvidia/535.1/gsp_a.bin", "/lib/firmware/nvidia/
         ([ETC_ICD, SHARE_ICD], {ETC_ICD: ETC_ICD}),
         ([f"/usr/local{GBM}"], {f"/usr/local{GBM}": f"/usr{GBM}"}),
         ([f"/{ICD}.json"], {f"/{ICD}.json": f"/etc/{ICD}.json"}),
-        ([f"/usr/share/{ICD}.x86_64.json"], {f"/usr/share/{ICD}.x86_64.json": f"/etc/{ICD}.x86_64.json"}),
+        (
+            [f"/usr/share/{ICD}.x86_64.json"],
+            {f"/usr/share/{ICD}.x86_64.json": f"/etc/{ICD}.x86_64.json"},
+        ),
         ([f"/usr/share/{ICD}.aarch64.json"], {}),
-        (["/usr/local/bin/nvidia-smi mode=0644", "/usr/bin/nvidia-smi mode=0755"], "/usr/bin/nvidia-smi"),
+        (
+            ["/usr/local/bin/nvidia-smi mode=0644", "/usr/bin/nvidia-smi mode=0755"],
+            "/usr/bin/nvidia-smi",
+        ),
         ([f"{LIBDIR}/{XORG}", f"/usr/lib/{XORG}"], f"{LIBDIR}/{XORG}"),
         ([f"/usr/lib/{XORG}"], f"/usr/lib/{XORG}"),
-        ([f"{LIBDIR}/vdpau/libvdpau_nvidia.so.535.1 elf libvdpau_nvidia.so.1"], f"{LIBDIR}/vdpau/libvdpau_nvidia.so.535.1"),
-        ([f"{LIBDIR}/libnvidia-nvvm70.so.4 elf libnvidia-nvvm70.so.4"], f"{LIBDIR}/libnvidia-nvvm70.so.4"),
-        ([f"{EGL}.1.2 elf libnvidia-egl-gbm.so.1", f"{EGL} -> libnvidia-egl-gbm.so.1.1.2"], f"{EGL}.1.2"),
-        ([f"{LIBDIR}/libother.so.535.2 elf libother.so.1", "/opt/libother.so.535.1 elf libother.so.1"], {}),
+        (
+            [f"{LIBDIR}/vdpau/libvdpau_nvidia.so.535.1 elf libvdpau_nvidia.so.1"],
+            f"{LIBDIR}/vdpau/libvdpau_nvidia.so.535.1",
+        ),
+        (
+            [f"{LIBDIR}/libnvidia-nvvm70.so.4 elf libnvidia-nvvm70.so.4"],
+            f"{LIBDIR}/libnvidia-nvvm70.so.4",
+        ),
+        (
+            [f"{EGL}.1.2 elf libnvidia-egl-gbm.so.1", f"{EGL} -> libnvidia-egl-gbm.so.1.1.2"],
+            f"{EGL}.1.2",
+        ),
+        (
+            [
+                f"{LIBDIR}/libother.so.535.2 elf libother.so.1",
+                "/opt/libother.so.535.1 elf libother.so.1",
+            ],
+            {},
+        ),
         ([f"{LIBDIR}/libdangling.so.535.1 -> nowhere", f"{LIBDIR}/libdir.so.535.1/"], {}),
-        ([*FIRMWARE, "/lib/firmware/nvidia/535.2/gsp_c.bin"], dict(zip(FIRMWARE, FIRMWARE, strict=True))),
+        (
+            [*FIRMWARE, "/lib/firmware/nvidia/535.2/gsp_c.bin"],
+            dict(zip(FIRMWARE, FIRMWARE, strict=True)),
+        ),
     ],
 )
 def test_which_files_are_mounted_and_where(lines: list[str], mounts: dict[str, str] | str) -> None:
@@ -242,7 +297,9 @@ def test_links_of_the_host_and_links_that_programs_need() -> None:
 {LIBDIR}/libnvidia-vulkan-producer.so.535.1 elf -
 /usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.535.1 elf libglxserver_nvidia.so
 """
-    graphics, libraries = hook_arguments(generate(small_host(lines))["containerEdits"], "create-symlinks")
+    graphics, libraries = hook_arguments(
+        generate(small_host(lines))["containerEdits"], "create-symlinks"
+    )
     assert graphics[1::2] == [
         f"libnvidia-vulkan-producer.so.535.1::{LIBDIR}/libnvidia-vulkan-producer.so",
         "libglxserver_nvidia.so.535.1::/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so",
@@ -279,10 +336,21 @@ def test_drm_nodes_come_with_their_gpu() -> None:
 /dev/dri/by-path/pci-0000:01:00.0-card -> ../card1
 /dev/dri/by-path/pci-0000:01:00.0-render -> ../renderD129
 """
-    document = generate(small_host(lines, cdi={"kernel": "6.1.0", "drm": {"0000:01:00.0": ["card1", "renderD128", "renderD200"]}}))
+    document = generate(
+        small_host(
+            lines,
+            cdi={"kernel": "6.1.0", "drm": {"0000:01:00.0": ["card1", "renderD128", "renderD200"]}},
+        )
+    )
     edits = document["devices"][0]["containerEdits"]
-    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
-    assert hook_arguments(edits, "create-symlinks") == [["--link", "../card1::/dev/dri/by-path/pci-0000:01:00.0-card"]]
+    assert [node["path"] for node in edits["deviceNodes"]] == [
+        "/dev/nvidia0",
+        "/dev/dri/card1",
+        "/dev/dri/renderD128",
+    ]
+    assert hook_arguments(edits, "create-symlinks") == [
+        ["--link", "../card1::/dev/dri/by-path/pci-0000:01:00.0-card"]
+    ]
 
 
 def test_a_node_that_a_group_owns() -> None:
@@ -308,9 +376,14 @@ def test_the_lowest_version() -> None:
 def test_the_hook_program() -> None:
     """nvidia-ctk has the hooks as sub-commands; every hook has an environment of its own, so that it does not get the image's."""
     found = discover(snapshot_host(small_host()), OFFLINE_PATH, None)
-    for path, words in (("/opt/bin/nvidia-ctk", ["nvidia-ctk", "hook"]), ("/opt/my-hook", ["my-hook"])):
+    for path, words in (
+        ("/opt/bin/nvidia-ctk", ["nvidia-ctk", "hook"]),
+        ("/opt/my-hook", ["my-hook"]),
+    ):
         hooks = spec.host_spec(found, ["index"], path).edits.hooks
-        assert all(hook.path == path and hook.args[: len(words)] == words and hook.env for hook in hooks)
+        assert all(
+            hook.path == path and hook.args[: len(words)] == words and hook.env for hook in hooks
+        )
 
 
 def test_a_host_without_the_files_of_its_driver(tmp_path: Path, capsys: Captured) -> None:
@@ -320,7 +393,9 @@ def test_a_host_without_the_files_of_its_driver(tmp_path: Path, capsys: Captured
     assert main(["cdi", "generate", "--host", str(path)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1].startswith("nvgraft: detection error: libcuda.so.535.1: not found below / | ")
+    assert err.splitlines()[-1].startswith(
+        "nvgraft: detection error: libcuda.so.535.1: not found below / | "
+    )
 
 
 def test_the_file_is_written_whole(tmp_path: Path, capsys: Captured) -> None:
@@ -336,8 +411,15 @@ def test_the_file_is_written_whole(tmp_path: Path, capsys: Captured) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(tmp_path) == ["nvidia.json"]
     capsys.readouterr()
-    assert main(["cdi", "generate", "--host", "eks-t4", "--output", str(tmp_path / "no/spec.yaml")]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"nvgraft cdi: {tmp_path}/no/spec.yaml: cannot be written: no such file")
+    assert (
+        main(["cdi", "generate", "--host", "eks-t4", "--output", str(tmp_path / "no/spec.yaml")])
+        == 2
+    )
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .startswith(f"nvgraft cdi: {tmp_path}/no/spec.yaml: cannot be written: no such file")
+    )
 
 
 @pytest.mark.parametrize("name", NOT_RECORDED)
@@ -346,8 +428,11 @@ def test_a_snapshot_has_all_that_a_specification_needs(
 ) -> None:
     """`nvgraft snapshot`, and the specification of that, is the specification of the host; nothing is missing then."""
     document = reference_host(name)
-    document["files"] |= hosts.tree(NOT_RECORDED[name] + "/lib/firmware/updates/6.1.0/nvidia/other/gsp.bin\n/dev/dri/card0 char 226:0")
-    monkeypatch.setattr("nvgraft.live.read_live_host", lambda _: snapshot_host(document))
+    document["files"] |= hosts.tree(
+        NOT_RECORDED[name]
+        + "/lib/firmware/updates/6.1.0/nvidia/other/gsp.bin\n/dev/dri/card0 char 226:0"
+    )
+    monkeypatch.setattr("nvgraft.host.live.read_live_host", lambda _: snapshot_host(document))
     monkeypatch.setenv("PATH", OFFLINE_PATH)
     path = tmp_path / "host.json"
     assert main(["snapshot", "-o", str(path)]) == 0
@@ -366,11 +451,17 @@ def test_drm_nodes_are_recorded() -> None:
     facts = Facts("6.1.0", {"0000:01:00.0": ["card1"]})
     again = record(host, OFFLINE_PATH, "", facts)
     assert recorded_facts(again) == facts
-    assert discover(snapshot_host(again), OFFLINE_PATH, facts) == discover(host, OFFLINE_PATH, facts)
-    assert live_facts(host).drm == {"0000:01:00.0": []}, "this machine has a GPU at the address of the test's"
+    assert discover(snapshot_host(again), OFFLINE_PATH, facts) == discover(
+        host, OFFLINE_PATH, facts
+    )
+    assert live_facts(host).drm == {"0000:01:00.0": []}, (
+        "this machine has a GPU at the address of the test's"
+    )
 
 
-def plan_spec(tmp_path: Path, host: str, capsys: Captured, *arguments: str) -> tuple[Document, str, str]:
+def plan_spec(
+    tmp_path: Path, host: str, capsys: Captured, *arguments: str
+) -> tuple[Document, str, str]:
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     assert main(["plan", "--bundle", bundle, "--host", host, "--format", "cdi", *arguments]) == 0
     out, err = capsys.readouterr()
@@ -387,15 +478,30 @@ def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) 
     (device,) = data["devices"]
     edits = device["containerEdits"]
     binds = [action for action in plan.actions if isinstance(action, Bind)]
-    mounts = {(mount["hostPath"], mount["containerPath"], *mount["options"]) for mount in edits["mounts"]}
-    nodes = {(node["path"], node["major"], node.get("minor", 0), node["permissions"]) for node in edits["deviceNodes"]}
+    mounts = {
+        (mount["hostPath"], mount["containerPath"], *mount["options"]) for mount in edits["mounts"]
+    }
+    nodes = {
+        (node["path"], node["major"], node.get("minor", 0), node["permissions"])
+        for node in edits["deviceNodes"]
+    }
     devices = [action for action in binds if action.kind == "device" and action.rdev]
     assert nodes == {(action.target, *(action.rdev or ()), "rw") for action in devices}
-    files = [action for action in binds if action not in devices and not action.target.startswith("/proc/")]
-    assert mounts == {(action.source, action.target, *action.options, "bind", "private") for action in files}
+    files = [
+        action
+        for action in binds
+        if action not in devices and not action.target.startswith("/proc/")
+    ]
+    assert mounts == {
+        (action.source, action.target, *action.options, "bind", "private") for action in files
+    }
     for action in binds:
-        assert (f"{action.target}: engines refuse mounts below /proc" in err) is action.target.startswith("/proc/")
-    links = {word for arguments in hook_arguments(edits, "create-symlinks") for word in arguments[1::2]}
+        assert (
+            f"{action.target}: engines refuse mounts below /proc" in err
+        ) is action.target.startswith("/proc/")
+    links = {
+        word for arguments in hook_arguments(edits, "create-symlinks") for word in arguments[1::2]
+    }
     assert {f"{target}::{path}" for path, target in plan.links} <= links
     assert hook_arguments(edits, "disable-device-node-modification") == [[]]
     (folders,) = hook_arguments(edits, "update-ldcache")
@@ -405,7 +511,9 @@ def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) 
     assert "it belongs to no device node" not in err
 
 
-def test_a_container_that_wants_no_gpu_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
+def test_a_container_that_wants_no_gpu_has_no_specification(
+    tmp_path: Path, capsys: Captured
+) -> None:
     """An empty one would be no CDI specification: a line says why there is none."""
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=void"))
     assert main(["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]) == 0
@@ -418,16 +526,24 @@ def test_what_cdi_has_no_word_for() -> None:
     """Device rules without a node, and a file system of the plan's own, are named one by one."""
     why = Why("utility", "row", "found")
     actions = (AllowDevice(234, 7, why), Tmpfs("/run/other", ("rw",), 0o555, why))
-    plan = Plan("inject", "", {}, {}, {}, (Bind("device", "/dev/nvidia0", "/dev/x0", ("rw",), 0, why, (195, 0)), *actions))
+    plan = Plan(
+        "inject",
+        "",
+        {},
+        {},
+        {},
+        (Bind("device", "/dev/nvidia0", "/dev/x0", ("rw",), 0, why, (195, 0)), *actions),
+    )
     document, left_out = planned_spec(plan, HOOK)
     assert left_out == [
         "/run/other: a file system that is made for the container",
         "device rule c 234:7: it belongs to no device node",
     ]
     assert document.version == "0.5.0"
-    assert [(node.path, node.host_path, node.permissions) for node in document.devices[0].edits.device_nodes] == [
-        ("/dev/x0", "/dev/nvidia0", None)
-    ]
+    assert [
+        (node.path, node.host_path, node.permissions)
+        for node in document.devices[0].edits.device_nodes
+    ] == [("/dev/x0", "/dev/nvidia0", None)]
 
 
 def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
@@ -441,7 +557,16 @@ def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -
 
 def test_a_command_line_that_writes_no_file_is_confined(tmp_path: Path) -> None:
     """And one that has to write a file is not, in a process of its own."""
-    words = [sys.executable, "-m", "nvgraft_cli.main", "--debug", "cdi", "generate", "--host", "eks-t4"]
+    words = [
+        sys.executable,
+        "-m",
+        "nvgraft_cli.shell.main",
+        "--debug",
+        "cdi",
+        "generate",
+        "--host",
+        "eks-t4",
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     looks, writes = (
         subprocess.run([*words, *more], capture_output=True, text=True, env=environment, timeout=60)

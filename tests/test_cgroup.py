@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft import syscalls
 from nvgraft.apply import bpf, cgroup
 from nvgraft.apply.cgroup import DeviceCgroup, DeviceRule
 from nvgraft.apply.undo import UndoLog
-from nvgraft.errors import Refusal
-from nvgraft.mountinfo import Mount, parse_mountinfo
+from nvgraft.base.errors import Refusal
+from nvgraft.system import syscalls
+from nvgraft.system.mountinfo import Mount, parse_mountinfo
 
 MOUNTINFO = """\
 23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -47,13 +47,27 @@ def test_rule_is_a_character_device_without_mknod() -> None:
 
 def test_rule_identity_counts_every_field() -> None:
     """Rules that differ in any field differ."""
-    assert len({GPU, DeviceRule("c", 195, 0, "rw"), DeviceRule("c", 196, 0, "rw"), CONTROL, DeviceRule("c", 195, 0, "r")}) == 4
+    assert (
+        len(
+            {
+                GPU,
+                DeviceRule("c", 195, 0, "rw"),
+                DeviceRule("c", 196, 0, "rw"),
+                CONTROL,
+                DeviceRule("c", 195, 0, "r"),
+            }
+        )
+        == 4
+    )
 
 
 def test_mountinfo_keeps_device_hierarchies_and_undoes_escapes() -> None:
     """Only cgroup2 and a v1 mount at a place named devices are kept, optional fields or not, octal escapes undone."""
     found = cgroup.device_mounts(parse_mountinfo(MOUNTINFO))
-    assert [(each.root, each.point) for each in found] == [("/docker/a b", "/sys/fs/cgroup/devices"), ("/", "/sys/fs/cgroup/unified")]
+    assert [(each.root, each.point) for each in found] == [
+        ("/docker/a b", "/sys/fs/cgroup/devices"),
+        ("/", "/sys/fs/cgroup/unified"),
+    ]
 
 
 def test_mountinfo_with_a_combined_hierarchy_has_no_device_hierarchy() -> None:
@@ -98,7 +112,9 @@ def test_membership_errors_have_the_reference_words(text: str, message: str) -> 
         (None, "/c", (V2,), 2),
     ],
 )
-def test_choice_of_the_version(v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], version: int) -> None:
+def test_choice_of_the_version(
+    v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], version: int
+) -> None:
     """V1 decides when its hierarchy is mounted here and the process is not in its root, else v2, if there is one."""
     expected = (1, v1_path, V1) if version == 1 else (2, v2_path, V2)
     assert cgroup.choose(v1_path, v2_path, mounts) == expected
@@ -107,14 +123,31 @@ def test_choice_of_the_version(v1_path: str | None, v2_path: str | None, mounts:
 @pytest.mark.parametrize(
     ("v1_path", "v2_path", "mounts", "message"),
     [
-        ("/c", None, (V2,), "no cgroup filesystem mounted for the devices subsytem in mountinfo file"),
+        (
+            "/c",
+            None,
+            (V2,),
+            "no cgroup filesystem mounted for the devices subsytem in mountinfo file",
+        ),
         (None, "/c", (V1,), "no cgroup2 filesystem in mountinfo file"),
         ("/c", "/c", (), "no cgroup2 filesystem in mountinfo file"),
-        (None, "/c", (mount("/../x", "/sys/fs/cgroup", "cgroup2"),), r"relative path in mount prefix: /\.\./x"),
-        ("/c", "/c", (mount("/..", "/sys/fs/cgroup/devices", "cgroup"), V2), r"relative path in mount prefix: /\.\."),
+        (
+            None,
+            "/c",
+            (mount("/../x", "/sys/fs/cgroup", "cgroup2"),),
+            r"relative path in mount prefix: /\.\./x",
+        ),
+        (
+            "/c",
+            "/c",
+            (mount("/..", "/sys/fs/cgroup/devices", "cgroup"), V2),
+            r"relative path in mount prefix: /\.\.",
+        ),
     ],
 )
-def test_choice_errors_have_the_reference_words(v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], message: str) -> None:
+def test_choice_errors_have_the_reference_words(
+    v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], message: str
+) -> None:
     """A hierarchy that is not mounted, or that starts outside of the cgroup namespace, is an error."""
     with pytest.raises(ValueError, match=f"^{message}$"):
         cgroup.choose(v1_path, v2_path, mounts)
@@ -230,16 +263,29 @@ def test_find_skips_mounts_that_cannot_be_reached(host: Host) -> None:
     assert found.path == str(host.cgroup)
     found.close()
     host.mount(host.line(host.mount_id + 1, hidden))
-    filesystem = "cgroup filesystem mounted for the devices subsytem" if host.version == 1 else "cgroup2 filesystem"
-    assert host.refusal() == f"container: failed to get device cgroup mount path: no {filesystem} in mountinfo file"
+    filesystem = (
+        "cgroup filesystem mounted for the devices subsytem"
+        if host.version == 1
+        else "cgroup2 filesystem"
+    )
+    assert (
+        host.refusal()
+        == f"container: failed to get device cgroup mount path: no {filesystem} in mountinfo file"
+    )
 
 
 def test_find_refuses_a_process_that_is_not_a_member(host: Host) -> None:
     """A cgroup that does not list the process is not its cgroup, even when a number in it starts with the pid."""
     (host.cgroup / "cgroup.procs").write_text(f"{Host.PID}0\n")
-    assert host.refusal() == f"container: failed to get device cgroup root path: process 4711 is not a member of {host.cgroup}"
+    assert (
+        host.refusal()
+        == f"container: failed to get device cgroup root path: process 4711 is not a member of {host.cgroup}"
+    )
     (host.cgroup / "cgroup.procs").unlink()
-    assert host.refusal() == "container: failed to get device cgroup root path: no such file or directory"
+    assert (
+        host.refusal()
+        == "container: failed to get device cgroup root path: no such file or directory"
+    )
 
 
 def test_find_follows_no_symlink_and_no_way_up(host: Host) -> None:
@@ -261,11 +307,20 @@ def test_find_names_the_step_that_failed(host: Host) -> None:
     host.mount("nonsense - cgroup2 none rw\n")
     assert host.refusal().startswith("container: failed to get device cgroup mount path: ")
     (host.root / "proc/self/mountinfo").unlink()
-    assert host.refusal() == "container: failed to get device cgroup mount path: no such file or directory"
+    assert (
+        host.refusal()
+        == "container: failed to get device cgroup mount path: no such file or directory"
+    )
     host.say("5:devices\n")
-    assert host.refusal() == "container: failed to get device cgroup version: malformed cgroup entry: 5:devices"
+    assert (
+        host.refusal()
+        == "container: failed to get device cgroup version: malformed cgroup entry: 5:devices"
+    )
     (host.root / "proc/4711/cgroup").unlink()
-    assert host.refusal() == "container: failed to get device cgroup version: no such file or directory"
+    assert (
+        host.refusal()
+        == "container: failed to get device cgroup version: no such file or directory"
+    )
 
 
 @pytest.fixture
@@ -282,7 +337,9 @@ def v1_directory(tmp_path: Path, listed: str, *, is_root: bool = False) -> Devic
     """A directory that looks like a v1 devices cgroup."""
     for name, text in (("devices.list", listed), ("devices.allow", ""), ("devices.deny", "")):
         (tmp_path / name).write_text(text)
-    return DeviceCgroup(1, "/sys/fs/cgroup/devices/c", os.open(tmp_path, os.O_RDONLY), is_root=is_root)
+    return DeviceCgroup(
+        1, "/sys/fs/cgroup/devices/c", os.open(tmp_path, os.O_RDONLY), is_root=is_root
+    )
 
 
 def test_v1_undo_denies_the_lines_that_were_allowed(tmp_path: Path, no_bpf: None) -> None:
@@ -322,7 +379,10 @@ def test_v1_root_is_never_changed(tmp_path: Path, no_bpf: None) -> None:
     ("listed", "left"),
     [
         ("", []),
-        ("c 195:0 rw\n", ["device rule c 195:0 rw of /sys/fs/cgroup/devices/c (Operation not permitted)"]),
+        (
+            "c 195:0 rw\n",
+            ["device rule c 195:0 rw of /sys/fs/cgroup/devices/c (Operation not permitted)"],
+        ),
     ],
 )
 def test_v1_refused_line_is_named_and_undo_tells_what_stays(
@@ -395,17 +455,32 @@ def execute(code: bytes, kind: int, access: int, major: int, minor: int) -> int:
                 return registers[0]
 
 
-RULES = st.lists(st.builds(DeviceRule, st.just("c"), st.integers(0, 3), st.integers(0, 3), st.sampled_from(["r", "w", "rw"])), max_size=8)
+RULES = st.lists(
+    st.builds(
+        DeviceRule,
+        st.just("c"),
+        st.integers(0, 3),
+        st.integers(0, 3),
+        st.sampled_from(["r", "w", "rw"]),
+    ),
+    max_size=8,
+)
 
 
 @given(RULES, st.sampled_from([1, 2]), st.integers(0, 7), st.integers(0, 3), st.integers(0, 3))
-def test_program_allows_exactly_the_rules(rules: list[DeviceRule], kind: int, access: int, major: int, minor: int) -> None:
+def test_program_allows_exactly_the_rules(
+    rules: list[DeviceRule], kind: int, access: int, major: int, minor: int
+) -> None:
     """A request gets 1 when a rule names the node and all letters asked for, without mknod; else the original decides."""
     granted = any(
-        kind == 2 and (rule.major, rule.minor) == (major, minor) and not access & ~sum({"r": READ, "w": WRITE}[x] for x in rule.access)
+        kind == 2
+        and (rule.major, rule.minor) == (major, minor)
+        and not access & ~sum({"r": READ, "w": WRITE}[x] for x in rule.access)
         for rule in rules
     )
-    assert execute(bpf.allow_code(rules) + ORIGINAL_CODE, kind, access, major, minor) == (1 if granted else ORIGINAL)
+    assert execute(bpf.allow_code(rules) + ORIGINAL_CODE, kind, access, major, minor) == (
+        1 if granted else ORIGINAL
+    )
 
 
 def test_program_never_allows_mknod_or_block_devices() -> None:
@@ -419,8 +494,17 @@ def test_program_never_allows_mknod_or_block_devices() -> None:
 
 def test_program_with_more_nodes_than_a_jump_can_reach() -> None:
     """Twenty thousand nodes of one major number all work, and so does what is behind them."""
-    code = bpf.allow_code([DeviceRule("c", 195, minor, "rw") for minor in range(20_000)]) + ORIGINAL_CODE
-    assert [execute(code, 2, READ, 195, minor) for minor in (0, 8191, 8192, 19_999, 20_000)] == [1, 1, 1, 1, ORIGINAL]
+    code = (
+        bpf.allow_code([DeviceRule("c", 195, minor, "rw") for minor in range(20_000)])
+        + ORIGINAL_CODE
+    )
+    assert [execute(code, 2, READ, 195, minor) for minor in (0, 8191, 8192, 19_999, 20_000)] == [
+        1,
+        1,
+        1,
+        1,
+        ORIGINAL,
+    ]
     assert execute(code, 2, READ, 196, 0) == ORIGINAL
 
 
@@ -453,7 +537,9 @@ class FakeKernel:
         number = self.fail(command)
         if number:
             raise syscalls.SyscallError(number, f"bpf(command {command})")
-        return {16: self.query, 13: self.open, 15: self.info, 5: self.load, 8: self.attach}[command](attributes)
+        return {16: self.query, 13: self.open, 15: self.info, 5: self.load, 8: self.attach}[
+            command
+        ](attributes)
 
     def query(self, attributes: "ctypes.Array[ctypes.c_char]") -> int:
         _, kind, _, _, address, room = struct.unpack_from("=IIIIQI", attributes)
@@ -462,7 +548,11 @@ class FakeKernel:
         struct.pack_into("=I", attributes, 24, len(self.attached))
         if room < len(self.attached):
             raise syscalls.SyscallError(errno.ENOSPC, "bpf(command 16)")
-        ctypes.memmove(address, b"".join(struct.pack("=I", fd + 1000) for fd in self.attached), 4 * len(self.attached))
+        ctypes.memmove(
+            address,
+            b"".join(struct.pack("=I", fd + 1000) for fd in self.attached),
+            4 * len(self.attached),
+        )
         return 0
 
     def open(self, attributes: "ctypes.Array[ctypes.c_char]") -> int:
@@ -531,7 +621,9 @@ def v2() -> Iterator[DeviceCgroup]:
 OTHER = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 
 
-def test_v2_extends_every_program_and_undo_puts_all_back(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_extends_every_program_and_undo_puts_all_back(
+    kernel: FakeKernel, v2: DeviceCgroup
+) -> None:
     """Each attached program becomes the rules followed by its own instructions, in its place; undo restores them all."""
     kernel.add(ORIGINAL_CODE)
     kernel.add(OTHER)
@@ -544,7 +636,9 @@ def test_v2_extends_every_program_and_undo_puts_all_back(kernel: FakeKernel, v2:
 
 
 @pytest.mark.parametrize("flags", [0, 1])
-def test_v2_exclusive_program_is_exchanged_with_its_own_flags(kernel: FakeKernel, v2: DeviceCgroup, flags: int) -> None:
+def test_v2_exclusive_program_is_exchanged_with_its_own_flags(
+    kernel: FakeKernel, v2: DeviceCgroup, flags: int
+) -> None:
     """A program attached without ALLOW_MULTI is replaced by attaching with the same flags, and comes back the same way."""
     kernel.flags = flags
     kernel.add(ORIGINAL_CODE)
@@ -555,7 +649,9 @@ def test_v2_exclusive_program_is_exchanged_with_its_own_flags(kernel: FakeKernel
     assert kernel.code[kernel.attached[0]] == ORIGINAL_CODE
 
 
-def test_v2_without_programs_allows_everything_already(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_without_programs_allows_everything_already(
+    kernel: FakeKernel, v2: DeviceCgroup
+) -> None:
     """No program means nothing to do, in the root cgroup too."""
     undo = UndoLog()
     v2.is_root = True
@@ -569,10 +665,16 @@ def test_v2_root_is_never_changed(kernel: FakeKernel, v2: DeviceCgroup) -> None:
     v2.is_root = True
     with pytest.raises(Refusal, match="root cgroup") as caught:
         v2.allow((GPU,), UndoLog())
-    assert (caught.value.stage, "no-cgroups = true" in caught.value.hint, kernel.calls) == ("mount", True, [16])
+    assert (caught.value.stage, "no-cgroups = true" in caught.value.hint, kernel.calls) == (
+        "mount",
+        True,
+        [16],
+    )
 
 
-def test_v2_hundred_programs_are_asked_for_again_with_more_room(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_hundred_programs_are_asked_for_again_with_more_room(
+    kernel: FakeKernel, v2: DeviceCgroup
+) -> None:
     """More programs than there was room for at first are all extended."""
     for _ in range(100):
         kernel.add(ORIGINAL_CODE)
@@ -581,7 +683,9 @@ def test_v2_hundred_programs_are_asked_for_again_with_more_room(kernel: FakeKern
     assert kernel.calls.count(16) == 2
 
 
-def test_v2_number_of_programs_that_never_settles_ends(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_number_of_programs_that_never_settles_ends(
+    kernel: FakeKernel, v2: DeviceCgroup
+) -> None:
     """The question for the programs is repeated ten times at most."""
     kernel.fail = lambda command: errno.ENOSPC if command == 16 else 0
     with pytest.raises(Refusal, match="does not stop growing"):
@@ -589,7 +693,9 @@ def test_v2_number_of_programs_that_never_settles_ends(kernel: FakeKernel, v2: D
     assert kernel.calls == [16] * 10
 
 
-def test_v2_linked_program_is_refused_and_the_others_come_back(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_linked_program_is_refused_and_the_others_come_back(
+    kernel: FakeKernel, v2: DeviceCgroup
+) -> None:
     """A program that a BPF link holds cannot be replaced: the refusal says so, and undo restores those before it."""
     kernel.add(ORIGINAL_CODE)
     kernel.linked.add(kernel.add(OTHER))
@@ -605,7 +711,10 @@ def test_v2_linked_program_is_refused_and_the_others_come_back(kernel: FakeKerne
     [
         (struct.pack("<BBhi", 0x85, 0, 0, 7) + ORIGINAL_CODE, "calls functions"),
         (struct.pack("<BBhi", 0x85, 1 << 4, 0, 1) + ORIGINAL_CODE, "calls functions"),
-        (struct.pack("<BBhiBBhi", 0x18, 2 | 1 << 4, 0, 3, 0, 0, 0, 0) + ORIGINAL_CODE, "calls functions"),
+        (
+            struct.pack("<BBhiBBhi", 0x18, 2 | 1 << 4, 0, 3, 0, 0, 0, 0) + ORIGINAL_CODE,
+            "calls functions",
+        ),
         (struct.pack("<BBhi", 0xB7, 11, 0, 3) + ORIGINAL_CODE, "net.core.bpf_jit_harden"),
         (b"", "operation not permitted"),
     ],
@@ -639,7 +748,9 @@ def test_v2_program_with_maps_is_refused(kernel: FakeKernel, v2: DeviceCgroup) -
     assert 5 not in kernel.calls
 
 
-def test_v2_program_that_the_kernel_changes_while_loading_is_refused(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_program_that_the_kernel_changes_while_loading_is_refused(
+    kernel: FakeKernel, v2: DeviceCgroup
+) -> None:
     """What was loaded is compared with what was meant."""
     kernel.add(ORIGINAL_CODE)
     kernel.rewrite = lambda code: code[:-8] + struct.pack("<BBhi", 0x05, 0, 0, 0) + code[-8:]
@@ -655,21 +766,31 @@ def test_v2_load_that_a_signal_interrupts_is_repeated(kernel: FakeKernel, v2: De
     v2.allow((GPU,), UndoLog())
     assert kernel.calls.count(5) == 5
     kernel.fail = lambda command: errno.EAGAIN if command == 5 else 0
-    with pytest.raises(Refusal, match="unable to load the extended device filter: resource temporarily unavailable"):
+    with pytest.raises(
+        Refusal, match="unable to load the extended device filter: resource temporarily unavailable"
+    ):
         v2.allow((GPU,), UndoLog())
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (16, "unable to find any existing device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: "),
+        (
+            16,
+            "unable to find any existing device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: ",
+        ),
         (13, "unable to open device filter "),
         (15, "unable to read a device filter: "),
         (5, "unable to load the extended device filter: "),
-        (8, "unable to attach new device filters program: bpf_prog_attach(BPF_CGROUP_DEVICE) failed: "),
+        (
+            8,
+            "unable to attach new device filters program: bpf_prog_attach(BPF_CGROUP_DEVICE) failed: ",
+        ),
     ],
 )
-def test_v2_each_call_that_fails_is_named_and_leaves_the_programs(kernel: FakeKernel, v2: DeviceCgroup, command: int, message: str) -> None:
+def test_v2_each_call_that_fails_is_named_and_leaves_the_programs(
+    kernel: FakeKernel, v2: DeviceCgroup, command: int, message: str
+) -> None:
     """Whichever of the five calls is forbidden: a refusal of stage mount with the switch to use, and the old programs stay."""
     kernel.add(ORIGINAL_CODE)
     kernel.fail = lambda called: errno.EPERM if called == command else 0
@@ -686,9 +807,14 @@ def test_v2_each_call_that_fails_is_named_and_leaves_the_programs(kernel: FakeKe
 
 @pytest.mark.parametrize(
     ("number", "left"),
-    [(errno.EPERM, ["device rules of /sys/fs/cgroup/c (Operation not permitted)"]), (errno.ENOENT, [])],
+    [
+        (errno.EPERM, ["device rules of /sys/fs/cgroup/c (Operation not permitted)"]),
+        (errno.ENOENT, []),
+    ],
 )
-def test_v2_undo_that_fails_names_the_cgroup(kernel: FakeKernel, v2: DeviceCgroup, number: int, left: list[str]) -> None:
+def test_v2_undo_that_fails_names_the_cgroup(
+    kernel: FakeKernel, v2: DeviceCgroup, number: int, left: list[str]
+) -> None:
     """When our program has to stay, the undo log says where; when it is not there, or the cgroup is gone, nothing is left."""
     kernel.add(ORIGINAL_CODE)
     undo = UndoLog()
@@ -697,7 +823,9 @@ def test_v2_undo_that_fails_names_the_cgroup(kernel: FakeKernel, v2: DeviceCgrou
     assert undo.run() == left
 
 
-def test_v2_undo_of_an_exchange_that_was_refused_leaves_nothing(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_undo_of_an_exchange_that_was_refused_leaves_nothing(
+    kernel: FakeKernel, v2: DeviceCgroup
+) -> None:
     """An exchange that the kernel refuses, and still refuses at the undo, is no change that stays behind."""
     kernel.add(ORIGINAL_CODE)
     kernel.fail = lambda called: errno.E2BIG if called == 8 else 0

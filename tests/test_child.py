@@ -11,7 +11,7 @@ from pathlib import Path
 import _prctl
 import pytest
 
-from nvgraft import child, syscalls, userns
+from nvgraft.system import child, syscalls, userns
 
 IS_ROOT = os.geteuid() == 0
 
@@ -83,7 +83,10 @@ def test_a_child_at_work_is_not_late_before_the_deadline(writes: bool) -> None:
                 os.write(writer, b"x")
 
     found = started(work)
-    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (False, b"x" * 30 if writes else b"")
+    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (
+        False,
+        b"x" * 30 if writes else b"",
+    )
     assert found.end() == 0
 
 
@@ -97,7 +100,11 @@ def test_the_deadline_counts_for_a_child_that_never_stops(way: str) -> None:
             time.sleep(0.001)
 
     found = started(flood)
-    late = found.follow(time.monotonic() + 0.1, 1)[0] if way == "follow" else found.read(time.monotonic() + 0.1, 1 << 20) is None
+    late = (
+        found.follow(time.monotonic() + 0.1, 1)[0]
+        if way == "follow"
+        else found.read(time.monotonic() + 0.1, 1 << 20) is None
+    )
     found.end(grace=0)
     assert late
 
@@ -116,7 +123,9 @@ def test_read_stops_at_its_limit() -> None:
     assert 100_000 < len(data) <= 100_000 + (1 << 16)
 
 
-@pytest.mark.parametrize("raised", [OSError(5, "x"), KeyboardInterrupt(), SystemExit(3), MemoryError()])
+@pytest.mark.parametrize(
+    "raised", [OSError(5, "x"), KeyboardInterrupt(), SystemExit(3), MemoryError()]
+)
 def test_the_copy_never_goes_on(raised: BaseException) -> None:
     """Whatever the work raises, the child ends there, which is no success, and nothing is left of it here."""
     parent, before = os.getpid(), open_descriptors()
@@ -183,7 +192,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     """The parent is killed without a chance to say anything; the child that it has started is gone at once."""
     script = f"""
 import os, time
-from nvgraft import child
+from nvgraft.system import child
 def work(writer):
     open({str(tmp_path / "pid")!r}, "w").write(os.readlink("/proc/self"))
     os.rename({str(tmp_path / "pid")!r}, {str(tmp_path / "there")!r})
@@ -191,7 +200,9 @@ def work(writer):
 child.start(work, forks=False)
 time.sleep(60)
 """
-    parent = subprocess.Popen([sys.executable, "-c", script], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env={"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     there = tmp_path / "there"
     try:
         deadline = time.monotonic() + 20

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft.compat import compat_directory
-from nvgraft.errors import Refusal
-from nvgraft.plan import Bind, UpdateLoaderCache
-from nvgraft.snapshot import SnapshotTree
-from nvgraft_cli.planning import plan_bundle
+from nvgraft.base.errors import Refusal
+from nvgraft.host.snapshot import SnapshotTree
+from nvgraft.plan.actions import Bind, UpdateLoaderCache
+from nvgraft.plan.compat import compat_directory
+from nvgraft_cli.case.planning import plan_bundle
 
 DRIVER = "535.104.05"
 
@@ -21,7 +21,11 @@ def image(*libraries: str, links: dict[str, str] | None = None) -> SnapshotTree:
 
 
 COMPAT = "/usr/local/cuda-12.4/compat"
-LINKS = {"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": "libcuda.so.550.54.14", f"{COMPAT}/libcuda.so": "libcuda.so.1"}
+LINKS = {
+    "/usr/local/cuda": "cuda-12.4",
+    f"{COMPAT}/libcuda.so.1": "libcuda.so.550.54.14",
+    f"{COMPAT}/libcuda.so": "libcuda.so.1",
+}
 
 
 @pytest.mark.parametrize(
@@ -40,11 +44,14 @@ LINKS = {"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": "libcuda.so.5
 def test_the_major_version_decides(version: str, mode: str, taken: bool) -> None:
     """Mode ldconfig takes newer majors only, mount all others than the driver's, disabled nothing."""
     tree = image(
-        f"{COMPAT}/libcuda.so.{version}", links={"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": f"libcuda.so.{version}"}
+        f"{COMPAT}/libcuda.so.{version}",
+        links={"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": f"libcuda.so.{version}"},
     )
     directory, findings = compat_directory(tree, DRIVER, mode)
     assert directory == (COMPAT if taken else None)
-    assert [finding.id for finding in findings] == (["cuda-compat-not-mounted"] if mode == "mount" and taken else [])
+    assert [finding.id for finding in findings] == (
+        ["cuda-compat-not-mounted"] if mode == "mount" and taken else []
+    )
 
 
 def test_another_mode_is_refused() -> None:
@@ -82,7 +89,9 @@ def test_links_out_of_the_image_are_refused() -> None:
         compat_directory(image(links={"/usr/local/cuda": "../../../../x"}), DRIVER, "ldconfig")
 
 
-@pytest.mark.parametrize(("capabilities", "first"), [("compute", COMPAT), ("video", COMPAT), ("graphics", None)])
+@pytest.mark.parametrize(
+    ("capabilities", "first"), [("compute", COMPAT), ("video", COMPAT), ("graphics", None)]
+)
 def test_the_loader_looks_there_first(tmp_path: Path, capabilities: str, first: str | None) -> None:
     """With compute libraries the directory leads the loader cache step; no mount has a source in the image."""
     root = tmp_path / "rootfs"
@@ -90,9 +99,13 @@ def test_the_loader_looks_there_first(tmp_path: Path, capabilities: str, first: 
     (root / COMPAT[1:] / "libcuda.so.999.1").touch()
     (root / "usr/local/cuda").symlink_to("cuda-12.4")
     env = ["NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"]
-    (tmp_path / "config.json").write_text(json.dumps({"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "rootfs"}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "rootfs"}})
+    )
     plan, refusal = plan_bundle(str(tmp_path), "debian-a100x8", None)
     assert refusal is None
     (update,) = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
     assert (update.directories[0] == COMPAT) == (first is not None)
-    assert not [action for action in plan.actions if isinstance(action, Bind) and "compat" in action.source]
+    assert not [
+        action for action in plan.actions if isinstance(action, Bind) and "compat" in action.source
+    ]

@@ -11,17 +11,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft import cachefile
-from nvgraft import config as module
-from nvgraft.config import KEYS, Config, config_from_settings, config_path, default_user, host_ldconfig, load_config, settings_from_toml
-from nvgraft.errors import Refusal
-from nvgraft.trusted import Untrusted
+from nvgraft.base.errors import Refusal
+from nvgraft.request import config as module
+from nvgraft.request.config import (
+    KEYS,
+    Config,
+    config_from_settings,
+    config_path,
+    default_user,
+    host_ldconfig,
+    load_config,
+    settings_from_toml,
+)
+from nvgraft.system import kept
+from nvgraft.system.trusted import Untrusted
 
 P = ParamSpec("P")
 
 
-def load(text: str, exists: Callable[[str], bool] = lambda _: False, os_release: Callable[[], str] = lambda: "") -> Config:
-    return config_from_settings(settings_from_toml(text.encode(), "/x/config.toml"), exists, os_release)
+def load(
+    text: str,
+    exists: Callable[[str], bool] = lambda _: False,
+    os_release: Callable[[], str] = lambda: "",
+) -> Config:
+    return config_from_settings(
+        settings_from_toml(text.encode(), "/x/config.toml"), exists, os_release
+    )
 
 
 def refusal(function: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> str:
@@ -37,14 +52,22 @@ def toml(table: tuple[str, ...], key: str, value: str) -> str:
 
 
 @pytest.mark.parametrize(("table", "key", "attribute", "default"), KEYS)
-def test_every_key_is_read_and_checked(table: tuple[str, ...], key: str, attribute: str, default: bool | str | tuple[str, ...]) -> None:
+def test_every_key_is_read_and_checked(
+    table: tuple[str, ...], key: str, attribute: str, default: bool | str | tuple[str, ...]
+) -> None:
     """Each key sets its attribute, has its default without the file, and refuses a value of another type."""
-    value, text = {bool: (not default, str(not default).lower()), str: ("@x", '"@x"'), tuple: (("a=b", "c"), '["a=b", "c"]')}[type(default)]
+    value, text = {
+        bool: (not default, str(not default).lower()),
+        str: ("@x", '"@x"'),
+        tuple: (("a=b", "c"), '["a=b", "c"]'),
+    }[type(default)]
     if key == "supported-driver-capabilities":
         value, text = "video", '"video"'
     if key == "ldcache" and table == ("nvgraft",):
         value, text = "ldconfig", '"ldconfig"'
-    together = toml(table, key, text) + ("simulated-host = true\n" if key == "host-snapshot" else "")
+    together = toml(table, key, text) + (
+        "simulated-host = true\n" if key == "host-snapshot" else ""
+    )
     assert getattr(load(together), attribute) == value
     assert getattr(load(""), attribute) == default
     name = {bool: "bool", str: "string", tuple: "[]string"}[type(default)]
@@ -67,22 +90,35 @@ def test_settings_are_plain_json() -> None:
     text = 'swarm-resource = "A,B"\nunknown = 1979-05-27\n[nvidia-container-cli]\nenvironment = ["A=1"]\nno-cgroups = true\n'
     settings = settings_from_toml(text.encode(), "f")
     assert settings == {"swarm_resource": "A,B", "cli_environment": ["A=1"], "cli_no_cgroups": True}
-    assert config_from_settings(json.loads(json.dumps(settings)), os_release=str) == config_from_settings(settings, os_release=str)
+    assert config_from_settings(
+        json.loads(json.dumps(settings)), os_release=str
+    ) == config_from_settings(settings, os_release=str)
 
 
 def test_unknown_keys_and_tables_are_ignored() -> None:
     """Keys of other releases do not stop the hook."""
-    assert load('unknown = 3\n[nvidia-container-cli]\nother = []\n[more.tables]\nx = "y"\n') == load("")
+    assert load(
+        'unknown = 3\n[nvidia-container-cli]\nother = []\n[more.tables]\nx = "y"\n'
+    ) == load("")
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ('disable-require = "yes"', "(1, 1): Can't convert yes(string) to bool"),
-        ("\n[nvidia-container-cli]\n  root = true # no", "(3, 3): Can't convert true(bool) to string"),
+        (
+            "\n[nvidia-container-cli]\n  root = true # no",
+            "(3, 3): Can't convert true(bool) to string",
+        ),
         ("nvidia-container-cli.user = 1.5", "(1, 1): Can't convert 1.5(float64) to string"),
-        ('[nvidia-container-cli]\nenvironment = "A=1"', "(2, 1): Can't convert A=1(string) to []string"),
-        ('[nvidia-container-cli]\nenvironment = ["A=1", 2]', "(2, 1): Can't convert 2(int64) to string"),
+        (
+            '[nvidia-container-cli]\nenvironment = "A=1"',
+            "(2, 1): Can't convert A=1(string) to []string",
+        ),
+        (
+            '[nvidia-container-cli]\nenvironment = ["A=1", 2]',
+            "(2, 1): Can't convert 2(int64) to string",
+        ),
         ("swarm-resource = [1, 2]", "(1, 1): Can't convert [1 2]([]interface {}) to string"),
         ("nvidia-container-cli = 1", "(1, 1): Can't convert 1(int64) to a table"),
         ("[swarm-resource]", "(1, 1): Can't convert {}(*toml.Tree) to string"),
@@ -93,7 +129,10 @@ def test_unknown_keys_and_tables_are_ignored() -> None:
 )
 def test_wrong_types_are_refused_with_their_position(text: str, problem: str) -> None:
     """The key's line and column, the value, its type and the wanted type are named."""
-    assert refusal(load, text) == f"error getting hook config: failed to load config: failed to unmarshal config: {problem}"
+    assert (
+        refusal(load, text)
+        == f"error getting hook config: failed to load config: failed to unmarshal config: {problem}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,8 +156,16 @@ def test_ldconfig_must_be_a_path_of_the_host() -> None:
     line = "error getting hook config: failed to load config: nvidia-container-cli.ldconfig value "
     for value in ("", "/sbin/ldconfig"):
         text = refusal(load, f'[nvidia-container-cli]\nldconfig = "{value}"')
-        assert text == f"{line}\"{value}\" is not host-relative (does not start with a '@')\ninvalid config value"
-        assert load(f'[nvidia-container-cli]\nldconfig = "{value}"\n[features]\nallow-ldconfig-from-container = true').cli_ldconfig == value
+        assert (
+            text
+            == f"{line}\"{value}\" is not host-relative (does not start with a '@')\ninvalid config value"
+        )
+        assert (
+            load(
+                f'[nvidia-container-cli]\nldconfig = "{value}"\n[features]\nallow-ldconfig-from-container = true'
+            ).cli_ldconfig
+            == value
+        )
 
 
 def test_ldconfig_prefers_the_real_program() -> None:
@@ -140,7 +187,9 @@ def test_the_default_user_depends_on_the_distribution() -> None:
     }.items():
         assert default_user(text) == user
         assert load("", os_release=text.__str__).cli_user == user
-    assert load('[nvidia-container-cli]\nuser = ""', os_release=lambda: "ID_LIKE=suse").cli_user == ""
+    assert (
+        load('[nvidia-container-cli]\nuser = ""', os_release=lambda: "ID_LIKE=suse").cli_user == ""
+    )
 
 
 def test_supported_capabilities() -> None:
@@ -150,7 +199,10 @@ def test_supported_capabilities() -> None:
     assert load('supported-driver-capabilities = ""').supported_driver_capabilities == ""
     for value in ("bogus", "compute,all", "Compute"):
         text = refusal(load, f'supported-driver-capabilities = "{value}"')
-        assert text == f"Invalid value for config option 'supported-driver-capabilities'; {value} (supported: {full})"
+        assert (
+            text
+            == f"Invalid value for config option 'supported-driver-capabilities'; {value} (supported: {full})"
+        )
     both = 'supported-driver-capabilities = "bogus"\n[nvidia-container-cli]\nldconfig = ""'
     assert refusal(load, both).endswith("invalid config value")
 
@@ -159,16 +211,24 @@ def test_an_unknown_way_to_write_the_loader_cache_is_refused() -> None:
     """The two that there are are named; without the key nvgraft writes it itself."""
     assert load("").ldcache_mode == "native"
     text = refusal(load, '[nvgraft]\nldcache = "Native"')
-    assert text == "error getting hook config: failed to load config: nvgraft.ldcache value 'Native' is not known"
+    assert (
+        text
+        == "error getting hook config: failed to load config: nvgraft.formats.ldcache value 'Native' is not known"
+    )
     with pytest.raises(Refusal) as error:
         load('[nvgraft]\nldcache = ""')
-    assert error.value.hint == 'write "native" or "ldconfig", or leave it away: "native" is the default'
+    assert (
+        error.value.hint
+        == 'write "native" or "ldconfig", or leave it away: "native" is the default'
+    )
 
 
 def test_a_host_snapshot_needs_a_simulated_host() -> None:
     """A recorded host is never taken for the real one by accident."""
     assert load('[nvgraft]\nsimulated-host = true\nhost-snapshot = "/s"').host_snapshot == "/s"
-    assert "without nvgraft.simulated-host = true" in refusal(load, '[nvgraft]\nhost-snapshot = "/s"')
+    assert "without nvgraft.simulated-host = true" in refusal(
+        load, '[nvgraft]\nhost-snapshot = "/s"'
+    )
 
 
 def test_where_the_file_is() -> None:
@@ -178,15 +238,24 @@ def test_where_the_file_is() -> None:
     assert config_path(None, environ) == ("/var", True)
     del environ["NVIDIA_CTK_CONFIG_FILE_PATH"]
     assert config_path(None, environ) == ("/xdg/nvidia-container-runtime/config.toml", False)
-    assert config_path(None, {"XDG_CONFIG_HOME": ""}) == ("/etc/nvidia-container-runtime/config.toml", False)
+    assert config_path(None, {"XDG_CONFIG_HOME": ""}) == (
+        "/etc/nvidia-container-runtime/config.toml",
+        False,
+    )
 
 
 def test_a_missing_file_matters_only_when_it_was_named(tmp_path: Path) -> None:
     """Without the default file the built-in defaults apply; a named file that is missing is an error."""
     assert load_config(None, {"XDG_CONFIG_HOME": str(tmp_path)}) == config_from_settings({})
     phrase = "error getting hook config: failed to load config: couldn't open required configuration file: open "
-    assert refusal(load_config, f"{tmp_path}/x", {}) == f"{phrase}{tmp_path}/x: no such file or directory"
-    assert refusal(load_config, None, {"NVIDIA_CTK_CONFIG_FILE_PATH": f"{tmp_path}"}) == f"{phrase}{tmp_path}: is a directory"
+    assert (
+        refusal(load_config, f"{tmp_path}/x", {})
+        == f"{phrase}{tmp_path}/x: no such file or directory"
+    )
+    assert (
+        refusal(load_config, None, {"NVIDIA_CTK_CONFIG_FILE_PATH": f"{tmp_path}"})
+        == f"{phrase}{tmp_path}: is a directory"
+    )
 
 
 def test_a_file_is_loaded(tmp_path: Path) -> None:
@@ -215,11 +284,16 @@ def test_an_untrusted_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Refusal) as caught:
             load_config(explicit, environ, open_file=untrusted)
         phrase = "error getting hook config: failed to load config: failed to load specified config file: "
-        assert caught.value.text == f"{phrase}{path} is not trusted: /tmp: group or others may write it"
+        assert (
+            caught.value.text
+            == f"{phrase}{path} is not trusted: /tmp: group or others may write it"
+        )
         assert caught.value.hint == "chmod go-w /tmp"
 
 
-@pytest.mark.parametrize("root", ["/proc/self/cwd", "/proc", "//proc/1/root/", "/x/../proc/self/root"])
+@pytest.mark.parametrize(
+    "root", ["/proc/self/cwd", "/proc", "//proc/1/root/", "/x/../proc/self/root"]
+)
 def test_a_driver_root_in_proc_is_refused(root: str) -> None:
     """It would be another directory for each process that follows it."""
     assert refusal(load, f'[nvidia-container-cli]\nroot = "{root}"') == (
@@ -236,13 +310,16 @@ def test_relative_names_count_from_the_directory() -> None:
     """Of the flag, of the variable, and of XDG_CONFIG_HOME."""
     assert config_path("c.toml", {}, "/d") == ("/d/c.toml", True)
     assert config_path(None, {"NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml"}, "/d") == ("/d/c.toml", True)
-    assert config_path(None, {"XDG_CONFIG_HOME": "x"}, "/d") == ("/d/x/nvidia-container-runtime/config.toml", False)
+    assert config_path(None, {"XDG_CONFIG_HOME": "x"}, "/d") == (
+        "/d/x/nvidia-container-runtime/config.toml",
+        False,
+    )
     assert config_path(None, {}, "/d") == ("/etc/nvidia-container-runtime/config.toml", False)
 
 
 def test_the_same_bytes_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The TOML parser costs more than all else that a container without a GPU needs; other bytes are parsed, whatever their file's time."""
-    monkeypatch.setattr(cachefile, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
+    monkeypatch.setattr(kept, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
     path = tmp_path / "config.toml"
     parsed: list[str] = []
     whole = tomllib.loads
@@ -252,7 +329,10 @@ def test_the_same_bytes_are_parsed_once(tmp_path: Path, monkeypatch: pytest.Monk
         return whole(text)
 
     monkeypatch.setattr(tomllib, "loads", loads)
-    texts = ["disable-require = true\n", 'swarm-resource = "é"\n[nvidia-container-cli]\nenvironment = ["A=b"]\n']
+    texts = [
+        "disable-require = true\n",
+        'swarm-resource = "é"\n[nvidia-container-cli]\nenvironment = ["A=b"]\n',
+    ]
     for _ in range(3):
         for text in texts:
             path.write_text(text)
@@ -261,9 +341,11 @@ def test_the_same_bytes_are_parsed_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert parsed == [texts[0], texts[0], texts[1], texts[1], *texts, *texts]
 
 
-def test_a_config_toml_that_is_refused_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_toml_that_is_refused_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is refused again, with the same words."""
-    monkeypatch.setattr(cachefile, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
+    monkeypatch.setattr(kept, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
     path = tmp_path / "config.toml"
     for text in ("= 1", "disable-require = 1", 'supported-driver-capabilities = "x"'):
         path.write_text(text)
@@ -274,7 +356,9 @@ def test_a_config_toml_that_is_refused_is_not_kept(tmp_path: Path, monkeypatch: 
         )
 
 
-def test_an_unreadable_default_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_default_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A default file that is there but no bounded regular file is an error, not the defaults."""
     path = tmp_path / "nvidia-container-runtime" / "config.toml"
     path.mkdir(parents=True)
@@ -295,8 +379,12 @@ def test_a_misspelt_attribute_is_a_mistake() -> None:
 
 scalars = st.booleans() | st.integers() | st.text(max_size=5)
 tomls = st.dictionaries(
-    st.sampled_from([*{key for _, key, _, _ in KEYS}, *{part for table, _, _, _ in KEYS for part in table}]),
-    scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.sampled_from(["root", "path", "mode"]), scalars, max_size=2),
+    st.sampled_from(
+        [*{key for _, key, _, _ in KEYS}, *{part for table, _, _, _ in KEYS for part in table}]
+    ),
+    scalars
+    | st.lists(scalars, max_size=2)
+    | st.dictionaries(st.sampled_from(["root", "path", "mode"]), scalars, max_size=2),
     max_size=4,
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft_cli import main
+from nvgraft_cli.shell import main
 
 #: What a confined process tries; each of them fails with EPERM, or with EACCES where Landlock says no.
 FORBIDDEN = {
@@ -33,8 +33,8 @@ FORBIDDEN = {
 
 PREFACE = """
 import ctypes, os, socket, sys
-from nvgraft import syscalls
-from nvgraft_cli import confine
+from nvgraft.system import syscalls
+from nvgraft_cli.shell import confine
 own, target = sys.argv[1:]
 def check(result):
     if result < 0:
@@ -107,20 +107,29 @@ print({line.split()[0]: line.split()[1] for line in open("/proc/self/status") if
     allowed = 1 << 2  # CAP_DAC_READ_SEARCH
     assert int(status["CapPrm:"], 16) | allowed == allowed
     assert int(status["CapEff:"], 16) | allowed == allowed
-    assert (status["CapInh:"], status["CapAmb:"], status["NoNewPrivs:"], status["Seccomp:"]) == ("0" * 16, "0" * 16, "1", "2")
+    assert (status["CapInh:"], status["CapAmb:"], status["NoNewPrivs:"], status["Seccomp:"]) == (
+        "0" * 16,
+        "0" * 16,
+        "1",
+        "2",
+    )
 
 
 def test_an_input_that_takes_all_memory_is_one_line(tmp_path: Path) -> None:
     """Exit 2 and no traceback: the command has a limit of its own, before the machine has."""
     program = """
-from nvgraft_cli import last_error, main
+from nvgraft_cli.last_error import command as last_error
+from nvgraft_cli.shell import main
 last_error.run = lambda args: bytearray(confine.MEMORY)
 sys.argv[1:] = ["last-error"]
 raise SystemExit(main.main())
 """
     done = confined(program, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "nvgraft last-error: out of memory | the input is too large, damaged, or made to take it\n"
+    assert (
+        done.stderr
+        == "nvgraft last-error: out of memory | the input is too large, damaged, or made to take it\n"
+    )
 
 
 def test_an_input_that_takes_all_time_is_one_line(tmp_path: Path) -> None:
@@ -133,7 +142,10 @@ while True:
 """
     done = confined(program, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "nvgraft: the input takes more than 1 s of processor time | it is damaged, or made to take it\n"
+    assert (
+        done.stderr
+        == "nvgraft: the input takes more than 1 s of processor time | it is damaged, or made to take it\n"
+    )
 
 
 def test_lower_limits_stay(tmp_path: Path) -> None:
@@ -150,7 +162,8 @@ print(resource.getrlimit(resource.RLIMIT_CPU), resource.getrlimit(resource.RLIMI
 def test_what_a_command_needs_before_is_done_before(tmp_path: Path) -> None:
     """``open_first`` runs with the caller's rights, the command itself without; a call from another program confines nothing."""
     program = """
-from nvgraft_cli import last_error, main
+from nvgraft_cli.last_error import command as last_error
+from nvgraft_cli.shell import main
 def first(args):
     os.chmod(own, 0o600)
     args.opened = open(target, "w")
@@ -178,7 +191,7 @@ raise SystemExit(main.main())
 def test_a_debug_line_tells_what_is_missing(tmp_path: Path) -> None:
     """`nvgraft --debug COMMAND` says so on a kernel that cannot confine; without it nothing is said."""
     program = """
-from nvgraft_cli import main
+from nvgraft_cli.shell import main
 def missing(): raise syscalls.MissingFeature(38, "landlock_create_ruleset")
 syscalls.landlock_version = missing
 sys.argv[1:] = sys.argv[1:][:0] + OPTIONS + ["plan", "--host", "eks-t4", "--bundle", own]
@@ -186,17 +199,34 @@ raise SystemExit(main.main())
 """
     loud = confined(program.replace("OPTIONS", "['--debug']"), tmp_path).stderr.splitlines()
     quiet = confined(program.replace("OPTIONS", "[]"), tmp_path).stderr.splitlines()
-    assert loud[0].startswith("nvgraft plan: debug: confined: missing=Landlock: landlock_create_ruleset: ENOSYS")
+    assert loud[0].startswith(
+        "nvgraft plan: debug: confined: missing=Landlock: landlock_create_ruleset: ENOSYS"
+    )
     assert loud[1:] == quiet
 
 
 #: What acts, or keeps running; everything else that there will ever be is confined.
-ACTING = {"inventory", "watch", "recover", "snapshot", "simulate", "register", "unregister", "configure", "list", "info"}
+ACTING = {
+    "inventory",
+    "watch",
+    "recover",
+    "snapshot",
+    "simulate",
+    "register",
+    "unregister",
+    "configure",
+    "list",
+    "info",
+}
 
 
 def test_every_command_that_only_looks_is_confined() -> None:
     """A new command is confined, or stands in the list of those that act."""
     parser = main._parser()
-    subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    looking = {name for name, command in subparsers.choices.items() if command.get_default("looks_only")}
+    subparsers = next(
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    looking = {
+        name for name, command in subparsers.choices.items() if command.get_default("looks_only")
+    }
     assert looking == set(subparsers.choices) - ACTING

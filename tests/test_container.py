@@ -5,9 +5,10 @@ import posix
 
 import pytest
 
-from nvgraft import container, syscalls
-from nvgraft.container import Container
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
+from nvgraft.container import container
+from nvgraft.container.container import Container
+from nvgraft.system import syscalls
 
 
 @pytest.fixture
@@ -15,7 +16,9 @@ def nowhere() -> Container:
     return Container(1234, 77, "/rootfs", 78, 0, 0)
 
 
-def test_a_second_thread_is_refused_before_setns(nowhere: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_thread_is_refused_before_setns(
+    nowhere: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel would refuse a process with two threads: the hook says so itself, and calls nothing."""
 
     def exploded(_fd: int, _kinds: int) -> None:
@@ -27,7 +30,9 @@ def test_a_second_thread_is_refused_before_setns(nowhere: Container, monkeypatch
         container.enter(nowhere)
 
 
-def test_a_container_that_has_ended_is_refused(nowhere: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_that_has_ended_is_refused(
+    nowhere: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that ends before its namespace is entered is a refusal of stage container."""
 
     def gone(_fd: int, _kinds: int) -> None:
@@ -40,7 +45,9 @@ def test_a_container_that_has_ended_is_refused(nowhere: Container, monkeypatch: 
     assert refusal.value.stage == "container"
 
 
-@pytest.mark.parametrize("pid", [1, 0, -1, os.getpid(), os.getppid()])
+@pytest.mark.parametrize(
+    "pid", [1, 0, -1, os.getpid(), os.getppid()], ids=["init", "0", "-1", "own", "parent"]
+)
 def test_processes_that_are_no_container_s(pid: int) -> None:
     """Init, this process, its parent and nonsense are refused without a look at them."""
     with pytest.raises(Refusal, match=f"invalid process id: {pid}"):

@@ -2,7 +2,16 @@
 
 import pytest
 
-from nvgraft_cli.container_cli.arguments import Command, Option, UsageFault, fault, help_text, read, usage_fault, usage_text
+from nvgraft_cli.container_cli.arguments import (
+    Command,
+    Option,
+    UsageFault,
+    fault,
+    help_text,
+    read,
+    usage_fault,
+    usage_text,
+)
 
 COMMAND = Command(
     "tool",
@@ -23,35 +32,54 @@ COMMAND = Command(
 @pytest.mark.parametrize(
     ("line", "events"),
     [
-        ("--device=0 --device 1 -d2 -d 3 --device=", [("device", "0"), ("device", "1"), ("device", "2"), ("device", "3"), ("device", "")]),
+        (
+            "--device=0 --device 1 -d2 -d 3 --device=",
+            [("device", "0"), ("device", "1"), ("device", "2"), ("device", "3"), ("device", "")],
+        ),
         ("--dev=0 --com", [("device", "0"), ("compute", None)]),
         ("-cd0", [("compute", None), ("device", "0")]),
-        ("-u --user -u5:5 --user=5", [("user", None), ("user", None), ("user", "5:5"), ("user", "5")]),
+        (
+            "-u --user -u5:5 --user=5",
+            [("user", None), ("user", None), ("user", "5:5"), ("user", "5")],
+        ),
         ("--no-devbind", [("no-devbind", None)]),
         ("-?", [("help", None)]),
         ("-d -c", [("device", "-c")]),
     ],
 )
-def test_options_are_read_as_getopt_long_does(line: str, events: list[tuple[str, str | None]]) -> None:
+def test_options_are_read_as_getopt_long_does(
+    line: str, events: list[tuple[str, str | None]]
+) -> None:
     """Arguments may be attached, long names shortened, short ones joined; only an attached argument is an optional one's."""
     assert list(read(line.split(), COMMAND)) == events
 
 
 def test_options_may_follow_other_words() -> None:
     """GNU getopt puts options first, wherever they stand; after -- there are none."""
-    assert list(read(["/a", "-c", "--", "-x"], COMMAND)) == [("compute", None), ("", "/a"), ("", "-x")]
+    assert list(read(["/a", "-c", "--", "-x"], COMMAND)) == [
+        ("compute", None),
+        ("", "/a"),
+        ("", "-x"),
+    ]
 
 
 def test_in_order_the_first_word_ends_the_options() -> None:
     """What follows a command is the command's own."""
-    assert list(read(["-c", "list", "-c"], COMMAND, in_order=True)) == [("compute", None), ("", "list"), ("", "-c")]
+    assert list(read(["-c", "list", "-c"], COMMAND, in_order=True)) == [
+        ("compute", None),
+        ("", "list"),
+        ("", "-c"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("line", "text"),
     [
         ("--nosuch=1", "unrecognized option '--nosuch=1'"),
-        ("--no", "option '--no' is ambiguous; possibilities: '--no-cgroups' '--no-devbind' '--no-devbind-at-all'"),
+        (
+            "--no",
+            "option '--no' is ambiguous; possibilities: '--no-cgroups' '--no-devbind' '--no-devbind-at-all'",
+        ),
         ("--compute=1", "option '--compute' doesn't allow an argument"),
         ("--dev", "option '--device' requires an argument"),
         ("-cd", "option requires an argument -- 'd'"),
@@ -62,7 +90,10 @@ def test_faults_are_told_in_getopts_words(line: str, text: str) -> None:
     """The message names the word at fault, and where to look."""
     with pytest.raises(UsageFault) as caught:
         list(read(line.split(), COMMAND))
-    assert str(caught.value) == f"tool: {text}\nTry `tool --help' or `tool --usage' for more information."
+    assert (
+        str(caught.value)
+        == f"tool: {text}\nTry `tool --help' or `tool --usage' for more information."
+    )
 
 
 def test_what_stands_before_a_fault_is_read() -> None:
@@ -92,6 +123,8 @@ def test_help_lists_every_option() -> None:
 def test_usage_lists_every_option_once() -> None:
     """--usage is wrapped, and no option is torn apart."""
     text = usage_text(COMMAND)
-    assert text.startswith("Usage: tool [-c?V] [-d ID] [-u[UID[:GID]]] [--device=ID] [--user[=UID[:GID]]]\n            [--compute]")
+    assert text.startswith(
+        "Usage: tool [-c?V] [-d ID] [-u[UID[:GID]]] [--device=ID] [--user[=UID[:GID]]]\n            [--compute]"
+    )
     assert text.endswith(" FILE\n")
     assert max(map(len, text.splitlines())) < 80

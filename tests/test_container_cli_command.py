@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft.components import Host
-from nvgraft.config import Config
-from nvgraft.debug_log import DebugLog
-from nvgraft.inventory import read_inventory
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft_cli import main as program
+from nvgraft.host.components import Host
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.report.debug_log import DebugLog
+from nvgraft.request.config import Config
 from nvgraft_cli.container_cli import detection
 from nvgraft_cli.container_cli.options import GlobalOptions
+from nvgraft_cli.shell import main as program
 
 HOST = Path(__file__).parent / "fixtures" / "reference" / "hosts" / "d470.json"
 LINE = re.compile(r"^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [a-z_]+\.py:\d+\] .+$")
@@ -29,9 +29,16 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", OFFLINE_PATH)
 
 
-@pytest.mark.parametrize(("called", "shown"), [("/usr/bin/nvidia-container-cli", "nvidia-container-cli"), ("/opt/bin/nvgraft", "nvgraft")])
+@pytest.mark.parametrize(
+    ("called", "shown"),
+    [("/usr/bin/nvidia-container-cli", "nvidia-container-cli"), ("/opt/bin/nvgraft", "nvgraft")],
+)
 def test_errors_carry_the_name_of_the_program(
-    called: str, shown: str, host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    called: str,
+    shown: str,
+    host: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The original's, when it is called so."""
     monkeypatch.setattr(sys, "argv", [called])
@@ -41,12 +48,16 @@ def test_errors_carry_the_name_of_the_program(
     assert said.out == ""
 
 
-def test_under_the_originals_name_nothing_else_is_reachable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_under_the_originals_name_nothing_else_is_reachable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nvgraft's own commands do not exist there: a usage message, and exit code 1."""
     monkeypatch.setattr(sys, "argv", ["/usr/bin/nvidia-container-cli"])
     assert program.main(["simulate", "--list"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("Usage: nvidia-container-cli [OPTION...] COMMAND [ARG...]\nTry `nvidia-container-cli --help'")
+    assert said.err.startswith(
+        "Usage: nvidia-container-cli [OPTION...] COMMAND [ARG...]\nTry `nvidia-container-cli --help'"
+    )
     assert program.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("cli-version: ")
 
@@ -66,7 +77,10 @@ def test_list_prints_a_path_a_line(host: None, capsys: pytest.CaptureFixture[str
     """Nothing is on stderr."""
     assert program.main(["list", "--device=1"]) == 0
     said = capsys.readouterr()
-    assert said.out == "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia-modeset\n/dev/nvidia0\n"
+    assert (
+        said.out
+        == "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia-modeset\n/dev/nvidia0\n"
+    )
     assert said.err == ""
 
 
@@ -78,7 +92,9 @@ def test_questions_are_answered_on_stdout(capsys: pytest.CaptureFixture[str]) ->
     assert said.err == ""
 
 
-def test_control_characters_do_not_reach_the_terminal(host: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_do_not_reach_the_terminal(
+    host: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Neither from a device name nor from an option."""
     program.main(["list", "--device=\x1b[2J"])
     program.main(["list", "--\x1b[2J"])
@@ -87,16 +103,24 @@ def test_control_characters_do_not_reach_the_terminal(host: None, capsys: pytest
     assert said.count(r"\x1b[2J") == 2
 
 
-def test_no_path_is_a_detection_error(host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_path_is_a_detection_error(
+    host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The original looks its binaries up in PATH."""
     monkeypatch.delenv("PATH")
     assert program.main(["list"]) == 1
-    assert capsys.readouterr().err.startswith("nvgraft: detection error: environment variable PATH not found | ")
+    assert capsys.readouterr().err.startswith(
+        "nvgraft: detection error: environment variable PATH not found | "
+    )
 
 
 @pytest.mark.parametrize("by", ["option", "variable"])
 def test_the_debug_log_is_appended_in_the_originals_format(
-    by: str, host: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    by: str,
+    host: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A header between blank lines, then lines with level, time, thread and place; the refusal is its last line."""
     log = tmp_path / "log"
@@ -117,11 +141,15 @@ def test_the_debug_log_is_appended_in_the_originals_format(
     assert lines[-1].endswith("] 99: unknown device")
 
 
-def test_a_log_that_cannot_be_written_is_told_and_nothing_more(host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_cannot_be_written_is_told_and_nothing_more(
+    host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It must not keep anything from working."""
     assert program.main([f"--debug={tmp_path}/no/log", "list", "--device=1"]) == 0
     said = capsys.readouterr()
-    assert said.err.startswith(f"nvgraft: warning: no debug log: open {tmp_path}/no/log: no such file or directory | ")
+    assert said.err.startswith(
+        f"nvgraft: warning: no debug log: open {tmp_path}/no/log: no such file or directory | "
+    )
     assert said.out.endswith("/dev/nvidia0\n")
 
 
@@ -135,10 +163,16 @@ def test_a_driver_root_and_user_reach_the_engine(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(detection, "read_host", read)
     assert program.main(["--root=/run/nvidia/driver/", "--ldcache=/x", "--user=0:7", "list"]) == 0
-    assert (seen[0].cli_root, seen[0].cli_ldcache, seen[0].cli_user) == ("/run/nvidia/driver", "/x", "0:7")
+    assert (seen[0].cli_root, seen[0].cli_ldcache, seen[0].cli_user) == (
+        "/run/nvidia/driver",
+        "/x",
+        "0:7",
+    )
 
 
-def test_faults_of_config_toml_are_none_of_its_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_config_toml_are_none_of_its_business(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The original does not read the file; whether the host is a simulated one is all that it is asked for."""
     toml = tmp_path / "config.toml"
     monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", str(toml))

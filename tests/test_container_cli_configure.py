@@ -3,14 +3,14 @@
 import pytest
 
 import hosts
-from nvgraft import launch
-from nvgraft.errors import Refusal
-from nvgraft.inventory import read_inventory
-from nvgraft.plan import AllowDevice, Bind, Plan
-from nvgraft.planner import Settings, make_plan
-from nvgraft.request import Request
-from nvgraft.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
-from nvgraft.target import OfflineTarget, VirtualTree
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
+from nvgraft.plan.actions import AllowDevice, Bind, Plan
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.request.request import Request
+from nvgraft.system import launch
 from nvgraft_cli.container_cli.configure import prepare_process, request_of
 from nvgraft_cli.container_cli.options import parse_configure
 
@@ -21,7 +21,9 @@ def request(line: str) -> Request:
 
 def test_the_request_is_the_hooks() -> None:
     """Empty ids are noise, capabilities are sorted, everything else is as it was written."""
-    found = request("--device=,0 -d GPU-1 --utility --compute --require=cuda>=11 --imex-channel=1,2 --mig-config=all --mig-monitor=all")
+    found = request(
+        "--device=,0 -d GPU-1 --utility --compute --require=cuda>=11 --imex-channel=1,2 --mig-config=all --mig-monitor=all"
+    )
     assert found.devices == ("0", "GPU-1")
     assert found.capabilities == ("compute", "utility")
     assert found.requirements == ("cuda>=11",)
@@ -41,21 +43,40 @@ def test_without_devbind_nodes_are_allowed_but_not_mounted() -> None:
     inventory = read_inventory(snapshot_host(document), OFFLINE_PATH)
 
     def plan(*, devbind: bool) -> Plan:
-        target = OfflineTarget(VirtualTree(SnapshotTree({}), "/rootfs"), inventory.machine, (), module=True)
-        return make_plan(Request(("all",), ("utility",)), inventory, target, Settings(cgroups=True, simulated=False, devbind=devbind))
+        target = OfflineTarget(
+            VirtualTree(SnapshotTree({}), "/rootfs"), inventory.machine, (), module=True
+        )
+        return make_plan(
+            Request(("all",), ("utility",)),
+            inventory,
+            target,
+            Settings(cgroups=True, simulated=False, devbind=devbind),
+        )
 
     def nodes(found: Plan) -> list[str]:
-        return [action.target for action in found.actions if isinstance(action, Bind) and action.kind == "device"]
+        return [
+            action.target
+            for action in found.actions
+            if isinstance(action, Bind) and action.kind == "device"
+        ]
 
     def rules(found: Plan) -> list[tuple[int, int]]:
-        return [(action.major, action.minor) for action in found.actions if isinstance(action, AllowDevice)]
+        return [
+            (action.major, action.minor)
+            for action in found.actions
+            if isinstance(action, AllowDevice)
+        ]
 
     assert nodes(plan(devbind=True)) == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
     assert nodes(plan(devbind=False)) == []
-    assert rules(plan(devbind=False)) == rules(plan(devbind=True)) == [(195, 255), (195, 0), (195, 1)]
+    assert (
+        rules(plan(devbind=False)) == rules(plan(devbind=True)) == [(195, 255), (195, 0), (195, 1)]
+    )
 
 
-def test_the_environment_is_checked_where_a_hook_may_have_it_from_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_checked_where_a_hook_may_have_it_from_a_container(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Supervised it may be a hook's; standalone it is the caller's own, where LD_LIBRARY_PATH is common."""
     reset: list[bool] = []
     monkeypatch.setattr(launch, "reset_process", lambda: reset.append(True))

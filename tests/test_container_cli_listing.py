@@ -9,10 +9,10 @@ from typing import TypedDict
 import pytest
 
 from hosts import Document
-from nvgraft.components import Inventory
-from nvgraft.errors import Refusal
-from nvgraft.inventory import read_inventory
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.base.errors import Refusal
+from nvgraft.host.components import Inventory
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft_cli.container_cli.listing import info_text, list_paths
 from nvgraft_cli.container_cli.options import parse_global, parse_info, parse_list
 
@@ -28,7 +28,9 @@ class Row(TypedDict):
 
 
 REFERENCE = Path(__file__).parent / "fixtures" / "reference"
-ROWS: list[Row] = [json.loads(line) for line in (REFERENCE / "list-info.jsonl").read_text().splitlines()]
+ROWS: list[Row] = [
+    json.loads(line) for line in (REFERENCE / "list-info.jsonl").read_text().splitlines()
+]
 
 
 @cache
@@ -70,7 +72,12 @@ def test_the_records_are_all_there() -> None:
 def test_an_empty_device_list_is_not_no_device_list() -> None:
     """`--device=` lists the control nodes, no option lists none."""
     found = inventory("d470")
-    assert listed(found, "--device=") == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"]
+    assert listed(found, "--device=") == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+    ]
     assert listed(found, "--ipcs") == []
 
 
@@ -115,7 +122,10 @@ def test_mig_administration_knows_all_only_and_no_single_mig_device() -> None:
     """With the original's words."""
     found = inventory("mig570")
     for words, text in (
-        (("--mig-config=0",), "cli: mig-config error: 0: only 'all' devices are currently supported"),
+        (
+            ("--mig-config=0",),
+            "cli: mig-config error: 0: only 'all' devices are currently supported",
+        ),
         (
             ("--device=0:1", "--mig-monitor=all"),
             "cli: mig-monitor error: all: cannot enable mig-monitor with specific MIG devices selected",
@@ -128,10 +138,17 @@ def test_mig_administration_knows_all_only_and_no_single_mig_device() -> None:
 
 def test_services_can_be_left_out() -> None:
     """Each by its own option; MPS stays."""
-    everything = ["/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps"]
+    everything = [
+        "/run/nvidia-persistenced/socket",
+        "/run/nvidia-fabricmanager/socket",
+        "/tmp/nvidia-mps",
+    ]
     assert listed(inventory("run560"), "--ipcs") == everything
     assert listed(inventory("run560", omit={"persistenced"}), "--ipcs") == everything[1:]
-    assert listed(inventory("run560", omit={"persistenced", "fabricmanager"}), "--ipcs") == everything[2:]
+    assert (
+        listed(inventory("run560", omit={"persistenced", "fabricmanager"}), "--ipcs")
+        == everything[2:]
+    )
     assert inventory("run560", omit={"gsp-firmware"}).firmware == ()
 
 
@@ -143,4 +160,9 @@ def test_a_host_without_gpus() -> None:
     assert info_text(found, csv=True).endswith(
         "\n470.256.02,11.4\n\nDevice Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture\n"
     )
-    assert listed(found, "--device=nosuch") == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"]
+    assert listed(found, "--device=nosuch") == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+    ]

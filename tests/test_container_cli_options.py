@@ -5,9 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
 from nvgraft_cli.container_cli.arguments import UsageFault
-from nvgraft_cli.container_cli.options import Answered, names_command, parse_configure, parse_global, parse_info, parse_list
+from nvgraft_cli.container_cli.options import (
+    Answered,
+    names_command,
+    parse_configure,
+    parse_global,
+    parse_info,
+    parse_list,
+)
 
 TRY = "Try `cli {0}--help' or `cli {0}--usage' for more information."
 
@@ -36,7 +43,12 @@ def test_global_options_stand_before_the_command() -> None:
     options, command, rest = parse_global(words, "cli")
     assert (command, rest) == ("list", ["-l", "--device=0"])
     assert (options.load_kmods, options.pivot, options.create_imex_channels) == (True, False, False)
-    assert (options.root, options.ldcache, options.debug, options.user) == ("/run/nvidia/driver", "/etc/x.cache", "/var/log/x", "")
+    assert (options.root, options.ldcache, options.debug, options.user) == (
+        "/run/nvidia/driver",
+        "/etc/x.cache",
+        "/var/log/x",
+        "",
+    )
 
 
 def test_defaults() -> None:
@@ -49,7 +61,13 @@ def test_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("option", "ids"),
-    [("--user=root", "0:0"), ("-u0", "0:0"), ("--user=12:34", "12:34"), ("--user=root:34", "0:34"), ("--user=7:root", "7:0")],
+    [
+        ("--user=root", "0:0"),
+        ("-u0", "0:0"),
+        ("--user=12:34", "12:34"),
+        ("--user=root:34", "0:34"),
+        ("--user=7:root", "7:0"),
+    ],
 )
 def test_a_user_is_given_by_name_or_number(option: str, ids: str) -> None:
     """A user alone brings his primary group."""
@@ -61,10 +79,15 @@ def test_user_without_argument_is_the_caller() -> None:
     assert parse_global(["--user", "list"], "cli")[0].user == f"{os.geteuid()}:{os.getegid()}"
 
 
-@pytest.mark.parametrize("user", ["nosuchuser", "root:nosuchgroup", "4294967290", "", "0:99999999999999999999x"])
+@pytest.mark.parametrize(
+    "user", ["nosuchuser", "root:nosuchgroup", "4294967290", "", "0:99999999999999999999x"]
+)
 def test_an_unknown_user_is_an_input_error(user: str) -> None:
     """Before anything is done."""
-    assert refusal_of(parse_global, f"--user={user}", "list") == "cli: input error: parse user/group failed"
+    assert (
+        refusal_of(parse_global, f"--user={user}", "list")
+        == "cli: input error: parse user/group failed"
+    )
 
 
 @pytest.mark.parametrize("words", [[], ["-k"], ["lists"], ["plan"]])
@@ -83,7 +106,15 @@ def test_questions_are_answered_whatever_follows() -> None:
     with pytest.raises(Answered) as caught:
         parse_global(["-V"], "cli")
     names = [line.partition(":")[0] for line in str(caught.value).splitlines()]
-    assert names == ["cli-version", "lib-version", "build date", "build revision", "build compiler", "build platform", "build flags"]
+    assert names == [
+        "cli-version",
+        "lib-version",
+        "build date",
+        "build revision",
+        "build compiler",
+        "build platform",
+        "build flags",
+    ]
     for parse, name in ((parse_info, "info"), (parse_list, "list"), (parse_configure, "configure")):
         with pytest.raises(Answered, match=f"Usage: cli {name} .*\n"):
             parse(["--help", "--nosuch"], "cli")
@@ -122,7 +153,9 @@ def test_list_without_options_lists_everything(words: list[str]) -> None:
     """One --imex-channel= counts as none, as in the original."""
     options = parse_list(words, "cli")
     assert options.devices == ["all"]
-    assert all((options.libraries, options.binaries, options.ipcs, options.firmwares, options.compat32))
+    assert all(
+        (options.libraries, options.binaries, options.ipcs, options.firmwares, options.compat32)
+    )
 
 
 def test_list_with_options_lists_what_they_say() -> None:
@@ -144,7 +177,13 @@ def test_list_with_options_lists_what_they_say() -> None:
         "cli",
     )
     assert options.devices == ["0", "1", "2"]
-    assert (options.libraries, options.binaries, options.ipcs, options.firmwares, options.compat32) == (True, True, False, False, False)
+    assert (
+        options.libraries,
+        options.binaries,
+        options.ipcs,
+        options.firmwares,
+        options.compat32,
+    ) == (True, True, False, False, False)
     assert options.imex_channels == ("3", "4", "5")
     assert (options.mig_config, options.mig_monitor) == ("all,all", "")
     assert options.omit == {"persistenced"}
@@ -187,7 +226,15 @@ def test_configure_reads_all_its_options() -> None:
     )
     assert (options.cgroups, options.devbind) == (False, True)
     assert options.devices == ["0", "GPU-1"]
-    assert options.capabilities == {"compat32", "compute", "display", "graphics", "ngx", "utility", "video"}
+    assert options.capabilities == {
+        "compat32",
+        "compute",
+        "display",
+        "graphics",
+        "ngx",
+        "utility",
+        "video",
+    }
     assert options.requirements == ["cuda>=11", ""]
     assert options.mig_config == "all"
     assert options.imex_channels == ("1",)
@@ -195,14 +242,31 @@ def test_configure_reads_all_its_options() -> None:
 
 def test_configure_reads_short_options() -> None:
     """-n is ngx here, and no-pivot before the command."""
-    options = parse_configure(["-p", "5", "-cuvgDn", "-d", "all", "-r", "cuda>=1", "-l", "@/x", "/r"], "cli")
+    options = parse_configure(
+        ["-p", "5", "-cuvgDn", "-d", "all", "-r", "cuda>=1", "-l", "@/x", "/r"], "cli"
+    )
     assert options.capabilities == {"compute", "utility", "video", "graphics", "display", "ngx"}
-    assert (options.pid, options.devices, options.requirements, options.ldconfig) == (5, ["all"], ["cuda>=1"], "@/x")
+    assert (options.pid, options.devices, options.requirements, options.ldconfig) == (
+        5,
+        ["all"],
+        ["cuda>=1"],
+        "@/x",
+    )
 
 
 def test_what_is_left_out_goes_by_the_names_of_the_options() -> None:
     """--no-devbind is no part of the host's inventory, the others are."""
-    options = parse_configure(["--no-devbind", "--no-persistenced", "--no-fabricmanager", "--no-gsp-firmware", "--no-cntlibs", "/r"], "cli")
+    options = parse_configure(
+        [
+            "--no-devbind",
+            "--no-persistenced",
+            "--no-fabricmanager",
+            "--no-gsp-firmware",
+            "--no-cntlibs",
+            "/r",
+        ],
+        "cli",
+    )
     assert options.omit == {"persistenced", "fabricmanager", "gsp-firmware"}
     assert options.devbind is False
     assert options.cuda_compat_mode == "disabled"
@@ -213,7 +277,9 @@ def test_configure_wants_exactly_one_rootfs(words: list[str]) -> None:
     """Else it shows its usage."""
     with pytest.raises(UsageFault) as caught:
         parse_configure(words, "cli")
-    assert str(caught.value) == "Usage: cli configure [OPTION...] ROOTFS\n" + TRY.format("configure ")
+    assert str(caught.value) == "Usage: cli configure [OPTION...] ROOTFS\n" + TRY.format(
+        "configure "
+    )
 
 
 @pytest.mark.parametrize("path", ["/", "//", "rootfs", ""])
@@ -233,10 +299,15 @@ def test_a_rootfs_is_absolute_and_not_the_hosts(path: str) -> None:
 )
 def test_a_pid_is_a_number(pid: str, cause: str) -> None:
     """The original's errors, the kernel's reason included."""
-    assert refusal_of(parse_configure, f"--pid={pid}", "/r") == f"cli: input error: parse pid failed: {pid}: {cause}"
+    assert (
+        refusal_of(parse_configure, f"--pid={pid}", "/r")
+        == f"cli: input error: parse pid failed: {pid}: {cause}"
+    )
 
 
-@pytest.mark.parametrize(("pid", "number"), [("0", 0), ("", 0), (" 12", 12), ("+12", 12), ("2147483647", 2147483647)])
+@pytest.mark.parametrize(
+    ("pid", "number"), [("0", 0), ("", 0), (" 12", 12), ("+12", 12), ("2147483647", 2147483647)]
+)
 def test_a_pid_is_read_as_c_does(pid: str, number: int) -> None:
     """0 stands for standalone mode."""
     assert parse_configure([f"--pid={pid}", "/r"], "cli").pid == number
@@ -245,11 +316,19 @@ def test_a_pid_is_read_as_c_does(pid: str, number: int) -> None:
 def test_at_most_32_requirements() -> None:
     """The 33rd is refused."""
     assert len(parse_configure([*["--require=cuda>=1"] * 32, "/r"], "cli").requirements) == 32
-    assert refusal_of(parse_configure, *["--require=cuda>=1"] * 33, "/r") == "cli: input error: too many requirements"
+    assert (
+        refusal_of(parse_configure, *["--require=cuda>=1"] * 33, "/r")
+        == "cli: input error: too many requirements"
+    )
 
 
 def test_one_compat_mode() -> None:
     """The same one twice is one."""
-    assert parse_configure(["--no-cntlibs", "--cuda-compat-mode=disabled", "/r"], "cli").cuda_compat_mode == "disabled"
+    assert (
+        parse_configure(
+            ["--no-cntlibs", "--cuda-compat-mode=disabled", "/r"], "cli"
+        ).cuda_compat_mode
+        == "disabled"
+    )
     text = refusal_of(parse_configure, "--no-cntlibs", "--cuda-compat-mode=mount", "/r")
     assert text == "cli: input error: only one cuda-compat-mode can be specified at a time"

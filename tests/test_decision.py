@@ -3,13 +3,15 @@
 import json
 
 import replay
-from nvgraft.config import Config
-from nvgraft.decision import absolute_rootfs, decide
+from nvgraft.request.config import Config
+from nvgraft.request.decision import absolute_rootfs, decide
 
 
 def document(env: list[str], **members: object) -> bytes:
     process = {"env": env}
-    return json.dumps({"ociVersion": "1.0.2", "process": process, "root": {"path": "rootfs"}, **members}).encode()
+    return json.dumps(
+        {"ociVersion": "1.0.2", "process": process, "root": {"path": "rootfs"}, **members}
+    ).encode()
 
 
 def test_every_recorded_decision_is_reproduced() -> None:
@@ -31,7 +33,9 @@ def test_every_recorded_decision_is_reproduced() -> None:
 def test_every_recorded_mode_line_and_warning_is_reproduced() -> None:
     """What the reference says before it goes on (mode, ignored requests) is said in the same words."""
     for row in replay.rows():
-        recorded = [line.partition('msg="')[2].rstrip('"') or line for line in row["stderr"].splitlines()]
+        recorded = [
+            line.partition('msg="')[2].rstrip('"') or line for line in row["stderr"].splitlines()
+        ]
         if row["rc"] == 0:
             assert replay.replay(row)[1] == recorded
 
@@ -84,5 +88,9 @@ def test_root_path_becomes_absolute_from_the_working_directory() -> None:
 def test_an_unusable_root_path_is_refused() -> None:
     """A root path with a control character, or longer than the kernel takes, is refused with the cause."""
     for path in ("a\0b", "x" * 300, "\udcc0", "y/" * 3000):
-        decision = decide(document(["NVIDIA_VISIBLE_DEVICES=all"], root={"path": path}), Config(), "/b")
-        assert decision.reason.startswith("nvgraft: input error: invalid rootfs directory | root.path in config.json: ")
+        decision = decide(
+            document(["NVIDIA_VISIBLE_DEVICES=all"], root={"path": path}), Config(), "/b"
+        )
+        assert decision.reason.startswith(
+            "nvgraft: input error: invalid rootfs directory | root.path in config.json: "
+        )

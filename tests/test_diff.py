@@ -9,11 +9,18 @@ import pytest
 import yaml
 
 from bundles import EVERYTHING, make_bundle
+from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.diff.compare import compare
-from nvgraft_cli.diff.readers import Context, cdi_side, log_side, mountinfo_side, plan_side, read_side
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.main import main
-from nvgraft_cli.planning import plan_bundle
+from nvgraft_cli.diff.readers import (
+    Context,
+    cdi_side,
+    log_side,
+    mountinfo_side,
+    plan_side,
+    read_side,
+)
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 from nvgraft_specs.models.cdi import parse_cdi
 from nvgraft_specs.models.diff import Change, Diff
@@ -44,9 +51,13 @@ def changes(found: Diff, what: str) -> list[Change]:
 
 def leaves(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if isinstance(document, dict):
-        return [leaf for key, value in document.items() for leaf in leaves(value, (*path, key))] or [path]
+        return [
+            leaf for key, value in document.items() for leaf in leaves(value, (*path, key))
+        ] or [path]
     if isinstance(document, list):
-        return [leaf for index, value in enumerate(document) for leaf in leaves(value, (*path, index))] or [path]
+        return [
+            leaf for index, value in enumerate(document) for leaf in leaves(value, (*path, index))
+        ] or [path]
     return [path]
 
 
@@ -57,7 +68,13 @@ def other(value: Any, path: tuple[Any, ...]) -> Any:
     if isinstance(value, int):
         return value + 1
     if isinstance(value, list | dict):
-        return ["changed"] if isinstance(value, list) else {"/changed": "x"} if path == ("links",) else {"changed": "x"}
+        return (
+            ["changed"]
+            if isinstance(value, list)
+            else {"/changed": "x"}
+            if path == ("links",)
+            else {"changed": "x"}
+        )
     return value + "x"
 
 
@@ -100,7 +117,9 @@ def test_a_driver_upgrade_is_a_change_of_versions(tmp_path: Path) -> None:
     libcuda = next(change for change in changes(found, "mount") if change.name == "libcuda.so")
     assert isinstance(libcuda.a, dict)
     assert isinstance(libcuda.b, dict)
-    assert (libcuda.a["target"], libcuda.b["target"]) == tuple(f"/usr/lib/x86_64-linux-gnu/libcuda.so.{v}" for v in ("560.35.03", "570.10"))
+    assert (libcuda.a["target"], libcuda.b["target"]) == tuple(
+        f"/usr/lib/x86_64-linux-gnu/libcuda.so.{v}" for v in ("560.35.03", "570.10")
+    )
     assert {change.name for change in changes(found, "fact")} == {"host.driver_version"}
 
 
@@ -115,25 +134,47 @@ def test_a_version_that_is_part_of_another_is_not_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "what", "kind", "name"),
     [
-        (lambda action: action.update(options=["nodev", "nosuid", "rw"]), "mount", "changed", "nvidia-smi"),
-        (lambda action: action.update(target="/opt/bin/nvidia-smi"), "mount", "moved", "nvidia-smi"),
+        (
+            lambda action: action.update(options=["nodev", "nosuid", "rw"]),
+            "mount",
+            "changed",
+            "nvidia-smi",
+        ),
+        (
+            lambda action: action.update(target="/opt/bin/nvidia-smi"),
+            "mount",
+            "moved",
+            "nvidia-smi",
+        ),
         (lambda action: action.update(target="/usr/bin/other"), "mount", "removed", "nvidia-smi"),
         (lambda action: action.update(source="/opt/nvidia-smi"), "mount", "changed", "nvidia-smi"),
     ],
 )
-def test_a_change_is_called_by_what_it_means(change: Any, what: str, kind: str, name: str, tmp_path: Path) -> None:
+def test_a_change_is_called_by_what_it_means(
+    change: Any, what: str, kind: str, name: str, tmp_path: Path
+) -> None:
     """Other options, another place, another name."""
     document = plan_of(tmp_path, "runfile-a10x2")
     changed = copy.deepcopy(document)
-    change(next(action for action in changed["actions"] if action.get("target") == "/usr/bin/nvidia-smi"))
-    assert (kind, name) in {(entry.kind, entry.name) for entry in changes(diff(document, changed), what)}
+    change(
+        next(
+            action for action in changed["actions"] if action.get("target") == "/usr/bin/nvidia-smi"
+        )
+    )
+    assert (kind, name) in {
+        (entry.kind, entry.name) for entry in changes(diff(document, changed), what)
+    }
 
 
 def test_the_order_counts(tmp_path: Path) -> None:
     """The same actions, two of them exchanged: one change, which says where."""
     document = plan_of(tmp_path, "runfile-a10x2")
     changed = copy.deepcopy(document)
-    mounts = [index for index, action in enumerate(document["actions"]) if action["op"] == "mount" and action.get("kind") == "file"]
+    mounts = [
+        index
+        for index, action in enumerate(document["actions"])
+        if action["op"] == "mount" and action.get("kind") == "file"
+    ]
     first, second = mounts[:2]
     actions = changed["actions"]
     actions[first], actions[second] = actions[second], actions[first]
@@ -150,9 +191,15 @@ def mountinfo_of(document: Document, prefix: str = "") -> str:
     ]
     for number, action in enumerate(document["actions"]):
         if action["op"] == "mount":
-            source = "/" if action["type"] == "tmpfs" else action["source"].removeprefix("/dev").removeprefix("/proc/driver")
+            source = (
+                "/"
+                if action["type"] == "tmpfs"
+                else action["source"].removeprefix("/dev").removeprefix("/proc/driver")
+            )
             options = ",".join(action["options"])
-            lines.append(f"{10 + number} 1 0:1 {source} {prefix}{action['target']} {options},relatime - {action['type']} x rw")
+            lines.append(
+                f"{10 + number} 1 0:1 {source} {prefix}{action['target']} {options},relatime - {action['type']} x rw"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -160,9 +207,16 @@ def mountinfo_of(document: Document, prefix: str = "") -> str:
 def test_a_live_container_is_compared_with_its_plan(prefix: str, tmp_path: Path) -> None:
     """From inside or from the hook's view: equal, and it is said what a mountinfo does not tell."""
     document = plan_of(tmp_path, "mig-h100")
-    found = compare(plan_side("plan", document, "plan"), mountinfo_side("live", mountinfo_of(document, prefix)))
+    found = compare(
+        plan_side("plan", document, "plan"), mountinfo_side("live", mountinfo_of(document, prefix))
+    )
     assert [change.model_dump() for change in found.changes] == []
-    assert {entry.what for entry in found.not_compared} >= {"device rules", "links", "files", "facts"}
+    assert {entry.what for entry in found.not_compared} >= {
+        "device rules",
+        "links",
+        "files",
+        "facts",
+    }
 
 
 def test_a_mount_that_a_live_container_lost_is_told(tmp_path: Path) -> None:
@@ -170,7 +224,10 @@ def test_a_mount_that_a_live_container_lost_is_told(tmp_path: Path) -> None:
     document = plan_of(tmp_path, "runfile-a10x2")
     text = mountinfo_of(document)
     lines = [line for line in text.splitlines() if "/usr/bin/nvidia-smi " not in line]
-    lines = [line.replace("nodev,nosuid,ro", "nodev,nosuid,rw") if "libcuda.so" in line else line for line in lines]
+    lines = [
+        line.replace("nodev,nosuid,ro", "nodev,nosuid,rw") if "libcuda.so" in line else line
+        for line in lines
+    ]
     found = compare(plan_side("plan", document, "plan"), mountinfo_side("live", "\n".join(lines)))
     assert [(change.kind, change.name, change.fields) for change in found.changes] == [
         ("changed", "libcuda.so", ["options"]),
@@ -185,7 +242,10 @@ def test_a_debug_log_is_compared_with_the_container_that_it_made(name: str) -> N
     live = mountinfo_side("live", (REFERENCE / f"logs/{name}.mountinfo").read_text())
     assert len(side.mounts) + len(side.nodes) > 8
     found = compare(side, live)
-    assert {(change.kind, change.name.partition("_")[0]) for change in found.changes} <= {("moved", "gsp"), ("order", "mount 1")}
+    assert {(change.kind, change.name.partition("_")[0]) for change in found.changes} <= {
+        ("moved", "gsp"),
+        ("order", "mount 1"),
+    }
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
@@ -197,19 +257,26 @@ def test_a_cdi_specification_is_read_in_both_forms(form: str, tmp_path: Path) ->
     found = compare(read_side(str(path), NOTHING), cdi_side("same", parse_cdi(raw, "x"), "all"))
     assert found.equal
     one = compare(read_side(str(path), NOTHING), read_side(str(path), Context(None, (), None, "0")))
-    assert {change.name for change in changes(one, "device node")} == {f"/dev/nvidia{number}" for number in range(1, 8)}
+    assert {change.name for change in changes(one, "device node")} == {
+        f"/dev/nvidia{number}" for number in range(1, 8)
+    }
 
 
 def test_legacy_against_cdi_is_told_as_files_that_move(tmp_path: Path) -> None:
     """The hook flattens the driver's directories, CDI keeps them."""
     legacy = plan_side("legacy", plan_of(tmp_path, "debian-a100x8"), "plan")
-    found = compare(legacy, cdi_side("cdi", parse_cdi((REFERENCE / "cdi/d535.json").read_bytes(), "x"), None))
+    found = compare(
+        legacy, cdi_side("cdi", parse_cdi((REFERENCE / "cdi/d535.json").read_bytes(), "x"), None)
+    )
     moved = next(change for change in changes(found, "mount") if change.name == "libcuda.so")
     assert moved.kind == "moved"
     assert isinstance(moved.b, dict)
     assert moved.b["target"] == "/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.535.309.01"
     assert {entry.what for entry in found.not_compared} >= {"the order of mounts"}
-    assert {change.name for change in changes(found, "environment variable")} == {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_CTK_LIBCUDA_DIR"}
+    assert {change.name for change in changes(found, "environment variable")} == {
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_CTK_LIBCUDA_DIR",
+    }
 
 
 # ---- the command line
@@ -222,7 +289,10 @@ def test_equal_is_exit_0_and_different_is_exit_1(tmp_path: Path, capsys: Capture
     assert capsys.readouterr().out.endswith("\nequal\n")
     assert main(["diff", "eks-t4", "runfile-a10x2", "--bundle", bundle]) == 1
     out = capsys.readouterr().out
-    assert "\n  ~ libcuda.so: source /usr/lib64/libcuda.so.460.106.00 → /usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03; " in out
+    assert (
+        "\n  ~ libcuda.so: source /usr/lib64/libcuda.so.460.106.00 → /usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03; "
+        in out
+    )
     assert "\n  + /dev/nvidia1 at /dev/nvidia1 (noexec,nosuid,ro)\n" in out
     assert "\x1b" not in out
 
@@ -241,13 +311,26 @@ def test_what_only_the_version_changes_is_folded(tmp_path: Path, capsys: Capture
     assert "\n  ^ libcuda.so: libcuda.so.560.35.03 → libcuda.so.570.10\n" in capsys.readouterr().out
 
 
-def test_json_passes_the_model_and_markdown_is_for_pull_requests(tmp_path: Path, capsys: Captured) -> None:
+def test_json_passes_the_model_and_markdown_is_for_pull_requests(
+    tmp_path: Path, capsys: Captured
+) -> None:
     """Both tell the same changes."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     main(["diff", "debian-a100x8", "debian-compat32", "--bundle", bundle, "--format", "json"])
     found = Diff.model_validate_json(capsys.readouterr().out)
     assert not found.equal
-    main(["diff", "debian-a100x8", "debian-compat32", "--bundle", bundle, "--format", "markdown", "--all"])
+    main(
+        [
+            "diff",
+            "debian-a100x8",
+            "debian-compat32",
+            "--bundle",
+            bundle,
+            "--format",
+            "markdown",
+            "--all",
+        ]
+    )
     out = capsys.readouterr().out
     assert out.count("\n- ") == len(found.changes)
     assert "| **A** | `debian-a100x8` | snapshot, driver 535.309.01 |" in out
@@ -256,12 +339,17 @@ def test_json_passes_the_model_and_markdown_is_for_pull_requests(tmp_path: Path,
 def test_this_process_is_a_live_container(capsys: Captured) -> None:
     """One without any mount of the driver; a process that is not there is an input error."""
     assert main(["diff", "pid:1", "pid:1"]) == 0
-    for name, words in (("pid:x", "no process number"), ("pid:4999999", "no such file or directory: name a running process")):
+    for name, words in (
+        ("pid:x", "no process number"),
+        ("pid:4999999", "no such file or directory: name a running process"),
+    ):
         assert main(["diff", name, "pid:1"]) == 2
         assert words in capsys.readouterr().err
 
 
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 9)}]\n" for n in range(12))
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 9)}]\n" for n in range(12)
+)
 
 BAD: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "it is empty"),
@@ -272,18 +360,29 @@ BAD: dict[str, tuple[bytes, str]] = {
     "another document": (b'{"schema": "nvgraft.matrix/1"}', "$.schema: nvgraft.matrix/1"),
     "plan with nothing": (b'{"schema": "nvgraft.plan/1"}', "$.decision"),
     "future cdi": (b'{"cdiVersion": "9.0.0"}', "$.cdiVersion: version '9.0.0' is not known"),
-    "cdi with junk": (b'{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": 3}', "$.devices"),
+    "cdi with junk": (
+        b'{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": 3}',
+        "$.devices",
+    ),
     "yaml bomb": (b"cdiVersion: 0.5.0\n" + BOMB.encode(), "aliases are not read"),
     "yaml code": (b"cdiVersion: !!python/object/apply:os.system ['false']\n", "not YAML"),
     "broken yaml": (b"cdiVersion: 0.5.0\n  devices: [\n", "not YAML"),
-    "broken mountinfo": (b"1 0 0:1 / / rw - ext4 x rw\n2 1 0:1 / /proc/driver/nvidia rw\n", "line 2: not a line of mountinfo"),
-    "log of list": (b"I1120 21:31:38.877648 14936 nvc.c:393] initializing library context\n", "this log tells of no mount"),
+    "broken mountinfo": (
+        b"1 0 0:1 / / rw - ext4 x rw\n2 1 0:1 / /proc/driver/nvidia rw\n",
+        "line 2: not a line of mountinfo",
+    ),
+    "log of list": (
+        b"I1120 21:31:38.877648 14936 nvc.c:393] initializing library context\n",
+        "this log tells of no mount",
+    ),
     "deep json": (b"[" * 100_000, "not JSON"),
 }
 
 
 @pytest.mark.parametrize(("raw", "words"), BAD.values(), ids=BAD)
-def test_a_bad_document_is_one_line(raw: bytes, words: str, tmp_path: Path, capsys: Captured) -> None:
+def test_a_bad_document_is_one_line(
+    raw: bytes, words: str, tmp_path: Path, capsys: Captured
+) -> None:
     """Exit 2, with path and cause, whichever side it is."""
     path = tmp_path / "bad"
     path.write_bytes(raw)
@@ -321,5 +420,8 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path, capsys: Captured) -> No
     for name, content in (("a.json", document), ("b.json", evil)):
         (tmp_path / name).write_text(json.dumps(content))
     for form in ("text", "markdown"):
-        assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--format", form]) == 1
+        assert (
+            main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--format", form])
+            == 1
+        )
         assert "\x1b" not in capsys.readouterr().out

@@ -21,7 +21,9 @@ def test_commands_print_what_the_page_says(page: Path) -> None:
     for command in found:
         assert command.words[0] == "nvgraft"
         printed = console.run(command.words[1:])
-        assert console.agrees(command.output, printed), f"{page.name}:{command.line}: it prints\n" + "\n".join(printed)
+        assert console.agrees(command.output, printed), (
+            f"{page.name}:{command.line}: it prints\n" + "\n".join(printed)
+        )
 
 
 def test_an_output_that_has_changed_is_noticed() -> None:
@@ -56,8 +58,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_programs_of_the_examples_are_stubs(image: str) -> None:
     """Made by tests/examples.py, which writes them anew; nobody else's binary is among them."""
     root = console.EXAMPLES / image / "rootfs"
-    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    assert {name: data for name, data in found.items() if data.startswith(b"\x7fELF")} == examples.FILES[image]
+    found = {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+    assert {
+        name: data for name, data in found.items() if data.startswith(b"\x7fELF")
+    } == examples.FILES[image]
 
 
 def test_every_failure_has_a_section() -> None:

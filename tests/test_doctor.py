@@ -14,20 +14,20 @@ import hosts
 from bundles import make_bundle
 from documents import read_document
 from images import docker_save
-from nvgraft.components import Host
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
-from nvgraft.mountinfo import Mount
-from nvgraft.snapshot import snapshot_host
-from nvgraft.tree import open_tree_at
-from nvgraft_cli.bundle import open_container
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import open_tree_at
+from nvgraft.host.components import Host
+from nvgraft.host.snapshot import snapshot_host
+from nvgraft.request.config import Config
+from nvgraft.system.mountinfo import Mount
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.doctor.examination import CHECKS, examine
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Patient
-from nvgraft_cli.hosts import HostSide
-from nvgraft_cli.main import main
-from nvgraft_cli.planned_tree import PlannedTree
-from nvgraft_cli.stubs import executable, shared_object
+from nvgraft_cli.shell.main import main
+from nvgraft_cli.simulate.stubs import executable, shared_object
 from nvgraft_specs.checks import FAILURES
 
 Captured = pytest.CaptureFixture[str]
@@ -36,13 +36,20 @@ Document = dict[str, Any]
 X86 = "EM_X86_64"
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 DIRECTORIES = b"/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0/lib/\0/usr/lib/\0"
-VERSION_TEXT = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1  Fri Mar 20 00:00:00 UTC 2026\\n"
+VERSION_TEXT = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1  Fri Mar 20 00:00:00 UTC 2026\\n"
+)
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
 
 #: What podman writes into config.json, and the hook as ``nvgraft register`` has it written.
 PODMAN = {"annotations": {"io.container.manager": "libpod"}}
-HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["hook", "prestart"], "env": ["PATH=/usr/sbin:/usr/bin"], "timeout": 120}
+HOOK = {
+    "path": "/usr/bin/nvidia-container-runtime-hook",
+    "args": ["hook", "prestart"],
+    "env": ["PATH=/usr/sbin:/usr/bin"],
+    "timeout": 120,
+}
 
 
 def well_host() -> Document:
@@ -56,7 +63,10 @@ def well_image() -> dict[str, bytes]:
         "etc/debian_version": b"12\n",
         "tmp/.keep": b"",
         "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
-        LOADER.lstrip("/"): shared_object(64, X86, "ld-linux-x86-64.so.2", [], None) + b"\0" + DIRECTORIES + b"/etc/ld.so.cache\0",
+        LOADER.lstrip("/"): shared_object(64, X86, "ld-linux-x86-64.so.2", [], None)
+        + b"\0"
+        + DIRECTORIES
+        + b"/etc/ld.so.cache\0",
         "lib/x86_64-linux-gnu/libc.so.6": shared_object(64, X86, "libc.so.6", [], None),
     }
 
@@ -89,7 +99,11 @@ class Setup:
             words += ["--cdi", str(self.place / "cdi.json")]
         if self.image:
             config = {"Env": ["PATH=/usr/bin", *self.env], "Cmd": self.args}
-            return [*words, "--bundle", docker_save(self.place / "i.tar", list(self.files.items()), config=config)]
+            return [
+                *words,
+                "--bundle",
+                docker_save(self.place / "i.tar", list(self.files.items()), config=config),
+            ]
         bundle = make_bundle(self.place / "b", *self.env, files=(), mounts=self.volumes)
         for name, data in self.files.items():
             (bundle / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -142,24 +156,43 @@ def _mismatch(setup: Setup) -> None:
 
 
 def _no_library(setup: Setup) -> None:
-    setup.host["ld_so_cache"] = [row for row in setup.host["ld_so_cache"] if not row[0].startswith("libnvidia-ml")]
-    setup.host["files"]["/run/opengl-driver/lib/libnvidia-ml.so.535.1"] = {"type": "file", "mode": "0644"}
+    setup.host["ld_so_cache"] = [
+        row for row in setup.host["ld_so_cache"] if not row[0].startswith("libnvidia-ml")
+    ]
+    setup.host["files"]["/run/opengl-driver/lib/libnvidia-ml.so.535.1"] = {
+        "type": "file",
+        "mode": "0644",
+    }
 
 
 def _stale_cache(setup: Setup) -> None:
-    setup.host["ld_so_cache"].append(["libnvidia-none.so.1", "libc6,x86-64", "/usr/lib/x86_64-linux-gnu/libnvidia-none.so.1"])
+    setup.host["ld_so_cache"].append(
+        ["libnvidia-none.so.1", "libc6,x86-64", "/usr/lib/x86_64-linux-gnu/libnvidia-none.so.1"]
+    )
 
 
 def _many_gpus(setup: Setup) -> None:
     setup.host["nvml"]["gpus"] = [hosts.gpu(number) for number in range(4)]
     for number in range(4):
-        setup.host["files"] |= hosts.tree(f"/dev/nvidia{number} char 195:{number}\n/proc/driver/nvidia/gpus/0000:{number + 1:02x}:00.0/\n")
-    setup.host["files"] = {path: item for path, item in setup.host["files"].items() if "persistenced" not in path}
+        setup.host["files"] |= hosts.tree(
+            f"/dev/nvidia{number} char 195:{number}\n/proc/driver/nvidia/gpus/0000:{number + 1:02x}:00.0/\n"
+        )
+    setup.host["files"] = {
+        path: item for path, item in setup.host["files"].items() if "persistenced" not in path
+    }
 
 
 def _cdi(setup: Setup) -> None:
-    mount = {"hostPath": "/usr/lib/x86_64-linux-gnu/libcuda.so.530.30", "containerPath": "/usr/lib/x86_64-linux-gnu/libcuda.so.530.30"}
-    setup.cdi = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [], "containerEdits": {"mounts": [mount]}}
+    mount = {
+        "hostPath": "/usr/lib/x86_64-linux-gnu/libcuda.so.530.30",
+        "containerPath": "/usr/lib/x86_64-linux-gnu/libcuda.so.530.30",
+    }
+    setup.cdi = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [],
+        "containerEdits": {"mounts": [mount]},
+    }
 
 
 def _compat(setup: Setup) -> None:
@@ -174,7 +207,10 @@ def _nix(setup: Setup) -> None:
     setup.files = {
         "tmp/.keep": b"",
         "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, interp),
-        interp.lstrip("/"): shared_object(64, X86, "ld-linux-x86-64.so.2", [], None) + b"\0" + array + b"/nix/etc/ld.so.cache\0",
+        interp.lstrip("/"): shared_object(64, X86, "ld-linux-x86-64.so.2", [], None)
+        + b"\0"
+        + array
+        + b"/nix/etc/ld.so.cache\0",
         f"{store}/libc.so.6": shared_object(64, X86, "libc.so.6", [], None),
         LOADER.lstrip("/"): b"loader",
     }
@@ -185,7 +221,11 @@ def _no_loader(setup: Setup) -> None:
 
 
 def _hook(setup: Setup) -> None:
-    setup.config["hooks"] = {"createContainer": [{"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}]}
+    setup.config["hooks"] = {
+        "createContainer": [
+            {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
+        ]
+    }
 
 
 def _closed_node(setup: Setup) -> None:
@@ -194,9 +234,18 @@ def _closed_node(setup: Setup) -> None:
 
 
 def _dynamic_ldconfig(setup: Setup) -> None:
-    facts = {"bits": 64, "machine": "EM_X86_64", "soname": None, "needed": [], "abi_tag": None, "interp": LOADER}
+    facts = {
+        "bits": 64,
+        "machine": "EM_X86_64",
+        "soname": None,
+        "needed": [],
+        "abi_tag": None,
+        "interp": LOADER,
+    }
     entry(setup, "/opt/ldconfig", type="file", mode="0755", elf=facts)
-    setup.toml = '[nvidia-container-cli]\nldconfig = "@/opt/ldconfig"\n[nvgraft]\nldcache = "ldconfig"\n'
+    setup.toml = (
+        '[nvidia-container-cli]\nldconfig = "@/opt/ldconfig"\n[nvgraft]\nldcache = "ldconfig"\n'
+    )
 
 
 def _set(**values: Any) -> Callable[[Setup], None]:
@@ -209,28 +258,55 @@ def _set(**values: Any) -> Callable[[Setup], None]:
 
 #: failure -> how its setup differs from one that is well, and words of what has to be told
 CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
-    "driver-not-loaded": (lambda setup: without(setup, "/dev/nvidia-uvm"), "CUDA will fail with error 999"),
-    "driver-library-mismatch": (_mismatch, "loaded kernel module is 530.9, library selected is 535.1 ("),
+    "driver-not-loaded": (
+        lambda setup: without(setup, "/dev/nvidia-uvm"),
+        "CUDA will fail with error 999",
+    ),
+    "driver-library-mismatch": (
+        _mismatch,
+        "loaded kernel module is 530.9, library selected is 535.1 (",
+    ),
     "nvml-library-missing": (_no_library, "is at /run/opengl-driver/lib/libnvidia-ml.so.535.1"),
-    "host-layout": (_stale_cache, "the loader cache names /usr/lib/x86_64-linux-gnu/libnvidia-none.so.1, which does not exist"),
+    "host-layout": (
+        _stale_cache,
+        "the loader cache names /usr/lib/x86_64-linux-gnu/libnvidia-none.so.1, which does not exist",
+    ),
     "nvml-slow": (_many_gpus, "4 GPUs, and nvidia-persistenced is not running"),
     "ldconfig-unusable": (_dynamic_ldconfig, "/opt/ldconfig is not static"),
     "mode-not-legacy": (_set(toml='[nvidia-container-runtime]\nmode = "cdi"\n'), 'mode = "cdi"'),
     "cdi-stale": (_cdi, "(specification 530.30, driver 535.1)"),
-    "hook-registration": (_hook, "createContainer hook /usr/bin/nvidia-container-runtime-hook: stage: "),
-    "devices-not-requested": (_set(env=["NVIDIA_VISIBLE_DEVICES=void"]), "the container gets nothing: "),
-    "devices-from-image": (_set(image=True), "NVIDIA_VISIBLE_DEVICES=all comes from the image, not from the orchestrator"),
+    "hook-registration": (
+        _hook,
+        "createContainer hook /usr/bin/nvidia-container-runtime-hook: stage: ",
+    ),
+    "devices-not-requested": (
+        _set(env=["NVIDIA_VISIBLE_DEVICES=void"]),
+        "the container gets nothing: ",
+    ),
+    "devices-from-image": (
+        _set(image=True),
+        "NVIDIA_VISIBLE_DEVICES=all comes from the image, not from the orchestrator",
+    ),
     "capability-not-requested": (
         _set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute"], args=["nvidia-smi"]),
         "nvidia-smi is provided by capability 'utility'; this container requests compute",
     ),
-    "mig-privilege": (_set(env=[ALL, "NVIDIA_MIG_CONFIG_DEVICES=all"]), "cannot set MIG_CONFIG_DEVICES in non privileged container"),
-    "unknown-device": (_set(env=["NVIDIA_VISIBLE_DEVICES=7"]), "device error: 7: unknown device: this host has 2 GPU(s)"),
+    "mig-privilege": (
+        _set(env=[ALL, "NVIDIA_MIG_CONFIG_DEVICES=all"]),
+        "cannot set MIG_CONFIG_DEVICES in non privileged container",
+    ),
+    "unknown-device": (
+        _set(env=["NVIDIA_VISIBLE_DEVICES=7"]),
+        "device error: 7: unknown device: this host has 2 GPU(s)",
+    ),
     "requirement-unmet": (
         _set(env=[ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99 brand=titan,driver>=400"]),
         "alternatives tried: cuda>=99: cuda>=99 does not hold; brand=titan,driver>=400: brand=titan does not hold",
     ),
-    "rootless": (_set(config={"linux": {"uidMappings": [{"containerID": 0, "hostID": 1000, "size": 1}]}}), "single id"),
+    "rootless": (
+        _set(config={"linux": {"uidMappings": [{"containerID": 0, "hostID": 1000, "size": 1}]}}),
+        "single id",
+    ),
     "device-filter": (
         _set(config={"linux": {"cgroupsPath": "user.slice:libpod:abc"}}),
         "failed to add device rules: user.slice:libpod:abc is a cgroup of a user's own",
@@ -239,26 +315,45 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         _set(config={"linux": {"cgroupsPath": "machine.slice:libpod:abc"}}),
         "'systemctl daemon-reload' will revoke them",
     ),
-    "device-permissions": (_closed_node, "/dev/nvidiactl is 0660 0:1005; the process runs as uid 1000 without gid 1005"),
+    "device-permissions": (
+        _closed_node,
+        "/dev/nvidiactl is 0660 0:1005; the process runs as uid 1000 without gid 1005",
+    ),
     "target-is-symlink": (
         _set(links={"usr/bin/nvidia-smi": "/etc/alternatives/nvidia-smi"}),
         "/usr/bin/nvidia-smi in the image is a symbolic link to /etc/alternatives/nvidia-smi",
     ),
     "socket-in-the-way": (_set(volumes=("/run",)), "is left out"),
     "image-has-driver": (
-        lambda setup: setup.files.update({"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17": b"x"}),
+        lambda setup: setup.files.update(
+            {"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17": b"x"}
+        ),
         "the image contains /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17 (host 535.1)",
     ),
     "compat-libraries": (_compat, "expect CUDA error 803"),
-    "graphics-incomplete": (_set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"]), "the image lacks libXext.so.6"),
+    "graphics-incomplete": (
+        _set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"]),
+        "the image lacks libXext.so.6",
+    ),
     "loader-missing": (_no_loader, f"nvidia-smi needs {LOADER}, which the image lacks"),
     "soname-links-missing": (
-        lambda setup: setup.files.update({f"usr/lib/x86_64-linux-gnu/{name}.so.1": b"x" for name in ("libnvidia-ml", "libnvcuvid")}),
+        lambda setup: setup.files.update(
+            {
+                f"usr/lib/x86_64-linux-gnu/{name}.so.1": b"x"
+                for name in ("libnvidia-ml", "libnvcuvid")
+            }
+        ),
         "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 will not lead to libnvidia-ml.so.535.1",
     ),
-    "library-path": (_nix, "it is mounted in /usr/lib64, and the loader looks in /nix/store/abc-glibc/lib"),
+    "library-path": (
+        _nix,
+        "it is mounted in /usr/lib64, and the loader looks in /nix/store/abc-glibc/lib",
+    ),
     "tmp-missing": (lambda setup: setup.files.__delitem__("tmp/.keep"), "the image has no /tmp"),
-    "stderr-hidden": (_set(config=PODMAN | {"hooks": {"prestart": [HOOK]}}), "run.oci.hooks.stderr is not set"),
+    "stderr-hidden": (
+        _set(config=PODMAN | {"hooks": {"prestart": [HOOK]}}),
+        "run.oci.hooks.stderr is not set",
+    ),
     "hook-not-installed": (
         _set(config={"annotations": PODMAN["annotations"] | {"run.oci.hooks.stderr": "/run/e"}}),
         "podman wrote this config.json, and no hook for GPUs is in it",
@@ -274,7 +369,10 @@ def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> Non
     code, found = results(setup, capsys)
     assert code == 1
     findings = found[failure]["findings"]
-    assert any(words in finding["message"] for finding in findings), (findings, found[failure]["lacking"])
+    assert any(words in finding["message"] for finding in findings), (
+        findings,
+        found[failure]["lacking"],
+    )
     for finding in findings:
         assert finding["cause"]
         assert finding["fix"]
@@ -284,7 +382,9 @@ def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> Non
 
 
 @pytest.mark.parametrize("failure", CASES)
-def test_a_failure_is_mended_by_taking_the_change_back(failure: str, tmp_path: Path, capsys: Captured) -> None:
+def test_a_failure_is_mended_by_taking_the_change_back(
+    failure: str, tmp_path: Path, capsys: Captured
+) -> None:
     """The check does not fire by itself: without the change it is well, or could not be made."""
     (tmp_path / "well").mkdir()
     _, found = results(Setup(tmp_path / "well"), capsys)
@@ -295,7 +395,9 @@ def test_files_that_the_runtime_mounts_are_not_lacking(setup: Setup, capsys: Cap
     """nvgraft-runtime has written them into config.json; what else the image lacks is still said."""
     setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=graphics,display"]
     places = ("/etc/vulkan/icd.d/nvidia_icd.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
-    setup.config["mounts"] = [{"destination": path, "source": path, "options": ["ro", "rbind"]} for path in places]
+    setup.config["mounts"] = [
+        {"destination": path, "source": path, "options": ["ro", "rbind"]} for path in places
+    ]
     [finding] = results(setup, capsys)[1]["graphics-incomplete"]["findings"]
     assert finding["message"].endswith("the image lacks libXext.so.6 (which libGLX_nvidia needs)")
 
@@ -316,9 +418,7 @@ def test_a_requirement_without_end_is_told_in_part(setup: Setup, capsys: Capture
 CGROUP2 = Mount(41, "/", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2")
 CGROUP1 = Mount(36, "/", "/sys/fs/cgroup/devices", "rw,relatime", False, "cgroup", "cgroup")
 #: The words of the engine in a user namespace, and of nvidia-container-cli (NVIDIA/nvidia-docker#1688).
-NOT_PERMITTED = (
-    "unable to find any existing device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted"
-)
+NOT_PERMITTED = "unable to find any existing device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted"
 
 
 class Node:
@@ -333,8 +433,14 @@ class Node:
         self.driver: Path | None = None
         for name in ("dockerd", "nvidia-container-runtime", "nvidia-container-runtime-hook"):
             self.write(f"/usr/bin/{name}", "", 0o755)
-        self.write("/etc/docker/daemon.json", json.dumps({"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}))
-        self.write("/etc/containers/oci/hooks.d/gpu.json", json.dumps({"hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}))
+        self.write(
+            "/etc/docker/daemon.json",
+            json.dumps({"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}),
+        )
+        self.write(
+            "/etc/containers/oci/hooks.d/gpu.json",
+            json.dumps({"hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}),
+        )
         self.write("/sys/fs/selinux/enforce", "1")
         self.write("/sys/fs/selinux/booleans/container_use_devices", "1 1")
 
@@ -362,7 +468,15 @@ class Node:
                 patient.host_tree, patient.entries = silent.tree, list(silent.entries)
             if self.driver is not None:
                 host = side.host
-                on_disk = Host("node", "/", open_tree_at(str(self.driver), ""), host.entries, host.report, host.majors, host.machine)
+                on_disk = Host(
+                    "node",
+                    "/",
+                    open_tree_at(str(self.driver), ""),
+                    host.entries,
+                    host.report,
+                    host.majors,
+                    host.machine,
+                )
                 patient.planned = PlannedTree(container.rootfs, patient.injected, on_disk)
             return {result.failure.id: result.document() for result in examine(patient)}
 
@@ -404,16 +518,46 @@ def _old_libc(node: Node) -> None:
     node.driver = node.root / "driver"
     image = node.setup.files
     for name, soname, source, versions, needs in (
-        ("new/libc.so.6", "libc.so.6", "int v(void) { return 1; }", "GLIBC_2.2.5 {}; GLIBC_2.34 { global: v; };", ""),
-        ("old/libc.so.6", "libc.so.6", "int w(void) { return 1; }", "GLIBC_2.2.5 { global: w; };", ""),
-        ("usr/lib/libcuda.so.535.1", "libcuda.so.1", "extern int v(void); int u(void) { return v(); }", "X {};", "new/libc.so.6"),
+        (
+            "new/libc.so.6",
+            "libc.so.6",
+            "int v(void) { return 1; }",
+            "GLIBC_2.2.5 {}; GLIBC_2.34 { global: v; };",
+            "",
+        ),
+        (
+            "old/libc.so.6",
+            "libc.so.6",
+            "int w(void) { return 1; }",
+            "GLIBC_2.2.5 { global: w; };",
+            "",
+        ),
+        (
+            "usr/lib/libcuda.so.535.1",
+            "libcuda.so.1",
+            "extern int v(void); int u(void) { return v(); }",
+            "X {};",
+            "new/libc.so.6",
+        ),
     ):
         path = node.driver / name
         path.parent.mkdir(parents=True, exist_ok=True)
         (node.driver / "map").write_text(versions)
         script = f"-Wl,--version-script={node.driver / 'map'}"
         libraries = [str(node.driver / needs)] if needs else []
-        options = ["-x", "c", "-", "-x", "none", *libraries, "-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{soname}", script]
+        options = [
+            "-x",
+            "c",
+            "-",
+            "-x",
+            "none",
+            *libraries,
+            "-shared",
+            "-fPIC",
+            "-nostdlib",
+            f"-Wl,-soname,{soname}",
+            script,
+        ]
         subprocess.run(["gcc", "-o", str(path), *options], input=source, text=True, check=True)
     smi = node.driver / "usr/bin/nvidia-smi"
     smi.parent.mkdir()
@@ -423,13 +567,23 @@ def _old_libc(node: Node) -> None:
 
 #: What only the node itself tells: failure, what is wrong there, and words of what has to be told.
 NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
-    ("cgroup-not-found", _machine(mounts=()), "failed to get device cgroup mount path: no cgroup2 filesystem in mountinfo file"),
     (
         "cgroup-not-found",
-        _machine(mounts=(Mount(41, "/../..", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2"),)),
+        _machine(mounts=()),
+        "failed to get device cgroup mount path: no cgroup2 filesystem in mountinfo file",
+    ),
+    (
+        "cgroup-not-found",
+        _machine(
+            mounts=(Mount(41, "/../..", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2"),)
+        ),
         "relative path in mount prefix: /../..",
     ),
-    ("hook-not-installed", _no_hook, "docker --gpus needs 'nvidia-container-runtime-hook' in dockerd's PATH: not found"),
+    (
+        "hook-not-installed",
+        _no_hook,
+        "docker --gpus needs 'nvidia-container-runtime-hook' in dockerd's PATH: not found",
+    ),
     (
         "hook-not-installed",
         lambda node: node.remove("/usr/bin/nvidia-container-runtime"),
@@ -437,17 +591,31 @@ NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
     ),
     (
         "hook-not-installed",
-        lambda node: node.write("/usr/share/containers/oci/hooks.d/old.json", '{"hook": {"path": "/opt/nvidia-hook"}}'),
+        lambda node: node.write(
+            "/usr/share/containers/oci/hooks.d/old.json", '{"hook": {"path": "/opt/nvidia-hook"}}'
+        ),
         "/usr/share/containers/oci/hooks.d/old.json names /opt/nvidia-hook, which cannot be executed",
     ),
-    ("hook-not-installed", lambda node: node.write("/etc/docker/daemon.json", "{"), "/etc/docker/daemon.json cannot be read"),
-    ("device-filter", _machine(nested=True, filter_error=NOT_PERMITTED), f"failed to add device rules: {NOT_PERMITTED}"),
+    (
+        "hook-not-installed",
+        lambda node: node.write("/etc/docker/daemon.json", "{"),
+        "/etc/docker/daemon.json cannot be read",
+    ),
+    (
+        "device-filter",
+        _machine(nested=True, filter_error=NOT_PERMITTED),
+        f"failed to add device rules: {NOT_PERMITTED}",
+    ),
     (
         "device-filter",
         _machine(filter_error="unable to load the extended device filter: invalid argument"),
         "failed to add device rules: unable to load the extended device filter: invalid argument",
     ),
-    ("device-filter", _machine(nested=True, uid=1000, filter_error=None), "failed to add device rules: bpf(): operation not permitted"),
+    (
+        "device-filter",
+        _machine(nested=True, uid=1000, filter_error=None),
+        "failed to add device rules: bpf(): operation not permitted",
+    ),
     (
         "device-filter",
         _machine(mounts=(CGROUP1, CGROUP2), nested=True, filter_error=None),
@@ -455,18 +623,32 @@ NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
     ),
     (
         "device-filter",
-        _machine(mounts=(Mount(36, "/", "/sys/fs/cgroup/devices", "ro,nosuid", False, "cgroup", "cgroup"),), filter_error=None),
+        _machine(
+            mounts=(
+                Mount(36, "/", "/sys/fs/cgroup/devices", "ro,nosuid", False, "cgroup", "cgroup"),
+            ),
+            filter_error=None,
+        ),
         "devices.allow: read-only file system",
     ),
     (
         "rootless",
-        _machine(powerless="nvgraft: permission error: capability change failed: operation not permitted", filter_error=None),
+        _machine(
+            powerless="nvgraft: permission error: capability change failed: operation not permitted",
+            filter_error=None,
+        ),
         "root lacks CAP_SYS_ADMIN here: nvgraft: permission error: capability change failed: operation not permitted",
     ),
-    ("device-permissions", _label, "SELinux is enforcing, and system_u:system_r:container_t:s0:c1,c2 may not open"),
     (
         "device-permissions",
-        lambda node: setattr(node, "refusal", Refusal("initialization", "nvml error: insufficient permissions")),
+        _label,
+        "SELinux is enforcing, and system_u:system_r:container_t:s0:c1,c2 may not open",
+    ),
+    (
+        "device-permissions",
+        lambda node: setattr(
+            node, "refusal", Refusal("initialization", "nvml error: insufficient permissions")
+        ),
         "nvgraft: initialization error: nvml error: insufficient permissions",
     ),
 ]
@@ -478,19 +660,25 @@ def node(tmp_path: Path) -> Node:
 
 
 NEWER_GLIBC = pytest.param(
-    "glibc-too-old", _old_libc, "version `GLIBC_2.34' not found (required by", marks=pytest.mark.requires("gcc", "x86_64")
+    "glibc-too-old",
+    _old_libc,
+    "version `GLIBC_2.34' not found (required by",
+    marks=pytest.mark.requires("gcc", "x86_64"),
 )
 
 
 @pytest.mark.parametrize(("failure", "change", "words"), [*NODE_CASES, NEWER_GLIBC])
-def test_a_failure_of_the_node_is_found(failure: str, change: Callable[[Node], None], words: str, node: Node) -> None:
+def test_a_failure_of_the_node_is_found(
+    failure: str, change: Callable[[Node], None], words: str, node: Node
+) -> None:
     """By its own check and no other; without the change the node is well, and the check was made."""
     change(node)
     found = node.examine()
     assert ids(found) == {failure}
-    assert any(words in finding["message"] and finding["cause"] and finding["fix"] for finding in found[failure]["findings"]), found[
-        failure
-    ]
+    assert any(
+        words in finding["message"] and finding["cause"] and finding["fix"]
+        for finding in found[failure]["findings"]
+    ), found[failure]
     assert found[failure]["status"] == "found"
 
 
@@ -507,7 +695,9 @@ def test_a_glibc_that_is_new_enough(node: Node) -> None:
     """The driver's library finds the version that it needs: the check is made, and well."""
     _old_libc(node)
     assert node.driver is not None
-    node.setup.files["lib/x86_64-linux-gnu/libc.so.6"] = (node.driver / "new/libc.so.6").read_bytes()
+    node.setup.files["lib/x86_64-linux-gnu/libc.so.6"] = (
+        node.driver / "new/libc.so.6"
+    ).read_bytes()
     found = node.examine()
     assert ids(found) == set()
     assert found["glibc-too-old"]["status"] == "ok"
@@ -522,7 +712,9 @@ def test_a_device_filter_that_is_not_needed(node: Node) -> None:
     have to be named as well."""
     node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED)
     (finding,) = node.examine()["device-filter"]["findings"]
-    assert finding["fix"].endswith("and name the devices for the engine (podman --device, docker --device)")
+    assert finding["fix"].endswith(
+        "and name the devices for the engine (podman --device, docker --device)"
+    )
     _allow(node, {"allow": True, "access": "rwm"})
     (finding,) = node.examine()["device-filter"]["findings"]
     assert finding["fix"].endswith("config.json allows the GPU's device numbers already")
@@ -532,7 +724,10 @@ def test_a_device_filter_that_is_not_needed(node: Node) -> None:
     ("machine", "lacking"),
     [
         ({"uid": 1000, "filter_error": None}, "for root to ask"),
-        ({"unseen": "the mounts of cgroups cannot be looked at: permission denied"}, "cannot be looked at: permission denied"),
+        (
+            {"unseen": "the mounts of cgroups cannot be looked at: permission denied"},
+            "cannot be looked at: permission denied",
+        ),
     ],
 )
 def test_what_the_kernel_allows_is_not_guessed(machine: Document, lacking: str, node: Node) -> None:
@@ -548,11 +743,27 @@ def test_without_cgroups_no_filter_is_needed(node: Node) -> None:
     node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED, mounts=())
     found = node.examine()
     assert ids(found) == {"device-rules-lost"}
-    assert "NVML will say Unknown Error at once" in found["device-rules-lost"]["findings"][0]["message"]
-    assert found["device-filter"]["lacking"] == found["cgroup-not-found"]["lacking"] == "no-cgroups = true: no device rule is written"
-    _allow(node, {"allow": False}, {"allow": True, "type": "c", "major": 195, "access": "rw"}, {"allow": True, "major": 510})
+    assert (
+        "NVML will say Unknown Error at once"
+        in found["device-rules-lost"]["findings"][0]["message"]
+    )
+    assert (
+        found["device-filter"]["lacking"]
+        == found["cgroup-not-found"]["lacking"]
+        == "no-cgroups = true: no device rule is written"
+    )
+    _allow(
+        node,
+        {"allow": False},
+        {"allow": True, "type": "c", "major": 195, "access": "rw"},
+        {"allow": True, "major": 510},
+    )
     assert ids(node.examine()) == set()
-    _allow(node, {"allow": True}, {"allow": False, "type": "c", "major": 195, "minor": 255, "access": "w"})
+    _allow(
+        node,
+        {"allow": True},
+        {"allow": False, "type": "c", "major": 195, "minor": 255, "access": "w"},
+    )
     assert ids(node.examine()) == {"device-rules-lost"}
     _allow(node, {"allow": True, "type": "b"})
     node.setup.config["linux"]["uidMappings"] = [{"containerID": 0, "hostID": 1000, "size": 1}]
@@ -598,10 +809,15 @@ def test_no_gpu_at_all_is_told(setup: Setup, capsys: Captured) -> None:
     """With none the driver comes without a device."""
     setup.env = ["NVIDIA_VISIBLE_DEVICES=none"]
     _, found = results(setup, capsys)
-    assert {name for name, result in found.items() if result["findings"]} == {"devices-not-requested"}
+    assert {name for name, result in found.items() if result["findings"]} == {
+        "devices-not-requested"
+    }
     (finding,) = found["devices-not-requested"]["findings"]
     assert finding["level"] == "warning"
-    assert finding["message"] == "NVIDIA_VISIBLE_DEVICES=none: the driver's files are mounted, and no GPU is"
+    assert (
+        finding["message"]
+        == "NVIDIA_VISIBLE_DEVICES=none: the driver's files are mounted, and no GPU is"
+    )
 
 
 def test_a_variable_that_was_given_is_not_the_images(setup: Setup, capsys: Captured) -> None:
@@ -623,9 +839,14 @@ def test_a_variable_that_was_given_is_not_the_images(setup: Setup, capsys: Captu
     ],
     ids=["docker's", "nvidia-container-runtime's", "in a hurry", "CVE-2025-23266"],
 )
-def test_a_hook_that_the_original_stack_registers(changes: Document, levels: list[str], setup: Setup, capsys: Captured) -> None:
+def test_a_hook_that_the_original_stack_registers(
+    changes: Document, levels: list[str], setup: Setup, capsys: Captured
+) -> None:
     """Is no error: what it lacks stops no container, and docker has no setting for it."""
-    hook = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["/usr/bin/nvidia-container-runtime-hook", "prestart"]}
+    hook = {
+        "path": "/usr/bin/nvidia-container-runtime-hook",
+        "args": ["/usr/bin/nvidia-container-runtime-hook", "prestart"],
+    }
     setup.config["hooks"] = {"prestart": [hook | changes]}
     _, found = results(setup, capsys)
     assert [finding["level"] for finding in found["hook-registration"]["findings"]] == levels
@@ -639,9 +860,14 @@ def test_every_check_has_a_failure_and_the_issue_of_users_has_25(capsys: Capture
 
 def test_placeholders_of_an_image_are_told(setup: Setup, capsys: Captured) -> None:
     """Zero-byte driver files: the image was made under the nvidia runtime."""
-    setup.files |= {f"usr/lib/x86_64-linux-gnu/{name}.so.418.56": b"" for name in ("libcuda", "libnvidia-ml")}
+    setup.files |= {
+        f"usr/lib/x86_64-linux-gnu/{name}.so.418.56": b"" for name in ("libcuda", "libnvidia-ml")
+    }
     _, found = results(setup, capsys)
-    assert any("2 zero-byte driver files in the image" in finding["message"] for finding in found["image-has-driver"]["findings"])
+    assert any(
+        "2 zero-byte driver files in the image" in finding["message"]
+        for finding in found["image-has-driver"]["findings"]
+    )
 
 
 def test_a_refusal_that_no_check_explains_is_a_finding(setup: Setup, capsys: Captured) -> None:
@@ -657,7 +883,10 @@ def test_musl_is_named(setup: Setup, capsys: Captured) -> None:
     _no_loader(setup)
     setup.files["lib/ld-musl-x86_64.so.1"] = b"musl"
     _, found = results(setup, capsys)
-    assert "musl's loader /lib/ld-musl-x86_64.so.1" in found["loader-missing"]["findings"][0]["message"]
+    assert (
+        "musl's loader /lib/ld-musl-x86_64.so.1"
+        in found["loader-missing"]["findings"][0]["message"]
+    )
 
 
 def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
@@ -700,18 +929,31 @@ def test_members_of_any_type_are_looked_at(junk: Any, setup: Setup, capsys: Capt
     """config.json is a stranger's: what the hook does not read may hold anything."""
     setup.config = {
         "annotations": junk,
-        "linux": {"uidMappings": junk, "devices": junk, "cgroupsPath": junk, "resources": {"devices": junk}},
-        "process": {"user": {"uid": 1000, "gid": junk, "additionalGids": junk}, "selinuxLabel": junk},
+        "linux": {
+            "uidMappings": junk,
+            "devices": junk,
+            "cgroupsPath": junk,
+            "resources": {"devices": junk},
+        },
+        "process": {
+            "user": {"uid": 1000, "gid": junk, "additionalGids": junk},
+            "selinuxLabel": junk,
+        },
     }
     code, found = results(setup, capsys)
     assert code in (0, 1)
     assert set(found) >= set(CHECKS)
     numbers = {"allow": True, "major": junk, "minor": junk, "access": junk}
     setup.config = {
-        "linux": {"resources": {"devices": [numbers, numbers | {"type": junk}]}, "cgroupsPath": "s:docker:a"},
+        "linux": {
+            "resources": {"devices": [numbers, numbers | {"type": junk}]},
+            "cgroupsPath": "s:docker:a",
+        },
         "annotations": {"io.container.manager": junk},
     }
-    assert "device-rules-lost" in {name for name, result in results(setup, capsys)[1].items() if result["findings"]}
+    assert "device-rules-lost" in {
+        name for name, result in results(setup, capsys)[1].items() if result["findings"]
+    }
 
 
 def test_bad_input_is_exit_2(setup: Setup, capsys: Captured) -> None:

@@ -13,7 +13,7 @@ import pytest
 from bundles import EVERYTHING, make_bundle
 from documents import read_document
 from images import docker_save
-from nvgraft_cli import main as cli
+from nvgraft_cli.shell import main as cli
 from nvgraft_specs import gallery
 from nvgraft_specs.models.schemas import MODELS
 
@@ -34,7 +34,15 @@ CONTAINERS = {
 }
 
 NAMES = (
-    *("libcuda.so.1", "libcuda.so.1.0", "libnvidia-encode.so.1", "libnvidia-nscq.so", "libcudart.so.12", "nvidia-smi", "graphics"),
+    *(
+        "libcuda.so.1",
+        "libcuda.so.1.0",
+        "libnvidia-encode.so.1",
+        "libnvidia-nscq.so",
+        "libcudart.so.12",
+        "nvidia-smi",
+        "graphics",
+    ),
     *(
         "/dev/nvidia0",
         "/dev/nvidia-modeset",
@@ -61,7 +69,9 @@ ALONE: dict[str, tuple[tuple[str, ...], ...]] = {
     "matrix": (("eks-t4", "mig-h100", "--bundles", "{bundle}"),),
     "explain-error": (
         ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.0",),
-        ("Error: OCI runtime error: crun: error executing hook `/usr/bin/nvidia-container-runtime-hook` (exit code: 1)",),
+        (
+            "Error: OCI runtime error: crun: error executing hook `/usr/bin/nvidia-container-runtime-hook` (exit code: 1)",
+        ),
         ("nothing that is known",),
     ),
     "simulate": (("--list",),),
@@ -69,7 +79,11 @@ ALONE: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 #: Judged by ``read_document`` in tests of their own, which have the state that they tell of.
-ELSEWHERE = {"inventory": "test_inventory_command", "recover": "test_recover", "last-error": "test_lasterror"}
+ELSEWHERE = {
+    "inventory": "test_inventory_command",
+    "recover": "test_recover",
+    "last-error": "test_lasterror",
+}
 #: JSON of another kind: a log on stderr, and a format with a standard of its own.
 OTHER = {"watch", "cdi"}
 
@@ -82,9 +96,15 @@ def printed(capsys: Captured, *words: str) -> str:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("host", gallery.names())
-def test_a_case_is_a_document_in_every_command(host: str, container: str, tmp_path: Path, capsys: Captured) -> None:
+def test_a_case_is_a_document_in_every_command(
+    host: str, container: str, tmp_path: Path, capsys: Captured
+) -> None:
     """Injecting, skipped and refused; only `prove` has nothing to say about a container that does not start."""
-    files = ("etc/debian_version", "usr/bin/nvidia-smi", "tmp/x") if container in {"everything", "imex"} else ()
+    files = (
+        ("etc/debian_version", "usr/bin/nvidia-smi", "tmp/x")
+        if container in {"everything", "imex"}
+        else ()
+    )
     bundle = make_bundle(tmp_path / "b", *CONTAINERS[container], files=files, mounts=("/data",))
     for command, words in ABOUT_A_CASE.items():
         text = printed(capsys, command, *words, "--bundle", str(bundle), "--host", host)
@@ -94,13 +114,23 @@ def test_a_case_is_a_document_in_every_command(host: str, container: str, tmp_pa
 
 def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Captured) -> None:
     """An archive whose configuration asks for everything."""
-    archive = docker_save(tmp_path / "image.tar", [("etc/debian_version", b"12\n")], config={"Env": list(EVERYTHING), "Cmd": ["sh"]})
+    archive = docker_save(
+        tmp_path / "image.tar",
+        [("etc/debian_version", b"12\n")],
+        config={"Env": list(EVERYTHING), "Cmd": ["sh"]},
+    )
     for command, words in ABOUT_A_CASE.items():
-        read_document(printed(capsys, command, *words, "--bundle", archive, "--host", "runfile-a10x2"))
+        read_document(
+            printed(capsys, command, *words, "--bundle", archive, "--host", "runfile-a10x2")
+        )
 
 
-@pytest.mark.parametrize(("command", "words"), [(command, words) for command, lines in ALONE.items() for words in lines])
-def test_other_commands_print_documents(command: str, words: tuple[str, ...], tmp_path: Path, capsys: Captured) -> None:
+@pytest.mark.parametrize(
+    ("command", "words"), [(command, words) for command, lines in ALONE.items() for words in lines]
+)
+def test_other_commands_print_documents(
+    command: str, words: tuple[str, ...], tmp_path: Path, capsys: Captured
+) -> None:
     """With their own inputs."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     read_document(printed(capsys, command, *(word.format(bundle=bundle) for word in words)))
@@ -111,7 +141,9 @@ def with_json(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
-                formats = [one.choices or () for one in below._actions if "--format" in one.option_strings]
+                formats = [
+                    one.choices or () for one in below._actions if "--format" in one.option_strings
+                ]
                 if any("json" in choices for choices in formats) or list(with_json(below)):
                     yield name
 
@@ -156,7 +188,9 @@ def test_a_member_that_the_schema_lacks_is_noticed(
 
 def test_a_model_is_not_loaded_to_print() -> None:
     """Pydantic costs more than the answer of a command that reads no document."""
-    program = "import sys; from nvgraft_cli.main import main; main(sys.argv[1:]); assert 'pydantic' not in sys.modules"
+    program = "import sys; from nvgraft_cli.shell.main import main; main(sys.argv[1:]); assert 'pydantic' not in sys.modules"
     command = [sys.executable, "-c", program, "explain-error", "--format", "json", "cuda>=12.0"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60
+    )
     assert (done.stderr, json.loads(done.stdout)["schema"]) == ("", "nvgraft.explain-error/1")

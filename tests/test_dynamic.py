@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvgraft.snapshot import SnapshotTree
-from nvgraft.tree import open_tree_at
-from nvgraft_cli.dynamic import BadElf, Dynamic, NotRecorded, SearchPaths, read_dynamic
-from nvgraft_cli.stubs import Loading, shared_object
+from nvgraft.formats.tree import open_tree_at
+from nvgraft.host.snapshot import SnapshotTree
+from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, SearchPaths, read_dynamic
+from nvgraft_cli.simulate.stubs import Loading, shared_object
 
 NEEDED = {"libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.34"], "libm.so.6": ["GLIBC_2.29"]}
 LOADING = Loading("$ORIGIN/a", "/opt/b:/c", 0x801, NEEDED, ["libx.so.1", "X_1", "X_2"])
@@ -28,15 +28,23 @@ def read(file: Path) -> Dynamic:
         tree.close()
 
 
-@pytest.mark.parametrize(("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")])
+@pytest.mark.parametrize(
+    ("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")]
+)
 def test_search_paths_and_versions_of_a_library(bits: int, machine: str, tmp_path: Path) -> None:
     """Of both classes; what is not there is none, and not unknown."""
     file = tmp_path / "libx.so.1"
-    file.write_bytes(shared_object(bits, machine, "libx.so.1", ["libc.so.6", "libm.so.6"], None, None, LOADING))
+    file.write_bytes(
+        shared_object(bits, machine, "libx.so.1", ["libc.so.6", "libm.so.6"], None, None, LOADING)
+    )
     facts = read(file)
     assert facts.search == SearchPaths("$ORIGIN/a", "/opt/b:/c", 0x801)
     assert facts.search.no_default_directories
-    assert facts.versions_needed == (("libc.so.6", "GLIBC_2.2.5"), ("libc.so.6", "GLIBC_2.34"), ("libm.so.6", "GLIBC_2.29"))
+    assert facts.versions_needed == (
+        ("libc.so.6", "GLIBC_2.2.5"),
+        ("libc.so.6", "GLIBC_2.34"),
+        ("libm.so.6", "GLIBC_2.29"),
+    )
     assert facts.versions_defined == ("libx.so.1", "X_1", "X_2")
     file.write_bytes(shared_object(bits, machine, "libx.so.1", ["libc.so.6"], None))
     bare = read(file)
@@ -48,12 +56,22 @@ def test_a_record_is_read_as_the_file_is(tmp_path: Path) -> None:
     """What a snapshot has of a file gives the same facts; each that it lacks is not recorded."""
     file = tmp_path / "libx.so.1"
     for loading in (LOADING, Loading()):
-        file.write_bytes(shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], None, None, loading))
+        file.write_bytes(
+            shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], None, None, loading)
+        )
         facts = read(file)
-        base: dict[str, Any] = {"bits": 64, "machine": "EM_X86_64", "soname": "libx.so.1", "needed": ["libc.so.6"], "abi_tag": None}
+        base: dict[str, Any] = {
+            "bits": 64,
+            "machine": "EM_X86_64",
+            "soname": "libx.so.1",
+            "needed": ["libc.so.6"],
+            "abi_tag": None,
+        }
         record = facts.record()
         assert recorded(base | record) == facts
-        assert recorded(base) == Dynamic(64, "EM_X86_64", "libx.so.1", ("libc.so.6",), None, None, None, None)
+        assert recorded(base) == Dynamic(
+            64, "EM_X86_64", "libx.so.1", ("libc.so.6",), None, None, None, None
+        )
         for key, lost in {
             "rpath": "search",
             "runpath": "search",
@@ -61,7 +79,9 @@ def test_a_record_is_read_as_the_file_is(tmp_path: Path) -> None:
             "versions_needed": "versions_needed",
             "versions_defined": "versions_defined",
         }.items():
-            partial = recorded(base | {name: value for name, value in record.items() if name != key})
+            partial = recorded(
+                base | {name: value for name, value in record.items() if name != key}
+            )
             assert getattr(partial, lost) is None
             assert partial.record().keys() < record.keys()
 
@@ -76,7 +96,9 @@ def test_a_file_of_which_nothing_is_recorded_says_so() -> None:
         read_dynamic(SnapshotTree({"/l": {"type": "file", "mode": "0644"}}), "/l")
 
 
-@pytest.mark.parametrize(("data", "words"), [(b"", "file too short"), (b"x" * 100, "invalid ELF header")])
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"", "file too short"), (b"x" * 100, "invalid ELF header")]
+)
 def test_what_no_loader_takes_is_said_in_its_words(data: bytes, words: str, tmp_path: Path) -> None:
     """As dlopen() says it."""
     (tmp_path / "f").write_bytes(data)
@@ -86,9 +108,13 @@ def test_what_no_loader_takes_is_said_in_its_words(data: bytes, words: str, tmp_
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 1400), st.binary(min_size=1, max_size=12))
-def test_a_damaged_library_never_fails_otherwise(tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes) -> None:
+def test_a_damaged_library_never_fails_otherwise(
+    tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes
+) -> None:
     """Any overwritten bytes give other facts or BadElf, nothing else."""
-    data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], None, None, LOADING))
+    data = bytearray(
+        shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], None, None, LOADING)
+    )
     data[offset : offset + len(junk)] = junk
     file = tmp_path_factory.getbasetemp() / "damaged-dynamic.so"
     file.write_bytes(data)
@@ -108,10 +134,16 @@ def _endless_names(data: bytearray, at: int) -> None:
 
 
 @pytest.mark.parametrize("damage", [_endless_needed, _endless_names])
-def test_tables_without_end_are_bounded(damage: Callable[[bytearray, int], None], tmp_path: Path) -> None:
+def test_tables_without_end_are_bounded(
+    damage: Callable[[bytearray, int], None], tmp_path: Path
+) -> None:
     """A chain of rows that is as long as its author likes is read up to a limit (SECURITY R17)."""
-    data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", [], None, None, Loading(versions_needed=NEEDED)))
-    at = data.index(struct.pack("<HHI", 1, 2, data.index(b"libc.so.6\0") - data.index(b"\0libx.so.1")))
+    data = bytearray(
+        shared_object(64, "EM_X86_64", "libx.so.1", [], None, None, Loading(versions_needed=NEEDED))
+    )
+    at = data.index(
+        struct.pack("<HHI", 1, 2, data.index(b"libc.so.6\0") - data.index(b"\0libx.so.1"))
+    )
     damage(data, at)
     file = tmp_path / "l"
     file.write_bytes(data)
@@ -123,15 +155,24 @@ def test_tables_without_end_are_bounded(damage: Callable[[bytearray, int], None]
 def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
     """On a sample of real libraries the versions and search paths agree with binutils."""
     places = [Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]
-    files = [file for place in places for file in sorted(place.glob("*")) if file.is_file() and not file.is_symlink()]
+    files = [
+        file
+        for place in places
+        for file in sorted(place.glob("*"))
+        if file.is_file() and not file.is_symlink()
+    ]
     checked = 0
     for file in files[::15]:
         if file.read_bytes()[:4] != b"\x7fELF":
             continue
         facts = read(file)
-        shown = subprocess.run(["readelf", "-dVW", str(file)], capture_output=True, text=True).stdout
+        shown = subprocess.run(
+            ["readelf", "-dVW", str(file)], capture_output=True, text=True
+        ).stdout
         needs = shown.partition("Version needs section")[2]
-        defines = shown.partition("Version definition section")[2].partition("Version needs section")[0]
+        defines = shown.partition("Version definition section")[2].partition(
+            "Version needs section"
+        )[0]
         wanted = []
         library = ""
         for line in needs.splitlines():
@@ -140,9 +181,13 @@ def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
             elif match := re.search(r"Name: (\S+)\s+Flags: (\S+)", line):
                 wanted += [(library, match[1])] if match[2] == "none" else []
         assert list(facts.versions_needed or ()) == wanted, file
-        assert list(facts.versions_defined or ()) == re.findall(r"Index: \d+\s+Cnt: \d+\s+Name: (\S+)", defines), file
+        assert list(facts.versions_defined or ()) == re.findall(
+            r"Index: \d+\s+Cnt: \d+\s+Name: (\S+)", defines
+        ), file
         assert facts.search is not None
         for tag, value in (("RPATH", facts.search.rpath), ("RUNPATH", facts.search.runpath)):
-            assert ([] if value is None else [value]) == re.findall(rf"\({tag}\).*\[(.*)\]", shown), file
+            assert ([] if value is None else [value]) == re.findall(
+                rf"\({tag}\).*\[(.*)\]", shown
+            ), file
         checked += 1
     assert checked > 10

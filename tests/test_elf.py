@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvgraft.elf import READ_LIMIT, ElfFacts, Library, read_facts, read_library
-from nvgraft_cli.stubs import shared_object
+from nvgraft.formats.elf import READ_LIMIT, ElfFacts, Library, read_facts, read_library
+from nvgraft_cli.simulate.stubs import shared_object
 
 
 def facts_of(path: Path, *, sections: bool = True) -> ElfFacts:
@@ -22,12 +22,18 @@ def facts_of(path: Path, *, sections: bool = True) -> ElfFacts:
         os.close(fd)
 
 
-@pytest.mark.parametrize(("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")])
+@pytest.mark.parametrize(
+    ("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")]
+)
 def test_facts_of_a_library(tmp_path: Path, bits: int, machine: str) -> None:
     """Both classes and all machines give SONAME, NEEDED and ABI tag."""
     file = tmp_path / "lib.so"
-    file.write_bytes(shared_object(bits, machine, "libx.so.1", ["libc.so.6", "libm.so.6"], (2, 3, 99)))
-    assert facts_of(file) == ElfFacts(bits, machine, "libx.so.1", ("libc.so.6", "libm.so.6"), (2, 3, 99), None)
+    file.write_bytes(
+        shared_object(bits, machine, "libx.so.1", ["libc.so.6", "libm.so.6"], (2, 3, 99))
+    )
+    assert facts_of(file) == ElfFacts(
+        bits, machine, "libx.so.1", ("libc.so.6", "libm.so.6"), (2, 3, 99), None
+    )
     assert facts_of(file, sections=False).abi_tag is None
 
 
@@ -57,7 +63,9 @@ def test_what_is_no_library_says_so(tmp_path: Path, data: bytes, problem: str) -
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 900), st.binary(min_size=1, max_size=12))
-def test_a_damaged_library_never_fails_otherwise(tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes) -> None:
+def test_a_damaged_library_never_fails_otherwise(
+    tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes
+) -> None:
     """Any overwritten bytes give other facts or ValueError, nothing else."""
     data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], (2, 3, 99)))
     data[offset : offset + len(junk)] = junk
@@ -74,13 +82,20 @@ def test_a_damaged_library_never_fails_otherwise(tmp_path_factory: pytest.TempPa
 def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
     """On a sample of real libraries and programs the facts agree with binutils."""
     places = [Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]
-    files = [file for place in places for file in sorted(place.glob("*")) if file.is_file() and not file.is_symlink()]
+    files = [
+        file
+        for place in places
+        for file in sorted(place.glob("*"))
+        if file.is_file() and not file.is_symlink()
+    ]
     checked = 0
     for file in files[::12]:
         if file.read_bytes()[:4] != b"\x7fELF":
             continue
         facts = facts_of(file)
-        shown = subprocess.run(["readelf", "-dlW", str(file)], capture_output=True, text=True).stdout
+        shown = subprocess.run(
+            ["readelf", "-dlW", str(file)], capture_output=True, text=True
+        ).stdout
         assert [facts.soname] == (re.findall(r"SONAME.*\[(.*)\]", shown) or [None]), file
         assert list(facts.needed) == re.findall(r"NEEDED.*\[(.*)\]", shown), file
         assert [facts.interp] == (re.findall(r"interpreter: (.*)\]", shown) or [None]), file
@@ -91,7 +106,9 @@ def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
 def test_tables_that_overlap_are_bounded(tmp_path: Path) -> None:
     """Thousands of segments that all claim the same megabyte do not make us read it as often (SECURITY R17)."""
     count = 5_000
-    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0
+    )
     segment = struct.pack("<IIQQQQQQ", 3, 4, 0, 0, 0, 250_000, 250_000, 1)
     path = tmp_path / "library"
     path.write_bytes(header + segment * count)
@@ -109,9 +126,16 @@ def library_of(path: Path, *, isa_level: bool = False) -> Library:
 
 @pytest.mark.parametrize(
     ("bits", "machine", "numbers"),
-    [(64, "EM_X86_64", (62, 0)), (32, "EM_386", (3, 0)), (64, "EM_AARCH64", (183, 0)), (32, "EM_ARM", (40, 0x05000400))],
+    [
+        (64, "EM_X86_64", (62, 0)),
+        (32, "EM_386", (3, 0)),
+        (64, "EM_AARCH64", (183, 0)),
+        (32, "EM_ARM", (40, 0x05000400)),
+    ],
 )
-def test_what_ldconfig_asks_of_a_library(tmp_path: Path, bits: int, machine: str, numbers: tuple[int, int]) -> None:
+def test_what_ldconfig_asks_of_a_library(
+    tmp_path: Path, bits: int, machine: str, numbers: tuple[int, int]
+) -> None:
     """Class, machine and flags as numbers, and the SONAME, if there is one."""
     file = tmp_path / "lib.so"
     for soname in ("libx.so.1", None):
@@ -136,11 +160,22 @@ def test_what_no_loader_takes_is_no_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("gcc", "x86_64")
-@pytest.mark.parametrize(("option", "level"), [("x86-64-baseline", 0), ("x86-64-v2", 1), ("x86-64-v3", 2), ("x86-64-v4", 3)])
+@pytest.mark.parametrize(
+    ("option", "level"),
+    [("x86-64-baseline", 0), ("x86-64-v2", 1), ("x86-64-v3", 2), ("x86-64-v4", 3)],
+)
 def test_the_isa_level_is_the_linkers(tmp_path: Path, option: str, level: int) -> None:
     """As the GNU property note says it; only when it is asked for."""
     (tmp_path / "x.c").write_text("int x;")
-    command = ["gcc", "-shared", "-nostdlib", f"-Wl,-z,{option}", "-o", str(tmp_path / "libx.so"), str(tmp_path / "x.c")]
+    command = [
+        "gcc",
+        "-shared",
+        "-nostdlib",
+        f"-Wl,-z,{option}",
+        "-o",
+        str(tmp_path / "libx.so"),
+        str(tmp_path / "x.c"),
+    ]
     subprocess.run(command, check=True)
     assert library_of(tmp_path / "libx.so", isa_level=True).isa_level == level
     assert library_of(tmp_path / "libx.so").isa_level == 0

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from nvgraft.apply import executor
-from nvgraft.apply.loader_cache import LoaderCacheStep
+from nvgraft.apply.cache_step import LoaderCacheStep
+from nvgraft.apply.journal import Heading, Journal
 from nvgraft.apply.undo import UndoLog
-from nvgraft.container import Container
-from nvgraft.errors import Refusal, UndoFailed
-from nvgraft.journal import Heading, Journal
-from nvgraft.launch import Interrupted
-from nvgraft.plan import Plan, ReplaceLink, Why
+from nvgraft.base.errors import Refusal, UndoFailed
+from nvgraft.container.container import Container
+from nvgraft.plan.actions import Plan, ReplaceLink, Why
+from nvgraft.system.launch import Interrupted
 
 NOTHING = Plan("inject", "", {"root": "/"}, {}, {})
 NOWHERE = Container(1234, 77, "/rootfs", 78, 0, 0)
@@ -66,8 +66,19 @@ def test_success_keeps_everything_and_takes_no_more_signals(apply: Callable[[Wor
     assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-@pytest.mark.parametrize("failure", [Refusal("mount", "x"), OSError(28, "no space"), Interrupted(15), KeyboardInterrupt(), MemoryError()])
-def test_any_failure_takes_everything_back_newest_first(apply: Callable[[Work], bool], failure: BaseException) -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Refusal("mount", "x"),
+        OSError(28, "no space"),
+        Interrupted(15),
+        KeyboardInterrupt(),
+        MemoryError(),
+    ],
+)
+def test_any_failure_takes_everything_back_newest_first(
+    apply: Callable[[Work], bool], failure: BaseException
+) -> None:
     """Whatever ends the work, each step is undone in reverse order, and the failure goes on to the caller."""
     undone: list[str] = []
 
@@ -81,7 +92,9 @@ def test_any_failure_takes_everything_back_newest_first(apply: Callable[[Work], 
     assert undone == ["second", "first"]
 
 
-def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(apply: Callable[[Work], bool]) -> None:
+def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(
+    apply: Callable[[Work], bool],
+) -> None:
     """The other steps are undone all the same; the message names what stays and why the hook failed at first."""
     undone: list[str] = []
 
@@ -101,7 +114,9 @@ def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(apply: C
     assert "mount operation failed: x" in failed.value.line()
 
 
-def test_a_journal_that_cannot_be_ended_is_named(apply: Callable[[Work], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_cannot_be_ended_is_named(
+    apply: Callable[[Work], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would name what nobody made: after a success everything is undone, and what stays is said."""
     undone: list[str] = []
 
@@ -149,7 +164,9 @@ def test_a_replacement_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(posix, "symlink", fail_for_b)
     undo = UndoLog()
     with pytest.raises(Refusal, match=r"file creation failed: .*[0-9]/b: no space left on device"):
-        executor._replace_links([replace("/a", "new-a"), replace("/b", "new-b")], rootfs(tmp_path), undo, Journal())
+        executor._replace_links(
+            [replace("/a", "new-a"), replace("/b", "new-b")], rootfs(tmp_path), undo, Journal()
+        )
     assert not (tmp_path / "b").is_symlink()
     assert undo.run() == []
     assert {name: os.readlink(tmp_path / name) for name in "ab"} == {"a": "old-a", "b": "old-b"}

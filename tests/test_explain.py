@@ -16,14 +16,14 @@ import pytest
 
 from bundles import EVERYTHING, make_bundle
 from documents import read_document
-from nvgraft.plan import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
-from nvgraft_cli.bundle import open_container
+from nvgraft.plan.actions import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.hosts import open_host
+from nvgraft_cli.case.planning import Case, plan_bundle
 from nvgraft_cli.explain import command
 from nvgraft_cli.explain.directories import Place, before_and_after
 from nvgraft_cli.explain.story import visible
-from nvgraft_cli.hosts import open_host
-from nvgraft_cli.main import main
-from nvgraft_cli.planning import Case, plan_bundle
+from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 
 Captured = pytest.CaptureFixture[str]
@@ -57,26 +57,54 @@ def test_the_story_is_told_in_the_order_of_the_flow(tmp_path: Path, capsys: Capt
     document = story(capsys, make_bundle(tmp_path / "b", *EVERYTHING))
     assert document["schema"] == "nvgraft.story/1"
     assert document["decision"] == "inject"
-    assert told(document) == ["asked", "host", "place", "files", "kernel", "loader", "original", "findings"]
+    assert told(document) == [
+        "asked",
+        "host",
+        "place",
+        "files",
+        "kernel",
+        "loader",
+        "original",
+        "findings",
+    ]
 
 
 def test_each_request_says_where_it_came_from(tmp_path: Path, capsys: Captured) -> None:
     """The variable, the default, or the image's layout; requirements each with its own variable."""
-    env = (ALL, "NVIDIA_REQUIRE_B=cuda>=11.0", "NVIDIA_REQUIRE_A=driver>=450", "NVIDIA_REQUIRE_JETPACK=csv")
+    env = (
+        ALL,
+        "NVIDIA_REQUIRE_B=cuda>=11.0",
+        "NVIDIA_REQUIRE_A=driver>=450",
+        "NVIDIA_REQUIRE_JETPACK=csv",
+    )
     document = story(capsys, make_bundle(tmp_path / "b", *env, files=("usr/bin/x",)))
     asked = facts(document, "asked")
     assert asked["devices"] == ("all", ALL)
-    assert asked["capabilities"] == ("compute, utility", "default: NVIDIA_DRIVER_CAPABILITIES is not set")
+    assert asked["capabilities"] == (
+        "compute, utility",
+        "default: NVIDIA_DRIVER_CAPABILITIES is not set",
+    )
     assert asked["privileged"] == ("no", "CAP_SYS_ADMIN is not in the bounding set")
-    requires = [(fact["value"], fact["why"]) for fact in step(document, "asked")["facts"] if fact["name"] == "requires"]
+    requires = [
+        (fact["value"], fact["why"])
+        for fact in step(document, "asked")["facts"]
+        if fact["name"] == "requires"
+    ]
     assert requires == [("driver>=450", "NVIDIA_REQUIRE_A"), ("cuda>=11.0", "NVIDIA_REQUIRE_B")]
-    assert facts(document, "place")["libraries"] == ("/usr/lib64", "the image has no /etc/debian_version")
+    assert facts(document, "place")["libraries"] == (
+        "/usr/lib64",
+        "the image has no /etc/debian_version",
+    )
 
 
 def test_an_old_image_and_mig_and_channels_are_told(tmp_path: Path, capsys: Captured) -> None:
     """CUDA_VERSION alone asks for everything; MIG administration needs a privileged container; channels come by variable."""
-    privileged = {"env": ["CUDA_VERSION=11.0", "NVIDIA_MIG_CONFIG_DEVICES=all", "NVIDIA_IMEX_CHANNELS=0"]}
-    bundle = make_bundle(tmp_path / "b", process=privileged | {"capabilities": {"bounding": ["CAP_SYS_ADMIN"]}})
+    privileged = {
+        "env": ["CUDA_VERSION=11.0", "NVIDIA_MIG_CONFIG_DEVICES=all", "NVIDIA_IMEX_CHANNELS=0"]
+    }
+    bundle = make_bundle(
+        tmp_path / "b", process=privileged | {"capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}
+    )
     asked = facts(story(capsys, bundle, "mig-h100"), "asked")
     assert asked["devices"] == ("all", "legacy image default")
     assert asked["requires"] == ("cuda>=11.0", "CUDA_VERSION")
@@ -92,8 +120,13 @@ def test_links_and_volumes_of_the_container_are_told(tmp_path: Path, capsys: Cap
     (bundle / "rootfs/var").mkdir()
     (bundle / "rootfs/var/run").symlink_to("/run")
     document = story(capsys, bundle)
-    assert facts(document, "place")["/var/run leads to"] == ("/run", "a link of the image, followed inside it")
-    assert [fact["value"] for fact in step(document, "place")["facts"] if fact["name"] == "volume"] == ["/data", "/devices"]
+    assert facts(document, "place")["/var/run leads to"] == (
+        "/run",
+        "a link of the image, followed inside it",
+    )
+    assert [
+        fact["value"] for fact in step(document, "place")["facts"] if fact["name"] == "volume"
+    ] == ["/data", "/devices"]
 
 
 @pytest.mark.parametrize("host", gallery.names())
@@ -111,7 +144,9 @@ def test_nothing_of_the_plan_is_left_out(host: str, tmp_path: Path, capsys: Capt
         elif isinstance(action, AllowDevice):
             expected.append(f"c {action.major}:{action.minor}")
     assert [entry["what"] for entry in step(document, "kernel")["entries"]] == expected
-    links = [action.path for action in plan.actions if isinstance(action, Symlink)] + [path for path, _ in plan.links]
+    links = [action.path for action in plan.actions if isinstance(action, Symlink)] + [
+        path for path, _ in plan.links
+    ]
     assert [entry["what"] for entry in step(document, "loader")["entries"]] == links
     files = {entry["what"]: entry["size"] for entry in step(document, "files")["entries"]}
     assert files == {
@@ -129,17 +164,38 @@ def test_the_original_command_is_shown(tmp_path: Path, capsys: Captured) -> None
     assert command.endswith(f"--device=all --compute --utility --pid=PID {bundle}/rootfs")
 
 
-@pytest.mark.parametrize(("mode", "maker"), [("native", "The hook itself"), ("ldconfig", "The host's ldconfig")])
-def test_the_loader_step_says_who_makes_the_links(mode: str, maker: str, tmp_path: Path, capsys: Captured) -> None:
+@pytest.mark.parametrize(
+    ("mode", "maker"), [("native", "The hook itself"), ("ldconfig", "The host's ldconfig")]
+)
+def test_the_loader_step_says_who_makes_the_links(
+    mode: str, maker: str, tmp_path: Path, capsys: Captured
+) -> None:
     """As config.toml has it."""
     config = tmp_path / "config.toml"
     config.write_text(f'[nvgraft]\nldcache = "{mode}"\n')
     bundle = str(make_bundle(tmp_path / "b", ALL))
-    assert main(["explain", "--bundle", bundle, "--host", "eks-t4", "--config", str(config), "--format", "json"]) == 0
+    assert (
+        main(
+            [
+                "explain",
+                "--bundle",
+                bundle,
+                "--host",
+                "eks-t4",
+                "--config",
+                str(config),
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
     assert step(read_document(capsys.readouterr().out), "loader")["text"].startswith(maker)
 
 
-def test_a_skip_ends_with_its_reason_and_what_would_change_it(tmp_path: Path, capsys: Captured) -> None:
+def test_a_skip_ends_with_its_reason_and_what_would_change_it(
+    tmp_path: Path, capsys: Captured
+) -> None:
     """Neither the host nor the image is part of it: the hook does not look at them."""
     document = story(capsys, make_bundle(tmp_path / "b"))
     assert document["decision"] == "skip"
@@ -153,9 +209,21 @@ def test_a_skip_ends_with_its_reason_and_what_would_change_it(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("env", "steps", "change"),
     [
-        (("NVIDIA_VISIBLE_DEVICES=7",), ["asked", "host", "place", "end"], "NVIDIA_VISIBLE_DEVICES=all"),
-        ((ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"), ["asked", "host", "place", "end"], "NVIDIA_DISABLE_REQUIRE=1"),
-        ((ALL, "NVIDIA_DRIVER_CAPABILITIES=nothing"), ["asked", "end"], "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+        (
+            ("NVIDIA_VISIBLE_DEVICES=7",),
+            ["asked", "host", "place", "end"],
+            "NVIDIA_VISIBLE_DEVICES=all",
+        ),
+        (
+            (ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"),
+            ["asked", "host", "place", "end"],
+            "NVIDIA_DISABLE_REQUIRE=1",
+        ),
+        (
+            (ALL, "NVIDIA_DRIVER_CAPABILITIES=nothing"),
+            ["asked", "end"],
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ),
         ((ALL, "NVIDIA_IMEX_CHANNELS=x"), ["asked", "end"], "no change of the environment does"),
     ],
 )
@@ -181,7 +249,9 @@ def assert_leads_to_a_section(link: str, place: Path) -> None:
     page = (place / path).resolve()
     assert page.parent == DOCS / "guide", link
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], link
+    assert anchor in [
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    ], link
 
 
 def test_every_step_names_a_section_of_the_guide(tmp_path: Path, capsys: Captured) -> None:
@@ -216,15 +286,22 @@ def test_every_link_of_the_page_leads_to_a_section(directory: str, tmp_path: Pat
     for number, (env, code) in enumerate(STORIES):
         file = place / f"{number}.html"
         bundle = str(make_bundle(tmp_path / f"b{number}", *env))
-        assert main(["explain", "--bundle", bundle, "--host", "runfile-a10x2", "--html", str(file)]) == code
+        assert (
+            main(["explain", "--bundle", bundle, "--host", "runfile-a10x2", "--html", str(file)])
+            == code
+        )
         found = Page(file.read_text())
-        links = [str(one["href"]) for one in found.named("a") if not str(one["href"]).startswith("#")]
+        links = [
+            str(one["href"]) for one in found.named("a") if not str(one["href"]).startswith("#")
+        ]
         assert len(links) == len([one for one in found.named("section") if one.get("id") != "tree"])
         for link in links:
             assert_leads_to_a_section(link, place)
 
 
-def test_without_documentation_nothing_is_a_link(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_documentation_nothing_is_a_link(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As from a wheel: what to read is named."""
     monkeypatch.setattr(command, "_documentation", lambda: None)
     found = page(tmp_path, "NVIDIA_VISIBLE_DEVICES=all")
@@ -236,7 +313,18 @@ def test_without_documentation_nothing_is_a_link(tmp_path: Path, capsys: Capture
 
 def test_text_gives_each_reason_once(tmp_path: Path, capsys: Captured) -> None:
     """The steps are numbered, files are grouped by capability with their sizes, and links to the documentation follow."""
-    assert main(["explain", "--bundle", str(make_bundle(tmp_path / "b", *EVERYTHING)), "--host", "eks-t4"]) == 0
+    assert (
+        main(
+            [
+                "explain",
+                "--bundle",
+                str(make_bundle(tmp_path / "b", *EVERYTHING)),
+                "--host",
+                "eks-t4",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert re.findall(r"^(\d)\. ", out, re.MULTILINE) == list("12345678")
     assert re.search(r"^   utility  \d+, [\d.]+ [KMG]iB$", out, re.MULTILINE)
@@ -263,20 +351,34 @@ def trees(bundle: Path, host: str = "runfile-a10x2") -> tuple[dict[str, Place], 
         before, after = before_and_after(case, case.outcome[0])
 
     def flat(place: Place) -> dict[str, Place]:
-        return {place.path: place} | {path: found for child in place.children for path, found in flat(child).items()}
+        return {place.path: place} | {
+            path: found for child in place.children for path, found in flat(child).items()
+        }
 
     return flat(before), flat(after)
 
 
 def test_the_tree_has_what_the_plan_makes_and_nothing_else(tmp_path: Path) -> None:
     """Before: directories on the way. After: every target, each with its reason; other names of the image are counted."""
-    files = ("etc/debian_version", "etc/passwd", "usr/lib/x86_64-linux-gnu/libc.so.6", "usr/bin/nvidia-smi", "etc/ld.so.cache")
+    files = (
+        "etc/debian_version",
+        "etc/passwd",
+        "usr/lib/x86_64-linux-gnu/libc.so.6",
+        "usr/bin/nvidia-smi",
+        "etc/ld.so.cache",
+    )
     bundle = make_bundle(tmp_path / "b", *EVERYTHING, files=files)
     before, after = trees(bundle)
     assert (before["/etc"].others, before["/usr/lib/x86_64-linux-gnu"].others) == (2, 1)
     assert "/etc/passwd" not in before | after
-    assert (before["/usr/bin/nvidia-smi"].state, after["/usr/bin/nvidia-smi"].state) == ("image", "over")
-    assert (before["/etc/ld.so.cache"].state, after["/etc/ld.so.cache"].state) == ("image", "changed")
+    assert (before["/usr/bin/nvidia-smi"].state, after["/usr/bin/nvidia-smi"].state) == (
+        "image",
+        "over",
+    )
+    assert (before["/etc/ld.so.cache"].state, after["/etc/ld.so.cache"].state) == (
+        "image",
+        "changed",
+    )
     assert after["/etc"].others == 2
     plan, _ = plan_bundle(str(bundle), "runfile-a10x2", None)
     for action in plan.actions:
@@ -325,23 +427,45 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def page(place: Path, *env: str, code: int = 0, options: tuple[str, ...] = (), **changes: Any) -> Page:
+def page(
+    place: Path, *env: str, code: int = 0, options: tuple[str, ...] = (), **changes: Any
+) -> Page:
     file = place / "page.html"
     bundle = str(make_bundle(place / "b", *env, **changes))
-    assert main(["explain", "--bundle", bundle, "--host", "runfile-a10x2", "--html", str(file), *options]) == code
+    assert (
+        main(
+            [
+                "explain",
+                "--bundle",
+                bundle,
+                "--host",
+                "runfile-a10x2",
+                "--html",
+                str(file),
+                *options,
+            ]
+        )
+        == code
+    )
     return Page(file.read_text())
 
 
 def test_the_policy_admits_only_the_page_s_own_style_and_script(tmp_path: Path) -> None:
     """By their hashes; nothing in the page names anything to load."""
     found = page(tmp_path, *EVERYTHING)
-    (policy,) = [one["content"] for one in found.named("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        one["content"]
+        for one in found.named("meta")
+        if one.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policy is not None
     for name in ("style", "script"):
         digest = base64.b64encode(hashlib.sha256(found.content[name].encode()).digest()).decode()
         assert f"{name}-src 'sha256-{digest}'" in policy
     assert "default-src 'none'" in policy
-    assert not [attributes for _, attributes in found.tags if "src" in attributes or "style" in attributes]
+    assert not [
+        attributes for _, attributes in found.tags if "src" in attributes or "style" in attributes
+    ]
     assert [one["href"] for one in found.named("link")] == ["data:,"]
     assert not re.search(r"url\(|@import", found.content["style"])
 
@@ -361,12 +485,30 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 def test_links_go_where_the_documentation_is(tmp_path: Path, capsys: Captured) -> None:
     """Where --docs says; an address that would run something is refused."""
     links = [str(one["href"]) for one in page(tmp_path, "NVIDIA_VISIBLE_DEVICES=all").named("a")]
-    elsewhere = [str(one["href"]) for one in page(tmp_path, ALL, options=("--docs", "https://docs.test/x/")).named("a")]
+    elsewhere = [
+        str(one["href"])
+        for one in page(tmp_path, ALL, options=("--docs", "https://docs.test/x/")).named("a")
+    ]
     assert "https://docs.test/x/guide/4-the-plan.md#what-goes-where" in elsewhere
     inner = {link[1:] for link in links if link.startswith("#")}
     assert inner <= {str(attributes.get("id")) for _, attributes in page(tmp_path, ALL).tags}
-    assert main(["explain", "--bundle", str(tmp_path / "b"), "--html", str(tmp_path / "x"), "--docs", "javascript:alert(1)"]) == 2
-    assert capsys.readouterr().err.startswith("nvgraft explain: --docs javascript:alert(1): no address of pages: ")
+    assert (
+        main(
+            [
+                "explain",
+                "--bundle",
+                str(tmp_path / "b"),
+                "--html",
+                str(tmp_path / "x"),
+                "--docs",
+                "javascript:alert(1)",
+            ]
+        )
+        == 2
+    )
+    assert capsys.readouterr().err.startswith(
+        "nvgraft explain: --docs javascript:alert(1): no address of pages: "
+    )
 
 
 def test_a_page_without_a_plan_has_no_tree(tmp_path: Path) -> None:
@@ -379,8 +521,14 @@ def test_a_page_without_a_plan_has_no_tree(tmp_path: Path) -> None:
 
 def command_line(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run explain as a process of its own, which is confined."""
-    command = [sys.executable, "-B", "-m", "nvgraft_cli.main", "explain", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60)
+    command = [sys.executable, "-B", "-m", "nvgraft_cli.shell.main", "explain", *arguments]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=60,
+    )
 
 
 def test_the_confined_command_writes_its_page_whole(tmp_path: Path) -> None:
@@ -389,7 +537,14 @@ def test_the_confined_command_writes_its_page_whole(tmp_path: Path) -> None:
     out.mkdir()
     file = out / "page.html"
     file.write_text("old")
-    arguments = ("--bundle", str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=7")), "--host", "eks-t4", "--html", str(file))
+    arguments = (
+        "--bundle",
+        str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=7")),
+        "--host",
+        "eks-t4",
+        "--html",
+        str(file),
+    )
     done = command_line(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     assert file.read_text().endswith("</body></html>\n")
@@ -404,6 +559,11 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path: Path) -> None:
     done = command_line("--bundle", bundle, "--host", str(file), "--html", str(file))
     assert (done.returncode, done.stdout, file.read_text()) == (2, "", "old")
     assert done.stderr.count("\n") == 1
-    done = command_line("--bundle", bundle, "--host", "eks-t4", "--html", str(tmp_path / "none/page.html"))
+    done = command_line(
+        "--bundle", bundle, "--host", "eks-t4", "--html", str(tmp_path / "none/page.html")
+    )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"nvgraft explain: {tmp_path}/none/page.html: cannot be written: no such file or directory: choose another file\n"
+    assert (
+        done.stderr
+        == f"nvgraft explain: {tmp_path}/none/page.html: cannot be written: no such file or directory: choose another file\n"
+    )

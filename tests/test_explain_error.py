@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from nvgraft_cli.explain_error.analysis import LIMIT, STAGES, analyse, plain
-from nvgraft_cli.main import main
+from nvgraft_cli.shell.main import main
 from nvgraft_specs.checks import FAILURES
 
 Captured = pytest.CaptureFixture[str]
@@ -93,17 +93,29 @@ def test_nvgrafts_own_line_is_recognised_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["hello", "exit status 1", "docker: Error response from daemon: no such image", "\x00\xff" * 100, "{0}{1}"]
+    "text",
+    [
+        "hello",
+        "exit status 1",
+        "docker: Error response from daemon: no such image",
+        "\x00\xff" * 100,
+        "{0}{1}",
+    ],
 )
 def test_what_is_not_known_is_not_guessed(text: str, capsys: Captured) -> None:
     """Exit 1, and advice on where to look."""
     assert main(["explain-error", text]) == 1
-    assert "nothing in this text is an error of GPU containers that is known here" in capsys.readouterr().out
+    assert (
+        "nothing in this text is an error of GPU containers that is known here"
+        in capsys.readouterr().out
+    )
 
 
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     """For pipes; bytes that are no UTF-8 do not matter."""
-    stdin = SimpleNamespace(buffer=io.BytesIO(b"\xff\n" + PASTES[0][0].encode()), isatty=lambda: False)
+    stdin = SimpleNamespace(
+        buffer=io.BytesIO(b"\xff\n" + PASTES[0][0].encode()), isatty=lambda: False
+    )
     monkeypatch.setattr("sys.stdin", stdin)
     assert main(["explain-error"]) == 0
     out = capsys.readouterr().out
@@ -122,7 +134,10 @@ def test_json_is_the_same_answer(capsys: Captured) -> None:
 def test_no_text_is_an_input_error(capsys: Captured) -> None:
     """One line, exit 2."""
     assert main(["explain-error", "  "]) == 2
-    assert capsys.readouterr().err == "nvgraft explain-error: no text: give the error as an argument, or on standard input\n"
+    assert (
+        capsys.readouterr().err
+        == "nvgraft explain-error: no text: give the error as an argument, or on standard input\n"
+    )
 
 
 def test_a_paste_cannot_steer_the_terminal(capsys: Captured) -> None:

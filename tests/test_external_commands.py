@@ -3,7 +3,7 @@
 import pytest
 from pytest_subprocess import FakeProcess
 
-from nvgraft_cli import demo, host_maker
+from nvgraft_cli.simulate import demo, host_maker
 
 
 def test_what_a_failed_program_said_is_told(fp: FakeProcess) -> None:
@@ -16,7 +16,9 @@ def test_what_a_failed_program_said_is_told(fp: FakeProcess) -> None:
 def test_the_output_of_the_container_is_read_by_sections(fp: FakeProcess) -> None:
     """And the container is deleted afterwards."""
     said = "== devices\n/dev/nvidia0\n== links\n== end\n"
-    fp.register(["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], stdout=said)
+    fp.register(
+        ["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], stdout=said
+    )
     fp.register(["runc", "--root", "/w/demo.x/runc", "delete", "--force", "demo.x"])
     assert demo.start("/w/demo.x", "/b") == {"devices": ["/dev/nvidia0"], "links": [], "end": []}
     assert [list(call)[3] for call in fp.calls] == ["run", "delete"]
@@ -31,24 +33,38 @@ def test_a_container_that_ends_early_is_no_answer(fp: FakeProcess) -> None:
 
 def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
     """Nothing of the demo stays behind."""
-    fp.register(["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], returncode=1, stderr="no\n")
+    fp.register(
+        ["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"],
+        returncode=1,
+        stderr="no\n",
+    )
     fp.register(["runc", "--root", "/w/demo.x/runc", "delete", "--force", "demo.x"], returncode=1)
     with pytest.raises(demo.DemoFailed, match=r"exit status 1\nno$"):
         demo.start("/w/demo.x", "/b")
     assert fp.call_count(["runc", "--root", "/w/demo.x/runc", "delete", "--force", "demo.x"]) == 1
 
 
-@pytest.mark.parametrize(("stderr", "reason"), [("<stdin>:1: error: x\nmore\n", "<stdin>:1: error: x"), ("", "exit code 1")])
-def test_a_compiler_that_fails_is_a_note(fp: FakeProcess, monkeypatch: pytest.MonkeyPatch, stderr: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [("<stdin>:1: error: x\nmore\n", "<stdin>:1: error: x"), ("", "exit code 1")],
+)
+def test_a_compiler_that_fails_is_a_note(
+    fp: FakeProcess, monkeypatch: pytest.MonkeyPatch, stderr: str, reason: str
+) -> None:
     """The simulated host does without a library that answers; the first line tells why."""
     monkeypatch.setattr(host_maker.shutil, "which", lambda name, path: "/usr/bin/cc")  # type: ignore[attr-defined]
     fp.register(["/usr/bin/cc", fp.any()], returncode=1, stderr=stderr)
     library, note = host_maker._build(b"int x;")
     assert library is None
-    assert note == f"the stand-in NVML did not compile ({reason}): the GPUs are served from the snapshot"
+    assert (
+        note
+        == f"the stand-in NVML did not compile ({reason}): the GPUs are served from the snapshot"
+    )
 
 
-def test_without_a_compiler_nothing_is_started(fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_nothing_is_started(
+    fp: FakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And it is said."""
     monkeypatch.setattr(host_maker.shutil, "which", lambda name, path: None)  # type: ignore[attr-defined]
     library, note = host_maker._build(b"int x;")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft.files import open_file, read_fd, reason
+from nvgraft.base.files import open_file, read_fd, reason
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
@@ -27,7 +27,11 @@ def test_what_is_no_regular_file_is_refused_and_closed(tmp_path: Path) -> None:
     """A directory is EISDIR, a FIFO EINVAL without waiting for a writer; no descriptor stays open."""
     os.mkfifo(tmp_path / "fifo")
     before = os.listdir("/proc/self/fd")
-    for path, number in ((tmp_path, errno.EISDIR), (tmp_path / "fifo", errno.EINVAL), (tmp_path / "none", errno.ENOENT)):
+    for path, number in (
+        (tmp_path, errno.EISDIR),
+        (tmp_path / "fifo", errno.EINVAL),
+        (tmp_path / "none", errno.ENOENT),
+    ):
         with pytest.raises(OSError, match=os.strerror(number)) as error:
             open_file(str(path))
         assert error.value.errno == number

@@ -14,7 +14,17 @@ import fuzzing
 from fuzz_checks import check_text
 
 #: Targets whose seeds are JSON: their values are exchanged, which leaves the document whole.
-JSON = ("json", "state", "config", "rewrite", "docker", "runc", "snapshot", "plan", "kept_inventory")
+JSON = (
+    "json",
+    "state",
+    "config",
+    "rewrite",
+    "docker",
+    "runc",
+    "snapshot",
+    "plan",
+    "kept_inventory",
+)
 
 SCALARS = (
     st.none()
@@ -25,7 +35,11 @@ SCALARS = (
     | st.sampled_from(["/", "..", "\x1b[2J", "\udc80", "9" * 30])
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=6
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=6,
 )
 
 
@@ -40,7 +54,10 @@ def mutated_bytes(draw: st.DrawFn, target: str) -> bytes:
         end = min(len(data), start + draw(st.integers(0, 40)))
         other = draw(st.sampled_from(seeds))
         at = draw(st.integers(0, len(other)))
-        piece = draw(st.sampled_from([*words, b"", data[start:end] * 2, other[at : at + 40]]) | st.binary(max_size=8))
+        piece = draw(
+            st.sampled_from([*words, b"", data[start:end] * 2, other[at : at + 40]])
+            | st.binary(max_size=8)
+        )
         data = data[:start] + piece + data[end:]
     return data[: fuzzing.LENGTH]
 
@@ -55,7 +72,9 @@ def mutated_json(draw: st.DrawFn, target: str) -> bytes:
         if not places:
             break
         container, key = draw(st.sampled_from(places))
-        container[key] = draw(VALUES | st.just(draw(st.sampled_from(places))[0]).map(json.dumps).map(json.loads))
+        container[key] = draw(
+            VALUES | st.just(draw(st.sampled_from(places))[0]).map(json.dumps).map(json.loads)
+        )
     return json.dumps(document).encode()[: fuzzing.LENGTH]
 
 
@@ -67,7 +86,13 @@ def _is_json(seed: bytes) -> bool:
 
 
 def _places(value: Any) -> "list[tuple[Any, Any]]":
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    keys = (
+        list(value)
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else []
+    )
     return [(value, key) for key in keys] + [place for key in keys for place in _places(value[key])]
 
 

@@ -36,7 +36,14 @@ def resolve(host: Host, path: str) -> str:
 
 def test_gallery_shows_every_kind_of_host() -> None:
     """At least the six kinds of node that this project promises are there."""
-    promised = {"debian-a100x8", "eks-t4", "runfile-a10x2", "operator-driver-root", "mig-h100", "debian-compat32"}
+    promised = {
+        "debian-a100x8",
+        "eks-t4",
+        "runfile-a10x2",
+        "operator-driver-root",
+        "mig-h100",
+        "debian-compat32",
+    }
     assert promised <= set(gallery.names())
 
 
@@ -149,6 +156,8 @@ def test_file_content_has_its_size(host: Host) -> None:
 def test_nvidia_tls_has_the_abi_tag_that_selects_it(host: Host) -> None:
     """libnvidia-tls is mounted only with the ABI tag 2.3.99 (reference behaviour 5.3), so hosts that have it record one."""
     for path, entry in host.files.items():
-        if posixpath.basename(path).startswith("libnvidia-tls.so.") and isinstance(entry, RegularFile):
+        if posixpath.basename(path).startswith("libnvidia-tls.so.") and isinstance(
+            entry, RegularFile
+        ):
             assert entry.elf
             assert entry.elf.abi_tag == (2, 3, 99)

@@ -27,7 +27,9 @@ class Bundle:
         (self.path / "config.json").write_text(text)
 
     def state(self, **changes: object) -> str:
-        return json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 4194000, "bundle": str(self.path), **changes})
+        return json.dumps(
+            {"ociVersion": "1.0.2", "id": "x", "pid": 4194000, "bundle": str(self.path), **changes}
+        )
 
     def hook(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
@@ -39,7 +41,15 @@ class Bundle:
             *(arguments or ("-config", "config.toml", "-dry-run", "prestart")),
         ]
         text = self.state() if stdin is None else stdin
-        return subprocess.run(command, input=text, capture_output=True, text=True, cwd=self.path, timeout=30, env={"PATH": "/usr/bin"})
+        return subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            cwd=self.path,
+            timeout=30,
+            env={"PATH": "/usr/bin"},
+        )
 
 
 @pytest.fixture
@@ -71,7 +81,9 @@ def test_other_stages_do_nothing(bundle: Bundle, command: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("arguments", [["-bogus", "prestart"], ["-config"], [""], ["bogus"], ["-dry-run"]])
+@pytest.mark.parametrize(
+    "arguments", [["-bogus", "prestart"], ["-config"], [""], ["bogus"], ["-dry-run"]]
+)
 def test_usage_errors_exit_with_two(bundle: Bundle, arguments: list[str]) -> None:
     """An unknown flag, a missing value, no or an unknown command: usage on stderr, exit 2."""
     done = bundle.hook(*arguments)
@@ -141,7 +153,10 @@ def _without(member: str) -> str:
         (_without("process"), "Process is empty in OCI spec"),
         (_without("root"), "Root is empty in OCI spec"),
         (json.dumps({**GOOD, "process": {"env": "A=b"}}), "could not decode OCI spec: "),
-        (json.dumps({**GOOD, "process": {"env": ["NOEQUALS"]}}), "invalid environment variable: NOEQUALS"),
+        (
+            json.dumps({**GOOD, "process": {"env": ["NOEQUALS"]}}),
+            "invalid environment variable: NOEQUALS",
+        ),
         (json.dumps({**GOOD, "root": {"path": 7}}), "could not decode OCI spec: "),
         ('{"ociVersion": NaN}', "could not decode OCI spec: "),
     ],
@@ -192,7 +207,10 @@ def test_loader_variables_of_the_runtime_are_refused(bundle: Bundle, name: str) 
         env={"PATH": "/usr/bin", name: "/nonexistent"},
     )
     assert done.returncode == 1
-    assert f"environment variable {name} is set for the hook | register the hook with an explicit env" in done.stderr
+    assert (
+        f"environment variable {name} is set for the hook | register the hook with an explicit env"
+        in done.stderr
+    )
 
 
 def test_hostile_text_cannot_forge_a_log_line(bundle: Bundle) -> None:

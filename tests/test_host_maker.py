@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from nvgraft_cli import host_maker
+from nvgraft_cli.simulate import host_maker
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Cdi, load_host
 
@@ -38,7 +38,9 @@ def test_own_libraries_stay_but_an_own_driver_does_not() -> None:
 def test_config_says_that_the_host_is_simulated(snapshot: str | None) -> None:
     """simulated-host is always there; host-snapshot only where no NVML can be asked; the default driver root is left out."""
     config = tomllib.loads(host_maker.config_toml("/", snapshot))
-    assert config["nvgraft"] == {"simulated-host": True} | ({"host-snapshot": snapshot} if snapshot else {})
+    assert config["nvgraft"] == {"simulated-host": True} | (
+        {"host-snapshot": snapshot} if snapshot else {}
+    )
     assert config["nvidia-container-cli"] == {"ldconfig": "@/sbin/ldconfig", "load-kmods": False}
     assert config["nvidia-container-runtime"] == {"mode": "legacy"}
 
@@ -54,7 +56,10 @@ def test_nvml_conf_lists_gpus_and_their_mig_devices() -> None:
     lines = host_maker.nvml_conf(load_host(gallery.path("mig-h100"))).splitlines()
     assert lines[:2] == ["driver 570.172.08", "cuda 12080"]
     assert [line.split()[0] for line in lines[2:]] == ["gpu", "mig", "mig", "mig", "gpu"]
-    assert lines[2] == "gpu 0 GPU-11111111-aaaa-bbbb-cccc-000000000000 0:1b:0 14 9.0 enabled NVIDIA H100 80GB HBM3"
+    assert (
+        lines[2]
+        == "gpu 0 GPU-11111111-aaaa-bbbb-cccc-000000000000 0:1b:0 14 9.0 enabled NVIDIA H100 80GB HBM3"
+    )
     assert lines[3] == "mig MIG-22222222-aaaa-bbbb-cccc-000000000001 1 0"
 
 

@@ -9,17 +9,19 @@ import time
 import pytest
 
 import hosts
-from nvgraft.config import Config
-from nvgraft.decision import INJECT, REFUSE, SKIP, decide
-from nvgraft.errors import Refusal
-from nvgraft.plan import Bind, Plan
-from nvgraft.planner import Settings, make_plan
-from nvgraft.selection import check_request
+from nvgraft.base.errors import Refusal
+from nvgraft.plan.actions import Bind, Plan
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.selection import check_request
+from nvgraft.request.config import Config
+from nvgraft.request.decision import INJECT, REFUSE, SKIP, decide
 
 LEGACY = Config(runtime_mode="legacy")
 
 
-def outcome(*env: str, bounding: tuple[str, ...] = (), mounts: tuple[str, ...] = (), config: Config = LEGACY) -> Plan | str:
+def outcome(
+    *env: str, bounding: tuple[str, ...] = (), mounts: tuple[str, ...] = (), config: Config = LEGACY
+) -> Plan | str:
     """Return the plan for a container with this environment on a host with two GPUs, or the line of the refusal; "" is a skip."""
     document = {
         "ociVersion": "1.0.2",
@@ -37,7 +39,12 @@ def outcome(*env: str, bounding: tuple[str, ...] = (), mounts: tuple[str, ...] =
     assert decision.verdict == INJECT
     try:
         check_request(decision.request)
-        return make_plan(decision.request, hosts.inventory(hosts.full_host()), hosts.target(), Settings(cgroups=True, simulated=False))
+        return make_plan(
+            decision.request,
+            hosts.inventory(hosts.full_host()),
+            hosts.target(),
+            Settings(cgroups=True, simulated=False),
+        )
     except Refusal as refusal:
         return refusal.line()
 
@@ -57,7 +64,9 @@ def planned(*env: str) -> Plan:
 
 
 def gpus(plan: Plan) -> list[str]:
-    return [path for path in hosts.binds(plan) if path.startswith("/dev/nvidia") and path[-1].isdigit()]
+    return [
+        path for path in hosts.binds(plan) if path.startswith("/dev/nvidia") and path[-1].isdigit()
+    ]
 
 
 # ---- T32
@@ -92,7 +101,9 @@ def test_t32_what_names_no_device_of_this_host_selects_none(value: str) -> None:
 def test_t32_every_prefix_of_a_uuid_is_unknown() -> None:
     """Only all of it counts, without regard to case."""
     uuid = hosts.full_host()["nvml"]["gpus"][0]["uuid"]
-    assert gpus(planned(f"NVIDIA_VISIBLE_DEVICES={uuid}")) == gpus(planned(f"NVIDIA_VISIBLE_DEVICES={uuid.upper()}"))
+    assert gpus(planned(f"NVIDIA_VISIBLE_DEVICES={uuid}")) == gpus(
+        planned(f"NVIDIA_VISIBLE_DEVICES={uuid.upper()}")
+    )
     for end in range(1, len(uuid)):
         assert "unknown device" in refused(f"NVIDIA_VISIBLE_DEVICES={uuid[:end]}")
     for other in (uuid + "0", uuid + "\u200b", " " + uuid + "x"):
@@ -110,7 +121,9 @@ def test_t32_a_hundred_thousand_items() -> None:
     """Longer than any list of devices: refused for its length. What fits into 4 KiB is one plan, each device once."""
     start = time.process_time()
     line = refused("NVIDIA_VISIBLE_DEVICES=" + ",".join(["0"] * 100_000))
-    assert line.startswith("invalid environment variable: NVIDIA_VISIBLE_DEVICES | its value has 199999 bytes")
+    assert line.startswith(
+        "invalid environment variable: NVIDIA_VISIBLE_DEVICES | its value has 199999 bytes"
+    )
     assert gpus(planned("NVIDIA_VISIBLE_DEVICES=" + ",".join(["0"] * 2048))) == ["/dev/nvidia0"]
     assert time.process_time() - start < 5
 
@@ -122,11 +135,18 @@ def test_t32_all_and_none_together() -> None:
         assert gpus(planned(f"NVIDIA_VISIBLE_DEVICES={value}")) == []
 
 
-@pytest.mark.parametrize(("entries", "devices"), [(("0", "1"), ["/dev/nvidia1"]), (("1", "0"), ["/dev/nvidia0"]), (("all", "none"), [])])
-def test_t32_of_equal_variables_the_last_one_counts(entries: tuple[str, ...], devices: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("entries", "devices"),
+    [(("0", "1"), ["/dev/nvidia1"]), (("1", "0"), ["/dev/nvidia0"]), (("all", "none"), [])],
+)
+def test_t32_of_equal_variables_the_last_one_counts(
+    entries: tuple[str, ...], devices: list[str]
+) -> None:
     """As in the reference, whose map they go into; a name in other letters is another variable."""
     env = [f"NVIDIA_VISIBLE_DEVICES={value}" for value in entries]
-    assert gpus(planned(*env, "nvidia_visible_devices=all", "NVIDIA_VISIBLE_DEVICES =all")) == devices
+    assert (
+        gpus(planned(*env, "nvidia_visible_devices=all", "NVIDIA_VISIBLE_DEVICES =all")) == devices
+    )
 
 
 def test_t32_tens_of_thousands_of_mounts() -> None:
@@ -137,10 +157,17 @@ def test_t32_tens_of_thousands_of_mounts() -> None:
     found = outcome(mounts=tuple(f"{base}/{number % 2}" for number in range(40_000)), config=config)
     assert isinstance(found, Plan)
     assert len(gpus(found)) == 2
-    assert "2: unknown device" in str(outcome(mounts=tuple(f"{base}/{number}" for number in range(40_000)), config=config))
+    assert "2: unknown device" in str(
+        outcome(mounts=tuple(f"{base}/{number}" for number in range(40_000)), config=config)
+    )
     assert time.process_time() - start < 5
-    assert outcome(mounts=(f"{base}/..", f"{base}/../../../../dev/sda", f"{base}/"), config=config) == ""
-    assert "document too large" in str(outcome(mounts=tuple(f"{base}/{number % 2}" for number in range(90_000)), config=config))
+    assert (
+        outcome(mounts=(f"{base}/..", f"{base}/../../../../dev/sda", f"{base}/"), config=config)
+        == ""
+    )
+    assert "document too large" in str(
+        outcome(mounts=tuple(f"{base}/{number % 2}" for number in range(90_000)), config=config)
+    )
 
 
 # ---- T33
@@ -150,27 +177,46 @@ def test_t32_tens_of_thousands_of_mounts() -> None:
 def test_t33_mig_is_administered_with_privileges_only(kind: str) -> None:
     """By whom the runtime gives CAP_SYS_ADMIN, exactly so spelt."""
     env = ("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_MIG_{kind}_DEVICES=all")
-    for bounding in ((), ("CAP_SYS_ADMINX",), ("cap_sys_admin",), ("CAP_SYS_ADMIN ",), ("CAP_SYS_CHROOT",)):
-        assert refused(*env, bounding=bounding).startswith(f"cannot set MIG_{kind}_DEVICES in non privileged container")
+    for bounding in (
+        (),
+        ("CAP_SYS_ADMINX",),
+        ("cap_sys_admin",),
+        ("CAP_SYS_ADMIN ",),
+        ("CAP_SYS_CHROOT",),
+    ):
+        assert refused(*env, bounding=bounding).startswith(
+            f"cannot set MIG_{kind}_DEVICES in non privileged container"
+        )
     assert isinstance(outcome(*env, bounding=("CAP_SYS_ADMIN",)), Plan)
 
 
-@pytest.mark.parametrize("value", ["../0", "-1", "\u0660", "0-2047", "4294967296", "9" * 4000, "0x0"])
+@pytest.mark.parametrize(
+    "value", ["../0", "-1", "\u0660", "0-2047", "4294967296", "9" * 4000, "0x0"]
+)
 def test_t33_channels_are_numbers_and_nothing_else(value: str) -> None:
     """No path below /dev is made of them."""
     assert refused("NVIDIA_VISIBLE_DEVICES=0", f"NVIDIA_IMEX_CHANNELS={value}")
 
 
-@pytest.mark.parametrize("value", ["root", "compute,root", "../compute", "compute\u200b", "--help", "utility --ldconfig=/x"])
+@pytest.mark.parametrize(
+    "value",
+    ["root", "compute,root", "../compute", "compute\u200b", "--help", "utility --ldconfig=/x"],
+)
 def test_t33_capabilities_are_known_names(value: str) -> None:
     """What is none never becomes an option of anything."""
-    assert "unsupported capabilities" in refused("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={value}")
+    assert "unsupported capabilities" in refused(
+        "NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={value}"
+    )
 
 
 def test_t33_whatever_is_asked_for_sources_are_the_hosts() -> None:
     """Every variable that the hook reads at once: each mount still comes from the inventory of the driver."""
     plan = planned(
-        "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all", "CUDA_VERSION=1.0", "NVIDIA_DISABLE_REQUIRE=1", "HOME=/x"
+        "NVIDIA_VISIBLE_DEVICES=all",
+        "NVIDIA_DRIVER_CAPABILITIES=all",
+        "CUDA_VERSION=1.0",
+        "NVIDIA_DISABLE_REQUIRE=1",
+        "HOME=/x",
     )
     known = set(hosts.full_host()["files"])
     sources = {action.source for action in plan.actions if isinstance(action, Bind)}
@@ -184,8 +230,15 @@ def test_t33_a_million_terms(text: str) -> None:
     many = (text * 1_000_000)[:8_000_000]
     line = refused("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_REQUIRE_X={many}")
     # Commas are counted as values of the document, before anybody asks how long one of them is.
-    assert line.startswith(("invalid environment variable: NVIDIA_REQUIRE_X | ", "could not decode OCI spec: document too large"))
+    assert line.startswith(
+        (
+            "invalid environment variable: NVIDIA_REQUIRE_X | ",
+            "could not decode OCI spec: document too large",
+        )
+    )
     each = (text * (65_000 // len(text)))[:-1]
     start = time.process_time()
-    outcome("NVIDIA_VISIBLE_DEVICES=all", *(f"NVIDIA_REQUIRE_{number}={each}" for number in range(100)))
+    outcome(
+        "NVIDIA_VISIBLE_DEVICES=all", *(f"NVIDIA_REQUIRE_{number}={each}" for number in range(100))
+    )
     assert time.process_time() - start < 10

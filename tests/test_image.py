@@ -13,19 +13,32 @@ import pytest
 import zstandard
 
 from bundles import EVERYTHING, make_bundle
-from images import Entry, docker_save, layer, link, oci_layout, tar_header, write_archive, write_directory
-from nvgraft.tree import Tree
-from nvgraft_cli.bundle import open_container
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.image import tree as image_tree
-from nvgraft_cli.image.archive import is_image, open_image
-from nvgraft_cli.main import main
-from nvgraft_cli.planning import plan_bundle
+from images import (
+    Entry,
+    docker_save,
+    layer,
+    link,
+    oci_layout,
+    tar_header,
+    write_archive,
+    write_directory,
+)
+from nvgraft.formats.tree import Tree
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.image import tree as image_tree
+from nvgraft_cli.case.image.archive import is_image, open_image
+from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.main import main
 
 Captured = pytest.CaptureFixture[str]
 
 GPU = {"Env": ["PATH=/bin", *EVERYTHING]}
-DEBIAN: list[Entry] = [("etc", None), ("etc/debian_version", b"12.5\n"), ("usr/lib/x", b"x" * 100_000)]
+DEBIAN: list[Entry] = [
+    ("etc", None),
+    ("etc/debian_version", b"12.5\n"),
+    ("usr/lib/x", b"x" * 100_000),
+]
 
 
 def tree_of(path: str) -> Tree:
@@ -50,17 +63,26 @@ def listing(tree: Tree, path: str = "/") -> dict[str, str]:
 
 
 FORMS: dict[str, Callable[[Path, list[list[Entry]], dict[str, Any]], str]] = {
-    "docker": lambda place, layers, config: docker_save(place / "image.tar", *layers, config=config),
-    "oci archive": lambda place, layers, config: write_archive(place / "image.tar", oci_layout(*layers, config=config)),
-    "oci directory": lambda place, layers, config: write_directory(place / "image", oci_layout(*layers, config=config)),
+    "docker": lambda place, layers, config: docker_save(
+        place / "image.tar", *layers, config=config
+    ),
+    "oci archive": lambda place, layers, config: write_archive(
+        place / "image.tar", oci_layout(*layers, config=config)
+    ),
+    "oci directory": lambda place, layers, config: write_directory(
+        place / "image", oci_layout(*layers, config=config)
+    ),
     "oci zstd": lambda place, layers, config: write_archive(
-        place / "image.tar", oci_layout(*layers, config=config, compress=zstandard.ZstdCompressor().compress)
+        place / "image.tar",
+        oci_layout(*layers, config=config, compress=zstandard.ZstdCompressor().compress),
     ),
 }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_layers_lie_on_one_another(form: Callable[[Path, list[list[Entry]], dict[str, Any]], str], tmp_path: Path) -> None:
+def test_layers_lie_on_one_another(
+    form: Callable[[Path, list[list[Entry]], dict[str, Any]], str], tmp_path: Path
+) -> None:
     """Higher layers add, replace and take away: files, whole directories, and what was in a directory that they bring anew."""
     lower: list[Entry] = [
         ("a/keep", b"1"),
@@ -106,8 +128,19 @@ def test_layers_lie_on_one_another(form: Callable[[Path, list[list[Entry]], dict
 def test_a_whiteout_takes_nothing_of_its_own_layer(tmp_path: Path) -> None:
     """Wherever it stands in it: a directory may be taken away and brought anew in one layer."""
     lower: list[Entry] = [("d/old", b"1"), ("f", b"1")]
-    upper: list[Entry] = [("d", None), ("d/new", b"2"), ("f", b"2"), (".wh.d", b""), (".wh.f", b""), (".wh.never-there", b"")]
-    assert listing(tree_of(docker_save(tmp_path / "i.tar", lower, upper))) == {"/d": "dir", "/d/new": "2", "/f": "2"}
+    upper: list[Entry] = [
+        ("d", None),
+        ("d/new", b"2"),
+        ("f", b"2"),
+        (".wh.d", b""),
+        (".wh.f", b""),
+        (".wh.never-there", b""),
+    ]
+    assert listing(tree_of(docker_save(tmp_path / "i.tar", lower, upper))) == {
+        "/d": "dir",
+        "/d/new": "2",
+        "/f": "2",
+    }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -117,21 +150,33 @@ def test_an_image_is_planned_like_its_root_file_system(
     """The same mounts as for a bundle with the same files and variables."""
     image, _ = plan_bundle(form(tmp_path, [DEBIAN], GPU), "eks-t4", None)
     files = ("etc/debian_version", "usr/lib/x")
-    bundle, _ = plan_bundle(str(make_bundle(tmp_path / "b", *EVERYTHING, files=files)), "eks-t4", None)
+    bundle, _ = plan_bundle(
+        str(make_bundle(tmp_path / "b", *EVERYTHING, files=files)), "eks-t4", None
+    )
     assert image.decision == "inject"
     assert image.actions == bundle.actions
     assert image.links == bundle.links
     assert image.target["libs_dir"] == "/usr/lib/x86_64-linux-gnu"
 
 
-def test_an_images_own_environment_counts_and_can_be_added_to(tmp_path: Path, capsys: Captured) -> None:
+def test_an_images_own_environment_counts_and_can_be_added_to(
+    tmp_path: Path, capsys: Captured
+) -> None:
     """As `docker run -e` does: the last value counts."""
     path = docker_save(tmp_path / "i.tar", DEBIAN, config={"Env": ["NVIDIA_VISIBLE_DEVICES=void"]})
     assert plan_bundle(path, "eks-t4", None)[0].decision == "skip"
-    assert main(["plan", "--bundle", path, "--host", "eks-t4", "--env", "NVIDIA_VISIBLE_DEVICES=all"]) == 0
+    assert (
+        main(["plan", "--bundle", path, "--host", "eks-t4", "--env", "NVIDIA_VISIBLE_DEVICES=all"])
+        == 0
+    )
     assert capsys.readouterr().out.startswith("inject: ")
-    assert main(["plan", "--bundle", path, "--host", "eks-t4", "--env", "NVIDIA_VISIBLE_DEVICES"]) == 2
-    assert capsys.readouterr().err == "nvgraft plan: --env NVIDIA_VISIBLE_DEVICES: no value: write NAME=VALUE\n"
+    assert (
+        main(["plan", "--bundle", path, "--host", "eks-t4", "--env", "NVIDIA_VISIBLE_DEVICES"]) == 2
+    )
+    assert (
+        capsys.readouterr().err
+        == "nvgraft plan: --env NVIDIA_VISIBLE_DEVICES: no value: write NAME=VALUE\n"
+    )
 
 
 def test_a_root_file_system_alone_is_planned(tmp_path: Path) -> None:
@@ -143,7 +188,10 @@ def test_a_root_file_system_alone_is_planned(tmp_path: Path) -> None:
     plan, refusal = plan_bundle(str(rootfs), "eks-t4", None, EVERYTHING)
     assert refusal is None
     assert plan.target["rootfs"] == str(rootfs)
-    assert plan.actions == plan_bundle(str(make_bundle(tmp_path / "b", *EVERYTHING)), "eks-t4", None)[0].actions
+    assert (
+        plan.actions
+        == plan_bundle(str(make_bundle(tmp_path / "b", *EVERYTHING)), "eks-t4", None)[0].actions
+    )
 
 
 def test_a_config_json_alone_is_planned(tmp_path: Path) -> None:
@@ -151,7 +199,10 @@ def test_a_config_json_alone_is_planned(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
     with open_container(f"{bundle}/config.json") as container:
         assert container.rootfs_known
-    assert plan_bundle(f"{bundle}/config.json", "eks-t4", None)[0].target["libs_dir"] == "/usr/lib/x86_64-linux-gnu"
+    assert (
+        plan_bundle(f"{bundle}/config.json", "eks-t4", None)[0].target["libs_dir"]
+        == "/usr/lib/x86_64-linux-gnu"
+    )
     alone = tmp_path / "web.json"
     alone.write_bytes((bundle / "config.json").read_bytes())
     with open_container(str(alone)) as container:
@@ -175,15 +226,26 @@ def test_variables_are_added_to_a_bundle(tmp_path: Path) -> None:
 HOSTILE: dict[str, tuple[list[Entry], str]] = {
     "leads out": ([("../../etc/cron.d/x", b"x")], "leads out of its directory"),
     "leads out in the middle": ([("a/../../x", b"x")], "leads out of its directory"),
-    "through a link that leads out": ([("out", link("../../..")), ("out/x", b"x")], "resolves outside of"),
-    "through a loop": ([("a", link("b")), ("b", link("a")), ("a/x", b"x")], "too many levels of symbolic links"),
-    "hard link to nothing": ([("x", link("/etc/shadow", tarfile.LNKTYPE))], "which the image does not have"),
+    "through a link that leads out": (
+        [("out", link("../../..")), ("out/x", b"x")],
+        "resolves outside of",
+    ),
+    "through a loop": (
+        [("a", link("b")), ("b", link("a")), ("a/x", b"x")],
+        "too many levels of symbolic links",
+    ),
+    "hard link to nothing": (
+        [("x", link("/etc/shadow", tarfile.LNKTYPE))],
+        "which the image does not have",
+    ),
     "below a file": ([("a", b"x"), ("a/b", b"x")], "not a directory"),
 }
 
 
 @pytest.mark.parametrize(("entries", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_layer_is_one_line(entries: list[Entry], words: str, tmp_path: Path, capsys: Captured) -> None:
+def test_a_hostile_layer_is_one_line(
+    entries: list[Entry], words: str, tmp_path: Path, capsys: Captured
+) -> None:
     """Exit 2, with the entry's name and what is wrong with it."""
     path = docker_save(tmp_path / "i.tar", entries, config=GPU)
     assert main(["plan", "--bundle", path, "--host", "eks-t4"]) == 2
@@ -205,7 +267,12 @@ def test_absolute_names_devices_and_links_stay_in_the_image(tmp_path: Path) -> N
         ("fifo", link("", tarfile.FIFOTYPE)),
     ]
     tree = tree_of(docker_save(tmp_path / "i.tar", entries))
-    assert listing(tree) == {"/abs": "in the image", "/null": "char", "/shadow": "-> /etc/shadow", "/fifo": "fifo"}
+    assert listing(tree) == {
+        "/abs": "in the image",
+        "/null": "char",
+        "/shadow": "-> /etc/shadow",
+        "/fifo": "fifo",
+    }
     node = tree.lstat("/null")
     assert node is not None
     assert node.rdev == (1, 3)
@@ -230,27 +297,49 @@ def damaged(place: Path) -> dict[str, tuple[str, str]]:
     claim.size = 1 << 60
 
     def compressed(name: str, compress: Callable[[bytes], bytes]) -> str:
-        return write_archive(place / f"{name}.tar", oci_layout(DEBIAN, config=GPU, compress=compress))
+        return write_archive(
+            place / f"{name}.tar", oci_layout(DEBIAN, config=GPU, compress=compress)
+        )
 
     def of(name: str, **files: bytes) -> str:
-        return write_archive(place / f"{name}.tar", {key.replace("_", "."): data for key, data in files.items()})
+        return write_archive(
+            place / f"{name}.tar", {key.replace("_", "."): data for key, data in files.items()}
+        )
 
     cases: dict[str, tuple[bytes | str, str]] = {
-        "truncated": (truncated(whole), "the archive is incomplete|neither manifest.json|no tar archive"),
+        "truncated": (
+            truncated(whole),
+            "the archive is incomplete|neither manifest.json|no tar archive",
+        ),
         "empty": (b"", "no tar archive|neither manifest.json"),
         "no archive": (b"hello" * 1000, "no tar archive"),
         "compressed": (gzip.compress(whole), "decompress it first"),
         "a layer alone": (layer(DEBIAN), "neither manifest.json nor index.json is in it"),
-        "several images": (docker_save(place / "several.tar", DEBIAN, tags=2), r"it holds 2 images \(web:0, web:1\)"),
+        "several images": (
+            docker_save(place / "several.tar", DEBIAN, tags=2),
+            r"it holds 2 images \(web:0, web:1\)",
+        ),
         "bzip2 layer": (compressed("bz", bz2.compress), "compressed with bzip2"),
-        "broken layer": (compressed("bl", lambda data: truncated(gzip.compress(data))), "the archive is damaged"),
-        "an entry that is never there": (compressed("be", lambda _: claim.tobuf(tarfile.GNU_FORMAT)), "the archive is damaged"),
+        "broken layer": (
+            compressed("bl", lambda data: truncated(gzip.compress(data))),
+            "the archive is damaged",
+        ),
+        "an entry that is never there": (
+            compressed("be", lambda _: claim.tobuf(tarfile.GNU_FORMAT)),
+            "the archive is damaged",
+        ),
         "layer that is none": (compressed("ln", lambda _: b"x" * 5000), "the archive is damaged"),
         "no json": (of("nj", manifest_json=b"{"), "manifest.json: not JSON"),
         "other json": (of("oj", manifest_json=b"[1]"), "its manifest lacks"),
-        "bad digest": (of("bd", index_json=b'{"manifests": [{"digest": "sha256:../../x"}]}'), "its manifest lacks"),
+        "bad digest": (
+            of("bd", index_json=b'{"manifests": [{"digest": "sha256:../../x"}]}'),
+            "its manifest lacks",
+        ),
         "missing blob": (of("mb", index_json=layout["index.json"]), "is missing in it"),
-        "endless index": (write_archive(place / "ei.tar", {"index.json": loop, "blobs/a/b": loop}), "leads to no image"),
+        "endless index": (
+            write_archive(place / "ei.tar", {"index.json": loop, "blobs/a/b": loop}),
+            "leads to no image",
+        ),
     }
     found = {}
     for name, (content, words) in cases.items():
@@ -275,7 +364,9 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path, capsys: Captured) -> None
 
 def test_every_truncation_is_an_input_error(tmp_path: Path) -> None:
     """At each block of the archive: never a plan of half an image, never another exception."""
-    whole = Path(docker_save(tmp_path / "whole.tar", [("etc/debian_version", b"12\n")], config=GPU)).read_bytes()
+    whole = Path(
+        docker_save(tmp_path / "whole.tar", [("etc/debian_version", b"12\n")], config=GPU)
+    ).read_bytes()
     path = tmp_path / "cut.tar"
     end = len(whole.rstrip(b"\0"))
     for size in range(0, end, 256):
@@ -286,7 +377,7 @@ def test_every_truncation_is_an_input_error(tmp_path: Path) -> None:
 
 def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive of nothing but names must not take all memory."""
-    monkeypatch.setattr("nvgraft_cli.image.tree.ENTRIES", 3)
+    monkeypatch.setattr("nvgraft_cli.case.image.tree.ENTRIES", 3)
     with pytest.raises(InputError, match="more than 3 entries"):
         tree_of(docker_save(tmp_path / "i.tar", [(f"f{number}", b"") for number in range(4)]))
 
@@ -294,7 +385,7 @@ def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_kept_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not kept is read from the archive again, and is the same."""
     path = docker_save(tmp_path / "i.tar", [("a", b"1" * 50), ("b", b"2" * 50), ("c", b"3" * 50)])
-    monkeypatch.setattr("nvgraft_cli.image.tree.KEPT_TOTAL", 60)
+    monkeypatch.setattr("nvgraft_cli.case.image.tree.KEPT_TOTAL", 60)
     tree = tree_of(path)
     assert [tree.read(f"/{name}", 100)[:1] for name in "abc"] == [b"1", b"2", b"3"]
     with pytest.raises(OSError, match="larger than 40 bytes"):
@@ -305,10 +396,18 @@ def test_facts_of_an_elf_file_are_read_from_the_archive(tmp_path: Path) -> None:
     """As from a file: here, of this Python's own C library."""
     library = next(
         path
-        for path in ("/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6", "/usr/lib64/libc.so.6")
+        for path in (
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib/aarch64-linux-gnu/libc.so.6",
+            "/usr/lib64/libc.so.6",
+        )
         if os.path.exists(path)
     )
-    tree = tree_of(write_archive(tmp_path / "i.tar", oci_layout([("lib/libc.so.6", Path(library).read_bytes())])))
+    tree = tree_of(
+        write_archive(
+            tmp_path / "i.tar", oci_layout([("lib/libc.so.6", Path(library).read_bytes())])
+        )
+    )
     facts = tree.elf("/lib/libc.so.6", sections=False)
     assert facts.soname == "libc.so.6"
     with pytest.raises(ValueError, match="not an ELF file"):
@@ -332,7 +431,12 @@ def test_a_layout_directory_leads_to_nothing_outside_of_it(tmp_path: Path) -> No
     place = tmp_path / "image"
     for name in ("../secret", str(tmp_path / "secret"), "link"):
         manifest = [{"Config": "config.json", "Layers": [name]}]
-        files = {"manifest.json": json.dumps(manifest).encode(), "config.json": b"{}", "oci-layout": b"", "index.json": b""}
+        files = {
+            "manifest.json": json.dumps(manifest).encode(),
+            "config.json": b"{}",
+            "oci-layout": b"",
+            "index.json": b"",
+        }
         write_directory(place, files)
         if name == "link" and not (place / name).is_symlink():
             (place / name).symlink_to(tmp_path / "secret")
@@ -343,7 +447,11 @@ def test_a_layout_directory_leads_to_nothing_outside_of_it(tmp_path: Path) -> No
 def test_a_layer_that_is_named_a_thousand_times_is_not_read_as_often(tmp_path: Path) -> None:
     """An image has some dozens of layers; a manifest of a few megabytes could name one of them any number of times."""
     manifest = [{"Config": "config.json", "Layers": ["layer"] * 1000}]
-    files = {"manifest.json": json.dumps(manifest).encode(), "config.json": b"{}", "layer": layer(DEBIAN)}
+    files = {
+        "manifest.json": json.dumps(manifest).encode(),
+        "config.json": b"{}",
+        "layer": layer(DEBIAN),
+    }
     with pytest.raises(InputError, match="1000 layers"):
         open_image(write_archive(tmp_path / "image.tar", files))
 
@@ -352,14 +460,18 @@ def test_names_have_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """One name is no longer than a path may be, and directories that no entry names count as well."""
     with pytest.raises(InputError, match="4200 characters"):
         tree_of(docker_save(tmp_path / "long.tar", [("a" * 4200, b"")]))
-    path = docker_save(tmp_path / "deep.tar", [("a/" * 60 + str(number), b"") for number in range(20)])
+    path = docker_save(
+        tmp_path / "deep.tar", [("a/" * 60 + str(number), b"") for number in range(20)]
+    )
     assert tree_of(path).lstat("/a/a") is not None
     monkeypatch.setattr(image_tree, "ENTRIES", 79)
     with pytest.raises(InputError, match="entries"):
         tree_of(path)
 
 
-def test_files_that_come_and_go_count_for_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_come_and_go_count_for_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once each and for good, under however many names; what is not kept is read when it is asked for."""
     monkeypatch.setattr(image_tree, "KEPT_TOTAL", 250)
     entries: list[Entry] = []
@@ -374,7 +486,9 @@ def test_files_that_come_and_go_count_for_what_is_kept(tmp_path: Path, monkeypat
     tree = tree_of(docker_save(tmp_path / "image.tar", entries))
     assert isinstance(tree, image_tree.ImageTree)
     assert tree._kept <= 250
-    assert [tree.read(f"/last{number}", 100) for number in range(4)] == [b"%d" % number * 100 for number in range(4)]
+    assert [tree.read(f"/last{number}", 100) for number in range(4)] == [
+        b"%d" % number * 100 for number in range(4)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -387,12 +501,23 @@ def test_files_that_come_and_go_count_for_what_is_kept(tmp_path: Path, monkeypat
         (tar_header(tarfile.GNUTYPE_LONGNAME, 1) * 6, "too many headers"),
         (tar_header(tarfile.GNUTYPE_SPARSE, 0), "with holes"),
     ],
-    ids=["attributes", "name", "common attributes", "common attributes in turn", "headers", "holes"],
+    ids=[
+        "attributes",
+        "name",
+        "common attributes",
+        "common attributes in turn",
+        "headers",
+        "holes",
+    ],
 )
 def test_headers_have_bounds(entry: bytes, words: str, tmp_path: Path) -> None:
     """What describes an entry is read whole, what describes all is kept for each: neither may be as large as the archive."""
     manifest = [{"Config": "config.json", "Layers": ["layer"]}]
-    files = {"manifest.json": json.dumps(manifest).encode(), "config.json": b"{}", "layer": layer(DEBIAN[:1])[:512] + entry + layer(DEBIAN)}
+    files = {
+        "manifest.json": json.dumps(manifest).encode(),
+        "config.json": b"{}",
+        "layer": layer(DEBIAN[:1])[:512] + entry + layer(DEBIAN),
+    }
     image = open_image(write_archive(tmp_path / "image.tar", files))
     with pytest.raises(InputError, match=words):
         image.tree()
@@ -401,8 +526,13 @@ def test_headers_have_bounds(entry: bytes, words: str, tmp_path: Path) -> None:
 def test_a_deep_directory_is_hidden_and_replaced(tmp_path: Path) -> None:
     """Some two thousand levels fit into a path, more than Python's stack has."""
     deep: Entry = ("a/" * 2000 + "b", b"x")
-    assert listing_of_top(tree_of(docker_save(tmp_path / "hidden.tar", [deep], [(".wh.a", b"")]))) == []
-    assert listing_of_top(tree_of(docker_save(tmp_path / "replaced.tar", [deep], [("a", b"")]))) == ["a"]
+    assert (
+        listing_of_top(tree_of(docker_save(tmp_path / "hidden.tar", [deep], [(".wh.a", b"")])))
+        == []
+    )
+    assert listing_of_top(
+        tree_of(docker_save(tmp_path / "replaced.tar", [deep], [("a", b"")]))
+    ) == ["a"]
 
 
 def listing_of_top(tree: Tree) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft_cli import install
+from nvgraft_cli.install import install
 
 
 class Owner:
@@ -35,7 +35,9 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", ["real/deep", "link/deep", "real/deep/not/there/yet"])
-def test_a_path_that_only_root_can_change_is_accepted(path: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_only_root_can_change_is_accepted(
+    path: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Root-owned directories that only root writes to are fine, through links and where the last parts are missing."""
     monkeypatch.setattr(os, "lstat", Owner({}, {}))
     install.owned_by_root(f"{place}/{path}")
@@ -43,9 +45,17 @@ def test_a_path_that_only_root_can_change_is_accepted(path: str, place: Path, mo
 
 @pytest.mark.parametrize(
     ("asked", "foreign"),
-    [("real/deep", "real"), ("real/deep", "real/deep"), ("link/deep", "link"), ("link", "real"), ("link/deep", "real/deep")],
+    [
+        ("real/deep", "real"),
+        ("real/deep", "real/deep"),
+        ("link/deep", "link"),
+        ("link", "real"),
+        ("link/deep", "real/deep"),
+    ],
 )
-def test_a_path_of_another_user_is_refused(asked: str, foreign: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_of_another_user_is_refused(
+    asked: str, foreign: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever owns a directory, a link or a link's target on the way can replace what the hook loads."""
     monkeypatch.setattr(os, "lstat", Owner({f"{place}/{foreign}": 1000}, {}))
     with pytest.raises(install.CannotInstall, match=r"owned by user 1000"):
@@ -53,7 +63,9 @@ def test_a_path_of_another_user_is_refused(asked: str, foreign: str, place: Path
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
-def test_a_path_that_others_may_write_to_is_refused(mode: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_others_may_write_to_is_refused(
+    mode: int, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A group or all users may not write to any directory on the way; a sticky bit does not help."""
     monkeypatch.setattr(os, "lstat", Owner({}, {f"{place}/real": mode}))
     with pytest.raises(install.CannotInstall, match=r"real: group or others may write to it"):
@@ -80,7 +92,9 @@ def test_a_loop_of_links_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch
         ("/usr/local", "/" + "p" * 250, "too long"),
     ],
 )
-def test_unusable_paths_are_refused(prefix: str, python: str, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_paths_are_refused(
+    prefix: str, python: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A path that a script's first line or ``sys.path`` cannot hold is refused before anything is written."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(install.CannotInstall, match=complaint):
@@ -99,12 +113,20 @@ def distribution(packages: Path, name: str, *requires: str) -> None:
     directory = packages / f"{name}-1.0.dist-info"
     directory.mkdir()
     rows = "".join(f"Requires-Dist: {row}\n" for row in requires)
-    (directory / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{rows}")
+    (directory / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{rows}"
+    )
 
 
 def test_the_closure_follows_requirements_but_not_extras(tmp_path: Path) -> None:
     """All that a package needs is found, in any spelling of its name; what only an extra or another platform needs is not."""
-    distribution(tmp_path, "Top", "Mid_Dle>=1", 'extra-thing; extra == "test"', 'windows-only; sys_platform == "win32"')
+    distribution(
+        tmp_path,
+        "Top",
+        "Mid_Dle>=1",
+        'extra-thing; extra == "test"',
+        'windows-only; sys_platform == "win32"',
+    )
     distribution(tmp_path, "mid.dle", "leaf")
     distribution(tmp_path, "leaf", "top")
     distribution(tmp_path, "extra_thing")
@@ -117,7 +139,9 @@ def test_a_failed_swap_brings_the_old_installation_back(tmp_path: Path) -> None:
     (tmp_path / "nvgraft").mkdir()
     (tmp_path / "nvgraft/works").touch()
     with pytest.raises(FileNotFoundError):
-        install.replace_tree(f"{tmp_path}/.nvgraft.new", f"{tmp_path}/nvgraft", f"{tmp_path}/.nvgraft.old")
+        install.replace_tree(
+            f"{tmp_path}/.nvgraft.new", f"{tmp_path}/nvgraft", f"{tmp_path}/.nvgraft.old"
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["nvgraft"]
     assert (tmp_path / "nvgraft/works").exists()
 
@@ -126,8 +150,13 @@ def test_a_swap_leaves_only_the_new_installation(tmp_path: Path) -> None:
     """Nothing of the old installation stays, so no stale module can be loaded."""
     for name in ("nvgraft/old", ".nvgraft.new/new"):
         (tmp_path / name).mkdir(parents=True)
-    install.replace_tree(f"{tmp_path}/.nvgraft.new", f"{tmp_path}/nvgraft", f"{tmp_path}/.nvgraft.old")
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["nvgraft", "nvgraft/new"]
+    install.replace_tree(
+        f"{tmp_path}/.nvgraft.new", f"{tmp_path}/nvgraft", f"{tmp_path}/.nvgraft.old"
+    )
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "nvgraft",
+        "nvgraft/new",
+    ]
 
 
 def test_the_original_names_lead_to_ours(tmp_path: Path) -> None:
@@ -150,5 +179,7 @@ def test_a_program_of_somebody_else_is_not_replaced(kind: str, tmp_path: Path) -
         path.touch()
     else:
         path.symlink_to("/bin/sh" if kind == "link" else "/nowhere")
-    with pytest.raises(install.CannotInstall, match="nvidia-container-cli: is there, and is not nvgraft's"):
+    with pytest.raises(
+        install.CannotInstall, match="nvidia-container-cli: is there, and is not nvgraft's"
+    ):
         install.check_names(str(tmp_path))

@@ -6,13 +6,13 @@ import pytest
 
 import hosts
 from hosts import gpu, host, inventory
-from nvgraft.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor
-from nvgraft.errors import Refusal
-from nvgraft.inventory import parse_majors, read_inventory
-from nvgraft.ldcache import CacheEntry
-from nvgraft.libraries import find_loaded_library
-from nvgraft.snapshot import SnapshotTree, snapshot_host
-from nvgraft.tree import Node
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.ldcache import CacheEntry
+from nvgraft.formats.tree import Node
+from nvgraft.host.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor
+from nvgraft.host.inventory import parse_majors, read_inventory
+from nvgraft.host.libraries import find_loaded_library
+from nvgraft.host.snapshot import SnapshotTree, snapshot_host
 
 
 def paths(components: tuple[Component, ...]) -> list[str]:
@@ -66,8 +66,15 @@ def test_the_last_accepted_candidate_wins() -> None:
 
 def test_the_order_is_that_of_the_tables() -> None:
     """Libraries come in catalogue order, whatever the order of the loader cache."""
-    text = "\n".join(f"/l/{name}.so.535.1 elf {name}.so.1" for name in ("libcuda", "libnvidia-cfg", "libnvidia-ml"))
-    assert [component.row for component in inventory(host(text)).libraries] == ["libnvidia-ml.so", "libnvidia-cfg.so", "libcuda.so"]
+    text = "\n".join(
+        f"/l/{name}.so.535.1 elf {name}.so.1"
+        for name in ("libcuda", "libnvidia-cfg", "libnvidia-ml")
+    )
+    assert [component.row for component in inventory(host(text)).libraries] == [
+        "libnvidia-ml.so",
+        "libnvidia-cfg.so",
+        "libcuda.so",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +99,11 @@ def test_the_version_is_looked_for_in_the_name_alone() -> None:
 
 def test_only_names_of_the_tables_are_looked_at() -> None:
     """A SONAME that starts with no row is passed over, even when its file is gone or its version fits."""
-    found = inventory(host("/l/libcudart.so.535.1 elf libcudart.so.12", cache="libfoo.so.1 (libc6,x86-64) => /gone"))
+    found = inventory(
+        host(
+            "/l/libcudart.so.535.1 elf libcudart.so.12", cache="libfoo.so.1 (libc6,x86-64) => /gone"
+        )
+    )
     assert found.libraries == ()
 
 
@@ -104,17 +115,26 @@ def test_a_second_name_of_the_same_file_is_no_second_candidate() -> None:
             cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1\nlibcuda.so (libc6,x86-64) => /l/libcuda.so",
         )
     )
-    assert [component.found for component in found.libraries] == ["loader cache: libcuda.so.1 => /l/libcuda.so.535.1"]
+    assert [component.found for component in found.libraries] == [
+        "loader cache: libcuda.so.1 => /l/libcuda.so.535.1"
+    ]
 
 
 @pytest.mark.parametrize("target", ["/gone", "libcuda.so.535.1"])
 def test_a_stale_entry_is_fatal(target: str) -> None:
     """An entry whose file is gone stops everything, with the reference's words and the driver root in front of the path."""
     refusal = refused(
-        host(f"/l/libcuda.so.1 -> {target}", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1", root="/run/nvidia/driver")
+        host(
+            f"/l/libcuda.so.1 -> {target}",
+            cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1",
+            root="/run/nvidia/driver",
+        )
     )
     resolved = "/gone" if target == "/gone" else "/l/libcuda.so.535.1"
-    assert refusal.reference_line() == f"nvgraft: detection error: open failed: /run/nvidia/driver{resolved}: no such file or directory"
+    assert (
+        refusal.reference_line()
+        == f"nvgraft: detection error: open failed: /run/nvidia/driver{resolved}: no such file or directory"
+    )
     assert "run ldconfig" in refusal.hint
 
 
@@ -124,11 +144,18 @@ def test_a_stale_entry_of_the_other_architecture_is_fatal_as_well() -> None:
     assert refusal.text == "open failed: /l/gone: no such file or directory"
 
 
-@pytest.mark.parametrize("text", ["/l/libcuda.so.535.1", "/l/libcuda.so.535.1/x"], ids=["nothing is recorded of it", "a directory"])
+@pytest.mark.parametrize(
+    "text",
+    ["/l/libcuda.so.535.1", "/l/libcuda.so.535.1/x"],
+    ids=["nothing is recorded of it", "a directory"],
+)
 def test_what_libelf_refuses_to_open_is_fatal(text: str) -> None:
     """A directory, an empty file; a snapshot that does not say what it is."""
     refusal = refused(host(text, cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1"))
-    assert refusal.reference_line() == "nvgraft: detection error: elf file read error: /l/libcuda.so.535.1"
+    assert (
+        refusal.reference_line()
+        == "nvgraft: detection error: elf file read error: /l/libcuda.so.535.1"
+    )
 
 
 def damaged(name: str) -> hosts.Document:
@@ -140,23 +167,38 @@ def damaged(name: str) -> hosts.Document:
 
 def test_a_library_is_chosen_by_its_name_alone() -> None:
     """The reference opens the file and learns nothing from it: it is the driver's by its name, and no loader's by its content."""
-    assert [(found.path, found.soname) for found in inventory(damaged("libcuda.so.535.1")).libraries] == [("/l/libcuda.so.535.1", "")]
+    assert [
+        (found.path, found.soname) for found in inventory(damaged("libcuda.so.535.1")).libraries
+    ] == [("/l/libcuda.so.535.1", "")]
     assert inventory(damaged("libcuda.so.1")).libraries == ()
 
 
 def test_the_tls_library_is_chosen_by_its_content() -> None:
     """Which cannot be read here."""
     refusal = refused(damaged("libnvidia-tls.so.535.1"))
-    assert refusal.reference_line() == "nvgraft: detection error: elf file read error: /l/libnvidia-tls.so.535.1"
+    assert (
+        refusal.reference_line()
+        == "nvgraft: detection error: elf file read error: /l/libnvidia-tls.so.535.1"
+    )
 
 
 def test_a_loop_of_links_is_fatal() -> None:
     """An entry that cannot be resolved names its path."""
-    refusal = refused(host("/l/libcuda.so.1 -> libcuda.so.1", cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1"))
-    assert refusal.reference_line() == "nvgraft: detection error: path error: ///l/libcuda.so.1: too many levels of symbolic links"
+    refusal = refused(
+        host(
+            "/l/libcuda.so.1 -> libcuda.so.1",
+            cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1",
+        )
+    )
+    assert (
+        refusal.reference_line()
+        == "nvgraft: detection error: path error: ///l/libcuda.so.1: too many levels of symbolic links"
+    )
 
 
-@pytest.mark.parametrize(("tag", "taken"), [("tag=2.3.99", True), ("tag=2.2.5", False), ("tag=2.3.98", False)])
+@pytest.mark.parametrize(
+    ("tag", "taken"), [("tag=2.3.99", True), ("tag=2.2.5", False), ("tag=2.3.98", False)]
+)
 def test_the_tls_library_is_chosen_by_its_abi_tag(tag: str, taken: bool) -> None:
     """Of the two TLS libraries of older drivers only the one for kernels from 2.3.99 is taken."""
     found = inventory(host(f"/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 {tag}"))
@@ -176,15 +218,21 @@ def test_a_rejected_tls_library_does_not_replace_the_accepted_one() -> None:
 def test_a_tls_library_without_a_tag_is_fatal() -> None:
     """The reference's words; only this library needs a tag."""
     assert (
-        refused(host("/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1")).text == "elf section 0x7 missing: /l/libnvidia-tls.so.535.1"
+        refused(host("/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1")).text
+        == "elf section 0x7 missing: /l/libnvidia-tls.so.535.1"
     )
     assert inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1 tag=2.2.5")).libraries
 
 
 def test_32_bit_libraries_are_kept_apart() -> None:
     """The flags of an entry decide; each architecture has its own winner."""
-    found = inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1\n/l32/libcuda.so.535.1 elf libcuda.so.1 bits=32"))
-    assert (paths(found.libraries), paths(found.libraries32)) == (["/l/libcuda.so.535.1"], ["/l32/libcuda.so.535.1"])
+    found = inventory(
+        host("/l/libcuda.so.535.1 elf libcuda.so.1\n/l32/libcuda.so.535.1 elf libcuda.so.1 bits=32")
+    )
+    assert (paths(found.libraries), paths(found.libraries32)) == (
+        ["/l/libcuda.so.535.1"],
+        ["/l32/libcuda.so.535.1"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +243,9 @@ def test_32_bit_libraries_are_kept_apart() -> None:
         ("ppc64le", ["/ppc/libcuda.so.535.1"], []),
     ],
 )
-def test_each_machine_takes_its_own_entries(machine: str, wide: list[str], narrow: list[str]) -> None:
+def test_each_machine_takes_its_own_entries(
+    machine: str, wide: list[str], narrow: list[str]
+) -> None:
     """x86_64, aarch64 (hard-float for 32 bit) and ppc64le (no 32 bit) read the same cache differently."""
     places = {
         "/l": "libc6,x86-64",
@@ -206,7 +256,9 @@ def test_each_machine_takes_its_own_entries(machine: str, wide: list[str], narro
         "/x": "libc6,x32",
     }
     text = "\n".join(f"{place}/libcuda.so.535.1 elf libcuda.so.1" for place in places)
-    cache = "\n".join(f"libcuda.so.1 ({flags}) => {place}/libcuda.so.535.1" for place, flags in places.items())
+    cache = "\n".join(
+        f"libcuda.so.1 ({flags}) => {place}/libcuda.so.535.1" for place, flags in places.items()
+    )
     found = inventory(host(text, cache=cache, machine=machine))
     assert (paths(found.libraries), paths(found.libraries32)) == (wide, narrow)
 
@@ -215,7 +267,11 @@ def test_what_is_not_there_is_listed_as_missing() -> None:
     """Every row without a file, libraries and binaries, with its class."""
     missing = inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1\n/usr/bin/nvidia-smi")).missing
     assert ("compute", "libcuda.so") not in missing
-    assert {("compute", "libcudadebugger.so"), ("glvnd", "libGLX_nvidia.so"), ("utility", "nvidia-persistenced")} <= set(missing)
+    assert {
+        ("compute", "libcudadebugger.so"),
+        ("glvnd", "libGLX_nvidia.so"),
+        ("utility", "nvidia-persistenced"),
+    } <= set(missing)
     assert ("utility", "nvidia-smi") not in missing
 
 
@@ -225,7 +281,11 @@ def test_what_is_not_there_is_listed_as_missing() -> None:
 def test_the_first_directory_of_the_search_path_wins() -> None:
     """Directories are searched in their order, and the result has the order of the tables."""
     text = "/a/nvidia-cuda-mps-server\n/b/nvidia-smi\n/c/nvidia-smi\n/c/nvidia-debugdump"
-    assert paths(inventory(host(text), "/a:/c:/b").binaries) == ["/c/nvidia-smi", "/c/nvidia-debugdump", "/a/nvidia-cuda-mps-server"]
+    assert paths(inventory(host(text), "/a:/c:/b").binaries) == [
+        "/c/nvidia-smi",
+        "/c/nvidia-debugdump",
+        "/a/nvidia-cuda-mps-server",
+    ]
 
 
 def test_an_empty_element_is_the_current_directory() -> None:
@@ -235,14 +295,19 @@ def test_an_empty_element_is_the_current_directory() -> None:
 
 def test_binaries_are_followed_but_need_not_be_executable() -> None:
     """Existence counts; the resolved file's own name is the component's."""
-    found = inventory(host("/usr/bin/nvidia-smi -> /opt/nvidia-smi.real\n/opt/nvidia-smi.real mode=0600"), "/usr/bin").binaries[0]
+    found = inventory(
+        host("/usr/bin/nvidia-smi -> /opt/nvidia-smi.real\n/opt/nvidia-smi.real mode=0600"),
+        "/usr/bin",
+    ).binaries[0]
     assert (found.name, found.mode, found.row) == ("nvidia-smi.real", 0o600, "nvidia-smi")
     assert found.found == "PATH: /usr/bin/nvidia-smi -> /opt/nvidia-smi.real"
 
 
 def test_a_dangling_link_is_no_hit() -> None:
     """The search goes on in the next directory."""
-    assert paths(inventory(host("/a/nvidia-smi -> /gone\n/b/nvidia-smi"), "/a:/b").binaries) == ["/b/nvidia-smi"]
+    assert paths(inventory(host("/a/nvidia-smi -> /gone\n/b/nvidia-smi"), "/a:/b").binaries) == [
+        "/b/nvidia-smi"
+    ]
 
 
 def test_a_bad_element_of_the_search_path_is_passed_over() -> None:
@@ -266,8 +331,12 @@ def test_firmware_of_the_running_driver_is_globbed() -> None:
         /usr/lib/firmware/nvidia/470.1/gsp.bin
     """
     found = inventory(host(text)).firmware
-    assert [component.row for component in found] == [f"/lib/firmware/nvidia/535.1/gsp{part}.bin" for part in ("", "_ga10x", "_tu10x")]
-    assert paths(found) == [f"/usr/lib/firmware/nvidia/535.1/gsp_{part}.bin" for part in ("tu10x", "ga10x", "tu10x")]
+    assert [component.row for component in found] == [
+        f"/lib/firmware/nvidia/535.1/gsp{part}.bin" for part in ("", "_ga10x", "_tu10x")
+    ]
+    assert paths(found) == [
+        f"/usr/lib/firmware/nvidia/535.1/gsp_{part}.bin" for part in ("tu10x", "ga10x", "tu10x")
+    ]
 
 
 def test_a_host_without_firmware_has_none() -> None:
@@ -277,7 +346,11 @@ def test_a_host_without_firmware_has_none() -> None:
 
 def test_sockets_are_found_through_var_run() -> None:
     """/var/run is a link to /run; the resolved path counts, and still belongs to utility as its suffix says."""
-    found = inventory(host("/var/run -> /run\n/run/nvidia-persistenced/socket socket\n/run/nvidia-fabricmanager/socket socket"))
+    found = inventory(
+        host(
+            "/var/run -> /run\n/run/nvidia-persistenced/socket socket\n/run/nvidia-fabricmanager/socket socket"
+        )
+    )
     assert [(socket.path, socket.component_class, socket.kind) for socket in found.sockets] == [
         ("/run/nvidia-persistenced/socket", "utility", "socket"),
         ("/run/nvidia-fabricmanager/socket", "utility", "socket"),
@@ -287,13 +360,19 @@ def test_sockets_are_found_through_var_run() -> None:
 def test_a_socket_elsewhere_counts_as_mps() -> None:
     """The reference tells sockets apart by the end of the resolved path: one behind another link needs compute."""
     found = inventory(host("/var/run/nvidia-persistenced -> /opt/nvp\n/opt/nvp/socket socket"))
-    assert [(socket.path, socket.component_class) for socket in found.sockets] == [("/opt/nvp/socket", "compute")]
+    assert [(socket.path, socket.component_class) for socket in found.sockets] == [
+        ("/opt/nvp/socket", "compute")
+    ]
 
 
-@pytest.mark.parametrize(("asked", "found_at"), [("", "/tmp/nvidia-mps"), ("/mps", "/real/mps"), ("/none", None)])
+@pytest.mark.parametrize(
+    ("asked", "found_at"), [("", "/tmp/nvidia-mps"), ("/mps", "/real/mps"), ("/none", None)]
+)
 def test_the_mps_directory(asked: str, found_at: str | None) -> None:
     """The default, the one of CUDA_MPS_PIPE_DIRECTORY through its links, or none."""
-    mps = inventory(host("/tmp/nvidia-mps/ mode=0777\n/mps -> /real/mps\n/real/mps/"), mps_directory=asked).mps
+    mps = inventory(
+        host("/tmp/nvidia-mps/ mode=0777\n/mps -> /real/mps\n/real/mps/"), mps_directory=asked
+    ).mps
     assert (mps.path if mps else None) == found_at
     assert mps is None or mps.kind == "dir"
 
@@ -309,7 +388,9 @@ class Forbidden(SnapshotTree):
 
 def test_what_the_user_may_not_see_is_missing() -> None:
     """A socket, MPS directory or search path that only root may enter is left out, not fatal."""
-    document = host("/var/run/nvidia-persistenced/socket socket\n/secret/nvidia-smi\n/b/nvidia-smi\n/secret/mps/")
+    document = host(
+        "/var/run/nvidia-persistenced/socket socket\n/secret/nvidia-smi\n/b/nvidia-smi\n/secret/mps/"
+    )
     live = snapshot_host(document)
     live.tree = Forbidden(document["files"])
     found = read_inventory(live, "/secret:/b", "/secret/mps")
@@ -326,14 +407,20 @@ def test_a_socket_behind_a_loop_is_fatal() -> None:
 
 def test_control_devices() -> None:
     """nvidiactl always; the others where they exist, their numbers from the node but for modeset's, which is fixed."""
-    found = inventory(host("/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char 510:1\n/dev/nvidia-uvm char 510:0"))
+    found = inventory(
+        host(
+            "/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char 510:1\n/dev/nvidia-uvm char 510:0"
+        )
+    )
     assert [(node.path, node.rdev, node.node is None) for node in found.control] == [
         ("/dev/nvidiactl", (195, 255), True),
         ("/dev/nvidia-uvm", (510, 0), False),
         ("/dev/nvidia-uvm-tools", (510, 1), False),
         ("/dev/nvidia-modeset", (195, 254), False),
     ]
-    assert [node.path for node in inventory(host("/dev/nvidiactl char 195:255")).control] == ["/dev/nvidiactl"]
+    assert [node.path for node in inventory(host("/dev/nvidiactl char 195:255")).control] == [
+        "/dev/nvidiactl"
+    ]
 
 
 def test_a_wrong_modeset_number_is_kept_for_the_plan_to_see() -> None:
@@ -363,7 +450,9 @@ def test_gpu_nodes_follow_the_minor_not_the_index() -> None:
         ("0000:02:00.0", (0, 1, 0), None),
     ],
 )
-def test_the_proc_directory_has_a_domain_of_eight_or_four_digits(directory: str, pci: tuple[int, int, int], path: str | None) -> None:
+def test_the_proc_directory_has_a_domain_of_eight_or_four_digits(
+    directory: str, pci: tuple[int, int, int], path: str | None
+) -> None:
     """Both spellings are looked for; a GPU that the kernel module does not list has none."""
     found = inventory(host(f"/proc/driver/nvidia/gpus/{directory}/", [gpu(0, pci=pci)]))
     assert [entry.path if entry else None for entry in found.proc_dirs] == [path]
@@ -372,7 +461,9 @@ def test_the_proc_directory_has_a_domain_of_eight_or_four_digits(directory: str,
 def test_eight_digits_come_first() -> None:
     """As in the reference, should there be both."""
     text = "/proc/driver/nvidia/gpus/0000:01:00.0/\n/proc/driver/nvidia/gpus/00000000:01:00.0/"
-    assert inventory(host(text, [gpu(0)])).proc_dirs == (ProcEntry("/proc/driver/nvidia/gpus/00000000:01:00.0", 0o755),)
+    assert inventory(host(text, [gpu(0)])).proc_dirs == (
+        ProcEntry("/proc/driver/nvidia/gpus/00000000:01:00.0", 0o755),
+    )
 
 
 def test_proc_files_are_copied_in_a_fixed_order() -> None:
@@ -396,7 +487,10 @@ def test_a_proc_file_without_recorded_content_is_refused() -> None:
 def test_sixty_four_gpus_are_the_most() -> None:
     """The reference's device mask has 64 bits; one more is refused in its words."""
     assert len(inventory(host("", [gpu(minor) for minor in range(64)])).gpus) == 64
-    assert refused(host("", [gpu(minor) for minor in range(65)])).reference_line() == "nvgraft: device error: too many devices"
+    assert (
+        refused(host("", [gpu(minor) for minor in range(65)])).reference_line()
+        == "nvgraft: device error: too many devices"
+    )
 
 
 # ---- MIG and IMEX
@@ -430,7 +524,9 @@ def test_access_paths_use_the_minor_of_the_gpu() -> None:
     """Not its index, nor its UUID."""
     text = "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access = DeviceFileMinor: 9"
     found = inventory(host(text, [gpu(0), gpu(5, migs=["MIG-x 1/0"])]))
-    assert [entry.path for entry in found.mig_access] == ["/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access"]
+    assert [entry.path for entry in found.mig_access] == [
+        "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access"
+    ]
 
 
 def test_a_driver_without_capability_nodes() -> None:
@@ -465,7 +561,8 @@ def test_the_minor_of_an_access_file(content: str, minor: int | None) -> None:
 def test_imex_channels() -> None:
     """Every channelN node of a host that has the driver's major; other names are none."""
     text = "\n".join(
-        f"/dev/nvidia-caps-imex-channels/{entry}" for entry in ("channel0 char 234:0", "channel12 char 234:12", "channel", "x1")
+        f"/dev/nvidia-caps-imex-channels/{entry}"
+        for entry in ("channel0 char 234:0", "channel12 char 234:12", "channel", "x1")
     )
     found = inventory(host(text, majors={"nvidia-caps-imex-channels": 234}))
     assert [(node.path, node.rdev) for node in found.imex] == [
@@ -488,13 +585,21 @@ def test_only_the_imex_channels_that_are_asked_for_are_looked_at() -> None:
             looked.append(path)
             return super().listdir(path)
 
-    text = "\n".join(f"/dev/nvidia-caps-imex-channels/channel{number} char 234:{number}" for number in range(20))
+    text = "\n".join(
+        f"/dev/nvidia-caps-imex-channels/channel{number} char 234:{number}" for number in range(20)
+    )
     found = snapshot_host(host(text, majors={"nvidia-caps-imex-channels": 234}))
     assert isinstance(found.tree, SnapshotTree)
     found.tree = Watched(found.tree._files)
-    assert [node.rdev for node in read_inventory(found, "/usr/bin", channels=(7, 19, 7, 20)).imex] == [(234, 7), (234, 19)]
+    assert [
+        node.rdev for node in read_inventory(found, "/usr/bin", channels=(7, 19, 7, 20)).imex
+    ] == [(234, 7), (234, 19)]
     assert read_inventory(found, "/usr/bin", channels=()).imex == ()
-    assert {path.rpartition("/")[2] for path in looked if "imex" in path} == {"channel7", "channel19", "channel20"}
+    assert {path.rpartition("/")[2] for path in looked if "imex" in path} == {
+        "channel7",
+        "channel19",
+        "channel20",
+    }
 
 
 # ---- the rest
@@ -510,11 +615,20 @@ def test_equal_hosts_have_equal_inventories() -> None:
 def test_proc_devices_are_read() -> None:
     """Character majors by driver name, the first of each name; block devices and blank lines are no part of it."""
     text = "Character devices:\n  1 mem\n195 nvidia-frontend\n195 nvidia\n510 nvidia-uvm\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
-    assert parse_majors(text) == {"mem": 1, "nvidia-frontend": 195, "nvidia": 195, "nvidia-uvm": 510}
+    assert parse_majors(text) == {
+        "mem": 1,
+        "nvidia-frontend": 195,
+        "nvidia": 195,
+        "nvidia-uvm": 510,
+    }
 
 
 SONAME = "libnvidia-ml.so.1"
-ENTRIES = (CacheEntry(SONAME, 0x0000, "/l32/ml"), CacheEntry(SONAME, 0x0300, "/gone"), CacheEntry(SONAME, 0x0300, "/l/ml"))
+ENTRIES = (
+    CacheEntry(SONAME, 0x0000, "/l32/ml"),
+    CacheEntry(SONAME, 0x0300, "/gone"),
+    CacheEntry(SONAME, 0x0300, "/l/ml"),
+)
 
 
 @pytest.mark.parametrize(
@@ -531,9 +645,14 @@ ENTRIES = (CacheEntry(SONAME, 0x0000, "/l32/ml"), CacheEntry(SONAME, 0x0300, "/g
         ("/l32/ml", [], None),
     ],
 )
-def test_nvml_is_found_as_the_loader_would(files: str, search: list[str], found: str | None) -> None:
+def test_nvml_is_found_as_the_loader_would(
+    files: str, search: list[str], found: str | None
+) -> None:
     """LD_LIBRARY_PATH, then existing entries of the cache of the right architecture, then the default directories."""
-    assert find_loaded_library(SnapshotTree(hosts.tree(files)), ENTRIES, SONAME, "x86_64", search) == found
+    assert (
+        find_loaded_library(SnapshotTree(hosts.tree(files)), ENTRIES, SONAME, "x86_64", search)
+        == found
+    )
 
 
 def test_the_machine_decides_where_nvml_is() -> None:
@@ -541,4 +660,7 @@ def test_the_machine_decides_where_nvml_is() -> None:
     files: Mapping[str, str] = {"aarch64": "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"}
     for machine, path in files.items():
         assert find_loaded_library(SnapshotTree(hosts.tree(path)), (), SONAME, machine, ()) == path
-    assert find_loaded_library(SnapshotTree(hosts.tree(files["aarch64"])), (), SONAME, "x86_64", ()) is None
+    assert (
+        find_loaded_library(SnapshotTree(hosts.tree(files["aarch64"])), (), SONAME, "x86_64", ())
+        is None
+    )

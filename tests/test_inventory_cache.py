@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from machines import CAPABILITIES, PROC, SONAMES, VERSIONS, Machine
-from nvgraft import cachefile, inventory_cache, live
-from nvgraft.config import Config
-from nvgraft_cli import stubs
+from nvgraft.host import kept_inventory, live
+from nvgraft.request.config import Config
+from nvgraft.system import kept
+from nvgraft_cli.simulate import stubs
 from nvgraft_specs import names
 
 
@@ -74,7 +75,9 @@ CHANGES: dict[str, Callable[[Machine], object]] = {
     "the loader cache has the same size": swap_bytes,
     "the loader cache is gone": lambda m: m.remove("etc/ld.so.cache"),
     "the loader cache is damaged": lambda m: m.write("etc/ld.so.cache", b"x"),
-    "NVML's library is the other one": lambda m: m.link("usr/lib/libnvidia-ml.so.1", "libnvidia-ml.so.560.2"),
+    "NVML's library is the other one": lambda m: m.link(
+        "usr/lib/libnvidia-ml.so.1", "libnvidia-ml.so.560.2"
+    ),
     "the driver is upgraded": upgrade,
     "the module is of another version": lambda m: m.driver(VERSIONS[1]),
     "the module is unloaded": lambda m: m.remove(f"{PROC}/version"),
@@ -95,10 +98,16 @@ CHANGES: dict[str, Callable[[Machine], object]] = {
     "a MIG device is gone": lambda m: m.no_mig(1),
     "a MIG device is made again": make_again,
     "a compute instance appears": lambda m: m.mig(1, 1),
-    "an access file changes": lambda m: m.place(f"{CAPABILITIES}/gi1/ci0/access").write_text("DeviceFileMinor: 13\n"),
-    "MIG minors change": lambda m: m.write("proc/driver/nvidia-caps/mig-minors", b"gpu0/gi1/access 99\n"),
+    "an access file changes": lambda m: m.place(f"{CAPABILITIES}/gi1/ci0/access").write_text(
+        "DeviceFileMinor: 13\n"
+    ),
+    "MIG minors change": lambda m: m.write(
+        "proc/driver/nvidia-caps/mig-minors", b"gpu0/gi1/access 99\n"
+    ),
     "a major changes": lambda m: m.majors("195 nvidia", "237 nvidia-caps"),
-    "a parameter of the module changes": lambda m: m.write(f"{PROC}/params", b"ModifyDeviceFiles: 0\n"),
+    "a parameter of the module changes": lambda m: m.write(
+        f"{PROC}/params", b"ModifyDeviceFiles: 0\n"
+    ),
     "the account is gone": lambda m: m.passwd.write_text("nobody!"),
     "config.toml names another loader cache": lambda m: m.settings.update(cli_ldcache="/none"),
     "config.toml names another driver root": lambda m: m.settings.update(cli_root="/none"),
@@ -111,7 +120,9 @@ QUIET: dict[str, Callable[[Machine], object]] = {
     "a library is installed again": lambda m: m.library("usr/lib/libcuda.so.535.1", "libcuda.so.1"),
     "the loader cache is written again": lambda m: m.loader_cache(),
     "another file in the directory": lambda m: m.write("usr/lib/other", b""),
-    "LD_LIBRARY_PATH of config.toml": lambda m: m.settings.update(cli_environment=("LD_LIBRARY_PATH=/opt",)),
+    "LD_LIBRARY_PATH of config.toml": lambda m: m.settings.update(
+        cli_environment=("LD_LIBRARY_PATH=/opt",)
+    ),
     "config.toml names another user": lambda m: m.settings.update(cli_user=""),
     "NVML elsewhere": lambda m: m.library("opt/libnvidia-ml.so.1", "libnvidia-ml.so.1"),
 }
@@ -159,7 +170,9 @@ class Hosts(RuleBasedStateMachine):
 
     @rule(
         path=st.sampled_from(["usr/lib/libcuda.so.535.1", "usr/lib/libnvidia-ml.so.535.1"]),
-        leads_to=st.sampled_from(["libcuda.so.1", "libcuda.so.535.1", "../lib/libcuda.so.560.2", "/proc/none", "a"]),
+        leads_to=st.sampled_from(
+            ["libcuda.so.1", "libcuda.so.535.1", "../lib/libcuda.so.560.2", "/proc/none", "a"]
+        ),
     )
     def link(self, path: str, leads_to: str) -> None:
         """Nothing can be made in /proc: a library that is rewritten in place must not be written through the link to this machine."""
@@ -202,7 +215,10 @@ def test_a_failure_is_not_kept(machine: Machine) -> None:
     machine.remove(f"{PROC}/version")
     for _ in range(2):
         asked = machine.asked
-        assert machine.look(inventory_cache.read_host) == "nvgraft: initialization error: nvml error: driver not loaded"
+        assert (
+            machine.look(kept_inventory.read_host)
+            == "nvgraft: initialization error: nvml error: driver not loaded"
+        )
         assert machine.asked == asked + 1
     machine.driver(VERSIONS[0])
     machine.check()
@@ -243,7 +259,7 @@ def test_use_of_a_gpu_changes_nothing(machine: Machine) -> None:
 def test_the_first_difference_is_named(machine: Machine, name: str, reason: str) -> None:
     """For whoever asks why the cache was not used."""
     {**CHANGES, **QUIET}[name](machine)
-    assert inventory_cache.state(Config(**machine.settings))[1] == reason.format(root=machine.root)
+    assert kept_inventory.state(Config(**machine.settings))[1] == reason.format(root=machine.root)
 
 
 def test_what_appears_is_named(machine: Machine) -> None:
@@ -255,21 +271,23 @@ def test_what_appears_is_named(machine: Machine) -> None:
     assert machine.origin() == f"read now: appeared: {machine.root}/opt"
 
 
-def test_a_file_that_has_just_changed_is_not_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_has_just_changed_is_not_kept(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next change could have the same time stamp, and would not be seen."""
-    monkeypatch.setattr(inventory_cache, "SETTLED", 10**12)
+    monkeypatch.setattr(kept_inventory, "SETTLED", 10**12)
     machine.library("usr/lib/libcuda.so.535.1", "libcuda.so.1")
     for _ in range(2):
-        machine.look(inventory_cache.read_host)
+        machine.look(kept_inventory.read_host)
         assert machine.origin().startswith("read now")
-    monkeypatch.setattr(inventory_cache, "SETTLED", 0)
+    monkeypatch.setattr(kept_inventory, "SETTLED", 0)
     machine.check()
 
 
 def test_who_only_looks_keeps_nothing(machine: Machine) -> None:
     """A plan leaves nothing behind."""
-    cachefile.drop()
-    machine.look(lambda config: inventory_cache.read_host(config, keep=False))
+    kept.drop()
+    machine.look(lambda config: kept_inventory.read_host(config, keep=False))
     assert machine.origin() == "read now: nothing is cached"
 
 
@@ -277,20 +295,24 @@ def test_who_only_looks_keeps_nothing(machine: Machine) -> None:
 def test_a_document_of_another_shape_is_not_used(machine: Machine, document: object) -> None:
     """Doubt never refuses a container."""
     config = Config(**machine.settings)
-    cachefile.write(inventory_cache.KIND, inventory_cache._key(config), document)
+    kept.write(kept_inventory.KIND, kept_inventory._key(config), document)
     machine.check()
 
 
-@pytest.mark.parametrize("member", ["signs", "files", "driver", "gpus", "wide", "narrow", "missing"])
+@pytest.mark.parametrize(
+    "member", ["signs", "files", "driver", "gpus", "wide", "narrow", "missing"]
+)
 @pytest.mark.parametrize("value", [None, 1, "x", [1], [[1]], {"a": 1}])
-def test_members_of_another_shape_are_not_used(machine: Machine, member: str, value: object) -> None:
+def test_members_of_another_shape_are_not_used(
+    machine: Machine, member: str, value: object
+) -> None:
     """Nor half of them."""
     config = Config(**machine.settings)
-    key = inventory_cache._key(config)
-    document = cachefile.read(inventory_cache.KIND, key)
+    key = kept_inventory._key(config)
+    document = kept.read(kept_inventory.KIND, key)
     assert isinstance(document, dict)
     assert member in document
-    cachefile.write(inventory_cache.KIND, key, {**document, member: value})
+    kept.write(kept_inventory.KIND, key, {**document, member: value})
     machine.check()
 
 
@@ -308,10 +330,12 @@ def test_a_simulated_hosts_documents_count(machine: Machine) -> None:
     machine.check()
 
 
-def test_without_a_directory_everything_is_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_directory_everything_is_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rootless, or with a /run that cannot be written."""
     fresh = machine.look(live.read_live_host)
-    monkeypatch.setattr(cachefile, "DIRECTORY", "/proc/none/cache")
+    monkeypatch.setattr(kept, "DIRECTORY", "/proc/none/cache")
     for _ in range(2):
-        assert machine.look(inventory_cache.read_host) == fresh
+        assert machine.look(kept_inventory.read_host) == fresh
         assert machine.origin() == "read now: nothing is cached"

@@ -8,11 +8,12 @@ import pytest
 
 from documents import read_document
 from machines import VERSIONS, Machine
-from nvgraft import cachefile, inventory_cache
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
-from nvgraft_cli import main
+from nvgraft.base.errors import Refusal
+from nvgraft.host import kept_inventory
+from nvgraft.request.config import Config
+from nvgraft.system import kept
 from nvgraft_cli.inventory import command, refresh
+from nvgraft_cli.shell import main
 
 
 @pytest.fixture
@@ -44,7 +45,10 @@ def test_refresh_and_show(machine: Machine, capsys: pytest.CaptureFixture[str]) 
     assert run("show") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "state      the next hook uses it"
-    assert lines[1] == f"file       {cachefile.DIRECTORY}/{inventory_cache.name_of(Config(**machine.settings))}"
+    assert (
+        lines[1]
+        == f"file       {kept.DIRECTORY}/{kept_inventory.name_of(Config(**machine.settings))}"
+    )
     assert Path(lines[1].split()[1]).is_file()
     assert lines[3] == f"driver     535.1, CUDA 12.2, in {machine.root}"
     assert lines[-2:] == [
@@ -68,13 +72,24 @@ def test_show_for_machines(machine: Machine, capsys: pytest.CaptureFixture[str])
     }
     assert run("show", "--format", "json") == 0
     shown = read_document(capsys.readouterr().out)
-    assert (shown["used"], shown["reason"], shown["cached"]["driver_version"]) == (True, None, "535.1")
-    assert shown["cached"]["gpus"][0]["mig_devices"] == [{"compute_instance": 0, "gpu_instance": 1, "uuid": "MIG-1"}]
-    assert shown["cached"]["libraries"] == ["/usr/lib/libnvidia-ml.so.535.1", "/usr/lib/libcuda.so.535.1"]
+    assert (shown["used"], shown["reason"], shown["cached"]["driver_version"]) == (
+        True,
+        None,
+        "535.1",
+    )
+    assert shown["cached"]["gpus"][0]["mig_devices"] == [
+        {"compute_instance": 0, "gpu_instance": 1, "uuid": "MIG-1"}
+    ]
+    assert shown["cached"]["libraries"] == [
+        "/usr/lib/libnvidia-ml.so.535.1",
+        "/usr/lib/libcuda.so.535.1",
+    ]
     assert "/etc/ld.so.cache" in shown["cached"]["checked"]
 
 
-def test_what_is_stale_is_shown_with_the_reason(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_stale_is_shown_with_the_reason(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The first thing that differs, and what was cached before."""
     run("refresh")
     machine.tick()
@@ -82,13 +97,18 @@ def test_what_is_stale_is_shown_with_the_reason(machine: Machine, capsys: pytest
     capsys.readouterr()
     assert run("show") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"state      the next hook reads the host anew: changed: {machine.root}/usr/lib/libcuda.so.535.1"
+    assert (
+        lines[0]
+        == f"state      the next hook reads the host anew: changed: {machine.root}/usr/lib/libcuda.so.535.1"
+    )
     assert any(line.startswith("GPU ") for line in lines)
 
 
-def test_a_damaged_document_is_shown_as_such(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_document_is_shown_as_such(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No traceback."""
-    cachefile.write(inventory_cache.KIND, inventory_cache._key(Config(**machine.settings)), {"made": "x"})
+    kept.write(kept_inventory.KIND, kept_inventory._key(Config(**machine.settings)), {"made": "x"})
     assert run("show") == 1
     assert "what is cached is damaged" in capsys.readouterr().out
 
@@ -100,16 +120,18 @@ def test_refresh_asks_whatever_is_cached(machine: Machine) -> None:
     machine.uuids["gpu0"] = "GPU-unseen"
     assert run("refresh") == 0
     assert machine.asked == asked + 1
-    state, _ = inventory_cache.state(Config(**machine.settings))
+    state, _ = kept_inventory.state(Config(**machine.settings))
     assert state is not None
     assert state.report.gpus[0].uuid == "GPU-unseen"
 
 
 @pytest.mark.parametrize("broken", ["driver", "loader cache", "library"])
-def test_a_host_that_cannot_be_read_has_nothing_cached(machine: Machine, broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_that_cannot_be_read_has_nothing_cached(
+    machine: Machine, broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The hook's own error; what was cached could hide it from the hook."""
     run("refresh")
-    cachefile.write("other", 1, 1)
+    kept.write("other", 1, 1)
     path = {
         "driver": "proc/driver/nvidia/version",
         "loader cache": "etc/ld.so.cache",
@@ -118,15 +140,15 @@ def test_a_host_that_cannot_be_read_has_nothing_cached(machine: Machine, broken:
     machine.remove(path)
     assert run("refresh") == 1
     assert capsys.readouterr().err.startswith("nvgraft: ")
-    assert inventory_cache.state(Config(**machine.settings)) == (None, "nothing is cached")
-    assert cachefile.read("other", 1) == 1
+    assert kept_inventory.state(Config(**machine.settings)) == (None, "nothing is cached")
+    assert kept.read("other", 1) == 1
 
 
 def test_refresh_waits_until_files_are_settled(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After a driver was installed; for ever it does not wait."""
-    monkeypatch.setattr(inventory_cache, "SETTLED", 50_000_000)
+    monkeypatch.setattr(kept_inventory, "SETTLED", 50_000_000)
     machine.driver(VERSIONS[0])
     machine.library("usr/lib/libcuda.so.535.1", "libcuda.so.1")
     assert run("refresh") == 0
@@ -136,9 +158,11 @@ def test_refresh_waits_until_files_are_settled(
     assert "not cached: files of the driver have changed just now" in capsys.readouterr().err
 
 
-def test_what_cannot_be_kept_is_said(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_kept_is_said(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A read-only /run."""
-    monkeypatch.setattr(cachefile, "DIRECTORY", "/proc/none/cache")
+    monkeypatch.setattr(kept, "DIRECTORY", "/proc/none/cache")
     assert run("refresh") == 1
     assert "/proc/none/cache cannot be written" in capsys.readouterr().err
 
@@ -146,15 +170,17 @@ def test_what_cannot_be_kept_is_said(machine: Machine, monkeypatch: pytest.Monke
 def test_drop(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything, and once."""
     run("refresh")
-    cachefile.write("config", 1, 1)
+    kept.write("config", 1, 1)
     capsys.readouterr()
     assert run("drop") == 0
-    assert capsys.readouterr().out == f"dropped 2 files of {cachefile.DIRECTORY}\n"
+    assert capsys.readouterr().out == f"dropped 2 files of {kept.DIRECTORY}\n"
     assert run("drop") == 0
     assert capsys.readouterr().out == "nothing was cached\n"
 
 
-def test_a_config_toml_that_the_hook_refuses(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_toml_that_the_hook_refuses(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its own error."""
 
     def refuse(_path: str) -> Config:
@@ -166,7 +192,9 @@ def test_a_config_toml_that_the_hook_refuses(machine: Machine, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("words", [["inventory", "show"], ["inventory", "drop"], ["watch"]])
-def test_only_root_is_answered(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_root_is_answered(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """To another user it would seem as if nothing were cached."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main.main(words) == 2
@@ -174,7 +202,13 @@ def test_only_root_is_answered(words: list[str], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "words", [["inventory"], ["inventory", "show", "--format", "x"], ["watch", "--check", "-1"], ["watch", "--ask", "x"]]
+    "words",
+    [
+        ["inventory"],
+        ["inventory", "show", "--format", "x"],
+        ["watch", "--check", "-1"],
+        ["watch", "--ask", "x"],
+    ],
 )
 def test_bad_usage(words: list[str]) -> None:
     """Exit code 2, as for every command."""
@@ -183,7 +217,16 @@ def test_bad_usage(words: list[str]) -> None:
     assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("words", [["inventory"], ["inventory", "show"], ["inventory", "refresh"], ["inventory", "drop"], ["watch"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inventory"],
+        ["inventory", "show"],
+        ["inventory", "refresh"],
+        ["inventory", "drop"],
+        ["watch"],
+    ],
+)
 def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Each command and each action."""
     with pytest.raises(SystemExit):
@@ -196,8 +239,8 @@ def test_a_refresh_is_made_in_the_hooks_environment(monkeypatch: pytest.MonkeyPa
     for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVML_STUB"):
         monkeypatch.setenv(name, "/x")
     monkeypatch.setenv("NVPL_X", "stays")
-    before = inventory_cache.name_of(Config())
+    before = kept_inventory.name_of(Config())
     refresh.become_like_the_hook()
-    assert inventory_cache.name_of(Config()) != before
+    assert kept_inventory.name_of(Config()) != before
     assert not {"CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVML_STUB"} & set(os.environ)
     assert os.environ["NVPL_X"] == "stays"

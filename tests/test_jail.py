@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvgraft.apply import jail
+from nvgraft.system import jail
 
 
 @pytest.mark.parametrize(

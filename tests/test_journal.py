@@ -7,16 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import journal
-from nvgraft.errors import Refusal
-from nvgraft.journal import Heading, Item, Journal, Left
+from nvgraft.apply import journal
+from nvgraft.apply.journal import Heading, Item, Journal, Left
+from nvgraft.base.errors import Refusal
 
 HEADING = Heading("/run/b/rootfs \udcff", 2065, 77, 5, 1_700_000_000_000_000_000, 100000, 100001)
-FIRST = [Item("dir", "/usr/lib/firmware/nvidia"), Item("file", "/dev/nvidia0"), Item("link", "/usr/lib/libcuda.so", "libcuda.so.1")]
+FIRST = [
+    Item("dir", "/usr/lib/firmware/nvidia"),
+    Item("file", "/dev/nvidia0"),
+    Item("link", "/usr/lib/libcuda.so", "libcuda.so.1"),
+]
 SECOND = [
     Item("links", "/usr/lib"),
     Item("was-link", "/usr/lib/libcuda.so.1", "libcuda.so.\udce9\n", "0", "0"),
-    Item("was-file", "/etc/ld.so.cache", "420", "0", "0", "1", "2", data=b"\0glibc\0" + bytes(range(256)) * 10),
+    Item(
+        "was-file",
+        "/etc/ld.so.cache",
+        "420",
+        "0",
+        "0",
+        "1",
+        "2",
+        data=b"\0glibc\0" + bytes(range(256)) * 10,
+    ),
     Item("absent", "/etc/ld.so.cache~"),
     Item("devices", "/sys/fs/cgroup/devices/x", "12"),
 ]
@@ -78,7 +91,9 @@ def test_a_journal_torn_at_any_byte_is_what_was_whole_before(directory: Path) ->
             assert left.entries == whole.entries[: len(left.entries)]
         counts.append((left.heading is not None) + len(left.entries))
     assert counts == sorted(counts)
-    assert sorted(set(counts)) == [0, 1, 4, 5, 9], "nothing, the heading, and each record as a whole"
+    assert sorted(set(counts)) == [0, 1, 4, 5, 9], (
+        "nothing, the heading, and each record as a whole"
+    )
     assert counts[-2] < counts[-1], "the last byte belongs to a record"
 
 
@@ -94,7 +109,10 @@ def test_a_journal_that_was_changed_is_damaged(directory: Path) -> None:
             read(directory, path.name)
 
 
-@pytest.mark.parametrize("words", [("nvgraft.journal/2", "/r"), ("nvgraft.journal/1", "/r", "1", "2", "x", "4", "5", "6"), ("",)])
+@pytest.mark.parametrize(
+    "words",
+    [("nvgraft.journal/2", "/r"), ("nvgraft.journal/1", "/r", "1", "2", "x", "4", "5", "6"), ("",)],
+)
 def test_another_format_is_not_read(directory: Path, words: tuple[str, ...]) -> None:
     """A whole record that this version does not know is damage as well."""
     path = written(directory)
@@ -103,7 +121,9 @@ def test_another_format_is_not_read(directory: Path, words: tuple[str, ...]) -> 
         read(directory, path.name)
 
 
-@pytest.mark.parametrize("record", [b"what\0/x\0", b"dir\0/x", b"link\0/x\0target", b"was-link\0/x\0t\x000\0"])
+@pytest.mark.parametrize(
+    "record", [b"what\0/x\0", b"dir\0/x", b"link\0/x\0target", b"was-link\0/x\0t\x000\0"]
+)
 def test_an_unknown_item_is_damage(directory: Path, record: bytes) -> None:
     """So is one with too few fields."""
     path = written(directory)
@@ -122,7 +142,9 @@ def test_the_end_removes_it(directory: Path) -> None:
     assert not journal.pending()
 
 
-def test_a_journal_that_cannot_be_removed_names_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_cannot_be_removed_names_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it names belongs to a container that runs: it is emptied, so that nobody takes it away."""
     path = written(directory)
     begun = Journal.begin(Heading("/r", 1, 2, 3, 4, 0, 0))
@@ -134,11 +156,15 @@ def test_a_journal_that_cannot_be_removed_names_nothing(directory: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(posix, "unlink", refused)
         begun.end()
-    assert read(directory, begun.name) == Left(begun.name, None, (), (directory / begun.name).stat().st_mtime_ns)
+    assert read(directory, begun.name) == Left(
+        begun.name, None, (), (directory / begun.name).stat().st_mtime_ns
+    )
     assert path.exists()
 
 
-def test_without_a_journal_nothing_is_begun(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_journal_nothing_is_begun(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where it cannot be written, the start is refused and no journal stays."""
 
     def full(*_arguments: object) -> int:
@@ -185,7 +211,10 @@ def test_a_user_who_may_not_have_one_has_none(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_a_root_file_system_is_known_again(change: dict[str, int | str], same: bool) -> None:
     """By the root directory itself, and by its device or its path."""
-    fields = {name: getattr(HEADING, name) for name in ("rootfs", "device", "inode", "born", "since", "uid", "gid")}
+    fields = {
+        name: getattr(HEADING, name)
+        for name in ("rootfs", "device", "inode", "born", "since", "uid", "gid")
+    }
     assert Left("x", HEADING, (), HEADING.since).is_of(Heading(**{**fields, **change})) is same
 
 

@@ -7,15 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.jsonedit import Document, Place
-from nvgraft.jsontext import JsonError
+from nvgraft.base.jsonedit import Document, Place
+from nvgraft.base.jsontext import JsonError
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-LAYOUTS = st.sampled_from([{}, {"indent": 2}, {"separators": (" , ", "\t:\r\n")}, {"ensure_ascii": False}])
+LAYOUTS = st.sampled_from(
+    [{}, {"indent": 2}, {"separators": (" , ", "\t:\r\n")}, {"ensure_ascii": False}]
+)
 
 
 def encoded(value: object, layout: dict[str, Any]) -> bytes:
@@ -30,7 +36,9 @@ def test_places_are_where_the_values_are(value: dict[str, object], layout: dict[
     assert {name: place.value for name, place in members} == value
     for name, place in members:
         assert json.loads(document.text[place.start : place.end]) == place.value == value[name]
-        assert json.loads("{" + document.text[place.name_start : place.end] + "}") == {name: value[name]}
+        assert json.loads("{" + document.text[place.name_start : place.end] + "}") == {
+            name: value[name]
+        }
 
 
 @given(st.lists(VALUES, max_size=4), LAYOUTS)
@@ -45,7 +53,9 @@ def test_an_item_is_appended(value: list[object], layout: dict[str, Any]) -> Non
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4), VALUES, LAYOUTS)
-def test_a_member_is_appended_and_another_replaced(value: dict[str, object], new: object, layout: dict[str, Any]) -> None:
+def test_a_member_is_appended_and_another_replaced(
+    value: dict[str, object], new: object, layout: dict[str, Any]
+) -> None:
     """Changes in several places do not get into each other's way."""
     value = {**value, "old": [1, 2]}
     document = Document(encoded(value, layout))
@@ -64,7 +74,9 @@ def test_items_are_kept(value: list[object], chosen: list[bool], layout: dict[st
     root = document.root()
     items = document.items(root)
     assert [place.value for place in items] == value
-    text = document.keep(root, [place for place, wanted in zip(items, chosen, strict=False) if wanted])
+    text = document.keep(
+        root, [place for place, wanted in zip(items, chosen, strict=False) if wanted]
+    )
     assert json.loads(text) == [item for item, wanted in zip(value, chosen, strict=False) if wanted]
 
 
@@ -119,7 +131,12 @@ def merged(text: str, additions: Any) -> str:
 )
 def test_additions_are_merged(text: str, merged_text: str) -> None:
     """What is missing or null is made, items and members go behind the last one, a value that is there stays."""
-    assert merged(text, {"a": {"b": ['"1"', '"2"'], "c": "0", "d": [], "e": {"f": []}}, "g": {"h": {}}}) == merged_text
+    assert (
+        merged(
+            text, {"a": {"b": ['"1"', '"2"'], "c": "0", "d": [], "e": {"f": []}}, "g": {"h": {}}}
+        )
+        == merged_text
+    )
 
 
 def test_nothing_to_merge() -> None:

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.jsontext import MAX_DEPTH, MAX_VALUES, JsonError, dumps, loads, members
+from nvgraft.base.jsontext import MAX_DEPTH, MAX_VALUES, JsonError, dumps, loads, members
 
 LIMIT = 1 << 20
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -57,12 +59,20 @@ def test_a_path_that_is_no_utf8_survives() -> None:
         ("{", "unexpected EOF", "truncated: it ends in line 1, column 2"),
         ('{"a":\n  "b', "unexpected EOF", "truncated: it ends in line 2, column 5"),
         ('{"a": tru', "unexpected EOF", "truncated"),
-        ('{"a":1,}', "invalid character '}' looking for beginning of object key string", "line 1, column 8"),
+        (
+            '{"a":1,}',
+            "invalid character '}' looking for beginning of object key string",
+            "line 1, column 8",
+        ),
         ('[1,"]",\n]', "invalid character ']' looking for beginning of value", "line 2, column 1"),
         ('{"a":[1 2]}', "invalid character '2' after array element", "line 1, column 9"),
         ('{"a":["[\\"["] 1}', "invalid character '1' after object key:value pair", "column 15"),
         ('{"a" 1}', "invalid character '1' after object key", "column 6"),
-        ("{'a': 1}", "invalid character '\\'' looking for beginning of object key string", "column 2"),
+        (
+            "{'a': 1}",
+            "invalid character '\\'' looking for beginning of object key string",
+            "column 2",
+        ),
         ("[trux]", "invalid character 'x' in literal true (expecting 'e')", "column 5"),
         ("[-]", "invalid character ']' in numeric literal", "column 3"),
         ('["NaN", NaN]', "invalid character 'N' looking for beginning of value", "column 9"),
@@ -86,9 +96,11 @@ def test_bad_json_is_explained(text: str, problem: str, where: str) -> None:
 
 def test_bad_json_is_explained_where_nothing_loaded_the_json_package() -> None:
     """The C scanner cannot name an error before json.decoder is loaded; a fresh interpreter still gets the message."""
-    script = "from nvgraft.jsontext import *\ntry: loads(b'[1,', 99)\nexcept JsonError as error: print(error.text)"
+    script = "from nvgraft.base.jsontext import *\ntry: loads(b'[1,', 99)\nexcept JsonError as error: print(error.text)"
     path = f"import sys; sys.path[:0] = {sys.path!r}\nassert 'json' not in sys.modules\n"
-    done = subprocess.run([sys.executable, "-IS", "-c", path + script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", path + script], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "unexpected EOF\n"
 
 
@@ -124,10 +136,15 @@ def test_what_follows_the_first_value_is_ignored_on_request() -> None:
 
 def test_members_match_without_regard_to_case() -> None:
     """Go's decoder takes "Bundle" for "bundle"; so does the hook."""
-    assert members({"PID": 1, "Bundle": "/b", "x": 2}, {"pid": "pid", "bundle": "bundle"}) == {"pid": 1, "bundle": "/b"}
+    assert members({"PID": 1, "Bundle": "/b", "x": 2}, {"pid": "pid", "bundle": "bundle"}) == {
+        "pid": 1,
+        "bundle": "/b",
+    }
 
 
-@pytest.mark.parametrize("text", ['{"pid":1,"pid":1}', '{"pid":1,"PID":2}', '{"x":0,"pid":{"a":1},"b":0,"pid":null}'])
+@pytest.mark.parametrize(
+    "text", ['{"pid":1,"pid":1}', '{"pid":1,"PID":2}', '{"x":0,"pid":{"a":1},"b":0,"pid":null}']
+)
 def test_a_repeated_member_that_is_read_is_an_error(text: str) -> None:
     """A member that is read must occur once, in whatever case."""
     document = loads(text.encode(), LIMIT)
@@ -143,7 +160,10 @@ def test_a_repeated_member_that_is_not_read_is_ignored() -> None:
     assert members(document, {"pid": "pid"}) == {"pid": 3}
 
 
-@given(st.binary(max_size=60) | st.text(alphabet='[]{}",:\\u0dtrue-1.eN \n', max_size=40).map(str.encode))
+@given(
+    st.binary(max_size=60)
+    | st.text(alphabet='[]{}",:\\u0dtrue-1.eN \n', max_size=40).map(str.encode)
+)
 def test_any_bytes_give_a_value_or_our_error(data: bytes) -> None:
     """Whatever the bytes, the answer is a value or a JsonError, and what the json package reads is read alike."""
     try:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import kmods, syscalls
-from nvgraft.plan import Finding
+from nvgraft.base.finding import Finding
+from nvgraft.host import kmods
+from nvgraft.system import syscalls
 
 PARAMS = "ModifyDeviceFiles: {}\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
 DEVICES = "Character devices:\n195 nvidia\n507 nvidia-caps-imex-channels\n509 nvidia-caps\n511 nvidia-uvm\n\nBlock devices:\n511 other\n"
@@ -23,7 +24,10 @@ def _write(root: Path, files: dict[str, str]) -> str:
 
 def _listed(root: str, module: str, gpus: int = 0, channels: tuple[int, ...] = ()) -> list[str]:
     nodes = kmods._nodes(root, module, gpus, channels)
-    return [f"{node.path} {node.major}:{node.minor} {node.uid}:{node.gid} {node.mode:04o}" for node in nodes]
+    return [
+        f"{node.path} {node.major}:{node.minor} {node.uid}:{node.gid} {node.mode:04o}"
+        for node in nodes
+    ]
 
 
 @pytest.fixture
@@ -40,14 +44,28 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A /sys with the three modules and two GPUs, beside an audio function, a switch and another vendor's display."""
-    devices = {"a": "0x10de 0x030200", "b": "0x10de 0x030000", "c": "0x10de 0x040300", "d": "0x10de 0x068000", "e": "0x1002 0x030000"}
+    devices = {
+        "a": "0x10de 0x030200",
+        "b": "0x10de 0x030000",
+        "c": "0x10de 0x040300",
+        "d": "0x10de 0x068000",
+        "e": "0x1002 0x030000",
+    }
     sys = tmp_path / "sys"
     for name, words in devices.items():
         vendor, kind = words.split()
-        _write(sys, {f"bus/pci/devices/{name}/vendor": vendor + "\n", f"bus/pci/devices/{name}/class": kind + "\n"})
-    _write(sys, {f"module/{name}/refcnt": "0" for name in ("nvidia", "nvidia_uvm", "nvidia_modeset")})
+        _write(
+            sys,
+            {
+                f"bus/pci/devices/{name}/vendor": vendor + "\n",
+                f"bus/pci/devices/{name}/class": kind + "\n",
+            },
+        )
+    _write(
+        sys, {f"module/{name}/refcnt": "0" for name in ("nvidia", "nvidia_uvm", "nvidia_modeset")}
+    )
     monkeypatch.setattr(kmods, "_SYS", str(sys))
-    monkeypatch.setattr("nvgraft.userns.inside", lambda: False)
+    monkeypatch.setattr("nvgraft.system.userns.inside", lambda: False)
     return sys
 
 
@@ -60,7 +78,9 @@ def test_counts_display_controllers_of_nvidia(loaded: Path) -> None:
 
 def test_nodes_follow_the_driver_parameters(tmp_path: Path) -> None:
     """Owner and mode are those of the driver's parameters, majors those of /proc/devices, the order the reference's."""
-    root = _write(tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(1)})
+    root = _write(
+        tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(1)}
+    )
     assert _listed(root, "nvidia", 2, (0, 7)) == [
         "/dev/nvidiactl 195:255 0:44 0660",
         "/dev/nvidia0 195:0 0:44 0660",
@@ -68,13 +88,19 @@ def test_nodes_follow_the_driver_parameters(tmp_path: Path) -> None:
         "/dev/nvidia-caps-imex-channels/channel0 507:0 0:44 0660",
         "/dev/nvidia-caps-imex-channels/channel7 507:7 0:44 0660",
     ]
-    assert _listed(root, "nvidia-uvm") == ["/dev/nvidia-uvm 511:0 0:44 0660", "/dev/nvidia-uvm-tools 511:1 0:44 0660"]
+    assert _listed(root, "nvidia-uvm") == [
+        "/dev/nvidia-uvm 511:0 0:44 0660",
+        "/dev/nvidia-uvm-tools 511:1 0:44 0660",
+    ]
     assert _listed(root, "nvidia-modeset") == ["/dev/nvidia-modeset 195:254 0:44 0660"]
 
 
 def test_nodes_without_a_word_from_the_driver(tmp_path: Path) -> None:
     """Without parameters nodes are root's and open to all; a driver that /proc/devices lacks has no major."""
-    assert _listed(str(tmp_path), "nvidia", 1) == ["/dev/nvidiactl 195:255 0:0 0666", "/dev/nvidia0 195:0 0:0 0666"]
+    assert _listed(str(tmp_path), "nvidia", 1) == [
+        "/dev/nvidiactl 195:255 0:0 0666",
+        "/dev/nvidia0 195:0 0:0 0666",
+    ]
     assert _listed(str(tmp_path), "nvidia-uvm")[0] == "/dev/nvidia-uvm None:0 0:0 0666"
 
 
@@ -102,11 +128,18 @@ def test_capability_nodes_are_those_of_existing_access_files(tmp_path: Path) -> 
 
 def test_a_driver_that_manages_its_own_nodes_is_left_alone(tmp_path: Path) -> None:
     """With ModifyDeviceFiles: 0 there is nothing to make."""
-    root = _write(tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(0)})
-    assert [_listed(root, module, 2, (0,)) for module in ("nvidia", "nvidia-uvm", "nvidia-modeset")] == [[], [], []]
+    root = _write(
+        tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(0)}
+    )
+    assert [
+        _listed(root, module, 2, (0,)) for module in ("nvidia", "nvidia-uvm", "nvidia-modeset")
+    ] == [[], [], []]
 
 
-@pytest.mark.parametrize(("path", "major", "minor", "right"), [("null", 1, 3, True), ("null", 1, 5, False), ("fd", 1, 3, False)])
+@pytest.mark.parametrize(
+    ("path", "major", "minor", "right"),
+    [("null", 1, 3, True), ("null", 1, 5, False), ("fd", 1, 3, False)],
+)
 def test_a_node_is_right_when_its_number_is(path: str, major: int, minor: int, right: bool) -> None:
     """Type and number count; nothing there, or something else, is not right."""
     node = kmods._Node(f"/dev/{path}", major, minor, 0, 0, 0o666)
@@ -125,7 +158,15 @@ def test_nothing_is_started_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(kmods, "_is_right", is_right)
     assert kmods.load_modules("/drv/", (3,), True) == []
-    paths = ["nvidiactl", "nvidia0", "nvidia1", "nvidia-caps-imex-channels/channel3", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
+    paths = [
+        "nvidiactl",
+        "nvidia0",
+        "nvidia1",
+        "nvidia-caps-imex-channels/channel3",
+        "nvidia-uvm",
+        "nvidia-uvm-tools",
+        "nvidia-modeset",
+    ]
     assert asked == [f"/drv/dev/{name}" for name in paths]
     asked.clear()
     assert kmods.load_modules("/", (3,), False) == []
@@ -133,7 +174,9 @@ def test_nothing_is_started_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("missing", ["module/nvidia_uvm", "/dev/nvidia1"])
-def test_anything_missing_is_work_for_a_child(missing: str, loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anything_missing_is_work_for_a_child(
+    missing: str, loaded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A missing module or a missing node starts the child; one that cannot be started is a finding, not an error."""
     if missing.startswith("module"):
         (loaded / missing).rename(loaded / "gone")
@@ -152,7 +195,7 @@ def test_anything_missing_is_work_for_a_child(missing: str, loaded: Path, monkey
 @pytest.mark.usefixtures("no_child")
 def test_skipped_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neither modules nor nodes can be made, nothing is tried and nothing is said."""
-    monkeypatch.setattr("nvgraft.userns.inside", lambda: True)
+    monkeypatch.setattr("nvgraft.system.userns.inside", lambda: True)
     monkeypatch.setattr(kmods, "_gpu_count", lambda: pytest.fail("the host is looked at"))
     assert kmods.load_modules("/", (0,), True) == []
 
@@ -186,8 +229,13 @@ def test_what_the_child_tells_are_findings(listen: Callable[[str, bool], list[Fi
     ]
 
 
-@pytest.mark.parametrize(("ends", "cause"), [(True, "ended before it was done"), (False, "not done after 0.05 seconds")])
-@pytest.mark.parametrize(("told", "doing"), [("", "starting"), ("a\tb\nmodprobe nvidia-uvm\npart", "modprobe nvidia-uvm")])
+@pytest.mark.parametrize(
+    ("ends", "cause"), [(True, "ended before it was done"), (False, "not done after 0.05 seconds")]
+)
+@pytest.mark.parametrize(
+    ("told", "doing"),
+    [("", "starting"), ("a\tb\nmodprobe nvidia-uvm\npart", "modprobe nvidia-uvm")],
+)
 def test_a_child_that_ends_early_or_hangs_is_told(
     told: str, doing: str, ends: bool, cause: str, listen: Callable[[str, bool], list[Finding]]
 ) -> None:

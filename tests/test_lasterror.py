@@ -6,22 +6,22 @@ from pathlib import Path
 import pytest
 
 from documents import read_document
-from nvgraft import lasterror
-from nvgraft_cli import main
+from nvgraft.report import last_error
+from nvgraft_cli.shell import main
 
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "nvgraft" / "last-error"
-    for module in ("nvgraft.lasterror", "nvgraft_cli.last_error"):
+    for module in ("nvgraft.report.last_error", "nvgraft_cli.last_error.command"):
         monkeypatch.setattr(f"{module}.DIRECTORY", str(place))
     return place
 
 
 def keep(container_id: str, *lines: str) -> None:
-    fd = lasterror.open_directory()
+    fd = last_error.open_directory()
     assert fd is not None
-    lasterror.keep(fd, container_id, 1, list(lines))
+    last_error.keep(fd, container_id, 1, list(lines))
     os.close(fd)
 
 
@@ -61,28 +61,30 @@ def test_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "exit 1 container 'a'" in shown["record"]
 
 
-@pytest.mark.parametrize("container_id", ["../../etc/passwd", "a/b", ".", "", "x\0y", "\n", "%2e", "ä" * 200])
+@pytest.mark.parametrize(
+    "container_id", ["../../etc/passwd", "a/b", ".", "", "x\0y", "\n", "%2e", "ä" * 200]
+)
 def test_an_id_is_never_a_path(directory: Path, container_id: str) -> None:
     """Whatever id an engine gives, the record is one file of the directory."""
     keep(container_id, "line")
     (record,) = directory.iterdir()
-    assert record.name == lasterror.file_name(container_id)
+    assert record.name == last_error.file_name(container_id)
     assert "/" not in record.name
     assert len(os.fsencode(record.name)) < 255 * 4
 
 
 def test_different_ids_have_different_files() -> None:
     """Escaping does not merge ids."""
-    assert len({lasterror.file_name(name) for name in ("a/b", "a%2fb", "a_b", "ab")}) == 4
+    assert len({last_error.file_name(name) for name in ("a/b", "a%2fb", "a_b", "ab")}) == 4
 
 
 def test_records_are_bounded_and_root_s_own(directory: Path) -> None:
     """A long message is cut, old records go, and nobody else can read them."""
-    for number in range(lasterror.KEPT + 5):
+    for number in range(last_error.KEPT + 5):
         keep(f"c{number}", "x" * 100_000)
     records = list(directory.iterdir())
-    assert len(records) == lasterror.KEPT
-    assert max(record.stat().st_size for record in records) <= lasterror.SIZE_LIMIT
+    assert len(records) == last_error.KEPT
+    assert max(record.stat().st_size for record in records) <= last_error.SIZE_LIMIT
     assert {record.stat().st_mode & 0o777 for record in records} == {0o600}
     assert directory.stat().st_mode & 0o777 == 0o700
 
@@ -91,7 +93,7 @@ def test_a_directory_of_others_is_not_used(directory: Path) -> None:
     """A directory that others can read or write, or a link in its place, keeps no record, and fails nothing."""
     directory.mkdir(parents=True)
     directory.chmod(0o777)
-    assert lasterror.open_directory() is None
+    assert last_error.open_directory() is None
     directory.rmdir()
     directory.symlink_to("/tmp")
-    assert lasterror.open_directory() is None
+    assert last_error.open_directory() is None

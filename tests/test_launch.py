@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from nvgraft import syscalls
-from nvgraft.errors import Refusal
-from nvgraft.launch import DEADLINE, Interrupted, check_environment, check_identity
+from nvgraft.base.errors import Refusal
+from nvgraft.system import syscalls
+from nvgraft.system.launch import DEADLINE, Interrupted, check_environment, check_identity
 from nvgraft_specs.names import HOOK_TIMEOUT
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH"])
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH"]
+)
 @pytest.mark.parametrize("value", ["/proc/self/cwd/x.so", ""])
 def test_variables_of_the_loader_are_refused(name: str, value: str) -> None:
     """Each one, empty or not, by name and with the fix."""
@@ -28,22 +30,41 @@ def test_variables_of_the_loader_are_refused(name: str, value: str) -> None:
 
 def test_other_variables_are_harmless() -> None:
     """Python's own do nothing under -I."""
-    check_environment({"PATH": "/bin", "PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "LD_PRELOAD_": "x"})
+    check_environment(
+        {"PATH": "/bin", "PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "LD_PRELOAD_": "x"}
+    )
 
 
 def test_an_interpreter_that_searched_the_callers_directories_is_refused() -> None:
     """Without -I and -S somebody else's module may have run already; the message says how to start the hook."""
-    check = f"import sys; sys.path += {sys.path!r}; from nvgraft.launch import check_interpreter; check_interpreter()"
-    for flags, accepted in (["-ISB"], True), (["-IS"], True), (["-IB"], False), (["-SB"], False), ([], False):
+    check = f"import sys; sys.path += {sys.path!r}; from nvgraft.system.launch import check_interpreter; check_interpreter()"
+    for flags, accepted in (
+        (["-ISB"], True),
+        (["-IS"], True),
+        (["-IB"], False),
+        (["-SB"], False),
+        ([], False),
+    ):
         environ = {} if "-IS" in flags[0:1] else {"PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run([sys.executable, *flags, "-c", check], env=environ, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            [sys.executable, *flags, "-c", check],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
         assert (done.returncode == 0) is accepted, flags
         assert accepted or "the Python interpreter of the hook is not isolated" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("ids", "groups", "secure"),
-    [((1000, 0, 0), (0, 0, 0), False), ((0, 0, 0), (0, 0, 5), False), ((0, 1000, 0), (0, 0, 0), False), ((0, 0, 0), (0, 0, 0), True)],
+    [
+        ((1000, 0, 0), (0, 0, 0), False),
+        ((0, 0, 0), (0, 0, 5), False),
+        ((0, 1000, 0), (0, 0, 0), False),
+        ((0, 0, 0), (0, 0, 0), True),
+    ],
 )
 def test_a_caller_with_fewer_rights_is_refused(
     ids: tuple[int, ...], groups: tuple[int, ...], secure: bool, monkeypatch: pytest.MonkeyPatch
@@ -54,7 +75,10 @@ def test_a_caller_with_fewer_rights_is_refused(
     monkeypatch.setattr(syscalls, "is_secure_execution", lambda: secure)
     with pytest.raises(Refusal) as caught:
         check_identity()
-    assert caught.value.reference_line() == "nvgraft: permission error: capability change failed: operation not permitted"
+    assert (
+        caught.value.reference_line()
+        == "nvgraft: permission error: capability change failed: operation not permitted"
+    )
     assert "set-user-ID" in caught.value.hint
 
 
@@ -65,10 +89,18 @@ def test_an_ordinary_caller_is_accepted() -> None:
 
 def run(script: str, cwd: Path | str = "/", **settings: Any) -> Any:
     """Run ``script`` in a new interpreter and return what it prints as JSON."""
-    head = "import ctypes, os, posix, resource, sys, json, signal\nfrom nvgraft import launch\n"
+    head = (
+        "import ctypes, os, posix, resource, sys, json, signal\nfrom nvgraft.system import launch\n"
+    )
     environ = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [sys.executable, "-c", head + script], cwd=cwd, env=environ, capture_output=True, text=True, timeout=30, **settings
+        [sys.executable, "-c", head + script],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        **settings,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -114,7 +146,9 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
-def test_what_has_taken_the_number_of_a_closed_stream_goes(closed: list[int], tmp_path: Path) -> None:
+def test_what_has_taken_the_number_of_a_closed_stream_goes(
+    closed: list[int], tmp_path: Path
+) -> None:
     """A library that is loaded first thing opens a file; it is neither read as the state nor written to."""
     script = f"""
 while os.open("/etc/passwd", os.O_RDONLY) < 3:
@@ -124,10 +158,15 @@ launch.reset_process()
 after = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in {closed}]
 open({str(tmp_path / "seen")!r}, "w").write(json.dumps([before, after]))
 """
-    code = "import json, os, sys\nfrom nvgraft import launch\n" + script
+    code = "import json, os, sys\nfrom nvgraft.system import launch\n" + script
     environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = " ".join(f"{fd}>&-" for fd in closed)
-    subprocess.run(["/bin/sh", "-c", f'exec "$@" {words}', "sh", sys.executable, "-c", code], env=environ, check=True, timeout=30)
+    subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {words}', "sh", sys.executable, "-c", code],
+        env=environ,
+        check=True,
+        timeout=30,
+    )
     before, after = json.loads((tmp_path / "seen").read_text())
     assert all(name.startswith(("/etc/", "/usr/")) for name in before), "by libffi, or here"
     assert after == ["/dev/null"] * len(closed)
@@ -209,6 +248,7 @@ def test_the_deadline_comes_before_the_runtimes() -> None:
     """With time left to take everything back; the message says what has happened, not which signal it was."""
     assert 5 <= HOOK_TIMEOUT - DEADLINE < HOOK_TIMEOUT / 2
     assert (
-        Interrupted(14).line() == f"nvgraft: not done after {DEADLINE} s, and a runtime waits for {HOOK_TIMEOUT} s; everything was undone"
+        Interrupted(14).line()
+        == f"nvgraft: not done after {DEADLINE} s, and a runtime waits for {HOOK_TIMEOUT} s; everything was undone"
     )
     assert Interrupted(15).line("cli") == "cli: interrupted by signal 15; everything was undone"

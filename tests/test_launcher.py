@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft_cli import launcher
-from nvgraft_cli.launcher import CODE, Target, build, parse
+from nvgraft_cli.install import launcher
+from nvgraft_cli.install.launcher import CODE, Target, build, parse
 
 SOURCE = Path(launcher.__file__).parent
 MACHINE = os.uname().machine
@@ -35,7 +35,9 @@ def show(tmp_path: Path) -> Path:
 def test_the_code_is_what_the_source_assembles_to(tmp_path: Path) -> None:
     """On the machine of this test; nobody has to trust bytes."""
     subprocess.run(["as", "-o", tmp_path / "o", SOURCE / f"launcher_{MACHINE}.s"], check=True)
-    subprocess.run(["objcopy", "-O", "binary", "-j", ".text", tmp_path / "o", tmp_path / "bin"], check=True)
+    subprocess.run(
+        ["objcopy", "-O", "binary", "-j", ".text", tmp_path / "o", tmp_path / "bin"], check=True
+    )
     assert (tmp_path / "bin").read_bytes() == CODE[MACHINE]
 
 
@@ -46,7 +48,15 @@ def test_a_launcher_says_what_it_starts(machine: str) -> None:
     data = build(target, machine)
     assert len(data) < 1024
     assert parse(data) == target
-    for other in (data + b"\0", data[:-1], b"", b"\x7fELF", bytes(1000), data[:200] + bytes([data[200] ^ 1]) + data[201:], b"\xff" * 600):
+    for other in (
+        data + b"\0",
+        data[:-1],
+        b"",
+        b"\x7fELF",
+        bytes(1000),
+        data[:200] + bytes([data[200] ^ 1]) + data[201:],
+        b"\xff" * 600,
+    ):
         assert parse(other) is None
 
 
@@ -62,15 +72,39 @@ def test_a_launcher_has_no_loader_and_no_writable_code(machine: str) -> None:
 @pytest.mark.parametrize("arguments", [[], ["prestart"], ["-config", "a b", ""]])
 def test_only_the_hooks_variables_get_through(show: Path, arguments: list[str]) -> None:
     """Whole names, in their order, with their values; arguments are handed on behind the script."""
-    wanted = {"PATH": "/bin", "XDG_CONFIG_HOME": "", "CUDA_MPS_PIPE_DIRECTORY": "/m", "NVIDIA_CTK_CONFIG_FILE_PATH": "/c=d"}
+    wanted = {
+        "PATH": "/bin",
+        "XDG_CONFIG_HOME": "",
+        "CUDA_MPS_PIPE_DIRECTORY": "/m",
+        "NVIDIA_CTK_CONFIG_FILE_PATH": "/c=d",
+    }
     other = {
-        **dict.fromkeys(("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH"), "/proc/self/cwd/x.so"),
-        **dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "HOME", "PATHX", "PAT", "XPATH", "path", "XDG_CONFIG_HOM"), "/x"),
+        **dict.fromkeys(
+            ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH"),
+            "/proc/self/cwd/x.so",
+        ),
+        **dict.fromkeys(
+            (
+                "PYTHONPATH",
+                "PYTHONHOME",
+                "PYTHONSTARTUP",
+                "HOME",
+                "PATHX",
+                "PAT",
+                "XPATH",
+                "path",
+                "XDG_CONFIG_HOM",
+            ),
+            "/x",
+        ),
     }
     mixed = dict(sorted({**wanted, **other}.items()))
     done = subprocess.run([show, *arguments], env=mixed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [["-ISB", "/lib/script", *arguments], {name: mixed[name] for name in sorted(wanted)}]
+    assert json.loads(done.stdout) == [
+        ["-ISB", "/lib/script", *arguments],
+        {name: mixed[name] for name in sorted(wanted)},
+    ]
 
 
 def test_an_empty_environment_and_a_broken_entry(show: Path) -> None:
@@ -85,4 +119,8 @@ def test_an_interpreter_that_is_gone_is_said(tmp_path: Path) -> None:
     path.write_bytes(build(Target("/nonexistent/python3", "/lib/script"), MACHINE))
     path.chmod(0o755)
     done = subprocess.run([path, "prestart"], env={}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (127, "", "nvgraft-hook: /nonexistent/python3 cannot be started\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        127,
+        "",
+        "nvgraft-hook: /nonexistent/python3 cannot be started\n",
+    )

@@ -6,11 +6,11 @@ import pytest
 
 import hosts
 from hosts import ROOTFS
-from nvgraft.errors import Refusal
-from nvgraft.layout import Layout, OnVolume
-from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
-from nvgraft.snapshot import SnapshotTree
-from nvgraft.target import OfflineTarget
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import OfflineTarget
+from nvgraft.host.snapshot import SnapshotTree
+from nvgraft.plan.actions import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
+from nvgraft.plan.layout import Layout, OnVolume
 
 WHY = Why("compute", "row", "found")
 
@@ -20,7 +20,9 @@ def layout(rootfs: str = "", *, volumes: tuple[str, ...] = (), cgroups: bool = T
 
 
 def made(plan: Layout) -> list[tuple[str, int]]:
-    return [(action.path, action.mode) for action in plan.actions if isinstance(action, MakeDirectory)]
+    return [
+        (action.path, action.mode) for action in plan.actions if isinstance(action, MakeDirectory)
+    ]
 
 
 def mount(plan: Layout, path: str, mode: int = 0o644) -> None:
@@ -38,7 +40,9 @@ def test_parents_are_made_once_and_first() -> None:
     mount(plan, "/usr/lib/x/two")
     mount(plan, "/usr/lib/y/three")
     assert made(plan) == [("/usr/lib", 0o755), ("/usr/lib/x", 0o755), ("/usr/lib/y", 0o755)]
-    assert [type(action).__name__ for action in plan.actions] == ["MakeDirectory"] * 2 + ["Bind"] * 2 + ["MakeDirectory", "Bind"]
+    assert [type(action).__name__ for action in plan.actions] == ["MakeDirectory"] * 2 + [
+        "Bind"
+    ] * 2 + ["MakeDirectory", "Bind"]
 
 
 def test_a_directory_gets_its_mode_and_its_parents_the_usual_one() -> None:
@@ -61,7 +65,10 @@ def test_anything_else_in_place_of_a_directory_is_refused(entry: str) -> None:
     """The reference's words, with the whole path below the rootfs."""
     with pytest.raises(Refusal) as caught:
         layout(entry).directory("/a/b", 0o755, WHY)
-    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/a/b: not a directory"
+    assert (
+        caught.value.reference_line()
+        == f"nvgraft: mount error: file creation failed: {ROOTFS}/a/b: not a directory"
+    )
 
 
 def test_a_placeholder_is_no_directory() -> None:
@@ -96,7 +103,10 @@ def test_what_is_no_file_stands_in_the_way(entry: str, problem: str) -> None:
     """A link, a directory, a FIFO, a socket or a device where a file is mounted is refused in the reference's words."""
     with pytest.raises(Refusal) as caught:
         layout(entry).placeholder("/t", 0o644, WHY)
-    assert caught.value.reference_line() == f"nvgraft: mount error: file creation failed: {ROOTFS}/t: {problem}"
+    assert (
+        caught.value.reference_line()
+        == f"nvgraft: mount error: file creation failed: {ROOTFS}/t: {problem}"
+    )
     assert not isinstance(caught.value, OnVolume)
 
 
@@ -135,7 +145,9 @@ def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
     plan = layout("/a/")
     plan.bind("dir", "/host/a", "/a", ("ro",), 0o755, WHY)
     plan.placeholder("/ab", 0o644, WHY)
-    with pytest.raises(Refusal, match=r"^mount operation failed: /a/b/c: hidden by the mount on /a$"):
+    with pytest.raises(
+        Refusal, match=r"^mount operation failed: /a/b/c: hidden by the mount on /a$"
+    ):
         plan.placeholder("/a/b/c", 0o644, WHY)
 
 
@@ -192,7 +204,9 @@ def test_links_that_lead_astray_are_refused(rootfs: str, wanted: str, text: str)
     assert not isinstance(caught.value, OnVolume)
 
 
-@pytest.mark.parametrize("link", ["/dev -> /etc", "/dev/nvidia0 -> /dev/sda", "/dev/nvidia-caps -> /srv"])
+@pytest.mark.parametrize(
+    "link", ["/dev -> /etc", "/dev/nvidia0 -> /dev/sda", "/dev/nvidia-caps -> /srv"]
+)
 def test_device_nodes_keep_their_names(link: str) -> None:
     """A node made under another name could be taken for a disk's: a link at or above it is refused."""
     target = OfflineTarget(SnapshotTree(hosts.tree(link)), "x86_64", (), module=True)
@@ -260,7 +274,9 @@ def test_a_mount_that_would_hide_an_earlier_one_is_refused(cover: str) -> None:
         plan.mount_tmpfs("/m", plan.resolve("/m"), WHY)
 
 
-@pytest.mark.parametrize("cover", [bound, lambda plan, wanted: plan.mount_tmpfs(wanted, plan.resolve(wanted), WHY)])
+@pytest.mark.parametrize(
+    "cover", [bound, lambda plan, wanted: plan.mount_tmpfs(wanted, plan.resolve(wanted), WHY)]
+)
 @pytest.mark.parametrize("wanted", ["/x", "/x/below"])
 def test_links_into_a_mount_are_refused(cover: Callable[[Layout, str], None], wanted: str) -> None:
     """What the image leads into a directory that is mounted would be made on the host, or hidden."""
@@ -307,7 +323,9 @@ def test_nothing_is_made_on_a_volume(volume: str) -> None:
 
 def test_a_missing_parent_on_a_volume_is_named() -> None:
     """The first thing that would have to be made is what the message names."""
-    with pytest.raises(OnVolume, match=rf"^file creation failed: {ROOTFS}/v/a: it would be made on the volume /v$"):
+    with pytest.raises(
+        OnVolume, match=rf"^file creation failed: {ROOTFS}/v/a: it would be made on the volume /v$"
+    ):
         layout("/v/", volumes=("/v",)).placeholder("/v/a/b/c", 0o644, WHY)
 
 
@@ -325,7 +343,9 @@ def test_rewinding_forgets_mounts_and_what_was_made_for_them() -> None:
     kept = plan.checkpoint()
     mount(plan, "/b/c")
     plan.rewind(kept)
-    assert [action.document().get("target", action.document().get("path")) for action in plan.actions] == ["/a", "/a/keep"]
+    assert [
+        action.document().get("target", action.document().get("path")) for action in plan.actions
+    ] == ["/a", "/a/keep"]
     plan.placeholder("/b/c/d", 0o644, WHY)
     assert made(plan) == [("/a", 0o755), ("/b", 0o755), ("/b/c", 0o755)]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.ld_so_conf import Configuration, Pattern
+from nvgraft.formats.ld_so_conf import Configuration, Pattern
 
 
 def load(files: dict[str, str]) -> Configuration:
@@ -23,7 +23,11 @@ def load(files: dict[str, str]) -> Configuration:
 
     def names(path: str) -> list[str]:
         start = path.rstrip("/") + "/"
-        return list(dict.fromkeys(name[len(start) :].partition("/")[0] for name in files if name.startswith(start)))
+        return list(
+            dict.fromkeys(
+                name[len(start) :].partition("/")[0] for name in files if name.startswith(start)
+            )
+        )
 
     configuration = Configuration(read, names)
     configuration.load()
@@ -59,13 +63,20 @@ def test_includes_come_in_their_place_and_sorted() -> None:
 
 def test_a_directory_of_a_pattern_may_be_one_too() -> None:
     """As glob(3) has it."""
-    files = {"/etc/ld.so.conf": "include /opt/*/lib?.conf", "/opt/b/lib1.conf": "/b1", "/opt/a/lib2.conf": "/a2", "/opt/a/x.conf": "/x"}
+    files = {
+        "/etc/ld.so.conf": "include /opt/*/lib?.conf",
+        "/opt/b/lib1.conf": "/b1",
+        "/opt/a/lib2.conf": "/a2",
+        "/opt/a/x.conf": "/x",
+    }
     assert load(files).directories == ["/a2", "/b1"]
 
 
 def test_a_file_that_includes_itself_ends() -> None:
     """Each file counts once."""
-    assert load({"/etc/ld.so.conf": "/a\ninclude /etc/*.conf\n/b", "/etc/x.conf": "include ld.so.conf\n/x"}).directories == [
+    assert load(
+        {"/etc/ld.so.conf": "/a\ninclude /etc/*.conf\n/b", "/etc/x.conf": "include ld.so.conf\n/x"}
+    ).directories == [
         "/a",
         "/x",
         "/b",
@@ -74,7 +85,9 @@ def test_a_file_that_includes_itself_ends() -> None:
 
 def test_includes_are_followed_five_deep() -> None:
     """What lies deeper is left out, and said to be."""
-    files = {"/etc/ld.so.conf": "include 1\n"} | {f"/etc/{depth}": f"/{depth}\ninclude {depth + 1}\n" for depth in range(1, 9)}
+    files = {"/etc/ld.so.conf": "include 1\n"} | {
+        f"/etc/{depth}": f"/{depth}\ninclude {depth + 1}\n" for depth in range(1, 9)
+    }
     configuration = load(files)
     assert configuration.directories == ["/1", "/2", "/3", "/4", "/5"]
     assert not configuration.complete
@@ -85,7 +98,8 @@ def test_includes_are_followed_five_deep() -> None:
     [
         {"/etc/ld.so.conf": "".join(f"/{number}\n" for number in range(10_000))},
         {"/etc/ld.so.conf": "include /x/*\n" * 10_000},
-        {"/etc/ld.so.conf": "include /etc/*"} | {f"/etc/{number}": "/a" for number in range(10_000)},
+        {"/etc/ld.so.conf": "include /etc/*"}
+        | {f"/etc/{number}": "/a" for number in range(10_000)},
         {"/etc/ld.so.conf": "include " + "/*" * 20} | {"/a" * depth: "" for depth in range(1, 20)},
     ],
 )
@@ -102,7 +116,9 @@ def test_patterns_match_as_fnmatch_does(name: str, pattern: str) -> None:
     if "\\" in pattern or "[^" in pattern:
         Pattern(pattern).fits(name)
         return
-    wanted = fnmatch.fnmatchcase(name, pattern) and not (name.startswith(".") and not pattern.startswith("."))
+    wanted = fnmatch.fnmatchcase(name, pattern) and not (
+        name.startswith(".") and not pattern.startswith(".")
+    )
     assert Pattern(pattern).fits(name) == wanted
 
 
@@ -127,7 +143,9 @@ def test_many_stars_end_soon() -> None:
 @given(st.binary(max_size=300))
 def test_any_text_is_read(text: bytes) -> None:
     """No exception, whatever is in it; paths are absolute and without NUL."""
-    configuration = Configuration(lambda _path: text, lambda _path: [os.fsdecode(b"\xff"), "a.conf"])
+    configuration = Configuration(
+        lambda _path: text, lambda _path: [os.fsdecode(b"\xff"), "a.conf"]
+    )
     configuration.load()
     assert all(re.match(r"/[^\0]*\Z", path, re.DOTALL) for path in configuration.directories)
 

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from nvgraft.ld_so_conf import Configuration
+from nvgraft.formats.ld_so_conf import Configuration
 
 
 def load(text: str, names: list[str]) -> Configuration:

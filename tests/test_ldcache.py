@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.ldcache import CacheEntry, compare_names, entry_from_listing, parse
+from nvgraft.formats.ldcache import CacheEntry, compare_names, entry_from_listing, parse
 
-ROWS = [("libcuda.so.1", 0x0303, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), ("libc.so.6", 0x0003, "/lib/i386-linux-gnu/libc.so.6")]
-ENTRIES = [CacheEntry("libcuda.so.1", 0x0300, ROWS[0][2]), CacheEntry("libc.so.6", 0x0000, ROWS[1][2])]
+ROWS = [
+    ("libcuda.so.1", 0x0303, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+    ("libc.so.6", 0x0003, "/lib/i386-linux-gnu/libc.so.6"),
+]
+ENTRIES = [
+    CacheEntry("libcuda.so.1", 0x0300, ROWS[0][2]),
+    CacheEntry("libc.so.6", 0x0000, ROWS[1][2]),
+]
 
 
-def _strings(rows: list[tuple[str, int, str]], base: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+def _strings(
+    rows: list[tuple[str, int, str]], base: int
+) -> tuple[bytes, list[tuple[int, int, int]]]:
     table, offsets = b"", []
     for soname, flags, path in rows:
         key = base + len(table)
@@ -33,7 +41,12 @@ def new_cache(rows: list[tuple[str, int, str]]) -> bytes:
 
 def old_cache(rows: list[tuple[str, int, str]]) -> bytes:
     table, offsets = _strings(rows, 0)
-    return b"ld.so-1.7.0\0" + struct.pack("<I", len(rows)) + b"".join(struct.pack("<iII", *row) for row in offsets) + table
+    return (
+        b"ld.so-1.7.0\0"
+        + struct.pack("<I", len(rows))
+        + b"".join(struct.pack("<iII", *row) for row in offsets)
+        + table
+    )
 
 
 def combined_cache(rows: list[tuple[str, int, str]]) -> bytes:
@@ -86,11 +99,19 @@ def test_any_bytes_parse_or_raise_value_error(data: bytes, head: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "architecture"),
-    [("libc6,x86-64", 0x0300), ("libc6", 0), ("libc6,AArch64", 0x0A00), ("libc6,hard-float", 0x0900), ("libc6,64bit", 0x0500)],
+    [
+        ("libc6,x86-64", 0x0300),
+        ("libc6", 0),
+        ("libc6,AArch64", 0x0A00),
+        ("libc6,hard-float", 0x0900),
+        ("libc6,64bit", 0x0500),
+    ],
 )
 def test_listings_spell_architectures(flags: str, architecture: int) -> None:
     """A row of `ldconfig -p` gives the architecture bits that the cache holds."""
-    assert entry_from_listing("libx.so", flags, "/libx.so") == CacheEntry("libx.so", architecture, "/libx.so")
+    assert entry_from_listing("libx.so", flags, "/libx.so") == CacheEntry(
+        "libx.so", architecture, "/libx.so"
+    )
 
 
 def test_a_listing_of_an_unknown_libc_is_no_entry() -> None:
@@ -124,7 +145,9 @@ def test_names_are_bounded() -> None:
 def test_the_cache_of_this_machine() -> None:
     """Our reading of it is what ``ldconfig -p`` prints."""
     listed = []
-    for line in subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout.splitlines():
+    for line in subprocess.run(
+        ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True
+    ).stdout.splitlines():
         name, arrow, path = line.strip().partition(" => ")
         soname, _, flags = name.rpartition(" (")
         entry = entry_from_listing(soname, flags.partition(")")[0], path) if arrow else None

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ldcaches import DRIVER, LIBS, listing
-from nvgraft.ldcache import compare_names
-from nvgraft.ldcache_table import Places, Row, Table
+from nvgraft.formats.ldcache import compare_names
+from nvgraft.formats.ldcache_table import Places, Row, Table
 
 FIXTURES = Path(__file__).parent / "fixtures" / "ldcaches"
 NOWHERE = Places({})
@@ -24,7 +24,10 @@ def rows_of(data: bytes) -> list[tuple[str, int, str, int]]:
     """SONAME, flags, path and capabilities of each row of a cache that is in the new format alone."""
     count = struct.unpack_from("<I", data, 20)[0]
     fields = struct.iter_unpack("<iIIIQ", data[48 : 48 + 24 * count])
-    return [(_text(data, key), flags, _text(data, value), hwcap) for flags, key, value, _version, hwcap in fields]
+    return [
+        (_text(data, key), flags, _text(data, value), hwcap)
+        for flags, key, value, _version, hwcap in fields
+    ]
 
 
 def _text(data: bytes, at: int) -> str:
@@ -77,7 +80,9 @@ def compare(one: str, other: str) -> int:
     return 0 if not right[j] else (128 - (right[j] ^ 128))
 
 
-NAMES = st.text(alphabet="ab.-_~019\xe9", min_size=1, max_size=8) | st.text(alphabet="0123456789", min_size=1, max_size=14)
+NAMES = st.text(alphabet="ab.-_~019\xe9", min_size=1, max_size=8) | st.text(
+    alphabet="0123456789", min_size=1, max_size=14
+)
 
 
 @given(NAMES, NAMES)
@@ -89,11 +94,20 @@ def test_names_stand_as_the_loader_compares_them(one: str, other: str) -> None:
 
 
 def cache(rows: list[tuple[str, int, str]], places: Places = NOWHERE) -> bytes:
-    return Table().with_rows([Row(name.encode(), flags, path.encode()) for name, flags, path in rows], places).data()
+    return (
+        Table()
+        .with_rows([Row(name.encode(), flags, path.encode()) for name, flags, path in rows], places)
+        .data()
+    )
 
 
-@given(st.lists(st.tuples(NAMES, st.sampled_from([WIDE, NARROW])), unique=True, max_size=30), st.integers(0, 30))
-def test_the_loader_finds_what_was_there_and_what_was_added(rows: list[tuple[str, int]], cut: int) -> None:
+@given(
+    st.lists(st.tuples(NAMES, st.sampled_from([WIDE, NARROW])), unique=True, max_size=30),
+    st.integers(0, 30),
+)
+def test_the_loader_finds_what_was_there_and_what_was_added(
+    rows: list[tuple[str, int]], cut: int
+) -> None:
     """Rows added to a table are found by bisection like those of the table, whose rows all stay; their order is ldconfig's."""
     wanted = [Row(os.fsencode(name), flags, b"/l/" + os.fsencode(name)) for name, flags in rows]
     before = Table().with_rows(wanted[:cut], NOWHERE).data()
@@ -109,7 +123,10 @@ def test_the_loader_finds_what_was_there_and_what_was_added(rows: list[tuple[str
 
 
 #: The driver's flags and directory in images that are not of x86_64.
-FOREIGN = {"bookworm-i386": (NARROW, "/usr/lib/i386-linux-gnu"), "bookworm-arm64": (0x0A03, "/usr/lib/aarch64-linux-gnu")}
+FOREIGN = {
+    "bookworm-i386": (NARROW, "/usr/lib/i386-linux-gnu"),
+    "bookworm-arm64": (0x0A03, "/usr/lib/aarch64-linux-gnu"),
+}
 
 
 def comparable(line: str) -> str:
@@ -146,9 +163,16 @@ def test_glibc_2_17_writes_both_formats_and_reads_the_new_one() -> None:
     data = Table.parse(before).data()
     assert data.startswith(b"glibc-ld.so.cache1.1")
     assert rows_of(data) == rows_of(new)
-    assert {hwcap for _name, _flags, _path, hwcap in rows_of(data)} == {0, 1 << 63}, "tls, as it was"
-    versions = [struct.unpack_from("<I", data, 48 + 24 * index + 12)[0] for index in range(len(rows_of(data)))]
-    assert set(versions) == {0, 0x20620, 0x30200}, "the oldest kernel for each, which later versions no longer write"
+    assert {hwcap for _name, _flags, _path, hwcap in rows_of(data)} == {0, 1 << 63}, (
+        "tls, as it was"
+    )
+    versions = [
+        struct.unpack_from("<I", data, 48 + 24 * index + 12)[0]
+        for index in range(len(rows_of(data)))
+    ]
+    assert set(versions) == {0, 0x20620, 0x30200}, (
+        "the oldest kernel for each, which later versions no longer write"
+    )
 
 
 def old_format(rows: list[tuple[str, int, str]]) -> bytes:
@@ -173,7 +197,10 @@ def test_an_old_cache_becomes_a_new_one() -> None:
 
 def test_a_table_that_has_everything_is_the_same_table() -> None:
     """A restarted container's cache is not written again: also where the directory is known by another name."""
-    rows = [Row(b"liba.so.1", WIDE, b"/usr/lib/liba.so.1"), Row(b"libb.so.1", NARROW, b"/usr/lib/libb.so.1")]
+    rows = [
+        Row(b"liba.so.1", WIDE, b"/usr/lib/liba.so.1"),
+        Row(b"libb.so.1", NARROW, b"/usr/lib/libb.so.1"),
+    ]
     places = Places({b"/usr/lib": 0, b"/lib": 0, b"/opt": 1})
     table = Table.parse(Table().with_rows(rows, places).data())
     assert table.with_rows(rows, places) is table
@@ -184,9 +211,22 @@ def test_a_table_that_has_everything_is_the_same_table() -> None:
 
 def test_rows_of_one_name_come_in_the_order_of_the_search_path() -> None:
     """A library of the image that the loader would take first comes after the driver's; unknown directories come last."""
-    before = cache([("libcuda.so.1", WIDE, "/stubs/libcuda.so.1"), ("libcuda.so.1", WIDE, "/opt/libcuda.so.1"), ("liba.so", WIDE, "/a")])
-    wanted = [Row(b"libcuda.so.1", WIDE, b"/usr/lib/libcuda.so.1"), Row(b"libcuda.so.1", NARROW, b"/usr/lib32/libcuda.so.1")]
-    data = Table.parse(before).with_rows(wanted, Places({b"/usr/lib": 0, b"/usr/lib32": 1, b"/opt": 2})).data()
+    before = cache(
+        [
+            ("libcuda.so.1", WIDE, "/stubs/libcuda.so.1"),
+            ("libcuda.so.1", WIDE, "/opt/libcuda.so.1"),
+            ("liba.so", WIDE, "/a"),
+        ]
+    )
+    wanted = [
+        Row(b"libcuda.so.1", WIDE, b"/usr/lib/libcuda.so.1"),
+        Row(b"libcuda.so.1", NARROW, b"/usr/lib32/libcuda.so.1"),
+    ]
+    data = (
+        Table.parse(before)
+        .with_rows(wanted, Places({b"/usr/lib": 0, b"/usr/lib32": 1, b"/opt": 2}))
+        .data()
+    )
     assert [path for _name, _flags, path, _hwcap in rows_of(data)] == [
         "/usr/lib/libcuda.so.1",
         "/opt/libcuda.so.1",
@@ -198,17 +238,33 @@ def test_rows_of_one_name_come_in_the_order_of_the_search_path() -> None:
 
 def test_a_row_at_the_wrong_place_is_moved() -> None:
     """There is not enough: another library of that name before it would be taken."""
-    before = cache([("libx.so.1", WIDE, "/image/libx.so.1"), ("libx.so.1", WIDE, "/usr/lib/libx.so.1")])
-    data = Table.parse(before).with_rows([Row(b"libx.so.1", WIDE, b"/usr/lib/libx.so.1")], Places({b"/usr/lib": 0})).data()
-    assert [path for _name, _flags, path, _hwcap in rows_of(data)] == ["/usr/lib/libx.so.1", "/image/libx.so.1"]
+    before = cache(
+        [("libx.so.1", WIDE, "/image/libx.so.1"), ("libx.so.1", WIDE, "/usr/lib/libx.so.1")]
+    )
+    data = (
+        Table.parse(before)
+        .with_rows([Row(b"libx.so.1", WIDE, b"/usr/lib/libx.so.1")], Places({b"/usr/lib": 0}))
+        .data()
+    )
+    assert [path for _name, _flags, path, _hwcap in rows_of(data)] == [
+        "/usr/lib/libx.so.1",
+        "/image/libx.so.1",
+    ]
 
 
 def test_older_capabilities_keep_their_place_before_plain_rows() -> None:
     """Rows of sse2 or tls subdirectories are not understood and not lost; a plain row comes after them."""
     before = bytearray(cache([("libx.so.1", WIDE, "/lib/i686/libx.so.1")]))
     struct.pack_into("<Q", before, 48 + 16, 1 << 48)
-    data = Table.parse(bytes(before)).with_rows([Row(b"libx.so.1", WIDE, b"/usr/lib/libx.so.1")], Places({b"/usr/lib": 0})).data()
-    assert [(path, hwcap) for _n, _f, path, hwcap in rows_of(data)] == [("/lib/i686/libx.so.1", 1 << 48), ("/usr/lib/libx.so.1", 0)]
+    data = (
+        Table.parse(bytes(before))
+        .with_rows([Row(b"libx.so.1", WIDE, b"/usr/lib/libx.so.1")], Places({b"/usr/lib": 0}))
+        .data()
+    )
+    assert [(path, hwcap) for _n, _f, path, hwcap in rows_of(data)] == [
+        ("/lib/i686/libx.so.1", 1 << 48),
+        ("/usr/lib/libx.so.1", 0),
+    ]
 
 
 def hwcaps_of(data: bytes) -> list[str]:
@@ -220,7 +276,10 @@ def hwcaps_of(data: bytes) -> list[str]:
         tag, _flags, start, size = struct.unpack_from("<IIII", data, at + 8 + 16 * number)
         if tag == 1:
             assert start % 4 == 0
-            return [_text(data, position) for position in struct.unpack_from(f"<{size // 4}I", data, start)]
+            return [
+                _text(data, position)
+                for position in struct.unpack_from(f"<{size // 4}I", data, start)
+            ]
     return []
 
 
@@ -229,7 +288,9 @@ def test_names_of_capabilities_are_numbered_anew_when_one_is_added() -> None:
     one = Row(b"liba.so.1", WIDE, b"/l/glibc-hwcaps/x86-64-v3/liba.so.1", b"x86-64-v3", 2)
     plain = Row(b"liba.so.1", WIDE, b"/l/liba.so.1")
     table = Table.parse(Table().with_rows([plain, one], NOWHERE).data())
-    data = table.with_rows([Row(b"liba.so.1", WIDE, b"/l/glibc-hwcaps/x86-64-v2/liba.so.1", b"x86-64-v2", 1)], NOWHERE).data()
+    data = table.with_rows(
+        [Row(b"liba.so.1", WIDE, b"/l/glibc-hwcaps/x86-64-v2/liba.so.1", b"x86-64-v2", 1)], NOWHERE
+    ).data()
     assert hwcaps_of(data) == ["x86-64-v2", "x86-64-v3"]
     assert [(path.rpartition("/")[0], hwcap) for _n, _f, path, hwcap in rows_of(data)] == [
         ("/l/glibc-hwcaps/x86-64-v2", _NAMED | 1 << 32 | 0),
@@ -238,16 +299,25 @@ def test_names_of_capabilities_are_numbered_anew_when_one_is_added() -> None:
     ]
     again = Table.parse(data)
     assert again.with_rows([one, plain], NOWHERE) is again
-    assert hwcaps_of(again.with_rows([Row(b"libz.so.1", WIDE, b"/z")], NOWHERE).data()) == ["x86-64-v2", "x86-64-v3"]
+    assert hwcaps_of(again.with_rows([Row(b"libz.so.1", WIDE, b"/z")], NOWHERE).data()) == [
+        "x86-64-v2",
+        "x86-64-v3",
+    ]
 
 
 def test_rows_can_be_taken_out() -> None:
     """The others keep their names: positions move back as well as forth."""
     rows = [(f"lib{number}.so.1", WIDE, f"/l/lib{number}.so.1") for number in range(20)]
     table = Table.parse(cache(rows))
-    gone = {index for index, row, _path in table.below([b"/l"]) if row.soname in {b"lib3.so.1", b"lib19.so.1"}}
+    gone = {
+        index
+        for index, row, _path in table.below([b"/l"])
+        if row.soname in {b"lib3.so.1", b"lib19.so.1"}
+    }
     left = rows_of(table.without(gone).data())
-    assert [row[0] for row in left] == [f"lib{number}.so.1" for number in reversed(range(20)) if number not in {3, 19}]
+    assert [row[0] for row in left] == [
+        f"lib{number}.so.1" for number in reversed(range(20)) if number not in {3, 19}
+    ]
     assert all(path == f"/l/{name}" for name, _flags, path, _hwcap in left)
 
 
@@ -262,7 +332,12 @@ def test_rows_can_be_taken_out() -> None:
         (lambda data: data[:28] + b"\x01" + data[29:], "another byte order"),
         (lambda data: data[:52] + b"\xff\xff\xff\xff" + data[56:], "outside of its strings"),
         (lambda data: data[:52] + b"\x00\x00\x00\x00" + data[56:], "outside of its strings"),
-        (lambda data: data[:24] + struct.pack("<I", struct.unpack_from("<I", data, 24)[0] - 1) + data[28:], "does not end inside it"),
+        (
+            lambda data: (
+                data[:24] + struct.pack("<I", struct.unpack_from("<I", data, 24)[0] - 1) + data[28:]
+            ),
+            "does not end inside it",
+        ),
     ],
 )
 def test_what_no_loader_would_use_is_no_table(change: object, reason: str) -> None:
@@ -277,11 +352,17 @@ def test_what_no_loader_would_use_is_no_table(change: object, reason: str) -> No
 @given(st.data())
 def test_any_damage_gives_a_table_or_an_error(data: st.DataObject) -> None:
     """Cut short or with bytes changed: ValueError, or a table that can be added to and written."""
-    whole = bytearray((FIXTURES / f"{data.draw(st.sampled_from(['trixie', 'bionic']))}.cache").read_bytes())
+    whole = bytearray(
+        (FIXTURES / f"{data.draw(st.sampled_from(['trixie', 'bionic']))}.cache").read_bytes()
+    )
     for _ in range(data.draw(st.integers(0, 4))):
-        whole[data.draw(st.integers(0, 200) | st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+        whole[data.draw(st.integers(0, 200) | st.integers(0, len(whole) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
     try:
-        table = Table.parse(bytes(whole[: data.draw(st.just(len(whole)) | st.integers(0, len(whole)))]))
+        table = Table.parse(
+            bytes(whole[: data.draw(st.just(len(whole)) | st.integers(0, len(whole)))])
+        )
     except ValueError:
         return
     added = table.with_rows([Row(b"libcuda.so.1", WIDE, b"/l/libcuda.so.1")], NOWHERE)
@@ -292,14 +373,28 @@ def test_a_large_table_keeps_every_row() -> None:
     """Twenty thousand rows in any order, and some in between."""
     numbers = random.Random(1).sample(range(100_000), 20_000)
     rows = [Row(b"lib%d.so.1" % number, WIDE, b"/l/lib%d.so.1" % number) for number in numbers]
-    data = Table.parse(Table().with_rows(rows[100:], NOWHERE).data()).with_rows(rows[:100], NOWHERE).data()
+    data = (
+        Table.parse(Table().with_rows(rows[100:], NOWHERE).data())
+        .with_rows(rows[:100], NOWHERE)
+        .data()
+    )
     found = rows_of(data)
-    assert [int(name[3:-5]) for name, _flags, _path, _hwcap in found] == sorted(numbers, reverse=True)
+    assert [int(name[3:-5]) for name, _flags, _path, _hwcap in found] == sorted(
+        numbers, reverse=True
+    )
     assert all(path == f"/l/{name}" for name, _flags, path, _hwcap in found)
 
 
 def test_a_directory_is_known_by_its_own_files() -> None:
     """Files of its subdirectories do not count, nor a directory whose name only begins alike."""
-    table = Table.parse(cache([("liba.so", WIDE, "/usr/lib/sub/liba.so"), ("libb.so", WIDE, "/opt/lib2/libb.so")]))
-    for directory, known in ((b"/usr/lib", False), (b"/usr/lib/sub", True), (b"/opt/lib", False), (b"/opt/lib2", True), (b"/lib2", False)):
+    table = Table.parse(
+        cache([("liba.so", WIDE, "/usr/lib/sub/liba.so"), ("libb.so", WIDE, "/opt/lib2/libb.so")])
+    )
+    for directory, known in (
+        (b"/usr/lib", False),
+        (b"/usr/lib/sub", True),
+        (b"/opt/lib", False),
+        (b"/opt/lib2", True),
+        (b"/lib2", False),
+    ):
         assert table.has_file_of(directory) is known

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft import ldcache
-from nvgraft_cli import ldcache_writer
+from nvgraft.formats import ldcache
+from nvgraft_cli.simulate import ldcache_writer
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import load_host
 
@@ -50,26 +50,50 @@ def sonames(data: bytes) -> list[str]:
 @given(st.lists(st.text(alphabet="ab.-_019", min_size=1, max_size=8), max_size=20, unique=True))
 def test_rows_stand_in_the_loaders_order(names: list[str]) -> None:
     """Neighbours never ascend in the loader's own comparison, so that its bisection finds every name."""
-    order = [name.encode() for name in sonames(ldcache_writer.cache([(name, "libc6,x86-64", f"/{name}") for name in names]))]
+    order = [
+        name.encode()
+        for name in sonames(
+            ldcache_writer.cache([(name, "libc6,x86-64", f"/{name}") for name in names])
+        )
+    ]
     assert sorted(order) == sorted(name.encode() for name in names)
     assert order == sorted(order, key=functools.cmp_to_key(library_compare), reverse=True)
 
 
 def test_numbers_compare_as_numbers() -> None:
     """libx.so.10 stands above libx.so.9, and a digit above any other character."""
-    rows = [(name, "libc6,x86-64", "/l") for name in ("libx.so.9", "libx.so.10", "libx-2.so", "libx.so")]
-    assert sonames(ldcache_writer.cache(rows)) == ["libx.so.10", "libx.so.9", "libx.so", "libx-2.so"]
+    rows = [
+        (name, "libc6,x86-64", "/l") for name in ("libx.so.9", "libx.so.10", "libx-2.so", "libx.so")
+    ]
+    assert sonames(ldcache_writer.cache(rows)) == [
+        "libx.so.10",
+        "libx.so.9",
+        "libx.so",
+        "libx-2.so",
+    ]
 
 
 def test_equal_names_keep_their_order_within_an_architecture() -> None:
     """64-bit rows stand before 32-bit rows of one SONAME; rows of one architecture keep the order they came in."""
-    rows = [("liba.so", "libc6", "/32"), ("liba.so", "libc6,x86-64", "/first"), ("liba.so", "libc6,x86-64", "/second")]
-    assert [entry.path for entry in ldcache.parse(ldcache_writer.cache(rows))] == ["/first", "/second", "/32"]
+    rows = [
+        ("liba.so", "libc6", "/32"),
+        ("liba.so", "libc6,x86-64", "/first"),
+        ("liba.so", "libc6,x86-64", "/second"),
+    ]
+    assert [entry.path for entry in ldcache.parse(ldcache_writer.cache(rows))] == [
+        "/first",
+        "/second",
+        "/32",
+    ]
 
 
 def test_engine_reads_what_was_written() -> None:
     """SONAME, architecture and path come back for every architecture that is known."""
-    rows = [("liba.so.1", "libc6,x86-64", "/64"), ("libb.so.1", "libc6", "/32"), ("libc.so.1", "libc6,AArch64", "/arm")]
+    rows = [
+        ("liba.so.1", "libc6,x86-64", "/64"),
+        ("libb.so.1", "libc6", "/32"),
+        ("libc.so.1", "libc6,AArch64", "/arm"),
+    ]
     entries = ldcache.parse(ldcache_writer.cache(rows))
     assert [(entry.soname, entry.architecture, entry.path) for entry in reversed(entries)] == [
         ("liba.so.1", 0x0300, "/64"),
@@ -100,6 +124,14 @@ def test_ldconfig_lists_what_was_written(tmp_path: Path, name: str) -> None:
     path = tmp_path / "ld.so.cache"
     rows = load_host(gallery.path(name)).ld_so_cache
     path.write_bytes(ldcache_writer.cache(rows))
-    listed = subprocess.run(["/sbin/ldconfig", "-p", "-C", path], capture_output=True, text=True, env={"LC_ALL": "C"}, check=True).stdout
+    listed = subprocess.run(
+        ["/sbin/ldconfig", "-p", "-C", path],
+        capture_output=True,
+        text=True,
+        env={"LC_ALL": "C"},
+        check=True,
+    ).stdout
     lines = [line.strip() for line in listed.splitlines() if "=>" in line]
-    assert sorted(lines) == sorted(f"{soname} ({flags}) => {target}" for soname, flags, target in rows)
+    assert sorted(lines) == sorted(
+        f"{soname} ({flags}) => {target}" for soname, flags, target in rows
+    )

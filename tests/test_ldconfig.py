@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import elf
-from nvgraft.apply import ldconfig, seccomp
-from nvgraft.apply.ldconfig import LoaderCache
-from nvgraft.errors import Refusal
-from nvgraft_cli.stubs import executable
+from nvgraft.apply.cache import ldconfig
+from nvgraft.apply.cache.ldconfig import LoaderCache
+from nvgraft.base.errors import Refusal
+from nvgraft.formats import elf
+from nvgraft.system import seccomp
+from nvgraft_cli.simulate.stubs import executable
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,11 @@ def _owned_by_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fstat(fd: int) -> os.stat_result:
         found = real(fd)
-        return os.stat_result((*found[:4], 0, 0, *found[6:])) if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else found
+        return (
+            os.stat_result((*found[:4], 0, 0, *found[6:]))
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+            else found
+        )
 
     monkeypatch.setattr(posix, "fstat", fstat)
 
@@ -60,7 +65,9 @@ def test_a_missing_program_is_named_in_the_references_words(tmp_path: Path) -> N
     with pytest.raises(Refusal) as caught:
         LoaderCache.prepare(str(tmp_path / "ldconfig"))
     line = caught.value.line()
-    assert line.startswith(f"nvgraft: ldcache error: open failed: {tmp_path}/ldconfig: no such file or directory | ")
+    assert line.startswith(
+        f"nvgraft: ldcache error: open failed: {tmp_path}/ldconfig: no such file or directory | "
+    )
     assert "config.toml" in line
 
 
@@ -70,10 +77,15 @@ def test_a_missing_program_is_named_in_the_references_words(tmp_path: Path) -> N
         (b"#!/bin/sh\nexec ldconfig.real", "ldconfig.real the program itself?"),
         (b"", "it is not an ELF file"),
         (b"\x7fELF\x02\x01\x01" + b"\0" * 20, "it is cut short"),
-        (executable("EM_X86_64", "x", ["libc.so.6"], None, "/lib64/ld-linux-x86-64.so.2"), "it is dynamically linked"),
+        (
+            executable("EM_X86_64", "x", ["libc.so.6"], None, "/lib64/ld-linux-x86-64.so.2"),
+            "it is dynamically linked",
+        ),
     ],
 )
-def test_what_the_image_would_have_to_start_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_what_the_image_would_have_to_start_is_refused(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
     """A script or a dynamic program would be run by the image's interpreter or loader; the code is the reference's 127."""
     path = tmp_path / "ldconfig"
     path.write_bytes(content)
@@ -81,7 +93,9 @@ def test_what_the_image_would_have_to_start_is_refused(tmp_path: Path, content: 
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Refusal) as caught:
         LoaderCache.prepare(str(path))
-    assert caught.value.line().startswith(f"nvgraft: ldcache error: process {path} failed with error code: 127 | it was not started: ")
+    assert caught.value.line().startswith(
+        f"nvgraft: ldcache error: process {path} failed with error code: 127 | it was not started: "
+    )
     assert reason in caught.value.hint
     del caught
     assert len(os.listdir("/proc/self/fd")) <= before  # less, when garbage of another test has gone
@@ -113,7 +127,9 @@ def test_anything_but_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_executable_memory_on_new_and_old_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+def test_executable_memory_on_new_and_old_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
     """MFD_EXEC is asked for where the kernel knows it, and left out where it does not."""
     real = os.memfd_create
     asked: list[int] = []
@@ -132,7 +148,9 @@ def test_executable_memory_on_new_and_old_kernels(tmp_path: Path, monkeypatch: p
     cache.close()
 
 
-def test_a_host_that_forbids_executable_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_forbids_executable_memory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """vm.memfd_noexec=2 is refused: there is no fallback to running the host's file itself."""
 
     def memfd_create(_name: str, _flags: int) -> int:
@@ -145,7 +163,9 @@ def test_a_host_that_forbids_executable_memory_is_named(tmp_path: Path, monkeypa
     assert "vm.memfd_noexec" in caught.value.hint
 
 
-def test_a_machine_without_a_filter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_filter_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No run without a list of system calls."""
 
     def program(machine: str) -> bytes:

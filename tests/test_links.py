@@ -3,10 +3,10 @@
 import pytest
 
 import hosts
-from nvgraft.components import Component
-from nvgraft.links import soname_links
-from nvgraft.plan import Finding
-from nvgraft.snapshot import SnapshotTree
+from nvgraft.base.finding import Finding
+from nvgraft.host.components import Component
+from nvgraft.host.snapshot import SnapshotTree
+from nvgraft.plan.soname_links import soname_links
 
 LIBS = "/usr/lib64"
 CUDA = "libcuda.so.535.54.03"
@@ -16,7 +16,9 @@ def component(name: str = CUDA, soname: str | None = "libcuda.so.1") -> Componen
     return Component("compute", "libcuda.so", f"/host/{name}", "", "file", 0o644, 0, soname)
 
 
-def links(rootfs: str, *components: Component, directory: str = LIBS) -> tuple[dict[str, str], list[Finding]]:
+def links(
+    rootfs: str, *components: Component, directory: str = LIBS
+) -> tuple[dict[str, str], list[Finding]]:
     tree = SnapshotTree(hosts.tree(rootfs))
     return soname_links(tree, [(item, directory) for item in components or (component(),)])
 
@@ -79,7 +81,9 @@ def test_the_greatest_of_several_owns_the_link() -> None:
 
 def test_a_greater_owner_that_is_linked_already_changes_nothing() -> None:
     """The finding stays: the program still gets the image's library."""
-    made, findings = links(f"{LIBS}/libcuda.so.550.1 elf libcuda.so.1\n{LIBS}/libcuda.so.1 -> libcuda.so.550.1")
+    made, findings = links(
+        f"{LIBS}/libcuda.so.550.1 elf libcuda.so.1\n{LIBS}/libcuda.so.1 -> libcuda.so.550.1"
+    )
     assert made == {}
     assert [finding.id for finding in findings] == ["library-shadowed"]
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import nvml
-from nvgraft.components import Host
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport
-from nvgraft.inventory import read_inventory
-from nvgraft.libraries import select_libraries
-from nvgraft.live import mps_directory, read_live_host, search_path
-from nvgraft.tree import LiveTree
-from nvgraft_cli import ldcache_writer, stubs
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import LiveTree
+from nvgraft.host import nvml
+from nvgraft.host.components import Host
+from nvgraft.host.gpus import DriverReport
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.libraries import select_libraries
+from nvgraft.host.live import mps_directory, read_live_host, search_path
+from nvgraft.request.config import Config
+from nvgraft_cli.simulate import ldcache_writer, stubs
 
 DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -26,13 +26,21 @@ DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         (None, "", DEFAULT),
         ("", "", DEFAULT),
         ("/opt/bin", "", f"/opt/bin:{DEFAULT}"),
-        ("/bin:/opt/bin:/usr/bin", "/", "/bin:/opt/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"),
+        (
+            "/bin:/opt/bin:/usr/bin",
+            "/",
+            "/bin:/opt/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin",
+        ),
         (
             "/bin",
             "/drv",
             "/drv/bin:/drv/usr/local/sbin:/drv/usr/local/bin:/drv/usr/sbin:/drv/usr/bin:/drv/sbin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin",
         ),
-        ("a::/b/", "/drv/", f"/drv/a:/drv/:/drv/b/:{':'.join('/drv' + part for part in DEFAULT.split(':'))}:a::/b/:{DEFAULT}"),
+        (
+            "a::/b/",
+            "/drv/",
+            f"/drv/a:/drv/:/drv/b/:{':'.join('/drv' + part for part in DEFAULT.split(':'))}:a::/b/:{DEFAULT}",
+        ),
     ],
 )
 def test_the_search_path_is_extended(inherited: str | None, root: str, expected: str) -> None:
@@ -44,7 +52,12 @@ def test_the_search_path_is_extended(inherited: str | None, root: str, expected:
 @pytest.mark.parametrize("root", ["", "/drv"])
 def test_a_configured_cli_path_leaves_the_search_path_alone(root: str) -> None:
     """The reference hook augments PATH only to find the CLI."""
-    assert search_path({"PATH": "/only"}, Config(cli_path="/usr/bin/nvidia-container-cli", cli_root=root)) == "/only"
+    assert (
+        search_path(
+            {"PATH": "/only"}, Config(cli_path="/usr/bin/nvidia-container-cli", cli_root=root)
+        )
+        == "/only"
+    )
     assert search_path({"PATH": ""}, Config(cli_path="/x")) == ""
 
 
@@ -52,7 +65,10 @@ def test_no_search_path_at_all_is_refused() -> None:
     """With a configured CLI path and an empty environment, in the reference's words."""
     with pytest.raises(Refusal) as caught:
         search_path({}, Config(cli_path="/x"))
-    assert caught.value.reference_line() == "nvgraft: detection error: environment variable PATH not found"
+    assert (
+        caught.value.reference_line()
+        == "nvgraft: detection error: environment variable PATH not found"
+    )
 
 
 def test_config_toml_can_give_the_search_path() -> None:
@@ -69,12 +85,23 @@ def test_config_toml_can_give_the_search_path() -> None:
         ({}, (), ""),
         ({"CUDA_MPS_PIPE_DIRECTORY": "/own"}, (), "/own"),
         ({}, ("CUDA_MPS_PIPE_DIRECTORY=/toml",), "/toml"),
-        ({}, ("X=1", "CUDA_MPS_PIPE_DIRECTORY_=/no", "CUDA_MPS_PIPE_DIRECTORY=/a=b", "CUDA_MPS_PIPE_DIRECTORY=/c"), "/a=b"),
+        (
+            {},
+            (
+                "X=1",
+                "CUDA_MPS_PIPE_DIRECTORY_=/no",
+                "CUDA_MPS_PIPE_DIRECTORY=/a=b",
+                "CUDA_MPS_PIPE_DIRECTORY=/c",
+            ),
+            "/a=b",
+        ),
         ({"CUDA_MPS_PIPE_DIRECTORY": "/own"}, ("CUDA_MPS_PIPE_DIRECTORY=/toml",), "/own"),
         ({}, ("CUDA_MPS_PIPE_DIRECTORY",), ""),
     ],
 )
-def test_the_mps_directory(environ: dict[str, str], configured: tuple[str, ...], expected: str) -> None:
+def test_the_mps_directory(
+    environ: dict[str, str], configured: tuple[str, ...], expected: str
+) -> None:
     """The hook's own variable, then config.toml's first one, then none."""
     assert mps_directory(environ, Config(cli_environment=configured)) == expected
 
@@ -89,7 +116,12 @@ class Asked:
         self.calls: list[tuple[str, str, str, tuple[str, ...]]] = []
 
     def __call__(
-        self, library: str, root: str, user: str, environment: tuple[str, ...], meanwhile: Callable[[], None] = lambda: None
+        self,
+        library: str,
+        root: str,
+        user: str,
+        environment: tuple[str, ...],
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> DriverReport:
         meanwhile()
         self.calls.append((library, root, user, environment))
@@ -124,7 +156,12 @@ def test_a_live_host_is_read_below_its_root(driver_root: Path, asked: Asked) -> 
     """NVML inside the root is asked as config.toml says; majors are the kernel's."""
     found = read(driver_root, cli_user="root:video", cli_environment=("A=b",))
     assert asked.calls == [("/usr/lib/libnvidia-ml.so.1", str(driver_root), "root:video", ("A=b",))]
-    assert (found.root, found.report, list(found.entries), found.machine) == (str(driver_root), REPORT, [], os.uname().machine)
+    assert (found.root, found.report, list(found.entries), found.machine) == (
+        str(driver_root),
+        REPORT,
+        [],
+        os.uname().machine,
+    )
     assert found.majors["mem"] == 1
 
 
@@ -138,10 +175,14 @@ def test_ld_library_path_of_config_toml_comes_first(driver_root: Path, asked: As
 
 def test_nvml_is_found_as_the_dynamic_loader_finds_it(driver_root: Path, asked: Asked) -> None:
     """By the driver root's own cache, also where config.toml names another one for the driver's files."""
-    machine = {"x86_64": "libc6,x86-64", "aarch64": "libc6,AArch64", "ppc64le": "libc6,64bit"}.get(os.uname().machine, "libc6,x86-64")
+    machine = {"x86_64": "libc6,x86-64", "aarch64": "libc6,AArch64", "ppc64le": "libc6,64bit"}.get(
+        os.uname().machine, "libc6,x86-64"
+    )
     (driver_root / "usr/lib/libnvidia-ml.so.1").rename(driver_root / "usr/nvml")
     (driver_root / "other.cache").write_bytes((driver_root / "etc/ld.so.cache").read_bytes())
-    (driver_root / "etc/ld.so.cache").write_bytes(ldcache_writer.cache([("libnvidia-ml.so.1", machine, "/usr/nvml")]))
+    (driver_root / "etc/ld.so.cache").write_bytes(
+        ldcache_writer.cache([("libnvidia-ml.so.1", machine, "/usr/nvml")])
+    )
     found = read(driver_root, cli_ldcache="/other.cache")
     assert asked.calls[0][0] == "/usr/nvml"
     assert list(found.entries) == []
@@ -180,8 +221,14 @@ def test_a_missing_loader_cache_is_refused(driver_root: Path, asked: Asked) -> N
     read(driver_root)
     assert len(asked.calls) == 1
     refusal = refused(driver_root)
-    assert refusal.reference_line() == f"nvgraft: detection error: open failed: {driver_root}/etc/ld.so.cache: no such file or directory"
-    assert refused(driver_root, cli_ldcache="/x.cache").text == f"open failed: {driver_root}/x.cache: no such file or directory"
+    assert (
+        refusal.reference_line()
+        == f"nvgraft: detection error: open failed: {driver_root}/etc/ld.so.cache: no such file or directory"
+    )
+    assert (
+        refused(driver_root, cli_ldcache="/x.cache").text
+        == f"open failed: {driver_root}/x.cache: no such file or directory"
+    )
 
 
 @pytest.mark.usefixtures("asked")
@@ -199,26 +246,38 @@ def test_a_loader_cache_that_leads_out_of_the_root_is_refused(driver_root: Path)
     assert "resolves outside of" in refused(driver_root).text
 
 
-def test_a_simulated_host_is_not_asked(driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulated_host_is_not_asked(
+    driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its GPUs come from the document that config.toml names; everything else is read live."""
     (driver_root / "usr/lib/libnvidia-ml.so.1").unlink()
-    monkeypatch.setattr("nvgraft.snapshot.load_report", lambda path: DriverReport(path, "1.0", ()))
+    monkeypatch.setattr(
+        "nvgraft.host.snapshot.load_report", lambda path: DriverReport(path, "1.0", ())
+    )
     found = read(driver_root, simulated_host=True, host_snapshot="/host.json")
     assert found.report.driver_version == "/host.json"
     assert asked.calls == []
 
 
-def test_what_need_not_wait_is_done_while_nvml_is_at_work(driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_need_not_wait_is_done_while_nvml_is_at_work(
+    driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The caller's own work, and the headers of every candidate: they are not read again when the version is known."""
-    for name, content in (("good", stubs.shared_object(64, "EM_X86_64", "libcuda.so.1", [], None, None)), ("bad", b"text")):
+    for name, content in (
+        ("good", stubs.shared_object(64, "EM_X86_64", "libcuda.so.1", [], None, None)),
+        ("bad", b"text"),
+    ):
         (driver_root / f"usr/lib/{name}.so.535.1").write_bytes(content)
-    rows = [("libcuda.so.1", "libc6,x86-64", "/usr/lib/good.so.535.1"), ("libnvidia-ml.so.1", "libc6,x86-64", "/usr/lib/bad.so.535.1")]
+    rows = [
+        ("libcuda.so.1", "libc6,x86-64", "/usr/lib/good.so.535.1"),
+        ("libnvidia-ml.so.1", "libc6,x86-64", "/usr/lib/bad.so.535.1"),
+    ]
     (driver_root / "etc/ld.so.cache").write_bytes(ldcache_writer.cache(rows))
     done: list[int] = []
     found = read_live_host(Config(cli_root=str(driver_root)), lambda: done.append(len(asked.calls)))
     assert done == [0]
     found.entries = [entry for entry in found.entries if "good" in entry.path]
-    monkeypatch.setattr("nvgraft.elf.read_facts", None)
+    monkeypatch.setattr("nvgraft.formats.elf.read_facts", None)
     assert [library.path for library in select_libraries(found).wide] == ["/usr/lib/good.so.535.1"]
     assert isinstance(found.tree, LiveTree)
     found.tree.close()

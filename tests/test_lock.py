@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import launch, lock
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
+from nvgraft.system import launch, lock
 
 
 @pytest.fixture
@@ -24,10 +24,17 @@ def rootfs(tmp_path: Path) -> int:
     return os.open(tmp_path / "rootfs", os.O_PATH)
 
 
-def test_a_second_hook_waits_and_then_says_so(directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_hook_waits_and_then_says_so(
+    directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the lock is held nobody else gets it; the refusal names it."""
     monkeypatch.setattr(lock, "TIMEOUT", 0.05)
-    with lock.lock_rootfs(rootfs), pytest.raises(Refusal, match="another hook has been working on this root file system") as refusal:
+    with (
+        lock.lock_rootfs(rootfs),
+        pytest.raises(
+            Refusal, match="another hook has been working on this root file system"
+        ) as refusal,
+    ):
         lock.lock_rootfs(rootfs)
     assert refusal.value.stage == "container"
 
@@ -37,10 +44,15 @@ def test_a_lock_is_gone_with_its_holder(directory: Path, rootfs: int) -> None:
     with lock.lock_rootfs(rootfs):
         assert len(list(directory.iterdir())) == 1
     assert list(directory.iterdir()) == []
-    assert lock.acquire(lock.lock_name(os.fstat(rootfs).st_dev, os.fstat(rootfs).st_ino), 0) is not None
+    assert (
+        lock.acquire(lock.lock_name(os.fstat(rootfs).st_dev, os.fstat(rootfs).st_ino), 0)
+        is not None
+    )
 
 
-def test_a_lock_that_was_removed_meanwhile_is_not_taken(directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_was_removed_meanwhile_is_not_taken(
+    directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that its last holder removed between our opening and locking it protects nobody: the next file is locked."""
     tries = []
     real = lock._try_lock
@@ -58,7 +70,9 @@ def test_a_lock_that_was_removed_meanwhile_is_not_taken(directory: Path, rootfs:
         assert len(list(directory.iterdir())) == 1
 
 
-def test_a_lock_that_was_replaced_meanwhile_is_not_taken(directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_was_replaced_meanwhile_is_not_taken(
+    directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor is one whose name another hook has given to a file of its own: two hooks would work at once."""
     tries = []
     real = lock._try_lock
@@ -77,14 +91,18 @@ def test_a_lock_that_was_replaced_meanwhile_is_not_taken(directory: Path, rootfs
         assert len(tries) == 2
 
 
-def test_different_root_file_systems_do_not_wait(directory: Path, rootfs: int, tmp_path: Path) -> None:
+def test_different_root_file_systems_do_not_wait(
+    directory: Path, rootfs: int, tmp_path: Path
+) -> None:
     """Two containers with a root file system each are configured at the same time."""
     other = os.open(tmp_path, os.O_PATH)
     with lock.lock_rootfs(rootfs), lock.lock_rootfs(other):
         assert len(list(directory.iterdir())) == 2
 
 
-def test_a_user_who_may_not_make_the_directory_locks_nothing(rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_may_not_make_the_directory_locks_nothing(
+    rootfs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rootless there is no directory that all hooks share; the start goes on."""
     monkeypatch.setattr(lock, "DIRECTORY", "/proc/nvgraft/lock")
     monkeypatch.setattr(posix, "geteuid", lambda: 1000)
@@ -96,12 +114,14 @@ def test_root_is_not_left_without_a_lock(rootfs: int, monkeypatch: pytest.Monkey
     """Where root cannot have the directory something is wrong with the host: the start is refused, with the path."""
     monkeypatch.setattr(lock, "DIRECTORY", "/proc/nvgraft/lock")
     monkeypatch.setattr(posix, "geteuid", lambda: 0)
-    monkeypatch.setattr("nvgraft.userns.inside", lambda: False)
+    monkeypatch.setattr("nvgraft.system.userns.inside", lambda: False)
     with pytest.raises(Refusal, match="open failed: /proc/nvgraft/lock"):
         lock.lock_rootfs(rootfs)
 
 
-def test_a_signal_ends_the_waiting_and_leaves_no_lock_of_ours(directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_the_waiting_and_leaves_no_lock_of_ours(
+    directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While another hook is waited for, signals are taken; while nothing waits, they are held."""
 
     def ring(_seconds: float) -> None:

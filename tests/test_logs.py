@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from nvgraft_cli import logs
+from nvgraft_cli.shell import logs
 
 Captured = pytest.CaptureFixture[str]
 
@@ -27,7 +27,10 @@ def test_lines_for_people_are_on_stderr_without_a_set_up(capsys: Captured) -> No
     log.debug("not shown")
     log.info("inventory refreshed", gpus=8, reason="uevent")
     log.warning("cannot listen")
-    assert capsys.readouterr() == ("", "nvgraft watch: inventory refreshed: gpus=8 reason=uevent\nnvgraft watch: warning: cannot listen\n")
+    assert capsys.readouterr() == (
+        "",
+        "nvgraft watch: inventory refreshed: gpus=8 reason=uevent\nnvgraft watch: warning: cannot listen\n",
+    )
 
 
 def test_debug_lines_are_shown_on_request(capsys: Captured) -> None:
@@ -40,7 +43,10 @@ def test_debug_lines_are_shown_on_request(capsys: Captured) -> None:
 def test_nothing_in_a_fact_steers_a_terminal(capsys: Captured) -> None:
     """Escapes, newlines and undecodable names are shown, not sent."""
     logs.get("register").info("changed \x1b[2J", path="/etc/\nforged: line\udc80\x9b")
-    assert capsys.readouterr().err == "nvgraft register: changed \\x1b[2J: path=/etc/\\x0aforged: line\\udc80\\x9b\n"
+    assert (
+        capsys.readouterr().err
+        == "nvgraft register: changed \\x1b[2J: path=/etc/\\x0aforged: line\\udc80\\x9b\n"
+    )
 
 
 def test_machines_get_one_object_a_line(capsys: Captured) -> None:
@@ -51,14 +57,23 @@ def test_machines_get_one_object_a_line(capsys: Captured) -> None:
     assert line.endswith("\n") and line.count("\n") == 1 and "\x1b" not in line
     record = json.loads(line)
     assert record.pop("timestamp").endswith("Z")
-    assert record == {"level": "error", "command": "recover", "event": "left behind", "path": "/run/x\x1b"}
+    assert record == {
+        "level": "error",
+        "command": "recover",
+        "event": "left behind",
+        "path": "/run/x\x1b",
+    }
 
 
 def test_the_library_is_loaded_only_for_a_line() -> None:
     """Importing the module costs a command that logs nothing nothing."""
     check = "print('structlog' in sys.modules, end=' ')"
-    program = f"import sys; from nvgraft_cli import logs; {check}; logs.get('x'); {check}"
+    program = f"import sys; from nvgraft_cli.shell import logs; {check}; logs.get('x'); {check}"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+        timeout=60,
     )
     assert done.stdout == "False True "

@@ -10,9 +10,9 @@ import pytest
 
 from bundles import EVERYTHING, make_bundle
 from nvgraft import __version__
-from nvgraft_cli import plan_command
 from nvgraft_cli.container_cli.options import COMMANDS
-from nvgraft_cli.main import _parser, main
+from nvgraft_cli.plan import command as plan_command
+from nvgraft_cli.shell.main import _parser, main
 
 Captured = pytest.CaptureFixture[str]
 
@@ -64,7 +64,16 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, env: tuple[st
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "nvgraft_cli.main", "plan", "--bundle", bundle, "--host", "debian-a100x8"],
+            [
+                sys.executable,
+                "-m",
+                "nvgraft_cli.shell.main",
+                "plan",
+                "--bundle",
+                bundle,
+                "--host",
+                "debian-a100x8",
+            ],
             stdout=writer,
             stderr=subprocess.PIPE,
             env={"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -78,7 +87,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, env: tuple[st
 def test_every_command_has_an_example() -> None:
     """In its --help; those of nvidia-container-cli have the original's text."""
     parser = _parser()
-    subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    subparsers = next(
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
     assert "example" in (parser.epilog or "")
-    lacking = [name for name, command in subparsers.choices.items() if "example" not in (command.epilog or "") and name not in COMMANDS]
+    lacking = [
+        name
+        for name, command in subparsers.choices.items()
+        if "example" not in (command.epilog or "") and name not in COMMANDS
+    ]
     assert lacking == []

@@ -7,20 +7,28 @@ from pathlib import Path
 import pytest
 
 from bundles import EVERYTHING, make_bundle
-from nvgraft_cli.main import main
+from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.matrix import compute as matrices
-from nvgraft_cli.planning import plan_bundle
+from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 from nvgraft_specs.models.matrix import Matrix
 
 Captured = pytest.CaptureFixture[str]
 
-ENVIRONMENTS = (EVERYTHING, (), ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=12.8"), ("NVIDIA_VISIBLE_DEVICES=7",))
+ENVIRONMENTS = (
+    EVERYTHING,
+    (),
+    ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=12.8"),
+    ("NVIDIA_VISIBLE_DEVICES=7",),
+)
 
 
 @pytest.fixture
 def bundles(tmp_path: Path) -> list[str]:
-    return [str(make_bundle(tmp_path / f"bundles/c{number}", *env)) for number, env in enumerate(ENVIRONMENTS)]
+    return [
+        str(make_bundle(tmp_path / f"bundles/c{number}", *env))
+        for number, env in enumerate(ENVIRONMENTS)
+    ]
 
 
 def copy_host(source: str, path: Path, **changes: object) -> str:
@@ -31,7 +39,9 @@ def copy_host(source: str, path: Path, **changes: object) -> str:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_every_cell_is_the_plan_of_its_pair(bundles: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_is_the_plan_of_its_pair(
+    bundles: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one process and in two, in slices smaller than the number of containers."""
     monkeypatch.setattr(matrices, "_SLICE", 3)
     matrix = matrices.compute(gallery.names(), bundles, None, jobs)
@@ -42,9 +52,14 @@ def test_every_cell_is_the_plan_of_its_pair(bundles: list[str], jobs: int, monke
     for row in matrix.hosts:
         for bundle, cell in zip(bundles, row.cells, strict=True):
             plan, _ = plan_bundle(bundle, row.names[0], None)
-            assert (cell.outcome, cell.reason) == (outcomes[plan.decision], "" if plan.decision == "inject" else plan.reason)
+            assert (cell.outcome, cell.reason) == (
+                outcomes[plan.decision],
+                "" if plan.decision == "inject" else plan.reason,
+            )
             assert cell.mounts == sum(action.op == "mount" for action in plan.actions)
-            assert [warning.message for warning in cell.warnings] == [f.message for f in plan.findings if f.level == "warning"]
+            assert [warning.message for warning in cell.warnings] == [
+                f.message for f in plan.findings if f.level == "warning"
+            ]
             seen.add(cell.outcome)
     assert seen == set(outcomes.values())
 
@@ -58,7 +73,10 @@ def test_hosts_that_say_the_same_are_planned_once(bundles: list[str], tmp_path: 
         copy_host("eks-t4", tmp_path / "hosts/b.json", name="b", nvml=nvml),
         copy_host("eks-t4", tmp_path / "hosts/c.json", name="c"),
     ]
-    assert [row.names for row in matrices.compute(names, bundles, None, 1).hosts] == [[names[0], names[2]], [names[1]]]
+    assert [row.names for row in matrices.compute(names, bundles, None, 1).hosts] == [
+        [names[0], names[2]],
+        [names[1]],
+    ]
 
 
 def test_text_says_where_it_runs_and_why_not(bundles: list[str], capsys: Captured) -> None:
@@ -69,7 +87,10 @@ def test_text_says_where_it_runs_and_why_not(bundles: list[str], capsys: Capture
     assert out.startswith("2 hosts x 4 containers: ")
     assert f"\n{bundles[0]}\n  runs     on all 2 hosts\n" in out
     assert f"\n{bundles[1]}\n  skipped  on all 2 hosts\n           not a GPU container: " in out
-    assert "\n  runs     on 1 host: mig-h100\n  refused  on 1 host: eks-t4\n           nvgraft: requirement error: " in out
+    assert (
+        "\n  runs     on 1 host: mig-h100\n  refused  on 1 host: eks-t4\n           nvgraft: requirement error: "
+        in out
+    )
     assert "\x1b" not in out
 
 
@@ -79,12 +100,26 @@ def test_nothing_refused_is_exit_0(bundles: list[str], capsys: Captured) -> None
     assert "1 host x 2 containers: 1 runs, 1 skipped, 0 refused, " in capsys.readouterr().out
 
 
-def test_directories_stand_for_what_lies_in_them(bundles: list[str], tmp_path: Path, capsys: Captured) -> None:
+def test_directories_stand_for_what_lies_in_them(
+    bundles: list[str], tmp_path: Path, capsys: Captured
+) -> None:
     """Snapshots by their suffix, bundles by their config.json; JSON passes the model."""
     hosts = [copy_host("eks-t4", tmp_path / f"hosts/{name}.json", name=name) for name in ("a", "b")]
     (tmp_path / "hosts/notes.txt").touch()
     (tmp_path / "bundles/empty").mkdir()
-    assert main(["matrix", str(tmp_path / "hosts"), "--bundles", str(tmp_path / "bundles"), "--format", "json"]) == 1
+    assert (
+        main(
+            [
+                "matrix",
+                str(tmp_path / "hosts"),
+                "--bundles",
+                str(tmp_path / "bundles"),
+                "--format",
+                "json",
+            ]
+        )
+        == 1
+    )
     matrix = Matrix.model_validate_json(capsys.readouterr().out)
     assert matrix.bundles == bundles
     assert [row.names for row in matrix.hosts] == [hosts]
@@ -95,7 +130,9 @@ def test_csv_has_a_line_for_each_pair(bundles: list[str], tmp_path: Path, capsys
     hosts = [copy_host("eks-t4", tmp_path / f"hosts/{name}.json", name=name) for name in ("a", "b")]
     main(["matrix", *hosts, "--bundles", *bundles, "--format", "csv"])
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert [(row["host"], row["container"]) for row in rows] == [(host, bundle) for host in hosts for bundle in bundles]
+    assert [(row["host"], row["container"]) for row in rows] == [
+        (host, bundle) for host in hosts for bundle in bundles
+    ]
     assert [row["outcome"] for row in rows[:4]] == ["runs", "skipped", "refused", "refused"]
     assert rows[0]["driver"] == json.loads(Path(hosts[0]).read_text())["nvml"]["driver_version"]
 
@@ -108,7 +145,9 @@ def test_names_cannot_steer_a_terminal(tmp_path: Path, capsys: Captured, form: s
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_a_formula_is_a_text_in_csv(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_formula_is_a_text_in_csv(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A spreadsheet takes what starts with = for one."""
     make_bundle(tmp_path / "=1+1", *EVERYTHING)
     monkeypatch.chdir(tmp_path)
@@ -149,7 +188,9 @@ def test_a_config_json_that_the_hook_refuses_is_a_refusal(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x"])
-def test_a_bad_number_of_jobs_is_a_usage_error(bundles: list[str], text: str, capsys: Captured) -> None:
+def test_a_bad_number_of_jobs_is_a_usage_error(
+    bundles: list[str], text: str, capsys: Captured
+) -> None:
     """Exit 2 with the usage."""
     with pytest.raises(SystemExit) as caught:
         main(["matrix", "eks-t4", "--bundles", *bundles, f"--jobs={text}"])

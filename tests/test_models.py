@@ -37,7 +37,12 @@ HOST: dict[str, Any] = {
     "char_majors": {"nvidia": 195},
     "files": {
         "/dev/nvidia0": {"type": "char", "mode": "0666", "uid": 0, "gid": 0, "rdev": [195, 0]},
-        "/usr/lib/libcuda.so.1": {"type": "symlink", "uid": 0, "gid": 0, "target": "libcuda.so.535.0"},
+        "/usr/lib/libcuda.so.1": {
+            "type": "symlink",
+            "uid": 0,
+            "gid": 0,
+            "target": "libcuda.so.535.0",
+        },
     },
 }
 WHY = {"capability": "utility", "row": "nvidia-smi", "found": "on PATH"}
@@ -70,13 +75,26 @@ PLAN: dict[str, Any] = {
             "data": {"mode": "0555"},
             "why": WHY,
         },
-        {"op": "file", "path": "/proc/driver/nvidia/version", "mode": "0444", "content": "x\n", "why": WHY},
+        {
+            "op": "file",
+            "path": "/proc/driver/nvidia/version",
+            "mode": "0444",
+            "content": "x\n",
+            "why": WHY,
+        },
         {"op": "symlink", "path": "/usr/lib64/libcuda.so", "target": "libcuda.so.1", "why": WHY},
         {"op": "allow-device", "type": "c", "major": 195, "minor": 255, "access": "rw", "why": WHY},
         {"op": "ldcache", "dirs": ["/usr/lib64"], "why": WHY},
     ],
     "links": {"/usr/lib64/libcuda.so.1": "libcuda.so.535.0"},
-    "findings": [{"id": "firmware-missing", "level": "warning", "message": "no firmware", "hint": "install it"}],
+    "findings": [
+        {
+            "id": "firmware-missing",
+            "level": "warning",
+            "message": "no firmware",
+            "hint": "install it",
+        }
+    ],
 }
 
 
@@ -199,14 +217,18 @@ def test_recorded_hosts_load_unchanged(records: Path) -> None:
     for path in paths:
         host = load_host(str(path))
         assert host.name == path.stem
-        assert json.loads(host.model_dump_json(by_alias=True, exclude_unset=True)) == json.loads(path.read_text())
+        assert json.loads(host.model_dump_json(by_alias=True, exclude_unset=True)) == json.loads(
+            path.read_text()
+        )
 
 
 def test_plan_loads(tmp_path: Path) -> None:
     """A plan with every kind of action loads, and is written back as it was."""
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLAN))
-    assert json.loads(load_plan(str(path)).model_dump_json(by_alias=True, exclude_unset=True)) == PLAN
+    assert (
+        json.loads(load_plan(str(path)).model_dump_json(by_alias=True, exclude_unset=True)) == PLAN
+    )
 
 
 #: Paths that an edited plan could have (case T40).
@@ -216,7 +238,9 @@ EDITED = ("/../..", "/..", "/.", "/a/../b", "/a/./b", "//a", "/a//b", "/a/", "/a
 @pytest.mark.parametrize("path", ["/", "/.a", "/..a", "/...", "/a.b/..c/.d", "/a b/\u00e9\n"])
 def test_odd_names_are_names(path: str) -> None:
     """A driver or an image may use them."""
-    plan = json.loads(parse_plan(changed(PLAN, "actions 1 target", path), "p.json").model_dump_json())
+    plan = json.loads(
+        parse_plan(changed(PLAN, "actions 1 target", path), "p.json").model_dump_json()
+    )
     assert plan["actions"][1]["target"] == path
 
 
@@ -262,7 +286,10 @@ def test_shipped_schemas_are_current(schema: str) -> None:
 def test_schemas_judge_like_the_models() -> None:
     """The shipped JSON schemas accept what the models accept, and refuse a wrong type and an unknown action."""
     documents = [("nvgraft.host/1", HOST), ("nvgraft.plan/1", PLAN)]
-    documents += [("nvgraft.host/1", json.loads(Path(gallery.path(name)).read_text())) for name in gallery.names()]
+    documents += [
+        ("nvgraft.host/1", json.loads(Path(gallery.path(name)).read_text()))
+        for name in gallery.names()
+    ]
     for schema, document in documents:
         validator = jsonschema.Draft202012Validator(json.loads(schema_path(schema).read_text()))
         validator.check_schema(validator.schema)

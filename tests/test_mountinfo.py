@@ -6,17 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.mountinfo import Mount, MountTable, mounts_of_type, parse_mountinfo
+from nvgraft.system.mountinfo import Mount, MountTable, mounts_of_type, parse_mountinfo
 
 
-def line(point: str = "/", optional: str = "", described: str = "ext4 /dev/sda1 rw", ids: str = "36 35") -> str:
+def line(
+    point: str = "/", optional: str = "", described: str = "ext4 /dev/sda1 rw", ids: str = "36 35"
+) -> str:
     return f"{ids} 98:0 /root {point} rw,noatime{optional} - {described}\n"
 
 
 def test_a_line_is_read_as_documented() -> None:
     """Id, root, mount point, options, type and source come from their fields of proc_pid_mountinfo(5)."""
     text = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"
-    assert parse_mountinfo(text) == [Mount(36, "/mnt1", "/mnt2", "rw,noatime", False, "ext3", "/dev/root")]
+    assert parse_mountinfo(text) == [
+        Mount(36, "/mnt1", "/mnt2", "rw,noatime", False, "ext3", "/dev/root")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,11 @@ def test_a_path_that_looks_like_an_optional_field_is_a_path() -> None:
 
 def test_the_order_of_the_kernel_is_kept() -> None:
     """Mounts come in the order of the file, stacked ones included."""
-    assert [mount.point for mount in parse_mountinfo(line("/b") + line("/a") + line("/b"))] == ["/b", "/a", "/b"]
+    assert [mount.point for mount in parse_mountinfo(line("/b") + line("/a") + line("/b"))] == [
+        "/b",
+        "/a",
+        "/b",
+    ]
 
 
 def test_escapes_are_undone() -> None:
@@ -60,7 +68,13 @@ def test_only_newlines_end_a_line(separator: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["36 35 98:0 / / rw\n", "36 35 98:0 / - ext4 a rw\n", "36 35 98:0 / / rw - ext4\n", "x 35 98:0 / / rw - a b c\n"]
+    "text",
+    [
+        "36 35 98:0 / / rw\n",
+        "36 35 98:0 / - ext4 a rw\n",
+        "36 35 98:0 / / rw - ext4\n",
+        "x 35 98:0 / / rw - a b c\n",
+    ],
 )
 def test_other_lines_are_an_error(text: str) -> None:
     """A line without its dash, with too few fields or without a number is refused, not guessed at."""
@@ -85,7 +99,11 @@ def test_any_mount_point_survives(name: str) -> None:
 def test_one_mount_is_found_by_its_id_among_many() -> None:
     """The id is the first number of a line, whole: neither a parent's id nor a part of a longer one will do."""
     table = MountTable(line("/a", ids="1 0") + line("/b", ids="12 1") + line("/c", ids="121 2"))
-    assert [mount.point for number in (1, 12, 121) if (mount := table.get(number)) is not None] == ["/a", "/b", "/c"]
+    assert [mount.point for number in (1, 12, 121) if (mount := table.get(number)) is not None] == [
+        "/a",
+        "/b",
+        "/c",
+    ]
     assert table.get(2) is None
     assert table.get(21) is None
     assert MountTable().get(1) is None
@@ -101,6 +119,10 @@ def test_a_line_that_is_not_asked_for_is_not_parsed() -> None:
 
 def test_mounts_of_a_type_come_in_order_and_by_the_whole_type() -> None:
     """cgroup and cgroup2 are two types, and a path that looks like a type is none."""
-    text = line("/v2", described="cgroup2 cgroup rw") + line("/x\\040-\\040cgroup\\040") + line("/v1", described="cgroup cgroup rw")
+    text = (
+        line("/v2", described="cgroup2 cgroup rw")
+        + line("/x\\040-\\040cgroup\\040")
+        + line("/v1", described="cgroup cgroup rw")
+    )
     assert [mount.point for mount in mounts_of_type(text, "cgroup")] == ["/v1"]
     assert [mount.point for mount in mounts_of_type(text, "cgroup", "cgroup2")] == ["/v2", "/v1"]

@@ -15,14 +15,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldcaches import DRIVER, ENTRIES, LIBS, LINES, container_at, install_driver, ldconfig, library, listing, make_image, tree, update
-from nvgraft.apply import rootfs as rootfs_module
-from nvgraft.apply.native_cache import NativeCache
-from nvgraft.apply.rootfs import Bounds
+from ldcaches import (
+    DRIVER,
+    ENTRIES,
+    LIBS,
+    LINES,
+    container_at,
+    install_driver,
+    ldconfig,
+    library,
+    listing,
+    make_image,
+    tree,
+    update,
+)
+from nvgraft.apply.cache import rootfs as rootfs_module
+from nvgraft.apply.cache.native import NativeCache
+from nvgraft.apply.cache.rootfs import Bounds
+from nvgraft.apply.journal import Item, Journal
 from nvgraft.apply.undo import UndoLog
-from nvgraft.container import Container
-from nvgraft.errors import Refusal
-from nvgraft.journal import Item, Journal
+from nvgraft.base.errors import Refusal
+from nvgraft.container.container import Container
 
 pytestmark = pytest.mark.requires("ldconfig", "x86_64")
 
@@ -49,7 +62,9 @@ def refused(root: Path) -> str:
     with pytest.raises(Refusal) as caught:
         update(root)
     line = caught.value.line()
-    assert line.startswith("nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | the loader cache was not written: ")
+    assert line.startswith(
+        "nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | the loader cache was not written: "
+    )
     return line.partition(" | the loader cache was not written: ")[2]
 
 
@@ -61,7 +76,10 @@ def test_the_driver_is_added_to_what_is_there(image: Path) -> None:
     before, had = tree(image), lines(image)
     assert update(image) == []
     assert lines(image) == sorted(lines(image), key=lines(image).index)
-    assert set(lines(image)) == {*had, *(f"{soname} (libc6,x86-64) => {LIBS}/{soname}" for soname in DRIVER)}
+    assert set(lines(image)) == {
+        *had,
+        *(f"{soname} (libc6,x86-64) => {LIBS}/{soname}" for soname in DRIVER),
+    }
     after = tree(image)
     new = {path: entry[3] for path, entry in after.items() if before.get(path) != entry}
     assert new.pop("etc/ld.so.cache")
@@ -93,7 +111,11 @@ def test_a_second_start_writes_nothing(image: Path) -> None:
     before = (image / "etc/ld.so.cache").stat()
     assert update(image, meanwhile=lambda: None) == []
     after = (image / "etc/ld.so.cache").stat()
-    assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (before.st_ino, before.st_mtime_ns, before.st_ctime_ns)
+    assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
+        before.st_ino,
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+    )
 
 
 def test_a_library_written_over_in_place_takes_nothing_from_the_driver(image: Path) -> None:
@@ -101,8 +123,12 @@ def test_a_library_written_over_in_place_takes_nothing_from_the_driver(image: Pa
     os.utime(image / "opt/lib", (1, 1))
     library(image / "opt/lib/libother.so.2.1", "libcuda.so.1")
     update(image)
-    assert [line.partition(" => ")[2] for line in lines(image) if "libcuda.so.1" in line] == [f"{LIBS}/libcuda.so.1"]
-    assert [line.partition(" => ")[2] for line in lines(image) if "libother.so.2" in line] == ["/opt/lib/libother.so.2"]
+    assert [line.partition(" => ")[2] for line in lines(image) if "libcuda.so.1" in line] == [
+        f"{LIBS}/libcuda.so.1"
+    ]
+    assert [line.partition(" => ")[2] for line in lines(image) if "libother.so.2" in line] == [
+        "/opt/lib/libother.so.2"
+    ]
 
 
 def test_an_images_own_library_of_that_name_comes_after_the_drivers(image: Path) -> None:
@@ -148,7 +174,9 @@ def test_an_image_with_nothing_gets_what_is_needed(tmp_path: Path) -> None:
     root = tmp_path / "empty"
     root.mkdir()
     assert update(root) == []
-    assert lines(root) == [f"{name} (libc6,x86-64) => {LIBS}/{name}" for name in sorted(DRIVER, reverse=True)]
+    assert lines(root) == [
+        f"{name} (libc6,x86-64) => {LIBS}/{name}" for name in sorted(DRIVER, reverse=True)
+    ]
     assert stat.S_IMODE((root / "etc").stat().st_mode) == 0o755
 
 
@@ -161,7 +189,9 @@ def test_directories_are_searched_where_there_is_no_cache(image: Path) -> None:
     update(image)
     assert {*wanted, "libwide.so.1 (libc6,x86-64) => /usr/lib64/libwide.so.1"} <= set(lines(image))
     assert os.readlink(image / "opt/lib/libother.so.2") == "libother.so.2.1"
-    assert os.readlink(image / LIBS[1:] / "libcuda.so.1") == "libcuda.so.570.1", "planned, and found by the search as well"
+    assert os.readlink(image / LIBS[1:] / "libcuda.so.1") == "libcuda.so.570.1", (
+        "planned, and found by the search as well"
+    )
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage" * 10, b"glibc-ld.so.cache1.1" + b"\xff" * 40])
@@ -218,7 +248,14 @@ def test_the_isa_level_of_a_library_is_in_its_row(image: Path, tmp_path: Path) -
     directory = image / LIBS[1:] / "glibc-hwcaps/x86-64-v3"
     directory.mkdir(parents=True)
     (tmp_path / "x.c").write_text("int x;")
-    command = ["gcc", "-shared", "-nostdlib", "-fcf-protection=none", "-Wl,-z,x86-64-v3", "-Wl,-soname,libx.so.1"]
+    command = [
+        "gcc",
+        "-shared",
+        "-nostdlib",
+        "-fcf-protection=none",
+        "-Wl,-z,x86-64-v3",
+        "-Wl,-soname,libx.so.1",
+    ]
     subprocess.run([*command, "-o", directory / "libx.so.1", tmp_path / "x.c"], check=True)
     theirs = tmp_path / "theirs"
     shutil.copytree(image, theirs, symlinks=True)
@@ -226,13 +263,22 @@ def test_the_isa_level_of_a_library_is_in_its_row(image: Path, tmp_path: Path) -
     update(image, {})
     ldconfig(theirs, LIBS)
     caches = [(root / "etc/ld.so.cache").read_bytes() for root in (image, theirs)]
-    hwcaps = [{fields[4] for fields in struct.iter_unpack("<iIIIQ", data[48 : 48 + 24 * data[20]])} for data in caches]
+    hwcaps = [
+        {fields[4] for fields in struct.iter_unpack("<iIIIQ", data[48 : 48 + 24 * data[20]])}
+        for data in caches
+    ]
     assert hwcaps[0] == hwcaps[1] == {0, 1 << 62 | 2 << 32}
 
 
 def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
     """dpkg, RPM and prelink write a file under another name first; newer releases of ldconfig pass over those."""
-    for name in ("liba.so.1.dpkg-new", "liba.so.1.dpkg-tmp", "liba.so.1;5f", "liba.so.1.#prelink#", "liba.so.1.#prelink#.a1B2c3"):
+    for name in (
+        "liba.so.1.dpkg-new",
+        "liba.so.1.dpkg-tmp",
+        "liba.so.1;5f",
+        "liba.so.1.#prelink#",
+        "liba.so.1.#prelink#.a1B2c3",
+    ):
         library(image / "opt/lib" / name, "liba.so.1")
     (image / "etc/ld.so.cache").unlink()
     update(image)
@@ -246,7 +292,9 @@ def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
     st.lists(st.sampled_from(LINES), max_size=4),
     st.booleans(),
 )
-def test_any_image_gets_what_ldconfig_gives_it(entries: list[tuple[str, str, str]], conf: list[str], merged: bool) -> None:
+def test_any_image_gets_what_ldconfig_gives_it(
+    entries: list[tuple[str, str, str]], conf: list[str], merged: bool
+) -> None:
     """Small images without a cache: the same rows in the same order, and a link wherever ldconfig makes one.
 
     Without /usr/lib64, into which Debian's ldconfig does not look.
@@ -263,14 +311,16 @@ def test_any_image_gets_what_ldconfig_gives_it(entries: list[tuple[str, str, str
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EINVAL, errno.EIO])
-def test_a_library_that_cannot_be_read_is_not_passed_over(image: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_library_that_cannot_be_read_is_not_passed_over(
+    image: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     """It could be opened, so this is a fault of the machine, and the cache would lack what it should have."""
 
     def fail(*_arguments: object, **_options: object) -> None:
         raise OSError(number, os.strerror(number))
 
     (image / "etc/ld.so.cache").unlink()
-    monkeypatch.setattr("nvgraft.elf.read_library", fail)
+    monkeypatch.setattr("nvgraft.formats.elf.read_library", fail)
     assert refused(image).startswith(os.strerror(number).lower())
 
 
@@ -283,11 +333,16 @@ def test_a_library_that_cannot_be_read_is_not_passed_over(image: Path, monkeypat
     [
         (os.mkfifo, "not a regular file"),
         (os.mkdir, "not a regular file"),
-        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40), "larger than 16 mib"),
+        (
+            lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
+            "larger than 16 mib",
+        ),
     ],
     ids=["fifo", "directory", "sparse"],
 )
-def test_what_could_not_be_put_back_is_refused(image: Path, name: str, make: Callable[[Path], None], reason: str) -> None:
+def test_what_could_not_be_put_back_is_refused(
+    image: Path, name: str, make: Callable[[Path], None], reason: str
+) -> None:
     """A FIFO is not opened, a terabyte is not read: one line, at once."""
     path = image / "etc" / name
     path.unlink(missing_ok=True)
@@ -297,7 +352,16 @@ def test_what_could_not_be_put_back_is_refused(image: Path, name: str, make: Cal
     assert path.lstat().st_ctime_ns == before.st_ctime_ns
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../../../../../../etc/passwd", "/proc/self/root/etc/passwd", "gone", "ld.so.cache"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/etc/passwd",
+        "../../../../../../etc/passwd",
+        "/proc/self/root/etc/passwd",
+        "gone",
+        "ld.so.cache",
+    ],
+)
 def test_a_cache_that_is_a_link_is_replaced(image: Path, target: str) -> None:
     """What it leads to, on the host or in the image, is neither read into the cache nor written."""
     passwd = Path("/etc/passwd").read_bytes()
@@ -360,11 +424,15 @@ def test_a_link_to_a_cache_is_read_as_the_loader_reads_it(image: Path) -> None:
     assert (image / "run/cache").read_bytes() == before
 
 
-@pytest.mark.parametrize("target", ["/", "../../..", "/etc", "/proc/self/root", "/proc/1/root/usr/lib"])
+@pytest.mark.parametrize(
+    "target", ["/", "../../..", "/etc", "/proc/self/root", "/proc/1/root/usr/lib"]
+)
 def test_no_directory_outside_is_searched(image: Path, target: str) -> None:
     """The configuration names links that lead out by their text: they lead inside of the image, or nowhere."""
     (image / "out").symlink_to(target)
-    (image / CONF[1:]).write_text(f"/out\n/out/usr/lib/x86_64-linux-gnu\n/out{os.path.realpath('/usr/lib/x86_64-linux-gnu')}\n")
+    (image / CONF[1:]).write_text(
+        f"/out\n/out/usr/lib/x86_64-linux-gnu\n/out{os.path.realpath('/usr/lib/x86_64-linux-gnu')}\n"
+    )
     (image / "etc/ld.so.cache").unlink()
     update(image)
     found = [line.partition(" => ")[2].rpartition("/")[2] for line in lines(image)]
@@ -436,9 +504,11 @@ def test_a_bound_is_said_and_what_was_there_stays(
     for number in range(10):
         library(image / f"opt/{number}/lib{number}.so.1", f"lib{number}.so.1")
         library(image / f"opt/lib/libmany{number}.so.1", f"libmany{number}.so.1")
-    (image / CONF[1:]).write_text("/opt/lib\n" + "".join(f"/opt/{number}\n" for number in range(10)))
+    (image / CONF[1:]).write_text(
+        "/opt/lib\n" + "".join(f"/opt/{number}\n" for number in range(10))
+    )
     os.utime(image / "etc/ld.so.cache", (1, 1))
-    monkeypatch.setattr("nvgraft.apply.native_cache.Bounds", bounds)
+    monkeypatch.setattr("nvgraft.apply.cache.native.Bounds", bounds)
     (finding,) = update(image)
     assert (finding.id, finding.level) == ("ldcache-bounds", "warning")
     assert text in finding.message
@@ -446,7 +516,9 @@ def test_a_bound_is_said_and_what_was_there_stays(
     assert any("libcuda.so.1" in line for line in lines(image))
 
 
-def test_directories_with_very_many_files_have_an_end(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_with_very_many_files_have_an_end(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Names are counted, libraries or not."""
     monkeypatch.setattr(rootfs_module, "_NAMES_LIMIT", 50)
     for number in range(100):
@@ -536,8 +608,12 @@ def test_undo_removes_what_was_not_there(tmp_path: Path) -> None:
     assert tree(root) == before
 
 
-@pytest.mark.parametrize("call", ["open", "write", "fchmod", "rename", "symlink", "mkdir", "unlink"])
-def test_each_failing_call_is_a_refusal_and_can_be_undone(image: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+@pytest.mark.parametrize(
+    "call", ["open", "write", "fchmod", "rename", "symlink", "mkdir", "unlink"]
+)
+def test_each_failing_call_is_a_refusal_and_can_be_undone(
+    image: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     """No space, at any point: the reference's words, the cause, and the image as it was."""
     install_driver(image)
     (image / LIBS[1:] / "libcuda.so.1").symlink_to("libcuda.so.470.1")
@@ -556,7 +632,10 @@ def test_each_failing_call_is_a_refusal_and_can_be_undone(image: Path, monkeypat
     undo = UndoLog()
     with pytest.raises(Refusal) as caught:
         update(image, undo=undo, meanwhile=lambda: None)
-    assert "failed with error code: 1 | the loader cache was not written: no space left on device" in caught.value.line()
+    assert (
+        "failed with error code: 1 | the loader cache was not written: no space left on device"
+        in caught.value.line()
+    )
     assert undo.run() == []
     assert tree(image) == before
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport, Gpu, MigDevice, bus_id
-from nvgraft.nvml import parse_answer, query
+from nvgraft.base.errors import Refusal
+from nvgraft.host.gpus import DriverReport, Gpu, MigDevice, bus_id
+from nvgraft.host.nvml import parse_answer, query
 
 LIBRARY = "libc.so.6"
 IS_ROOT = os.geteuid() == 0
@@ -70,7 +70,16 @@ REPORT = DriverReport(
     "12.2",
     (
         Gpu(1, "GPU-0", "00000000:1b:00.0", 2, "8.0", "unsupported", "Test GPU "),
-        Gpu(0, "GPU-1", "00000001:af:1f.0", 2, "8.1", "enabled", "Test GPU ", (MigDevice("MIG-a", 5, 1), MigDevice("MIG-b", 5, 1))),
+        Gpu(
+            0,
+            "GPU-1",
+            "00000001:af:1f.0",
+            2,
+            "8.1",
+            "enabled",
+            "Test GPU ",
+            (MigDevice("MIG-a", 5, 1), MigDevice("MIG-b", 5, 1)),
+        ),
     ),
 )
 
@@ -91,7 +100,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def ask(
-    *, library: str = LIBRARY, root: str = "/", user: str = "", environment: tuple[str, ...] = (), timeout: float = 10.0
+    *,
+    library: str = LIBRARY,
+    root: str = "/",
+    user: str = "",
+    environment: tuple[str, ...] = (),
+    timeout: float = 10.0,
 ) -> DriverReport:
     return query(library, root, user, environment, timeout=timeout)
 
@@ -129,15 +143,24 @@ def test_a_host_without_gpus(install: Install) -> None:
     assert ask() == DriverReport("535.54.03", "12.2", ())
 
 
-@pytest.mark.parametrize(("value", "cuda"), [(12020, "12.2"), (11080, "11.8"), (9000, "9.0"), (13010, "13.1")])
+@pytest.mark.parametrize(
+    ("value", "cuda"), [(12020, "12.2"), (11080, "11.8"), (9000, "9.0"), (13010, "13.1")]
+)
 def test_the_cuda_version_is_a_number(install: Install, value: int, cuda: str) -> None:
     """Thousands and tens of NVML's integer."""
-    install(f"def nvmlSystemGetCudaDriverVersion(): return {value}\ndef nvmlDeviceGetCount(): return 0")
+    install(
+        f"def nvmlSystemGetCudaDriverVersion(): return {value}\ndef nvmlDeviceGetCount(): return 0"
+    )
     assert ask().cuda_version == cuda
 
 
 @pytest.mark.parametrize(
-    ("change", "mig"), [("raise NVMLError(3)", "unsupported"), ("raise NVMLError(13)", "unsupported"), ("return [0, 1]", "disabled")]
+    ("change", "mig"),
+    [
+        ("raise NVMLError(3)", "unsupported"),
+        ("raise NVMLError(13)", "unsupported"),
+        ("return [0, 1]", "disabled"),
+    ],
 )
 def test_gpus_without_mig(install: Install, change: str, mig: str) -> None:
     """Not supported and function not found both mean that there is none; pending modes do not count."""
@@ -148,14 +171,35 @@ def test_gpus_without_mig(install: Install, change: str, mig: str) -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("def nvmlInit(): raise NVMLError(9)", "initialization error: nvml error: driver not loaded"),
-        ("def nvmlInit(): raise NVMLError(18)", "initialization error: nvml error: driver/library version mismatch"),
+        (
+            "def nvmlInit(): raise NVMLError(9)",
+            "initialization error: nvml error: driver not loaded",
+        ),
+        (
+            "def nvmlInit(): raise NVMLError(18)",
+            "initialization error: nvml error: driver/library version mismatch",
+        ),
         ("def nvmlInit(): raise NVMLError(77)", "initialization error: nvml error: code 77"),
-        ("def nvmlDeviceGetUUID(handle): raise NVMLError(15)", "detection error: nvml error: gpu is lost"),
-        ("def nvmlDeviceGetMigMode(handle): raise NVMLError(15)", "detection error: nvml error: gpu is lost"),
-        ("def nvmlDeviceGetMigDeviceHandleByIndex(handle, index): raise NVMLError(15)", "detection error: nvml error: gpu is lost"),
-        ("def nvmlInit(): raise RuntimeError('a\\nb')", "initialization error: driver rpc error: RuntimeError: a b"),
-        ("raise ImportError('no such module')", "initialization error: load library failed: nvidia-ml-py: no such module"),
+        (
+            "def nvmlDeviceGetUUID(handle): raise NVMLError(15)",
+            "detection error: nvml error: gpu is lost",
+        ),
+        (
+            "def nvmlDeviceGetMigMode(handle): raise NVMLError(15)",
+            "detection error: nvml error: gpu is lost",
+        ),
+        (
+            "def nvmlDeviceGetMigDeviceHandleByIndex(handle, index): raise NVMLError(15)",
+            "detection error: nvml error: gpu is lost",
+        ),
+        (
+            "def nvmlInit(): raise RuntimeError('a\\nb')",
+            "initialization error: driver rpc error: RuntimeError: a b",
+        ),
+        (
+            "raise ImportError('no such module')",
+            "initialization error: load library failed: nvidia-ml-py: no such module",
+        ),
     ],
 )
 def test_errors_have_the_references_words(install: Install, change: str, line: str) -> None:
@@ -184,7 +228,11 @@ def test_known_errors_say_what_to_do(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["import time; time.sleep(60)", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"]
+    "change",
+    [
+        "import time; time.sleep(60)",
+        "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)",
+    ],
 )
 def test_a_driver_that_hangs_is_given_up(install: Install, change: str) -> None:
     """After the limit, in the reference's words; the child is gone afterwards."""
@@ -203,13 +251,18 @@ def test_a_child_that_is_killed(install: Install) -> None:
     install("def nvmlInit(): import ctypes; ctypes.string_at(0)")
     before = children()
     refusal = refused()
-    assert refusal.reference_line() == "nvgraft: initialization error: driver rpc error: unexpected end of file"
+    assert (
+        refusal.reference_line()
+        == "nvgraft: initialization error: driver rpc error: unexpected end of file"
+    )
     assert f"signal {signal.SIGSEGV}" in refusal.hint
     assert LIBRARY in refusal.hint
     assert children() == before
 
 
-@pytest.mark.parametrize("change", ["import os; os._exit(0)", "raise KeyboardInterrupt", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    "change", ["import os; os._exit(0)", "raise KeyboardInterrupt", "raise SystemExit(3)"]
+)
 def test_a_child_that_ends_without_an_answer(install: Install, tmp_path: Path, change: str) -> None:
     """Is an error too, and whatever ends it, the copy of this process that it is never goes on."""
     install(f"def nvmlInit(): {change}")
@@ -279,14 +332,18 @@ def test_nvml_runs_without_privileges(install: Install) -> None:
     found = told(install)
     assert (found["caps"], found["new"], found["cwd"]) == ([0, 0, 0], 1, "/")
     if IS_ROOT:
-        overflow = [int(Path(f"/proc/sys/kernel/overflow{kind}").read_text()) for kind in ("uid", "gid")]
+        overflow = [
+            int(Path(f"/proc/sys/kernel/overflow{kind}").read_text()) for kind in ("uid", "gid")
+        ]
         assert found["ids"] == ((overflow[0],) * 3, (overflow[1],) * 3, [])
         assert (found["bounding"], found["pid"]) == (0, 1)
     else:
         assert found["ids"][:2] == (os.getresuid(), os.getresgid())
 
 
-def test_nvml_can_start_and_reach_nothing(install: Install, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nvml_can_start_and_reach_nothing(
+    install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
     """No process, no program and no signal; the hook's outputs and descriptors are not the library's; it dies with the hook."""
     secret = os.open("/", os.O_RDONLY)
     os.set_inheritable(secret, True)
@@ -297,7 +354,9 @@ def test_nvml_can_start_and_reach_nothing(install: Install, capfd: pytest.Captur
     assert (found["filters"], found["refused"]) == (2, [errno.EPERM] * 3)
     assert (found["std"], found["open"]) == (["/dev/null"] * 3, ["pipe"])
     assert found["parent dies"] == signal.SIGKILL
-    assert all(limit >= most for limit, most in zip((10, 4 << 30, 1024), found["limits"], strict=True))
+    assert all(
+        limit >= most for limit, most in zip((10, 4 << 30, 1024), found["limits"], strict=True)
+    )
     install("def nvmlInit(): import os; os.write(1, b'noise'); os.write(2, b'noise')")
     ask()
     assert capfd.readouterr() == ("", "")
@@ -317,7 +376,14 @@ def test_nvml_may_start_threads(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "ids"), [("0:0", (0, 0)), ("root", (0, 0)), ("root:root", (0, 0)), ("12345:54321", (12345, 54321)), ("0", (0, 0))]
+    ("user", "ids"),
+    [
+        ("0:0", (0, 0)),
+        ("root", (0, 0)),
+        ("root:root", (0, 0)),
+        ("12345:54321", (12345, 54321)),
+        ("0", (0, 0)),
+    ],
 )
 def test_config_toml_names_the_user(install: Install, user: str, ids: tuple[int, int]) -> None:
     """Names or numbers; a user without a group gets its own. Another user's ids need root."""
@@ -344,7 +410,9 @@ def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path)
     """The child changes its root before the library is opened; who may not is told, not let through."""
     root = tmp_path / "driver"
     (root / "marker").mkdir(parents=True)
-    install("def nvmlDeviceGetCount(): return 1\ndef nvmlDeviceGetName(handle): import os; return ' '.join(os.listdir('/'))")
+    install(
+        "def nvmlDeviceGetCount(): return 1\ndef nvmlDeviceGetName(handle): import os; return ' '.join(os.listdir('/'))"
+    )
     if IS_ROOT:
         tmp_path.chmod(0o755)
         assert ask(root=str(root)).gpus[0].model == "marker"
@@ -352,13 +420,18 @@ def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path)
         assert refused(root=str(root)).text.startswith("driver rpc error: PermissionError")
 
 
-@pytest.mark.parametrize(("numbers", "text"), [((0, 0, 0), "00000000:00:00.0"), ((0x10000, 0xAF, 0x1F), "00010000:af:1f.0")])
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [((0, 0, 0), "00000000:00:00.0"), ((0x10000, 0xAF, 0x1F), "00010000:af:1f.0")],
+)
 def test_pci_addresses_have_eight_digits(numbers: tuple[int, int, int], text: str) -> None:
     """Lower-case hexadecimal, function 0."""
     assert bus_id(*numbers) == text
 
 
-def row(minor: str = "0", address: str = "00000000:17:00.0", mig: str = "enabled", model: str = "H100") -> str:
+def row(
+    minor: str = "0", address: str = "00000000:17:00.0", mig: str = "enabled", model: str = "H100"
+) -> str:
     return f"gpu\t{minor}\tGPU-0\t{address}\t2\t9.0\t{mig}\t{model}"
 
 
@@ -385,7 +458,9 @@ def row(minor: str = "0", address: str = "00000000:17:00.0", mig: str = "enabled
 )
 def test_an_answer_that_the_child_does_not_give_is_none(answer: str) -> None:
     """Paths of the host are made of what it says, and a library that has gone wild may have it say anything."""
-    assert parse_answer(f"{row()}\nmig\tMIG-0\t1\t0\nend".encode()).gpus[0].mig_devices == (MigDevice("MIG-0", 1, 0),)
+    assert parse_answer(f"{row()}\nmig\tMIG-0\t1\t0\nend".encode()).gpus[0].mig_devices == (
+        MigDevice("MIG-0", 1, 0),
+    )
     with pytest.raises(ValueError):
         parse_answer(answer.encode("utf-8", "surrogateescape"))
 
@@ -393,7 +468,10 @@ def test_an_answer_that_the_child_does_not_give_is_none(answer: str) -> None:
 def test_a_wild_answer_ends_a_start_as_a_missing_one_does(install: Install) -> None:
     """With the reference's words for a child that ended too early."""
     install("def nvmlDeviceGetMinorNumber(handle): return -1")
-    assert refused().reference_line() == "nvgraft: initialization error: driver rpc error: unexpected end of file"
+    assert (
+        refused().reference_line()
+        == "nvgraft: initialization error: driver rpc error: unexpected end of file"
+    )
 
 
 def test_an_error_text_may_have_tabs() -> None:

@@ -12,8 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.errors import Refusal
-from nvgraft.oci import CONFIG_LIMIT, ContainerConfig, State, parse_config, parse_state, path_problem, read_config, read_state
+from nvgraft.base.errors import Refusal
+from nvgraft.request.oci import (
+    CONFIG_LIMIT,
+    ContainerConfig,
+    State,
+    parse_config,
+    parse_state,
+    path_problem,
+    read_config,
+    read_state,
+)
 
 P = ParamSpec("P")
 
@@ -38,7 +47,9 @@ def refusal(function: Callable[P, object], *arguments: P.args, **named: P.kwargs
 
 def test_state_of_every_runc() -> None:
     """The bundle is "bundle", or "bundlePath" as runc wrote it before Docker 17.06; a missing pid is 0."""
-    assert parse_state(b'{"ociVersion":"1.0.2","id":"x","pid":7,"bundle":"/b"}') == State(7, "/b", "x")
+    assert parse_state(b'{"ociVersion":"1.0.2","id":"x","pid":7,"bundle":"/b"}') == State(
+        7, "/b", "x"
+    )
     assert parse_state(b'{"pid":7,"bundlePath":"/old"}') == State(7, "/old")
     assert parse_state(b'{"pid":7,"bundle":"/b","bundlePath":"/old"}') == State(7, "/b")
     assert parse_state(b'{"bundle":"/b"} and more') == State(0, "/b")
@@ -51,11 +62,26 @@ def test_state_of_every_runc() -> None:
         ("", "EOF"),
         ('{"pid": 1', "unexpected EOF"),
         ("[]", "json: cannot unmarshal array into Go value of type main.HookState"),
-        ('{"pid":"1"}', "json: cannot unmarshal string into Go struct field HookState.pid of type int"),
-        ('{"pid":true}', "json: cannot unmarshal bool into Go struct field HookState.pid of type int"),
-        ('{"pid":1.5}', "json: cannot unmarshal number 1.5 into Go struct field HookState.pid of type int"),
-        ('{"pid":9223372036854775808}', "json: cannot unmarshal number 9223372036854775808 into Go struct field HookState.pid of type int"),
-        ('{"bundle":[]}', "json: cannot unmarshal array into Go struct field HookState.bundle of type string"),
+        (
+            '{"pid":"1"}',
+            "json: cannot unmarshal string into Go struct field HookState.pid of type int",
+        ),
+        (
+            '{"pid":true}',
+            "json: cannot unmarshal bool into Go struct field HookState.pid of type int",
+        ),
+        (
+            '{"pid":1.5}',
+            "json: cannot unmarshal number 1.5 into Go struct field HookState.pid of type int",
+        ),
+        (
+            '{"pid":9223372036854775808}',
+            "json: cannot unmarshal number 9223372036854775808 into Go struct field HookState.pid of type int",
+        ),
+        (
+            '{"bundle":[]}',
+            "json: cannot unmarshal array into Go struct field HookState.bundle of type string",
+        ),
         ('{"pid":1,"pid":2}', 'duplicate member "pid"'),
     ],
 )
@@ -79,7 +105,12 @@ def test_state_is_read_to_the_end_of_stdin() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", [[b'{"pid":3,"bundle":"/b"}'], [b'{"pid":3,"a":{}', b',"bundle":"/b"}'], [b'{"pid":3,"bundle":"/b"', b"}\n"]]
+    "parts",
+    [
+        [b'{"pid":3,"bundle":"/b"}'],
+        [b'{"pid":3,"a":{}', b',"bundle":"/b"}'],
+        [b'{"pid":3,"bundle":"/b"', b"}\n"],
+    ],
 )
 def test_a_state_that_is_whole_is_not_waited_for(parts: list[bytes]) -> None:
     """The other side may keep the pipe open: one document is all that is read, as by the reference, however it arrives."""
@@ -101,7 +132,12 @@ def test_a_state_that_is_whole_is_not_waited_for(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "cause"), [(b"", "nothing comes"), (b'{"pid":3', "it has sent 8 bytes"), (b'{"pid":{}', "it has sent 9 bytes")]
+    ("sent", "cause"),
+    [
+        (b"", "nothing comes"),
+        (b'{"pid":3', "it has sent 8 bytes"),
+        (b'{"pid":{}', "it has sent 9 bytes"),
+    ],
 )
 def test_a_state_that_never_comes_is_not_waited_for(sent: bytes, cause: str) -> None:
     """The wait has an end, and the message says how far the state came."""
@@ -120,12 +156,21 @@ def test_a_state_that_never_comes_is_not_waited_for(sent: bytes, cause: str) -> 
 def test_unreadable_or_oversized_stdin_is_refused(tmp_path: Path) -> None:
     """A closed stdin, a directory and more than 1 MiB each give one line."""
     fd = os.open(tmp_path, os.O_RDONLY)
-    assert refusal(read_state, fd) == "could not decode container state: read /dev/stdin: is a directory"
+    assert (
+        refusal(read_state, fd)
+        == "could not decode container state: read /dev/stdin: is a directory"
+    )
     os.close(fd)
-    assert refusal(read_state, fd) == "could not decode container state: read /dev/stdin: bad file descriptor"
+    assert (
+        refusal(read_state, fd)
+        == "could not decode container state: read /dev/stdin: bad file descriptor"
+    )
     (tmp_path / "big").write_bytes(b" " * ((1 << 20) + 1))
     fd = os.open(tmp_path / "big", os.O_RDONLY)
-    assert refusal(read_state, fd) == "could not decode container state: read /dev/stdin: file too large"
+    assert (
+        refusal(read_state, fd)
+        == "could not decode container state: read /dev/stdin: file too large"
+    )
     os.close(fd)
 
 
@@ -141,27 +186,52 @@ def test_config_is_read_from_the_bundle(tmp_path: Path) -> None:
 def test_what_is_no_readable_config_is_refused(tmp_path: Path) -> None:
     """A missing file, a directory, a FIFO, too many bytes and an impossible path: each names the path and the cause."""
     path = f"{tmp_path}/config.json"
-    assert refusal(read_config, str(tmp_path)) == f"could not open OCI spec: open {path}: no such file or directory"
+    assert (
+        refusal(read_config, str(tmp_path))
+        == f"could not open OCI spec: open {path}: no such file or directory"
+    )
     (tmp_path / "file").touch()
-    assert refusal(read_config, f"{tmp_path}/file") == f"could not open OCI spec: open {tmp_path}/file/config.json: not a directory"
+    assert (
+        refusal(read_config, f"{tmp_path}/file")
+        == f"could not open OCI spec: open {tmp_path}/file/config.json: not a directory"
+    )
     os.mkdir(path)
-    assert refusal(read_config, str(tmp_path)) == f"could not decode OCI spec: read {path}: is a directory"
+    assert (
+        refusal(read_config, str(tmp_path))
+        == f"could not decode OCI spec: read {path}: is a directory"
+    )
     os.rmdir(path)
     os.mkfifo(path)
-    assert refusal(read_config, str(tmp_path)) == f"could not decode OCI spec: read {path}: invalid argument"
+    assert (
+        refusal(read_config, str(tmp_path))
+        == f"could not decode OCI spec: read {path}: invalid argument"
+    )
     os.unlink(path)
     with open(path, "wb") as file:
         file.truncate(CONFIG_LIMIT + 1)
-    assert refusal(read_config, str(tmp_path)) == f"could not decode OCI spec: read {path}: file too large"
-    assert refusal(read_config, "/a\0b") == "could not open OCI spec: open /a\0b/config.json: invalid argument"
+    assert (
+        refusal(read_config, str(tmp_path))
+        == f"could not decode OCI spec: read {path}: file too large"
+    )
+    assert (
+        refusal(read_config, "/a\0b")
+        == "could not open OCI spec: open /a\0b/config.json: invalid argument"
+    )
 
 
 def test_config_members() -> None:
     """The members that the hook reads are taken over; the others may be anything."""
     config = parsed(
-        process={"env": ["A=1", "B=x=y", "A=2", "=z", "E="], "capabilities": {"bounding": ["CAP_CHOWN"], "effective": 5}},
+        process={
+            "env": ["A=1", "B=x=y", "A=2", "=z", "E="],
+            "capabilities": {"bounding": ["CAP_CHOWN"], "effective": 5},
+        },
         root={"path": "/r", "readonly": True},
-        mounts=[{"destination": "/d", "source": "/s", "options": 7}, None, {"destination": "/only"}],
+        mounts=[
+            {"destination": "/d", "source": "/s", "options": 7},
+            None,
+            {"destination": "/only"},
+        ],
         linux=7,
     )
     assert config.env == {"A": "2", "B": "x=y", "": "z", "E": ""}
@@ -172,7 +242,9 @@ def test_config_members() -> None:
 
 def test_null_is_as_good_as_absent() -> None:
     """null leaves a member empty, as Go decodes it."""
-    config = parsed(process={"env": None, "capabilities": None}, root={"path": None}, mounts=None, ociVersion="")
+    config = parsed(
+        process={"env": None, "capabilities": None}, root={"path": None}, mounts=None, ociVersion=""
+    )
     assert (config.env, config.bounding, config.mounts, config.root_path) == ({}, (), (), "")
 
 
@@ -192,7 +264,8 @@ def test_null_is_as_good_as_absent() -> None:
         ),
         (
             {"process": {"capabilities": {"bounding": "x"}}},
-            CAPABILITIES + "cannot unmarshal string into Go struct field LinuxCapabilities.bounding of type []string",
+            CAPABILITIES
+            + "cannot unmarshal string into Go struct field LinuxCapabilities.bounding of type []string",
         ),
         (
             {"process": {"env": "A=1"}},
@@ -202,18 +275,35 @@ def test_null_is_as_good_as_absent() -> None:
             {"process": {"env": [1]}, "root": None},
             "could not decode OCI spec: json: cannot unmarshal number into Go struct field Process.process.env of type string",
         ),
-        ({"process": []}, "could not decode OCI spec: json: cannot unmarshal array into Go struct field Spec.process of type main.Process"),
-        ({"root": "/"}, "could not decode OCI spec: json: cannot unmarshal string into Go struct field Spec.root of type main.Root"),
+        (
+            {"process": []},
+            "could not decode OCI spec: json: cannot unmarshal array into Go struct field Spec.process of type main.Process",
+        ),
+        (
+            {"root": "/"},
+            "could not decode OCI spec: json: cannot unmarshal string into Go struct field Spec.root of type main.Root",
+        ),
         (
             {"root": {"path": 1}},
             "could not decode OCI spec: json: cannot unmarshal number into Go struct field Root.root.path of type string",
         ),
-        ({"ociVersion": 1}, "could not decode OCI spec: json: cannot unmarshal number into Go struct field Spec.ociVersion of type string"),
-        ({"mounts": {}}, "could not decode OCI spec: json: cannot unmarshal object into Go struct field Spec.mounts of type []specs.Mount"),
-        ({"mounts": [1]}, "could not decode OCI spec: json: cannot unmarshal number into Go struct field Spec.mounts of type specs.Mount"),
+        (
+            {"ociVersion": 1},
+            "could not decode OCI spec: json: cannot unmarshal number into Go struct field Spec.ociVersion of type string",
+        ),
+        (
+            {"mounts": {}},
+            "could not decode OCI spec: json: cannot unmarshal object into Go struct field Spec.mounts of type []specs.Mount",
+        ),
+        (
+            {"mounts": [1]},
+            "could not decode OCI spec: json: cannot unmarshal number into Go struct field Spec.mounts of type specs.Mount",
+        ),
     ],
 )
-def test_bad_config_is_refused_in_the_references_order(members: dict[str, object], text: str) -> None:
+def test_bad_config_is_refused_in_the_references_order(
+    members: dict[str, object], text: str
+) -> None:
     """The first fault in the reference's order is named: types, missing members, capabilities, environment."""
     assert refusal(parse_config, json.dumps(spec(**members)).encode()) == text
 
@@ -222,13 +312,21 @@ def test_missing_members_and_no_object_at_all() -> None:
     """An empty document and one that is no object are refused."""
     assert refusal(parse_config, b"{}") == "Version is empty in OCI spec"
     assert refusal(parse_config, b"null") == "Version is empty in OCI spec"
-    assert refusal(parse_config, b"[]") == "could not decode OCI spec: json: cannot unmarshal array into Go value of type main.Spec"
+    assert (
+        refusal(parse_config, b"[]")
+        == "could not decode OCI spec: json: cannot unmarshal array into Go value of type main.Spec"
+    )
 
 
 def test_empty_members_are_present() -> None:
     """An empty process and an empty root are there: only what is absent or null is missing."""
     config = parse_config(b'{"ociVersion":"","process":{},"root":{}}')
-    assert (config.env, config.bounding, config.root_path, config.root_readonly) == ({}, (), "", False)
+    assert (config.env, config.bounding, config.root_path, config.root_readonly) == (
+        {},
+        (),
+        "",
+        False,
+    )
 
 
 def test_duplicates_are_refused_where_they_are_read() -> None:
@@ -263,10 +361,22 @@ def test_which_versions_have_flat_capabilities(version: str, flat: bool) -> None
     """A list in [1.0.0-rc1, 1.0.0-rc5), an object with "bounding" in every other version, valid or not."""
     forms = (["CAP_SYS_ADMIN"], {"bounding": ["CAP_SYS_ADMIN"]})
     right, wrong = forms if flat else forms[::-1]
-    assert parsed(ociVersion=version, process={"capabilities": right}).bounding == ("CAP_SYS_ADMIN",)
+    assert parsed(ociVersion=version, process={"capabilities": right}).bounding == (
+        "CAP_SYS_ADMIN",
+    )
     phrase = CAPABILITIES + "cannot unmarshal "
-    phrase += "object into Go value of type []string" if flat else "array into Go value of type specs.LinuxCapabilities"
-    assert refusal(parse_config, json.dumps(spec(ociVersion=version, process={"capabilities": wrong})).encode()) == phrase
+    phrase += (
+        "object into Go value of type []string"
+        if flat
+        else "array into Go value of type specs.LinuxCapabilities"
+    )
+    assert (
+        refusal(
+            parse_config,
+            json.dumps(spec(ociVersion=version, process={"capabilities": wrong})).encode(),
+        )
+        == phrase
+    )
 
 
 def test_values_that_nobody_reads_are_not_decoded() -> None:
@@ -289,7 +399,19 @@ documents = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["ociVersion", "process", "root", "path", "env", "capabilities", "bounding", "mounts", "source", "pid", "bundle"]
+                [
+                    "ociVersion",
+                    "process",
+                    "root",
+                    "path",
+                    "env",
+                    "capabilities",
+                    "bounding",
+                    "mounts",
+                    "source",
+                    "pid",
+                    "bundle",
+                ]
             ),
             inner,
             max_size=5,

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft import paths
+from nvgraft.base import paths
 
 names = st.text("/.ab", max_size=12)
 
@@ -17,7 +17,10 @@ def test_joined_and_taken_apart_as_posixpath_does(directory: str, name: str) -> 
     """Any number of slashes and dots, at any place."""
     assert paths.join(directory, name) == posixpath.join(directory, name)
     assert paths.split(name) == posixpath.split(name)
-    assert (paths.dirname(name), paths.basename(name)) == (posixpath.dirname(name), posixpath.basename(name))
+    assert (paths.dirname(name), paths.basename(name)) == (
+        posixpath.dirname(name),
+        posixpath.basename(name),
+    )
 
 
 @given(names)
@@ -28,7 +31,13 @@ def test_clean_is_go_s(path: str) -> None:
 
 def test_clean_by_example() -> None:
     """Go's own answers."""
-    assert [paths.clean(path) for path in ("", "//a//b/", "/a/../../b", "a/./b/..", "///")] == [".", "/a/b", "/b", "a", "/"]
+    assert [paths.clean(path) for path in ("", "//a//b/", "/a/../../b", "a/./b/..", "///")] == [
+        ".",
+        "/a/b",
+        "/b",
+        "a",
+        "/",
+    ]
 
 
 @given(st.binary(max_size=20))
@@ -42,4 +51,8 @@ def test_exists_follows_links(tmp_path: Path) -> None:
     """A link to nothing, and a name that no file can have, are nothing."""
     (tmp_path / "good").symlink_to(".")
     (tmp_path / "bad").symlink_to("nothing")
-    assert [paths.exists(f"{tmp_path}/{name}") for name in ("good", "bad", "a\0b")] == [True, False, False]
+    assert [paths.exists(f"{tmp_path}/{name}") for name in ("good", "bad", "a\0b")] == [
+        True,
+        False,
+        False,
+    ]

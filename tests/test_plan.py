@@ -10,13 +10,25 @@ import pytest
 
 import hosts
 from hosts import full_host, mig_host, plan
-from nvgraft.components import Inventory
-from nvgraft.inventory import read_inventory
-from nvgraft.plan import Action, AllowDevice, Bind, Finding, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, Why, WriteFile
-from nvgraft.planner import Settings, make_plan
-from nvgraft.request import Request
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft_cli.hosts import read_snapshot
+from nvgraft.base.finding import Finding
+from nvgraft.host.components import Inventory
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    MakeDirectory,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+    Why,
+    WriteFile,
+)
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.request.request import Request
+from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 from nvgraft_specs.models import DocumentError, schema_path
 from nvgraft_specs.models.plan import SCHEMA, parse_plan
@@ -28,7 +40,10 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
 @pytest.mark.parametrize(
     ("action", "document"),
     [
-        (MakeDirectory("/a", 0o755, WHY), {"op": "dir", "path": "/a", "mode": "0755", "why": REASON}),
+        (
+            MakeDirectory("/a", 0o755, WHY),
+            {"op": "dir", "path": "/a", "mode": "0755", "why": REASON},
+        ),
         (
             Bind("file", "/s", "/t", ("nodev", "ro"), 0o44, WHY, size=9),
             {
@@ -68,10 +83,26 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
                 "why": REASON,
             },
         ),
-        (WriteFile("/f", 0o444, "text\n", WHY), {"op": "file", "path": "/f", "mode": "0444", "content": "text\n", "why": REASON}),
+        (
+            WriteFile("/f", 0o444, "text\n", WHY),
+            {"op": "file", "path": "/f", "mode": "0444", "content": "text\n", "why": REASON},
+        ),
         (Symlink("/l", "t", WHY), {"op": "symlink", "path": "/l", "target": "t", "why": REASON}),
-        (AllowDevice(195, 0, WHY), {"op": "allow-device", "type": "c", "major": 195, "minor": 0, "access": "rw", "why": REASON}),
-        (UpdateLoaderCache(("/a", "/b"), WHY), {"op": "ldcache", "dirs": ["/a", "/b"], "why": REASON}),
+        (
+            AllowDevice(195, 0, WHY),
+            {
+                "op": "allow-device",
+                "type": "c",
+                "major": 195,
+                "minor": 0,
+                "access": "rw",
+                "why": REASON,
+            },
+        ),
+        (
+            UpdateLoaderCache(("/a", "/b"), WHY),
+            {"op": "ldcache", "dirs": ["/a", "/b"], "why": REASON},
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Action) else "",
 )
@@ -98,9 +129,26 @@ def test_every_kind_of_action_is_tested() -> None:
 def test_the_document_has_its_members_in_order() -> None:
     """As DESIGN's example has them."""
     document = Plan(
-        "inject", "r", {"name": "h"}, {"devices": []}, {"rootfs": "/r"}, (), (("/l", "t"),), (Finding("id", "info", "m"),)
+        "inject",
+        "r",
+        {"name": "h"},
+        {"devices": []},
+        {"rootfs": "/r"},
+        (),
+        (("/l", "t"),),
+        (Finding("id", "info", "m"),),
     ).document()
-    assert list(document) == ["schema", "decision", "reason", "host", "request", "target", "actions", "links", "findings"]
+    assert list(document) == [
+        "schema",
+        "decision",
+        "reason",
+        "host",
+        "request",
+        "target",
+        "actions",
+        "links",
+        "findings",
+    ]
     assert document["links"] == {"/l": "t"}
     assert document["findings"] == [{"id": "id", "level": "info", "message": "m", "hint": ""}]
 
@@ -121,14 +169,26 @@ def _gallery_plans() -> Iterator[Any]:
     for host in gallery.names():
         for capabilities in (names.CAPABILITIES, ("compute", "utility"), ()):
             for simulated in (False, True):
-                yield pytest.param(host, capabilities, simulated, id=f"{host}-{len(capabilities)}-{'simulated' if simulated else 'real'}")
+                yield pytest.param(
+                    host,
+                    capabilities,
+                    simulated,
+                    id=f"{host}-{len(capabilities)}-{'simulated' if simulated else 'real'}",
+                )
 
 
 @pytest.mark.parametrize(("host", "capabilities", "simulated"), list(_gallery_plans()))
-def test_plans_are_what_the_schema_says(host: str, capabilities: tuple[str, ...], simulated: bool) -> None:
+def test_plans_are_what_the_schema_says(
+    host: str, capabilities: tuple[str, ...], simulated: bool
+) -> None:
     """Every gallery host's plans pass the JSON schema and the model, and come back from the model unchanged."""
     target = hosts.target(module=not simulated)
-    found = make_plan(Request(("all",), capabilities), _inventory(host), target, Settings(cgroups=True, simulated=simulated))
+    found = make_plan(
+        Request(("all",), capabilities),
+        _inventory(host),
+        target,
+        Settings(cgroups=True, simulated=simulated),
+    )
     text = json.dumps(found.document())
     _schema().validate(json.loads(text))
     model = parse_plan(text.encode(), "plan.json")

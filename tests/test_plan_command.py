@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bundles import EVERYTHING, make_bundle
-from nvgraft_cli import plan_command
-from nvgraft_cli.main import main
+from nvgraft_cli.plan import command as plan_command
+from nvgraft_cli.shell.main import main
 from nvgraft_specs.models.plan import parse_plan
 
 Captured = pytest.CaptureFixture[str]
@@ -25,7 +25,9 @@ def test_a_plan_is_text_by_default(bundle: str, capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith("inject: the container asks for all\n  host      runfile-a10x2: driver ")
-    assert "\nloader cache  rebuilt with /usr/lib/x86_64-linux-gnu, /usr/lib/i386-linux-gnu\n" in out
+    assert (
+        "\nloader cache  rebuilt with /usr/lib/x86_64-linux-gnu, /usr/lib/i386-linux-gnu\n" in out
+    )
     assert "\x1b" not in out
     assert out.endswith("\n")
     assert not out.endswith("\n\n")
@@ -35,7 +37,9 @@ def test_a_plan_as_json_is_a_document(bundle: str, capsys: Captured) -> None:
     """It passes the model, and is the same every time, byte for byte."""
     texts = []
     for _ in range(2):
-        assert main(["plan", "--bundle", bundle, "--host", "runfile-a10x2", "--format", "json"]) == 0
+        assert (
+            main(["plan", "--bundle", bundle, "--host", "runfile-a10x2", "--format", "json"]) == 0
+        )
         out, err = capsys.readouterr()
         assert err == ""
         texts.append(out)
@@ -43,7 +47,9 @@ def test_a_plan_as_json_is_a_document(bundle: str, capsys: Captured) -> None:
     assert parse_plan(texts[0].encode(), "stdout").decision == "inject"
 
 
-def test_this_directory_is_the_default_bundle(bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_directory_is_the_default_bundle(
+    bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a runtime starts hooks in it."""
     monkeypatch.chdir(bundle)
     assert main(["plan", "--host", "eks-t4", "--format", "json"]) == 0
@@ -53,7 +59,9 @@ def test_this_directory_is_the_default_bundle(bundle: str, capsys: Captured, mon
 def test_a_container_without_gpus_is_planned_as_skip(tmp_path: Path, capsys: Captured) -> None:
     """Exit 0: that is what the hook would do."""
     assert main(["plan", "--bundle", str(make_bundle(tmp_path / "b")), "--host", "eks-t4"]) == 0
-    assert capsys.readouterr().out == "skip: not a GPU container: NVIDIA_VISIBLE_DEVICES is not set\n"
+    assert (
+        capsys.readouterr().out == "skip: not a GPU container: NVIDIA_VISIBLE_DEVICES is not set\n"
+    )
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -62,7 +70,9 @@ def test_a_refusal_is_exit_1(tmp_path: Path, capsys: Captured, form: str) -> Non
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=9")
     assert main(["plan", "--bundle", str(bundle), "--host", "eks-t4", "--format", form]) == 1
     out, err = capsys.readouterr()
-    assert err.startswith("nvgraft: device error: 9: unknown device | this host has 1 GPU(s): 0 (GPU-")
+    assert err.startswith(
+        "nvgraft: device error: 9: unknown device | this host has 1 GPU(s): 0 (GPU-"
+    )
     assert err.count("\n") == 1
     if form == "json":
         assert parse_plan(out.encode(), "stdout").decision == "refuse"
@@ -80,7 +90,9 @@ def test_a_refusal_is_exit_1(tmp_path: Path, capsys: Captured, form: str) -> Non
         ["--bundle", "{bundle}", "--host", "operator-driver-root", "--config", "{toml}"],
     ],
 )
-def test_bad_input_is_exit_2(bundle: str, tmp_path: Path, capsys: Captured, arguments: list[str]) -> None:
+def test_bad_input_is_exit_2(
+    bundle: str, tmp_path: Path, capsys: Captured, arguments: list[str]
+) -> None:
     """One line on stderr with the path and what to do, nothing on stdout."""
     toml = tmp_path / "config.toml"
     toml.touch()
@@ -96,10 +108,14 @@ def test_a_bundle_without_its_rootfs_is_exit_2(tmp_path: Path, capsys: Captured)
     """The path that config.json names is in the message."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING, root="/run/no/such/place")
     assert main(["plan", "--bundle", str(bundle), "--host", "eks-t4"]) == 2
-    assert capsys.readouterr().err.startswith("nvgraft plan: /run/no/such/place: no such directory: ")
+    assert capsys.readouterr().err.startswith(
+        "nvgraft plan: /run/no/such/place: no such directory: "
+    )
 
 
-@pytest.mark.parametrize("arguments", [["--format", "yaml"], ["--no-such-option"], ["surplus"], ["--bundle"]])
+@pytest.mark.parametrize(
+    "arguments", [["--format", "yaml"], ["--no-such-option"], ["surplus"], ["--bundle"]]
+)
 def test_bad_usage_is_exit_2(arguments: list[str], capsys: Captured) -> None:
     """With the usage on stderr."""
     with pytest.raises(SystemExit) as caught:
@@ -118,7 +134,9 @@ def test_help_has_an_example(capsys: Captured) -> None:
     assert "exit code: 0" in out
 
 
-def test_what_this_user_may_not_read_is_no_traceback(bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_user_may_not_read_is_no_traceback(
+    bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A directory of the rootfs that only root may enter: one line with its path."""
 
     def forbidden(*_: object) -> None:
@@ -144,10 +162,16 @@ def test_names_that_are_no_utf_8_are_printed(tmp_path: Path, capsys: Captured, f
 
 
 @pytest.mark.parametrize(
-    ("terminal", "no_color", "coloured"), [(True, None, True), (True, "1", False), (True, "", False), (False, None, False)]
+    ("terminal", "no_color", "coloured"),
+    [(True, None, True), (True, "1", False), (True, "", False), (False, None, False)],
 )
 def test_colour_only_on_a_terminal(
-    bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch, terminal: bool, no_color: str | None, coloured: bool
+    bundle: str,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    no_color: str | None,
+    coloured: bool,
 ) -> None:
     """And never where NO_COLOR is set."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)

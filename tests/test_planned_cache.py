@@ -10,13 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldcaches import ENTRIES, LIBS, LINES, add_entry, install_driver, ldconfig, library, make_image, plan_for, update
-from nvgraft.components import Host
-from nvgraft.gpus import DriverReport
-from nvgraft.ldcache_table import Table
-from nvgraft.tree import LiveTree, Tree, open_tree_at
-from nvgraft_cli.image.tree import ImageTree
-from nvgraft_cli.planned_tree import PlannedTree
+from ldcaches import (
+    ENTRIES,
+    LIBS,
+    LINES,
+    add_entry,
+    install_driver,
+    ldconfig,
+    library,
+    make_image,
+    plan_for,
+    update,
+)
+from nvgraft.formats.ldcache_table import Table
+from nvgraft.formats.tree import LiveTree, Tree, open_tree_at
+from nvgraft.host.components import Host
+from nvgraft.host.gpus import DriverReport
+from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.case.planned_tree import PlannedTree
 
 pytestmark = pytest.mark.requires("ldconfig", "x86_64")
 
@@ -80,7 +91,11 @@ def age(root: Path, seconds: int) -> None:
     st.lists(ENTRIES, max_size=3, unique_by=lambda entry: entry[:2]),
 )
 def test_any_image_gets_what_is_planned(
-    entries: list[tuple[str, str, str]], conf: list[str], merged: bool, cached: bool, later: list[tuple[str, str, str]]
+    entries: list[tuple[str, str, str]],
+    conf: list[str],
+    merged: bool,
+    cached: bool,
+    later: list[tuple[str, str, str]],
 ) -> None:
     """Small images with and without a cache, and with libraries that came after it."""
     with tempfile.TemporaryDirectory() as place:
@@ -118,12 +133,18 @@ def rows(root: Path, name: str) -> list[tuple[str, int, str | None]]:
         driver.close()
         live.close()
     assert table is not None
-    return [(row.path.decode(), row.flags, None if row.hwcaps is None else row.hwcaps.decode()) for row in table.lookup(name.encode())]
+    return [
+        (row.path.decode(), row.flags, None if row.hwcaps is None else row.hwcaps.decode())
+        for row in table.lookup(name.encode())
+    ]
 
 
 def test_capabilities_and_flags_are_in_it(image: Path) -> None:
     """As the image's ldconfig has put them there; the driver's rows stand beside them."""
-    assert rows(image, "libz.so.1") == [(f"{HWCAPS}/libz.so.1.2", 0x303, "x86-64-v3"), (f"{LIBS}/libz.so.1", 0x303, None)]
+    assert rows(image, "libz.so.1") == [
+        (f"{HWCAPS}/libz.so.1.2", 0x303, "x86-64-v3"),
+        (f"{LIBS}/libz.so.1", 0x303, None),
+    ]
     assert rows(image, "libnarrow.so.1") == [("/usr/lib/libnarrow.so.1", 0x003, None)]
     assert rows(image, "libcuda.so.1") == [(f"{LIBS}/libcuda.so.1", 0x303, None)]
     assert rows(image, "libnone.so.1") == []
@@ -134,7 +155,10 @@ def test_a_library_of_the_image_comes_after_the_drivers(image: Path) -> None:
     """One row is what the loader takes, and it is the driver's."""
     library(image / "opt/lib/libcuda.so.1", "libcuda.so.1")
     ldconfig(image)
-    assert [path for path, _, _ in rows(image, "libcuda.so.1")] == [f"{LIBS}/libcuda.so.1", "/opt/lib/libcuda.so.1"]
+    assert [path for path, _, _ in rows(image, "libcuda.so.1")] == [
+        f"{LIBS}/libcuda.so.1",
+        "/opt/lib/libcuda.so.1",
+    ]
     check(image)
 
 
@@ -153,8 +177,15 @@ def test_ldconfig_makes_it_anew(image: Path) -> None:
     os.utime(image / "opt/lib", (1, 1))
     driver, live = open_tree_at(str(image)), open_tree_at(str(image))
     host = Host("host", "/", driver, [], DriverReport("570.1", "12.8", ()), {}, "x86_64")
-    tables = [PlannedTree(live, plan_for(image, {}), host, rebuilt=rebuilt).loader_cache for rebuilt in (False, True)]
-    found = [[row.path for row in table.lookup(b"libother.so.2")] for table in tables if table is not None]
+    tables = [
+        PlannedTree(live, plan_for(image, {}), host, rebuilt=rebuilt).loader_cache
+        for rebuilt in (False, True)
+    ]
+    found = [
+        [row.path for row in table.lookup(b"libother.so.2")]
+        for table in tables
+        if table is not None
+    ]
     assert found == [[b"/opt/lib/libother.so.2"], []]
 
 

@@ -10,17 +10,26 @@ from hypothesis import strategies as st
 
 import hosts
 from hosts import ROOTFS, binds, finding_ids, full_host, gpu, mig_host, mount_targets, plan
-from nvgraft.compat import MODES
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
-from nvgraft.inventory import read_inventory
-from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
-from nvgraft.planner import Settings, make_plan
-from nvgraft.request import Origin, Request
-from nvgraft.selection import check_request
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft.target import OfflineTarget
-from nvgraft_cli.hosts import read_snapshot
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import OfflineTarget
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.plan.actions import (
+    AllowDevice,
+    Bind,
+    MakeDirectory,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+    WriteFile,
+)
+from nvgraft.plan.compat import MODES
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.selection import check_request
+from nvgraft.request.config import Config
+from nvgraft.request.request import Origin, Request
+from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 
 LIBS = "/usr/lib/x86_64-linux-gnu"
@@ -42,11 +51,17 @@ def without(document: hosts.Document, *paths: str) -> hosts.Document:
 
 
 def allowed(found: Plan) -> list[str]:
-    return [f"{action.major}:{action.minor}" for action in found.actions if isinstance(action, AllowDevice)]
+    return [
+        f"{action.major}:{action.minor}"
+        for action in found.actions
+        if isinstance(action, AllowDevice)
+    ]
 
 
 def written(found: Plan) -> dict[str, str]:
-    return {action.path: action.content for action in found.actions if isinstance(action, WriteFile)}
+    return {
+        action.path: action.content for action in found.actions if isinstance(action, WriteFile)
+    }
 
 
 def devices(found: Plan) -> list[str]:
@@ -115,7 +130,10 @@ def test_each_capability_brings_its_files(capabilities: str, expected: set[str])
         ("compute", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]),
         ("video", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]),
         ("display", ["/dev/nvidiactl", "/dev/nvidia-modeset"]),
-        ("compute,display", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"]),
+        (
+            "compute,display",
+            ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"],
+        ),
     ],
 )
 def test_control_devices_follow_the_capabilities(capabilities: str, expected: list[str]) -> None:
@@ -127,7 +145,12 @@ def test_control_devices_follow_the_capabilities(capabilities: str, expected: li
 
 @pytest.mark.parametrize(
     ("capabilities", "persistenced", "mps"),
-    [("utility", True, False), ("compute", False, True), ("video", False, True), ("graphics", False, False)],
+    [
+        ("utility", True, False),
+        ("compute", False, True),
+        ("video", False, True),
+        ("graphics", False, False),
+    ],
 )
 def test_sockets_follow_the_capabilities(capabilities: str, persistenced: bool, mps: bool) -> None:
     """Services' sockets are utility's, the MPS directory is compute's."""
@@ -143,7 +166,12 @@ def test_options_are_those_of_the_reference() -> None:
     assert found["/dev/nvidia0"].options == ("noexec", "nosuid", "ro")
     assert found["/run/nvidia-persistenced/socket"].options == ("nodev", "noexec", "nosuid", "rw")
     assert found["/tmp/nvidia-mps"].options == ("nodev", "noexec", "nosuid", "rw")
-    assert found["/proc/driver/nvidia/gpus/0000:01:00.0"].options == ("nodev", "noexec", "nosuid", "ro")
+    assert found["/proc/driver/nvidia/gpus/0000:01:00.0"].options == (
+        "nodev",
+        "noexec",
+        "nosuid",
+        "ro",
+    )
     for action in found.values():
         assert list(action.options) == sorted(action.options)
 
@@ -152,17 +180,30 @@ def test_sources_carry_the_driver_root() -> None:
     """Files and sockets do; devices and /proc entries are written without it."""
     found = binds(plan(full_host(root="/run/nvidia/driver/")))
     assert found["/usr/bin/nvidia-smi"].source == "/run/nvidia/driver/usr/bin/nvidia-smi"
-    assert found["/run/nvidia-persistenced/socket"].source == "/run/nvidia/driver/run/nvidia-persistenced/socket"
-    assert found["/lib/firmware/nvidia/535.1/gsp_tu10x.bin"].source == "/run/nvidia/driver/lib/firmware/nvidia/535.1/gsp_tu10x.bin"
+    assert (
+        found["/run/nvidia-persistenced/socket"].source
+        == "/run/nvidia/driver/run/nvidia-persistenced/socket"
+    )
+    assert (
+        found["/lib/firmware/nvidia/535.1/gsp_tu10x.bin"].source
+        == "/run/nvidia/driver/lib/firmware/nvidia/535.1/gsp_tu10x.bin"
+    )
     assert found["/dev/nvidia0"].source == "/dev/nvidia0"
-    assert found["/proc/driver/nvidia/gpus/0000:01:00.0"].source == "/proc/driver/nvidia/gpus/0000:01:00.0"
+    assert (
+        found["/proc/driver/nvidia/gpus/0000:01:00.0"].source
+        == "/proc/driver/nvidia/gpus/0000:01:00.0"
+    )
 
 
 def test_kinds_modes_and_numbers_are_the_sources() -> None:
     """What the executor will find and what it makes a placeholder with."""
     found = binds(plan(full_host()))
     assert (found["/usr/bin/nvidia-smi"].kind, found["/usr/bin/nvidia-smi"].mode) == ("file", 0o755)
-    assert (found["/dev/nvidia1"].kind, found["/dev/nvidia1"].mode, found["/dev/nvidia1"].rdev) == ("device", 0o644, (195, 1))
+    assert (found["/dev/nvidia1"].kind, found["/dev/nvidia1"].mode, found["/dev/nvidia1"].rdev) == (
+        "device",
+        0o644,
+        (195, 1),
+    )
     assert found["/run/nvidia-persistenced/socket"].kind == "socket"
     assert found["/tmp/nvidia-mps"].kind == "dir"
     assert found[f"{LIBS}/libcuda.so.535.1"].size == 1000
@@ -170,21 +211,33 @@ def test_kinds_modes_and_numbers_are_the_sources() -> None:
 
 @pytest.mark.parametrize(
     ("capabilities", "reason"),
-    [("compute", "compute"), ("video", "video"), ("compute,video", "compute"), ("graphics,video", "video")],
+    [
+        ("compute", "compute"),
+        ("video", "video"),
+        ("compute,video", "compute"),
+        ("graphics,video", "video"),
+    ],
 )
 def test_the_reason_names_the_capability_that_asked(capabilities: str, reason: str) -> None:
     """Of several, the one of the class's own name; with the row and how the file was found."""
     why = binds(plan(full_host(), capabilities=capabilities))[f"{LIBS}/libcuda.so.535.1"].why
-    assert (why.capability, why.row, why.found) == (reason, "libcuda.so", "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1")
+    assert (why.capability, why.row, why.found) == (
+        reason,
+        "libcuda.so",
+        "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1",
+    )
 
 
 def test_a_target_has_the_resolved_name() -> None:
     """Chosen by the SONAME, mounted under the file's own name; a file whose own name fits no class is left out."""
     document = hosts.host(
-        "/usr/lib/libcuda.so.1 -> /opt/driver-535.1\n/opt/driver-535.1 elf libcuda.so.1\n" + hosts.FULL,
+        "/usr/lib/libcuda.so.1 -> /opt/driver-535.1\n/opt/driver-535.1 elf libcuda.so.1\n"
+        + hosts.FULL,
         cache="libcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1",
     )
-    assert [action for action in binds(plan(document)).values() if action.source.startswith("/opt/")] == []
+    assert [
+        action for action in binds(plan(document)).values() if action.source.startswith("/opt/")
+    ] == []
 
 
 def test_32_bit_libraries_need_compat32() -> None:
@@ -198,7 +251,9 @@ def test_32_bit_libraries_need_compat32() -> None:
 def test_links_beside_the_libraries() -> None:
     """libcuda.so, libGLX_indirect.so.0 and libnvidia-opticalflow.so, in both directories; SONAME links are the loader cache step's."""
     found = plan(full_host(), capabilities=ALL)
-    assert [(action.path, action.target) for action in found.actions if isinstance(action, Symlink)] == [
+    assert [
+        (action.path, action.target) for action in found.actions if isinstance(action, Symlink)
+    ] == [
         (f"{LIBS}/libcuda.so", "libcuda.so.1"),
         (f"{LIBS}/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
         (f"{LIBS}/libGLX_indirect.so.0", "libGLX_nvidia.so.535.1"),
@@ -220,7 +275,10 @@ def test_the_loader_cache_comes_last() -> None:
 
 def test_the_loader_is_told_of_each_mounted_library() -> None:
     """Path, SONAME (or the file's name) and the flags of its architecture; the directories' links are followed."""
-    last = plan(full_host("/usr/lib/libnvidia-tls.so.535.1 elf - tag=2.3.99"), capabilities="compute,graphics,compat32").actions[-1]
+    last = plan(
+        full_host("/usr/lib/libnvidia-tls.so.535.1 elf - tag=2.3.99"),
+        capabilities="compute,graphics,compat32",
+    ).actions[-1]
     assert isinstance(last, UpdateLoaderCache)
     rows = {path: (soname, flags) for path, soname, flags in last.libraries}
     assert rows[f"{LIBS}/libcuda.so.535.1"] == ("libcuda.so.1", 0x0303)
@@ -242,7 +300,9 @@ def test_the_loader_is_told_of_each_mounted_library() -> None:
 def test_an_image_with_musl_alone_is_warned_of(rootfs: str, warned: bool) -> None:
     """Its loader reads no cache: the driver is there and no program finds it, as with the reference."""
     assert ("musl" in finding_ids(plan(full_host(), rootfs).findings)) == warned
-    assert "musl" not in finding_ids(plan(full_host(), rootfs, capabilities="").findings), "no library, nothing to find"
+    assert "musl" not in finding_ids(plan(full_host(), rootfs, capabilities="").findings), (
+        "no library, nothing to find"
+    )
 
 
 def test_a_32_bit_directory_that_leads_astray_is_left_out_of_the_cache() -> None:
@@ -269,29 +329,45 @@ def test_without_a_kernel_module_there_is_nothing_to_mount_on() -> None:
     target = hosts.target(module=False)
     refusal = refused(full_host(), target)
     assert (
-        refusal.reference_line() == f"nvgraft: mount error: mount operation failed: {ROOTFS}/proc/driver/nvidia: no such file or directory"
+        refusal.reference_line()
+        == f"nvgraft: mount error: mount operation failed: {ROOTFS}/proc/driver/nvidia: no such file or directory"
     )
     simulated = plan(full_host(), simulated=True)
     assert mount_targets(simulated)[:2] == ["/proc/driver", "/proc/driver/nvidia"]
-    assert [action.path for action in simulated.actions[:3] if isinstance(action, MakeDirectory)] == ["/proc/driver/nvidia"]
+    assert [
+        action.path for action in simulated.actions[:3] if isinstance(action, MakeDirectory)
+    ] == ["/proc/driver/nvidia"]
     assert mount_targets(simulated)[1:] == mount_targets(plan(full_host()))
 
 
 @pytest.mark.parametrize(
     ("minors", "asked", "mask"),
-    [((0, 1), "all", "0x3"), ((0, 1), "1", "0x2"), ((5, 63), "all", "0x8000000000000020"), ((2, 0), "0", "0x4")],
+    [
+        ((0, 1), "all", "0x3"),
+        ((0, 1), "1", "0x2"),
+        ((5, 63), "all", "0x8000000000000020"),
+        ((2, 0), "0", "0x4"),
+    ],
 )
 def test_the_profile_masks_the_chosen_gpus(minors: tuple[int, int], asked: str, mask: str) -> None:
     """One bit for each chosen GPU's minor number, in lower-case hexadecimal; exactly the reference's text, without a newline."""
-    extra = "".join(f"/dev/nvidia{minor} char 195:{minor}\n/proc/driver/nvidia/gpus/0000:{minor + 1:02x}:00.0/\n" for minor in minors)
+    extra = "".join(
+        f"/dev/nvidia{minor} char 195:{minor}\n/proc/driver/nvidia/gpus/0000:{minor + 1:02x}:00.0/\n"
+        for minor in minors
+    )
     document = full_host(extra, gpus=[gpu(minor) for minor in minors])
-    assert written(plan(document, capabilities="graphics", devices=asked))[f"{PROFILES}/10-container.conf"] == (
+    assert written(plan(document, capabilities="graphics", devices=asked))[
+        f"{PROFILES}/10-container.conf"
+    ] == (
         f'{{ "profiles": [{{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", {mask}]}}], '
         '"rules": [{"pattern": [], "profile": "_container_"}]}'
     )
 
 
-@pytest.mark.parametrize(("capabilities", "has"), [("graphics", True), ("display", True), ("compute,utility,video,ngx", False)])
+@pytest.mark.parametrize(
+    ("capabilities", "has"),
+    [("graphics", True), ("display", True), ("compute,utility,video,ngx", False)],
+)
 def test_the_profile_is_for_graphics_and_display(capabilities: str, has: bool) -> None:
     """Without a GPU the directory stays empty."""
     found = plan(full_host(), capabilities=capabilities, devices="")
@@ -303,13 +379,18 @@ def test_the_profile_follows_the_images_links() -> None:
     """Into the directory that /etc/nvidia leads to."""
     found = plan(full_host(), "/etc/nvidia -> /c/evil", "graphics")
     assert "/c/evil/nvidia-application-profiles-rc.d/10-container.conf" in written(found)
-    assert [action.target for action in found.actions if isinstance(action, Tmpfs)][1] == "/c/evil/nvidia-application-profiles-rc.d"
+    assert [action.target for action in found.actions if isinstance(action, Tmpfs)][
+        1
+    ] == "/c/evil/nvidia-application-profiles-rc.d"
 
 
 @pytest.mark.parametrize("leads", ["/proc", "/proc/1", "/proc/driver/nvidia", "/"])
 def test_a_profile_directory_must_not_lead_into_proc(leads: str) -> None:
     """A tmpfs over /proc or the whole rootfs, chosen by a link of the image, is refused."""
-    assert refused(full_host(), f"{PROFILES} -> {leads}", "graphics").text == f"path error: {PROFILES} resolves to {leads}"
+    assert (
+        refused(full_host(), f"{PROFILES} -> {leads}", "graphics").text
+        == f"path error: {PROFILES} resolves to {leads}"
+    )
 
 
 # ---- devices
@@ -334,10 +415,14 @@ def test_no_devbind_leaves_the_nodes_out() -> None:
     """The rules stay, and a node that is missing does not matter."""
     asked = Request(("all",), ("compute", "utility"))
     how = Settings(cgroups=True, simulated=False, devbind=False)
-    found = make_plan(asked, hosts.inventory(without(full_host(), "/dev/nvidia1")), hosts.target(), how)
+    found = make_plan(
+        asked, hosts.inventory(without(full_host(), "/dev/nvidia1")), hosts.target(), how
+    )
     assert devices(found) == []
     assert allowed(found) == allowed(plan(full_host()))
-    assert mount_targets(found) == [target for target in mount_targets(plan(full_host())) if not target.startswith("/dev/")]
+    assert mount_targets(found) == [
+        target for target in mount_targets(plan(full_host())) if not target.startswith("/dev/")
+    ]
 
 
 @pytest.mark.parametrize("compat", [("ldconfig", "/usr/local/cuda/compat"), ("disabled", LIBS)])
@@ -358,9 +443,19 @@ def test_cuda_libraries_of_the_image_are_never_mounted(compat: tuple[str, str]) 
 def test_the_settings_of_the_hook_are_config_tomls() -> None:
     """no-cgroups, the simulated host, and the mode for CUDA libraries, which the reference's CLI takes as mount where none is passed."""
     usual = Settings.from_config(Config())
-    assert (usual.cgroups, usual.simulated, usual.cuda_compat, usual.devbind) == (True, False, "ldconfig", True)
+    assert (usual.cgroups, usual.simulated, usual.cuda_compat, usual.devbind) == (
+        True,
+        False,
+        "ldconfig",
+        True,
+    )
     changed = Settings.from_config(
-        Config(cli_no_cgroups=True, simulated_host=True, runtime_cuda_compat_mode="", features_allow_cuda_compat_libs_from_container=True)
+        Config(
+            cli_no_cgroups=True,
+            simulated_host=True,
+            runtime_cuda_compat_mode="",
+            features_allow_cuda_compat_libs_from_container=True,
+        )
     )
     assert (changed.cgroups, changed.simulated, changed.cuda_compat) == (False, True, "mount")
     assert Settings.from_config(Config(runtime_cuda_compat_mode="hook")).cuda_compat == "disabled"
@@ -369,7 +464,10 @@ def test_the_settings_of_the_hook_are_config_tomls() -> None:
 @pytest.mark.parametrize("path", ["/dev/nvidiactl", "/dev/nvidia1"])
 def test_a_missing_node_is_refused(path: str) -> None:
     """What the container needs must be there, and the reference's text names it."""
-    assert refused(without(full_host(), path)).reference_line() == f"nvgraft: mount error: stat failed: {path}: no such file or directory"
+    assert (
+        refused(without(full_host(), path)).reference_line()
+        == f"nvgraft: mount error: stat failed: {path}: no such file or directory"
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,13 +495,18 @@ def test_a_gpu_that_is_not_asked_for_may_be_broken() -> None:
 def test_a_gpu_without_its_proc_directory_is_refused() -> None:
     """The four-digit spelling is named, as the reference tries it last."""
     refusal = refused(without(full_host(), "/proc/driver/nvidia/gpus/0000:02:00.0"))
-    assert refusal.text == "stat failed: /proc/driver/nvidia/gpus/0000:02:00.0: no such file or directory"
+    assert (
+        refusal.text
+        == "stat failed: /proc/driver/nvidia/gpus/0000:02:00.0: no such file or directory"
+    )
 
 
 def test_a_wrong_modeset_node_matters_only_for_display() -> None:
     """And is then refused."""
     document = full_host("/dev/nvidia-modeset char 1:3")
-    assert refused(document, capabilities="display").text == "invalid device node: /dev/nvidia-modeset"
+    assert (
+        refused(document, capabilities="display").text == "invalid device node: /dev/nvidia-modeset"
+    )
     plan(document, capabilities="graphics")
 
 
@@ -443,16 +546,25 @@ def test_mig_access_in_proc_alone() -> None:
     assert mount_targets(found)[-1].endswith("/gi1/ci0/access")
 
 
-@pytest.mark.parametrize("path", ["/proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "/dev/nvidia-caps/nvidia-cap13"])
+@pytest.mark.parametrize(
+    "path",
+    ["/proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "/dev/nvidia-caps/nvidia-cap13"],
+)
 def test_a_mig_device_that_the_kernel_lacks_is_refused(path: str) -> None:
     """Its access file or its node is missing."""
-    assert refused(without(mig_host(), path), devices="0:0").text == f"stat failed: {path}: no such file or directory"
+    assert (
+        refused(without(mig_host(), path), devices="0:0").text
+        == f"stat failed: {path}: no such file or directory"
+    )
 
 
 def test_an_access_file_without_a_minor_is_refused() -> None:
     """Nothing says which node belongs to it."""
     path = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access"
-    assert refused(mig_host(f"{path} = x"), devices="0:0").text == f"stat failed: {path}: no DeviceFileMinor in it"
+    assert (
+        refused(mig_host(f"{path} = x"), devices="0:0").text
+        == f"stat failed: {path}: no DeviceFileMinor in it"
+    )
 
 
 def test_all_brings_every_mig_device() -> None:
@@ -471,7 +583,12 @@ def test_the_administration_of_mig(name: str, minor: str) -> None:
     assert "236:147" not in allowed(found)
     assert "236:200" not in allowed(found)
     assert binds(found)["/dev/nvidia-caps"].options == ("noexec", "nosuid", "rw")
-    assert binds(found)["/proc/driver/nvidia/capabilities"].options == ("nodev", "noexec", "nosuid", "ro")
+    assert binds(found)["/proc/driver/nvidia/capabilities"].options == (
+        "nodev",
+        "noexec",
+        "nosuid",
+        "ro",
+    )
     assert devices(found)[-1] == "/dev/nvidia0"
 
 
@@ -490,16 +607,28 @@ def test_config_and_monitor_are_both_mounted() -> None:
 
 def test_administration_without_nodes_or_without_mig() -> None:
     """A driver without capability nodes binds the /proc directory alone; a GPU without MIG gets nothing."""
-    assert mount_targets(plan(mig_host(majors={}), mig_config="all"))[-1] == "/proc/driver/nvidia/capabilities"
-    assert not any("capabilities" in target for target in mount_targets(plan(mig_host(gpus=[gpu(0)]), mig_config="all")))
+    assert (
+        mount_targets(plan(mig_host(majors={}), mig_config="all"))[-1]
+        == "/proc/driver/nvidia/capabilities"
+    )
+    assert not any(
+        "capabilities" in target
+        for target in mount_targets(plan(mig_host(gpus=[gpu(0)]), mig_config="all"))
+    )
 
 
 def test_administration_needs_what_the_kernel_module_makes() -> None:
     """Without the capabilities directory, or the directory of nodes, it is refused."""
     plain = full_host(gpus=[gpu(0, mig="disabled")], majors=hosts.MIG_MAJORS)
-    assert refused(plain, mig_config="all").text == "stat failed: /proc/driver/nvidia/capabilities: no such file or directory"
+    assert (
+        refused(plain, mig_config="all").text
+        == "stat failed: /proc/driver/nvidia/capabilities: no such file or directory"
+    )
     nodes = [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (1, 2, 12, 13)]
-    assert refused(without(mig_host(), *nodes), mig_config="all").text == "stat failed: /dev/nvidia-caps: no such file or directory"
+    assert (
+        refused(without(mig_host(), *nodes), mig_config="all").text
+        == "stat failed: /dev/nvidia-caps: no such file or directory"
+    )
 
 
 def test_administration_excludes_single_mig_devices() -> None:
@@ -513,7 +642,10 @@ IMEX = "/dev/nvidia-caps-imex-channels/channel3"
 
 def test_imex_channels_are_devices() -> None:
     """Mounted and allowed after everything of the GPUs."""
-    found = plan(full_host(f"{IMEX} char 234:3", majors={"nvidia-caps-imex-channels": 234}), imex_channels=("3",))
+    found = plan(
+        full_host(f"{IMEX} char 234:3", majors={"nvidia-caps-imex-channels": 234}),
+        imex_channels=("3",),
+    )
     assert mount_targets(found)[-1] == IMEX
     assert allowed(found)[-1] == "234:3"
 
@@ -554,12 +686,24 @@ def test_a_request_is_checked_before_the_host() -> None:
 @pytest.mark.parametrize(
     ("rootfs", "text"),
     [
-        ("/usr/bin/nvidia-smi -> /x", f"file creation failed: {ROOTFS}/usr/bin/nvidia-smi: file exists"),
-        ("/usr/bin/nvidia-smi/", f"file creation failed: {ROOTFS}/usr/bin/nvidia-smi: is a directory"),
-        ("/usr/lib64/libcuda.so.535.1/", f"file creation failed: {ROOTFS}/usr/lib64/libcuda.so.535.1: is a directory"),
+        (
+            "/usr/bin/nvidia-smi -> /x",
+            f"file creation failed: {ROOTFS}/usr/bin/nvidia-smi: file exists",
+        ),
+        (
+            "/usr/bin/nvidia-smi/",
+            f"file creation failed: {ROOTFS}/usr/bin/nvidia-smi: is a directory",
+        ),
+        (
+            "/usr/lib64/libcuda.so.535.1/",
+            f"file creation failed: {ROOTFS}/usr/lib64/libcuda.so.535.1: is a directory",
+        ),
         ("/usr/lib64", f"file creation failed: {ROOTFS}/usr/lib64: not a directory"),
         ("/usr/bin -> /../..", f"path error: /usr/bin resolves outside of {ROOTFS}"),
-        ("/run -> /proc/sys/kernel", "path error: /run/nvidia-persistenced/socket resolves to /proc/sys/kernel/nvidia-persistenced/socket"),
+        (
+            "/run -> /proc/sys/kernel",
+            "path error: /run/nvidia-persistenced/socket resolves to /proc/sys/kernel/nvidia-persistenced/socket",
+        ),
     ],
 )
 def test_what_an_image_puts_in_the_way(rootfs: str, text: str) -> None:
@@ -587,7 +731,10 @@ def test_the_loader_cache_is_not_written_into_a_mount(place: str) -> None:
     """An image that leads the MPS directory, which is the host's, to where the loader cache step writes."""
     document = hosts.host("/tmp/nvidia-mps/\n/dev/nvidiactl char 195:255")
     text = f"mount operation failed: {place}: hidden by the mount on {place}"
-    assert refused(document, f"{hosts.DEBIAN}\n{place}/\n/tmp/nvidia-mps -> {place}", "compute").text == text
+    assert (
+        refused(document, f"{hosts.DEBIAN}\n{place}/\n/tmp/nvidia-mps -> {place}", "compute").text
+        == text
+    )
 
 
 def test_what_is_there_already_is_mounted_over() -> None:
@@ -600,7 +747,11 @@ def test_what_is_there_already_is_mounted_over() -> None:
         {LIBS}/libcuda.so.535.1 mode=0600
     """
     found = plan(full_host(), rootfs)
-    assert not [action for action in found.actions if isinstance(action, MakeDirectory) and action.path.startswith("/usr")]
+    assert not [
+        action
+        for action in found.actions
+        if isinstance(action, MakeDirectory) and action.path.startswith("/usr")
+    ]
     assert mount_targets(found) == mount_targets(plan(full_host()))
 
 
@@ -610,44 +761,71 @@ def test_what_is_there_already_is_mounted_over() -> None:
 @pytest.mark.parametrize(
     ("volume", "id", "target", "message"),
     [
-        ("/lib/firmware", "firmware-skipped", "/lib/firmware/nvidia/535.1/gsp_tu10x.bin", "/lib/firmware/nvidia"),
+        (
+            "/lib/firmware",
+            "firmware-skipped",
+            "/lib/firmware/nvidia/535.1/gsp_tu10x.bin",
+            "/lib/firmware/nvidia",
+        ),
         ("/run", "socket-skipped", "/run/nvidia-persistenced/socket", "/run/nvidia-persistenced"),
         ("/tmp", "mps-skipped", "/tmp/nvidia-mps", "/tmp/nvidia-mps"),
     ],
 )
-def test_optional_parts_on_a_volume_are_left_out(volume: str, id: str, target: str, message: str) -> None:
+def test_optional_parts_on_a_volume_are_left_out(
+    volume: str, id: str, target: str, message: str
+) -> None:
     """Firmware, sockets and MPS are skipped with a finding that names the volume; everything else stays."""
     place = hosts.target(f"{hosts.DEBIAN}\n{volume}/", volumes=(volume,))
     found, whole = plan(full_host(), place), plan(full_host())
     assert mount_targets(found) == [path for path in mount_targets(whole) if path != target]
-    assert not any(path.startswith(volume) for action in found.actions for path in [action.document().get("path", "")])
+    assert not any(
+        path.startswith(volume)
+        for action in found.actions
+        for path in [action.document().get("path", "")]
+    )
     (finding,) = [finding for finding in found.findings if finding.id == id]
     assert finding.level == "warning"
-    assert finding.message.endswith(f"file creation failed: {ROOTFS}{message}: it would be made on the volume {volume}")
+    assert finding.message.endswith(
+        f"file creation failed: {ROOTFS}{message}: it would be made on the volume {volume}"
+    )
 
 
-@pytest.mark.parametrize("volume", ["/lib/firmware/nvidia", "/run/nvidia-persistenced", "/tmp/nvidia-mps"])
+@pytest.mark.parametrize(
+    "volume", ["/lib/firmware/nvidia", "/run/nvidia-persistenced", "/tmp/nvidia-mps"]
+)
 def test_nothing_is_made_for_a_part_that_is_left_out(volume: str) -> None:
     """Neither the parents of a volume that the image does not have, nor a directory on it."""
     found = plan(full_host(), hosts.target(volumes=(volume,)))
     assert [name for name in finding_ids(found.findings) if name.endswith("-skipped")] != []
     made = {action.path for action in found.actions if isinstance(action, MakeDirectory)}
-    needed = {str(place) for target in mount_targets(found) for place in (target, *PurePosixPath(target).parents)}
+    needed = {
+        str(place)
+        for target in mount_targets(found)
+        for place in (target, *PurePosixPath(target).parents)
+    }
     assert made <= needed
 
 
 def test_every_optional_part_is_tried() -> None:
     """One that is skipped does not take the next one with it."""
-    place = hosts.target(f"{hosts.DEBIAN}\n/lib/firmware/nvidia/535.1/gsp_tu10x.bin", volumes=("/lib/firmware", "/run"))
+    place = hosts.target(
+        f"{hosts.DEBIAN}\n/lib/firmware/nvidia/535.1/gsp_tu10x.bin",
+        volumes=("/lib/firmware", "/run"),
+    )
     found = plan(full_host("/lib/firmware/nvidia/535.1/gsp_ad10x.bin"), place)
     assert "/lib/firmware/nvidia/535.1/gsp_tu10x.bin" in mount_targets(found)
-    assert [name for name in finding_ids(found.findings) if name.endswith("-skipped")] == ["firmware-skipped", "socket-skipped"]
+    assert [name for name in finding_ids(found.findings) if name.endswith("-skipped")] == [
+        "firmware-skipped",
+        "socket-skipped",
+    ]
 
 
 @pytest.mark.parametrize("volume", ["/usr/bin", LIBS, "/usr"])
 def test_required_parts_on_a_volume_are_refused(volume: str) -> None:
     """The volume is named."""
-    refusal = refused(full_host(), hosts.target(f"{hosts.DEBIAN}\n/usr/bin/\n{LIBS}/", volumes=(volume,)))
+    refusal = refused(
+        full_host(), hosts.target(f"{hosts.DEBIAN}\n/usr/bin/\n{LIBS}/", volumes=(volume,))
+    )
     assert refusal.text.endswith(f": it would be made on the volume {volume}")
 
 
@@ -657,7 +835,11 @@ def test_required_parts_on_a_volume_are_refused(volume: str) -> None:
 def test_a_library_that_no_loader_takes_is_mounted_and_named() -> None:
     """As the reference mounts it; neither the loader cache nor a link leads to it."""
     document = full_host()
-    path = next(path for path in document["files"] if "libcuda.so." in path and "elf" in document["files"][path])
+    path = next(
+        path
+        for path in document["files"]
+        if "libcuda.so." in path and "elf" in document["files"][path]
+    )
     del document["files"][path]["elf"]
     document["files"][path]["elf_fault"] = "it is cut short"
     found = plan(document)
@@ -665,7 +847,10 @@ def test_a_library_that_no_loader_takes_is_mounted_and_named() -> None:
     (update,) = [action for action in found.actions if isinstance(action, UpdateLoaderCache)]
     assert target not in [path for path, _soname, _flags in update.libraries]
     (finding,) = [finding for finding in found.findings if finding.id == "library-damaged"]
-    assert (finding.level, finding.message) == ("warning", f"{path} is no library that a loader takes")
+    assert (finding.level, finding.message) == (
+        "warning",
+        f"{path} is no library that a loader takes",
+    )
 
 
 def test_a_whole_host_has_little_to_remark() -> None:
@@ -678,7 +863,8 @@ def test_remarks_are_about_what_was_asked() -> None:
     """Missing parts of other capabilities are not mentioned."""
     (finding,) = plan(full_host(), capabilities="utility").findings
     assert (
-        finding.message == "not on this host: libnvidia-cfg.so, libnvidia-nscq.so, nvidia-debugdump, nvidia-persistenced, nv-fabricmanager"
+        finding.message
+        == "not on this host: libnvidia-cfg.so, libnvidia-nscq.so, nvidia-debugdump, nvidia-persistenced, nv-fabricmanager"
     )
     assert plan(full_host(), capabilities="ngx").findings == ()
 
@@ -699,7 +885,9 @@ def test_libraries_of_another_driver_version() -> None:
 
 def test_libraries_that_the_image_hides() -> None:
     """Findings of the link prediction are part of the plan."""
-    assert "library-shadowed" in finding_ids(plan(full_host(), f"{hosts.DEBIAN}\n{LIBS}/libcuda.so.1").findings)
+    assert "library-shadowed" in finding_ids(
+        plan(full_host(), f"{hosts.DEBIAN}\n{LIBS}/libcuda.so.1").findings
+    )
 
 
 # ---- the whole
@@ -707,10 +895,25 @@ def test_libraries_that_the_image_hides() -> None:
 
 def test_the_plan_says_what_it_is_for() -> None:
     """Host, request and target, as documents."""
-    asked = Request(("1", "0"), ("compute",), ("cuda>=12",), origin=Origin("NVIDIA_VISIBLE_DEVICES=1,0", "default"))
-    found = make_plan(asked, hosts.inventory(full_host(root="/drv")), hosts.target(), Settings(cgroups=True, simulated=False))
+    asked = Request(
+        ("1", "0"),
+        ("compute",),
+        ("cuda>=12",),
+        origin=Origin("NVIDIA_VISIBLE_DEVICES=1,0", "default"),
+    )
+    found = make_plan(
+        asked,
+        hosts.inventory(full_host(root="/drv")),
+        hosts.target(),
+        Settings(cgroups=True, simulated=False),
+    )
     assert found.reason == "the container asks for 1, 0"
-    assert found.host == {"name": "test-host", "root": "/drv", "driver_version": "535.1", "cuda_version": "12.2"}
+    assert found.host == {
+        "name": "test-host",
+        "root": "/drv",
+        "driver_version": "535.1",
+        "cuda_version": "12.2",
+    }
     assert found.request == {
         "devices": ["1", "0"],
         "capabilities": ["compute"],
@@ -762,11 +965,20 @@ HOSTILE = (
     "/usr/lib64 -> /opt/volume",
 )
 CAPABILITY_SETS = st.sets(st.sampled_from(names.CAPABILITIES))
-INVENTORIES = {name: read_inventory(snapshot_host(read_snapshot(name)), OFFLINE_PATH) for name in gallery.names()}
+INVENTORIES = {
+    name: read_inventory(snapshot_host(read_snapshot(name)), OFFLINE_PATH)
+    for name in gallery.names()
+}
 
 
 def decide(
-    host: str, rootfs: str, capabilities: str, devices: tuple[str, ...] = ("all",), *, simulated: bool = False, compat: str = "ldconfig"
+    host: str,
+    rootfs: str,
+    capabilities: str,
+    devices: tuple[str, ...] = ("all",),
+    *,
+    simulated: bool = False,
+    compat: str = "ldconfig",
 ) -> tuple[Plan, OfflineTarget]:
     target = hosts.target(rootfs, module=not simulated, volumes=("/opt/volume",))
     request = Request(devices, tuple(sorted(filter(None, capabilities.split(",")))))
@@ -793,27 +1005,46 @@ def test_odd_images_are_no_fault(host: str, rootfs: str) -> None:
     compat=st.sampled_from(MODES),
 )
 def test_every_source_is_the_hosts(
-    host: str, rootfs: str, hostile: list[str], capabilities: set[str], devices: tuple[str, ...], simulated: bool, compat: str
+    host: str,
+    rootfs: str,
+    hostile: list[str],
+    capabilities: set[str],
+    devices: tuple[str, ...],
+    simulated: bool,
+    compat: str,
 ) -> None:
     """Whatever the image holds (SECURITY R15, R20, R28): each source is in the host's inventory, no path leaves the rootfs, nothing
     but the driver's directory is touched in /proc, and each directory is made once, after its parent."""
     try:
         text = "\n".join([ROOT_FILE_SYSTEMS[rootfs], *hostile])
-        found, target = decide(host, text, ",".join(capabilities), devices, simulated=simulated, compat=compat)
+        found, target = decide(
+            host, text, ",".join(capabilities), devices, simulated=simulated, compat=compat
+        )
     except Refusal:
         assert hostile
         return
     inventory = INVENTORIES[host]
-    components = [*inventory.libraries, *inventory.libraries32, *inventory.binaries, *inventory.firmware, *inventory.sockets]
+    components = [
+        *inventory.libraries,
+        *inventory.libraries32,
+        *inventory.binaries,
+        *inventory.firmware,
+        *inventory.sockets,
+    ]
     components += [inventory.mps] if inventory.mps else []
     known = {inventory.root.rstrip("/") + item.path for item in components}
-    known |= {node.path for node in (*inventory.control, *inventory.nodes, *inventory.cap_nodes, *inventory.imex)}
+    known |= {
+        node.path
+        for node in (*inventory.control, *inventory.nodes, *inventory.cap_nodes, *inventory.imex)
+    }
     known |= {entry.path for entry in (*inventory.mig_access, *inventory.proc_dirs) if entry}
     made: set[str] = set()
     for action in found.actions:
         if isinstance(action, Bind):
             assert action.source in known
-        path = action.target if isinstance(action, Bind | Tmpfs) else getattr(action, "path", "/none")
+        path = (
+            action.target if isinstance(action, Bind | Tmpfs) else getattr(action, "path", "/none")
+        )
         assert ".." not in path.split("/")
         assert (
             not (path + "/").startswith("/proc/")
@@ -830,7 +1061,11 @@ def test_every_source_is_the_hosts(
 
 
 @settings(max_examples=40, deadline=None)
-@given(host=st.sampled_from(gallery.names()), rootfs=st.sampled_from(sorted(ROOT_FILE_SYSTEMS)), capabilities=CAPABILITY_SETS)
+@given(
+    host=st.sampled_from(gallery.names()),
+    rootfs=st.sampled_from(sorted(ROOT_FILE_SYSTEMS)),
+    capabilities=CAPABILITY_SETS,
+)
 def test_equal_inputs_give_byte_equal_plans(host: str, rootfs: str, capabilities: set[str]) -> None:
     """From inputs that are read twice, with everything that has no order of its own the other way round: the same text."""
     texts = set()
@@ -840,6 +1075,11 @@ def test_equal_inputs_give_byte_equal_plans(host: str, rootfs: str, capabilities
         lines = sorted(ROOT_FILE_SYSTEMS[rootfs].splitlines(), reverse=backwards)
         request = Request(("all",), tuple(sorted(capabilities)))
         inventory = read_inventory(snapshot_host(document), OFFLINE_PATH)
-        found = make_plan(request, inventory, hosts.target("\n".join(lines)), Settings(cgroups=True, simulated=False))
+        found = make_plan(
+            request,
+            inventory,
+            hosts.target("\n".join(lines)),
+            Settings(cgroups=True, simulated=False),
+        )
         texts.add(json.dumps(found.document()))
     assert len(texts) == 1

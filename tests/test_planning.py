@@ -8,13 +8,13 @@ import pytest
 import hosts
 from bundles import EVERYTHING, make_bundle
 from hosts import finding_ids, mount_targets
-from nvgraft.components import Host
-from nvgraft.plan import AllowDevice, Plan
-from nvgraft.snapshot import snapshot_host
-from nvgraft_cli import hosts as host_sides
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.hosts import read_snapshot
-from nvgraft_cli.planning import plan_bundle
+from nvgraft.host.components import Host
+from nvgraft.host.snapshot import snapshot_host
+from nvgraft.plan.actions import AllowDevice, Plan
+from nvgraft_cli.case import hosts as host_sides
+from nvgraft_cli.case.hosts import read_snapshot
+from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 
 
@@ -56,9 +56,16 @@ def test_any_document_is_a_host(bundle: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "cause"),
-    [("{", "not JSON"), ("[]", "should be an object"), ('{"schema": "nvgraft.host/2"}', "nvgraft.host/2"), ("{}", "$.name")],
+    [
+        ("{", "not JSON"),
+        ("[]", "should be an object"),
+        ('{"schema": "nvgraft.host/2"}', "nvgraft.host/2"),
+        ("{}", "$.name"),
+    ],
 )
-def test_a_bad_document_is_an_input_error(bundle: Path, tmp_path: Path, text: str, cause: str) -> None:
+def test_a_bad_document_is_an_input_error(
+    bundle: Path, tmp_path: Path, text: str, cause: str
+) -> None:
     """One line with its path."""
     path = tmp_path / "bad.json"
     path.write_text(text)
@@ -72,7 +79,11 @@ def test_a_bad_document_is_an_input_error(bundle: Path, tmp_path: Path, text: st
 def test_missing_inputs_are_input_errors(bundle: Path, tmp_path: Path) -> None:
     """Bundle, host and config.toml, each by its path."""
     none = str(tmp_path / "none")
-    for arguments in ((none, "eks-t4", None), (str(bundle), none, None), (str(bundle), "eks-t4", none)):
+    for arguments in (
+        (none, "eks-t4", None),
+        (str(bundle), none, None),
+        (str(bundle), "eks-t4", none),
+    ):
         with pytest.raises(InputError) as caught:
             plan_bundle(*arguments)
         assert none in str(caught.value)
@@ -90,33 +101,55 @@ def test_config_toml_counts(bundle: Path, tmp_path: Path) -> None:
     usual, _ = plan_bundle(str(bundle), "eks-t4", toml(tmp_path, ""))
     assert allowed(usual) > 0
     changed, _ = plan_bundle(
-        str(bundle), "eks-t4", toml(tmp_path, "[nvidia-container-cli]\nno-cgroups = true\n[nvgraft]\nsimulated-host = true")
+        str(bundle),
+        "eks-t4",
+        toml(
+            tmp_path, "[nvidia-container-cli]\nno-cgroups = true\n[nvgraft]\nsimulated-host = true"
+        ),
     )
     assert allowed(changed) == 0
     assert mount_targets(changed) == ["/proc/driver", *mount_targets(usual)]
 
 
 @pytest.mark.parametrize(
-    ("configured", "fits"), [("/run/nvidia/driver", True), ("/run/nvidia/driver/", True), ("", False), ("/", False), ("/other", False)]
+    ("configured", "fits"),
+    [
+        ("/run/nvidia/driver", True),
+        ("/run/nvidia/driver/", True),
+        ("", False),
+        ("/", False),
+        ("/other", False),
+    ],
 )
-def test_the_driver_root_must_be_the_snapshots(bundle: Path, tmp_path: Path, configured: str, fits: bool) -> None:
+def test_the_driver_root_must_be_the_snapshots(
+    bundle: Path, tmp_path: Path, configured: str, fits: bool
+) -> None:
     """A config.toml for another driver root is an error, not a plan of half-truths."""
     assert read_snapshot("operator-driver-root")["root"] == "/run/nvidia/driver"
     path = toml(tmp_path, f'[nvidia-container-cli]\nroot = "{configured}"')
     if fits:
         assert plan_bundle(str(bundle), "operator-driver-root", path)[0].decision == "inject"
         return
-    with pytest.raises(InputError, match=r"its driver root is .*, the snapshot's is /run/nvidia/driver"):
+    with pytest.raises(
+        InputError, match=r"its driver root is .*, the snapshot's is /run/nvidia/driver"
+    ):
         plan_bundle(str(bundle), "operator-driver-root", path)
 
 
 @pytest.mark.parametrize("configured", ["", "/"])
 def test_no_root_is_the_root(bundle: Path, tmp_path: Path, configured: str) -> None:
     """An empty root and "/" both mean the host's own."""
-    assert plan_bundle(str(bundle), "eks-t4", toml(tmp_path, f'[nvidia-container-cli]\nroot = "{configured}"'))[0].decision == "inject"
+    assert (
+        plan_bundle(
+            str(bundle), "eks-t4", toml(tmp_path, f'[nvidia-container-cli]\nroot = "{configured}"')
+        )[0].decision
+        == "inject"
+    )
 
 
-def test_the_hosts_own_environment_does_not_matter_offline(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_own_environment_does_not_matter_offline(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither its config.toml nor its search path have to do with a recorded host."""
     whole, _ = plan_bundle(str(bundle), "eks-t4", None)
     monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, "syntax error"))
@@ -137,12 +170,23 @@ def test_a_container_without_a_request_is_skipped(tmp_path: Path) -> None:
     ("env", "line"),
     [
         (("NVIDIA_VISIBLE_DEVICES=9",), "nvgraft: device error: 9: unknown device"),
-        (("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=x"), "unsupported capabilities found in 'x' (allowed '')"),
-        (("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=x"), "nvgraft: error parsing IMEX info: unsupported IMEX channel value: x"),
-        (("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=99"), "nvgraft: requirement error: unsatisfied condition: cuda>=99"),
+        (
+            ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=x"),
+            "unsupported capabilities found in 'x' (allowed '')",
+        ),
+        (
+            ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=x"),
+            "nvgraft: error parsing IMEX info: unsupported IMEX channel value: x",
+        ),
+        (
+            ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=99"),
+            "nvgraft: requirement error: unsatisfied condition: cuda>=99",
+        ),
     ],
 )
-def test_what_the_hook_would_refuse_is_a_plan_too(tmp_path: Path, env: tuple[str, ...], line: str) -> None:
+def test_what_the_hook_would_refuse_is_a_plan_too(
+    tmp_path: Path, env: tuple[str, ...], line: str
+) -> None:
     """With the hook's own error beside it."""
     plan, refusal = plan_bundle(str(make_bundle(tmp_path / "b", *env)), "eks-t4", None)
     assert refusal is not None
@@ -159,12 +203,16 @@ def test_a_config_json_that_the_hook_cannot_read(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["= 1", None])
-def test_a_config_toml_that_is_named_and_cannot_be_read(bundle: Path, tmp_path: Path, text: str | None) -> None:
+def test_a_config_toml_that_is_named_and_cannot_be_read(
+    bundle: Path, tmp_path: Path, text: str | None
+) -> None:
     """Bad input, with the hook's own words: no container is refused for it."""
     config = toml(tmp_path, text or "")
     if text is None:
         Path(config).unlink()
-    with pytest.raises(InputError, match=r"^.*config\.toml: error getting hook config: failed to load config: "):
+    with pytest.raises(
+        InputError, match=r"^.*config\.toml: error getting hook config: failed to load config: "
+    ):
         plan_bundle(str(bundle), "eks-t4", config)
 
 
@@ -176,7 +224,9 @@ def test_volumes_of_config_json_count(tmp_path: Path) -> None:
     assert "firmware-skipped" in finding_ids(plan.findings)
 
 
-def test_this_host_is_planned_without_a_snapshot(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_host_is_planned_without_a_snapshot(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the hook's own config.toml, search path and MPS directory."""
     asked: list[str] = []
 
@@ -186,7 +236,9 @@ def test_this_host_is_planned_without_a_snapshot(bundle: Path, tmp_path: Path, m
         return snapshot_host(hosts.full_host("/opt/bin/nvidia-debugdump mode=0755\n/mps/"))
 
     monkeypatch.setattr(host_sides, "read_host", live)
-    monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, '[nvidia-container-cli]\nuser = "root:video"'))
+    monkeypatch.setenv(
+        "NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, '[nvidia-container-cli]\nuser = "root:video"')
+    )
     monkeypatch.setenv("PATH", "/opt/bin")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/mps")
     plan, refusal = plan_bundle(str(bundle), None, None)

@@ -11,13 +11,13 @@ import _prctl
 import prctl
 import pytest
 
-from nvgraft import privileges, syscalls
+from nvgraft.system import privileges, syscalls
 
 HEAD = """
 import json, os, sys
 sys.path += {path!r}
 import prctl
-from nvgraft import privileges
+from nvgraft.system import privileges
 
 def has():
     status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
@@ -27,7 +27,11 @@ def has():
 
 def run(script: str, **settings: Any) -> Any:
     done = subprocess.run(
-        [sys.executable, "-ISB", "-c", HEAD.format(path=sys.path) + script], capture_output=True, text=True, timeout=30, **settings
+        [sys.executable, "-ISB", "-c", HEAD.format(path=sys.path) + script],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        **settings,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -42,7 +46,14 @@ def test_the_phases_only_ever_lose() -> None:
     assert privileges.APPLY < privileges.LOOK < privileges.START
     assert {prctl.CAP_SYS_MODULE, prctl.CAP_MKNOD} == privileges.START - privileges.LOOK
     assert {prctl.CAP_SYS_PTRACE} == privileges.LOOK - privileges.APPLY
-    dangerous = {prctl.CAP_SYS_RAWIO, prctl.CAP_SYS_BOOT, prctl.CAP_SYS_TIME, prctl.CAP_MAC_ADMIN, prctl.CAP_SETFCAP, prctl.CAP_NET_RAW}
+    dangerous = {
+        prctl.CAP_SYS_RAWIO,
+        prctl.CAP_SYS_BOOT,
+        prctl.CAP_SYS_TIME,
+        prctl.CAP_MAC_ADMIN,
+        prctl.CAP_SETFCAP,
+        prctl.CAP_NET_RAW,
+    }
     assert not dangerous & privileges.START
 
 
@@ -75,7 +86,10 @@ print(json.dumps([has(), os.getresuid(), os.getresgid(), os.getgroups(), prctl.g
     sets, uids, gids, groups, bits_, no_new = run(script)
     assert sets == dict.fromkeys(("Eff", "Prm", "Inh", "Bnd"), 0)
     assert (uids, gids, groups) == ([12345] * 3, [54321] * 3, [])
-    assert bits_ & (prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED) == prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED
+    assert (
+        bits_ & (prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED)
+        == prctl.SECBIT_NOROOT | prctl.SECBIT_NOROOT_LOCKED
+    )
     assert no_new == 1
 
 
@@ -113,7 +127,9 @@ def test_root_is_enough() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_capability_that_the_kernel_does_not_know_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capability_that_the_kernel_does_not_know_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An older kernel answers EINVAL for it; any other failure counts."""
 
     def refuse(number: int) -> None:

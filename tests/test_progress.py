@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from nvgraft_cli.progress import Progress
+from nvgraft_cli.shell.progress import Progress
 
 Captured = pytest.CaptureFixture[str]
 
@@ -38,7 +38,9 @@ def test_a_log_gets_few_lines(clock: list[float], capsys: Captured) -> None:
     ]
 
 
-def test_a_terminal_gets_one_line_that_goes_away(clock: list[float], capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_one_line_that_goes_away(
+    clock: list[float], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is overwritten, and blank in the end."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with Progress("reading", 0, "layers") as shown:

@@ -9,9 +9,9 @@ import pytest
 from bundles import EVERYTHING, make_bundle
 from documents import read_document
 from images import docker_save
-from nvgraft_cli.main import main
-from nvgraft_cli.processor import read_isa_level
-from nvgraft_cli.stubs import executable, shared_object
+from nvgraft_cli.case.processor import read_isa_level
+from nvgraft_cli.shell.main import main
+from nvgraft_cli.simulate.stubs import executable, shared_object
 from nvgraft_specs import gallery
 
 Captured = pytest.CaptureFixture[str]
@@ -24,14 +24,22 @@ FEDORA = b"/lib64/\0/usr/lib64/\0"
 
 
 def loader(directories: bytes, cache: str = "/etc/ld.so.cache") -> bytes:
-    return shared_object(64, X86, "ld-linux-x86-64.so.2", [], None) + b"\0" + directories + cache.encode() + b"\0"
+    return (
+        shared_object(64, X86, "ld-linux-x86-64.so.2", [], None)
+        + b"\0"
+        + directories
+        + cache.encode()
+        + b"\0"
+    )
 
 
 def library(soname: str, *needed: str) -> bytes:
     return shared_object(64, X86, soname, needed, None)
 
 
-def image(*extra: tuple[str, bytes], libs: str = "lib/x86_64-linux-gnu", directories: bytes = DEBIAN) -> dict[str, bytes]:
+def image(
+    *extra: tuple[str, bytes], libs: str = "lib/x86_64-linux-gnu", directories: bytes = DEBIAN
+) -> dict[str, bytes]:
     """Return an image with a program, a C library and its loader."""
     return {
         "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
@@ -54,7 +62,9 @@ def bundle(place: Path, files: dict[str, bytes], *env: str) -> str:
     return str(made)
 
 
-def ask(capsys: Captured, *arguments: str, host: str = "runfile-a10x2") -> tuple[int, list[dict[str, Any]]]:
+def ask(
+    capsys: Captured, *arguments: str, host: str = "runfile-a10x2"
+) -> tuple[int, list[dict[str, Any]]]:
     code = main(["prove", *arguments, "--host", host, "--format", "json"])
     return code, read_document(capsys.readouterr().out)["proofs"]
 
@@ -66,8 +76,14 @@ def test_libcuda_loads_in_an_ordinary_image(tmp_path: Path, capsys: Captured) ->
     assert proof["verdict"] == "unknown"
     assert (proof["program"], proof["loader"]) == ("/usr/bin/app", LOADER)
     objects = proof["objects"]
-    assert (objects["path"], objects["from"], objects["how"]) == ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "host", "loader cache")
-    assert proof["unknown"] == ["which search directories and versions /usr/lib/x86_64-linux-gnu/libcuda.so.1 names is not recorded"]
+    assert (objects["path"], objects["from"], objects["how"]) == (
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "host",
+        "loader cache",
+    )
+    assert proof["unknown"] == [
+        "which search directories and versions /usr/lib/x86_64-linux-gnu/libcuda.so.1 names is not recorded"
+    ]
 
 
 def test_a_program_of_the_image_is_walked_whole(tmp_path: Path, capsys: Captured) -> None:
@@ -86,7 +102,10 @@ def test_what_is_nowhere_does_not_load(what: str, tmp_path: Path, capsys: Captur
     assert (code, proof["verdict"]) == (1, "no")
     if what.startswith("lib"):
         tried = [one["path"] for one in proof["failures"][0]["tried"]]
-        assert tried == [f"{place}/libnone.so.1" for place in ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib")]
+        assert tried == [
+            f"{place}/libnone.so.1"
+            for place in ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib")
+        ]
 
 
 def test_an_image_whose_loader_looks_elsewhere(tmp_path: Path, capsys: Captured) -> None:
@@ -95,21 +114,36 @@ def test_an_image_whose_loader_looks_elsewhere(tmp_path: Path, capsys: Captured)
     interp = f"/{store}/lib/ld-linux-x86-64.so.2"
     files = {
         "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, interp),
-        interp.lstrip("/"): loader(f"/{store}/lib/\0/{store}/lib64/\0".encode(), f"/{store}/etc/ld.so.cache"),
+        interp.lstrip("/"): loader(
+            f"/{store}/lib/\0/{store}/lib64/\0".encode(), f"/{store}/etc/ld.so.cache"
+        ),
         f"{store}/lib/libc.so.6": library("libc.so.6"),
     }
     code, (proof,) = ask(capsys, "--bundle", bundle(tmp_path / "b", files))
     assert (code, proof["verdict"]) == (1, "no")
-    assert proof["failures"][0]["words"] == "libcuda.so.1: cannot open shared object file: No such file or directory"
-    assert [one["path"] for one in proof["failures"][0]["tried"]] == [f"/{store}/{name}/libcuda.so.1" for name in ("lib", "lib64")]
-    code, (mended,) = ask(capsys, "--bundle", bundle(tmp_path / "m", files, "LD_LIBRARY_PATH=/usr/lib64"))
+    assert (
+        proof["failures"][0]["words"]
+        == "libcuda.so.1: cannot open shared object file: No such file or directory"
+    )
+    assert [one["path"] for one in proof["failures"][0]["tried"]] == [
+        f"/{store}/{name}/libcuda.so.1" for name in ("lib", "lib64")
+    ]
+    code, (mended,) = ask(
+        capsys, "--bundle", bundle(tmp_path / "m", files, "LD_LIBRARY_PATH=/usr/lib64")
+    )
     assert code == 0
     assert mended["objects"]["how"] == "LD_LIBRARY_PATH"
 
 
 def test_a_distroless_image_has_no_loader(tmp_path: Path, capsys: Captured) -> None:
     """nvidia-smi is mounted, and the kernel says that there is no such file."""
-    code, proofs = ask(capsys, "/usr/bin/nvidia-smi", "libcuda.so.1", "--bundle", bundle(tmp_path / "b", {"usr/bin/app": b"static"}))
+    code, proofs = ask(
+        capsys,
+        "/usr/bin/nvidia-smi",
+        "libcuda.so.1",
+        "--bundle",
+        bundle(tmp_path / "b", {"usr/bin/app": b"static"}),
+    )
     assert code == 1
     assert [proof["verdict"] for proof in proofs] == ["no", "no"]
     assert proofs[0]["failures"][0]["words"] == "/usr/bin/nvidia-smi: No such file or directory"
@@ -125,7 +159,13 @@ def test_musl_is_told_honestly(tmp_path: Path, capsys: Captured) -> None:
         interp.lstrip("/"): shared_object(64, X86, "libc.musl-x86_64.so.1", [], None),
         "etc/ld-musl-x86_64.path": b"/lib:/usr/lib64\n",
     }
-    code, proofs = ask(capsys, "libnvidia-ml.so.1", "/usr/bin/nvidia-smi", "--bundle", bundle(tmp_path / "b", files))
+    code, proofs = ask(
+        capsys,
+        "libnvidia-ml.so.1",
+        "/usr/bin/nvidia-smi",
+        "--bundle",
+        bundle(tmp_path / "b", files),
+    )
     assert code == 1
     assert proofs[0]["objects"]["path"] == "/usr/lib64/libnvidia-ml.so.1"
     assert "musl lacks symbols" in proofs[0]["notes"][-1]
@@ -136,7 +176,9 @@ def test_musl_is_told_honestly(tmp_path: Path, capsys: Captured) -> None:
 def test_a_placeholder_left_in_the_image_stops_the_loader(tmp_path: Path, capsys: Captured) -> None:
     """An empty file of the driver's name, in a directory that is searched first."""
     files = image(("opt/lib/libcuda.so.1", b""))
-    code, (proof,) = ask(capsys, "--bundle", bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib"))
+    code, (proof,) = ask(
+        capsys, "--bundle", bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
+    )
     assert (code, proof["verdict"]) == (1, "no")
     assert proof["failures"][0]["words"] == "/opt/lib/libcuda.so.1: file too short"
 
@@ -145,13 +187,28 @@ def test_a_capability_that_was_not_asked_for_is_not_there(tmp_path: Path, capsys
     """libnvidia-encode needs video."""
     path = bundle(tmp_path / "b", image())
     assert ask(capsys, "libnvidia-encode.so.1", "--bundle", path)[0] == 0
-    assert ask(capsys, "libnvidia-encode.so.1", "--bundle", path, "--env", "NVIDIA_DRIVER_CAPABILITIES=compute")[0] == 1
+    assert (
+        ask(
+            capsys,
+            "libnvidia-encode.so.1",
+            "--bundle",
+            path,
+            "--env",
+            "NVIDIA_DRIVER_CAPABILITIES=compute",
+        )[0]
+        == 1
+    )
 
 
 def test_a_container_without_gpus_is_proved_as_it_is(tmp_path: Path, capsys: Captured) -> None:
     """Nothing is mounted, which is told, and the library is not there."""
     path = bundle(tmp_path / "b", image())
-    assert main(["prove", "--bundle", path, "--env", "NVIDIA_VISIBLE_DEVICES=void", "--host", "eks-t4"]) == 1
+    assert (
+        main(
+            ["prove", "--bundle", path, "--env", "NVIDIA_VISIBLE_DEVICES=void", "--host", "eks-t4"]
+        )
+        == 1
+    )
     out, err = capsys.readouterr()
     assert err.startswith("nvgraft prove: note: the container gets nothing: ")
     assert out.startswith("libcuda.so.1 does not load\n")
@@ -177,18 +234,33 @@ def test_a_script_is_asked_for_its_interpreter(tmp_path: Path, capsys: Captured)
 def test_a_program_can_be_named(tmp_path: Path, capsys: Captured) -> None:
     """One that is not there is an input error."""
     path = bundle(tmp_path / "b", image())
-    assert ask(capsys, "--program", "/usr/bin/app", "--bundle", path)[1][0]["program"] == "/usr/bin/app"
+    assert (
+        ask(capsys, "--program", "/usr/bin/app", "--bundle", path)[1][0]["program"]
+        == "/usr/bin/app"
+    )
     assert main(["prove", "--program", "/usr/bin/none", "--bundle", path, "--host", "eks-t4"]) == 2
-    assert "/usr/bin/none: no such file or directory: --program must name" in capsys.readouterr().err
+    assert (
+        "/usr/bin/none: no such file or directory: --program must name" in capsys.readouterr().err
+    )
 
 
 def test_text_shows_the_tree_and_the_first_failure(tmp_path: Path, capsys: Captured) -> None:
     """For people; names of the image cannot steer the terminal."""
-    files = image(("usr/bin/bad", executable(X86, "x", ["libx\x1b[31m.so.1", "libc.so.6"], None, LOADER)))
-    assert main(["prove", "/usr/bin/bad", "--bundle", bundle(tmp_path / "b", files), "--host", "eks-t4"]) == 1
+    files = image(
+        ("usr/bin/bad", executable(X86, "x", ["libx\x1b[31m.so.1", "libc.so.6"], None, LOADER))
+    )
+    assert (
+        main(
+            ["prove", "/usr/bin/bad", "--bundle", bundle(tmp_path / "b", files), "--host", "eks-t4"]
+        )
+        == 1
+    )
     out = capsys.readouterr().out
     assert "└─ libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6  (image, loader cache)" in out
-    assert "first failure: libx\\x1b[31m.so.1: cannot open shared object file: No such file or directory" in out
+    assert (
+        "first failure: libx\\x1b[31m.so.1: cannot open shared object file: No such file or directory"
+        in out
+    )
     assert "\x1b" not in out
 
 
@@ -205,16 +277,26 @@ def test_a_refusal_is_the_hooks_own_line(tmp_path: Path, capsys: Captured) -> No
     """The container does not start, so nothing loads."""
     path = bundle(tmp_path / "b", image(), "NVIDIA_REQUIRE_CUDA=cuda>=99")
     assert main(["prove", "--bundle", path, "--host", "eks-t4"]) == 1
-    assert capsys.readouterr().err.startswith("nvgraft: requirement error: unsatisfied condition: cuda>=99")
+    assert capsys.readouterr().err.startswith(
+        "nvgraft: requirement error: unsatisfied condition: cuda>=99"
+    )
 
 
 HWCAPS = b"\0x86-64-v4:x86-64-v3:x86-64-v2\0"
 
 
-@pytest.mark.parametrize(("level", "place"), [("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"), ("x86-64-v1", "opt/lib"), (None, "opt/lib")])
-def test_the_hosts_processor_decides_about_subdirectories(level: str | None, place: str, tmp_path: Path, capsys: Captured) -> None:
+@pytest.mark.parametrize(
+    ("level", "place"),
+    [("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"), ("x86-64-v1", "opt/lib"), (None, "opt/lib")],
+)
+def test_the_hosts_processor_decides_about_subdirectories(
+    level: str | None, place: str, tmp_path: Path, capsys: Captured
+) -> None:
     """Where a snapshot does not tell its level, and it would matter, that is said."""
-    files = image(("opt/lib/libx.so.1", library("libx.so.1")), ("opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1", library("libx.so.1")))
+    files = image(
+        ("opt/lib/libx.so.1", library("libx.so.1")),
+        ("opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1", library("libx.so.1")),
+    )
     files[LOADER.lstrip("/")] += HWCAPS
     host = json.loads(Path(gallery.path("runfile-a10x2")).read_text())
     if level is not None:
@@ -229,14 +311,25 @@ def test_the_hosts_processor_decides_about_subdirectories(level: str | None, pla
 
 def test_a_token_that_is_not_known_is_said(tmp_path: Path, capsys: Captured) -> None:
     """$PLATFORM is another word on each processor."""
-    path = bundle(tmp_path / "b", image(("opt/lib/libx.so.1", library("libx.so.1"))), "LD_LIBRARY_PATH=/opt/$PLATFORM:/opt/lib")
+    path = bundle(
+        tmp_path / "b",
+        image(("opt/lib/libx.so.1", library("libx.so.1"))),
+        "LD_LIBRARY_PATH=/opt/$PLATFORM:/opt/lib",
+    )
     _, (proof,) = ask(capsys, "libx.so.1", "--bundle", path)
-    assert (proof["verdict"], proof["unknown"]) == ("unknown", ["what $PLATFORM stands for in /opt/$PLATFORM is not recorded"])
+    assert (proof["verdict"], proof["unknown"]) == (
+        "unknown",
+        ["what $PLATFORM stands for in /opt/$PLATFORM is not recorded"],
+    )
 
 
-def test_relative_paths_count_from_the_containers_directory(tmp_path: Path, capsys: Captured) -> None:
+def test_relative_paths_count_from_the_containers_directory(
+    tmp_path: Path, capsys: Captured
+) -> None:
     """process.cwd, as the program has it when it starts."""
-    path = bundle(tmp_path / "b", image(("work/libx.so.1", library("libx.so.1"))), "LD_LIBRARY_PATH=:/none")
+    path = bundle(
+        tmp_path / "b", image(("work/libx.so.1", library("libx.so.1"))), "LD_LIBRARY_PATH=:/none"
+    )
     config = json.loads(Path(path, "config.json").read_text())
     config["process"]["cwd"] = "/work"
     Path(path, "config.json").write_text(json.dumps(config))
@@ -251,7 +344,10 @@ def test_relative_paths_count_from_the_containers_directory(tmp_path: Path, caps
     [
         ("fpu sse2", "x86-64-v1"),
         ("cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3", "x86-64-v2"),
-        ("cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave", "x86-64-v3"),
+        (
+            "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
+            "x86-64-v3",
+        ),
         ("abm avx avx2 bmi1 bmi2 f16c fma movbe xsave", "x86-64-v1"),
     ],
 )

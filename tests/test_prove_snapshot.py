@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from bundles import EVERYTHING, make_bundle
-from nvgraft.config import Config
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft_cli.bundle import open_container
-from nvgraft_cli.hosts import HostSide, read_snapshot
-from nvgraft_cli.planning import Case
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.request.config import Config
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.hosts import HostSide, read_snapshot
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.prove.proof import prove
+from nvgraft_cli.simulate.stubs import Loading, shared_object
 from nvgraft_cli.snapshot.package import open_package
 from nvgraft_cli.snapshot.recording import record
-from nvgraft_cli.stubs import Loading, shared_object
 from test_prove import X86, image, library
 
 LIBS = "usr/lib/x86_64-linux-gnu"
@@ -29,8 +29,16 @@ def driver(cuda: Loading = Loading(), needed: str = "libc.so.6", **others: Loadi
     """Return a driver of three libraries; ``others`` say more of nvidia_ml and ptxjit."""
     return {
         f"libcuda.so.{VERSION}": ("libcuda.so.1", [needed], cuda),
-        f"libnvidia-ml.so.{VERSION}": ("libnvidia-ml.so.1", ["libc.so.6"], others.get("ml", Loading())),
-        f"libnvidia-ptxjitcompiler.so.{VERSION}": ("libnvidia-ptxjitcompiler.so.1", ["libc.so.6"], others.get("ptxjit", Loading())),
+        f"libnvidia-ml.so.{VERSION}": (
+            "libnvidia-ml.so.1",
+            ["libc.so.6"],
+            others.get("ml", Loading()),
+        ),
+        f"libnvidia-ptxjitcompiler.so.{VERSION}": (
+            "libnvidia-ptxjitcompiler.so.1",
+            ["libc.so.6"],
+            others.get("ptxjit", Loading()),
+        ),
     }
 
 
@@ -47,18 +55,40 @@ def libc(*versions: str) -> dict[str, bytes]:
 
 def needs_nvml(version: str) -> Driver:
     """Return a driver whose libcuda needs a version of its libnvidia-ml."""
-    return driver(Loading(versions_needed={"libnvidia-ml.so.1": [version]}), "libnvidia-ml.so.1", ml=NVML_1)
+    return driver(
+        Loading(versions_needed={"libnvidia-ml.so.1": [version]}), "libnvidia-ml.so.1", ml=NVML_1
+    )
 
 
 #: What is special -> the driver, files of the image, and the verdict.
 SETUPS: dict[str, tuple[Driver, dict[str, bytes], str]] = {
     "nothing special": (driver(), {}, "yes"),
-    "RUNPATH leads to what it needs": (driver(Loading(runpath="/opt/own"), "libown.so.1"), OWN, "yes"),
-    "RPATH leads to what it needs": (driver(Loading(rpath="$ORIGIN/../../../opt/own"), "libown.so.1"), OWN, "yes"),
-    "RUNPATH hides RPATH": (driver(Loading(rpath="/opt/own", runpath="/opt/other"), "libown.so.1"), OWN, "no"),
+    "RUNPATH leads to what it needs": (
+        driver(Loading(runpath="/opt/own"), "libown.so.1"),
+        OWN,
+        "yes",
+    ),
+    "RPATH leads to what it needs": (
+        driver(Loading(rpath="$ORIGIN/../../../opt/own"), "libown.so.1"),
+        OWN,
+        "yes",
+    ),
+    "RUNPATH hides RPATH": (
+        driver(Loading(rpath="/opt/own", runpath="/opt/other"), "libown.so.1"),
+        OWN,
+        "no",
+    ),
     "neither leads there": (driver(Loading(), "libown.so.1"), OWN, "no"),
-    "no default directories": (driver(Loading(flags_1=0x800), "libown.so.1"), {"usr/lib/libown.so.1": library("libown.so.1")}, "no"),
-    "a version of glibc that the image has": (driver(NEW), libc("GLIBC_2.2.5", "GLIBC_2.34"), "yes"),
+    "no default directories": (
+        driver(Loading(flags_1=0x800), "libown.so.1"),
+        {"usr/lib/libown.so.1": library("libown.so.1")},
+        "no",
+    ),
+    "a version of glibc that the image has": (
+        driver(NEW),
+        libc("GLIBC_2.2.5", "GLIBC_2.34"),
+        "yes",
+    ),
     "a version of glibc that it lacks": (driver(NEW), libc("GLIBC_2.2.5"), "no"),
     "a version that a library of the driver defines": (needs_nvml("NVML_1"), {}, "yes"),
     "a version that it does not define": (needs_nvml("NVML_2"), {}, "no"),
@@ -69,7 +99,9 @@ def unpacked(place: Path, files: Driver) -> str:
     """Make the files of a driver package."""
     (place / LIBS).mkdir(parents=True)
     for name, (soname, needed, loading) in files.items():
-        (place / LIBS / name).write_bytes(shared_object(64, X86, soname, needed, None, None, loading))
+        (place / LIBS / name).write_bytes(
+            shared_object(64, X86, soname, needed, None, None, loading)
+        )
     return str(place)
 
 
@@ -90,7 +122,9 @@ def answer(host: HostSide, container: str) -> dict[str, Any]:
         case = Case(host, side)
         plan, refusal = case.outcome
         assert refusal is None
-        return prove("libcuda.so.1", "/usr/bin/app", case.planned_tree, plan, side, host.isa_level).document()
+        return prove(
+            "libcuda.so.1", "/usr/bin/app", case.planned_tree, plan, side, host.isa_level
+        ).document()
 
 
 def recorded_side(document: dict[str, Any], place: Path) -> HostSide:
@@ -104,7 +138,9 @@ def recorded_side(document: dict[str, Any], place: Path) -> HostSide:
 def test_a_snapshot_answers_as_the_files_do(name: str, tmp_path: Path) -> None:
     """The same document, and nothing in it is unknown; a recording of the recording answers so again."""
     files, extra, verdict = SETUPS[name]
-    package = open_package(unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2")))
+    package = open_package(
+        unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2"))
+    )
     live = HostSide("live", Config(), None)
     live.host = package
     container = bundle(tmp_path / "b", extra)
@@ -120,19 +156,27 @@ def test_a_snapshot_answers_as_the_files_do(name: str, tmp_path: Path) -> None:
 def test_a_snapshot_without_these_facts_says_so(tmp_path: Path) -> None:
     """As older ones are: it loads as far as is recorded, and never simply yes."""
     files, extra, _ = SETUPS["nothing special"]
-    package = open_package(unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2")))
+    package = open_package(
+        unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2"))
+    )
     document = record(package, OFFLINE_PATH, "")
     for entry in document["files"].values():
         for key in ("rpath", "runpath", "flags_1", "versions_needed", "versions_defined"):
             entry.get("elf", {}).pop(key, None)
     found = answer(recorded_side(document, tmp_path), bundle(tmp_path / "b", extra))
     assert found["verdict"] == "unknown"
-    assert found["unknown"] == [f"which search directories and versions /{LIBS}/libcuda.so.1 names is not recorded"]
+    assert found["unknown"] == [
+        f"which search directories and versions /{LIBS}/libcuda.so.1 names is not recorded"
+    ]
 
 
 def test_a_provider_whose_versions_are_not_recorded_says_so(tmp_path: Path) -> None:
     """That a library defines what another one needs is not taken for granted."""
-    package = open_package(unpacked(tmp_path / "driver", needs_nvml("NVML_1")), "/", snapshot_host(read_snapshot("runfile-a10x2")))
+    package = open_package(
+        unpacked(tmp_path / "driver", needs_nvml("NVML_1")),
+        "/",
+        snapshot_host(read_snapshot("runfile-a10x2")),
+    )
     document = record(package, OFFLINE_PATH, "")
     for entry in document["files"].values():
         entry.get("elf", {}).pop("versions_defined", None)

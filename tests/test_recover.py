@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from documents import read_document
-from nvgraft import journal, lock
+from nvgraft.apply import journal
+from nvgraft.apply.journal import Heading, Item, Journal
 from nvgraft.apply.leftovers import take_over
-from nvgraft.container import Container
-from nvgraft.journal import Heading, Item, Journal
-from nvgraft_cli import main
+from nvgraft.container.container import Container
+from nvgraft.system import lock
+from nvgraft_cli.shell import main
 
 Capture = pytest.CaptureFixture[str]
 LIBS = "/usr/lib"
@@ -24,7 +25,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "nvgraft"
     monkeypatch.setattr(journal, "DIRECTORY", str(place / "journal"))
     monkeypatch.setattr(lock, "DIRECTORY", str(place / "lock"))
-    monkeypatch.setattr("nvgraft_cli.recover._is_root", lambda: True)
+    monkeypatch.setattr("nvgraft_cli.recover.command._is_root", lambda: True)
     return place / "journal"
 
 
@@ -56,7 +57,9 @@ def tree(root: Path) -> dict[str, str | bytes]:
     found: dict[str, str | bytes] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        found[name] = os.readlink(path) if path.is_symlink() else "" if path.is_dir() else path.read_bytes()
+        found[name] = (
+            os.readlink(path) if path.is_symlink() else "" if path.is_dir() else path.read_bytes()
+        )
     return found
 
 
@@ -72,7 +75,14 @@ def test_what_was_made_is_taken_away(rootfs: Path, directory: Path, capsys: Capt
     """Directories, placeholders and links, also when only some of them had been made; then there is no journal."""
     before = tree(rootfs)
     link = Item("link", "/usr/lib/libcuda.so", "libcuda.so.1")
-    killed(rootfs, Item("dir", "/opt"), Item("dir", "/opt/new"), Item("file", "/opt/new/node"), link, Item("file", "/etc/never-made"))
+    killed(
+        rootfs,
+        Item("dir", "/opt"),
+        Item("dir", "/opt/new"),
+        Item("file", "/opt/new/node"),
+        link,
+        Item("file", "/etc/never-made"),
+    )
     (rootfs / "opt/new").mkdir(parents=True)
     (rootfs / "opt/new/node").touch()
     (rootfs / "usr/lib/libcuda.so").symlink_to("libcuda.so.1")
@@ -96,7 +106,10 @@ def test_the_loader_cache_comes_back(rootfs: Path, directory: Path) -> None:
         (rootfs / "usr/lib" / name).symlink_to(target)
     before = tree(rootfs)
     owner = (str(os.getuid()), str(os.getgid()))
-    was = [Item("was-link", f"{LIBS}/{name}", target, *owner) for name, target in (("kept.so", "kept.so.1"), ("replaced.so", "old"))]
+    was = [
+        Item("was-link", f"{LIBS}/{name}", target, *owner)
+        for name, target in (("kept.so", "kept.so.1"), ("replaced.so", "old"))
+    ]
     was.append(Item("was-link", f"{LIBS}/removed.so", "gone", *owner))
     file = Item("was-file", "/etc/ld.so.cache", str(0o640), *owner, "3", "4", data=b"\0former")
     killed(rootfs, Item("links", LIBS), *was, file, Item("absent", "/etc/ld.so.cache~"))
@@ -113,12 +126,23 @@ def test_the_loader_cache_comes_back(rootfs: Path, directory: Path) -> None:
     assert names(directory) == []
 
 
-def test_what_is_no_longer_ours_is_kept_and_named(rootfs: Path, directory: Path, capsys: Capture) -> None:
+def test_what_is_no_longer_ours_is_kept_and_named(
+    rootfs: Path, directory: Path, capsys: Capture
+) -> None:
     """A file with content, a directory that is not empty, another link, and what is older than the start: exit code 1, once."""
     (rootfs / "usr/lib/older").touch()
     time.sleep(0.02)  # file systems take their times from a clock that ticks
-    items = [Item("dir", "/opt"), *(Item("file", f"/{name}") for name in ("etc/content", "etc/directory", "usr/lib/older"))]
-    killed(rootfs, *items, Item("link", "/etc/link", "made"), Item("dir", "/etc/file"), Item("absent", "/etc/ld.so.cache~"))
+    items = [
+        Item("dir", "/opt"),
+        *(Item("file", f"/{name}") for name in ("etc/content", "etc/directory", "usr/lib/older")),
+    ]
+    killed(
+        rootfs,
+        *items,
+        Item("link", "/etc/link", "made"),
+        Item("dir", "/etc/file"),
+        Item("absent", "/etc/ld.so.cache~"),
+    )
     (rootfs / "opt").mkdir()
     (rootfs / "opt/file").touch()
     (rootfs / "etc/content").write_text("x")
@@ -145,7 +169,11 @@ def test_what_is_no_longer_ours_is_kept_and_named(rootfs: Path, directory: Path,
 
 def test_what_was_made_long_after_is_not_ours(rootfs: Path, directory: Path) -> None:
     """A hook that was killed makes nothing any more: what appears under an announced name after that is left alone."""
-    killed(rootfs, Item("file", "/etc/late"), Item("was-file", "/etc/empty", "420", "0", "0", "0", "0", data=b"former"))
+    killed(
+        rootfs,
+        Item("file", "/etc/late"),
+        Item("was-file", "/etc/empty", "420", "0", "0", "0", "0", data=b"former"),
+    )
     (path,) = directory.iterdir()
     data = bytearray(path.read_bytes())
     os.utime(path, ns=(1, 1))
@@ -162,7 +190,13 @@ def test_links_are_never_followed(rootfs: Path, directory: Path, tmp_path: Path)
     """A directory that became a link leads nowhere, whether below the root file system or out of it."""
     outside = tmp_path / "outside"
     outside.mkdir()
-    killed(rootfs, Item("file", "/opt/victim"), Item("dir", "/opt/new"), Item("links", "/opt"), Item("absent", "/opt/../../outside/victim"))
+    killed(
+        rootfs,
+        Item("file", "/opt/victim"),
+        Item("dir", "/opt/new"),
+        Item("links", "/opt"),
+        Item("absent", "/opt/../../outside/victim"),
+    )
     (outside / "victim").touch()
     (outside / "new").mkdir()
     (outside / "link").symlink_to("x")
@@ -171,7 +205,9 @@ def test_links_are_never_followed(rootfs: Path, directory: Path, tmp_path: Path)
     assert sorted(path.name for path in outside.iterdir()) == ["link", "new", "victim"]
 
 
-def test_a_root_file_system_that_is_gone_needs_nothing(rootfs: Path, directory: Path, capsys: Capture) -> None:
+def test_a_root_file_system_that_is_gone_needs_nothing(
+    rootfs: Path, directory: Path, capsys: Capture
+) -> None:
     """Its journal is dropped."""
     killed(rootfs, Item("file", "/etc/x"))
     rootfs.rename(rootfs.parent / "removed")
@@ -180,7 +216,9 @@ def test_a_root_file_system_that_is_gone_needs_nothing(rootfs: Path, directory: 
     assert names(directory) == []
 
 
-def test_another_root_file_system_is_not_touched(rootfs: Path, directory: Path, capsys: Capture) -> None:
+def test_another_root_file_system_is_not_touched(
+    rootfs: Path, directory: Path, capsys: Capture
+) -> None:
     """An overlay that is not mounted now, or a bundle that was made anew: the journal stays and is named."""
     killed(rootfs, Item("file", "/etc/x"))
     rootfs.rename(rootfs.parent / "moved")
@@ -214,7 +252,9 @@ def test_a_hook_that_made_nothing_leaves_a_journal_only(rootfs: Path, directory:
     assert names(directory) == []
 
 
-def test_a_damaged_journal_is_named_and_stays(rootfs: Path, directory: Path, capsys: Capture) -> None:
+def test_a_damaged_journal_is_named_and_stays(
+    rootfs: Path, directory: Path, capsys: Capture
+) -> None:
     """Nothing of it is believed; the message says what to look at and what to remove."""
     killed(rootfs, Item("file", "/etc/x"))
     (path,) = directory.iterdir()
@@ -281,6 +321,6 @@ def test_looking_makes_nothing(directory: Path) -> None:
 
 def test_only_root_may(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Others are told how, with exit code 2."""
-    monkeypatch.setattr("nvgraft_cli.recover._is_root", lambda: False)
+    monkeypatch.setattr("nvgraft_cli.recover.command._is_root", lambda: False)
     assert recover() == 2
     assert "sudo nvgraft recover" in capsys.readouterr().err

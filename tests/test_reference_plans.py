@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from nvgraft.plan import AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
-from nvgraft_cli.planning import plan_bundle
+from nvgraft.plan.actions import AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
+from nvgraft_cli.case.planning import plan_bundle
 
 REFERENCE = Path(__file__).parent / "fixtures" / "reference"
 HOSTS = ("al460", "d470", "d535", "d535x32", "mig570", "run560")
@@ -22,7 +22,12 @@ ROOTFS = "c/b/rootfs"
 
 def is_live(case: dict[str, Any]) -> bool:
     """Tell whether a case depends on something that is not in files: NVML's answers, a mount's state."""
-    return "host_files" in case or "NVML_STUB" in case["toml"] or case.get("ro") or case.get("procdriver") is False
+    return (
+        "host_files" in case
+        or "NVML_STUB" in case["toml"]
+        or case.get("ro")
+        or case.get("procdriver") is False
+    )
 
 
 @cache
@@ -70,7 +75,9 @@ def mounts_of(plan: Plan) -> list[tuple[str, str, str, list[str]]]:
 
 
 @pytest.mark.parametrize(("host", "name"), list(all_cases()))
-def test_a_plan_is_what_the_reference_did(host: str, name: str, rootfs_templates: dict[str, Path], tmp_path: Path) -> None:
+def test_a_plan_is_what_the_reference_did(
+    host: str, name: str, rootfs_templates: dict[str, Path], tmp_path: Path
+) -> None:
     """From the snapshot, config.json, config.toml and the rootfs alone follows exactly what was recorded."""
     case = cases(host)[name]
     expected = case["expect"]
@@ -87,15 +94,31 @@ def test_a_plan_is_what_the_reference_did(host: str, name: str, rootfs_templates
     if expected["rc"] != 0 and "/lib/firmware/" in expected["stderr"]:
         return  # the reference lets the kernel follow a linked firmware directory; resolved in the rootfs it succeeds
     assert refusal is None
-    assert expected["rc"] == 0 or expected["mounts"], "the reference refused this container before it mounted anything"
-    assert mounts_of(plan) == [(row["fstype"], row["source"], row["target"], row["options"]) for row in expected["mounts"]]
+    assert expected["rc"] == 0 or expected["mounts"], (
+        "the reference refused this container before it mounted anything"
+    )
+    assert mounts_of(plan) == [
+        (row["fstype"], row["source"], row["target"], row["options"]) for row in expected["mounts"]
+    ]
     if expected["rc"] != 0:
         return  # it gave up late, for want of an /etc to write the loader cache to: nothing more was recorded
-    allowed = sorted({f"c {action.major}:{action.minor} {action.access}" for action in plan.actions if isinstance(action, AllowDevice)})
+    allowed = sorted(
+        {
+            f"c {action.major}:{action.minor} {action.access}"
+            for action in plan.actions
+            if isinstance(action, AllowDevice)
+        }
+    )
     assert allowed == expected["devices"]
-    links = {action.path: action.target for action in plan.actions if isinstance(action, Symlink)} | dict(plan.links)
-    assert links == {path: node["link"] for path, node in expected["created"].items() if node["type"] == "l"}
-    written = {action.path: action.content for action in plan.actions if isinstance(action, WriteFile)}
+    links = {
+        action.path: action.target for action in plan.actions if isinstance(action, Symlink)
+    } | dict(plan.links)
+    assert links == {
+        path: node["link"] for path, node in expected["created"].items() if node["type"] == "l"
+    }
+    written = {
+        action.path: action.content for action in plan.actions if isinstance(action, WriteFile)
+    }
     # The records hold the texts of tmpfs at their usual places, and what the bound directories show there.
     kept = ("/proc/driver/nvidia/", "/etc/nvidia/")
     bound = ("/proc/driver/nvidia/gpus/", "/proc/driver/nvidia/capabilities/")

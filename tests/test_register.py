@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nvgraft import jsontext
-from nvgraft_cli.main import main
+from nvgraft.base import jsontext
 from nvgraft_cli.register import containerd, docker, hooksd, installation
+from nvgraft_cli.shell.main import main
 
 ENGINES = ("runc", "podman", "crio", "containerd", "docker")
 
@@ -47,11 +47,18 @@ runtime_type = 'io.containerd.runc.v2'
 FILES: dict[str, tuple[str, list[str | None]]] = {
     "runc": (
         "config.json",
-        [CONFIG_JSON, CONFIG_JSON.replace("\n", "").replace("\t", ""), '{"ociVersion":"1.0.2","hooks":{"prestart":null}}'],
+        [
+            CONFIG_JSON,
+            CONFIG_JSON.replace("\n", "").replace("\t", ""),
+            '{"ociVersion":"1.0.2","hooks":{"prestart":null}}',
+        ],
     ),
     "podman": ("nvgraft.json", [None]),
     "crio": ("nvgraft.json", [None]),
-    "containerd": ("config.toml", [None, "", "# nothing yet\n", CONTAINERD_2, CONTAINERD_2.rstrip("\n"), CONTAINERD_3]),
+    "containerd": (
+        "config.toml",
+        [None, "", "# nothing yet\n", CONTAINERD_2, CONTAINERD_2.rstrip("\n"), CONTAINERD_3],
+    ),
     "docker": (
         "daemon.json",
         [
@@ -66,7 +73,11 @@ FILES: dict[str, tuple[str, list[str | None]]] = {
         ],
     ),
 }
-CASES = [pytest.param(engine, text, id=f"{engine}-{number}") for engine in ENGINES for number, text in enumerate(FILES[engine][1])]
+CASES = [
+    pytest.param(engine, text, id=f"{engine}-{number}")
+    for engine in ENGINES
+    for number, text in enumerate(FILES[engine][1])
+]
 
 
 @pytest.fixture(autouse=True)
@@ -96,8 +107,12 @@ def registered(engine: str, path: Path) -> Any:
     """What the file, read as its engine reads it, says about nvgraft."""
     if engine == "containerd":
         config = tomllib.loads(path.read_text())
-        plugin = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[config["version"]]
-        return config["plugins"][plugin]["containerd"]["runtimes"]["nvgraft"]["options"]["BinaryName"]
+        plugin = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[
+            config["version"]
+        ]
+        return config["plugins"][plugin]["containerd"]["runtimes"]["nvgraft"]["options"][
+            "BinaryName"
+        ]
     document = json.loads(path.read_text())
     if engine == "docker":
         return document["runtimes"]["nvgraft"]
@@ -121,13 +136,17 @@ EXPECTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("engine", "text"), CASES)
-def test_registering_and_back(engine: str, text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_registering_and_back(
+    engine: str, text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The entry is there and the backup is the old file; a second time changes nothing; unregistering restores every byte."""
     path = make(tmp_path, engine, text)
     before = listing(tmp_path)
     assert command("register", engine, path) == 0
     assert registered(engine, path) == EXPECTED[engine]
-    assert listing(tmp_path).keys() - {path.name} == ({f"{path.name}.nvgraft-backup"} if text is not None else set())
+    assert listing(tmp_path).keys() - {path.name} == (
+        {f"{path.name}.nvgraft-backup"} if text is not None else set()
+    )
     assert text is None or (tmp_path / f"{path.name}.nvgraft-backup").read_bytes() == text.encode()
     once = listing(tmp_path)
     capsys.readouterr()
@@ -162,12 +181,29 @@ def test_a_dry_run_shows_the_change_and_makes_none(
     ("engine", "text", "edit", "left"),
     [
         ("runc", CONFIG_JSON, ('"sh"', '"bash"'), CONFIG_JSON.replace('"sh"', '"bash"')),
-        ("docker", '{\n  "debug": true\n}\n', ("true,", 'true,\n  "ipv6": 1,'), '{\n  "debug": true,\n  "ipv6": 1\n}\n'),
-        ("docker", None, ('"runtimes": {', '"runtimes": {"kata":{"path":"/k"},'), '{\n    "runtimes": {"kata":{"path":"/k"}\n    }\n}\n'),
-        ("containerd", CONTAINERD_2, ("what the node", "all that a node"), CONTAINERD_2.replace("what the node", "all that a node")),
+        (
+            "docker",
+            '{\n  "debug": true\n}\n',
+            ("true,", 'true,\n  "ipv6": 1,'),
+            '{\n  "debug": true,\n  "ipv6": 1\n}\n',
+        ),
+        (
+            "docker",
+            None,
+            ('"runtimes": {', '"runtimes": {"kata":{"path":"/k"},'),
+            '{\n    "runtimes": {"kata":{"path":"/k"}\n    }\n}\n',
+        ),
+        (
+            "containerd",
+            CONTAINERD_2,
+            ("what the node", "all that a node"),
+            CONTAINERD_2.replace("what the node", "all that a node"),
+        ),
     ],
 )
-def test_edits_since_stay(engine: str, text: str | None, edit: tuple[str, str], left: str, tmp_path: Path) -> None:
+def test_edits_since_stay(
+    engine: str, text: str | None, edit: tuple[str, str], left: str, tmp_path: Path
+) -> None:
     """What a user has changed elsewhere after registering is kept when the registration is taken out."""
     path = make(tmp_path, engine, text)
     assert command("register", engine, path) == 0
@@ -179,7 +215,9 @@ def test_edits_since_stay(engine: str, text: str | None, edit: tuple[str, str], 
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("text", [CONTAINERD_2, CONTAINERD_2.rstrip("\n")], ids=["with", "without a last line feed"])
+@pytest.mark.parametrize(
+    "text", [CONTAINERD_2, CONTAINERD_2.rstrip("\n")], ids=["with", "without a last line feed"]
+)
 def test_lines_after_containerds_block_stay_lines(text: str, tmp_path: Path) -> None:
     """A table that was added behind the block does not end up on the line before it."""
     path = make(tmp_path, "containerd", text)
@@ -195,7 +233,11 @@ def test_lines_after_containerds_block_stay_lines(text: str, tmp_path: Path) -> 
     ("engine", "data", "complaint"),
     [
         ("runc", b"{", "config.json: unexpected EOF"),
-        ("runc", b'{"ociVersion": "1.0.2", "hooks": {"prestart": {}}}', "hooks.prestart is not an array"),
+        (
+            "runc",
+            b'{"ociVersion": "1.0.2", "hooks": {"prestart": {}}}',
+            "hooks.prestart is not an array",
+        ),
         ("runc", b'{"ociVersion": "1.0.2", "hooks": []}', "hooks is not an object"),
         ("runc", b'{"ociVersion": "1.0.2", "hooks": {}, "Hooks": {}}', "duplicate member"),
         ("podman", b"not JSON", "cannot be parsed"),
@@ -207,7 +249,12 @@ def test_lines_after_containerds_block_stay_lines(text: str, tmp_path: Path) -> 
     ],
 )
 def test_a_broken_file_is_refused(
-    name: str, engine: str, data: bytes, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    engine: str,
+    data: bytes,
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A file that cannot be understood is left as it is, and one line says what is wrong with it."""
     path = tmp_path / FILES[engine][0]
@@ -227,7 +274,11 @@ OTHER = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvgraft]\nrunt
     [
         ("runc", None, "no such file"),
         ("runc", '{"hooks": {}}', "not the configuration of an OCI bundle"),
-        ("runc", '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path": "/x/nvgraft-hook"}]}}', "in another form"),
+        (
+            "runc",
+            '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path": "/x/nvgraft-hook"}]}}',
+            "in another form",
+        ),
         (
             "runc",
             '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}',
@@ -235,17 +286,33 @@ OTHER = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvgraft]\nrunt
         ),
         ("containerd", 'root = "/x"\n', "config version 1 |"),
         ("containerd", "version = 4\n", "config version 4 |"),
-        ("containerd", 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n', "is switched off"),
+        (
+            "containerd",
+            'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n',
+            "is switched off",
+        ),
         ("containerd", "version = 2\n" + OTHER, "is there and differs"),
-        ("containerd", 'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {}}\n', "cannot be added to"),
+        (
+            "containerd",
+            'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {}}\n',
+            "cannot be added to",
+        ),
         ("containerd", "version = 2\nplugins = 1\n", "plugins is not a table"),
-        ("containerd", 'version = 2\nimports = ["conf.d/*.toml"]\n', "conf.d/gpu.toml has the CRI plugin's section"),
+        (
+            "containerd",
+            'version = 2\nimports = ["conf.d/*.toml"]\n',
+            "conf.d/gpu.toml has the CRI plugin's section",
+        ),
         ("docker", '{"runtimes": {"nvgraft": {"path": "/other"}}}', "another program"),
         ("docker", '{"runtimes": [1]}', "runtimes is not an object"),
     ],
 )
 def test_what_would_not_work_is_not_registered(
-    engine: str, text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: str,
+    text: str | None,
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where the entry would collide with another, or have no effect, nothing is changed and one line says why."""
     path = make(tmp_path, engine, text)
@@ -262,7 +329,10 @@ def test_what_would_not_work_is_not_registered(
     ("edit", "complaint"),
     [
         ((containerd._END + "\n", ""), "the marks of `nvgraft register` were changed"),
-        ((containerd._END + "\n", containerd._END + "\nNoPivotRoot = true\n"), "lines after the block"),
+        (
+            (containerd._END + "\n", containerd._END + "\nNoPivotRoot = true\n"),
+            "lines after the block",
+        ),
         ((containerd._BEGIN + "\n", ""), "the marks of `nvgraft register` were changed"),
     ],
 )
@@ -279,7 +349,9 @@ def test_a_block_that_cannot_be_cut_out_stays(
     assert listing(tmp_path) == before
 
 
-def test_the_rest_of_a_file_keeps_its_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rest_of_a_file_keeps_its_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Tables that were added to a file of our making need its version line, which stands in the block."""
     path = make(tmp_path, "containerd", None)
     assert command("register", "containerd", path) == 0
@@ -289,7 +361,9 @@ def test_the_rest_of_a_file_keeps_its_version(tmp_path: Path, capsys: pytest.Cap
     assert "needs the line version = 2" in capsys.readouterr().err
 
 
-def test_an_entry_without_marks_is_not_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_without_marks_is_not_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A runtime of that name that somebody has written by hand is not taken out."""
     path = make(tmp_path, "containerd", "version = 2\n" + OTHER)
     assert command("unregister", "containerd", path) == 1
@@ -306,14 +380,19 @@ def test_containerds_entry_is_as_its_default_runtimes(tmp_path: Path) -> None:
     entry = runtimes.pop("nvgraft")
     assert new == old
     assert path.read_text().startswith(CONTAINERD_2)
-    assert entry == {**runtimes["runc"], "options": {"SystemdCgroup": True, "BinaryName": "/usr/local/bin/nvgraft-runtime"}}
+    assert entry == {
+        **runtimes["runc"],
+        "options": {"SystemdCgroup": True, "BinaryName": "/usr/local/bin/nvgraft-runtime"},
+    }
 
 
 def test_containerd_keeps_runc_where_it_was_built_in(tmp_path: Path) -> None:
     """A first table of runtimes replaces the built-in one, so runc comes along; CRI does not start without its default."""
     path = make(tmp_path, "containerd", "version = 2\n")
     assert command("register", "containerd", path) == 0
-    runtimes = tomllib.loads(path.read_text())["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+    runtimes = tomllib.loads(path.read_text())["plugins"]["io.containerd.grpc.v1.cri"][
+        "containerd"
+    ]["runtimes"]
     assert runtimes["runc"] == {"runtime_type": "io.containerd.runc.v2"}
 
 
@@ -354,7 +433,9 @@ def test_a_new_file_is_readable_by_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "link to a link"])
-def test_what_is_no_file_is_refused(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_file_is_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nothing is waited for, and no second link is followed."""
     path = tmp_path / "daemon.json"
     if kind == "fifo":
@@ -378,8 +459,13 @@ def test_a_stale_backup_does_not_survive(tmp_path: Path) -> None:
     assert listing(tmp_path) == {}
 
 
-@pytest.mark.parametrize("hook", ['{"path": "/usr/bin/nvidia-container-runtime-hook"}', '"/usr/bin/nvidia-container-toolkit"'])
-def test_no_second_hook_for_gpus_in_a_directory(hook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "hook",
+    ['{"path": "/usr/bin/nvidia-container-runtime-hook"}', '"/usr/bin/nvidia-container-toolkit"'],
+)
+def test_no_second_hook_for_gpus_in_a_directory(
+    hook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Beside the original hook's file, in either version of the format, ours would do everything twice."""
     (tmp_path / "oci-nvidia-hook.json").write_text(f'{{"hook": {hook}}}')
     assert command("register", "podman", tmp_path / "nvgraft.json") == 1
@@ -399,8 +485,17 @@ def test_hooks_of_others_do_not_matter(tmp_path: Path) -> None:
         ({}, "/usr/share/containers/oci/hooks.d"),
         ({"a.conf": "[engine]\nhooks_dir = []\n"}, "/usr/share/containers/oci/hooks.d"),
         ({"a.conf": '[engine]\nhooks_dir = ["/etc/x", "/etc/hooks.d"]\n'}, "/etc/hooks.d"),
-        ({"a.conf": '[engine]\nhooks_dir = ["/etc/x"]\n', "b.conf": '[engine]\nhooks_dir = ["/etc/y"]\n'}, "/etc/y"),
-        ({"a.conf": '[engine]\nhooks_dir = ["/usr/share/containers/oci/hooks.d", "/etc/x"]\n'}, "/usr/share/containers/oci/hooks.d"),
+        (
+            {
+                "a.conf": '[engine]\nhooks_dir = ["/etc/x"]\n',
+                "b.conf": '[engine]\nhooks_dir = ["/etc/y"]\n',
+            },
+            "/etc/y",
+        ),
+        (
+            {"a.conf": '[engine]\nhooks_dir = ["/usr/share/containers/oci/hooks.d", "/etc/x"]\n'},
+            "/usr/share/containers/oci/hooks.d",
+        ),
     ],
 )
 def test_the_file_goes_where_the_engine_reads(
@@ -409,17 +504,25 @@ def test_the_file_goes_where_the_engine_reads(
     """The default directory, unless the engine is configured to read others only."""
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(hooksd, "_CONFIGURATION", {"podman": ((f"{tmp_path}/*.conf",), ("engine",))})
+    monkeypatch.setattr(
+        hooksd, "_CONFIGURATION", {"podman": ((f"{tmp_path}/*.conf",), ("engine",))}
+    )
     assert hooksd.default_file("podman") == f"{directory}/nvgraft.json"
 
 
-def test_the_usual_files_are_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_usual_files_are_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without --file the engine's own file is meant, without --bundle this directory."""
     monkeypatch.setattr(docker, "DEFAULT_FILE", f"{tmp_path}/docker/daemon.json")
     monkeypatch.setattr(containerd, "DEFAULT_FILE", f"{tmp_path}/containerd/config.toml")
     make(tmp_path, "runc", CONFIG_JSON)
     monkeypatch.chdir(tmp_path)
-    for engine, place in (("docker", tmp_path / "docker"), ("containerd", tmp_path / "containerd"), ("runc", "./config.json")):
+    for engine, place in (
+        ("docker", tmp_path / "docker"),
+        ("containerd", tmp_path / "containerd"),
+        ("runc", "./config.json"),
+    ):
         assert main(["register", engine, "--dry-run"]) == 0
         assert f"+++ {place}" in capsys.readouterr().out
     assert listing(tmp_path) == {"config.json": CONFIG_JSON.encode()}
@@ -444,7 +547,9 @@ def test_bad_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixtu
     assert "usage: nvgraft" in capsys.readouterr().err
 
 
-def test_a_refused_write_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_write_leaves_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """When the new file cannot be put in place, the old one stands there and no draft stays."""
 
     def full(_fd: int) -> None:
@@ -457,35 +562,54 @@ def test_a_refused_write_leaves_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert listing(tmp_path) == {}
 
 
-@pytest.mark.parametrize(("engine", "line"), [("docker", '  "x": "\x9b2J\x7f",\r\n'), ("containerd", "# \x9b2J # \x85\r\n")])
-def test_what_a_file_holds_steers_no_terminal(engine: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("engine", "line"),
+    [("docker", '  "x": "\x9b2J\x7f",\r\n'), ("containerd", "# \x9b2J # \x85\r\n")],
+)
+def test_what_a_file_holds_steers_no_terminal(
+    engine: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The diff shows the lines as these formats count them, control characters as escapes and tabs as they are."""
-    text = {"docker": "{\n" + line + '\t"y": 1\n}\n', "containerd": line + "version = 2\n\t\n"}[engine]
+    text = {"docker": "{\n" + line + '\t"y": 1\n}\n', "containerd": line + "version = 2\n\t\n"}[
+        engine
+    ]
     path = make(tmp_path, engine, text)
     assert command("register", engine, path) == 0
     shown, said = capsys.readouterr()
     assert "\\x9b2J" in shown
     assert "\\x0d\n" in shown
     assert "\t" in shown
-    assert not [char for char in shown + said if (char < " " and char not in "\t\n") or "\x7f" <= char < "\xa0"]
+    assert not [
+        char
+        for char in shown + said
+        if (char < " " and char not in "\t\n") or "\x7f" <= char < "\xa0"
+    ]
     assert command("unregister", engine, path) == 0
     assert path.read_bytes() == text.encode()
 
 
 def test_a_complaint_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names in a file, and of one, are shown escaped."""
-    path = make(tmp_path, "containerd", 'version = 2\n"\x9b2J" = {}\n[plugins."io.containerd.grpc.v1.cri"]\ncontainerd = 1\n').rename(
-        tmp_path / "\x1b[2J.toml"
-    )
+    path = make(
+        tmp_path,
+        "containerd",
+        'version = 2\n"\x9b2J" = {}\n[plugins."io.containerd.grpc.v1.cri"]\ncontainerd = 1\n',
+    ).rename(tmp_path / "\x1b[2J.toml")
     assert command("register", "containerd", path) == 1
     assert "\\x1b[2J.toml" in capsys.readouterr().err
 
 
-def test_many_entries_are_taken_out_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_entries_are_taken_out_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A config.json with thousands of our hooks, which nobody but an attacker writes, is not parsed once for each."""
     ours, other = {"path": "/x/nvgraft-hook"}, {"path": "/bin/true"}
     hooks = [ours, ours, other, ours, other, *[ours] * 3000]
-    path = make(tmp_path, "runc", json.dumps({"ociVersion": "1.0.2", "hooks": {"prestart": hooks}}, indent=1))
+    path = make(
+        tmp_path,
+        "runc",
+        json.dumps({"ociVersion": "1.0.2", "hooks": {"prestart": hooks}}, indent=1),
+    )
     parsed = []
     loads = jsontext.loads
 
@@ -495,5 +619,7 @@ def test_many_entries_are_taken_out_at_once(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(jsontext, "loads", counted)
     assert command("unregister", "runc", path) == 0
-    assert path.read_text() == json.dumps({"ociVersion": "1.0.2", "hooks": {"prestart": [other, other]}}, indent=1)
+    assert path.read_text() == json.dumps(
+        {"ociVersion": "1.0.2", "hooks": {"prestart": [other, other]}}, indent=1
+    )
     assert len(parsed) < 10

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from nvgraft.launch import DEADLINE
-from nvgraft_cli.install import CannotInstall
-from nvgraft_cli.launcher import Target, build
+from nvgraft.system.launch import DEADLINE
+from nvgraft_cli.install.install import CannotInstall
+from nvgraft_cli.install.launcher import Target, build
 from nvgraft_cli.register import audit, installation
 from nvgraft_cli.register.audit import problems
 
@@ -25,7 +25,9 @@ def _owned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def program(directory: Path, first_line: str | bytes, name: str = "nvgraft-hook") -> Path:
     path = directory / name
-    path.write_bytes(first_line if isinstance(first_line, bytes) else f"{first_line}\nimport sys\n".encode())
+    path.write_bytes(
+        first_line if isinstance(first_line, bytes) else f"{first_line}\nimport sys\n".encode()
+    )
     path.chmod(0o755)
     return path
 
@@ -49,7 +51,9 @@ def test_our_own_registration_has_no_problem(entry: dict[str, Any], stage: str) 
     assert about(entry, stage) == []
 
 
-@pytest.mark.parametrize("stage", ["createContainer", "startContainer", "poststart", "poststop", ""])
+@pytest.mark.parametrize(
+    "stage", ["createContainer", "startContainer", "poststart", "poststop", ""]
+)
 def test_other_stages(entry: dict[str, Any], stage: str) -> None:
     """A hook there is given the container's environment, or stands in it."""
     assert [member for member, _ in about(entry, stage)] == ["stage"]
@@ -64,7 +68,18 @@ def test_no_environment(entry: dict[str, Any], env: object) -> None:
     assert [member for member, _ in about(entry)] == ["env"]
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH", "PYTHONPATH", "PYTHONHOME"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "LD_LIBRARY_PATH",
+        "GLIBC_TUNABLES",
+        "GCONV_PATH",
+        "PYTHONPATH",
+        "PYTHONHOME",
+    ],
+)
 def test_variables_that_bring_code(entry: dict[str, Any], name: str) -> None:
     """Each by its name."""
     entry["env"].append(f"{name}=/x")
@@ -93,12 +108,20 @@ def test_a_path_that_is_not_absolute(entry: dict[str, Any], path: object) -> Non
     assert [member for member, _ in about(entry)] == ["path"]
 
 
-def test_a_program_that_is_missing_foreign_or_not_executable(entry: dict[str, Any], tmp_path: Path) -> None:
+def test_a_program_that_is_missing_foreign_or_not_executable(
+    entry: dict[str, Any], tmp_path: Path
+) -> None:
     """Each is said of the program."""
     good = Path(entry["path"])
     for change, text in (
-        ({"path": "/nonexistent/nvgraft-hook"}, "/nonexistent/nvgraft-hook: No such file or directory"),
-        ({"path": str(program(tmp_path, "#!/usr/bin/python3 -ISB", "foreign"))}, f"{tmp_path}/foreign: owned by user 1000"),
+        (
+            {"path": "/nonexistent/nvgraft-hook"},
+            "/nonexistent/nvgraft-hook: No such file or directory",
+        ),
+        (
+            {"path": str(program(tmp_path, "#!/usr/bin/python3 -ISB", "foreign"))},
+            f"{tmp_path}/foreign: owned by user 1000",
+        ),
     ):
         assert about({**entry, **change}) == [("path", text)]
     good.chmod(0o644)
@@ -133,7 +156,10 @@ def test_the_static_launcher_is_looked_through(entry: dict[str, Any], tmp_path: 
     script = program(tmp_path, "#!/usr/bin/python3 -ISB", "script")
     for target, expected in (
         (Target("/usr/bin/python3", str(script)), []),
-        (Target("/home/foreign/python3", str(script)), ["/home/foreign/python3: owned by user 1000"]),
+        (
+            Target("/home/foreign/python3", str(script)),
+            ["/home/foreign/python3: owned by user 1000"],
+        ),
         (Target("/usr/bin/python3", "/nonexistent"), ["/nonexistent: No such file or directory"]),
     ):
         program(tmp_path, build(target, "x86_64"))
@@ -144,4 +170,10 @@ def test_the_static_launcher_is_looked_through(entry: dict[str, Any], tmp_path: 
 
 def test_everything_is_said_at_once() -> None:
     """An entry that is wrong in every way."""
-    assert [member for member, _ in about({"path": "x"}, "createContainer")] == ["stage", "env", "timeout", "args", "path"]
+    assert [member for member, _ in about({"path": "x"}, "createContainer")] == [
+        "stage",
+        "env",
+        "timeout",
+        "args",
+        "path",
+    ]

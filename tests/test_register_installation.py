@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft_cli.install import CannotInstall
-from nvgraft_cli.main import main
+from nvgraft_cli.install.install import CannotInstall
 from nvgraft_cli.register import installation
 from nvgraft_cli.register.change import CannotRegister
+from nvgraft_cli.shell.main import main
 
 LAUNCHER = '#!{python} -ISB\nimport sys\n\nsys.path.append("{prefix}/lib/nvgraft/hook")\n'
 
@@ -20,7 +20,9 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "lib/nvgraft/hook/nvgraft").mkdir(parents=True)
     (tmp_path / "lib/nvgraft/hook/nvgraft/hook.py").touch()
     for name in ("nvgraft-hook", "nvgraft-runtime"):
-        (tmp_path / "bin" / name).write_text(LAUNCHER.format(python="/usr/bin/python3", prefix=tmp_path))
+        (tmp_path / "bin" / name).write_text(
+            LAUNCHER.format(python="/usr/bin/python3", prefix=tmp_path)
+        )
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setattr(installation, "owned_by_root", lambda path: None)
     return tmp_path
@@ -36,7 +38,9 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "{}/lib/nvgraft/hook/nvgraft/hook.py",
     ],
 )
-def test_everything_that_runs_has_to_be_roots(foreign: str, prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_that_runs_has_to_be_roots(
+    foreign: str, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The launcher, its interpreter and every file of the directory that it adds are checked, each with all above it."""
     foreign = foreign.format(prefix)
 
@@ -51,7 +55,13 @@ def test_everything_that_runs_has_to_be_roots(foreign: str, prefix: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "text", ["#!/usr/bin/python3\nimport nvgraft\n", "#!/usr/bin/env -S python3 -ISB\n", "#!/usr/bin/python3 -ISB\n", "\x7fELF\xff"]
+    "text",
+    [
+        "#!/usr/bin/python3\nimport nvgraft\n",
+        "#!/usr/bin/env -S python3 -ISB\n",
+        "#!/usr/bin/python3 -ISB\n",
+        "\x7fELF\xff",
+    ],
 )
 def test_only_the_installers_launcher_is_registered(text: str, prefix: Path) -> None:
     """A console script as pip writes it runs what PYTHONPATH says; it is never registered."""
@@ -67,7 +77,9 @@ def test_a_missing_program_is_named(prefix: Path) -> None:
         installation.check(str(prefix), ("nvgraft-hook", "nvgraft-runtime"))
 
 
-def test_a_program_that_cannot_be_executed_is_refused(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_cannot_be_executed_is_refused(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An engine could not start it, and no container either."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(CannotRegister, match="not executable"):
@@ -83,15 +95,37 @@ def test_unusable_prefixes_are_refused(prefix_text: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "names"),
-    [("podman", ["nvgraft-hook"]), ("docker", ["nvgraft-runtime", "nvgraft-hook"]), ("containerd", ["nvgraft-runtime", "nvgraft-hook"])],
+    [
+        ("podman", ["nvgraft-hook"]),
+        ("docker", ["nvgraft-runtime", "nvgraft-hook"]),
+        ("containerd", ["nvgraft-runtime", "nvgraft-hook"]),
+    ],
 )
 def test_register_looks_at_what_will_run(
-    engine: str, names: list[str], prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engine: str,
+    names: list[str],
+    prefix: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The programs that containers will need are checked first; --dry-run is no exception."""
     seen: list[str] = []
     monkeypatch.setattr(installation, "_check_launcher", lambda path, _prefix: seen.append(path))
-    assert main(["register", engine, "--prefix", str(prefix), "--file", f"{tmp_path}/x.json", "--dry-run"]) == 0
+    assert (
+        main(
+            [
+                "register",
+                engine,
+                "--prefix",
+                str(prefix),
+                "--file",
+                f"{tmp_path}/x.json",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
     assert seen == [f"{prefix}/bin/{name}" for name in names]
     assert str(prefix) in capsys.readouterr().out
 
@@ -99,5 +133,7 @@ def test_register_looks_at_what_will_run(
 def test_the_default_prefix_is_the_installations_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed command registers itself; a checkout, whose programs nobody may register, means the usual place."""
     assert installation.default_prefix() == "/usr/local"
-    monkeypatch.setattr(installation, "__file__", "/opt/gpu/lib/nvgraft/cli/nvgraft_cli/register/installation.py")
+    monkeypatch.setattr(
+        installation, "__file__", "/opt/gpu/lib/nvgraft/cli/nvgraft_cli/register/installation.py"
+    )
     assert installation.default_prefix() == "/opt/gpu"

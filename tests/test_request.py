@@ -6,10 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
-from nvgraft.oci import ContainerConfig
-from nvgraft.request import Request, Skip, check_mode, is_cdi_name, resolve_mode, resolve_request
+from nvgraft.base.errors import Refusal
+from nvgraft.request.config import Config
+from nvgraft.request.oci import ContainerConfig
+from nvgraft.request.request import (
+    Request,
+    Skip,
+    check_mode,
+    is_cdi_name,
+    resolve_mode,
+    resolve_request,
+)
 
 ROOT = ("CAP_SYS_ADMIN",)
 FULL = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
@@ -17,7 +24,11 @@ PREFIX = "/var/run/nvidia-container-devices"
 
 
 def outcome(
-    config: Config | None = None, mounts: Iterable[tuple[str, str]] = (), bounding: tuple[str, ...] = (), /, **env: str | None
+    config: Config | None = None,
+    mounts: Iterable[tuple[str, str]] = (),
+    bounding: tuple[str, ...] = (),
+    /,
+    **env: str | None,
 ) -> Request | Skip:
     """Return the outcome for a container with these variables; "all" devices unless others are given."""
     env = {"NVIDIA_VISIBLE_DEVICES": "all", **env}
@@ -26,7 +37,11 @@ def outcome(
 
 
 def ask(
-    config: Config | None = None, mounts: Iterable[tuple[str, str]] = (), bounding: tuple[str, ...] = (), /, **env: str | None
+    config: Config | None = None,
+    mounts: Iterable[tuple[str, str]] = (),
+    bounding: tuple[str, ...] = (),
+    /,
+    **env: str | None,
 ) -> Request:
     request = outcome(config, mounts, bounding, **env)
     assert isinstance(request, Request)
@@ -39,7 +54,9 @@ def skipped(config: Config | None = None, /, **env: str | None) -> Skip:
     return skip
 
 
-def refusal(config: Config | None = None, mounts: Iterable[tuple[str, str]] = (), /, **env: str | None) -> str:
+def refusal(
+    config: Config | None = None, mounts: Iterable[tuple[str, str]] = (), /, **env: str | None
+) -> str:
     with pytest.raises(Refusal) as error:
         outcome(config, mounts, **env)
     assert error.value.hint
@@ -96,10 +113,15 @@ def test_swarm_resources_take_precedence() -> None:
 
 def test_an_unprivileged_request_may_be_ignored() -> None:
     """With the switch off a request by variable needs privileges; what was ignored is said in the reference's words."""
-    config = Config(accept_nvidia_visible_devices_envvar_when_unprivileged=False, swarm_resource="A,B")
+    config = Config(
+        accept_nvidia_visible_devices_envvar_when_unprivileged=False, swarm_resource="A,B"
+    )
     warning = "Ignoring devices requested by environment variable(s) in unprivileged container: "
     assert skipped(config, A="0", B="1").warning == warning + "[A B]"
-    assert skipped(config, NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="9.0").warning == warning + "[NVIDIA_VISIBLE_DEVICES]"
+    assert (
+        skipped(config, NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="9.0").warning
+        == warning + "[NVIDIA_VISIBLE_DEVICES]"
+    )
     assert ask(config, (), ROOT).devices == ("all",)
     assert ask(config, (), ROOT).privileged
     assert skipped(config, NVIDIA_VISIBLE_DEVICES="void").warning == ""
@@ -107,7 +129,10 @@ def test_an_unprivileged_request_may_be_ignored() -> None:
 
 def test_volume_mounts_request_devices() -> None:
     """Mounts of /dev/null below the well-known directory request devices, before any variable and privilege."""
-    config = Config(accept_nvidia_visible_devices_as_volume_mounts=True, accept_nvidia_visible_devices_envvar_when_unprivileged=False)
+    config = Config(
+        accept_nvidia_visible_devices_as_volume_mounts=True,
+        accept_nvidia_visible_devices_envvar_when_unprivileged=False,
+    )
     mounts = [
         ("/data", "/data"),
         mount("/skipped", "/tmp"),
@@ -147,10 +172,20 @@ def test_a_mount_with_an_unprintable_id_is_refused() -> None:
 def test_legacy_images() -> None:
     """CUDA_VERSION without NVIDIA_REQUIRE_CUDA: all devices, all supported capabilities, and a requirement."""
     request = ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2.89", NVIDIA_REQUIRE_CUDA="")
-    assert (request.devices, request.capabilities, request.requirements) == (("all",), FULL, ("", "cuda>=10.2"))
+    assert (request.devices, request.capabilities, request.requirements) == (
+        ("all",),
+        FULL,
+        ("", "cuda>=10.2"),
+    )
     assert (request.legacy_image, request.cuda_version) == (True, "10.2.89")
-    assert (request.origin.devices, request.origin.capabilities) == ("legacy image default", "legacy image default")
-    assert isinstance(outcome(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2", NVIDIA_REQUIRE_CUDA="cuda>=10.2"), Skip)
+    assert (request.origin.devices, request.origin.capabilities) == (
+        "legacy image default",
+        "legacy image default",
+    )
+    assert isinstance(
+        outcome(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2", NVIDIA_REQUIRE_CUDA="cuda>=10.2"),
+        Skip,
+    )
     assert isinstance(outcome(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION=""), Skip)
 
 
@@ -170,11 +205,30 @@ def test_lenient_cuda_versions(version: str, requirement: str) -> None:
     assert ask(CUDA_VERSION=version).requirements == (requirement,)
 
 
-@pytest.mark.parametrize("version", ["foo", "1.2.3.4", "v", "1.", "1..2", "-1", "1.2-", "1.2+", "1.2-a..b", "²", "1 ", "vv1", "9" * 25])
+@pytest.mark.parametrize(
+    "version",
+    [
+        "foo",
+        "1.2.3.4",
+        "v",
+        "1.",
+        "1..2",
+        "-1",
+        "1.2-",
+        "1.2+",
+        "1.2-a..b",
+        "²",
+        "1 ",
+        "vv1",
+        "9" * 25,
+    ],
+)
 def test_invalid_cuda_versions(version: str) -> None:
     """Anything else is refused in the reference's words, unless requirements are disabled."""
     wanted = f"failed to get requirements failed to get version: invalid CUDA version {version}: "
-    assert refusal(CUDA_VERSION=version) == wanted + "invalid version string: invalid semantic version"
+    assert (
+        refusal(CUDA_VERSION=version) == wanted + "invalid version string: invalid semantic version"
+    )
     assert ask(CUDA_VERSION=version, NVIDIA_DISABLE_REQUIRE="1").requirements == ()
     assert ask(Config(disable_require=True), CUDA_VERSION=version).requirements == ()
 
@@ -195,12 +249,17 @@ def test_capabilities(value: str | None, capabilities: tuple[str, ...]) -> None:
     """Unset and empty are the default; only separators are an empty set; names are trimmed, sorted, unique."""
     request = ask(NVIDIA_DRIVER_CAPABILITIES=value)
     assert request.capabilities == capabilities
-    assert request.origin.capabilities == (f"NVIDIA_DRIVER_CAPABILITIES={value}" if value else "default")
+    assert request.origin.capabilities == (
+        f"NVIDIA_DRIVER_CAPABILITIES={value}" if value else "default"
+    )
 
 
 def test_empty_capabilities_of_a_legacy_image_are_the_default() -> None:
     """Only an unset variable gives a legacy image everything."""
-    assert ask(NVIDIA_DRIVER_CAPABILITIES="", CUDA_VERSION="9.0").capabilities == ("compute", "utility")
+    assert ask(NVIDIA_DRIVER_CAPABILITIES="", CUDA_VERSION="9.0").capabilities == (
+        "compute",
+        "utility",
+    )
 
 
 def test_supported_capabilities_limit_what_is_given() -> None:
@@ -216,17 +275,32 @@ def test_supported_capabilities_limit_what_is_given() -> None:
 def test_requirements_are_ordered_and_complete() -> None:
     """Every NVIDIA_REQUIRE_ variable counts, ordered by name, empty ones too; JETPACK's do not."""
     request = ask(
-        NVIDIA_REQUIRE_X="arch>=7", NVIDIA_REQUIRE_="", NVIDIA_REQUIRE_CUDA="cuda>=9", NVIDIA_REQUIRE_JETPACK_2="a", CUDA_VERSION="9.0"
+        NVIDIA_REQUIRE_X="arch>=7",
+        NVIDIA_REQUIRE_="",
+        NVIDIA_REQUIRE_CUDA="cuda>=9",
+        NVIDIA_REQUIRE_JETPACK_2="a",
+        CUDA_VERSION="9.0",
     )
     assert request.requirements == ("", "cuda>=9", "arch>=7")
 
 
 @pytest.mark.parametrize(
-    ("value", "disabled"), [("1", True), ("t", True), ("TRUE", True), ("True", True), ("yes", False), ("", False), ("tRUE", False)]
+    ("value", "disabled"),
+    [
+        ("1", True),
+        ("t", True),
+        ("TRUE", True),
+        ("True", True),
+        ("yes", False),
+        ("", False),
+        ("tRUE", False),
+    ],
 )
 def test_requirements_can_be_disabled(value: str, disabled: bool) -> None:
     """Only Go's true spellings disable them."""
-    assert ask(NVIDIA_DISABLE_REQUIRE=value, NVIDIA_REQUIRE_A="x").requirements == (() if disabled else ("x",))
+    assert ask(NVIDIA_DISABLE_REQUIRE=value, NVIDIA_REQUIRE_A="x").requirements == (
+        () if disabled else ("x",)
+    )
 
 
 @pytest.mark.parametrize("kind", ["CONFIG", "MONITOR"])
@@ -235,24 +309,45 @@ def test_mig_variables_need_privileges(kind: str) -> None:
     name = f"NVIDIA_MIG_{kind}_DEVICES"
     assert getattr(ask(None, (), ROOT, **{name: " all,x"}), f"mig_{kind.lower()}") == " all,x"
     assert getattr(ask(**{name: ""}), f"mig_{kind.lower()}") == ""
-    assert refusal(**{name: "all", "NVIDIA_DRIVER_CAPABILITIES": "bogus"}) == f"cannot set MIG_{kind}_DEVICES in non privileged container"
+    assert (
+        refusal(**{name: "all", "NVIDIA_DRIVER_CAPABILITIES": "bogus"})
+        == f"cannot set MIG_{kind}_DEVICES in non privileged container"
+    )
     assert isinstance(outcome(NVIDIA_VISIBLE_DEVICES="void", **{name: "all"}), Skip)
 
 
 def test_imex_channels() -> None:
     """Channels follow the rules of devices, but "all" is dropped, and the feature switches them off."""
-    for value, channels in {"0,1": ("0", "1"), " 2,": ("2",), "none": (), "void,1": (), "all": (), "0,all": (), "": ()}.items():
+    for value, channels in {
+        "0,1": ("0", "1"),
+        " 2,": ("2",),
+        "none": (),
+        "void,1": (),
+        "all": (),
+        "0,all": (),
+        "": (),
+    }.items():
         assert ask(NVIDIA_IMEX_CHANNELS=value).imex_channels == channels
     assert ask(CUDA_VERSION="9.0").imex_channels == ()
-    assert ask(Config(features_ignore_imex_channel_requests=True), NVIDIA_IMEX_CHANNELS="0").imex_channels == ()
+    assert (
+        ask(
+            Config(features_ignore_imex_channel_requests=True), NVIDIA_IMEX_CHANNELS="0"
+        ).imex_channels
+        == ()
+    )
 
 
 def test_ignored_imex_channels_are_reported() -> None:
     """An unprivileged container whose devices come from mounts does not get channels by variable, and is told."""
-    config = Config(accept_nvidia_visible_devices_as_volume_mounts=True, accept_nvidia_visible_devices_envvar_when_unprivileged=False)
+    config = Config(
+        accept_nvidia_visible_devices_as_volume_mounts=True,
+        accept_nvidia_visible_devices_envvar_when_unprivileged=False,
+    )
     request = ask(config, [mount("/0")], NVIDIA_IMEX_CHANNELS="0")
     assert request.imex_channels == ()
-    assert request.warnings == ("Ignoring request by environment variable(s) in unprivileged container: [NVIDIA_IMEX_CHANNELS]",)
+    assert request.warnings == (
+        "Ignoring request by environment variable(s) in unprivileged container: [NVIDIA_IMEX_CHANNELS]",
+    )
 
 
 @pytest.mark.parametrize(
@@ -292,7 +387,11 @@ def test_other_variables_are_never_looked_at() -> None:
 )
 def test_modes(configured: str, devices: tuple[str, ...], mode: str) -> None:
     """A configured mode is taken; auto is cdi only when every device is a qualified CDI name."""
-    line = f"Auto-detected mode as '{mode}'" if configured == "auto" else f"Using requested mode '{configured}'"
+    line = (
+        f"Auto-detected mode as '{mode}'"
+        if configured == "auto"
+        else f"Using requested mode '{configured}'"
+    )
     assert resolve_mode(configured, devices) == (mode, line)
     if mode == "legacy":
         check_mode(mode)
@@ -338,7 +437,9 @@ names = st.sampled_from(
         "A",
     ]
 )
-words = st.sampled_from(["all", "none", "void", "", "0", "1,0", "compute", "9.0", "a/b=c", "\n"]) | st.text(max_size=8)
+words = st.sampled_from(
+    ["all", "none", "void", "", "0", "1,0", "compute", "9.0", "a/b=c", "\n"]
+) | st.text(max_size=8)
 
 
 @given(
@@ -347,7 +448,9 @@ words = st.sampled_from(["all", "none", "void", "", "0", "1,0", "compute", "9.0"
     st.booleans(),
     st.booleans(),
 )
-def test_any_container_gets_an_answer(env: dict[str, str], mounts: list[tuple[str, str]], accepted: bool, privileged: bool) -> None:
+def test_any_container_gets_an_answer(
+    env: dict[str, str], mounts: list[tuple[str, str]], accepted: bool, privileged: bool
+) -> None:
     """Whatever a container says, the answer is a Request, a Skip with a reason, or a refusal."""
     container = ContainerConfig(env, ROOT if privileged else (), tuple(mounts))
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=accepted, swarm_resource="A")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft import requirements
-from nvgraft.errors import Refusal
-from nvgraft.requirements import Alternative, alternatives, check
+from nvgraft.base.errors import Refusal
+from nvgraft.request import requirements
+from nvgraft.request.requirements import Alternative, alternatives, check
 
 DRIVER, CUDA, DEVICE = "535.309.01", "12.2", ("8.0", "Nvidia")
 
@@ -115,7 +115,9 @@ def test_every_requirement_must_hold_for_every_device() -> None:
     """All expressions count, for all devices, device by device."""
     assert failure("cuda>=1", "driver=550") == unsatisfied("driver=550")
     assert failure("arch>=8", devices=(DEVICE, ("7.5", "Tesla"))) == unsatisfied("arch>=8")
-    assert failure("brand!=tesla", "arch>=9", devices=(DEVICE, ("7.5", "Tesla"))) == unsatisfied("arch>=9")
+    assert failure("brand!=tesla", "arch>=9", devices=(DEVICE, ("7.5", "Tesla"))) == unsatisfied(
+        "arch>=9"
+    )
 
 
 def test_without_a_device_what_is_said_of_devices_holds() -> None:
@@ -129,7 +131,9 @@ def test_without_a_device_what_is_said_of_devices_holds() -> None:
 def test_the_hint_says_what_is_provided_and_tried() -> None:
     """Cause and fix: the host's versions, each alternative with the condition that failed, and what to do."""
     with pytest.raises(Refusal) as error:
-        check(["cuda>=12.6 brand=tesla,driver>=470 bogus,cuda>1"], DRIVER, CUDA, [("8.0", "Nvidia")])
+        check(
+            ["cuda>=12.6 brand=tesla,driver>=470 bogus,cuda>1"], DRIVER, CUDA, [("8.0", "Nvidia")]
+        )
     assert error.value.text == "invalid expression"
     for part in (
         "cuda 12.2, driver 535.309.01, arch 8.0, brand Nvidia",
@@ -156,7 +160,20 @@ versions = st.lists(st.integers(0, 12), min_size=1, max_size=4)
 
 FACTORS = st.builds(
     str.__add__,
-    st.sampled_from(["arch>=", "arch<", "arch!=", "arch=", "brand=", "brand!", "brand<", "cuda>=", "driver<", "x"]),
+    st.sampled_from(
+        [
+            "arch>=",
+            "arch<",
+            "arch!=",
+            "arch=",
+            "brand=",
+            "brand!",
+            "brand<",
+            "cuda>=",
+            "driver<",
+            "x",
+        ]
+    ),
     st.sampled_from(["0", "3.0", "3.1", "9", "brand 3", "Brand 5", "12.2", "x", "", "1" * 130]),
 )
 EXPRESSIONS = st.lists(st.lists(FACTORS, max_size=3).map(",".join), max_size=3).map(" ".join)
@@ -172,9 +189,15 @@ def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int])
         return numbers
 
     facts: dict[str, str | None] = {"driver": ".".join(map(str, left))}
-    wanted = {"=": key(left) == key(right), "<": key(left) < key(right), ">=": key(left) >= key(right)}
+    wanted = {
+        "=": key(left) == key(right),
+        "<": key(left) < key(right),
+        ">=": key(left) >= key(right),
+    }
     for operator, holds in wanted.items():
-        (found,) = alternatives(f"driver{operator}" + ".".join(f"{number:03}" for number in right), facts)
+        (found,) = alternatives(
+            f"driver{operator}" + ".".join(f"{number:03}" for number in right), facts
+        )
         assert (found.valid, not found.factor) == (True, holds)
 
 
@@ -182,14 +205,21 @@ KINDS = [(f"{number // 7}.{number % 7}", f"Brand {number % 11}") for number in r
 
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=8), st.lists(EXPRESSIONS, max_size=3))
-def test_all_devices_at_once_or_one_by_one(devices: list[tuple[str, str]], expressions: list[str]) -> None:
+def test_all_devices_at_once_or_one_by_one(
+    devices: list[tuple[str, str]], expressions: list[str]
+) -> None:
     """What is said is what the first device that it fails for would get by itself."""
     one_by_one = [failure(*expressions, devices=[device]) for device in devices]
     assert failure(*expressions, devices=devices) == next(filter(None, one_by_one), "")
 
 
-@pytest.mark.parametrize("expression", ["arch>=0,brand!x cuda>=1", "arch>=99 brand=x cuda>=1", "arch>4 brand=brand5,cuda>=1 driver>1"])
-def test_many_devices_take_no_more_work_than_one(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "expression",
+    ["arch>=0,brand!x cuda>=1", "arch>=99 brand=x cuda>=1", "arch>4 brand=brand5,cuda>=1 driver>1"],
+)
+def test_many_devices_take_no_more_work_than_one(
+    expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A condition is read once, however many GPUs differ in what it is about: 2 MiB of them would hold up a node of 64."""
     read: list[str] = []
     split = requirements._split
@@ -231,6 +261,13 @@ def test_any_text_holds_or_is_refused(requirement: str) -> None:
 def test_time_is_linear() -> None:
     """64 KiB of anything is decided at once: long numbers are compared as text, terms are walked once."""
     start = time.monotonic()
-    for requirement in ("cuda>=" + "9" * 65530, "x" * 65536, "cuda<1 " * 9362, "cuda>1," * 9362, "=" * 65536, "cuda>=" + "1." * 32765):
+    for requirement in (
+        "cuda>=" + "9" * 65530,
+        "x" * 65536,
+        "cuda<1 " * 9362,
+        "cuda>1," * 9362,
+        "=" * 65536,
+        "cuda>=" + "1." * 32765,
+    ):
         failure(requirement)
     assert time.monotonic() - start < 10

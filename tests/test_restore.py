@@ -35,7 +35,12 @@ def _links(path: Path) -> dict[str, str]:
 
 def test_links_come_back(directory: Directory, owner: Owner, tmp_path: Path) -> None:
     """New links go, replaced and removed ones come back, dangling and undecodable names too; files are not touched."""
-    before = {"kept": "a", "replaced": "old", "removed": "nowhere", os.fsdecode(b"\xff"): os.fsdecode(b"\xfe")}
+    before = {
+        "kept": "a",
+        "replaced": "old",
+        "removed": "nowhere",
+        os.fsdecode(b"\xff"): os.fsdecode(b"\xfe"),
+    }
     for name, target in before.items():
         (tmp_path / name).symlink_to(target)
     (tmp_path / "file").write_text("1")
@@ -50,7 +55,9 @@ def test_links_come_back(directory: Directory, owner: Owner, tmp_path: Path) -> 
     assert (tmp_path / "file").read_text() == "2"
 
 
-def test_a_link_that_became_a_file_stays_reported(directory: Directory, owner: Owner, tmp_path: Path) -> None:
+def test_a_link_that_became_a_file_stays_reported(
+    directory: Directory, owner: Owner, tmp_path: Path
+) -> None:
     """What somebody else put in a link's place is not removed: the undo says that it could not restore the link."""
     (tmp_path / "name").symlink_to("old")
     links = Links(directory, owner)
@@ -61,7 +68,9 @@ def test_a_link_that_became_a_file_stays_reported(directory: Directory, owner: O
     assert (tmp_path / "name").read_text() == "not ours"
 
 
-def test_too_many_links_are_refused(directory: Directory, owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_links_are_refused(
+    directory: Directory, owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The record of a hostile directory is bounded."""
     monkeypatch.setattr(restore, "LINKS_LIMIT", 2)
     for name in "ab":
@@ -75,7 +84,9 @@ def test_too_many_links_are_refused(directory: Directory, owner: Owner, tmp_path
 
 @pytest.mark.parametrize("kind", ["file", "link", "absent"])
 @pytest.mark.parametrize("change", ["replaced", "removed", "none"])
-def test_an_entry_comes_back(directory: Directory, owner: Owner, own_fds: int, tmp_path: Path, kind: str, change: str) -> None:
+def test_an_entry_comes_back(
+    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path, kind: str, change: str
+) -> None:
     """File (bytes, mode, time), link or nothing: after restore it is what it was, and untouched if nothing happened."""
     path = tmp_path / "ld.so.cache"
     if kind == "file":
@@ -88,7 +99,11 @@ def test_an_entry_comes_back(directory: Directory, owner: Owner, own_fds: int, t
     def state() -> object:
         if not path.is_symlink() and not path.exists():
             return None
-        return os.readlink(path) if path.is_symlink() else (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
+        return (
+            os.readlink(path)
+            if path.is_symlink()
+            else (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
+        )
 
     before = state()
     inode = path.lstat().st_ino if before is not None else 0
@@ -105,7 +120,9 @@ def test_an_entry_comes_back(directory: Directory, owner: Owner, own_fds: int, t
         assert path.lstat().st_ino == inode
 
 
-def test_an_entry_through_a_link_is_never_read(directory: Directory, owner: Owner, own_fds: int, tmp_path: Path) -> None:
+def test_an_entry_through_a_link_is_never_read(
+    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path
+) -> None:
     """A link to a file outside is recorded as a link: its target is not opened."""
     (tmp_path / "name").symlink_to("/proc/kcore")
     entry = Entry(directory, "name", owner, own_fds)
@@ -114,13 +131,19 @@ def test_an_entry_through_a_link_is_never_read(directory: Directory, owner: Owne
     assert os.readlink(tmp_path / "name") == "/proc/kcore"
 
 
-def test_what_cannot_be_put_back_is_refused(directory: Directory, owner: Owner, own_fds: int, tmp_path: Path) -> None:
+def test_what_cannot_be_put_back_is_refused(
+    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path
+) -> None:
     """A FIFO is not opened (it would block), a directory and a file beyond the limit are not recorded."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "directory").mkdir()
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(restore.FILE_LIMIT + 1)
-    for name, number in (("fifo", errno.EINVAL), ("directory", errno.EINVAL), ("sparse", errno.EFBIG)):
+    for name, number in (
+        ("fifo", errno.EINVAL),
+        ("directory", errno.EINVAL),
+        ("sparse", errno.EFBIG),
+    ):
         with pytest.raises(OSError, match=f"/etc/{name}") as caught:
             Entry(directory, name, owner, own_fds)
         assert caught.value.errno == number
@@ -128,7 +151,12 @@ def test_what_cannot_be_put_back_is_refused(directory: Directory, owner: Owner, 
 
 @pytest.mark.parametrize("call", ["write", "fchmod", "utime"])
 def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
-    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+    directory: Directory,
+    owner: Owner,
+    own_fds: int,
+    tmp_path: Path,
+    call: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Half a file is no file, and what the first try has left is nobody else's."""
     (tmp_path / "name").write_bytes(b"old")
@@ -150,7 +178,9 @@ def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
     assert (tmp_path / "name").read_bytes() == b"old"
 
 
-def test_the_directory_is_closed_with_its_last_record(owner: Owner, own_fds: int, tmp_path: Path) -> None:
+def test_the_directory_is_closed_with_its_last_record(
+    owner: Owner, own_fds: int, tmp_path: Path
+) -> None:
     """Records hold the descriptor; when the last one is forgotten it is closed."""
     fd = os.open(tmp_path, os.O_RDONLY)
     records = [Entry(Directory(fd, "/etc"), "a", owner, own_fds)]

@@ -6,22 +6,34 @@ from typing import Any
 
 import pytest
 
-from nvgraft.additions import Additions
-from nvgraft.config import Config
-from nvgraft.driver_files import CharDevice, FileMount
-from nvgraft.errors import Refusal
-from nvgraft.rewrite import Rewrite, rewrite
+from nvgraft.base.errors import Refusal
+from nvgraft.host.graphics_files import CharDevice, FileMount
+from nvgraft.request.config import Config
+from nvgraft.wrapper.additions import Additions
+from nvgraft.wrapper.rewrite import Rewrite, rewrite
 
-HOOK = {"path": "/own/nvgraft-hook", "args": ["nvgraft-hook", "prestart"], "env": ["PATH=/bin"], "timeout": 9}
+HOOK = {
+    "path": "/own/nvgraft-hook",
+    "args": ["nvgraft-hook", "prestart"],
+    "env": ["PATH=/bin"],
+    "timeout": 9,
+}
 CDI = "nvidia.com/gpu=0"
 USER = {"uid": 0, "gid": 0}
 
 
 def spec(*env: str, **members: object) -> dict[str, Any]:
-    return {"ociVersion": "1.0.2", "process": {"env": list(env), "user": USER}, "root": {"path": "rootfs"}, **members}
+    return {
+        "ociVersion": "1.0.2",
+        "process": {"env": list(env), "user": USER},
+        "root": {"path": "rootfs"},
+        **members,
+    }
 
 
-def rewrite_text(text: bytes, mode: str = "legacy", found: Additions | None = None, **settings: object) -> Rewrite:
+def rewrite_text(
+    text: bytes, mode: str = "legacy", found: Additions | None = None, **settings: object
+) -> Rewrite:
     """Rewrite the text of a config.json on a host that has ``found``; without, the host must not be looked at."""
 
     def look(gates: Sequence[str], devices: Sequence[str]) -> Additions:
@@ -35,7 +47,9 @@ def link_hook(links: Sequence[str]) -> dict[str, object]:
     return {"path": "/own/nvgraft-hook", "args": ["nvgraft-hook", *links]}
 
 
-def rewritten(document: dict[str, Any], mode: str = "legacy", **settings: Any) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
+def rewritten(
+    document: dict[str, Any], mode: str = "legacy", **settings: Any
+) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
     """Return the new document, and the lines of the log."""
     done = rewrite_text(json.dumps(document).encode(), mode, **settings)
     return json.loads(done.data), done.log
@@ -80,7 +94,11 @@ def test_when_the_hook_is_inserted(document: dict[str, Any], mode: str, inserted
         (visible("none"), "cdi", "asks for none"),
         (visible("0"), "jit-cdi", "mode jit-cdi is not served"),
         (visible("0"), "csv", "mode csv is not served"),
-        (visible(CDI), "auto", f"mode cdi is not served by nvgraft-runtime | this container asks for {CDI} (NVIDIA_VISIBLE_DEVICES={CDI})"),
+        (
+            visible(CDI),
+            "auto",
+            f"mode cdi is not served by nvgraft-runtime | this container asks for {CDI} (NVIDIA_VISIBLE_DEVICES={CDI})",
+        ),
         (spec(annotations={"cdi.k8s.io/x": CDI}), "auto", f"asks for {CDI} (CDI annotations)"),
         (spec(annotations={"cdi.k8s.io/x": "gpu0"}), "cdi", "asks for gpu0 (CDI annotations)"),
         (spec(), "nonsense", 'invalid mode "nonsense" | '),
@@ -91,7 +109,9 @@ def test_modes_that_are_not_served(document: dict[str, Any], mode: str, named: s
     with pytest.raises(Refusal) as error:
         rewritten(document, mode)
     line = error.value.line()
-    assert line.startswith("could not apply required modification to OCI specification: error modifying OCI spec: ")
+    assert line.startswith(
+        "could not apply required modification to OCI specification: error modifying OCI spec: "
+    )
     assert named in line
 
 
@@ -108,30 +128,53 @@ def test_requests_by_mounts_and_privileges() -> None:
     """The same rules as the hook's: mounts when they are accepted, variables of unprivileged containers when they are."""
     mounts = [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}]
     assert prestart(spec(mounts=mounts), "auto") is None
-    assert prestart(spec(mounts=mounts), "auto", accept_nvidia_visible_devices_as_volume_mounts=True) == [HOOK]
-    document, log = rewritten(visible("0"), "auto", accept_nvidia_visible_devices_envvar_when_unprivileged=False)
+    assert prestart(
+        spec(mounts=mounts), "auto", accept_nvidia_visible_devices_as_volume_mounts=True
+    ) == [HOOK]
+    document, log = rewritten(
+        visible("0"), "auto", accept_nvidia_visible_devices_envvar_when_unprivileged=False
+    )
     assert "hooks" not in document
     ignored = "Ignoring devices requested by environment variable(s) in unprivileged container: [NVIDIA_VISIBLE_DEVICES]"
     assert ("warning", ignored) in log
 
 
-@pytest.mark.parametrize("name", ["nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgraft-hook"])
+@pytest.mark.parametrize(
+    "name", ["nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgraft-hook"]
+)
 def test_a_hook_that_is_there_is_enough(name: str) -> None:
     """A prestart hook of any of the three names stays as it is, and no second one is inserted."""
     hooks = {"prestart": [{"path": f"/usr/bin/{name}", "args": ["x"]}]}
     assert rewritten(visible("all", hooks=hooks))[0]["hooks"] == hooks
 
 
-@pytest.mark.parametrize("hooks", [{}, None, {"prestart": None}, {"prestart": []}, {"prestart": [None]}, {"poststart": [{"path": "/x"}]}])
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        {},
+        None,
+        {"prestart": None},
+        {"prestart": []},
+        {"prestart": [None]},
+        {"poststart": [{"path": "/x"}]},
+    ],
+)
 def test_the_hook_is_appended(hooks: dict[str, list[object] | None] | None) -> None:
     """Whatever there is of hooks, ours is the last of the prestart hooks and the others stay."""
     document = rewritten(visible("all", hooks=hooks))[0]
-    assert document["hooks"] == {**(hooks or {}), "prestart": [*((hooks or {}).get("prestart") or []), HOOK]}
+    assert document["hooks"] == {
+        **(hooks or {}),
+        "prestart": [*((hooks or {}).get("prestart") or []), HOOK],
+    }
 
 
 def test_names_elsewhere_do_not_count() -> None:
     """Only the last part of a prestart hook's path counts: not its arguments, not another stage, not a longer name."""
-    others = [{"path": "/x", "args": ["nvgraft-hook"]}, {"path": "/nvgraft-hook/x"}, {"path": "/nvgraft-hook.sh"}]
+    others = [
+        {"path": "/x", "args": ["nvgraft-hook"]},
+        {"path": "/nvgraft-hook/x"},
+        {"path": "/nvgraft-hook.sh"},
+    ]
     hooks = {"prestart": others, "poststop": [{"path": "/usr/bin/nvgraft-hook"}]}
     assert prestart(visible("all", hooks=hooks)) == [*others, HOOK]
 
@@ -139,16 +182,26 @@ def test_names_elsewhere_do_not_count() -> None:
 def test_hooks_are_removed_where_the_reference_would_make_cdi_edits() -> None:
     """In the modes in which nothing is inserted, a hook that somebody else inserted goes, and nothing but that."""
     ours, other = {"path": "/usr/bin/nvidia-container-toolkit"}, {"path": "/x"}
-    assert rewritten(spec(hooks={"prestart": [ours, other, ours], "poststop": [ours]}), "auto")[0]["hooks"] == {
+    assert rewritten(spec(hooks={"prestart": [ours, other, ours], "poststop": [ours]}), "auto")[0][
+        "hooks"
+    ] == {
         "prestart": [other],
         "poststop": [ours],
     }
-    assert rewritten(spec(hooks={"prestart": [ours], "poststop": [ours]}), "jit-cdi")[0]["hooks"] == {"poststop": [ours]}
+    assert rewritten(spec(hooks={"prestart": [ours], "poststop": [ours]}), "jit-cdi")[0][
+        "hooks"
+    ] == {"poststop": [ours]}
     assert rewritten(spec(hooks={"prestart": [ours]}), "csv")[0]["hooks"] == {}
 
 
 @pytest.mark.parametrize(
-    ("user", "wanted"), [({}, USER), (None, USER), ({"uid": 7}, {"uid": 7, "gid": 0}), ({"username": "x"}, {"username": "x", **USER})]
+    ("user", "wanted"),
+    [
+        ({}, USER),
+        (None, USER),
+        ({"uid": 7}, {"uid": 7, "gid": 0}),
+        ({"username": "x"}, {"username": "x", **USER}),
+    ],
 )
 def test_the_user_is_completed(user: dict[str, object] | None, wanted: dict[str, object]) -> None:
     """uid and gid are written out as 0 where they are missing, as the reference writes them."""
@@ -166,28 +219,45 @@ def test_an_incomplete_configuration_is_passed_on(process: dict[str, object] | N
     assert prestart({}) == [HOOK]
 
 
-@pytest.mark.parametrize("name", ["NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH"])
+@pytest.mark.parametrize(
+    "name", ["NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH"]
+)
 def test_gated_components_switch_the_hook_off(name: str) -> None:
     """As recorded: the void that the reference appends makes the hook do nothing; here the log says so."""
-    document, log = rewritten(spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled"), found=Additions())
-    assert document["process"]["env"] == ["NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled", "NVIDIA_VISIBLE_DEVICES=void"]
-    assert [line for level, line in log if level == "warning" and f"{name}=enabled" in line and "the hook adds no GPU" in line]
+    document, log = rewritten(
+        spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled"), found=Additions()
+    )
+    assert document["process"]["env"] == [
+        "NVIDIA_VISIBLE_DEVICES=0",
+        f"{name}=enabled",
+        "NVIDIA_VISIBLE_DEVICES=void",
+    ]
+    assert [
+        line
+        for level, line in log
+        if level == "warning" and f"{name}=enabled" in line and "the hook adds no GPU" in line
+    ]
     for other in (spec(f"{name}=enabled"), spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=1")):
         assert rewritten(other)[0]["process"]["env"] == other["process"]["env"]
 
 
 def test_each_gate_appends_a_void() -> None:
     """As the reference does, which applies one CDI specification for each."""
-    document = rewritten(spec("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDS=enabled", "NVIDIA_MOFED=enabled"), found=Additions())[0]
+    document = rewritten(
+        spec("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDS=enabled", "NVIDIA_MOFED=enabled"),
+        found=Additions(),
+    )[0]
     assert document["process"]["env"][3:] == ["NVIDIA_VISIBLE_DEVICES=void"] * 2
 
 
 def test_gates_of_a_container_that_asks_by_mounts() -> None:
     """A request by mounts opens gates as well."""
     mounts = [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}]
-    document = rewritten(spec("NVIDIA_GDS=enabled", mounts=mounts), accept_nvidia_visible_devices_as_volume_mounts=True, found=Additions())[
-        0
-    ]
+    document = rewritten(
+        spec("NVIDIA_GDS=enabled", mounts=mounts),
+        accept_nvidia_visible_devices_as_volume_mounts=True,
+        found=Additions(),
+    )[0]
     assert document["process"]["env"][-1] == "NVIDIA_VISIBLE_DEVICES=void"
 
 
@@ -220,7 +290,9 @@ def test_when_the_host_is_looked_at(value: str | None, looked: bool) -> None:
         with pytest.raises(AssertionError, match="the host was looked at"):
             rewrite_text(text)
     else:
-        added = b', "hooks":{"prestart":[' + json.dumps(HOOK, separators=(",", ":")).encode() + b"]}}"
+        added = (
+            b', "hooks":{"prestart":[' + json.dumps(HOOK, separators=(",", ":")).encode() + b"]}}"
+        )
         assert rewrite_text(text).data == text[:-1] + added.replace(b", ", b",", 1)
 
 
@@ -228,7 +300,13 @@ def test_a_container_without_gpus_gets_no_graphics() -> None:
     """Neither graphics nor a gate does anything without a request for devices."""
     for value in ("void", ""):
         assert "linux" not in rewritten(visible(value) | {"x": 1})[0]
-        rewritten(spec(f"NVIDIA_VISIBLE_DEVICES={value}", "NVIDIA_DRIVER_CAPABILITIES=all", "NVIDIA_GDS=enabled"))
+        rewritten(
+            spec(
+                f"NVIDIA_VISIBLE_DEVICES={value}",
+                "NVIDIA_DRIVER_CAPABILITIES=all",
+                "NVIDIA_GDS=enabled",
+            )
+        )
 
 
 def test_what_is_asked_of_the_host() -> None:
@@ -239,7 +317,11 @@ def test_what_is_asked_of_the_host() -> None:
         asked.append((list(gates), list(devices)))
         return Additions()
 
-    for env in (GRAPHICS, ("NVIDIA_VISIBLE_DEVICES=1,GPU-x", "NVIDIA_GDS=enabled"), ("NVIDIA_VISIBLE_DEVICES=none", GRAPHICS[1])):
+    for env in (
+        GRAPHICS,
+        ("NVIDIA_VISIBLE_DEVICES=1,GPU-x", "NVIDIA_GDS=enabled"),
+        ("NVIDIA_VISIBLE_DEVICES=none", GRAPHICS[1]),
+    ):
         rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, look, link_hook)
     assert asked == [([], ["0"]), (["NVIDIA_GDS"], []), ([], [""])]
 
@@ -251,8 +333,22 @@ def test_what_graphics_adds() -> None:
         "process": {"env": list(GRAPHICS), "user": USER | {"additionalGids": [44]}},
         "linux": {
             "devices": [
-                {"path": "/dev/dri/card1", "type": "c", "major": 226, "minor": 1, "fileMode": 0o660, "gid": 44},
-                {"path": "/dev/dri/renderD128", "type": "c", "major": 226, "minor": 128, "fileMode": 0o666, "gid": 44},
+                {
+                    "path": "/dev/dri/card1",
+                    "type": "c",
+                    "major": 226,
+                    "minor": 1,
+                    "fileMode": 0o660,
+                    "gid": 44,
+                },
+                {
+                    "path": "/dev/dri/renderD128",
+                    "type": "c",
+                    "major": 226,
+                    "minor": 128,
+                    "fileMode": 0o666,
+                    "gid": 44,
+                },
             ],
             "resources": {
                 "devices": [
@@ -262,7 +358,11 @@ def test_what_graphics_adds() -> None:
             },
         },
         "mounts": [
-            {"destination": path, "source": source, "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"]}
+            {
+                "destination": path,
+                "source": source,
+                "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+            }
             for path, source in (("/usr/bin/nvidia-xconfig",) * 2, (ICD.target, ICD.path))
         ],
         "hooks": {"prestart": [HOOK], "createRuntime": [link_hook([LINK])]},
@@ -273,7 +373,9 @@ def test_what_graphics_adds() -> None:
 
 def test_without_additional_groups() -> None:
     """features.no-additional-gids-for-device-nodes leaves the process in its groups."""
-    document = rewritten(spec(*GRAPHICS), found=DISPLAY, features_no_additional_gids_for_device_nodes=True)[0]
+    document = rewritten(
+        spec(*GRAPHICS), found=DISPLAY, features_no_additional_gids_for_device_nodes=True
+    )[0]
     assert document["process"]["user"] == USER
 
 
@@ -288,10 +390,18 @@ def test_a_node_belongs_to_the_process() -> None:
     assert made["process"]["user"] == document["process"]["user"]
 
 
-@pytest.mark.parametrize("linux", [None, {}, {"devices": None, "resources": None}, {"devices": [], "resources": {"devices": []}}])
+@pytest.mark.parametrize(
+    "linux",
+    [None, {}, {"devices": None, "resources": None}, {"devices": [], "resources": {"devices": []}}],
+)
 def test_what_is_missing_is_made(linux: dict[str, object] | None) -> None:
     """Whatever a configuration lacks, or has as null, is made around what is added; the rest stays."""
-    document = spec(*GRAPHICS, linux=linux, mounts=None, hooks={"createRuntime": None, "poststop": [{"path": "/x"}]})
+    document = spec(
+        *GRAPHICS,
+        linux=linux,
+        mounts=None,
+        hooks={"createRuntime": None, "poststop": [{"path": "/x"}]},
+    )
     document["process"]["user"] = None
     made = rewritten(document, found=DISPLAY)[0]
     plain = rewritten(spec(*GRAPHICS), found=DISPLAY)[0]
@@ -304,18 +414,34 @@ def test_what_is_there_already() -> None:
     document = spec(
         *GRAPHICS,
         linux={
-            "devices": [{"path": "/dev/dri/card1", "type": "c", "major": 1, "minor": 3}, {"path": "/dev/fuse", "type": "c"}],
+            "devices": [
+                {"path": "/dev/dri/card1", "type": "c", "major": 1, "minor": 3},
+                {"path": "/dev/fuse", "type": "c"},
+            ],
             "resources": {"devices": [{"allow": False}], "memory": {"limit": 1}},
         },
-        mounts=[{"destination": ICD.target, "source": "/evil"}, volume, {"destination": "/proc", "type": "proc"}],
+        mounts=[
+            {"destination": ICD.target, "source": "/evil"},
+            volume,
+            {"destination": "/proc", "type": "proc"},
+        ],
         hooks={"createRuntime": [{"path": "/x"}]},
     )
     made = rewritten(document, found=DISPLAY)[0]
-    assert [entry["path"] for entry in made["linux"]["devices"]] == ["/dev/fuse", "/dev/dri/card1", "/dev/dri/renderD128"]
+    assert [entry["path"] for entry in made["linux"]["devices"]] == [
+        "/dev/fuse",
+        "/dev/dri/card1",
+        "/dev/dri/renderD128",
+    ]
     assert made["linux"]["devices"][1]["major"] == 226
     assert made["linux"]["resources"]["devices"][0] == {"allow": False}
     assert made["linux"]["resources"]["memory"] == {"limit": 1}
-    assert [mount.get("source") for mount in made["mounts"]] == [None, "/v", "/usr/bin/nvidia-xconfig", ICD.path]
+    assert [mount.get("source") for mount in made["mounts"]] == [
+        None,
+        "/v",
+        "/usr/bin/nvidia-xconfig",
+        ICD.path,
+    ]
     assert made["hooks"]["createRuntime"] == [{"path": "/x"}, link_hook([LINK])]
 
 
@@ -328,7 +454,10 @@ def test_a_second_create_adds_nothing_more() -> None:
 def test_entries_keep_their_text() -> None:
     """Where an array is put into another order, its items are the same to the byte."""
     odd = '{"destination": "/a/b", "limit": 1.50, "x": 18446744073709551616, "x": 2}'
-    text = json.dumps(spec(*GRAPHICS)).removesuffix("}") + f', "mounts": [ {odd} ,{{"destination":"/a"}}]}}'
+    text = (
+        json.dumps(spec(*GRAPHICS)).removesuffix("}")
+        + f', "mounts": [ {odd} ,{{"destination":"/a"}}]}}'
+    )
     made = rewrite_text(text.encode(), found=DISPLAY).data.decode()
     assert f'"mounts": [{{"destination":"/a"}},{odd},' in made
 
@@ -353,7 +482,9 @@ def test_hostile_configurations(members: dict[str, object]) -> None:
     """Where something of another type, or twice, is in the place of what is added to, nothing is rewritten, in the reference's words."""
     with pytest.raises(Refusal) as error:
         rewritten(spec(*GRAPHICS) | members, found=DISPLAY)
-    assert error.value.line().startswith("could not apply required modification to OCI specification: error loading OCI specification for")
+    assert error.value.line().startswith(
+        "could not apply required modification to OCI specification: error loading OCI specification for"
+    )
 
 
 def test_a_refusal_of_the_host() -> None:

@@ -11,17 +11,22 @@ from typing import Any
 
 import pytest
 
-from nvgraft.config import Config
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
+from nvgraft.request.config import Config
 from nvgraft.runtime import bundle_directory, find_runtime, hook_entry, is_create, link_hook_entry
-from nvgraft_cli import ldcache_writer
 from nvgraft_cli.register.audit import problems
+from nvgraft_cli.simulate import ldcache_writer
 
 CHECKOUT = Path(__file__).parent.parent
 LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.runtime import main; raise SystemExit(main(sys.argv[1:]))"
 GOOD = {
     "ociVersion": "1.0.2",
-    "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"], "args": ["sh"], "cwd": "/", "user": {"uid": 0, "gid": 0}},
+    "process": {
+        "env": ["NVIDIA_VISIBLE_DEVICES=all"],
+        "args": ["sh"],
+        "cwd": "/",
+        "user": {"uid": 0, "gid": 0},
+    },
     "root": {"path": "rootfs"},
 }
 #: A low-level runtime: argv, environment, working directory, descriptors and signals that it was handed.
@@ -59,10 +64,16 @@ class Node:
         table = "[nvidia-container-runtime]\n"
         self.toml.write_text(text.replace(table, f'{table}runtimes = ["{self.runc}"]\n'))
 
-    def run(self, *arguments: str, program: str = "/opt/x/bin/nvgraft-runtime", **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, program: str = "/opt/x/bin/nvgraft-runtime", **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
         command = [sys.executable, "-ISB", "-c", LAUNCHER.format(paths=paths), program, *arguments]
-        options = {"env": {"PATH": "/usr/bin:/bin", "NVIDIA_CTK_CONFIG_FILE_PATH": str(self.toml)}, "cwd": self.bundle, **options}
+        options = {
+            "env": {"PATH": "/usr/bin:/bin", "NVIDIA_CTK_CONFIG_FILE_PATH": str(self.toml)},
+            "cwd": self.bundle,
+            **options,
+        }
         return subprocess.run(command, capture_output=True, text=True, timeout=30, **options)
 
     def create(self, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -110,7 +121,13 @@ def test_a_link_finds_the_neighbour_of_its_target(node: Node, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "command", [["state", "c1"], ["start", "c1"], ["--root", "/create", "kill", "c1", "KILL"], ["run", "--bundle", "create"]]
+    "command",
+    [
+        ["state", "c1"],
+        ["start", "c1"],
+        ["--root", "/create", "kill", "c1", "KILL"],
+        ["run", "--bundle", "create"],
+    ],
 )
 def test_other_commands_pass_through(node: Node, command: list[str]) -> None:
     """Only create rewrites: every other command reaches the low-level runtime, and config.json is not even looked at."""
@@ -135,7 +152,9 @@ def test_the_low_level_runtime_inherits_everything(node: Node) -> None:
     # Beyond what was handed down there is only what the runtime itself has open: its script, its file and the listing.
     assert writer in started["fds"]
     environ = (node.runc.parent / "environ").read_bytes().rstrip(b"\0").split(b"\0")
-    assert sorted(environ) == sorted(f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in given.items())
+    assert sorted(environ) == sorted(
+        f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in given.items()
+    )
 
 
 def test_the_low_level_runtime_gets_no_descriptor_of_ours(node: Node, tmp_path: Path) -> None:
@@ -159,7 +178,10 @@ def test_no_signal_is_ignored(node: Node) -> None:
 @pytest.mark.parametrize("value", [None, "C", "C.UTF-8"])
 def test_the_locale_is_handed_on(node: Node, value: str | None) -> None:
     """Python's own change of a C locale does not reach the low-level runtime."""
-    given = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml), **({} if value is None else {"LC_CTYPE": value})}
+    given = {
+        "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml),
+        **({} if value is None else {"LC_CTYPE": value}),
+    }
     assert node.run("state", "c1", env=given).returncode == 0
     environ = (node.runc.parent / "environ").read_bytes()
     assert (b"LC_CTYPE=" in environ) == (value is not None)
@@ -200,8 +222,14 @@ MODIFY = "could not apply required modification to OCI specification: error "
 @pytest.mark.parametrize(
     ("text", "phrase"),
     [
-        ("", "loading OCI specification for modification: error loading OCI specification from file: error reading OCI specification: "),
-        ('{"process": ', "loading OCI specification for modification: error loading OCI specification from file: "),
+        (
+            "",
+            "loading OCI specification for modification: error loading OCI specification from file: error reading OCI specification: ",
+        ),
+        (
+            '{"process": ',
+            "loading OCI specification for modification: error loading OCI specification from file: ",
+        ),
         ("[]", "loading OCI specification for modification: "),
         ("null", "loading OCI specification for modification: "),
         ('{"hooks": 7}', "loading OCI specification for modification: "),
@@ -212,7 +240,10 @@ MODIFY = "could not apply required modification to OCI specification: error "
         ('{"process": {"user": "root"}}', "loading OCI specification for modification: "),
         ('{"a": NaN}', "loading OCI specification for modification: "),
         ("[" * 100000, "loading OCI specification for modification: "),
-        ('{"process": {"env": ["NOEQUALS"]}}', "modifying OCI spec: invalid environment variable: NOEQUALS | "),
+        (
+            '{"process": {"env": ["NOEQUALS"]}}',
+            "modifying OCI spec: invalid environment variable: NOEQUALS | ",
+        ),
     ],
 )
 def test_a_bad_config_json_stays_as_it_is(node: Node, text: str, phrase: str) -> None:
@@ -234,7 +265,9 @@ def test_a_config_json_that_is_no_file(node: Node, kind: str) -> None:
     elif kind == "large":
         with node.config.open("wb") as file:
             file.truncate(1 << 30)
-    assert failure(node.create()).startswith(f"{MODIFY}loading OCI specification for modification: ")
+    assert failure(node.create()).startswith(
+        f"{MODIFY}loading OCI specification for modification: "
+    )
     assert node.started() is None
 
 
@@ -281,7 +314,13 @@ def test_a_full_disk_leaves_config_json_alone(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["create"], ["create", "-b", "@B@"], ["create", "--bundle=@B@"], ["create", "--bundle", "/x", "-bundle", "@B@"]]
+    "arguments",
+    [
+        ["create"],
+        ["create", "-b", "@B@"],
+        ["create", "--bundle=@B@"],
+        ["create", "--bundle", "/x", "-bundle", "@B@"],
+    ],
 )
 def test_every_way_to_name_the_bundle(node: Node, arguments: list[str]) -> None:
     """The bundle is the last of -b, -bundle and --bundle with either separator, or the working directory."""
@@ -315,11 +354,15 @@ def test_the_log_of_config_toml_and_of_the_engine(node: Node, tmp_path: Path) ->
         node.create(name, str(tmp_path / "engine"), "--log-format", "json")
     for file in (tmp_path / "deep/er/log", tmp_path / "engine"):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        assert sum(line["level"] == "error" and "unexpected EOF" in line["msg"] for line in lines) == 2
+        assert (
+            sum(line["level"] == "error" and "unexpected EOF" in line["msg"] for line in lines) == 2
+        )
         assert all(line["time"].endswith("Z") for line in lines)
 
 
-@pytest.mark.parametrize(("level", "logged"), [("info", True), ("warn", False), ("ERROR", False), ("nonsense", True)])
+@pytest.mark.parametrize(
+    ("level", "logged"), [("info", True), ("warn", False), ("ERROR", False), ("nonsense", True)]
+)
 def test_log_levels(node: Node, tmp_path: Path, level: str, logged: bool) -> None:
     """The decision is in the log unless the level is higher; --debug overrides the file; an unknown level is named and means info."""
     log = tmp_path / "log"
@@ -344,16 +387,25 @@ def test_hostile_text_cannot_forge_a_log_line(node: Node, tmp_path: Path) -> Non
     """Control characters of the container's configuration are escaped in every log."""
     node.config.write_text(json.dumps({**GOOD, "process": {"env": ["EVIL\n\x1b[31mlevel info"]}}))
     assert "\x1b" not in failure(node.create("--log", str(tmp_path / "log")))
-    assert [line for line in (tmp_path / "log").read_text().splitlines() if not line.startswith('time="20')] == []
+    assert [
+        line
+        for line in (tmp_path / "log").read_text().splitlines()
+        if not line.startswith('time="20')
+    ] == []
 
 
 def test_no_low_level_runtime(node: Node, tmp_path: Path) -> None:
     """Without any of the candidates the original's words list them; the wrapper itself and what is not executable do not count."""
     plain = tmp_path / "plain"
     plain.touch(0o644)
-    node.toml.write_text(f'[nvidia-container-runtime]\nruntimes = ["/nonexistent", "{plain}", "no-such-runc"]\n')
+    node.toml.write_text(
+        f'[nvidia-container-runtime]\nruntimes = ["/nonexistent", "{plain}", "no-such-runc"]\n'
+    )
     message = failure(node.run("state", "c1"))
-    assert f"no runtime binary found from candidate list: [/nonexistent {plain} no-such-runc]" in message
+    assert (
+        f"no runtime binary found from candidate list: [/nonexistent {plain} no-such-runc]"
+        in message
+    )
     with pytest.raises(Refusal, match="no runtime binary found"):
         find_runtime([str(node.runc)], None, str(node.runc))
 
@@ -365,21 +417,34 @@ def test_the_low_level_runtime_is_found_over_path(node: Node, tmp_path: Path) ->
     # A wrapper called runc, first in PATH, is passed over for the real one.
     (tmp_path / "first").mkdir()
     (tmp_path / "first/runc").symlink_to(node.runc)
-    assert find_runtime(["runc"], f"{tmp_path}/first:{tmp_path}/second", str(node.runc)) != str(node.runc)  # the machine's own, if any
+    assert find_runtime(["runc"], f"{tmp_path}/first:{tmp_path}/second", str(node.runc)) != str(
+        node.runc
+    )  # the machine's own, if any
 
 
 def test_a_file_that_the_kernel_does_not_execute(node: Node) -> None:
     """An executable file that is no program is an error of its own."""
     node.set_runtime("")
-    assert failure(node.run("state", "c1")).startswith(f"could not exec '{node.runc}': exec format error")
+    assert failure(node.run("state", "c1")).startswith(
+        f"could not exec '{node.runc}': exec format error"
+    )
 
 
 @pytest.mark.parametrize(
     ("toml", "phrase"),
     [
-        ("[nvidia-container-runtime\n", "error loading config: failed to load specified config file: (1, "),
-        ("[nvidia-container-runtime]\nmode = 3\n", "error loading config: failed to unmarshal config: "),
-        (f'{LEGACY}[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n', "error loading config: nvidia-container-cli.ldconfig value"),
+        (
+            "[nvidia-container-runtime\n",
+            "error loading config: failed to load specified config file: (1, ",
+        ),
+        (
+            "[nvidia-container-runtime]\nmode = 3\n",
+            "error loading config: failed to unmarshal config: ",
+        ),
+        (
+            f'{LEGACY}[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n',
+            "error loading config: nvidia-container-cli.ldconfig value",
+        ),
     ],
 )
 def test_a_bad_config_toml(node: Node, toml: str, phrase: str) -> None:
@@ -399,12 +464,17 @@ def test_a_container_can_be_deleted_with_a_bad_value_in_config_toml(node: Node) 
 def test_a_missing_config_toml_is_an_empty_one(node: Node) -> None:
     """Even when a variable names it: the runtime is not the hook."""
     node.toml.unlink()
-    done = node.create(env={"PATH": str(node.runc.parent), "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml)})
+    done = node.create(
+        env={"PATH": str(node.runc.parent), "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml)}
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert len(node.prestart()) == 1
 
 
-@pytest.mark.parametrize(("suffix", "mode", "served"), [("legacy", "cdi", True), ("cdi", "legacy", False), ("", "legacy", True)])
+@pytest.mark.parametrize(
+    ("suffix", "mode", "served"),
+    [("legacy", "cdi", True), ("cdi", "legacy", False), ("", "legacy", True)],
+)
 def test_names_that_fix_the_mode(node: Node, suffix: str, mode: str, served: bool) -> None:
     """As nvidia-container-runtime.legacy or .cdi the program has that mode, whatever config.toml says."""
     node.set_toml(f'[nvidia-container-runtime]\nmode = "{mode}"\n')
@@ -430,7 +500,12 @@ def test_which_hook_is_inserted(configured: str, path: str) -> None:
 
 def test_the_hook_reads_what_the_runtime_read() -> None:
     """The variables that steer the hook are handed on, a relative config.toml made absolute; nothing else is."""
-    environ = {"NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml", "XDG_CONFIG_HOME": "/x", "CUDA_MPS_PIPE_DIRECTORY": "/m", "LD_PRELOAD": "/evil"}
+    environ = {
+        "NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml",
+        "XDG_CONFIG_HOME": "/x",
+        "CUDA_MPS_PIPE_DIRECTORY": "/m",
+        "LD_PRELOAD": "/evil",
+    }
     entry = hook_entry(Config(), environ, "/own/nvgraft-runtime")
     assert entry["env"] == [
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -447,7 +522,9 @@ def recorded_rows() -> list[dict[str, Any]]:
 
 def is_test(row: dict[str, Any]) -> bool:
     """Return whether the reference's answer does not hang on a driver that its machine did not have."""
-    needs_driver = any("libcuda.so." in line or "ERROR_LIBRARY_NOT_FOUND" in line for line in row["logs"])
+    needs_driver = any(
+        "libcuda.so." in line or "ERROR_LIBRARY_NOT_FOUND" in line for line in row["logs"]
+    )
     return not needs_driver
 
 
@@ -469,7 +546,9 @@ def test_the_records_hold_what_they_are_said_to_hold() -> None:
     assert sum(map(is_test, rows)) == 33
 
 
-@pytest.mark.parametrize("row", [row for row in recorded_rows() if is_test(row)], ids=lambda row: str(row["name"]))
+@pytest.mark.parametrize(
+    "row", [row for row in recorded_rows() if is_test(row)], ids=lambda row: str(row["name"])
+)
 def test_every_recorded_run_is_reproduced(row: dict[str, Any], node: Node) -> None:
     """Exit code, arguments of the low-level runtime and the new config.json agree with the reference."""
     node.toml.write_text(row["toml"].replace("@RUNC@", str(node.runc)))
@@ -477,8 +556,12 @@ def test_every_recorded_run_is_reproduced(row: dict[str, Any], node: Node) -> No
     done = node.run(*[argument.replace("@B@", str(node.bundle)) for argument in row["argv"]])
     assert done.returncode == row["rc"], done.stderr
     started = node.started()
-    assert [argument.replace(str(node.bundle), "@B@") for argument in started["argv"][1:]] == row["runc_argv"]
-    assert without_hook_details(json.loads(node.config.read_text())) == without_hook_details(row["out"])
+    assert [argument.replace(str(node.bundle), "@B@") for argument in started["argv"][1:]] == row[
+        "runc_argv"
+    ]
+    assert without_hook_details(json.loads(node.config.read_text())) == without_hook_details(
+        row["out"]
+    )
 
 
 def needs_version(row: dict[str, Any]) -> bool:
@@ -492,7 +575,9 @@ def rooted(node: Node, root: Path, toml: str = LEGACY) -> None:
     node.set_toml(f'{toml}[nvidia-container-cli]\nroot = "{root}"\n')
 
 
-@pytest.mark.parametrize("row", [row for row in recorded_rows() if needs_version(row)], ids=lambda row: str(row["name"]))
+@pytest.mark.parametrize(
+    "row", [row for row in recorded_rows() if needs_version(row)], ids=lambda row: str(row["name"])
+)
 def test_graphics_without_a_driver(row: dict[str, Any], node: Node, tmp_path: Path) -> None:
     """As recorded: nothing is started or changed, and the log has the reference's words, whole; cause and fix follow."""
     rooted(node, tmp_path / "empty")
@@ -508,14 +593,25 @@ def test_graphics_from_a_driver_root(node: Node, tmp_path: Path) -> None:
     """Files are found below it, by its loader cache too, and mounted from there to their places; links are followed inside."""
     root = tmp_path / "driver"
     rooted(node, root)
-    for path in ("usr/lib64/libcuda.so.535.1", "usr/local/share/vulkan/icd.d/nvidia_icd.json", "opt/libnvidia-egl-gbm.so.1.1.2"):
+    for path in (
+        "usr/lib64/libcuda.so.535.1",
+        "usr/local/share/vulkan/icd.d/nvidia_icd.json",
+        "opt/libnvidia-egl-gbm.so.1.1.2",
+    ):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).touch()
     (root / "etc/glvnd/egl_vendor.d").mkdir(parents=True)
-    (root / "etc/glvnd/egl_vendor.d/10_nvidia.json").symlink_to("/usr/local/share/vulkan/icd.d/nvidia_icd.json")
+    (root / "etc/glvnd/egl_vendor.d/10_nvidia.json").symlink_to(
+        "/usr/local/share/vulkan/icd.d/nvidia_icd.json"
+    )
     rows = [("libnvidia-egl-gbm.so.1", "libc6,x86-64", "/opt/libnvidia-egl-gbm.so.1.1.2")]
     (root / "etc/ld.so.cache").write_bytes(ldcache_writer.cache(rows))
-    node.config.write_text(json.dumps(GOOD | {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]}}))
+    node.config.write_text(
+        json.dumps(
+            GOOD
+            | {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]}}
+        )
+    )
     done = node.create()
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(node.config.read_text())
@@ -532,9 +628,15 @@ def test_a_missing_driver_root(node: Node, tmp_path: Path) -> None:
     """It is named."""
     rooted(node, tmp_path / "driver")
     (tmp_path / "driver").rmdir()
-    node.config.write_text(json.dumps(GOOD | {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]}}))
-    assert f"failed to get driver version: open {tmp_path}/driver: no such file or directory | root in config.toml" in failure(
-        node.create()
+    node.config.write_text(
+        json.dumps(
+            GOOD
+            | {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]}}
+        )
+    )
+    assert (
+        f"failed to get driver version: open {tmp_path}/driver: no such file or directory | root in config.toml"
+        in failure(node.create())
     )
 
 
@@ -560,10 +662,26 @@ def test_what_only_graphics_needs_is_not_loaded(node: Node) -> None:
     )
     paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
     environment = {"PATH": "/usr/bin:/bin", "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml)}
-    command = [sys.executable, "-ISB", "-c", code.format(paths=paths), "/opt/x/bin/nvgraft-runtime", "create", "-b", str(node.bundle)]
+    command = [
+        sys.executable,
+        "-ISB",
+        "-c",
+        code.format(paths=paths),
+        "/opt/x/bin/nvgraft-runtime",
+        "create",
+        "-b",
+        str(node.bundle),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
     loaded = {name for name in done.stdout.split() if name.startswith("nvgraft")}
-    assert "nvgraft.rewrite" in loaded
+    assert "nvgraft.wrapper.rewrite" in loaded
     assert loaded.isdisjoint(
-        {"nvgraft.additions", "nvgraft.edits", "nvgraft.driver_files", "nvgraft.live", "nvgraft.tree", "nvgraft_specs.driver_files"}
+        {
+            "nvgraft.wrapper.additions",
+            "nvgraft.wrapper.edits",
+            "nvgraft.host.graphics_files",
+            "nvgraft.host.live",
+            "nvgraft.formats.tree",
+            "nvgraft_specs.driver_files",
+        }
     )

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from nvgraft.apply import seccomp
-from nvgraft_cli.confine import DENIED
+from nvgraft.system import seccomp
+from nvgraft_cli.shell.confine import DENIED
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -42,7 +42,9 @@ def test_every_number_gets_its_answer(machine: str) -> None:
     allowed = {numbers[column] for numbers in seccomp.ALLOWED.values()}
     skipped = {numbers[column] for numbers in seccomp.SKIPPED.values()}
     for number in (*range(600), *range(0x40000000, 0x40000258), 0x7FFFFFFF, -1):
-        expected = ALLOW if number in allowed else 0x50000 if number in skipped else 0x50000 | errno.EPERM
+        expected = (
+            ALLOW if number in allowed else 0x50000 if number in skipped else 0x50000 | errno.EPERM
+        )
         assert _run(program, number, ARCHITECTURES[machine]) == expected, number
 
 
@@ -53,7 +55,9 @@ def test_what_is_denied_fails_and_all_else_is_allowed(machine: str) -> None:
     program = seccomp.denying(machine, DENIED)
     denied = {numbers[column] for numbers in DENIED.values()}
     for number in (*range(600), 0x3FFFFFFF, 0x40000000, 0x40000001, 0x40000258, 0x7FFFFFFF, -1):
-        expected = 0x50000 | errno.EPERM if number in denied or not 0 <= number < 0x40000000 else ALLOW
+        expected = (
+            0x50000 | errno.EPERM if number in denied or not 0 <= number < 0x40000000 else ALLOW
+        )
         assert _run(program, number, ARCHITECTURES[machine]) == expected, number
     assert _run(program, 0, 0x40000003) == KILL
 
@@ -68,10 +72,14 @@ def test_threads_may_be_started_where_processes_may_not(machine: str) -> None:
     assert _run(program, clone, architecture, thread) == ALLOW
     assert _run(program, clone, architecture, fork) == 0x50000 | errno.EPERM
     assert _run(program, 435, architecture) == 0x50000 | errno.ENOSYS
-    denied = {numbers[column] for numbers in seccomp.POWERS.values()} | ({57, 58} if column == 0 else set())
+    denied = {numbers[column] for numbers in seccomp.POWERS.values()} | (
+        {57, 58} if column == 0 else set()
+    )
     for number in (*range(600), 0x40000000 + clone, -1):
         if number not in (clone, 435):
-            expected = 0x50000 | errno.EPERM if number in denied or not 0 <= number < 0x40000000 else ALLOW
+            expected = (
+                0x50000 | errno.EPERM if number in denied or not 0 <= number < 0x40000000 else ALLOW
+            )
             assert _run(program, number, architecture) == expected, number
 
 
@@ -98,5 +106,18 @@ def test_no_number_means_two_calls(column: int) -> None:
     both = seccomp.ALLOWED.keys() & DENIED.keys()
     assert all(seccomp.ALLOWED[name] == DENIED[name] for name in both)
     starting = {"clone", "fork", "vfork", "clone3", "execve", "kill"}
-    reaching = {"mount", "setns", "unshare", "ptrace", "socket", "ioctl", "bpf", "mknod", "mknodat", "link", "linkat", "chroot"}
+    reaching = {
+        "mount",
+        "setns",
+        "unshare",
+        "ptrace",
+        "socket",
+        "ioctl",
+        "bpf",
+        "mknod",
+        "mknodat",
+        "link",
+        "linkat",
+        "chroot",
+    }
     assert not (starting | reaching) & seccomp.ALLOWED.keys()

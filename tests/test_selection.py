@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.errors import Refusal
-from nvgraft.gpus import Gpu, MigDevice
-from nvgraft.selection import Selection, check_mig_request, imex_channels, select_devices
+from nvgraft.base.errors import Refusal
+from nvgraft.host.gpus import Gpu, MigDevice
+from nvgraft.plan.selection import Selection, check_mig_request, imex_channels, select_devices
 
 A = MigDevice("MIG-aaaaaaaa-0000", 1, 0)
 B = MigDevice("MIG-bbbbbbbb-0000", 2, 0)
@@ -137,7 +137,9 @@ def test_the_order_of_first_mention_is_the_order_of_mounts() -> None:
 
 def test_mig_devices_of_one_gpu_share_it() -> None:
     """Two MIG devices of one GPU, one of them twice: the GPU once, each device once, in the order asked."""
-    assert select_devices(["1:1", "MIG-aaaaaaaa-0000", "1:0"], GPUS) == Selection((1,), ((1, B), (1, A)), False)
+    assert select_devices(["1:1", "MIG-aaaaaaaa-0000", "1:0"], GPUS) == Selection(
+        (1,), ((1, B), (1, A)), False
+    )
 
 
 def test_a_gpu_alone_brings_no_mig_device() -> None:
@@ -153,7 +155,9 @@ def test_all_is_every_gpu_and_every_mig_device(token: str) -> None:
 
 def test_all_ends_the_list() -> None:
     """What was named before keeps its place; what follows is not even looked at."""
-    assert select_devices(["2:0", "all", "no such device"], GPUS) == Selection((2, 0, 1), ((2, OLD), (1, A), (1, B)), True)
+    assert select_devices(["2:0", "all", "no such device"], GPUS) == Selection(
+        (2, 0, 1), ((2, OLD), (1, A), (1, B)), True
+    )
 
 
 def test_empty_tokens_are_skipped() -> None:
@@ -189,7 +193,10 @@ def test_administration_of_mig_is_for_all_devices(stage: str) -> None:
         with pytest.raises(Refusal) as caught:
             check_mig_request(stage, value, nothing)
         token = value.split(",")[-1]
-        assert caught.value.reference_line() == f"nvgraft: {stage} error: {token}: only 'all' devices are currently supported"
+        assert (
+            caught.value.reference_line()
+            == f"nvgraft: {stage} error: {token}: only 'all' devices are currently supported"
+        )
 
 
 @pytest.mark.parametrize("stage", ["mig-config", "mig-monitor"])
@@ -197,7 +204,10 @@ def test_administration_and_single_mig_devices_exclude_each_other(stage: str) ->
     """A container that got MIG devices may not administer MIG, unless it asked for everything."""
     with pytest.raises(Refusal) as caught:
         check_mig_request(stage, "all", Selection((1,), ((1, A),), False))
-    assert caught.value.reference_line() == f"nvgraft: {stage} error: all: cannot enable {stage} with specific MIG devices selected"
+    assert (
+        caught.value.reference_line()
+        == f"nvgraft: {stage} error: all: cannot enable {stage} with specific MIG devices selected"
+    )
     check_mig_request(stage, "all", Selection((1,), ((1, A),), True))
     check_mig_request(stage, "", Selection((1,), ((1, A),), False))
 
@@ -209,10 +219,28 @@ def test_imex_channels_are_decimal_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["1048576", "-1", "+1", "0x1", "1.0", "", " 1", "all", "channel0", "\u0661", "9" * 5000, "../1"], ids=_shortened
+    "value",
+    [
+        "1048576",
+        "-1",
+        "+1",
+        "0x1",
+        "1.0",
+        "",
+        " 1",
+        "all",
+        "channel0",
+        "\u0661",
+        "9" * 5000,
+        "../1",
+    ],
+    ids=_shortened,
 )
 def test_other_channels_are_unsupported(value: str) -> None:
     """The refusal has the reference's odd stage, and names the value."""
     with pytest.raises(Refusal) as caught:
         imex_channels(["0", value])
-    assert caught.value.reference_line() == f"nvgraft: error parsing IMEX info: unsupported IMEX channel value: {value}"
+    assert (
+        caught.value.reference_line()
+        == f"nvgraft: error parsing IMEX info: unsupported IMEX channel value: {value}"
+    )

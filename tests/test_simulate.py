@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft_cli import simulate
+from nvgraft_cli.simulate import command as simulate
 from nvgraft_specs import gallery
 from nvgraft_specs.models import DocumentError
 from nvgraft_specs.models.host import load_host
@@ -44,7 +44,12 @@ def test_list_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(capsys.readouterr().out)["hosts"]
     assert [row["name"] for row in rows] == gallery.names()
     eks = next(row for row in rows if row["name"] == "eks-t4")
-    assert (eks["driver_version"], eks["cuda_version"], eks["gpus"], eks["root"]) == ("460.106.00", "11.2", ["Tesla T4"], "/")
+    assert (eks["driver_version"], eks["cuda_version"], eks["gpus"], eks["root"]) == (
+        "460.106.00",
+        "11.2",
+        ["Tesla T4"],
+        "/",
+    )
     assert load_host(eks["path"]).name == "eks-t4"
 
 
@@ -63,7 +68,9 @@ def test_list_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_trouble_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trouble_is_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Bad usage, an unknown host, an unreadable file and a caller who is not root each get one line with the fix."""
     assert run(*arguments) == 2
     error = capsys.readouterr().err

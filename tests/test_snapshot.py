@@ -10,12 +10,12 @@ import pytest
 
 import hosts
 from hosts import gpu, host
-from nvgraft.elf import ElfFacts
-from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport, Gpu, MigDevice
-from nvgraft.ldcache import CacheEntry
-from nvgraft.snapshot import SnapshotTree, driver_report, load_report, snapshot_host
-from nvgraft.tree import Node
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.elf import ElfFacts
+from nvgraft.formats.ldcache import CacheEntry
+from nvgraft.formats.tree import Node
+from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
+from nvgraft.host.snapshot import SnapshotTree, driver_report, load_report, snapshot_host
 
 
 def test_entries_are_nodes() -> None:
@@ -35,7 +35,19 @@ def test_entries_are_nodes() -> None:
 
 def test_members_that_are_null_count_as_absent() -> None:
     """The schema allows null where a value was not recorded."""
-    tree = SnapshotTree({"/f": {"type": "file", "mode": "0644", "uid": None, "gid": None, "size": None, "content": None, "elf": None}})
+    tree = SnapshotTree(
+        {
+            "/f": {
+                "type": "file",
+                "mode": "0644",
+                "uid": None,
+                "gid": None,
+                "size": None,
+                "content": None,
+                "elf": None,
+            }
+        }
+    )
     assert tree.lstat("/f") == Node("file", 0o644)
     with pytest.raises(OSError, match="not recorded"):
         tree.read("/f", 10)
@@ -47,7 +59,13 @@ def test_directories_on_the_way_are_implied() -> None:
     """A file below it makes a directory known, and its names are listed, sorted, once."""
     tree = SnapshotTree(hosts.tree("/a/c/file\n/a/b\n/a/c/\n/d/"))
     assert tree.lstat("/a") == Node("dir", 0o755)
-    assert (tree.listdir("/"), tree.listdir("/a"), tree.listdir("/a/c"), tree.listdir("/d"), tree.listdir("/x")) == (
+    assert (
+        tree.listdir("/"),
+        tree.listdir("/a"),
+        tree.listdir("/a/c"),
+        tree.listdir("/d"),
+        tree.listdir("/x"),
+    ) == (
         ["a", "d"],
         ["b", "c"],
         ["file"],
@@ -69,7 +87,9 @@ def test_content_is_read_or_reported_as_not_recorded() -> None:
 def test_elf_facts_are_those_of_the_document() -> None:
     """Absent members are None; a file without facts is not taken for a library."""
     tree = SnapshotTree(hosts.tree("/l elf libx.so.1 tag=2.3.99\n/bare"))
-    assert tree.elf("/l", sections=True) == ElfFacts(64, "EM_X86_64", "libx.so.1", (), (2, 3, 99), None)
+    assert tree.elf("/l", sections=True) == ElfFacts(
+        64, "EM_X86_64", "libx.so.1", (), (2, 3, 99), None
+    )
     with pytest.raises(FileNotFoundError):
         tree.elf("/none", sections=False)
     with pytest.raises(ValueError, match="not recorded"):
@@ -79,10 +99,23 @@ def test_elf_facts_are_those_of_the_document() -> None:
 REPORT = DriverReport(
     "535.1",
     "12.2",
-    (Gpu(3, "GPU-x", "00000001:af:1f.0", 2, "8.0", "enabled", "Test GPU", (MigDevice("MIG-a", 1, 0), MigDevice("MIG-b", 2, 7))),),
+    (
+        Gpu(
+            3,
+            "GPU-x",
+            "00000001:af:1f.0",
+            2,
+            "8.0",
+            "enabled",
+            "Test GPU",
+            (MigDevice("MIG-a", 1, 0), MigDevice("MIG-b", 2, 7)),
+        ),
+    ),
 )
 DOCUMENT = host(
-    "/l/libcuda.so.535.1 elf libcuda.so.1", [gpu(3, "GPU-x", pci=(1, 0xAF, 0x1F), migs=["MIG-a 1/0", "MIG-b 2/7"])], majors={"x": 1}
+    "/l/libcuda.so.535.1 elf libcuda.so.1",
+    [gpu(3, "GPU-x", pci=(1, 0xAF, 0x1F), migs=["MIG-a 1/0", "MIG-b 2/7"])],
+    majors={"x": 1},
 )
 
 
@@ -95,11 +128,21 @@ def test_a_document_is_a_host() -> None:
     """Name, root, loader cache in its order, majors and machine; rows of no libc are dropped."""
     document = {
         **DOCUMENT,
-        "ld_so_cache": [["b.so", "libc6,x86-64", "/b"], ["z.so", "unknown", "/z"], ["a.so", "libc6", "/a"]],
+        "ld_so_cache": [
+            ["b.so", "libc6,x86-64", "/b"],
+            ["z.so", "unknown", "/z"],
+            ["a.so", "libc6", "/a"],
+        ],
         "root": "/drv",
     }
     found = snapshot_host(document)
-    assert (found.name, found.root, found.machine, found.majors, found.report) == ("test-host", "/drv", "x86_64", {"x": 1}, REPORT)
+    assert (found.name, found.root, found.machine, found.majors, found.report) == (
+        "test-host",
+        "/drv",
+        "x86_64",
+        {"x": 1},
+        REPORT,
+    )
     assert list(found.entries) == [CacheEntry("b.so", 0x300, "/b"), CacheEntry("a.so", 0, "/a")]
 
 
@@ -125,7 +168,9 @@ def owned_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def patch(uid: int) -> None:
         real = os.fstat
-        monkeypatch.setattr(posix, "fstat", lambda fd: os.stat_result([*real(fd)[:4], uid, *real(fd)[5:10]]))
+        monkeypatch.setattr(
+            posix, "fstat", lambda fd: os.stat_result([*real(fd)[:4], uid, *real(fd)[5:10]])
+        )
 
     return patch
 
@@ -145,7 +190,9 @@ def test_the_report_of_a_simulated_host(recorded: Path, owned_by: Callable[[int]
 
 
 @pytest.mark.parametrize(("uid", "mode"), [(1000, 0o644), (0, 0o664), (0, 0o646)])
-def test_a_document_that_others_can_change_is_refused(recorded: Path, owned_by: Callable[[int], None], uid: int, mode: int) -> None:
+def test_a_document_that_others_can_change_is_refused(
+    recorded: Path, owned_by: Callable[[int], None], uid: int, mode: int
+) -> None:
     """Owned by another user, or writable by group or others."""
     recorded.chmod(mode)
     owned_by(uid)
@@ -162,10 +209,22 @@ def test_a_document_that_others_can_change_is_refused(recorded: Path, owned_by: 
         ("{}", "KeyError: 'nvml'"),
         ('{"nvml": {"driver_version": "1", "cuda_version": "1", "gpus": [{}]}}', "KeyError: 'pci'"),
         ('{"nvml": 3}', "TypeError"),
-        (json.dumps({"nvml": {**DOCUMENT["nvml"], "gpus": [{**DOCUMENT["nvml"]["gpus"][0], "minor": 10**30}]}}), "no minor number"),
+        (
+            json.dumps(
+                {
+                    "nvml": {
+                        **DOCUMENT["nvml"],
+                        "gpus": [{**DOCUMENT["nvml"]["gpus"][0], "minor": 10**30}],
+                    }
+                }
+            ),
+            "no minor number",
+        ),
     ],
 )
-def test_a_document_that_is_none_is_refused(recorded: Path, owned_by: Callable[[int], None], text: str, cause: str) -> None:
+def test_a_document_that_is_none_is_refused(
+    recorded: Path, owned_by: Callable[[int], None], text: str, cause: str
+) -> None:
     """In one line that names the file and what is wrong."""
     owned_by(0)
     recorded.write_text(text)

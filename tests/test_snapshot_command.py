@@ -9,18 +9,18 @@ import pytest
 
 import hosts
 from bundles import EVERYTHING, make_bundle
-from nvgraft.components import Host
-from nvgraft.errors import Refusal
-from nvgraft.inventory import read_inventory
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.hosts import read_snapshot
-from nvgraft_cli.main import main
-from nvgraft_cli.planning import plan_bundle
-from nvgraft_cli.processor import read_isa_level
+from nvgraft.base.errors import Refusal
+from nvgraft.host.components import Host
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_cli.case.hosts import read_snapshot
+from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_cli.case.processor import read_isa_level
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.main import main
+from nvgraft_cli.simulate.stubs import shared_object
 from nvgraft_cli.snapshot.package import open_package
 from nvgraft_cli.snapshot.recording import record
-from nvgraft_cli.stubs import shared_object
 from nvgraft_specs import gallery
 
 Captured = pytest.CaptureFixture[str]
@@ -30,13 +30,17 @@ Captured = pytest.CaptureFixture[str]
 def test_a_recorded_host_has_the_same_inventory(name: str) -> None:
     """Whatever discovery looked at is in the document, so that discovery on the document finds the same."""
     document = record(snapshot_host(read_snapshot(name)), OFFLINE_PATH, "")
-    assert read_inventory(snapshot_host(document), OFFLINE_PATH) == read_inventory(snapshot_host(read_snapshot(name)), OFFLINE_PATH)
+    assert read_inventory(snapshot_host(document), OFFLINE_PATH) == read_inventory(
+        snapshot_host(read_snapshot(name)), OFFLINE_PATH
+    )
 
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_a_recording_is_deterministic_and_stable(name: str, tmp_path: Path) -> None:
     """The same host gives the same bytes, and a recording of a recording is the same again."""
-    first, second = (json.dumps(record(snapshot_host(read_snapshot(name)), OFFLINE_PATH, "")) for _ in range(2))
+    first, second = (
+        json.dumps(record(snapshot_host(read_snapshot(name)), OFFLINE_PATH, "")) for _ in range(2)
+    )
     assert first == second
     path = tmp_path / "h.json"
     path.write_text(first)
@@ -49,16 +53,27 @@ def test_nothing_is_recorded_that_no_answer_needs() -> None:
     document = hosts.full_host(others)
     files = record(snapshot_host(document), OFFLINE_PATH, "")["files"]
     assert "/etc/debian_version" in files
-    assert not {"/usr/lib/x86_64-linux-gnu/libssl.so.3", "/home/u/.ssh/id", "/etc/shadow", "/home"} & set(files)
-    assert [path for path, entry in files.items() if "content" in entry and not path.startswith("/proc/")] == []
+    assert not {
+        "/usr/lib/x86_64-linux-gnu/libssl.so.3",
+        "/home/u/.ssh/id",
+        "/etc/shadow",
+        "/home",
+    } & set(files)
+    assert [
+        path
+        for path, entry in files.items()
+        if "content" in entry and not path.startswith("/proc/")
+    ] == []
 
 
 def live(monkeypatch: pytest.MonkeyPatch, document: dict[str, Any]) -> None:
     """Make a recorded host this host."""
-    monkeypatch.setattr("nvgraft.live.read_live_host", lambda _: snapshot_host(document))
+    monkeypatch.setattr("nvgraft.host.live.read_live_host", lambda _: snapshot_host(document))
 
 
-def test_this_host_is_written_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_this_host_is_written_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     """With the name that was given; nothing is left beside it, and an old file is replaced whole."""
     live(monkeypatch, read_snapshot("mig-h100"))
     path = tmp_path / "out.json"
@@ -70,33 +85,50 @@ def test_this_host_is_written_to_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert (document["schema"], document["name"]) == ("nvgraft.host/1", "node17")
     assert document.get("isa_level") == read_isa_level()
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
-    assert plan_bundle(bundle, str(path), None)[0].actions == plan_bundle(bundle, "mig-h100", None)[0].actions
+    assert (
+        plan_bundle(bundle, str(path), None)[0].actions
+        == plan_bundle(bundle, "mig-h100", None)[0].actions
+    )
 
 
-def test_the_document_goes_to_standard_output(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_the_document_goes_to_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     """Where no file is named."""
     live(monkeypatch, read_snapshot("eks-t4"))
     assert main(["snapshot"]) == 0
-    assert json.loads(capsys.readouterr().out)["nvml"]["driver_version"] == read_snapshot("eks-t4")["nvml"]["driver_version"]
+    assert (
+        json.loads(capsys.readouterr().out)["nvml"]["driver_version"]
+        == read_snapshot("eks-t4")["nvml"]["driver_version"]
+    )
 
 
-def test_a_host_without_a_driver_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_a_host_without_a_driver_is_exit_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     """With the hook's own line; no file is written."""
 
     def none(_: object) -> Host:
         raise Refusal("initialization", "load library failed: libnvidia-ml.so.1", "no driver")
 
-    monkeypatch.setattr("nvgraft.live.read_live_host", none)
+    monkeypatch.setattr("nvgraft.host.live.read_live_host", none)
     assert main(["snapshot", "-o", str(tmp_path / "out.json")]) == 1
-    assert capsys.readouterr().err == "nvgraft: initialization error: load library failed: libnvidia-ml.so.1 | no driver\n"
+    assert (
+        capsys.readouterr().err
+        == "nvgraft: initialization error: load library failed: libnvidia-ml.so.1 | no driver\n"
+    )
     assert os.listdir(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_a_place_that_cannot_be_written_is_an_input_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     """One line with path, cause and fix."""
     live(monkeypatch, read_snapshot("eks-t4"))
     assert main(["snapshot", "-o", str(tmp_path / "none/out.json")]) == 2
-    assert "none/out.json: cannot be written: no such file or directory: " in capsys.readouterr().err
+    assert (
+        "none/out.json: cannot be written: no such file or directory: " in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +139,9 @@ def test_a_place_that_cannot_be_written_is_an_input_error(tmp_path: Path, monkey
         (["--root", "/none", "--installed-at", "x"], "no absolute path"),
     ],
 )
-def test_arguments_that_do_not_fit_are_input_errors(arguments: list[str], words: str, capsys: Captured) -> None:
+def test_arguments_that_do_not_fit_are_input_errors(
+    arguments: list[str], words: str, capsys: Captured
+) -> None:
     """Exit 2, one line."""
     assert main(["snapshot", *arguments]) == 2
     assert words in capsys.readouterr().err
@@ -125,29 +159,48 @@ def unpack(place: Path, source: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         facts = entry.get("elf")
         tag = tuple(facts["abi_tag"]) if facts and facts["abi_tag"] else None
-        content = shared_object(facts["bits"], facts["machine"], facts["soname"], facts["needed"], tag) if facts else b"#!/bin/sh\n"
+        content = (
+            shared_object(facts["bits"], facts["machine"], facts["soname"], facts["needed"], tag)
+            if facts
+            else b"#!/bin/sh\n"
+        )
         target.write_bytes(content)
         target.chmod(int(entry["mode"], 8))
     return place
 
 
 @pytest.mark.parametrize("name", ["runfile-a10x2", "debian-a100x8", "debian-compat32"])
-def test_an_unpacked_driver_has_the_libraries_of_the_installed_one(name: str, tmp_path: Path) -> None:
+def test_an_unpacked_driver_has_the_libraries_of_the_installed_one(
+    name: str, tmp_path: Path
+) -> None:
     """Found without a loader cache, in whatever directory the packages put them, 32-bit ones too; versions from the files."""
     installed = snapshot_host(read_snapshot(name))
     package = open_package(str(unpack(tmp_path, name)), "/", installed)
     assert package.report == installed.report
     found, expected = read_inventory(package, OFFLINE_PATH), read_inventory(installed, OFFLINE_PATH)
     for part in ("libraries", "libraries32", "gpus", "control", "nodes"):
-        ours = [(item.name, item.row) if part.startswith("lib") else item for item in getattr(found, part)]
-        theirs = [(item.name, item.row) if part.startswith("lib") else item for item in getattr(expected, part)]
+        ours = [
+            (item.name, item.row) if part.startswith("lib") else item
+            for item in getattr(found, part)
+        ]
+        theirs = [
+            (item.name, item.row) if part.startswith("lib") else item
+            for item in getattr(expected, part)
+        ]
         assert ours == theirs, part
 
 
 def test_an_upgrade_is_planned_before_it_is_installed(tmp_path: Path, capsys: Captured) -> None:
     """The new driver's files with the old host's GPUs: a snapshot from which containers are planned."""
     new = tmp_path / "new.json"
-    arguments = ["--root", str(unpack(tmp_path / "driver", "debian-a100x8")), "--gpus", "runfile-a10x2", "-o", str(new)]
+    arguments = [
+        "--root",
+        str(unpack(tmp_path / "driver", "debian-a100x8")),
+        "--gpus",
+        "runfile-a10x2",
+        "-o",
+        str(new),
+    ]
     assert main(["snapshot", *arguments]) == 0
     assert capsys.readouterr() == ("", "")
     document = read_snapshot(str(new))
@@ -178,7 +231,9 @@ def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
         open_package(str(tmp_path / "none"), "/", None)
     unpack(tmp_path, "runfile-a10x2")
     (tmp_path / "usr/lib/libcuda.so.999.1").touch()
-    with pytest.raises(InputError, match=r"one driver is expected, found: .*, 999\.1: name a directory"):
+    with pytest.raises(
+        InputError, match=r"one driver is expected, found: .*, 999\.1: name a directory"
+    ):
         open_package(str(tmp_path), "/", None)
 
 
@@ -186,5 +241,7 @@ def test_a_branch_that_is_not_known_is_an_input_error(tmp_path: Path) -> None:
     """Its CUDA version cannot be told from the files."""
     (tmp_path / "usr/lib").mkdir(parents=True)
     (tmp_path / "usr/lib/libcuda.so.999.1").touch()
-    with pytest.raises(InputError, match=r"driver 999\.1: the CUDA version of branch 999 is not known here"):
+    with pytest.raises(
+        InputError, match=r"driver 999\.1: the CUDA version of branch 999 is not known here"
+    ):
         open_package(str(tmp_path), "/", None)

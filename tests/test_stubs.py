@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import elf
-from nvgraft_cli import stubs
+from nvgraft.formats import elf
+from nvgraft_cli.simulate import stubs
 
 INTERPRETER = "/lib64/ld-linux-x86-64.so.2"
 
@@ -25,23 +25,42 @@ def facts(tmp_path: Path, data: bytes) -> elf.ElfFacts:
         os.close(fd)
 
 
-@pytest.mark.parametrize(("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")])
+@pytest.mark.parametrize(
+    ("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")]
+)
 @pytest.mark.parametrize("abi_tag", [None, (2, 3, 99)])
 @pytest.mark.parametrize("needed", [(), ("libc.so.6", "libnvidia-glsi.so.535.0")])
 def test_shared_object_keeps_its_facts(
-    tmp_path: Path, bits: int, machine: str, needed: tuple[str, ...], abi_tag: tuple[int, int, int] | None
+    tmp_path: Path,
+    bits: int,
+    machine: str,
+    needed: tuple[str, ...],
+    abi_tag: tuple[int, int, int] | None,
 ) -> None:
     """Class, machine, SONAME, NEEDED in order, and ABI tag are read back as given."""
     found = facts(tmp_path, stubs.shared_object(bits, machine, "libx.so.1", needed, abi_tag))
-    assert (found.bits, found.machine, found.soname, found.needed, found.abi_tag) == (bits, machine, "libx.so.1", needed, abi_tag)
+    assert (found.bits, found.machine, found.soname, found.needed, found.abi_tag) == (
+        bits,
+        machine,
+        "libx.so.1",
+        needed,
+        abi_tag,
+    )
     assert found.interp is None
 
 
 @pytest.mark.parametrize("interp", [None, INTERPRETER])
 def test_executable_keeps_its_facts(tmp_path: Path, interp: str | None) -> None:
     """A program carries its interpreter and NEEDED, and no SONAME."""
-    found = facts(tmp_path, stubs.executable("EM_X86_64", "hello", ["libc.so.6"], (3, 2, 0), interp))
-    assert (found.soname, found.needed, found.abi_tag, found.interp) == (None, ("libc.so.6",), (3, 2, 0), interp)
+    found = facts(
+        tmp_path, stubs.executable("EM_X86_64", "hello", ["libc.so.6"], (3, 2, 0), interp)
+    )
+    assert (found.soname, found.needed, found.abi_tag, found.interp) == (
+        None,
+        ("libc.so.6",),
+        (3, 2, 0),
+        interp,
+    )
 
 
 def test_no_page_is_writable_and_executable() -> None:
@@ -68,9 +87,13 @@ def test_unknown_machines_are_refused(bits: int, machine: str) -> None:
 def test_loader_loads_a_stub(tmp_path: Path) -> None:
     """dlopen() takes a stub, and its NEEDED libraries with it."""
     good, bad = tmp_path / "libx.so.1", tmp_path / "liby.so.1"
-    good.write_bytes(stubs.shared_object(64, "EM_X86_64", "libx.so.1", ["libm.so.6", "libc.so.6"], (2, 3, 99)))
+    good.write_bytes(
+        stubs.shared_object(64, "EM_X86_64", "libx.so.1", ["libm.so.6", "libc.so.6"], (2, 3, 99))
+    )
     ctypes.CDLL(str(good))
-    bad.write_bytes(stubs.shared_object(64, "EM_X86_64", "liby.so.1", ["libdoes-not-exist.so.9"], None))
+    bad.write_bytes(
+        stubs.shared_object(64, "EM_X86_64", "liby.so.1", ["libdoes-not-exist.so.9"], None)
+    )
     with pytest.raises(OSError, match=r"libdoes-not-exist\.so\.9"):
         ctypes.CDLL(str(bad))
 
@@ -81,22 +104,46 @@ def test_program_prints_its_line(tmp_path: Path, *, dynamic: bool) -> None:
     """A program runs, static or through its interpreter, prints one line and exits with 0; the loader can list its libraries."""
     interp = INTERPRETER if dynamic else None
     path = tmp_path / "nvidia-smi"
-    path.write_bytes(stubs.executable("EM_X86_64", "nvgraft simulated nvidia-smi", ["libc.so.6"] if dynamic else [], None, interp))
+    path.write_bytes(
+        stubs.executable(
+            "EM_X86_64",
+            "nvgraft simulated nvidia-smi",
+            ["libc.so.6"] if dynamic else [],
+            None,
+            interp,
+        )
+    )
     path.chmod(0o755)
     done = subprocess.run([path], capture_output=True, timeout=10)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"nvgraft simulated nvidia-smi\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        b"nvgraft simulated nvidia-smi\n",
+        b"",
+    )
     if interp:
-        traced = subprocess.run([path], capture_output=True, timeout=10, env={"LD_TRACE_LOADED_OBJECTS": "1"})
+        traced = subprocess.run(
+            [path], capture_output=True, timeout=10, env={"LD_TRACE_LOADED_OBJECTS": "1"}
+        )
         assert b"libc.so.6 => " in traced.stdout
 
 
 @pytest.mark.requires("gcc")  # readelf comes with it
-@pytest.mark.parametrize(("bits", "machine", "name"), [(64, "EM_X86_64", "X86-64"), (32, "EM_386", "80386"), (64, "EM_AARCH64", "AArch64")])
-def test_readelf_has_nothing_to_complain_about(tmp_path: Path, bits: int, machine: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("bits", "machine", "name"),
+    [(64, "EM_X86_64", "X86-64"), (32, "EM_386", "80386"), (64, "EM_AARCH64", "AArch64")],
+)
+def test_readelf_has_nothing_to_complain_about(
+    tmp_path: Path, bits: int, machine: str, name: str
+) -> None:
     """readelf reads headers, dynamic section and notes of a stub without a warning."""
     path = tmp_path / "stub"
     path.write_bytes(stubs.shared_object(bits, machine, "libx.so.1", ["libc.so.6"], (2, 3, 99)))
-    done = subprocess.run(["readelf", "-aW", path], capture_output=True, text=True, env={"LC_ALL": "C", "PATH": os.environ["PATH"]})
+    done = subprocess.run(
+        ["readelf", "-aW", path],
+        capture_output=True,
+        text=True,
+        env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert name in done.stdout
     assert "OS: Linux, ABI: 2.3.99" in done.stdout
@@ -110,16 +157,30 @@ def test_aarch64_program_encodes_write_and_exit() -> None:
     words = struct.unpack_from("<8I", image, code)
     assert words[1] == 0x10000000 | (28 // 4) << 5 | 1  # adr x1, 28 bytes ahead of itself
     assert image[code + 4 + 28 :].startswith(b"hi\n")
-    assert [words[index] for index in (2, 3, 4, 5, 6, 7)] == [0xD2800062, 0xD2800808, 0xD4000001, 0xD2800000, 0xD2800BC8, 0xD4000001]
+    assert [words[index] for index in (2, 3, 4, 5, 6, 7)] == [
+        0xD2800062,
+        0xD2800808,
+        0xD4000001,
+        0xD2800000,
+        0xD2800BC8,
+        0xD4000001,
+    ]
 
 
 @pytest.mark.requires("x86_64")
 def test_the_loader_insists_on_the_versions_of_a_stub(tmp_path: Path) -> None:
     """One that this machine's C library has is found; another one is missed in the loader's words."""
     for number, version in enumerate(("GLIBC_2.2.5", "GLIBC_9.9")):
-        loading = stubs.Loading(versions_needed={"libc.so.6": ["GLIBC_2.3", version]}, versions_defined=["libx.so.1", "X_1"])
+        loading = stubs.Loading(
+            versions_needed={"libc.so.6": ["GLIBC_2.3", version]},
+            versions_defined=["libx.so.1", "X_1"],
+        )
         path = tmp_path / f"libx{number}.so.1"
-        path.write_bytes(stubs.shared_object(64, "EM_X86_64", path.name, ["libc.so.6"], None, None, loading))
+        path.write_bytes(
+            stubs.shared_object(64, "EM_X86_64", path.name, ["libc.so.6"], None, None, loading)
+        )
     assert ctypes.CDLL(str(tmp_path / "libx0.so.1"))
-    with pytest.raises(OSError, match=r"version `GLIBC_9\.9' not found \(required by .*libx1\.so\.1\)"):
+    with pytest.raises(
+        OSError, match=r"version `GLIBC_9\.9' not found \(required by .*libx1\.so\.1\)"
+    ):
         ctypes.CDLL(str(tmp_path / "libx1.so.1"))

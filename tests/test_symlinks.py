@@ -3,9 +3,9 @@
 import pytest
 
 import hosts
-from nvgraft.errors import Refusal, UsageError
-from nvgraft.plan import MakeDirectory, Plan, ReplaceLink, Symlink
-from nvgraft.symlinks import parse_links, plan_links
+from nvgraft.base.errors import Refusal, UsageError
+from nvgraft.create_symlinks import parse_links, plan_links
+from nvgraft.plan.actions import MakeDirectory, Plan, ReplaceLink, Symlink
 
 CARD = ("../card1", "/dev/dri/by-path/pci-0000:05:00.0-card")
 GBM = ("../libnvidia-allocator.so.1", "/usr/lib/gbm/nvidia-drm_gbm.so")
@@ -89,7 +89,9 @@ def test_links_that_are_there() -> None:
 
 def test_links_of_the_image_on_the_way() -> None:
     """They are followed inside of it; out of it, into /proc, or away from /dev leads to a refusal."""
-    assert actions(planned("/usr/lib -> lib64\n/usr/lib64/gbm/", GBM)) == [("Symlink", "/usr/lib64/gbm/nvidia-drm_gbm.so")]
+    assert actions(planned("/usr/lib -> lib64\n/usr/lib64/gbm/", GBM)) == [
+        ("Symlink", "/usr/lib64/gbm/nvidia-drm_gbm.so")
+    ]
     for rootfs in ("/usr/lib -> ../../..", "/usr/lib -> /proc/1/root", "/usr/lib -> /usr/lib"):
         with pytest.raises(Refusal, match=r"^path error: "):
             planned(rootfs, GBM)
@@ -105,4 +107,6 @@ def test_volumes_are_left_alone() -> None:
         assert "gbm" not in str(plan.actions)
         assert "it would be made on the volume /usr/lib" in plan.findings[0].message
     assert planned(f"{GBM[1]} -> {GBM[0]}", GBM, volumes=("/usr/lib",)) == planned("", volumes=())
-    assert planned("", GBM, volumes=("/usr/lib",)).actions == (), "directories for a link that is left out"
+    assert planned("", GBM, volumes=("/usr/lib",)).actions == (), (
+        "directories for a link that is left out"
+    )

@@ -3,10 +3,10 @@
 import pytest
 
 import hosts
-from nvgraft.errors import Refusal
-from nvgraft.snapshot import SnapshotTree
-from nvgraft.target import Target, VirtualTree
-from nvgraft.tree import Node
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import Target, VirtualTree
+from nvgraft.formats.tree import Node
+from nvgraft.host.snapshot import SnapshotTree
 
 
 def directories(rootfs: str, machine: str = "x86_64") -> tuple[str, str]:
@@ -22,7 +22,9 @@ def directories(rootfs: str, machine: str = "x86_64") -> tuple[str, str]:
         ("ppc64le", ("/usr/lib/powerpc64le-linux-gnu", "/var/empty")),
     ],
 )
-def test_debian_keeps_libraries_in_multiarch_directories(machine: str, expected: tuple[str, str]) -> None:
+def test_debian_keeps_libraries_in_multiarch_directories(
+    machine: str, expected: tuple[str, str]
+) -> None:
     """/etc/debian_version, whatever is in it, makes an image Debian-like."""
     assert directories("/etc/debian_version = ", machine) == expected
     assert directories("/etc -> /e\n/e/debian_version", machine) == expected
@@ -37,7 +39,10 @@ def test_debian_keeps_libraries_in_multiarch_directories(machine: str, expected:
         ("/usr/lib/\n/usr/lib64/\n/usr/lib32/", "/usr/lib32"),
         ("/usr/lib/\n/usr/lib64 -> lib", "/usr/lib32"),  # Arch: one directory for both
         ("/usr/lib -> lib64\n/usr/lib64/", "/usr/lib32"),
-        ("/etc/debian_version -> /gone\n/usr/lib/\n/usr/lib64/", "/usr/lib"),  # a link to nothing is no Debian
+        (
+            "/etc/debian_version -> /gone\n/usr/lib/\n/usr/lib64/",
+            "/usr/lib",
+        ),  # a link to nothing is no Debian
     ],
 )
 def test_others_keep_64_bit_libraries_in_usr_lib64(rootfs: str, libs32: str) -> None:
@@ -56,7 +61,12 @@ def test_an_image_that_leads_astray_is_refused(rootfs: str) -> None:
 def test_the_label_is_the_rootfs() -> None:
     """Messages name the rootfs as the runtime does; offline everything belongs to root."""
     found = hosts.target(label="/run/bundles/web/rootfs")
-    assert (found.rootfs, found.uid, found.gid, found.machine) == ("/run/bundles/web/rootfs", 0, 0, "x86_64")
+    assert (found.rootfs, found.uid, found.gid, found.machine) == (
+        "/run/bundles/web/rootfs",
+        0,
+        0,
+        "x86_64",
+    )
 
 
 def test_proc_sys_and_dev_are_the_engines() -> None:
@@ -65,8 +75,17 @@ def test_proc_sys_and_dev_are_the_engines() -> None:
     tree = VirtualTree(SnapshotTree(hosts.tree(text)), "/r")
     assert tree.lstat("/dev/nvidia0") is None
     assert tree.lstat("/sys/class") is None
-    assert tree.lstat("/proc") == tree.lstat("/proc/driver/nvidia") == tree.lstat("/dev/shm") == Node("dir", 0o755)
-    assert (tree.listdir("/dev"), tree.listdir("/devices"), tree.read("/etc/x", 9)) == ([], ["x"], b"y")
+    assert (
+        tree.lstat("/proc")
+        == tree.lstat("/proc/driver/nvidia")
+        == tree.lstat("/dev/shm")
+        == Node("dir", 0o755)
+    )
+    assert (tree.listdir("/dev"), tree.listdir("/devices"), tree.read("/etc/x", 9)) == (
+        [],
+        ["x"],
+        b"y",
+    )
     assert tree.resolve("/proc/driver/nvidia") == "/proc/driver/nvidia"
 
 
@@ -96,7 +115,17 @@ def test_the_kernel_module_makes_the_proc_directory() -> None:
 def test_what_lies_on_a_volume(path: str, volume: str | None) -> None:
     """The innermost volume counts, whole names only, through the image's links; the engine's own /dev is none, procfs and sysfs are."""
     target = hosts.target(
-        "/var/run -> /run", volumes=("/data", "/data/inner", "/var/run/x", "/dev", "/dev/shm", "/proc", "/sys", "/process")
+        "/var/run -> /run",
+        volumes=(
+            "/data",
+            "/data/inner",
+            "/var/run/x",
+            "/dev",
+            "/dev/shm",
+            "/proc",
+            "/sys",
+            "/process",
+        ),
     )
     assert target.volume(path) == volume
 

@@ -4,8 +4,9 @@ import pytest
 
 import hosts
 from hosts import full_host, mig_host, plan
-from nvgraft.plan import Finding, Plan
-from nvgraft_cli.text import render, size
+from nvgraft.base.finding import Finding
+from nvgraft.plan.actions import Plan
+from nvgraft_cli.shell.text import render, size
 
 ALL = "compat32,compute,display,graphics,ngx,utility,video"
 
@@ -18,7 +19,10 @@ def section(found: Plan, title: str) -> list[str]:
     """The indented lines below the line that starts with ``title``."""
     text = lines(found)
     start = next(number for number, line in enumerate(text) if line.startswith(title))
-    end = next((number for number in range(start + 1, len(text)) if not text[number].startswith("  ")), len(text))
+    end = next(
+        (number for number in range(start + 1, len(text)) if not text[number].startswith("  ")),
+        len(text),
+    )
     return [line.strip() for line in text[start + 1 : end]]
 
 
@@ -51,7 +55,10 @@ def test_the_head_says_what_is_decided_for_whom() -> None:
         "  rootfs    /b/rootfs: libraries go to /usr/lib/x86_64-linux-gnu",
     ]
     assert lines(plan(full_host()))[1] == "  host      test-host: driver 535.1, CUDA 12.2"
-    assert lines(plan(full_host(), capabilities="", devices=""))[2:4] == ["  devices   none  ()", "  driver    no capability  ()"]
+    assert lines(plan(full_host(), capabilities="", devices=""))[2:4] == [
+        "  devices   none  ()",
+        "  driver    no capability  ()",
+    ]
 
 
 @pytest.mark.parametrize("decision", ["skip", "refuse"])
@@ -68,15 +75,25 @@ def test_files_are_grouped_by_what_asked_for_them() -> None:
         "nvidia-smi                   0 B  /usr/bin",
         "libnvidia-ml.so.535.1    1.0 KiB  /usr/lib -> /usr/lib/x86_64-linux-gnu",
     ]
-    assert section(found, "always  1 file,") == ["gsp_tu10x.bin        0 B  /lib/firmware/nvidia/535.1"]
+    assert section(found, "always  1 file,") == [
+        "gsp_tu10x.bin        0 B  /lib/firmware/nvidia/535.1"
+    ]
 
 
 def test_every_mount_is_shown_once() -> None:
     """No target of a plan is missing in its text, and no file is listed under two groups."""
-    for found in (plan(full_host(), capabilities=ALL), plan(mig_host(), mig_config="all"), plan(mig_host(), devices="0:0")):
+    for found in (
+        plan(full_host(), capabilities=ALL),
+        plan(mig_host(), mig_config="all"),
+        plan(mig_host(), devices="0:0"),
+    ):
         text = render(found, colour=False)
         for action in hosts.binds(found).values():
-            name = action.target if action.kind != "file" or action.source.startswith("/proc/") else action.source.rpartition("/")[2]
+            name = (
+                action.target
+                if action.kind != "file" or action.source.startswith("/proc/")
+                else action.source.rpartition("/")[2]
+            )
             assert name in text
         for title in ("sockets and directories", "devices", "the driver's own files"):
             assert text.count(f"\n{title}\n") <= 1
@@ -84,8 +101,14 @@ def test_every_mount_is_shown_once() -> None:
 
 def test_sockets_and_directories_have_their_own_section() -> None:
     """Device directories and /proc entries are not among them."""
-    assert section(plan(full_host()), "sockets and directories") == ["/run/nvidia-persistenced/socket", "/tmp/nvidia-mps"]
-    assert section(plan(full_host(), "/tmp -> /t"), "sockets and directories")[1] == "/tmp/nvidia-mps -> /t/nvidia-mps"
+    assert section(plan(full_host()), "sockets and directories") == [
+        "/run/nvidia-persistenced/socket",
+        "/tmp/nvidia-mps",
+    ]
+    assert (
+        section(plan(full_host(), "/tmp -> /t"), "sockets and directories")[1]
+        == "/tmp/nvidia-mps -> /t/nvidia-mps"
+    )
 
 
 def test_devices_show_their_number_and_whether_they_are_allowed() -> None:
@@ -96,7 +119,10 @@ def test_devices_show_their_number_and_whether_they_are_allowed() -> None:
         ["/dev/nvidia-uvm-tools", "510:1", "allowed", "nvidia-uvm-tools"],
         ["/dev/nvidia0", "195:0", "allowed", "GPU", "0"],
     ]
-    assert all("not allowed: no-cgroups = true" in line for line in section(plan(full_host(), cgroups=False), "devices"))
+    assert all(
+        "not allowed: no-cgroups = true" in line
+        for line in section(plan(full_host(), cgroups=False), "devices")
+    )
 
 
 def test_devices_that_are_only_allowed_are_counted() -> None:
@@ -123,7 +149,9 @@ def test_links_name_their_maker() -> None:
 
 def test_the_loader_cache_names_its_directories() -> None:
     """In their order."""
-    assert "loader cache  rebuilt with /usr/lib/x86_64-linux-gnu, /usr/lib/i386-linux-gnu" in lines(plan(full_host()))
+    assert "loader cache  rebuilt with /usr/lib/x86_64-linux-gnu, /usr/lib/i386-linux-gnu" in lines(
+        plan(full_host())
+    )
 
 
 def test_findings_come_with_their_hint() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvgraft.snapshot import SnapshotTree
-from nvgraft.tree import LiveTree, Node, PathError, Tree
+from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
+from nvgraft.host.snapshot import SnapshotTree
 
 Layout = dict[str, str | None]  # path -> link target, "" for a file, None for a directory
 Builder = Callable[[Layout], Tree]
@@ -29,15 +29,25 @@ def live_tree(root: Path, layout: Layout) -> LiveTree:
 
 
 def recorded_tree(layout: Layout) -> SnapshotTree:
-    kinds = {None: {"type": "dir", "mode": "0755"}, "": {"type": "file", "mode": "0644", "content": "x"}}
-    tree = SnapshotTree({path: kinds.get(what, {"type": "symlink", "target": what}) for path, what in layout.items()})
+    kinds = {
+        None: {"type": "dir", "mode": "0755"},
+        "": {"type": "file", "mode": "0644", "content": "x"},
+    }
+    tree = SnapshotTree(
+        {
+            path: kinds.get(what, {"type": "symlink", "target": what})
+            for path, what in layout.items()
+        }
+    )
     tree.label = "/the/rootfs"
     return tree
 
 
 @pytest.fixture(params=["live", "recorded"])
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Builder:
-    return recorded_tree if request.param == "recorded" else lambda layout: live_tree(tmp_path, layout)
+    return (
+        recorded_tree if request.param == "recorded" else lambda layout: live_tree(tmp_path, layout)
+    )
 
 
 def test_a_plain_path_stays(build: Builder) -> None:
@@ -61,14 +71,18 @@ def test_what_does_not_exist_is_kept_literally(build: Builder) -> None:
 def test_climbing_above_the_root_is_refused(build: Builder) -> None:
     """A ".." above the root is an error in the reference's words, never the host's parent directory."""
     tree = build({"/usr/lib": "../../../etc", "/etc": None})
-    with pytest.raises(PathError, match=r"^path error: /usr/lib/x resolves outside of /the/rootfs$"):
+    with pytest.raises(
+        PathError, match=r"^path error: /usr/lib/x resolves outside of /the/rootfs$"
+    ):
         tree.resolve("/usr/lib/x")
 
 
 def test_a_loop_of_links_ends(build: Builder) -> None:
     """A link to itself is an error with the reference's double slash."""
     tree = build({"/lib": "lib"})
-    with pytest.raises(PathError, match=r"^path error: /the/rootfs//lib/x: too many levels of symbolic links$"):
+    with pytest.raises(
+        PathError, match=r"^path error: /the/rootfs//lib/x: too many levels of symbolic links$"
+    ):
         tree.resolve("/lib/x")
 
 
@@ -86,7 +100,15 @@ def test_twenty_links_are_followed(build: Builder, count: int, fails: bool) -> N
 
 def test_links_of_proc_are_not_followed(build: Builder) -> None:
     """Their text says nothing about where they lead: a link below /proc ends the walk, one that only resembles it does not."""
-    tree = build({"/proc/1/root": "/", "/proc/self": "1", "/lib": "/proc/1/root/etc", "/process": "/etc", "/etc": None})
+    tree = build(
+        {
+            "/proc/1/root": "/",
+            "/proc/self": "1",
+            "/lib": "/proc/1/root/etc",
+            "/process": "/etc",
+            "/etc": None,
+        }
+    )
     for path in ("/lib", "/proc/self/x", "/proc/1/root"):
         with pytest.raises(PathError, match="too many levels of symbolic links"):
             tree.resolve(path)
@@ -143,17 +165,25 @@ def test_a_recorded_tree_says_what_was_not_recorded() -> None:
 
 
 _NAMES = st.sampled_from(["a", "b", "c"])
-_TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
+_TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map(
+    "/".join
+)
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     links=st.dictionaries(
-        st.lists(_NAMES, min_size=1, max_size=3).map("/".join), st.one_of(st.none(), _TARGETS, _TARGETS.map("/".__add__)), max_size=6
+        st.lists(_NAMES, min_size=1, max_size=3).map("/".join),
+        st.one_of(st.none(), _TARGETS, _TARGETS.map("/".__add__)),
+        max_size=6,
     ),
-    path=st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=6).map("/".join),
+    path=st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=6).map(
+        "/".join
+    ),
 )
-def test_live_and_recorded_trees_agree(tmp_path_factory: pytest.TempPathFactory, links: dict[str, str | None], path: str) -> None:
+def test_live_and_recorded_trees_agree(
+    tmp_path_factory: pytest.TempPathFactory, links: dict[str, str | None], path: str
+) -> None:
     """For any tree of links both kinds resolve any path alike, errors included."""
     root = tmp_path_factory.mktemp("tree")
     layout: Layout = {}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft import trusted, userns
-from nvgraft.trusted import Untrusted, open_trusted
+from nvgraft.system import trusted, userns
+from nvgraft.system.trusted import Untrusted, open_trusted
 
 Stat = Callable[[int], os.stat_result]
 
@@ -60,7 +60,9 @@ def test_a_file_that_only_root_can_write_is_opened(file: Path) -> None:
 def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
     """Named, with the fix."""
     file.chmod(mode)
-    with pytest.raises(Untrusted, match=re.escape(f"{file}: group or others may write it")) as caught:
+    with pytest.raises(
+        Untrusted, match=re.escape(f"{file}: group or others may write it")
+    ) as caught:
         open_trusted(str(file))
     assert f"chmod go-w {file}" in caught.value.hint
 
@@ -69,7 +71,9 @@ def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
 def test_a_directory_that_others_may_write_is_refused(file: Path, mode: int) -> None:
     """They could put another file in its place; a sticky bit is no excuse where nobody asks for one."""
     file.parent.chmod(mode)
-    with pytest.raises(Untrusted, match=re.escape(f"{file.parent}: group or others may write it")) as caught:
+    with pytest.raises(
+        Untrusted, match=re.escape(f"{file.parent}: group or others may write it")
+    ) as caught:
         open_trusted(str(file))
     assert ("chmod" in caught.value.hint) is (mode != 0o1777), "nobody shall close /tmp"
 
@@ -109,7 +113,9 @@ def test_a_user_may_trust_himself(file: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("inside", [True, False])
-def test_in_a_user_namespace_the_hosts_root_has_no_number(file: Path, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_user_namespace_the_hosts_root_has_no_number(
+    file: Path, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """He is shown as the overflow user then, who is nobody special elsewhere."""
     os.chown(file, userns.overflow_uid(), 0)
     monkeypatch.setattr(userns, "inside", lambda: inside)
@@ -120,7 +126,9 @@ def test_in_a_user_namespace_the_hosts_root_has_no_number(file: Path, inside: bo
             open_trusted(str(file))
 
 
-@pytest.mark.parametrize("target", ["{dir}/config.toml", "dir/config.toml", "dir/../dir/./config.toml"])
+@pytest.mark.parametrize(
+    "target", ["{dir}/config.toml", "dir/config.toml", "dir/../dir/./config.toml"]
+)
 def test_one_link_is_followed(file: Path, target: str) -> None:
     """Absolute or relative, at the end of the way."""
     link = file.parent.parent / "link"
@@ -162,7 +170,9 @@ def test_a_second_link_is_refused(file: Path) -> None:
         (lambda path: None, FileNotFoundError),
     ],
 )
-def test_what_is_no_file_is_an_error(place: Path, make: Callable[[Path], None], error: type[OSError]) -> None:
+def test_what_is_no_file_is_an_error(
+    place: Path, make: Callable[[Path], None], error: type[OSError]
+) -> None:
     """A FIFO is not waited for."""
     make(place / "x")
     with pytest.raises(error):

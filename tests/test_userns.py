@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvgraft import userns
+from nvgraft.system import userns
 
 FULL = "         0          0 4294967295\n"
 MAPPED = "         0       1000          1\n"
@@ -16,7 +16,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize(("text", "inside"), [(FULL, False), ("", False), (MAPPED, True), ("0 100000 65536\n1000 1000 1\n", True)])
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [(FULL, False), ("", False), (MAPPED, True), ("0 100000 65536\n1000 1000 1\n", True)],
+)
 def test_a_namespace_is_told_by_its_map(text: str, inside: bool, kernel: dict[str, str]) -> None:
     """The first namespace maps every id to itself, users and groups; a kernel without namespaces has no map."""
     for kind in ("uid_map", "gid_map"):
@@ -25,8 +28,13 @@ def test_a_namespace_is_told_by_its_map(text: str, inside: bool, kernel: dict[st
         assert userns.inside() is inside
 
 
-@pytest.mark.parametrize(("uid", "text", "root"), [(0, FULL, True), (65534, FULL, False), (65534, MAPPED, True), (1000, MAPPED, False)])
-def test_an_owner_without_a_number_counts_as_root(uid: int, text: str, root: bool, kernel: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("uid", "text", "root"),
+    [(0, FULL, True), (65534, FULL, False), (65534, MAPPED, True), (1000, MAPPED, False)],
+)
+def test_an_owner_without_a_number_counts_as_root(
+    uid: int, text: str, root: bool, kernel: dict[str, str]
+) -> None:
     """Only inside a user namespace: elsewhere the overflow uid is an ordinary user."""
     kernel["/proc/self/uid_map"] = text
     assert userns.is_root(uid) is root
@@ -43,7 +51,9 @@ def test_the_overflow_uid_is_the_kernels(kernel: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("text", "fixed"), [("deny\n", True), ("allow\n", False), ("", False)])
-def test_groups_are_fixed_where_the_kernel_says_so(text: str, fixed: bool, kernel: dict[str, str]) -> None:
+def test_groups_are_fixed_where_the_kernel_says_so(
+    text: str, fixed: bool, kernel: dict[str, str]
+) -> None:
     """Who made the namespace without privileges cannot change groups in it."""
     kernel["/proc/self/setgroups"] = text
     assert userns.groups_are_fixed() is fixed

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import nvgraft
-from nvgraft.plan import Bind, Plan, Why
-from nvgraft.values import Value
+from nvgraft.base.values import Value
+from nvgraft.plan.actions import Bind, Plan, Why
 
 
 def _classes() -> Iterator[type[Value]]:
@@ -22,7 +22,10 @@ def _classes() -> Iterator[type[Value]]:
         yield found
 
 
-CLASSES = sorted((found for found in _classes() if found.__slots__), key=lambda found: f"{found.__module__}.{found.__name__}")
+CLASSES = sorted(
+    (found for found in _classes() if found.__slots__),
+    key=lambda found: f"{found.__module__}.{found.__name__}",
+)
 
 
 def _fields(kind: type[Value]) -> list[str]:
@@ -61,7 +64,9 @@ def test_values_carry_nothing_beside_their_fields(kind: type[Value]) -> None:
 
 def test_the_types_that_plans_are_made_of_are_checked() -> None:
     """The search above finds the engine's types, not an empty list."""
-    assert {"Bind", "Component", "Mount", "Node", "Plan", "Request", "Selection"} <= {kind.__name__ for kind in CLASSES}
+    assert {"Bind", "Component", "Mount", "Node", "Plan", "Request", "Selection"} <= {
+        kind.__name__ for kind in CLASSES
+    }
 
 
 def test_values_of_different_types_differ() -> None:
@@ -77,7 +82,17 @@ def test_values_of_different_types_differ() -> None:
 def test_values_work_as_keys() -> None:
     """Equal values are one key; a plan hashes although it holds dictionaries."""
     why = Why("a", "b", "c")
-    assert {Bind("file", "/s", "/t", (), 0o644, why), Bind("file", "/s", "/t", (), 0o644, Why("a", "b", "c"))} == {
-        Bind("file", "/s", "/t", (), 0o644, why)
-    }
-    assert len({Plan("skip", "r", {}, {}, {}), Plan("skip", "r", {}, {}, {}), Plan("skip", "other", {}, {}, {})}) == 2
+    assert {
+        Bind("file", "/s", "/t", (), 0o644, why),
+        Bind("file", "/s", "/t", (), 0o644, Why("a", "b", "c")),
+    } == {Bind("file", "/s", "/t", (), 0o644, why)}
+    assert (
+        len(
+            {
+                Plan("skip", "r", {}, {}, {}),
+                Plan("skip", "r", {}, {}, {}),
+                Plan("skip", "other", {}, {}, {}),
+            }
+        )
+        == 2
+    )

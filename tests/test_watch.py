@@ -12,19 +12,22 @@ from pyroute2.netlink.uevent import MarshalUevent
 from structlog.testing import capture_logs
 
 from machines import Machine
-from nvgraft import cachefile, inventory_cache
-from nvgraft.config import Config
-from nvgraft_cli import logs
+from nvgraft.host import kept_inventory
+from nvgraft.request.config import Config
+from nvgraft.system import kept
 from nvgraft_cli.inventory import uevents, watcher
+from nvgraft_cli.shell import logs
 
 NULL = b"change@/devices/virtual/mem/null\0ACTION=change\0DEVPATH=/devices/virtual/mem/null\0SUBSYSTEM=mem\0SYNTH_UUID=0\0MAJOR=1\0MINOR=3\0DEVNAME=null\0DEVMODE=0666\0SEQNUM=39841\0"  # noqa: E501
 MODULE = b"add@/module/nvidia_uvm\0ACTION=add\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0SEQNUM=5012\0"
-OTHER_MODULE = b"add@/module/notnvidia\0ACTION=add\0DEVPATH=/module/notnvidia\0SUBSYSTEM=module\0SEQNUM=5013\0"
+OTHER_MODULE = (
+    b"add@/module/notnvidia\0ACTION=add\0DEVPATH=/module/notnvidia\0SUBSYSTEM=module\0SEQNUM=5013\0"
+)
 DRIVER = b"add@/bus/pci/drivers/nvidia\0ACTION=add\0DEVPATH=/bus/pci/drivers/nvidia\0SUBSYSTEM=drivers\0SEQNUM=5014\0"
 _PCI = b"%b@/devices/pci0000:00/0000:00:05.0\0ACTION=%b\0DEVPATH=/devices/pci0000:00/0000:00:05.0\0SUBSYSTEM=pci\0PCI_CLASS=30200\0PCI_ID=%b\0PCI_SLOT_NAME=0000:00:05.0\0SEQNUM=5015\0"  # noqa: E501
 GPU = _PCI % (b"bind", b"bind", b"10DE:2236")
 NETWORK_CARD = _PCI % (b"bind", b"bind", b"8086:10DE")
-UVM = b"add@/devices/virtual/nvidia-uvm/nvidia-uvm\0ACTION=add\0DEVPATH=/devices/virtual/nvidia-uvm/nvidia-uvm\0SUBSYSTEM=nvidia-uvm\0SEQNUM=1\0"  # noqa: E501
+UVM = b"add@/devices/virtual/nvidia-uvm/nvidia-uvm\0ACTION=add\0DEVPATH=/devices/virtual/nvidia-uvm/nvidia-uvm\0SUBSYSTEM=nvidia-uvm\0SEQNUM=1\0"
 #: udev's copy of an event: a binary header, then the same properties.
 UDEV = b"libudev\0" + bytes(32) + b"\0ACTION=add\0DEVPATH=/module/nvidia\0SUBSYSTEM=module\0"
 
@@ -90,12 +93,19 @@ class Scene:
         return [line["reason"] for line in self.logged if line["event"] == "read"]
 
     def warnings(self) -> list[str]:
-        return [f"{line['event']}: {line['error']}" for line in self.logged if line["log_level"] == "warning"]
+        return [
+            f"{line['event']}: {line['error']}"
+            for line in self.logged
+            if line["log_level"] == "warning"
+        ]
 
     async def until(self, condition: str) -> None:
         """Wait for a reading with that reason, or for that warning."""
         for _ in range(500):
-            if any(str(line.get("reason", line.get("error", ""))).startswith(condition) for line in self.logged):
+            if any(
+                str(line.get("reason", line.get("error", ""))).startswith(condition)
+                for line in self.logged
+            ):
                 return
             await asyncio.sleep(0.01)
         raise AssertionError(f"no {condition!r} in {self.logged}")
@@ -104,7 +114,9 @@ class Scene:
         """Run the watcher and the coroutine function ``script`` beside it, and end it as systemd does."""
 
         async def both() -> None:
-            running = asyncio.create_task(watcher.Watcher(None, check, ask, logs.get("watch")).run())
+            running = asyncio.create_task(
+                watcher.Watcher(None, check, ask, logs.get("watch")).run()
+            )
             await self.until("start")
             try:
                 await script()  # type: ignore[operator]
@@ -152,7 +164,9 @@ def test_events_of_the_driver_have_it_read_once(scene: Scene) -> None:
     assert scene.machine.asked == 2
 
 
-def test_events_without_end_do_not_keep_it_from_looking(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_without_end_do_not_keep_it_from_looking(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There need not be silence for ever."""
     monkeypatch.setattr(watcher, "QUIET", 0.2)
     monkeypatch.setattr(watcher, "LONGEST", 0.3)
@@ -184,7 +198,7 @@ def test_a_cache_that_was_dropped_is_made_again(scene: Scene) -> None:
     """Whoever dropped it."""
 
     async def script() -> None:
-        cachefile.drop()
+        kept.drop()
         await scene.until("nothing is cached")
 
     scene.play(script, check=0.02)
@@ -201,7 +215,7 @@ def test_nvml_is_asked_now_and_then(scene: Scene) -> None:
             if scene.machine.asked > asked:
                 break
         await asyncio.sleep(0.05)
-        state, _ = inventory_cache.state(Config(**scene.machine.settings))
+        state, _ = kept_inventory.state(Config(**scene.machine.settings))
         assert state is not None
         assert state.report.gpus[0].uuid == "GPU-unseen"
 
@@ -225,7 +239,7 @@ def test_a_driver_that_fails_is_told_once(scene: Scene) -> None:
         scene.machine.remove("proc/driver/nvidia/version")
         await scene.until("nvgraft: initialization error: nvml error: driver not loaded")
         await asyncio.sleep(0.15)
-        assert inventory_cache.state(Config(**scene.machine.settings))[0] is None
+        assert kept_inventory.state(Config(**scene.machine.settings))[0] is None
         scene.machine.driver("535.1")
         await scene.until("nothing is cached")
         assert scene.machine.origin() == "from the cache"
@@ -259,7 +273,9 @@ def test_where_nothing_can_be_heard_it_looks(scene: Scene) -> None:
 
     scene.play(script, check=0.02)
     assert scene.heard > 2
-    assert scene.warnings() == ["events were lost, or cannot be heard here: [Errno 93] Protocol not supported"]
+    assert scene.warnings() == [
+        "events were lost, or cannot be heard here: [Errno 93] Protocol not supported"
+    ]
 
 
 def test_sighup_has_it_read(scene: Scene) -> None:

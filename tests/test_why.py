@@ -9,10 +9,10 @@ import pytest
 import hosts
 from bundles import EVERYTHING, make_bundle
 from documents import read_document
-from nvgraft.plan import Bind
-from nvgraft_cli.hosts import read_snapshot
-from nvgraft_cli.main import main
-from nvgraft_cli.planning import plan_bundle
+from nvgraft.plan.actions import Bind
+from nvgraft_cli.case.hosts import read_snapshot
+from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_cli.shell.main import main
 from nvgraft_specs import catalogue, gallery, names
 
 Captured = pytest.CaptureFixture[str]
@@ -40,8 +40,19 @@ def host(tmp_path: Path) -> str:
         "/opt/nvidia/libnvidia-nscq.so.535.1 elf libnvidia-nscq.so.2\n"
     )
     path = tmp_path / "host.json"
-    rows = [row for row in document["ld_so_cache"] if not row[0].startswith(("libnvidia-encode", "libnvidia-nscq"))]
-    document["ld_so_cache"] = [["libnvidia-encode.so.1", "libc6,x86-64", "/usr/lib/x86_64-linux-gnu/libnvidia-encode.so.1"], *rows]
+    rows = [
+        row
+        for row in document["ld_so_cache"]
+        if not row[0].startswith(("libnvidia-encode", "libnvidia-nscq"))
+    ]
+    document["ld_so_cache"] = [
+        [
+            "libnvidia-encode.so.1",
+            "libc6,x86-64",
+            "/usr/lib/x86_64-linux-gnu/libnvidia-encode.so.1",
+        ],
+        *rows,
+    ]
     path.write_text(json.dumps(document))
     return str(path)
 
@@ -53,28 +64,55 @@ def test_what_is_in_the_container_has_its_chain(tmp_path: Path, capsys: Captured
     assert code == 0
     assert answer["in_plan"]
     steps = [(step["step"], step["how"]) for step in answer["chain"]]
-    assert steps[:3] == [("asked for", "all (NVIDIA_VISIBLE_DEVICES=all)"), ("capability", "compute (default)"), ("row", "libcuda.so")]
+    assert steps[:3] == [
+        ("asked for", "all (NVIDIA_VISIBLE_DEVICES=all)"),
+        ("capability", "compute (default)"),
+        ("row", "libcuda.so"),
+    ]
     assert [step for step, _ in steps[3:]] == ["found", "mounted", "link", "SONAME link"]
 
 
 def test_a_link_has_the_chain_of_its_file(tmp_path: Path, capsys: Captured) -> None:
     """By the name that programs open, bare or with its directory; other files of the same beginning are not part of it."""
     bundle = str(make_bundle(tmp_path / "b", ALL))
-    _, answers = ask(capsys, bundle, "eks-t4", "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    _, answers = ask(
+        capsys, bundle, "eks-t4", "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    )
     for answer in answers:
         steps = [(step["step"], step["how"]) for step in answer["chain"]]
-        assert [step for step, _ in steps] == ["asked for", "capability", "row", "found", "mounted", "SONAME link"]
-        assert dict(steps)["mounted"].startswith("/usr/lib64/libcuda.so.460.106.00 on /usr/lib/x86_64-linux-gnu/libcuda.so.460.106.00 ")
+        assert [step for step, _ in steps] == [
+            "asked for",
+            "capability",
+            "row",
+            "found",
+            "mounted",
+            "SONAME link",
+        ]
+        assert dict(steps)["mounted"].startswith(
+            "/usr/lib64/libcuda.so.460.106.00 on /usr/lib/x86_64-linux-gnu/libcuda.so.460.106.00 "
+        )
 
 
 @pytest.mark.parametrize(
-    "device", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia0", "0", "1"]
+    "device",
+    [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia0",
+        "0",
+        "1",
+    ],
 )
 def test_a_device_is_mounted_and_allowed(device: str, tmp_path: Path, capsys: Captured) -> None:
     """One node and its own rule, whichever major number it has."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     _, (answer,) = ask(capsys, bundle, "runfile-a10x2", device)
-    assert [step["step"] for step in answer["chain"] if step["step"] in {"mounted", "allowed"}] == ["mounted", "allowed"]
+    assert [step["step"] for step in answer["chain"] if step["step"] in {"mounted", "allowed"}] == [
+        "mounted",
+        "allowed",
+    ]
 
 
 def test_everything_in_any_plan_is_explained_by_its_path(tmp_path: Path, capsys: Captured) -> None:
@@ -93,15 +131,26 @@ def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None
     whole = str(make_bundle(tmp_path / "all", *EVERYTHING))
     tried = 0
     for name in ("runfile-a10x2", "debian-a100x8"):
-        mounted = {action.why.row for action in plan_bundle(whole, name, None)[0].actions if isinstance(action, Bind)}
-        rows = [row for _, group in (*catalogue.LIBRARIES, *catalogue.BINARIES) for row, _ in group if row in mounted]
+        mounted = {
+            action.why.row
+            for action in plan_bundle(whole, name, None)[0].actions
+            if isinstance(action, Bind)
+        }
+        rows = [
+            row
+            for _, group in (*catalogue.LIBRARIES, *catalogue.BINARIES)
+            for row, _ in group
+            if row in mounted
+        ]
         for answer in ask(capsys, bundle, name, *rows)[1]:
             if not answer["in_plan"]:
                 tried += 1
                 assert rule(answer) == "capability"
                 assert len(answer["smallest_change"]) == 1
                 plan, _ = plan_bundle(bundle, name, None, answer["smallest_change"])
-                assert answer["name"] in {action.why.row for action in plan.actions if isinstance(action, Bind)}
+                assert answer["name"] in {
+                    action.why.row for action in plan.actions if isinstance(action, Bind)
+                }
     assert tried > 20
 
 
@@ -116,50 +165,96 @@ def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None
         ("/dev/infiniband/uverbs3", "NVIDIA_MOFED=enabled"),
     ],
 )
-def test_what_the_runtime_brings(what: str, asked: str, host: str, tmp_path: Path, capsys: Captured) -> None:
+def test_what_the_runtime_brings(
+    what: str, asked: str, host: str, tmp_path: Path, capsys: Captured
+) -> None:
     """No hook brings it, whatever is asked for; the advice says what does."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     code, (answer,) = ask(capsys, bundle, host, what)
     assert (code, rule(answer)) == (1, "not-in-catalogue")
-    assert answer["excluded_by"]["mend"].startswith(f"start it by nvgraft-runtime, which adds it for {asked} ")
+    assert answer["excluded_by"]["mend"].startswith(
+        f"start it by nvgraft-runtime, which adds it for {asked} "
+    )
 
 
 @pytest.mark.parametrize(
     ("what", "expected", "words", "change"),
     [
         ("libnvidia-encode.so", "rejected", "does not end in the driver's version 535.1", []),
-        ("libnvidia-nscq.so", "not-in-cache", "the file is there, at /opt/nvidia/libnvidia-nscq.so.535.1", []),
+        (
+            "libnvidia-nscq.so",
+            "not-in-cache",
+            "the file is there, at /opt/nvidia/libnvidia-nscq.so.535.1",
+            [],
+        ),
         ("libnvidia-ifr.so", "not-on-host", "no entry that starts with libnvidia-ifr.so", []),
         ("nv-fabricmanager", "not-on-host", "in no directory of the search path", []),
-        ("libcudart.so.12", "not-in-catalogue", "is in no table of what the hook brings; the catalogue has libcuda.so", []),
+        (
+            "libcudart.so.12",
+            "not-in-catalogue",
+            "is in no table of what the hook brings; the catalogue has libcuda.so",
+            [],
+        ),
         ("/etc/debian_version", "image", "is the image's own file", []),
         ("9", "not-on-host", "9: unknown device", []),
         ("GPU-none", "not-on-host", "unknown device", []),
         ("/dev/nvidia9", "not-on-host", "its GPUs are /dev/nvidia0, /dev/nvidia1", []),
-        ("/dev/nvidia-modeset", "capability", "only the capability display", ["NVIDIA_DRIVER_CAPABILITIES=compute,utility,video,display"]),
-        ("graphics", "capability", "capability graphics is not asked for", ["NVIDIA_DRIVER_CAPABILITIES=compute,utility,video,graphics"]),
+        (
+            "/dev/nvidia-modeset",
+            "capability",
+            "only the capability display",
+            ["NVIDIA_DRIVER_CAPABILITIES=compute,utility,video,display"],
+        ),
+        (
+            "graphics",
+            "capability",
+            "capability graphics is not asked for",
+            ["NVIDIA_DRIVER_CAPABILITIES=compute,utility,video,graphics"],
+        ),
         ("1", "device", "1 is not asked for: the container has 0", ["NVIDIA_VISIBLE_DEVICES=0,1"]),
-        ("/dev/nvidia1", "device", "GPU 1 (GPU-00000001-0000-0000-0000-000000000000) is not asked for", ["NVIDIA_VISIBLE_DEVICES=all"]),
+        (
+            "/dev/nvidia1",
+            "device",
+            "GPU 1 (GPU-00000001-0000-0000-0000-000000000000) is not asked for",
+            ["NVIDIA_VISIBLE_DEVICES=all"],
+        ),
     ],
 )
 def test_what_is_not_in_has_the_first_rule_that_keeps_it_out(
-    what: str, expected: str, words: str, change: list[str], host: str, tmp_path: Path, capsys: Captured
+    what: str,
+    expected: str,
+    words: str,
+    change: list[str],
+    host: str,
+    tmp_path: Path,
+    capsys: Captured,
 ) -> None:
     """Exit 1, the rule, and the smallest change where there is one."""
-    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"))
+    bundle = str(
+        make_bundle(
+            tmp_path / "b",
+            "NVIDIA_VISIBLE_DEVICES=0",
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
+        )
+    )
     code, (answer,) = ask(capsys, bundle, host, what)
     assert code == 1
     assert (rule(answer), answer["smallest_change"]) == (expected, change)
     assert words in answer["excluded_by"]["text"]
 
 
-def test_a_container_that_asks_for_nothing_needs_devices_first(tmp_path: Path, capsys: Captured) -> None:
+def test_a_container_that_asks_for_nothing_needs_devices_first(
+    tmp_path: Path, capsys: Captured
+) -> None:
     """One variable where the default capabilities suffice, two where they do not."""
     bundle = str(make_bundle(tmp_path / "b"))
     _, answers = ask(capsys, bundle, "runfile-a10x2", "nvidia-smi", "libnvidia-encode.so")
     assert [rule(answer) for answer in answers] == ["nothing-requested"] * 2
     assert answers[0]["smallest_change"] == [ALL]
-    assert answers[1]["smallest_change"] == [ALL, "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"]
+    assert answers[1]["smallest_change"] == [
+        ALL,
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
+    ]
 
 
 def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Captured) -> None:
@@ -169,15 +264,41 @@ def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Capture
     assert rule(answer) == "refused"
     assert "unsatisfied condition: cuda>=99" in answer["excluded_by"]["text"]
     assert answer["smallest_change"] == ["NVIDIA_DISABLE_REQUIRE=1"]
-    bundle = str(make_bundle(tmp_path / "c", ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99", "NVIDIA_DRIVER_CAPABILITIES=compute"))
+    bundle = str(
+        make_bundle(
+            tmp_path / "c",
+            ALL,
+            "NVIDIA_REQUIRE_CUDA=cuda>=99",
+            "NVIDIA_DRIVER_CAPABILITIES=compute",
+        )
+    )
     _, (answer,) = ask(capsys, bundle, "eks-t4", "nvidia-smi")
-    assert answer["smallest_change"] == ["NVIDIA_DRIVER_CAPABILITIES=compute,utility", "NVIDIA_DISABLE_REQUIRE=1"]
+    assert answer["smallest_change"] == [
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "NVIDIA_DISABLE_REQUIRE=1",
+    ]
 
 
 def test_variables_of_the_command_line_count(tmp_path: Path, capsys: Captured) -> None:
     """A change is the smallest on top of them."""
     bundle = str(make_bundle(tmp_path / "b"))
-    assert main(["why", "graphics", "--bundle", bundle, "--env", ALL, "--host", "runfile-a10x2", "--format", "json"]) == 1
+    assert (
+        main(
+            [
+                "why",
+                "graphics",
+                "--bundle",
+                bundle,
+                "--env",
+                ALL,
+                "--host",
+                "runfile-a10x2",
+                "--format",
+                "json",
+            ]
+        )
+        == 1
+    )
     assert read_document(capsys.readouterr().out)["answers"][0]["smallest_change"] == [
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"
     ]
@@ -188,15 +309,25 @@ def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured)
     document = read_snapshot("eks-t4")
     path = "/usr/lib64/libcuda.so.460.106.00"
     document["files"]["/opt/libcuda.so.460.106.00"] = document["files"][path]
-    document["ld_so_cache"] = [["libcuda.so.1", "libc6,x86-64", "/opt/libcuda.so.460.106.00"], *document["ld_so_cache"]]
+    document["ld_so_cache"] = [
+        ["libcuda.so.1", "libc6,x86-64", "/opt/libcuda.so.460.106.00"],
+        *document["ld_so_cache"],
+    ]
     (tmp_path / "h.json").write_text(json.dumps(document))
-    _, (answer,) = ask(capsys, str(make_bundle(tmp_path / "b", ALL)), str(tmp_path / "h.json"), "libcuda.so.1")
+    _, (answer,) = ask(
+        capsys, str(make_bundle(tmp_path / "b", ALL)), str(tmp_path / "h.json"), "libcuda.so.1"
+    )
     verdicts = {one["path"]: one["verdict"] for one in answer["candidates"]}
-    assert verdicts == {"/opt/libcuda.so.460.106.00": f"passed over for {path}, which the cache names later", path: "chosen"}
+    assert verdicts == {
+        "/opt/libcuda.so.460.106.00": f"passed over for {path}, which the cache names later",
+        path: "chosen",
+    }
 
 
 @pytest.mark.parametrize("capability", names.CAPABILITIES)
-def test_any_capability_can_be_asked_about(capability: str, tmp_path: Path, capsys: Captured) -> None:
+def test_any_capability_can_be_asked_about(
+    capability: str, tmp_path: Path, capsys: Captured
+) -> None:
     """Asked for or not, with something on the host or not."""
     for env in (EVERYTHING, (ALL,)):
         bundle = str(make_bundle(tmp_path / f"b{len(env)}", *env))
@@ -208,11 +339,31 @@ def test_any_capability_can_be_asked_about(capability: str, tmp_path: Path, caps
 def test_text_is_for_people(tmp_path: Path, capsys: Captured) -> None:
     """One block each; names cannot steer the terminal."""
     bundle = str(make_bundle(tmp_path / "b", ALL))
-    assert main(["why", "nvidia-smi", "libnvidia-encode.so.1", "x\x1b[31m", "--bundle", bundle, "--host", "eks-t4"]) == 1
+    assert (
+        main(
+            [
+                "why",
+                "nvidia-smi",
+                "libnvidia-encode.so.1",
+                "x\x1b[31m",
+                "--bundle",
+                bundle,
+                "--host",
+                "eks-t4",
+            ]
+        )
+        == 1
+    )
     out = capsys.readouterr().out
     assert out.startswith(
         "nvidia-smi is in the container\n  asked for   all (NVIDIA_VISIBLE_DEVICES=all)\n  capability  utility (default)\n"
     )
-    assert "\n\nlibnvidia-encode.so.1 is not in the container\n  because libnvidia-encode.so belongs to video, " in out
-    assert "  the smallest change that brings it in: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video\n" in out
+    assert (
+        "\n\nlibnvidia-encode.so.1 is not in the container\n  because libnvidia-encode.so belongs to video, "
+        in out
+    )
+    assert (
+        "  the smallest change that brings it in: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video\n"
+        in out
+    )
     assert "\x1b" not in out

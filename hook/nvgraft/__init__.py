@@ -5,4 +5,6 @@ Runs as root on nodes, so it loads the standard library's smallest parts and pyt
 contract (names, tables, document models) belongs to ``nvgraft_specs``.
 """
 
+from __future__ import annotations
+
 __version__ = "0.1.0"

@@ -6,25 +6,32 @@ asked for, and what becomes of refusals, is the caller's business.
 What plans and applies is loaded when its turn comes: where NVML has to be asked, while it is at work.
 """
 
-from nvgraft import bytecode, paths, privileges
-from nvgraft import container as containers
-from nvgraft.config import host_ldconfig
-from nvgraft.container import Container
-from nvgraft.inventory_cache import read_host
-from nvgraft.launch import Interruptible, hold_signals
-from nvgraft.live import mps_directory
-from nvgraft.selection import check_request, imex_channels
+from __future__ import annotations
+
+from nvgraft.base import paths
+from nvgraft.container import container as containers
+from nvgraft.container.container import Container
+from nvgraft.container.live_target import LiveTarget
+from nvgraft.host.kept_inventory import read_host
+from nvgraft.host.live import mps_directory
+from nvgraft.plan.selection import check_request, imex_channels
+from nvgraft.request.config import host_ldconfig
+from nvgraft.startup import bytecode
+from nvgraft.system import privileges
+from nvgraft.system.launch import Interruptible, hold_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from nvgraft.components import Host, Inventory
-    from nvgraft.config import Config
-    from nvgraft.debug_log import DebugLog
-    from nvgraft.plan import Finding, Plan
-    from nvgraft.planner import Settings
-    from nvgraft.request import Request
+    from nvgraft.apply.cache_step import LoaderCacheStep
+    from nvgraft.base.finding import Finding
+    from nvgraft.host.components import Host, Inventory
+    from nvgraft.plan.actions import Plan
+    from nvgraft.plan.planner import Settings
+    from nvgraft.report.debug_log import DebugLog
+    from nvgraft.request.config import Config
+    from nvgraft.request.request import Request
 
 DEFAULT_LDCONFIG = "@/sbin/ldconfig"
 
@@ -42,12 +49,12 @@ class Job:
 
     def __init__(
         self,
-        request: "Request",
+        request: Request,
         pid: int | None,
         rootfs: str,
-        settings: "Callable[[], Settings]",
-        search_path: "Callable[[], str]",
-        omit: "Collection[str]" = (),
+        settings: Callable[[], Settings],
+        search_path: Callable[[], str],
+        omit: Collection[str] = (),
     ) -> None:
         self.request = request
         self.pid = pid
@@ -57,7 +64,7 @@ class Job:
         self.omit = omit
 
 
-def graft(job: Job, config: "Config", log: "DebugLog", warn: "Callable[[str], None]") -> bool:
+def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) -> bool:
     """Look at the host and the container, plan, and apply; return False when all of it was there already.
 
     This process is in the container's mount namespace afterwards.
@@ -70,10 +77,14 @@ def graft(job: Job, config: "Config", log: "DebugLog", warn: "Callable[[str], No
     check_request(job.request)
     pidfd = None if job.pid is None else containers.hold_process(job.pid)
     if config.cli_load_kmods and not config.simulated_host:
-        from nvgraft.kmods import load_modules
+        from nvgraft.host.kmods import load_modules
 
         create = not config.features_disable_imex_channel_creation
-        _tell(load_modules(config.cli_root or "/", imex_channels(job.request.imex_channels), create), log, warn)
+        _tell(
+            load_modules(config.cli_root or "/", imex_channels(job.request.imex_channels), create),
+            log,
+            warn,
+        )
     privileges.keep(privileges.LOOK)
     log.note(f"using root {config.cli_root or '/'}")
     log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
@@ -86,14 +97,22 @@ def graft(job: Job, config: "Config", log: "DebugLog", warn: "Callable[[str], No
     else:
         container = containers.open_container(job.pid, pidfd, job.rootfs)
     return in_turn(
-        container, warn, lambda: _plan(job, config, host, container, log), lambda plan: _apply(plan, config, container, log, warn)
+        container,
+        warn,
+        lambda: _plan(job, config, host, container, log),
+        lambda plan: _apply(plan, config, container, log, warn),
     )
 
 
-def in_turn(container: Container, warn: "Callable[[str], None]", plan: "Callable[[], Plan]", apply: "Callable[[Plan], bool]") -> bool:
+def in_turn(
+    container: Container,
+    warn: Callable[[str], None],
+    plan: Callable[[], Plan],
+    apply: Callable[[Plan], bool],
+) -> bool:
     """Plan and apply when no other hook is at work on the same root file system, after what a killed one has left is gone."""
-    from nvgraft import journal
-    from nvgraft.lock import lock_rootfs
+    from nvgraft.apply import journal
+    from nvgraft.system.lock import lock_rootfs
 
     # A signal that comes in the middle of something waits for the next moment at which all of it can be undone.
     hold_signals()
@@ -111,15 +130,17 @@ def _load_the_rest() -> None:
     bytecode.load("apply")
 
 
-def _plan(job: Job, config: "Config", host: "Host", container: Container, log: "DebugLog") -> "Plan":
-    from nvgraft.inventory import read_inventory
-    from nvgraft.planner import make_plan
+def _plan(job: Job, config: Config, host: Host, container: Container, log: DebugLog) -> Plan:
+    from nvgraft.host.inventory import read_inventory
+    from nvgraft.plan.planner import make_plan
 
     container.read_mounts()  # another hook may have been at work until now
     _log_container(log, job, container)
-    target = containers.LiveTarget(container, host.machine)
+    target = LiveTarget(container, host.machine)
     channels = imex_channels(job.request.imex_channels)
-    inventory = read_inventory(host, job.search_path(), mps_directory(paths.environment(), config), job.omit, channels)
+    inventory = read_inventory(
+        host, job.search_path(), mps_directory(paths.environment(), config), job.omit, channels
+    )
     log_inventory(log, inventory)
     plan = make_plan(job.request, inventory, target, job.settings())
     target.close()
@@ -127,16 +148,19 @@ def _plan(job: Job, config: "Config", host: "Host", container: Container, log: "
     return plan
 
 
-def _apply(plan: "Plan", config: "Config", container: Container, log: "DebugLog", warn: "Callable[[str], None]") -> bool:
+def _apply(
+    plan: Plan, config: Config, container: Container, log: DebugLog, warn: Callable[[str], None]
+) -> bool:
     from nvgraft.apply.executor import apply_plan
-    from nvgraft.apply.loader_cache import loader_cache_step
 
     program = host_ldconfig(config.cli_ldconfig, paths.exists)
     if not program.startswith("@"):
         # config.toml lets it pass with features.allow-ldconfig-from-container. A program of the image is never run as root.
         program = host_ldconfig(DEFAULT_LDCONFIG, paths.exists)
         if config.ldcache_mode == "ldconfig":
-            warn("the ldconfig of the image is never run, the host's is | write it as a path of the host, with @")
+            warn(
+                "the ldconfig of the image is never run, the host's is | write it as a path of the host, with @"
+            )
     program = program[1:]
     if config.ldcache_mode == "ldconfig":
         log.note(f"executing {program} from host at {container.rootfs}")
@@ -148,14 +172,14 @@ def _apply(plan: "Plan", config: "Config", container: Container, log: "DebugLog"
     return changed
 
 
-def _tell(findings: "Iterable[Finding]", log: "DebugLog", warn: "Callable[[str], None]") -> None:
+def _tell(findings: Iterable[Finding], log: DebugLog, warn: Callable[[str], None]) -> None:
     for finding in findings:
         if finding.level == "warning":
             log.warn_of(finding.message)
             warn(f"{finding.message} | {finding.hint}")
 
 
-def _log_container(log: "DebugLog", job: Job, container: Container) -> None:
+def _log_container(log: DebugLog, job: Job, container: Container) -> None:
     mode = "standalone" if container.standalone else "supervised"
     log.note(f"configuring container with '{' '.join([*sorted(job.request.capabilities), mode])}'")
     log.note(f"setting pid to {container.pid}")
@@ -163,14 +187,16 @@ def _log_container(log: "DebugLog", job: Job, container: Container) -> None:
     log.note(f"setting owner to {container.uid}:{container.gid}")
 
 
-def log_inventory(log: "DebugLog", inventory: "Inventory") -> None:
+def log_inventory(log: DebugLog, inventory: Inventory) -> None:
     """Log what was found on the host, and what was not."""
     if not log.is_open:
         return
     for component in (*inventory.libraries, *inventory.libraries32, *inventory.binaries):
         log.note(f"selecting {component.path}")
     for component_class, row in inventory.missing:
-        log.warn_of(f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})")
+        log.warn_of(
+            f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})"
+        )
     for component in inventory.firmware:
         log.note(f"listing firmware path {component.row}")
     for node in inventory.control:
@@ -182,10 +208,10 @@ def log_inventory(log: "DebugLog", inventory: "Inventory") -> None:
         log.note(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")
 
 
-def _log_plan(log: "DebugLog", plan: "Plan", container: Container) -> None:
+def _log_plan(log: DebugLog, plan: Plan, container: Container) -> None:
     if not log.is_open:
         return
-    from nvgraft.plan import Bind, Tmpfs
+    from nvgraft.plan.actions import Bind, Tmpfs
 
     log.note(f"setting libs directory to {plan.target['libs_dir']}")
     log.note(f"setting libs32 directory to {plan.target['libs32_dir']}")
@@ -196,3 +222,17 @@ def _log_plan(log: "DebugLog", plan: "Plan", container: Container) -> None:
             log.note(f"mounting tmpfs at {container.rootfs}{action.target}")
         else:
             log.note(f"{action!r}")
+
+
+def loader_cache_step(mode: str, program: str, *, pivot: bool) -> LoaderCacheStep:
+    """Return the step for the ``ldcache`` of config.toml; ``program`` is the host's ldconfig, which "native" only names in messages.
+
+    :param pivot: false for the reference's ``no-pivot``: ldconfig's root is then moved instead.
+    """
+    if mode == "native":
+        from nvgraft.apply.cache.native import NativeCache
+
+        return NativeCache(program)
+    from nvgraft.apply.cache.ldconfig import ConfinedLdconfig
+
+    return ConfinedLdconfig(program, pivot=pivot)

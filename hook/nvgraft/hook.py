@@ -5,25 +5,30 @@ the order of things and nothing else: what a container asks for, what the host h
 there are modules of their own.
 """
 
-import posix as os
+from __future__ import annotations
+
 import sys
 
-from nvgraft import __version__, bytecode, errors, launch, paths
-from nvgraft.config import Config, load_config
-from nvgraft.decision import absolute_rootfs, decide
-from nvgraft.errors import Refusal, UsageError
-from nvgraft.files import open_file, reason, writable
-from nvgraft.oci import State, parse_config, read_config, read_state
-from nvgraft.syscalls import SyscallError
-from nvgraft.trusted import open_trusted
+from nvgraft import __version__
+from nvgraft.base import errors, paths
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal, UsageError
+from nvgraft.base.files import open_file, reason, writable
+from nvgraft.request.config import Config, load_config
+from nvgraft.request.decision import absolute_rootfs, decide
+from nvgraft.request.oci import State, parse_config, read_config, read_state
+from nvgraft.startup import bytecode
+from nvgraft.system import launch
+from nvgraft.system.syscalls import SyscallError
+from nvgraft.system.trusted import open_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from nvgraft.planner import Settings
-    from nvgraft.request import Request
+    from nvgraft.plan.planner import Settings
+    from nvgraft.request.request import Request
 
 _USAGE = """\
 usage: nvgraft-hook [-config FILE] [-debug] [-dry-run] [-version] COMMAND
@@ -77,12 +82,21 @@ class Invocation:
         self._notable = self._notable or notable
         if len(self._lines) > _LINES:
             return
-        self._lines.append(line[: errors.LINE_LIMIT - 1] if len(self._lines) < _LINES else "nvgraft: there is more, which is left out")
+        self._lines.append(
+            line[: errors.LINE_LIMIT - 1]
+            if len(self._lines) < _LINES
+            else "nvgraft: there is more, which is left out"
+        )
         try:
             # Nothing may hold the hook up: a pipe that can be written takes one line whole.
             self._unread = self._unread or not writable(2, _STDERR_PATIENCE)
             if not self._unread:
-                os.write(2, (self._lines[-1] + "\n").encode("utf-8", "backslashreplace")[: errors.LINE_LIMIT])
+                os.write(
+                    2,
+                    (self._lines[-1] + "\n").encode("utf-8", "backslashreplace")[
+                        : errors.LINE_LIMIT
+                    ],
+                )
         except OSError:
             return
 
@@ -93,21 +107,21 @@ class Invocation:
     def open_records(self) -> None:
         """Make sure that what is said can be kept, while /run is still the host's."""
         if self._records is None and not self.dry_run:
-            from nvgraft import lasterror
+            from nvgraft.report import last_error
 
-            self._records = lasterror.open_directory()
+            self._records = last_error.open_directory()
 
     def keep(self, exit_code: int) -> None:
         """Keep what was said about this container if it was refused or warned of: its engine may not show it."""
         if (exit_code or self._notable) and self.container_id:
             self.open_records()
             if self._records is not None:
-                from nvgraft import lasterror  # loaded by now, from the host's own /
+                from nvgraft.report import last_error  # loaded by now, from the host's own /
 
-                lasterror.keep(self._records, self.container_id, exit_code, self._lines)
+                last_error.keep(self._records, self.container_id, exit_code, self._lines)
 
 
-def run(argv: "Sequence[str]") -> "NoReturn":
+def run(argv: Sequence[str]) -> NoReturn:
     """Run the hook and end this process, as it stands: taking the interpreter down costs more than a skipped container's work.
 
     Nothing waits for that: what is written is written at once, and locks are given back where they end (docs/decisions/0026).
@@ -115,7 +129,7 @@ def run(argv: "Sequence[str]") -> "NoReturn":
     os._exit(main(argv))
 
 
-def main(argv: "Sequence[str]") -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the hook in this process, which it takes over, and return the exit code.
 
     0: configured, or nothing to do. 1: refused, everything undone. 2: usage. 3: refused and something was left behind.
@@ -138,7 +152,11 @@ def main(argv: "Sequence[str]") -> int:
         invocation.say(refusal.line())
         code = refusal.exit_code
     except SyscallError as error:
-        invocation.say(errors.printable(f"nvgraft: initialization error: {error} | {error.fix}; `nvgraft plan` works without"))
+        invocation.say(
+            errors.printable(
+                f"nvgraft: initialization error: {error} | {error.fix}; `nvgraft plan` works without"
+            )
+        )
         code = 1
     except launch.Interrupted as interrupted:
         invocation.say(interrupted.line())
@@ -146,13 +164,17 @@ def main(argv: "Sequence[str]") -> int:
     except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing; -debug shows it
         if invocation.debug:
             sys.excepthook(type(error), error, error.__traceback__)
-        invocation.say(errors.printable(f"nvgraft: {type(error).__name__}: {error} | run with -debug and report this"))
+        invocation.say(
+            errors.printable(
+                f"nvgraft: {type(error).__name__}: {error} | run with -debug and report this"
+            )
+        )
         code = 1
     invocation.keep(code)
     return code
 
 
-def _parse(arguments: "Sequence[str]", invocation: Invocation) -> bool:
+def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
     """Fill ``invocation`` as Go's flag package does, which the original uses; return False when there is nothing to do.
 
     :raises UsageError: unknown flag, missing value, no or an unknown command.
@@ -173,7 +195,9 @@ def _parse(arguments: "Sequence[str]", invocation: Invocation) -> bool:
         elif name in {"debug", "dry-run", "version"}:
             wanted = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
             if name == "version" and wanted:
-                os.write(1, f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n".encode())
+                os.write(
+                    1, f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n".encode()
+                )
                 return False
             if name == "debug":
                 invocation.debug = wanted
@@ -196,7 +220,13 @@ def _prestart(invocation: Invocation, directory: int) -> None:
     path = launch.path_of(directory)
     # A decision that nobody acts on may be asked for with anybody's file, if it is named.
     asked = invocation.dry_run and invocation.config
-    config = load_config(invocation.config, paths.environment(), path, open_file if asked else open_trusted, cached=not invocation.dry_run)
+    config = load_config(
+        invocation.config,
+        paths.environment(),
+        path,
+        open_file if asked else open_trusted,
+        cached=not invocation.dry_run,
+    )
     state = read_state(0)
     invocation.container_id = state.id
     decision = decide(read_config(state.bundle, directory), config, path)
@@ -217,49 +247,66 @@ def _prestart(invocation: Invocation, directory: int) -> None:
 def _create_symlinks(invocation: Invocation, directory: int) -> None:
     """Make the links of the command line in the container that the state on stdin names."""
     bytecode.load("look")
-    from nvgraft.symlinks import create_symlinks, parse_links
+    from nvgraft.create_symlinks import create_symlinks, parse_links
 
     links = parse_links(invocation.arguments)
     state = read_state(0)
     invocation.container_id = state.id
-    rootfs = absolute_rootfs(parse_config(read_config(state.bundle, directory)).root_path, launch.path_of(directory))
+    rootfs = absolute_rootfs(
+        parse_config(read_config(state.bundle, directory)).root_path, launch.path_of(directory)
+    )
     invocation.open_records()
     create_symlinks(links, state.pid, rootfs, invocation.warn)
 
 
-def _print_argv(request: "Request", config: Config, state: State, rootfs: str, *, debug: bool) -> None:
-    from nvgraft.argv import reference_argv
-    from nvgraft.jsontext import dumps
+def _print_argv(
+    request: Request, config: Config, state: State, rootfs: str, *, debug: bool
+) -> None:
+    from nvgraft.base.jsontext import dumps
+    from nvgraft.request.argv import reference_argv
 
-    os.write(1, (dumps(reference_argv(request, config, state.pid, rootfs, debug)) + "\n").encode("utf-8", "surrogateescape"))
+    os.write(
+        1,
+        (dumps(reference_argv(request, config, state.pid, rootfs, debug)) + "\n").encode(
+            "utf-8", "surrogateescape"
+        ),
+    )
 
 
-def _configure(invocation: Invocation, request: "Request", config: Config, state: State, rootfs: str) -> None:
+def _configure(
+    invocation: Invocation, request: Request, config: Config, state: State, rootfs: str
+) -> None:
     """Give the container what it asks for.
 
     :raises Refusal: with nothing changed.
     """
     bytecode.load("look")
-    from nvgraft.debug_log import DebugLog
     from nvgraft.graft import Job, graft
-    from nvgraft.live import search_path
+    from nvgraft.host.live import search_path
+    from nvgraft.report.debug_log import DebugLog
 
-    def settings() -> "Settings":
-        from nvgraft.planner import Settings
+    def settings() -> Settings:
+        from nvgraft.plan.planner import Settings
 
         return Settings.from_config(config)
 
     invocation.open_records()
     if config.simulated_host:
         served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
-        invocation.say(f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}")
+        invocation.say(
+            f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}"
+        )
     log = DebugLog()
     path = "/dev/stderr" if invocation.debug else config.cli_debug
     try:
         log.open(path)
     except OSError as error:
-        invocation.warn(f"no debug log: open {path}: {reason(error)} | name a file that can be written, or remove debug")
-    job = Job(request, state.pid, rootfs, settings, lambda: search_path(paths.environment(), config))
+        invocation.warn(
+            f"no debug log: open {path}: {reason(error)} | name a file that can be written, or remove debug"
+        )
+    job = Job(
+        request, state.pid, rootfs, settings, lambda: search_path(paths.environment(), config)
+    )
     try:
         if not graft(job, config, log, invocation.warn):
             invocation.say("nvgraft: this container is configured already; nothing was changed")

@@ -2,30 +2,39 @@
 
 On ``create`` it rewrites the bundle's config.json; then, as for every other command, it becomes the low-level runtime, with
 the arguments, environment, descriptors and working directory that it was given: engines hand consoles and sockets down.
-What is rewritten is decided in ``nvgraft.rewrite``.
+What is rewritten is decided in ``nvgraft.wrapper.rewrite``.
 
 Source: reference behaviour 9.1 and 9.2.
 """
+
+from __future__ import annotations
 
 import _signal
 import _stat as stat
 import os
 import posixpath
 
-from nvgraft import __version__, files
-from nvgraft.config import Config, config_from_settings, config_path, known_settings, read_config_file
-from nvgraft.errors import Refusal, printable
-from nvgraft.oci import read_config
-from nvgraft.rewrite import WRITE, in_runtime, rewrite
-from nvgraft.runtime_log import Log, LogOptions
-from nvgraft.trusted import open_trusted
+from nvgraft import __version__
+from nvgraft.base import files
+from nvgraft.base.errors import Refusal, printable
+from nvgraft.request.config import (
+    Config,
+    config_from_settings,
+    config_path,
+    known_settings,
+    read_config_file,
+)
+from nvgraft.request.oci import read_config
+from nvgraft.system.trusted import open_trusted
+from nvgraft.wrapper.log import Log, LogOptions
+from nvgraft.wrapper.rewrite import WRITE, in_runtime, rewrite
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nvgraft.additions import Additions
+    from nvgraft.wrapper.additions import Additions
 
 #: The version of the OCI runtime specification that the reference names.
 _SPEC_VERSION = "1.3.0"
@@ -44,7 +53,7 @@ _FIXED_MODES = ("legacy", "cdi")
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
-def main(argv: "Sequence[str]") -> int:
+def main(argv: Sequence[str]) -> int:
     """Rewrite config.json if this is a ``create``, and become the low-level runtime; return only to report a failure."""
     log = Log()
     try:
@@ -52,15 +61,20 @@ def main(argv: "Sequence[str]") -> int:
     except Refusal as refusal:
         log.write("error", refusal.line())
     except Exception as error:  # noqa: BLE001 - a traceback tells neither an engine nor a user anything
-        log.write("error", printable(f"nvgraft-runtime: {type(error).__name__}: {error} | report this"))
+        log.write(
+            "error", printable(f"nvgraft-runtime: {type(error).__name__}: {error} | report this")
+        )
     return 1
 
 
-def _run(argv: "Sequence[str]", log: Log) -> None:
+def _run(argv: Sequence[str], log: Log) -> None:
     arguments = argv[1:]
     options = LogOptions(arguments)
     if options.version:
-        os.write(1, f"NVIDIA Container Runtime version {__version__} (nvgraft)\nspec: {_SPEC_VERSION}\n".encode())
+        os.write(
+            1,
+            f"NVIDIA Container Runtime version {__version__} (nvgraft)\nspec: {_SPEC_VERSION}\n".encode(),
+        )
     creates = is_create(arguments)
     config = _load_config(os.environ, whole=creates)
     log.open(config.runtime_debug, config.runtime_log_level, options)
@@ -76,7 +90,7 @@ def _run(argv: "Sequence[str]", log: Log) -> None:
     _become(runtime, arguments)
 
 
-def is_create(arguments: "Sequence[str]") -> bool:
+def is_create(arguments: Sequence[str]) -> bool:
     """Return whether the low-level runtime is asked to create a container: "create" counts unless it is the bundle's name."""
     after_flag = False
     for argument in arguments:
@@ -89,7 +103,7 @@ def is_create(arguments: "Sequence[str]") -> bool:
     return False
 
 
-def bundle_directory(arguments: "Sequence[str]") -> str:
+def bundle_directory(arguments: Sequence[str]) -> str:
     """Return the bundle of a command line; the last one wins, none is the working directory.
 
     :raises Refusal: the last option has no value.
@@ -115,7 +129,7 @@ def _is_bundle_flag(word: str) -> bool:
     return word[:1] == "-" and word.lstrip("-") in ("b", "bundle")
 
 
-def find_runtime(candidates: "Sequence[str]", path: str | None, own: str) -> str:
+def find_runtime(candidates: Sequence[str], path: str | None, own: str) -> str:
     """Return the first candidate that is an executable file: an absolute path, or a name to be found over PATH.
 
     :param own: this very program, which is no low-level runtime: it would start itself for ever.
@@ -154,7 +168,7 @@ def _is_executable(path: str) -> bool:
     return stat.S_ISREG(mode) and os.access(path, os.X_OK)
 
 
-def _load_config(environ: "Mapping[str, str]", *, whole: bool) -> Config:
+def _load_config(environ: Mapping[str, str], *, whole: bool) -> Config:
     """Return the configuration; a missing file is an empty one here, even if a variable names it (reference behaviour 2.1).
 
     :param whole: check it against this host too. A container whose config.toml has gone bad can still be stopped and deleted.
@@ -163,12 +177,16 @@ def _load_config(environ: "Mapping[str, str]", *, whole: bool) -> Config:
     try:
         # Unlike the hook it is started by the engine itself, in the engine's environment: a file below /tmp that is root's is
         # where root has put it.
-        data = read_config_file(posixpath.abspath(path), False, lambda path: open_trusted(path, sticky=True))
+        data = read_config_file(
+            posixpath.abspath(path), False, lambda path: open_trusted(path, sticky=True)
+        )
         settings = known_settings(data, path) if data else {}
         return config_from_settings(settings) if whole else Config(**settings)
     except Refusal as refusal:
         text = "\n".join(part for part in (refusal.first_line, refusal.text) if part)
-        raise Refusal("", "error loading config: " + text.removeprefix(_CONFIG_ERROR), refusal.hint) from None
+        raise Refusal(
+            "", "error loading config: " + text.removeprefix(_CONFIG_ERROR), refusal.hint
+        ) from None
 
 
 def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) -> None:
@@ -181,12 +199,19 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
     except Refusal as refusal:
         raise in_runtime(refusal) from None
 
-    def look(gates: "Sequence[str]", devices: "Sequence[str]") -> "Additions":
-        from nvgraft.additions import look_at_host
+    def look(gates: Sequence[str], devices: Sequence[str]) -> Additions:
+        from nvgraft.wrapper.additions import look_at_host
 
         return look_at_host(config, _search_path(os.environ.get("PATH")), gates, devices)
 
-    done = rewrite(data, config, mode, hook_entry(config, os.environ, own), look, lambda links: link_hook_entry(os.environ, own, links))
+    done = rewrite(
+        data,
+        config,
+        mode,
+        hook_entry(config, os.environ, own),
+        look,
+        lambda links: link_hook_entry(os.environ, own, links),
+    )
     for level, line in done.log:
         log.write(level, printable(line))
     if done.data != data:
@@ -195,10 +220,14 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
             _replace_file(path, done.data)
         except OSError as error:
             hint = "the file was not changed; the bundle must be a directory that this program may write to"
-            raise Refusal("", f"{WRITE}error opening OCI specification file: open {path}: {files.reason(error)}", hint) from None
+            raise Refusal(
+                "",
+                f"{WRITE}error opening OCI specification file: open {path}: {files.reason(error)}",
+                hint,
+            ) from None
 
 
-def hook_entry(config: Config, environ: "Mapping[str, str]", own: str) -> dict[str, object]:
+def hook_entry(config: Config, environ: Mapping[str, str], own: str) -> dict[str, object]:
     """Return the prestart hook for config.json, with an environment of its own: without one a runtime hands down another.
 
     :param own: the path of this program, whose neighbour the hook is unless config.toml names one.
@@ -211,20 +240,28 @@ def hook_entry(config: Config, environ: "Mapping[str, str]", own: str) -> dict[s
     return _entry(path, ["prestart"], environ)
 
 
-def link_hook_entry(environ: "Mapping[str, str]", own: str, links: "Sequence[str]") -> dict[str, object]:
+def link_hook_entry(
+    environ: Mapping[str, str], own: str, links: Sequence[str]
+) -> dict[str, object]:
     """Return the createRuntime hook that makes links, each ``TARGET::LINK``, in the container: always our own."""
-    return _entry(_own_hook(own), ["create-symlinks", *(word for link in links for word in ("--link", link))], environ)
+    return _entry(
+        _own_hook(own),
+        ["create-symlinks", *(word for link in links for word in ("--link", link))],
+        environ,
+    )
 
 
 def _own_hook(own: str) -> str:
     return posixpath.join(posixpath.dirname(own), _HOOK)
 
 
-def _entry(path: str, arguments: list[str], environ: "Mapping[str, str]") -> dict[str, object]:
+def _entry(path: str, arguments: list[str], environ: Mapping[str, str]) -> dict[str, object]:
     variables = {"PATH": ":".join(_search_path(environ.get("PATH")))}
     variables.update({name: environ[name] for name in _HOOK_VARIABLES if environ.get(name)})
     if names.CONFIG_VARIABLE in variables:
-        variables[names.CONFIG_VARIABLE] = posixpath.abspath(variables[names.CONFIG_VARIABLE])  # a hook has another working directory
+        variables[names.CONFIG_VARIABLE] = posixpath.abspath(
+            variables[names.CONFIG_VARIABLE]
+        )  # a hook has another working directory
     return {
         "path": path,
         "args": [posixpath.basename(path), *arguments],
@@ -257,7 +294,7 @@ def _replace_file(path: str, data: bytes) -> None:
         raise
 
 
-def _become(runtime: str, arguments: "Sequence[str]") -> None:
+def _become(runtime: str, arguments: Sequence[str]) -> None:
     """Become the low-level runtime.
 
     :raises Refusal: the kernel does not execute it.
@@ -269,7 +306,11 @@ def _become(runtime: str, arguments: "Sequence[str]") -> None:
     try:
         os.execv(runtime, [runtime, *arguments])  # noqa: S606 - it is what the engine asked for
     except OSError as error:
-        raise Refusal("", f"could not exec '{runtime}': {files.reason(error)}", "it must be a program for this machine") from None
+        raise Refusal(
+            "",
+            f"could not exec '{runtime}': {files.reason(error)}",
+            "it must be a program for this machine",
+        ) from None
 
 
 def _restore_locale() -> None:

@@ -7,7 +7,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if sys.argv[1:2] == ["node"]:
     prefix, request = sys.argv[2:]
-    sys.path[1:1] = [f"{prefix}/lib/nvgraft/{part}" for part in ("hook", "cli")]  # what is measured is what is installed
+    sys.path[1:1] = [
+        f"{prefix}/lib/nvgraft/{part}" for part in ("hook", "cli")
+    ]  # what is measured is what is installed
     from bench.node import measure
 
     raise SystemExit(measure(prefix, request))

@@ -14,7 +14,9 @@ _WIDTH = 900
 
 def text_bars(bars: dict[str, dict[str, float]], width: int = 60) -> str:
     """Return a bar for each phase of each start; one scale for all of them."""
-    longest = max((value for phases in bars.values() for value in phases.values()), default=0.0) or 1.0
+    longest = (
+        max((value for phases in bars.values() for value in phases.values()), default=0.0) or 1.0
+    )
     lines = []
     for name, phases in bars.items():
         lines.append(f"{name}, ms:")
@@ -36,13 +38,19 @@ def svg_bars(bars: dict[str, dict[str, float]]) -> str:
         for phase, value in phases.items():
             colour = _COLOURS[names.index(phase) % len(_COLOURS)]
             title = f"<title>{escape(phase)}: {value:.2f} ms</title>"
-            parts.append(f'<rect x="{x:.1f}" y="{y}" width="{value * scale:.1f}" height="22" fill="{colour}">{title}</rect>')
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{value * scale:.1f}" height="22" fill="{colour}">{title}</rect>'
+            )
             x += value * scale
-        parts.append(f'<text x="{x + 4:.1f}" y="{y + 16}" {_FONT}>{sum(phases.values()):.1f}</text>')
+        parts.append(
+            f'<text x="{x + 4:.1f}" y="{y + 16}" {_FONT}>{sum(phases.values()):.1f}</text>'
+        )
         y += 30
     for index, phase in enumerate(names):
         x, row = 200 + index % 4 * 170, y + 10 + index // 4 * 20
-        parts.append(f'<rect x="{x}" y="{row}" width="12" height="12" fill="{_COLOURS[index % len(_COLOURS)]}"/>')
+        parts.append(
+            f'<rect x="{x}" y="{row}" width="12" height="12" fill="{_COLOURS[index % len(_COLOURS)]}"/>'
+        )
         parts.append(f'<text x="{x + 18}" y="{row + 11}" {_FONT}>{escape(phase)}</text>')
     return _document(parts, y + 20 + (len(names) + 3) // 4 * 20)
 
@@ -56,20 +64,31 @@ def svg_curves(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]]) -> str
         right, bottom = left + wide - 100, top + high - 75
         largest = max(size for size, _ in points) or 1
         slowest = max(value for _, value in points)
-        places = [(left + (right - left) * size / largest, bottom - (bottom - top) * value / slowest) for size, value in points]
+        places = [
+            (left + (right - left) * size / largest, bottom - (bottom - top) * value / slowest)
+            for size, value in points
+        ]
         parts.append(f'<text x="{left}" y="{top - 12}" {_FONT}>{escape(name)}</text>')
         parts.append(f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#999"/>')
         parts.append(
             f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}" fill="none" stroke="{_COLOURS[0]}" stroke-width="2"/>'
         )
         for (x, y), (size, value) in zip(places, points, strict=True):
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_COLOURS[0]}"><title>{size:,}: {value:.1f} ms</title></circle>')
-        parts.append(f'<text x="{right}" y="{bottom + 16}" text-anchor="end" {_FONT}>{largest:,}</text>')
-        parts.append(f'<text x="{left - 4}" y="{top + 10}" text-anchor="end" {_FONT}>{slowest:.0f} ms</text>')
+            parts.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_COLOURS[0]}"><title>{size:,}: {value:.1f} ms</title></circle>'
+            )
+        parts.append(
+            f'<text x="{right}" y="{bottom + 16}" text-anchor="end" {_FONT}>{largest:,}</text>'
+        )
+        parts.append(
+            f'<text x="{left - 4}" y="{top + 10}" text-anchor="end" {_FONT}>{slowest:.0f} ms</text>'
+        )
         parts.append(f'<text x="{left - 4}" y="{bottom}" text-anchor="end" {_FONT}>0</text>')
     return _document(parts, (len(curves) + columns - 1) // columns * high)
 
 
 def _document(parts: Sequence[str], height: int) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
+    return "\n".join(
+        [head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""]
+    )

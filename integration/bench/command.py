@@ -10,12 +10,29 @@ IMAGE = CHECKOUT / ".cache" / "bench-image"
 
 def main() -> int:
     """Measure, print, and if wanted write the page of the documentation."""
-    parser = argparse.ArgumentParser(prog="./dev bench", description="what a start of the hook costs, as ratios; needs root")
+    parser = argparse.ArgumentParser(
+        prog="./dev bench", description="what a start of the hook costs, as ratios; needs root"
+    )
     parser.add_argument("--prefix", required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--runs", type=int, default=30, help="rounds of each case, at least 2 (default: 30)")
-    parser.add_argument("--quick", action="store_true", help="all tables from two rounds: to see that it works, not how fast")
-    parser.add_argument("--image", type=Path, default=IMAGE, help="a root file system with many libraries (default: made once, in .cache)")
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md, beside the charts")
+    parser.add_argument(
+        "--runs", type=int, default=30, help="rounds of each case, at least 2 (default: 30)"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="all tables from two rounds: to see that it works, not how fast",
+    )
+    parser.add_argument(
+        "--image",
+        type=Path,
+        default=IMAGE,
+        help="a root file system with many libraries (default: made once, in .cache)",
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write the figures into docs/performance.md, beside the charts",
+    )
     options = parser.parse_args()
     if options.runs < 2:
         parser.error("--runs: at least 2")
@@ -28,6 +45,10 @@ def main() -> int:
     figures = Bench(options.prefix, rounds, options.image, quick=options.quick).measure()
     print(show.as_text(figures))
     if options.write:
-        words = ["./dev bench --write", *(["--quick"] if options.quick else []), *([f"--runs {rounds}"] if rounds not in {2, 30} else [])]
+        words = [
+            "./dev bench --write",
+            *(["--quick"] if options.quick else []),
+            *([f"--runs {rounds}"] if rounds not in {2, 30} else []),
+        ]
         show.write_page(CHECKOUT / "docs", figures, " ".join(words))
     return 0

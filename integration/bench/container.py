@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from bench.cases import Case
-from nvgraft import syscalls
-from nvgraft_cli import ldcache_writer
+from nvgraft.system import syscalls
+from nvgraft_cli.simulate import ldcache_writer
 
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -18,11 +18,18 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def make_bundle(bundle: str, case: Case) -> None:
     """A bundle whose config.json asks for what the case says; the rootfs is mounted by the container's process."""
     os.makedirs(f"{bundle}/rootfs")
-    config = {"ociVersion": "1.0.2", "process": {"args": ["sh"], "env": [PATH, *case.variables]}, "root": {"path": "rootfs"}}
+    config = {
+        "ociVersion": "1.0.2",
+        "process": {"args": ["sh"], "env": [PATH, *case.variables]},
+        "root": {"path": "rootfs"},
+    }
     with open(f"{bundle}/config.json", "w", encoding="utf-8") as file:
         json.dump(config, file)
     if case.entries:
-        rows = [(f"libbench{number}.so.1", "libc6,x86-64", f"/usr/lib/bench/libbench{number}.so.1") for number in range(case.entries)]
+        rows = [
+            (f"libbench{number}.so.1", "libc6,x86-64", f"/usr/lib/bench/libbench{number}.so.1")
+            for number in range(case.entries)
+        ]
         with open(f"{bundle}/ld.so.cache", "wb") as file:
             file.write(ldcache_writer.cache(rows))
 
@@ -31,7 +38,9 @@ def _make_cgroup() -> str:
     """Make the cgroup of a container, in the device hierarchy or, without one, in the unified one."""
     v1 = "/sys/fs/cgroup/devices"
     # No process id in the name: cgroups are the machine's, and on another simulated node the ids are the same.
-    directory = tempfile.mkdtemp(prefix="nvgraft-bench-", dir=v1 if os.path.isdir(v1) else "/sys/fs/cgroup")
+    directory = tempfile.mkdtemp(
+        prefix="nvgraft-bench-", dir=v1 if os.path.isdir(v1) else "/sys/fs/cgroup"
+    )
     if directory.startswith(v1):
         with open(f"{directory}/devices.deny", "w", encoding="ascii") as file:
             file.write("a")
@@ -48,10 +57,25 @@ def mount_rootfs(bundle: str, image: str) -> str:
         syscalls.mount("tmpfs", layers, "tmpfs", 0, "mode=755")
         for name in ("upper", "work"):
             os.mkdir(f"{layers}/{name}")
-        syscalls.mount("overlay", rootfs, "overlay", 0, f"lowerdir={image},upperdir={layers}/upper,workdir={layers}/work")
+        syscalls.mount(
+            "overlay",
+            rootfs,
+            "overlay",
+            0,
+            f"lowerdir={image},upperdir={layers}/upper,workdir={layers}/work",
+        )
         return rootfs
     syscalls.mount("tmpfs", rootfs, "tmpfs", 0, "mode=755")
-    for directory in ("dev", "etc", "lib64", "proc", "sys", "tmp", "usr/bin", "usr/lib/x86_64-linux-gnu"):
+    for directory in (
+        "dev",
+        "etc",
+        "lib64",
+        "proc",
+        "sys",
+        "tmp",
+        "usr/bin",
+        "usr/lib/x86_64-linux-gnu",
+    ):
         os.makedirs(f"{rootfs}/{directory}")
     with open(f"{rootfs}/etc/debian_version", "w", encoding="ascii") as file:
         file.write("12.0\n")
@@ -105,7 +129,15 @@ def container(bundle: str, image: str) -> Iterator[str]:
     try:
         if not os.read(reader, 1):
             raise SystemExit("bench: no container can be made here")
-        yield json.dumps({"ociVersion": "1.0.2", "id": "bench", "status": "creating", "pid": child, "bundle": bundle})
+        yield json.dumps(
+            {
+                "ociVersion": "1.0.2",
+                "id": "bench",
+                "status": "creating",
+                "pid": child,
+                "bundle": bundle,
+            }
+        )
     finally:
         os.close(reader)
         os.close(holder)
@@ -126,7 +158,12 @@ def ldconfig_seconds(bundle: str, image: str) -> float:
             leave_mount_namespace()
             rootfs = mount_rootfs(bundle, image)
             started = time.perf_counter()
-            subprocess.run(["/sbin/ldconfig", "-r", rootfs], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                ["/sbin/ldconfig", "-r", rootfs],
+                check=False,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             os.write(writer, str(time.perf_counter() - started).encode())
         finally:
             os._exit(0)

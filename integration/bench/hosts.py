@@ -36,10 +36,20 @@ def document(gallery: Path, gpus: int, entries: int = 0) -> dict[str, Any]:
         files[f"/dev/nvidia{minor}"] = {**node, "rdev": [node["rdev"][0], minor]}
         place = f"/proc/driver/nvidia/gpus/{_address(gpu)}"
         files[place] = directory
-        content = information.replace(model["uuid"], gpu["uuid"]).replace("Minor: \t 0", f"Minor: \t {minor}")
-        files[f"{place}/information"] = {"type": "file", "mode": "0444", "uid": 0, "gid": 0, "size": len(content), "content": content}
+        content = information.replace(model["uuid"], gpu["uuid"]).replace(
+            "Minor: \t 0", f"Minor: \t {minor}"
+        )
+        files[f"{place}/information"] = {
+            "type": "file",
+            "mode": "0444",
+            "uid": 0,
+            "gid": 0,
+            "size": len(content),
+            "content": content,
+        }
     host["ld_so_cache"] += [
-        [f"libbench{number}.so.1", "libc6,x86-64", f"/usr/lib/bench/libbench{number}.so.1"] for number in range(entries)
+        [f"libbench{number}.so.1", "libc6,x86-64", f"/usr/lib/bench/libbench{number}.so.1"]
+        for number in range(entries)
     ]
     return host
 

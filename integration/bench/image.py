@@ -28,7 +28,9 @@ WANTED = 1000
 
 def libraries(image: Path) -> int:
     """Return how many entries the loader cache of ``image`` has."""
-    done = subprocess.run(["/sbin/ldconfig", "-r", image, "-p"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["/sbin/ldconfig", "-r", image, "-p"], capture_output=True, text=True, check=False
+    )
     first = done.stdout.partition(" ")[0]
     return int(first) if first.isdecimal() else 0
 
@@ -51,7 +53,9 @@ def prepare(image: Path) -> str:
             return f"{' '.join(map(str, error.cmd[:2]))} failed: {error.stderr.decode(errors='replace').strip()[-300:]}"
         os.rename(Path(work) / "rootfs", image)
     found = libraries(image)
-    return "" if found >= WANTED else f"the packages have only {found} libraries in the loader cache"
+    return (
+        "" if found >= WANTED else f"the packages have only {found} libraries in the loader cache"
+    )
 
 
 def _unpack(work: Path, rootfs: Path) -> None:
@@ -59,18 +63,32 @@ def _unpack(work: Path, rootfs: Path) -> None:
     (archives / "partial").mkdir(parents=True)
     state = work / "status"  # nothing counts as installed: every package that is needed is fetched
     state.touch()
-    options = [f"Dir::State::status={state}", f"Dir::Cache::archives={archives}", "Debug::NoLocking=1", "APT::Sandbox::User=root"]
+    options = [
+        f"Dir::State::status={state}",
+        f"Dir::Cache::archives={archives}",
+        "Debug::NoLocking=1",
+        "APT::Sandbox::User=root",
+    ]
     command = ["apt-get", *(word for option in options for word in ("-o", option))]
     subprocess.run(
-        [*command, "install", "-y", "-q", "--no-install-recommends", "--download-only", *PACKAGES], check=True, capture_output=True
+        [*command, "install", "-y", "-q", "--no-install-recommends", "--download-only", *PACKAGES],
+        check=True,
+        capture_output=True,
     )
     # Directories of an image without links in place of /lib and /bin would be merged by a maintainer's script.
     for name in ("bin", "sbin", "lib", "lib64"):
         (rootfs / "usr" / name).mkdir(parents=True)
         (rootfs / name).symlink_to(f"usr/{name}")
     for package in sorted(archives.glob("*.deb")):
-        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as unpacked:
-            subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", rootfs], stdin=unpacked.stdout, check=True, capture_output=True)
+        with subprocess.Popen(
+            ["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE
+        ) as unpacked:
+            subprocess.run(
+                ["tar", "-x", "--keep-directory-symlink", "-C", rootfs],
+                stdin=unpacked.stdout,
+                check=True,
+                capture_output=True,
+            )
     for name in ("dev", "proc", "sys"):
         (rootfs / name).mkdir(exist_ok=True)
     # libc-bin's own script writes this.

@@ -15,7 +15,11 @@ from bench.cases import NOTHING, Case, Outcome
 from bench.report import STAND_IN, Curve, Row, Spread, spread
 
 #: What grows -> the sizes that are measured.
-SIZES = {"GPUs": (1, 2, 4, 8, 16, 32, 64), "entries": (0, 1_000, 5_000, 10_000, 50_000), "mounts": (0, 100, 1_000, 3_000)}
+SIZES = {
+    "GPUs": (1, 2, 4, 8, 16, 32, 64),
+    "entries": (0, 1_000, 5_000, 10_000, 50_000),
+    "mounts": (0, 100, 1_000, 3_000),
+}
 QUICK_SIZES = {"GPUs": (1, 2), "entries": (0, 1_000), "mounts": (0, 100)}
 #: Rounds of a point of a curve.
 CURVE_ROUNDS = 11
@@ -62,7 +66,11 @@ class Bench:
         ]
         offline = self._offline()
         phases = [row.outcome for row in rows if row.outcome.phases]
-        beside = "the reference hook of this machine" if rows[0].outcome.reference else f"{STAND_IN}x a bare start, its stand-in"
+        beside = (
+            "the reference hook of this machine"
+            if rows[0].outcome.reference
+            else f"{STAND_IN}x a bare start, its stand-in"
+        )
         self._notes.insert(0, f"to the reference: {beside}")
         return Figures(rows, phases, curves, offline, self._notes)
 
@@ -75,7 +83,9 @@ class Bench:
         if trouble:
             self._notes.append(f"no real image: {trouble}")
             return ""
-        self._notes.append(f"real image: {image.libraries(self._image)} entries in its loader cache")
+        self._notes.append(
+            f"real image: {image.libraries(self._image)} entries in its loader cache"
+        )
         return str(self._image)
 
     def _starts(self, rootfs: str) -> list[Row]:
@@ -83,45 +93,87 @@ class Bench:
         for gpus in (2, 1, 8):
             cases = []
             if gpus == 2:
-                cases += [Case(f"no GPU, {_CACHED[cached]}", NOTHING, cached, phases=True, calls=True) for cached in (True, False)]
+                cases += [
+                    Case(f"no GPU, {_CACHED[cached]}", NOTHING, cached, phases=True, calls=True)
+                    for cached in (True, False)
+                ]
             places = ("", rootfs) if rootfs and gpus > 1 else ("",)
             for place in places:
                 name = f"{gpus} GPU{'s' * (gpus > 1)}" + (", real image" if place else "")
                 cases += [
-                    Case(f"{name}, {_CACHED[cached]}", cached=cached, image=place, phases=True, calls=True) for cached in (True, False)
+                    Case(
+                        f"{name}, {_CACHED[cached]}",
+                        cached=cached,
+                        image=place,
+                        phases=True,
+                        calls=True,
+                    )
+                    for cached in (True, False)
                 ]
             outcomes, ldconfig = self._node(gpus, cases, images=list(places))
             extra = 0.0
             if len(places) > 1 and not outcomes[0].reference:
                 nearly_empty, full = (statistics.median(ldconfig[place]) for place in places)
                 extra = full - nearly_empty
-                self._notes.append(f"{gpus} GPUs, real image: the stand-in has {extra * 1e3:.1f} ms more, ldconfig's over its libraries")
-            rows += [Row(outcome, _budget(case), extra if case.image else 0.0) for case, outcome in zip(cases, outcomes, strict=True)]
+                self._notes.append(
+                    f"{gpus} GPUs, real image: the stand-in has {extra * 1e3:.1f} ms more, ldconfig's over its libraries"
+                )
+            rows += [
+                Row(outcome, _budget(case), extra if case.image else 0.0)
+                for case, outcome in zip(cases, outcomes, strict=True)
+            ]
         return rows
 
     def _by_gpus(self, sizes: tuple[int, ...], *, cached: bool) -> Curve:
-        points = [(gpus, self._node(gpus, [Case("all", cached=cached)], curve=True)[0][0]) for gpus in sizes]
+        points = [
+            (gpus, self._node(gpus, [Case("all", cached=cached)], curve=True)[0][0])
+            for gpus in sizes
+        ]
         return Curve(f"GPUs, {_CACHED[cached]}", points)
 
     def _by_entries_of_image(self, sizes: tuple[int, ...]) -> Curve:
         cases = [Case(f"{entries} entries", entries=entries) for entries in sizes]
-        return Curve("loader cache of the image, entries", list(zip(sizes, self._node(2, cases, curve=True)[0], strict=True)))
+        return Curve(
+            "loader cache of the image, entries",
+            list(zip(sizes, self._node(2, cases, curve=True)[0], strict=True)),
+        )
 
     def _by_entries_of_host(self, sizes: tuple[int, ...]) -> Curve:
-        points = [(entries, self._node(2, [Case("all", cached=False)], curve=True, entries=entries)[0][0]) for entries in sizes]
+        points = [
+            (entries, self._node(2, [Case("all", cached=False)], curve=True, entries=entries)[0][0])
+            for entries in sizes
+        ]
         return Curve("loader cache of the host, entries, not cached", points)
 
     def _by_mounts(self, sizes: tuple[int, ...]) -> Curve:
-        return Curve("mounts on the host", [(mounts, self._node(2, [Case("all")], curve=True, mounts=mounts)[0][0]) for mounts in sizes])
+        return Curve(
+            "mounts on the host",
+            [
+                (mounts, self._node(2, [Case("all")], curve=True, mounts=mounts)[0][0])
+                for mounts in sizes
+            ],
+        )
 
     def _node(
-        self, gpus: int, cases: list[Case], *, images: list[str] | None = None, curve: bool = False, entries: int = 0, mounts: int = 0
+        self,
+        gpus: int,
+        cases: list[Case],
+        *,
+        images: list[str] | None = None,
+        curve: bool = False,
+        entries: int = 0,
+        mounts: int = 0,
     ) -> tuple[list[Outcome], dict[str, list[float]]]:
         """Measure ``cases`` on a node of their own."""
         rounds = min(self._rounds, CURVE_ROUNDS) if curve else self._rounds
         request = {"rounds": rounds, "cases": cases, "images": images or [], "mounts": mounts}
-        print(f"bench: {gpus} GPUs, {entries} entries, {mounts} mounts: {', '.join(case.name for case in cases)}", file=sys.stderr)
-        with tempfile.NamedTemporaryFile("w", suffix=".json", dir="/var/tmp") as file:  # a simulated node has a /run of its own
+        print(
+            f"bench: {gpus} GPUs, {entries} entries, {mounts} mounts: {', '.join(case.name for case in cases)}",
+            file=sys.stderr,
+        )
+        with tempfile.NamedTemporaryFile(
+            "w", suffix=".json", dir="/var/tmp"
+        ) as file:  # a simulated node has a /run of its own
             json.dump(hosts.document(self._gallery, gpus, entries), file)
             file.flush()
             command = [
@@ -134,7 +186,12 @@ class Bench:
                 str(Path(__file__).parent),
                 "node",
             ]
-            done = subprocess.run([*command, self._prefix, json.dumps(request)], stdout=subprocess.PIPE, text=True, check=False)
+            done = subprocess.run(
+                [*command, self._prefix, json.dumps(request)],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
         if done.returncode:
             raise SystemExit(f"bench: the simulated node ended with exit status {done.returncode}")
         answer: dict[str, Any] = json.loads(done.stdout)
@@ -147,7 +204,14 @@ class Bench:
         with tempfile.TemporaryDirectory() as bundle:
             os.makedirs(f"{bundle}/rootfs/usr/bin")
             Path(bundle, "config.json").write_text(json.dumps(planning.bundle_config("rootfs")))
-            command = [f"{self._prefix}/bin/nvgraft", "plan", "--host", hosts.MODEL, "--bundle", bundle]
+            command = [
+                f"{self._prefix}/bin/nvgraft",
+                "plan",
+                "--host",
+                hosts.MODEL,
+                "--bundle",
+                bundle,
+            ]
             whole = [_timed(command) for _ in range(self._rounds)]
         return [
             ("plan from a loaded snapshot", _milliseconds(loaded), "2 ms"),

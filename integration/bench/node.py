@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bench.cases import Case, Outcome
 from bench.container import container, ldconfig_seconds, make_bundle
-from nvgraft import syscalls
+from nvgraft.system import syscalls
 
 PYTHON = "/usr/bin/python3"
 BARE = [PYTHON, "-IS", "-c", "pass"]
@@ -49,7 +49,11 @@ def start(command: list[str], stdin: str, directory: str) -> Sample:
 
     :raises SystemExit: if it fails: what does not work is not measured.
     """
-    with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as warned:
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as said,
+        tempfile.TemporaryFile("w+") as warned,
+    ):
         given.write(stdin)
         given.seek(0)
         started = time.monotonic_ns()
@@ -63,7 +67,9 @@ def start(command: list[str], stdin: str, directory: str) -> Sample:
         said.seek(0)
         if process.returncode != 0:
             warned.seek(0)
-            raise SystemExit(f"bench: {' '.join(command)}: exit status {process.returncode}\n{said.read()}{warned.read()}")
+            raise SystemExit(
+                f"bench: {' '.join(command)}: exit status {process.returncode}\n{said.read()}{warned.read()}"
+            )
         return Sample(started, ended, usage.ru_utime + usage.ru_stime, said.read())
 
 
@@ -72,12 +78,23 @@ class Node:
 
     def __init__(self, prefix: str, cases: list[Case], work: str) -> None:
         self._hook = [f"{prefix}/bin/nvgraft-hook", "prestart"]
-        clock = py_compile.compile(str(Path(__file__).with_name("phases.py")), f"{work}/phases.pyc", doraise=True)
-        self._clock = [PYTHON, "-ISB", str(clock), f"{prefix}/lib/nvgraft/hook", "@STARTED@", "prestart"]
+        clock = py_compile.compile(
+            str(Path(__file__).with_name("phases.py")), f"{work}/phases.pyc", doraise=True
+        )
+        self._clock = [
+            PYTHON,
+            "-ISB",
+            str(clock),
+            f"{prefix}/lib/nvgraft/hook",
+            "@STARTED@",
+            "prestart",
+        ]
         self._reference = all(shutil.which(name) for name in REFERENCE)
         self._work = work
         self._warm: set[Case] = set()  # cases for which something is kept
-        self.outcomes = {case: Outcome(case.name, [], [], [], [], [], [], 0, 0, None, None) for case in cases}
+        self.outcomes = {
+            case: Outcome(case.name, [], [], [], [], [], [], 0, 0, None, None) for case in cases
+        }
         for case in cases:
             make_bundle(self._bundle(case), case)
 
@@ -114,7 +131,9 @@ class Node:
             phases = said["phases"]
             phases["process end"] = sample.ended - said["ended"]
             outcome.phases.append(phases)
-            self.outcomes[case] = outcome._replace(memory=max(outcome.memory, said["peak"]), modules=said["modules"])
+            self.outcomes[case] = outcome._replace(
+                memory=max(outcome.memory, said["peak"]), modules=said["modules"]
+            )
 
     def count_calls(self, case: Case) -> None:
         """Count the system calls of one start, of its children too, and the programs that it executes."""
@@ -124,7 +143,11 @@ class Node:
         self._hook_run(case, ["strace", "-f", "-qq", "-o", trace, *self._hook])
         with open(trace, encoding="utf-8", errors="replace") as file:
             # PID NAME(ARGUMENTS...; the second half of a call that was interrupted begins with "<...".
-            calls = [name for line in file if (name := line.split(None, 1)[1].partition("(")[0]).isidentifier()]
+            calls = [
+                name
+                for line in file
+                if (name := line.split(None, 1)[1].partition("(")[0]).isidentifier()
+            ]
         self.outcomes[case] = self.outcomes[case]._replace(
             syscalls=len(calls), executed=calls.count("execve") + calls.count("execveat") - 1
         )
@@ -151,7 +174,10 @@ def main(prefix: str, rounds: int, cases: list[Case], images: list[str], mounts:
         for case in cases:
             node.count_calls(case)
         os.makedirs(f"{work}/ldconfig/rootfs")
-        ldconfig = {image: [ldconfig_seconds(f"{work}/ldconfig", image) for _ in range(rounds)] for image in images}
+        ldconfig = {
+            image: [ldconfig_seconds(f"{work}/ldconfig", image) for _ in range(rounds)]
+            for image in images
+        }
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(json.dumps({"outcomes": list(node.outcomes.values()), "ldconfig": ldconfig}))
@@ -161,5 +187,7 @@ def main(prefix: str, rounds: int, cases: list[Case], images: list[str], mounts:
 def measure(prefix: str, request: str) -> int:
     """Do what a JSON object asks for: it has a member for each further parameter of :func:`main`."""
     given = json.loads(request)
-    given["cases"] = [Case(name, tuple(variables), *rest) for name, variables, *rest in given["cases"]]
+    given["cases"] = [
+        Case(name, tuple(variables), *rest) for name, variables, *rest in given["cases"]
+    ]
     return main(prefix, **given)

@@ -20,33 +20,49 @@ if TYPE_CHECKING:
 _FIRST = time.monotonic_ns()
 _BEFORE = frozenset(sys.modules)
 
-START, IMPORTS, REST, END, CLOCK = "interpreter start", "imports", "hook's own", "process end", "this clock"
+START, IMPORTS, REST, END, CLOCK = (
+    "interpreter start",
+    "imports",
+    "hook's own",
+    "process end",
+    "this clock",
+)
 
 #: module -> name in it -> phase. A name that is imported from elsewhere is replaced where it is used.
 PHASES = {
-    "nvgraft.launch": {"check_environment": REST, "reset_process": REST},
+    "nvgraft.system.launch": {"check_environment": REST, "reset_process": REST},
     "nvgraft.hook": {
         "load_config": "config.toml",
         "read_state": "state, config.json",
         "read_config": "state, config.json",
         "decide": "state, config.json",
     },
-    "nvgraft.container": {
+    "nvgraft.container.container": {
         "hold_process": "target",
         "open_container": "target",
         "Container.read_mounts": "target",
         "LiveTarget.__init__": "target",
     },
-    "nvgraft.nvml": {"query": "NVML child"},
+    "nvgraft.host.nvml": {"query": "NVML child"},
     "nvgraft.graft": {"read_host": "inventory"},
-    "nvgraft.inventory": {"read_inventory": "inventory"},
-    "nvgraft.planner": {"make_plan": "plan"},
-    "nvgraft.lock": {"lock_rootfs": "target"},
-    "nvgraft.apply.executor": {"_is_configured": "second run?", "open_sources": "sources", "_attach": "attach"},
+    "nvgraft.host.inventory": {"read_inventory": "inventory"},
+    "nvgraft.plan.planner": {"make_plan": "plan"},
+    "nvgraft.system.lock": {"lock_rootfs": "target"},
+    "nvgraft.apply.executor": {
+        "_is_configured": "second run?",
+        "open_sources": "sources",
+        "_attach": "attach",
+    },
     "nvgraft.apply.targets": {"Targets.prepare": "targets"},
     "nvgraft.apply.cgroup": {"find_cgroup": "cgroup", "DeviceCgroup.allow": "cgroup"},
-    "nvgraft.apply.ldconfig": {"LoaderCache.prepare": "loader cache", "LoaderCache.update": "loader cache"},
-    "nvgraft.apply.native_cache": {"NativeCache.survey": "loader cache", "NativeCache.update": "loader cache"},
+    "nvgraft.apply.cache.ldconfig": {
+        "LoaderCache.prepare": "loader cache",
+        "LoaderCache.update": "loader cache",
+    },
+    "nvgraft.apply.cache.native": {
+        "NativeCache.survey": "loader cache",
+        "NativeCache.update": "loader cache",
+    },
 }
 
 #: Every phase, in the order in which the hook comes to it.
@@ -157,7 +173,7 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
     watch = Watch(clock)
     watch.importing()
     sys.path.append(library)
-    from nvgraft import bytecode
+    from nvgraft.startup import bytecode
 
     bytecode.stop_collector()
     bytecode.load = watch.counted(bytecode.load)  # type: ignore[assignment]
@@ -170,7 +186,10 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
         peak = next(line for line in file if line.startswith("VmHWM")).split()[1]
     clock.leave()
     totals = ", ".join(f'"{phase}": {spent}' for phase, spent in clock.totals.items())
-    print(f'{{"phases": {{{totals}}}, "modules": {loaded}, "peak": {int(peak) * 1024}, "ended": {time.monotonic_ns()}}}', flush=True)
+    print(
+        f'{{"phases": {{{totals}}}, "modules": {loaded}, "peak": {int(peak) * 1024}, "ended": {time.monotonic_ns()}}}',
+        flush=True,
+    )
     return code
 
 

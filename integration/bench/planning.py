@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from bench.cases import EVERYTHING
-from nvgraft.config import Config
-from nvgraft.decision import decide
-from nvgraft.inventory import read_inventory
-from nvgraft.planner import Settings, make_plan
-from nvgraft.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft.target import OfflineTarget, VirtualTree
-from nvgraft.tree import open_tree_at
+from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.formats.tree import open_tree_at
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.request.config import Config
+from nvgraft.request.decision import decide
 
 
 def bundle_config(rootfs: str) -> dict[str, Any]:
     """The config.json of a container that wants everything."""
-    return {"ociVersion": "1.0.2", "process": {"args": ["sh"], "env": list(EVERYTHING)}, "root": {"path": rootfs}}
+    return {
+        "ociVersion": "1.0.2",
+        "process": {"args": ["sh"], "env": list(EVERYTHING)},
+        "root": {"path": rootfs},
+    }
 
 
 def seconds(document: Path, rounds: int) -> tuple[list[float], list[float]]:
@@ -38,7 +42,12 @@ def seconds(document: Path, rounds: int) -> tuple[list[float], list[float]]:
             inventory = read_inventory(recorded, OFFLINE_PATH)
             tree = open_tree_at(rootfs)
             planned = time.perf_counter()
-            make_plan(request, inventory, OfflineTarget(VirtualTree(tree, rootfs), recorded.machine, (), module=True), settings)
+            make_plan(
+                request,
+                inventory,
+                OfflineTarget(VirtualTree(tree, rootfs), recorded.machine, (), module=True),
+                settings,
+            )
             ended = time.perf_counter()
             tree.close()
             whole.append(ended - started)

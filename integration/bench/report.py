@@ -119,10 +119,13 @@ CURVE_HEADINGS = ["what grows", "size", "ms", "to a bare start"]
 
 def text_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a table for a terminal; all columns but the first stand to the right."""
-    widths = [max(len(line[index]) for line in (headings, *lines)) for index in range(len(headings))]
+    widths = [
+        max(len(line[index]) for line in (headings, *lines)) for index in range(len(headings))
+    ]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if not index else cell.rjust(width) for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(width) if not index else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         for line in (headings, *lines)
     )

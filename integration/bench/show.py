@@ -7,7 +7,15 @@ from pathlib import Path
 
 from bench import chart
 from bench.measure import Figures
-from bench.report import CURVE_HEADINGS, HEADINGS, Curve, markdown_table, phase_cells, phase_medians, text_table
+from bench.report import (
+    CURVE_HEADINGS,
+    HEADINGS,
+    Curve,
+    markdown_table,
+    phase_cells,
+    phase_medians,
+    text_table,
+)
 
 PAGE, PHASES, GROWTH = "performance.md", "performance-phases.svg", "performance-growth.svg"
 #: What the figures mean stands above this line and is a person's; what stands below is replaced by each run.
@@ -47,7 +55,9 @@ def write_page(directory: Path, figures: Figures, command: str) -> None:
     """Replace the figures of docs/performance.md and its charts."""
     bars = {outcome.name: phase_medians(outcome) for outcome in figures.phases}
     (directory / PHASES).write_text(chart.svg_bars(bars))
-    (directory / GROWTH).write_text(chart.svg_curves([(curve.name, curve.milliseconds()) for curve in figures.curves]))
+    (directory / GROWTH).write_text(
+        chart.svg_curves([(curve.name, curve.milliseconds()) for curve in figures.curves])
+    )
     page = directory / PAGE
     kept = page.read_text().partition(MARK)[0].rstrip() if page.exists() else "# What a start costs"
     rounds = len(figures.rows[0].outcome.seconds)

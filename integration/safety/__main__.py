@@ -66,12 +66,16 @@ def measure(names: Iterable[str], size: str, seed: int) -> list[Section]:
 def text(section: Section, size: str, seed: int) -> str:
     """Return one part of the report as Markdown."""
     command = f"./dev safety --size {size} --seed {seed} --write {section.name}"
-    machine = f"Linux {platform.release()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+    machine = (
+        f"Linux {platform.release()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+    )
     lines = [f"## {section.name}", "", section.title, ""]
     lines += [f"`{command}`, {time.strftime('%Y-%m-%d')}, {section.seconds:.0f} s: {machine}.", ""]
     lines += ["| figure | result | has to be | |", "| --- | --- | --- | --- |"]
     for figure in section.figures:
-        lines.append(f"| {figure.name} | {_cell(figure.value)} | {figure.target} | {'ok' if figure.ok else 'NOT OK'} |")
+        lines.append(
+            f"| {figure.name} | {_cell(figure.value)} | {figure.target} | {'ok' if figure.ok else 'NOT OK'} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -89,12 +93,30 @@ def _cell(value: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and with ``--write`` keep the report; 1 when a figure is not as it has to be."""
     parser = argparse.ArgumentParser(
-        prog="./dev safety", description="Measure the safety of the hook.", epilog="example: ./dev safety --size small race"
+        prog="./dev safety",
+        description="Measure the safety of the hook.",
+        epilog="example: ./dev safety --size small race",
     )
-    parser.add_argument("--size", choices=SIZES, default="small", help="small takes a minute or two, full some hours (default: small)")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="what chance begins with (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help=f"keep what was measured in {REPORT.relative_to(REPORT.parent.parent)}")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="only these: " + ", ".join(modules()))
+    parser.add_argument(
+        "--size",
+        choices=SIZES,
+        default="small",
+        help="small takes a minute or two, full some hours (default: small)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=DEFAULT_SEED,
+        help="what chance begins with (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"keep what was measured in {REPORT.relative_to(REPORT.parent.parent)}",
+    )
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="only these: " + ", ".join(modules())
+    )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.modules if name not in modules()]
     if unknown:
@@ -105,7 +127,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.write:
         REPORT.write_text(merged(REPORT.read_text() if REPORT.exists() else "", parts))
     wrong = [figure.name for section in sections for figure in section.figures if not figure.ok]
-    print(f"safety: {len(wrong)} not as it has to be: {', '.join(wrong)}" if wrong else "safety: all as it has to be", file=sys.stderr)
+    print(
+        f"safety: {len(wrong)} not as it has to be: {', '.join(wrong)}"
+        if wrong
+        else "safety: all as it has to be",
+        file=sys.stderr,
+    )
     return 1 if wrong else 0
 
 

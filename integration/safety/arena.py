@@ -16,17 +16,18 @@ from typing import NamedTuple, TypeVar
 import hosts
 from attacked import make_tree
 from harness import LDCONFIG
-from nvgraft import container as containers
-from nvgraft import lock, syscalls
 from nvgraft.apply.executor import apply_plan
-from nvgraft.apply.loader_cache import loader_cache_step
-from nvgraft.components import Inventory
-from nvgraft.container import Container
-from nvgraft.errors import Refusal
-from nvgraft.mountinfo import parse_mountinfo
-from nvgraft.plan import Plan
-from nvgraft.planner import Settings, make_plan
-from nvgraft.request import Request
+from nvgraft.base.errors import Refusal
+from nvgraft.container import container as containers
+from nvgraft.container.container import Container
+from nvgraft.container.live_target import LiveTarget
+from nvgraft.graft import loader_cache_step
+from nvgraft.host.components import Inventory
+from nvgraft.plan.actions import Plan
+from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.request.request import Request
+from nvgraft.system import lock, syscalls
+from nvgraft.system.mountinfo import parse_mountinfo
 
 T = TypeVar("T")
 
@@ -62,7 +63,11 @@ CAPABILITIES = ("compute", "display", "graphics", "ngx", "utility", "video")
 def image_with(*lines: str) -> str:
     """Return the image with ``lines`` in the place of what they would stand in the way of."""
     new = [line.split()[0].rstrip("/") for line in lines]
-    kept = [line for line in IMAGE.splitlines() if not any(f"{line.strip()}/".replace(" ", "/").startswith(f"{path}/") for path in new)]
+    kept = [
+        line
+        for line in IMAGE.splitlines()
+        if not any(f"{line.strip()}/".replace(" ", "/").startswith(f"{path}/") for path in new)
+    ]
     return "\n".join([*kept, *lines])
 
 
@@ -91,7 +96,16 @@ def canary_state() -> list[object]:
     for directory, names, files in os.walk(CANARY):
         for path in [directory, *(os.path.join(directory, name) for name in (*names, *files))]:
             found = os.lstat(path)
-            state.append((path, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_uid))
+            state.append(
+                (
+                    path,
+                    found.st_mode,
+                    found.st_size,
+                    found.st_mtime_ns,
+                    found.st_ctime_ns,
+                    found.st_uid,
+                )
+            )
     return [*sorted(state, key=str), *mounts_below(CANARY)]
 
 
@@ -137,7 +151,12 @@ def enter_container_namespace() -> None:
 
 def runtime_mounts(rootfs: Path = ROOTFS) -> None:
     """Mount what a runtime mounts before its hooks, and the directory that the driver's kernel module would make."""
-    syscalls.mount("proc", str(rootfs / "proc"), "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    syscalls.mount(
+        "proc",
+        str(rootfs / "proc"),
+        "proc",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
+    )
     syscalls.mount("tmpfs", str(rootfs / "proc/driver"), "tmpfs", 0, "mode=755")
     (rootfs / "proc/driver/nvidia").mkdir()
     syscalls.mount("tmpfs", str(rootfs / "dev"), "tmpfs", syscalls.MS_NOSUID, "mode=755")
@@ -183,7 +202,14 @@ def container_process(mounts: Callable[[], None] = lambda: None) -> AbstractCont
 
 def standalone(rootfs: Path = ROOTFS) -> Container:
     """A container in this mount namespace, of which only the root file system is looked at."""
-    found = Container(1, None, str(rootfs), os.open(rootfs, os.O_PATH | os.O_DIRECTORY), os.geteuid(), os.getegid())
+    found = Container(
+        1,
+        None,
+        str(rootfs),
+        os.open(rootfs, os.O_PATH | os.O_DIRECTORY),
+        os.geteuid(),
+        os.getegid(),
+    )
     found.read_mounts()
     return found
 
@@ -203,9 +229,14 @@ def the_inventory() -> Inventory:
 
 def plan_for(container: Container, inventory: Inventory) -> Plan:
     """Plan all of the driver for ``container``, from its root file system as it is at this moment."""
-    target = containers.LiveTarget(container, os.uname().machine)
+    target = LiveTarget(container, os.uname().machine)
     try:
-        return make_plan(Request(("all",), CAPABILITIES), inventory, target, Settings(cgroups=False, simulated=False))
+        return make_plan(
+            Request(("all",), CAPABILITIES),
+            inventory,
+            target,
+            Settings(cgroups=False, simulated=False),
+        )
     finally:
         target.close()
 
@@ -238,7 +269,9 @@ def run_hook(
                 container.read_mounts()
                 plan = plan_for(container, inventory)
                 planned()
-                changed = apply_plan(plan, container, loader_cache_step(loader_cache, LDCONFIG, pivot=True))
+                changed = apply_plan(
+                    plan, container, loader_cache_step(loader_cache, LDCONFIG, pivot=True)
+                )
             return Outcome("applied" if changed else "nothing to do", "", True)
         except Refusal as refusal:
             return Outcome(refusal.stage, refusal.line(), True)

@@ -34,7 +34,9 @@ def program() -> int:
 class Attack:
     """A running attack."""
 
-    def __init__(self, counters: list[mmap.mmap], processes: "list[subprocess.Popen[bytes]]") -> None:
+    def __init__(
+        self, counters: list[mmap.mmap], processes: "list[subprocess.Popen[bytes]]"
+    ) -> None:
         self._counters = counters
         self._processes = processes
 
@@ -61,7 +63,11 @@ def attack(moves: Iterable[Move], seed: int, attackers: int = 1) -> Iterator[Att
             os.truncate(shared, mmap.PAGESIZE)
             counters.append(mmap.mmap(shared, mmap.PAGESIZE))
             command = ["attacker", f"/proc/self/fd/{shared}", str(seed + number), *arguments]
-            processes.append(subprocess.Popen(command, executable=f"/proc/self/fd/{program()}", pass_fds=(shared, program())))
+            processes.append(
+                subprocess.Popen(
+                    command, executable=f"/proc/self/fd/{program()}", pass_fds=(shared, program())
+                )
+            )
             os.close(shared)
         yield Attack(counters, processes)
     finally:

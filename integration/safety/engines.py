@@ -14,13 +14,35 @@ _TESTS = "integration/test_matrix.py"
 def figures(_size: str, _seed: int) -> list[Figure]:
     """Start every combination once; there is one size."""
     checkout = Path(__file__).parent.parent.parent
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", _TESTS]
-    environment = {**os.environ, "PYTHONPATH": "hook:cli:specs", "CI": "true"}  # CI: what cannot be run is a failure
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=600, env=environment)
-    counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|error)", done.stdout.splitlines()[-1])}
+    command = [
+        sys.executable,
+        "-B",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        _TESTS,
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": "hook:cli:specs",
+        "CI": "true",
+    }  # CI: what cannot be run is a failure
+    done = subprocess.run(
+        command, cwd=checkout, capture_output=True, text=True, timeout=600, env=environment
+    )
+    counts = {
+        kind: int(count)
+        for count, kind in re.findall(r"(\d+) (passed|failed|error)", done.stdout.splitlines()[-1])
+    }
     started, all_ = counts.get("passed", 0), sum(counts.values())
     return [
         Figure(
-            "{runc, crun} x {host's ids, user namespace} x {cgroup v1, v2} x {rw, ro}", f"{started} of {all_}", "all", started == all_ > 0
+            "{runc, crun} x {host's ids, user namespace} x {cgroup v1, v2} x {rw, ro}",
+            f"{started} of {all_}",
+            "all",
+            started == all_ > 0,
         )
     ]

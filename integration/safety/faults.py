@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from attacked import PLACE, ROOTFS
 from harness import run_in_mount_namespace
-from nvgraft import syscalls
-from nvgraft.apply import rootfs
+from nvgraft.apply.cache import rootfs
+from nvgraft.system import syscalls
 from safety.figures import Figure
 from safety.shim import HOOK, Fault, Site
 from safety.stage import Run, Stage, State, on_stage
@@ -106,7 +106,14 @@ class Campaign:
         self._problems: list[str] = []
 
     def tally(self) -> Tally:
-        return Tally(self._runs, len(self._places), self._undone, self._unharmed, self._reported, tuple(self._problems))
+        return Tally(
+            self._runs,
+            len(self._places),
+            self._undone,
+            self._unharmed,
+            self._reported,
+            tuple(self._problems),
+        )
 
     def strike(self, site: Site, fault: Fault, first: tuple[Site, Fault] | None = None) -> None:
         """Run the hook with ``fault`` at ``site``, perhaps after another one, and judge."""
@@ -115,9 +122,21 @@ class Campaign:
             faults[first[0].process, first[0].number] = first[1]
         self._places.add((site.process, site.call, site.place))
         after = f" after {_name(*first)}" if first else ""
-        self.judge(self.stage.run(faults), f"{_name(site, fault)}{after}", struck=(site, fault), may_leave=first is not None)
+        self.judge(
+            self.stage.run(faults),
+            f"{_name(site, fault)}{after}",
+            struck=(site, fault),
+            may_leave=first is not None,
+        )
 
-    def judge(self, run: Run, what: str, *, struck: tuple[Site, Fault] | None = None, may_leave: bool = False) -> None:
+    def judge(
+        self,
+        run: Run,
+        what: str,
+        *,
+        struck: tuple[Site, Fault] | None = None,
+        may_leave: bool = False,
+    ) -> None:
         """Count ``run``, and note what is wrong with it; the stage is as before afterwards.
 
         :param may_leave: whether what is left may be named instead: the fault goes on while everything is undone.
@@ -127,11 +146,15 @@ class Campaign:
         problem = ""
         if run.code == 0:
             self._unharmed += 1
-            if state.success() != self.success.success() and not _is_excused(self.success, state, struck, succeeded=True):
+            if state.success() != self.success.success() and not _is_excused(
+                self.success, state, struck, succeeded=True
+            ):
                 problem = f"succeeded, but not as without it: {difference(self.success.success(), state.success())}"
         elif run.code == 1:
             self._undone += 1
-            if state != self.before and not _is_excused(self.before, state, struck, succeeded=False):
+            if state != self.before and not _is_excused(
+                self.before, state, struck, succeeded=False
+            ):
                 problem = f"left behind: {difference(self.before, state)}"
             elif "nvgraft: " not in run.stderr:
                 problem = f"said nothing: {run.stderr!r}"
@@ -160,7 +183,11 @@ class Campaign:
         if silent or not named:
             return f"left {silent or left} and named {named}"
         # Of the loader cache step it may be unknown whether there is anything left, and a mount may go with the one below it.
-        sure = [name for name in named if not name.startswith(("SONAME links in ", "/etc/ld.so.cache", "mount /proc/driver/"))]
+        sure = [
+            name
+            for name in named
+            if not name.startswith(("SONAME links in ", "/etc/ld.so.cache", "mount /proc/driver/"))
+        ]
         empty = [name for name in sure if not any(_covers(name, thing) for thing in left)]
         if empty:
             return f"named {empty}, which is not left"
@@ -169,37 +196,74 @@ class Campaign:
             return "not recovered"
         self.stage.renew(files=False)
         rest = self.stage.state()
-        return "" if (rest.files, rest.run) == (self.before.files, ()) else f"after recovery: {difference(self.before, rest)}"
+        return (
+            ""
+            if (rest.files, rest.run) == (self.before.files, ())
+            else f"after recovery: {difference(self.before, rest)}"
+        )
 
 
 def _name(site: Site, fault: Fault) -> str:
     detail = (
-        errno.errorcode[fault.detail] if fault.kind == "error" else signal.Signals(fault.detail).name if fault.detail in SIGNALS else ""
+        errno.errorcode[fault.detail]
+        if fault.kind == "error"
+        else signal.Signals(fault.detail).name
+        if fault.detail in SIGNALS
+        else ""
     )
     return f"{fault.kind} {detail} at {site.call} #{site.number} of process {site.process} ({site.place})"
 
 
 #: Where the image's own libraries are read: one that cannot be is left out of the loader cache, as ldconfig leaves it out.
-_OF_THE_IMAGE = tuple(f"{name}.py" for name in ("apply/library_search", "apply/rootfs", "apply/search_path", "elf"))
+_OF_THE_IMAGE = tuple(
+    f"{name}.py"
+    for name in (
+        "apply/cache/library_search",
+        "apply/cache/rootfs",
+        "apply/cache/search_path",
+        "formats/elf",
+    )
+)
 #: The calls that look at them, and what each of them opens directories with.
-_LOOKS = {"open", "openat", "openat2", "readlink", "readlinkat", "stat", "newfstatat", "lstat", "listdir", "getdents64", "scandir"}
+_LOOKS = {
+    "open",
+    "openat",
+    "openat2",
+    "readlink",
+    "readlinkat",
+    "stat",
+    "newfstatat",
+    "lstat",
+    "listdir",
+    "getdents64",
+    "scandir",
+}
 _OPENS = ":open_in_root"
 
 
-def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None, *, succeeded: bool) -> bool:
+def _is_excused(
+    wanted: State, state: State, struck: tuple[Site, Fault] | None, *, succeeded: bool
+) -> bool:
     """Tell whether a difference is what the fault means by itself.
 
     A fault of the lock leaves its file: nobody holds it, and the next hook removes it. Where the kernel says that a cgroup
     hierarchy or a library directory is not there, nothing is added to it. And what the image's own files answer is its business
-    (:func:`nvgraft.apply.rootfs.check_absent`): the cache is written without them. A failed start leaves no cache, whatever it read.
+    (:func:`nvgraft.apply.cache.rootfs.check_absent`): the cache is written without them. A failed start leaves no cache, whatever it read.
     """
     if struck is None:
         return False
     site, fault = struck
     wanted, state = wanted.success(), state.success()
     if site.place.startswith("lock.py"):
-        return all(path.startswith("/run/nvgraft/lock/") for path in state.run) and state._replace(run=()) == wanted
-    answered = fault.kind == "error" and fault.detail in rootfs.ABSENT and (site.place.endswith(_OPENS) or not site.place)
+        return (
+            all(path.startswith("/run/nvgraft/lock/") for path in state.run)
+            and state._replace(run=()) == wanted
+        )
+    answered = (
+        fault.kind == "error"
+        and fault.detail in rootfs.ABSENT
+        and (site.place.endswith(_OPENS) or not site.place)
+    )
     if succeeded and (site.place.startswith(_OF_THE_IMAGE) or (answered and site.call in _LOOKS)):
         return _without_cache(state) == _without_cache(wanted)
     absent = fault == Fault("error", errno.ENOENT) and site.place.endswith((":open_mounts", _OPENS))
@@ -207,7 +271,9 @@ def _is_excused(wanted: State, state: State, struck: tuple[Site, Fault] | None, 
 
 
 def _without_cache(state: State) -> State:
-    return state._replace(files=frozenset(entry for entry in state.files if entry[0] != "/etc/ld.so.cache"))
+    return state._replace(
+        files=frozenset(entry for entry in state.files if entry[0] != "/etc/ld.so.cache")
+    )
 
 
 def _covers(name: str, thing: str) -> bool:
@@ -223,7 +289,9 @@ def residue(before: State, state: State) -> list[str]:
     changed = {path for path, _ in before.files ^ state.files}
     mounts = [f"mount {_inside(mount)}" for mount in state.mounts if mount not in before.mounts]
     rules = ["device rules"] if state.rules != before.rules else []
-    others = [path for path in state.run if "/journal/" not in path] + [thing for thing in state.host if thing not in before.host]
+    others = [path for path in state.run if "/journal/" not in path] + [
+        thing for thing in state.host if thing not in before.host
+    ]
     return [*sorted(changed), *mounts, *rules, *others]
 
 
@@ -236,8 +304,15 @@ def difference(wanted: State, got: State) -> str:
     parts = []
     for name, first, second in zip(State._fields, wanted, got, strict=True):
         if first != second:
-            missing, new = [thing for thing in first if thing not in second], [thing for thing in second if thing not in first]
-            parts.append(f"{name} +{new[:3]} -{missing[:3]}" if missing or new else f"{name} in another order")
+            missing, new = (
+                [thing for thing in first if thing not in second],
+                [thing for thing in second if thing not in first],
+            )
+            parts.append(
+                f"{name} +{new[:3]} -{missing[:3]}"
+                if missing or new
+                else f"{name} in another order"
+            )
     return "; ".join(parts)
 
 
@@ -249,7 +324,13 @@ def places(sites: Iterable[Site], choice: random.Random) -> list[Site]:
     return [choice.choice(found) for found in by_place.values()]
 
 
-def each_call_fails(campaign: Campaign, choice: random.Random, *, full: bool, only: Callable[[Site], bool] = lambda site: True) -> None:
+def each_call_fails(
+    campaign: Campaign,
+    choice: random.Random,
+    *,
+    full: bool,
+    only: Callable[[Site], bool] = lambda site: True,
+) -> None:
     """T45, T46: every call with every errno; small: a call from each place, with one."""
     if full:
         for site in filter(only, campaign.sites):
@@ -267,13 +348,21 @@ def each_call_is_short(campaign: Campaign, choice: random.Random, *, full: bool)
         campaign.strike(site, Fault("short"))
 
 
-def signals_come(campaign: Campaign, choice: random.Random, *, full: bool, only: Callable[[Site], bool] = lambda site: True) -> None:
+def signals_come(
+    campaign: Campaign,
+    choice: random.Random,
+    *,
+    full: bool,
+    only: Callable[[Site], bool] = lambda site: True,
+) -> None:
     """T49: each signal that ends a hook, before and after every call."""
     sites = list(filter(only, campaign.sites))
     for site in sites if full else places(sites, choice):
         if site.process == HOOK:
             for number in SIGNALS if full else (choice.choice(SIGNALS),):
-                for moment in ("before", "after") if full else (choice.choice(("before", "after")),):
+                for moment in (
+                    ("before", "after") if full else (choice.choice(("before", "after")),)
+                ):
                     campaign.strike(site, Fault(moment, number))
 
 
@@ -284,17 +373,30 @@ _OF_AN_UNDO = tuple(number for number in ERRNOS if number != errno.ENOENT)
 def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> None:
     """T46: one call fails, and then one of those that take everything back."""
     calls = [site for site in campaign.sites if site.process == HOOK]
-    end = max(site.number for site in calls if site.call == "unlink" and site.place.startswith("journal.py"))
+    end = max(
+        site.number
+        for site in calls
+        if site.call == "unlink" and site.place.startswith("journal.py")
+    )
     # A signal at the end of the work: all of it is undone.
     firsts = [(calls[end - 1], Fault("after", signal.SIGTERM))]
-    firsts += [(site, Fault("error", errno.EPERM)) for site in (choice.sample(calls[:end], 10) if full else ())]
+    firsts += [
+        (site, Fault("error", errno.EPERM))
+        for site in (choice.sample(calls[:end], 10) if full else ())
+    ]
     for index, (site, fault) in enumerate(firsts):
         first = (site, fault)
         run = campaign.stage.run({(site.process, site.number): fault}, record=True)
         campaign.judge(run, f"{_name(*first)} alone", struck=first)
-        later = [found for found in run.sites if found.process == HOOK and found.number > site.number]
+        later = [
+            found for found in run.sites if found.process == HOOK and found.number > site.number
+        ]
         for found in later if full else places(later, choice):
-            for number in _OF_AN_UNDO if full and index == 0 else (choice.choice((errno.EPERM, errno.EIO, errno.ENOSPC, errno.EINTR)),):
+            for number in (
+                _OF_AN_UNDO
+                if full and index == 0
+                else (choice.choice((errno.EPERM, errno.EIO, errno.ENOSPC, errno.EINTR)),)
+            ):
                 campaign.strike(found, Fault("error", number), first)
 
 
@@ -362,15 +464,39 @@ def real_calls_fail(size: str, seed: int) -> Tally:
         for call, number in _traced_calls(campaign, choice, full=size == "full"):
             for code in choice.sample(ERRNOS, 2 if size == "full" else 1):
                 name = errno.errorcode[code]
-                run = campaign.stage.trace("-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error={name}:when={number}")
-                unplaced = Site(HOOK, number, call, "")  # strace cannot tell which line made the call
-                campaign.judge(run, f"strace: {name} at {call} #{number}", struck=(unplaced, Fault("error", code)))
+                run = campaign.stage.trace(
+                    "-o",
+                    "/dev/null",
+                    "-e",
+                    f"trace={call}",
+                    "-e",
+                    f"inject={call}:error={name}:when={number}",
+                )
+                unplaced = Site(
+                    HOOK, number, call, ""
+                )  # strace cannot tell which line made the call
+                campaign.judge(
+                    run,
+                    f"strace: {name} at {call} #{number}",
+                    struck=(unplaced, Fault("error", code)),
+                )
 
     return _on_stage([FIRST], work)
 
 
 #: What Python does for itself, what cannot fail, and the end.
-_NOT_STRUCK = {"brk", "mmap", "munmap", "mremap", "madvise", "mprotect", "futex", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn"} | {
+_NOT_STRUCK = {
+    "brk",
+    "mmap",
+    "munmap",
+    "mremap",
+    "madvise",
+    "mprotect",
+    "futex",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+} | {
     "exit_group",
     "getpid",
     "getppid",
@@ -384,7 +510,9 @@ _NOT_STRUCK = {"brk", "mmap", "munmap", "mremap", "madvise", "mprotect", "futex"
 }
 
 
-def _traced_calls(campaign: Campaign, choice: random.Random, *, full: bool) -> list[tuple[str, int]]:
+def _traced_calls(
+    campaign: Campaign, choice: random.Random, *, full: bool
+) -> list[tuple[str, int]]:
     """Return the calls from the journal's beginning to its end, as (name, how many of that name came before, plus one)."""
     trace = PLACE / "trace"
     run = campaign.stage.trace("-o", str(trace))
@@ -396,7 +524,9 @@ def _traced_calls(campaign: Campaign, choice: random.Random, *, full: bool) -> l
     for line in trace.read_text().splitlines():
         name = line.partition("(")[0]
         counts[name] = counts.get(name, 0) + 1
-        begun = re.match(r'openat\(\d+, "([0-9a-f]+-[0-9a-f]+-[0-9a-f]+)", O_WRONLY\|O_CREAT\|O_EXCL', line)
+        begun = re.match(
+            r'openat\(\d+, "([0-9a-f]+-[0-9a-f]+-[0-9a-f]+)", O_WRONLY\|O_CREAT\|O_EXCL', line
+        )
         journal = begun[1] if begun else journal
         if journal and name.isidentifier() and name not in _NOT_STRUCK:
             calls.setdefault(name, []).append((name, counts[name]))
@@ -423,10 +553,16 @@ def soak(cycles: int) -> str:
                 if cycle == 0:
                     start = peak
                 stage.end_container()
-                stage.renew(files=cycle % 2 == 0)  # every other one finds the placeholders of the last
+                stage.renew(
+                    files=cycle % 2 == 0
+                )  # every other one finds the placeholders of the last
             stage.renew()
             last = _resources(stage)
-            grown = [f"{name}: {first[name]}, then {last[name]}" for name in first if first[name] != last[name]]
+            grown = [
+                f"{name}: {first[name]}, then {last[name]}"
+                for name in first
+                if first[name] != last[name]
+            ]
             if peak > start * 1.1:
                 grown.append(f"memory: {start} KiB, then {peak}")
             return ", ".join(grown)
@@ -446,7 +582,9 @@ def _resources(stage: Stage) -> dict[str, int]:
     }
 
 
-def _on_stage(scenes: Sequence[Scene], work: Callable[[Campaign], None], *, tmpfs: bool = False) -> Tally:
+def _on_stage(
+    scenes: Sequence[Scene], work: Callable[[Campaign], None], *, tmpfs: bool = False
+) -> Tally:
     total = NOTHING
     for scene in scenes:
 
@@ -462,7 +600,16 @@ def _on_stage(scenes: Sequence[Scene], work: Callable[[Campaign], None], *, tmpf
 
 #: Where the second scene differs from the first one.
 _SECOND = tuple(
-    f"{name}.py" for name in ("apply/cgroup", "apply/bpf", "apply/ldconfig", "apply/restore", "apply/jail", "apply/seccomp", "child")
+    f"{name}.py"
+    for name in (
+        "apply/cgroup",
+        "apply/bpf",
+        "apply/cache/ldconfig",
+        "apply/restore",
+        "system/jail",
+        "system/seccomp",
+        "system/child",
+    )
 )
 
 
@@ -474,23 +621,32 @@ def failing_calls(size: str, seed: int) -> Tally:
     choice = random.Random(seed)
     full = size == "full"
     tally = _on_stage([FIRST], lambda campaign: each_call_fails(campaign, choice, full=full))
-    return tally + _on_stage([SECOND], lambda campaign: each_call_fails(campaign, choice, full=full, only=_in_second))
+    return tally + _on_stage(
+        [SECOND], lambda campaign: each_call_fails(campaign, choice, full=full, only=_in_second)
+    )
 
 
 def failing_undo(size: str, seed: int) -> Tally:
     choice = random.Random(seed)
-    return _on_stage((FIRST, SECOND), lambda campaign: undo_fails_too(campaign, choice, full=size == "full"))
+    return _on_stage(
+        (FIRST, SECOND), lambda campaign: undo_fails_too(campaign, choice, full=size == "full")
+    )
 
 
 def short_calls(size: str, seed: int) -> Tally:
     choice = random.Random(seed)
-    return _on_stage((FIRST, SECOND), lambda campaign: each_call_is_short(campaign, choice, full=size == "full"))
+    return _on_stage(
+        (FIRST, SECOND), lambda campaign: each_call_is_short(campaign, choice, full=size == "full")
+    )
 
 
 def signalled(size: str, seed: int) -> Tally:
     choice = random.Random(seed)
     tally = _on_stage([FIRST], lambda campaign: signals_come(campaign, choice, full=size == "full"))
-    return tally + _on_stage([SECOND], lambda campaign: signals_come(campaign, choice, full=size == "full", only=_in_second))
+    return tally + _on_stage(
+        [SECOND],
+        lambda campaign: signals_come(campaign, choice, full=size == "full", only=_in_second),
+    )
 
 
 #: What is measured at any size, by its name in the report.
@@ -511,8 +667,15 @@ def figures(size: str, seed: int) -> list[Figure]:
     if size == "full":
         measures["no room for mounts"] = mounts_are_used_up
     tallies = {name: measure(size, seed) for name, measure in measures.items()}
-    found = [Figure(name, tally.value, "nothing left, or all of it named", not tally.problems) for name, tally in tallies.items()]
+    found = [
+        Figure(name, tally.value, "nothing left, or all of it named", not tally.problems)
+        for name, tally in tallies.items()
+    ]
     cycles = 10_000 if size == "full" else 100
     grown = soak(cycles)
-    found.append(Figure("starts and ends", f"{cycles}, grown: {grown or 'nothing'}", "nothing grown", not grown))
+    found.append(
+        Figure(
+            "starts and ends", f"{cycles}, grown: {grown or 'nothing'}", "nothing grown", not grown
+        )
+    )
     return found

@@ -66,7 +66,11 @@ def figures(size: str, seed: int) -> list[Figure]:
     start = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         # The quick ones first: a full run takes hours, and says then what it has found.
-        results = list(pool.map(lambda target: _told(fuzz(target, amount, seed)), sorted(fuzzing.TARGETS, key=_cost)))
+        results = list(
+            pool.map(
+                lambda target: _told(fuzz(target, amount, seed)), sorted(fuzzing.TARGETS, key=_cost)
+            )
+        )
     seconds = time.monotonic() - start
     fewest = min(results, key=lambda result: result.inputs)
     findings = [result for result in results if result.finding]
@@ -79,8 +83,18 @@ def figures(size: str, seed: int) -> list[Figure]:
             f"{amount.inputs:,} for every parser" if amount.inputs else "every parser",
             fewest.inputs >= max(amount.inputs, 1),
         ),
-        Figure("fuzz: findings", ", ".join(result.target for result in findings) or "0", "0", not findings),
-        Figure("fuzz: slowest input", f"{slowest.slowest * 1e3:.1f} ms ({slowest.target})", "< 100 ms", slowest.slowest < SECONDS_LIMIT),
+        Figure(
+            "fuzz: findings",
+            ", ".join(result.target for result in findings) or "0",
+            "0",
+            not findings,
+        ),
+        Figure(
+            "fuzz: slowest input",
+            f"{slowest.slowest * 1e3:.1f} ms ({slowest.target})",
+            "< 100 ms",
+            slowest.slowest < SECONDS_LIMIT,
+        ),
         Figure(
             "fuzz: most memory for an input",
             f"{largest.largest / (1 << 20):.1f} MiB ({largest.target})",
@@ -88,9 +102,15 @@ def figures(size: str, seed: int) -> list[Figure]:
             largest.largest < MEMORY_LIMIT,
         ),
     ]
-    worst, shape = max((growth(target, name), f"{target}: {name}") for target, shapes in SHAPES.items() for name in shapes)
+    worst, shape = max(
+        (growth(target, name), f"{target}: {name}")
+        for target, shapes in SHAPES.items()
+        for name in shapes
+    )
     # 2 is linear and 4 quadratic for twice the input; in between is the noise of a busy machine.
-    rows.append(Figure("fuzz: time for twice the input", f"{worst:.1f}x ({shape})", "< 3x", worst < 3))
+    rows.append(
+        Figure("fuzz: time for twice the input", f"{worst:.1f}x ({shape})", "< 3x", worst < 3)
+    )
     return rows
 
 
@@ -121,7 +141,9 @@ def growth(target: str, shape: str, length: int = 1 << 15) -> float:
     make = SHAPES[target][shape]
     gc.disable()
     try:
-        times = [min(_timed(target, data) for _ in range(5)) for data in (make(length), make(length * 4))]
+        times = [
+            min(_timed(target, data) for _ in range(5)) for data in (make(length), make(length * 4))
+        ]
     finally:
         gc.enable()
     return float((times[1] / max(times[0], 1e-4)) ** 0.5)
@@ -139,7 +161,9 @@ def fuzz(target: str, amount: Amount, seed: int, keep: str | None = None) -> Res
     :param keep: directory for the inputs that are findings; they are gone with the result without one.
     """
     if importlib.util.find_spec("atheris") is None:
-        raise SystemExit("atheris is not installed: pip has it for x86-64 and the Pythons up to 3.14")
+        raise SystemExit(
+            "atheris is not installed: pip has it for x86-64 and the Pythons up to 3.14"
+        )
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="nvgraft-fuzz.") as place:
         work = Path(place)
@@ -147,30 +171,55 @@ def fuzz(target: str, amount: Amount, seed: int, keep: str | None = None) -> Res
             (work / name).mkdir()
         for number, data in enumerate(fuzzing.TARGETS[target].seeds(target, findings=False)):
             (work / "corpus" / str(number)).write_bytes(data)
-        (work / "words").write_text("".join(f'"{_escaped(word)}"\n' for word in fuzzing.TARGETS[target].words if len(word) <= 64))
+        (work / "words").write_text(
+            "".join(
+                f'"{_escaped(word)}"\n' for word in fuzzing.TARGETS[target].words if len(word) <= 64
+            )
+        )
         inputs, slowest, finding = 0, 0.0, ""
         while not finding and (inputs < amount.inputs if amount.inputs else not inputs):
-            command = [sys.executable, "-m", "safety.fuzz_child", target, str(work / "slowest"), str(work / "corpus")]
+            command = [
+                sys.executable,
+                "-m",
+                "safety.fuzz_child",
+                target,
+                str(work / "slowest"),
+                str(work / "corpus"),
+            ]
             if amount.inputs:
                 command.append(f"-runs={min(_ROUND, amount.inputs - inputs)}")
             else:
                 command.append(f"-max_total_time={amount.seconds}")
             # Another seed for each process: the same one would have the same ideas again.
-            command += [f"-seed={(seed or 1) + inputs}", f"-max_len={fuzzing.LENGTH}", f"-dict={work / 'words'}", "-timeout=20"]
+            command += [
+                f"-seed={(seed or 1) + inputs}",
+                f"-max_len={fuzzing.LENGTH}",
+                f"-dict={work / 'words'}",
+                "-timeout=20",
+            ]
             command += [
                 f"-artifact_prefix={keep or place + '/findings'}/{target}-",
                 "-print_final_stats=1",
                 "-verbosity=1",
                 "-close_fd_mask=0",
             ]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=_environment(), cwd=place)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=_environment(),
+                cwd=place,
+            )
             ran = re.search(r"number_of_executed_units: (\d+)", done.stderr)
             if done.returncode != 0 or ran is None or not int(ran[1]):
                 finding = _ending(done.stdout + done.stderr) or f"exit code {done.returncode}"
             inputs += int(ran[1]) if ran else 0
             slowest = max(slowest, float((work / "slowest").read_text() or 0))
         with _MEASURING:
-            largest = max(_memory(target, path.read_bytes()) for path in (work / "corpus").iterdir())
+            largest = max(
+                _memory(target, path.read_bytes()) for path in (work / "corpus").iterdir()
+            )
     return Result(target, inputs, slowest, largest, finding, time.monotonic() - start)
 
 
@@ -179,13 +228,19 @@ def _environment() -> dict[str, str]:
 
 
 def _escaped(word: bytes) -> str:
-    return "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in word)
+    return "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in word
+    )
 
 
 def _ending(output: str) -> str:
     """Return the exception and where the input lies, from the output of a fuzzing process that has ended with a finding."""
     start = output.find("Uncaught Python exception")
-    return "\n".join(line for line in output[max(start, 0) :].splitlines() if not line.startswith(("#", "INFO", "stat::")))[-4000:]
+    return "\n".join(
+        line
+        for line in output[max(start, 0) :].splitlines()
+        if not line.startswith(("#", "INFO", "stat::"))
+    )[-4000:]
 
 
 def _memory(target: str, data: bytes) -> int:
@@ -208,10 +263,24 @@ def main() -> int:
         description="Fuzz the parsers; findings are kept in .cache/fuzz.",
         epilog="example: ./dev fuzz toml image --seconds 10",
     )
-    parser.add_argument("targets", metavar="TARGET", nargs="*", default=[], help=f"{', '.join(fuzzing.TARGETS)} (default: all)")
+    parser.add_argument(
+        "targets",
+        metavar="TARGET",
+        nargs="*",
+        default=[],
+        help=f"{', '.join(fuzzing.TARGETS)} (default: all)",
+    )
     many = parser.add_mutually_exclusive_group()
-    many.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)")
-    many.add_argument("--inputs", type=int, default=0, metavar="N", help="for each target, however long that takes")
+    many.add_argument(
+        "--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)"
+    )
+    many.add_argument(
+        "--inputs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="for each target, however long that takes",
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: 1")
     args = parser.parse_args()
     unknown = [name for name in args.targets if name not in fuzzing.TARGETS]
@@ -220,7 +289,10 @@ def main() -> int:
     keep = Path(".cache/fuzz").resolve()
     keep.mkdir(parents=True, exist_ok=True)
     amount = Amount(inputs=args.inputs) if args.inputs else Amount(seconds=args.seconds)
-    results = [_told(fuzz(target, amount, args.seed, str(keep))) for target in args.targets or fuzzing.TARGETS]
+    results = [
+        _told(fuzz(target, amount, args.seed, str(keep)))
+        for target in args.targets or fuzzing.TARGETS
+    ]
     return 1 if any(result.finding for result in results) else 0
 
 

@@ -33,7 +33,9 @@ def main(target: str, slowest_file: str, arguments: list[str]) -> None:
 
         run = fuzzing.TARGETS[target].run
         for seed in fuzzing.TARGETS[target].seeds(target):
-            run(seed)  # what is only loaded or computed once is watched as well, and its time and memory are not counted
+            run(
+                seed
+            )  # what is only loaded or computed once is watched as well, and its time and memory are not counted
 
     slowest = 0.0
     record = os.open(slowest_file, os.O_WRONLY | os.O_CREAT, 0o600)

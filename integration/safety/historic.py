@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import hosts
 from harness import LDCONFIG, run_in_mount_namespace
-from nvgraft import launch, syscalls
 from nvgraft.apply import executor
-from nvgraft.apply.ldconfig import LoaderCache
+from nvgraft.apply.cache.ldconfig import LoaderCache
 from nvgraft.apply.sources import open_sources
-from nvgraft.container import Container
-from nvgraft.errors import Refusal
-from nvgraft.plan import Bind, Why
-from nvgraft.selection import select_devices
+from nvgraft.base.errors import Refusal
+from nvgraft.container.container import Container
+from nvgraft.plan.actions import Bind, Why
+from nvgraft.plan.selection import select_devices
+from nvgraft.system import launch, syscalls
 from nvgraft_cli.register.installation import hook_entry
 
 from . import arena
@@ -87,12 +87,14 @@ def hook(*, planned: Scene = lambda: None, mounts: Scene | None = None) -> str:
         for words in mounted:
             if words[4] not in before:
                 assert words[4].startswith(f"{ROOTFS}/"), words
-                assert words[3] == "/" or words[3].startswith(f"/{DRIVER.name}/"), f"{words[4]} has its source elsewhere: {words[3]}"
+                assert words[3] == "/" or words[3].startswith(f"/{DRIVER.name}/"), (
+                    f"{words[4]} has its source elsewhere: {words[3]}"
+                )
     if outcome.kind == "applied":
         return "everything lands inside"
-    return "refused: " + outcome.line.removeprefix("nvgraft: ").partition(" | ")[0].replace(str(ROOTFS), "ROOTFS").replace(
-        str(CANARY), "HOST"
-    )
+    return "refused: " + outcome.line.removeprefix("nvgraft: ").partition(" | ")[0].replace(
+        str(ROOTFS), "ROOTFS"
+    ).replace(str(CANARY), "HOST")
 
 
 def exchange(path: str) -> Callable[[], None]:
@@ -115,7 +117,9 @@ def reads_secret(path: Path) -> bool:
 def _source_from_the_image() -> bool:
     arena.enter_container_namespace()
     (ROOTFS / "tmp/x").mkdir()
-    syscalls.mount(f"{ROOTFS}/usr/local/cuda/compat/libcuda.so.9", f"{ROOTFS}/tmp/x", None, syscalls.MS_BIND)
+    syscalls.mount(
+        f"{ROOTFS}/usr/local/cuda/compat/libcuda.so.9", f"{ROOTFS}/tmp/x", None, syscalls.MS_BIND
+    )
     return reads_secret(ROOTFS / "tmp/x/debian_version")
 
 
@@ -192,7 +196,9 @@ def _preload() -> str:
     """A library whose constructor leaves a file on the host."""
     library = str(PLACE / "poc.so")
     code = f'#include <fcntl.h>\n__attribute__((constructor)) static void f(void) {{ creat("{CANARY}/etc/was-here", 0644); }}\n'
-    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=code.encode(), check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=code.encode(), check=True
+    )
     return library
 
 
@@ -229,7 +235,9 @@ def _shared_volume(*, hooked: bool) -> tuple[list[str], str]:
         syscalls.mount(str(volume), f"{ROOTFS}/tmp", None, syscalls.MS_BIND)
         arena.runtime_mounts()
         if not hooked:
-            syscalls.mount(str(DRIVER / "usr/bin"), f"{ROOTFS}/tmp/nvidia-mps", None, syscalls.MS_BIND)
+            syscalls.mount(
+                str(DRIVER / "usr/bin"), f"{ROOTFS}/tmp/nvidia-mps", None, syscalls.MS_BIND
+            )
 
     line = ""
     with arena.process(namespace) as pid:
@@ -310,7 +318,12 @@ def make_fake_proc() -> Path:
 def detach_with_fake_proc(open_procfs: Callable[[], int]) -> list[str]:
     """Attach a mount, undo it through ``open_procfs`` while /proc is made up, and return which of both mounts are left."""
     fake = make_fake_proc()
-    sources = open_sources([Bind("file", str(DRIVER / "usr/bin/nvidia-smi"), "/tmp/there", ("ro",), 0o644, _WHY)], "/", 0, 0)
+    sources = open_sources(
+        [Bind("file", str(DRIVER / "usr/bin/nvidia-smi"), "/tmp/there", ("ro",), 0o644, _WHY)],
+        "/",
+        0,
+        0,
+    )
     (ROOTFS / "tmp/there").touch()
     mount_fd = sources.mounts[0][1]
     syscalls.move_mount(mount_fd, os.open(ROOTFS / "tmp/there", os.O_PATH))
@@ -322,7 +335,11 @@ def detach_with_fake_proc(open_procfs: Callable[[], int]) -> list[str]:
     mounted.detach()
     os.fchdir(real)
     syscalls.umount2("/proc", syscalls.MNT_DETACH)
-    return [point for point in arena.mount_points() if point == str(OUTSIDE) or point.startswith(f"{ROOTFS}/")]
+    return [
+        point
+        for point in arena.mount_points()
+        if point == str(OUTSIDE) or point.startswith(f"{ROOTFS}/")
+    ]
 
 
 def own_procfs() -> int:
@@ -344,7 +361,9 @@ def _undo_through_own_proc() -> str:
 def _environment_as_options() -> bool:
     (PLACE / "mounted").mkdir()
     wanted = "all,mode=0777"
-    syscalls.mount("tmpfs", str(PLACE / "mounted"), "tmpfs", 0, f"mode=0755,{wanted.partition(',')[2]}")
+    syscalls.mount(
+        "tmpfs", str(PLACE / "mounted"), "tmpfs", 0, f"mode=0755,{wanted.partition(',')[2]}"
+    )
     return stat.S_IMODE((PLACE / "mounted").stat().st_mode) == 0o777
 
 
@@ -391,14 +410,33 @@ REPLAYS = (
     Replay(
         "NCT 2024-0132, buildah 2024-1753",
         "a source of a mount comes out of the image",
-        (f"/usr/local/cuda/compat/libcuda.so.9 -> {CANARY}/etc", f"/usr/local/cuda/compat/libcuda.so.999.1 -> {CANARY}/etc"),
+        (
+            f"/usr/local/cuda/compat/libcuda.so.9 -> {CANARY}/etc",
+            f"/usr/local/cuda/compat/libcuda.so.999.1 -> {CANARY}/etc",
+        ),
         _source_from_the_image,
         hook,
     ),
-    Replay("NCT 2024-0133", "empty files where a link of the image leads", (f"/lib/firmware -> {CANARY}/etc",), _empty_files, hook),
-    Replay("NCT 2024-0134", "links where a link of the image leads", (f"{LIBS} -> {CANARY}{LIBS}",), _link_through_links, hook),
     Replay(
-        "NCT 2024-0135, runc 2019-5736", "a program of the host is written through /proc/PID/exe", (), _program_by_path, _program_sealed
+        "NCT 2024-0133",
+        "empty files where a link of the image leads",
+        (f"/lib/firmware -> {CANARY}/etc",),
+        _empty_files,
+        hook,
+    ),
+    Replay(
+        "NCT 2024-0134",
+        "links where a link of the image leads",
+        (f"{LIBS} -> {CANARY}{LIBS}",),
+        _link_through_links,
+        hook,
+    ),
+    Replay(
+        "NCT 2024-0135, runc 2019-5736",
+        "a program of the host is written through /proc/PID/exe",
+        (),
+        _program_by_path,
+        _program_sealed,
     ),
     Replay(
         "NCT 2024-0136, 2024-0137",
@@ -414,7 +452,13 @@ REPLAYS = (
         _checked_then_swapped(f"{LIBS}/deep/er", "mount"),
         lambda: hook(planned=exchange(LIBS)),
     ),
-    Replay("NCT 2025-23266", "the container's LD_PRELOAD reaches the hook", (), _environment_of_the_container, _own_environment),
+    Replay(
+        "NCT 2025-23266",
+        "the container's LD_PRELOAD reaches the hook",
+        (),
+        _environment_of_the_container,
+        _own_environment,
+    ),
     Replay(
         "NCT 2025-23267",
         "the loader cache is written through a link",
@@ -450,7 +494,13 @@ REPLAYS = (
         _proc_is_a_link,
         lambda: hook(mounts=lambda: None),
     ),
-    Replay("runc 2024-21626", "a leaked descriptor and working directory", (), _inherited_descriptor, _descriptors_closed),
+    Replay(
+        "runc 2024-21626",
+        "a leaked descriptor and working directory",
+        (),
+        _inherited_descriptor,
+        _descriptors_closed,
+    ),
     Replay(
         "runc 2024-45310, moby GHSA-vp62",
         "directories are made after a swap",
@@ -465,11 +515,41 @@ REPLAYS = (
         _swapped_source_mounted,
         lambda: hook(planned=_source_is_swapped),
     ),
-    Replay("runc 2025-52881", "a made-up /proc redirects an operation", (), _undo_through_fake_proc, _undo_through_own_proc),
-    Replay("runc 2026-41579", "/dev is a link", (f"/dev -> {CANARY}/etc",), _dev_is_a_link, lambda: hook(mounts=_no_dev)),
-    Replay("podman 2024-9407", "a container's text becomes mount options", (), _environment_as_options, _environment_selects),
-    Replay("podman 2024-9675, 2024-9676", "a FIFO is read as a file", ("/etc/ld.so.conf fifo",), _fifo_is_read, hook),
-    Replay("Singularity 2020-25039, 2020-25040", "a staging directory for everybody", (), _staging_directory, _no_staging_directory),
+    Replay(
+        "runc 2025-52881",
+        "a made-up /proc redirects an operation",
+        (),
+        _undo_through_fake_proc,
+        _undo_through_own_proc,
+    ),
+    Replay(
+        "runc 2026-41579",
+        "/dev is a link",
+        (f"/dev -> {CANARY}/etc",),
+        _dev_is_a_link,
+        lambda: hook(mounts=_no_dev),
+    ),
+    Replay(
+        "podman 2024-9407",
+        "a container's text becomes mount options",
+        (),
+        _environment_as_options,
+        _environment_selects,
+    ),
+    Replay(
+        "podman 2024-9675, 2024-9676",
+        "a FIFO is read as a file",
+        ("/etc/ld.so.conf fifo",),
+        _fifo_is_read,
+        hook,
+    ),
+    Replay(
+        "Singularity 2020-25039, 2020-25040",
+        "a staging directory for everybody",
+        (),
+        _staging_directory,
+        _no_staging_directory,
+    ),
 )
 
 
@@ -481,6 +561,11 @@ def figures(size: str, seed: int) -> list[Figure]:
         result = replay(case)
         value = f"naive: {'reproduced' if result.reproduced else 'NOT reproduced'}; nvgraft: {result.answer}"
         found.append(
-            Figure(f"{case.holes}: {case.what}", value, "reproduced; the host untouched", result.reproduced and not result.escaped)
+            Figure(
+                f"{case.holes}: {case.what}",
+                value,
+                "reproduced; the host untouched",
+                result.reproduced and not result.escaped,
+            )
         )
     return found

@@ -56,7 +56,15 @@ class Kills:
 
     def tally(self) -> Tally:
         most = max(self._left, default=0)
-        return Tally(len(self._left), len(self._struck), self._finished, most, sum(self._left), self._restarts, tuple(self._problems))
+        return Tally(
+            len(self._left),
+            len(self._struck),
+            self._finished,
+            most,
+            sum(self._left),
+            self._restarts,
+            tuple(self._problems),
+        )
 
     def kill(self, site: Site, fault: Fault, *, restart: bool = False) -> None:
         """Kill the hook at ``site``; then recover, or with ``restart`` start it on a new container with the same files."""
@@ -70,13 +78,19 @@ class Kills:
         state = self._stage.state()
         left = {path for path, _ in state.files ^ self.before.files}
         self._left.append(len(left))
-        if state.success()._replace(files=frozenset(), run=()) != self.before.success()._replace(files=frozenset(), run=()):
-            self._problems.append(f"{what}: left on the host or in the next container: {difference(self.before, state)}")
+        if state.success()._replace(files=frozenset(), run=()) != self.before.success()._replace(
+            files=frozenset(), run=()
+        ):
+            self._problems.append(
+                f"{what}: left on the host or in the next container: {difference(self.before, state)}"
+            )
         if left and not any("/journal/" in path for path in state.run):
             # Its journal is gone: it was done. What a start leaves that succeeded is what a restart finds.
             self._finished += 1
             if _at_rest(state.files) != self._files_of_a_success():
-                self._problems.append(f"{what}: {len(left)} things are left, and no journal: {sorted(left)[:3]}")
+                self._problems.append(
+                    f"{what}: {len(left)} things are left, and no journal: {sorted(left)[:3]}"
+                )
         elif restart:
             self._restarts += 1
             self._start_again(what)
@@ -96,7 +110,9 @@ class Kills:
         state = self._stage.state()
         wanted = self._files_of_a_success() if run.code == 0 else self._files_before()
         if run.code not in {0, 1} or _at_rest(state.files) != wanted or state.run:
-            self._problems.append(f"{what}: {run.code} {run.stderr} {difference(self.before, state)}")
+            self._problems.append(
+                f"{what}: {run.code} {run.stderr} {difference(self.before, state)}"
+            )
         self._stage.renew()
 
     def _files_before(self) -> frozenset[tuple[str, str]]:
@@ -109,7 +125,9 @@ class Kills:
         again = self._stage.run()
         state = self._stage.state()
         if again.code != 0 or state.success() != self.success.success():
-            self._problems.append(f"{what}: the next start: {again.code} {again.stderr} {difference(self.success, state)}")
+            self._problems.append(
+                f"{what}: the next start: {again.code} {again.stderr} {difference(self.success, state)}"
+            )
 
 
 def _at_rest(files: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
@@ -128,8 +146,12 @@ def kills(size: str, seed: int) -> Tally:
             with on_stage(scene.version, nvgraft=scene.nvgraft) as stage:
                 work = Kills(stage)
                 for site in work.sites if full else places(work.sites, choice):
-                    for moment in ("before", "after") if full else (choice.choice(("before", "after")),):
-                        work.kill(site, Fault(moment, signal.SIGKILL), restart=choice.random() < 0.25)
+                    for moment in (
+                        ("before", "after") if full else (choice.choice(("before", "after")),)
+                    ):
+                        work.kill(
+                            site, Fault(moment, signal.SIGKILL), restart=choice.random() < 0.25
+                        )
                 for site in work.sites:
                     if site.call == "write" and site.place.startswith(("files.py", "journal.py")):
                         work.kill(site, Fault("torn", signal.SIGKILL))
@@ -147,11 +169,24 @@ def figures(size: str, seed: int) -> list[Figure]:
     tally = kills(size, seed)
     mean = tally.left_sum / tally.kills
     return [
-        Figure("kills of the hook", f"{tally.kills} at {tally.sites} calls, {tally.restarts} followed by a start", "-", tally.kills > 0),
         Figure(
-            "left in the root file system by a kill", f"{tally.left_most} things at most, {mean:.1f} on average", "-", tally.left_most > 0
+            "kills of the hook",
+            f"{tally.kills} at {tally.sites} calls, {tally.restarts} followed by a start",
+            "-",
+            tally.kills > 0,
         ),
-        Figure("left on the host, or anywhere after recovery or the next start", _first(tally.problems), "0", not tally.problems),
+        Figure(
+            "left in the root file system by a kill",
+            f"{tally.left_most} things at most, {mean:.1f} on average",
+            "-",
+            tally.left_most > 0,
+        ),
+        Figure(
+            "left on the host, or anywhere after recovery or the next start",
+            _first(tally.problems),
+            "0",
+            not tally.problems,
+        ),
     ]
 
 

@@ -18,7 +18,17 @@ from .figures import Figure
 
 CHECKOUT = Path(__file__).parent.parent.parent
 #: What the tests need; nothing is built and nothing is installed.
-_COPIED = ("hook", "cli", "specs", "tests", "integration", "conftest.py", "pyproject.toml", "dev", "docs")
+_COPIED = (
+    "hook",
+    "cli",
+    "specs",
+    "tests",
+    "integration",
+    "conftest.py",
+    "pyproject.toml",
+    "dev",
+    "docs",
+)
 _IN_ROOT = "integration/test_in_root.py"
 #: Every so many of them are run at size small.
 _SMALL_SHARE = 8
@@ -78,21 +88,21 @@ MUTANTS = (
     ),
     _mutant(
         "R27: the loader cache is written through what is there",
-        "apply/native_cache.py",
+        "apply/cache/native.py",
         "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC",
         "os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
         "tests/test_native_cache.py",
     ),
     _mutant(
         "R17: libraries of the image without end",
-        "apply/rootfs.py",
+        "apply/cache/rootfs.py",
         "        if self._libraries < 0:\n",
         "        if False:\n",
         "tests/test_native_cache.py",
     ),
     _mutant(
         "R21: the loader cache on a volume",
-        "apply/native_cache.py",
+        "apply/cache/native.py",
         "        if volume is not None:\n",
         "        if False:\n",
         "tests/test_native_cache.py",
@@ -113,33 +123,39 @@ MUTANTS = (
     ),
     _mutant(
         "R18: the planner opens directories through links",
-        "tree.py",
+        "formats/tree.py",
         "os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory(parent)",
         "os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory(parent)",
         "test_the_planner_follows_no_link_that_has_replaced_a_directory",
     ),
     _mutant(
         "R17: the planner reads files through links",
-        "tree.py",
+        "formats/tree.py",
         "held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC",
         "held = os.open(name, os.O_PATH | os.O_CLOEXEC",
         "test_the_planner_reads_no_file_through_a_link_that_has_replaced_one",
     ),
     _mutant(
         "R17: the planner opens what is no regular file",
-        "tree.py",
+        "formats/tree.py",
         "            if not stat.S_ISREG(os.fstat(held).st_mode):",
         "            if False:",
         "tests/test_tree.py",
     ),
     _mutant(
         "R18: `..` above the root is taken",
-        "tree.py",
+        "formats/tree.py",
         "                if not done:\n",
         "                if False:\n",
         "tests/test_tree.py",
     ),
-    _mutant("R18: links without number", "tree.py", "MAX_LINKS = 20", "MAX_LINKS = 20000", "tests/test_tree.py"),
+    _mutant(
+        "R18: links without number",
+        "formats/tree.py",
+        "MAX_LINKS = 20",
+        "MAX_LINKS = 20000",
+        "tests/test_tree.py",
+    ),
     # Making
     _mutant(
         "R20: no O_EXCL",
@@ -192,7 +208,7 @@ MUTANTS = (
     ),
     _mutant(
         "R21: mounts that came since are taken",
-        "container.py",
+        "container/container.py",
         "        mount = self.mounts.get(syscalls.mount_id(fd))\n        if mount is None:\n            raise",
         "        self.read_mounts()\n        mount = self.mounts.get(syscalls.mount_id(fd))\n        if mount is None:\n            raise",
         "test_a_mount_that_came_since_is_refused",
@@ -321,21 +337,21 @@ MUTANTS = (
     # The container
     _mutant(
         "R11: our own mount namespace",
-        "container.py",
+        "container/container.py",
         '    if _namespace(pid) == _namespace("self"):',
         "    if False:",
         "test_a_process_in_our_own_mount_namespace_is_no_container",
     ),
     _mutant(
         "R11: init, ourselves, our parent",
-        "container.py",
+        "container/container.py",
         "    if not 1 < pid <= _PID_MAX or pid in {os.getpid(), os.getppid()}:",
         "    if False:",
         "tests/test_container.py",
     ),
     _mutant(
         "R11: threads of the kernel",
-        "container.py",
+        "container/container.py",
         "    if _has_no_program(pid):",
         "    if False:",
         "tests/test_container.py",
@@ -343,42 +359,42 @@ MUTANTS = (
     ),
     _mutant(
         "R11: the namespace is entered by number",
-        "container.py",
+        "container/container.py",
         "lambda: syscalls.setns(pidfd, syscalls.CLONE_NEWNS)",
         'lambda: syscalls.setns(os.open(f"/proc/{container.pid}/ns/mnt", os.O_RDONLY), syscalls.CLONE_NEWNS)',
         "test_a_container_that_has_ended_is_never_taken_for_the_next_one_of_its_number",
     ),
     _mutant(
         "R5: threads are not counted",
-        "container.py",
+        "container/container.py",
         "    if threads != 1:",
         "    if False:",
         "tests/test_container.py::test_a_second_thread_is_refused_before_setns",
     ),
     _mutant(
         "R12: the host's root",
-        "container.py",
+        "container/container.py",
         "    if (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino):",
         "    if False:",
         "test_the_host_s_root_by_another_name_is_refused",
     ),
     _mutant(
         "R12: any directory",
-        "container.py",
+        "container/container.py",
         "    if not syscalls.mount_attributes(container.rootfs_fd) & _STATX_ATTR_MOUNT_ROOT:",
         "    if False:",
         "test_a_rootfs_that_is_no_mount_point_is_refused",
     ),
     _mutant(
         "R12: magic links lead to the rootfs",
-        "container.py",
+        "container/container.py",
         "        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS\n        fix =",
         "        resolve = syscalls.RESOLVE_IN_ROOT\n        fix =",
         "test_a_magic_link_does_not_lead_to_a_rootfs",
     ),
     _mutant(
         "R12: the rootfs is looked up in our own namespace",
-        "container.py",
+        "container/container.py",
         "        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS\n        fix =",
         "        resolve = 0\n        fix =",
         "test_a_rootfs_that_is_no_mount_point_is_refused",
@@ -386,63 +402,89 @@ MUTANTS = (
     ),
     _mutant(
         "R28: any directory of a procfs",
-        "container.py",
+        "container/container.py",
         " or os.fstat(fd).st_ino != _PROC_ROOT_INODE:",
         ":",
         "test_a_proc_that_is_not_the_root_of_a_procfs_is_refused",
     ),
     # The process
-    _mutant("R3: LD_PRELOAD is not looked for", "launch.py", '"LD_PRELOAD", ', "", _ENV),
+    _mutant("R3: LD_PRELOAD is not looked for", "system/launch.py", '"LD_PRELOAD", ', "", _ENV),
     _mutant(
         "R3: an interpreter that is not isolated",
-        "launch.py",
+        "system/launch.py",
         "    if not (sys.flags.isolated and sys.flags.no_site):",
         "    if False:",
         _ENV,
     ),
-    _mutant("R4: inherited descriptors stay open", "launch.py", "    syscalls.close_range(3, ~0)\n", "", _ENV),
-    _mutant("R4: the inherited working directory", "launch.py", '    os.chdir("/")\n', "", _ENV),
-    _mutant("R4: inherited signal masks", "launch.py", "    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())\n", "", _ENV),
-    _mutant("R4: no deadline", "launch.py", "    _signal.setitimer(_signal.ITIMER_REAL, seconds)\n", "    pass\n", _ENV),
-    _mutant("R4: others may trace it", "launch.py", "    syscalls.set_dumpable(False)\n", "", _ENV),
+    _mutant(
+        "R4: inherited descriptors stay open",
+        "system/launch.py",
+        "    syscalls.close_range(3, ~0)\n",
+        "",
+        _ENV,
+    ),
+    _mutant(
+        "R4: the inherited working directory", "system/launch.py", '    os.chdir("/")\n', "", _ENV
+    ),
+    _mutant(
+        "R4: inherited signal masks",
+        "system/launch.py",
+        "    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())\n",
+        "",
+        _ENV,
+    ),
+    _mutant(
+        "R4: no deadline",
+        "system/launch.py",
+        "    _signal.setitimer(_signal.ITIMER_REAL, seconds)\n",
+        "    pass\n",
+        _ENV,
+    ),
+    _mutant(
+        "R4: others may trace it",
+        "system/launch.py",
+        "    syscalls.set_dumpable(False)\n",
+        "",
+        _ENV,
+    ),
     _mutant(
         "R13: config.toml of anybody",
-        "trusted.py",
+        "system/trusted.py",
         "    if not userns.is_root(found.st_uid) and found.st_uid != os.geteuid():",
         "    if False:",
         "tests/test_trusted.py",
     ),
     _mutant(
         "R13: config.toml that others can write",
-        "trusted.py",
+        "system/trusted.py",
         "    writable = found.st_mode & 0o022 and",
         "    writable = False and",
         "tests/test_trusted.py",
     ),
     _mutant(
         "R40: a set-user-ID hook",
-        "launch.py",
+        "system/launch.py",
         "    if len(set(os.getresuid())) > 1 or len(set(os.getresgid())) > 1 or syscalls.is_secure_execution():",
         "    if False:",
         _ENV,
     ),
     _mutant(
         "R36: no lock",
-        "lock.py",
+        "system/lock.py",
         "        syscalls.flock(fd, syscalls.LOCK_EX | syscalls.LOCK_NB)\n",
         "        pass\n",
         "tests/test_lock.py",
     ),
     _mutant(
         "R36: a lock that was removed counts",
-        "lock.py",
+        "system/lock.py",
         "    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)",
         "    return True",
         "tests/test_lock.py",
     ),
     _mutant(
         "R38: control characters reach a terminal",
-        "errors.py",
+        "base/errors.py",
         "        text = printable(self.reference_line(program))",
         "        text = self.reference_line(program)",
         "tests/test_hook.py",
@@ -450,48 +492,60 @@ MUTANTS = (
     # ldconfig
     _mutant(
         "R31: a dynamic ldconfig",
-        "apply/ldconfig.py",
+        "apply/cache/ldconfig.py",
         "    if facts.interp is not None or facts.needed:",
         "    if False:",
         "tests/test_ldconfig.py",
     ),
     _mutant(
         "R31: ldconfig of anybody",
-        "apply/ldconfig.py",
+        "apply/cache/ldconfig.py",
         "    if not userns.is_root(found.st_uid):",
         "    if False:",
         "tests/test_ldconfig.py",
     ),
     _mutant(
         "R31: the copy of ldconfig can be written",
-        "apply/ldconfig.py",
+        "apply/cache/ldconfig.py",
         "        syscalls.seal(image)\n",
         "",
         "tests/test_ldconfig.py",
     ),
     _mutant(
         "R31: ldconfig keeps ids and capabilities",
-        "apply/jail.py",
+        "system/jail.py",
         "        privileges.become(jail.uid, jail.gid, fixed_groups=fixed_groups)\n",
         "",
         "integration/test_ldconfig.py",
     ),
     _mutant(
         "R31: no seccomp filter",
-        "apply/jail.py",
+        "system/jail.py",
         "        syscalls.set_seccomp_filter(jail.filter_program)\n",
         "",
         "integration/test_ldconfig.py",
     ),
     _mutant(
         "R31: all of the container can be written",
-        "apply/jail.py",
+        "system/jail.py",
         "    root = _locked_down_copy(jail.rootfs_fd)\n",
         '    root = syscalls.open_tree(jail.rootfs_fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH)\n',
         "integration/test_ldconfig.py",
     ),
-    _mutant("R31: the hook's descriptors", "apply/jail.py", "        _close_all_but(image)\n", "", "integration/test_ldconfig.py"),
-    _mutant("R37: ldconfig outlives the hook", "apply/jail.py", "        child.tie(1)\n", "", "integration/test_ldconfig.py"),
+    _mutant(
+        "R31: the hook's descriptors",
+        "system/jail.py",
+        "        _close_all_but(image)\n",
+        "",
+        "integration/test_ldconfig.py",
+    ),
+    _mutant(
+        "R37: ldconfig outlives the hook",
+        "system/jail.py",
+        "        child.tie(1)\n",
+        "",
+        "integration/test_ldconfig.py",
+    ),
     # Devices
     _mutant(
         "R32: links lead to the cgroup",
@@ -500,10 +554,16 @@ MUTANTS = (
         "0",
         "tests/test_cgroup.py",
     ),
-    _mutant("R32: any cgroup", "apply/cgroup.py", "        cgroup.check_member(pid)\n", "", "tests/test_cgroup.py"),
+    _mutant(
+        "R32: any cgroup",
+        "apply/cgroup.py",
+        "        cgroup.check_member(pid)\n",
+        "",
+        "tests/test_cgroup.py",
+    ),
     _mutant(
         "R14: a part of a UUID is enough",
-        "selection.py",
+        "plan/selection.py",
         "        if lowered == gpu.uuid.lower() or",
         "        if gpu.uuid.lower().startswith(lowered) or",
         "tests/test_selection.py",
@@ -518,7 +578,9 @@ def mutated(mutant: Mutant, checkout: Path = CHECKOUT) -> str:
     """
     text = (checkout / mutant.file).read_text()
     if text.count(mutant.old) != 1:
-        raise DoesNotApply(f"{mutant.name}: {mutant.file} has its text {text.count(mutant.old)} times: the mutant no longer applies")
+        raise DoesNotApply(
+            f"{mutant.name}: {mutant.file} has its text {text.count(mutant.old)} times: the mutant no longer applies"
+        )
     return text.replace(mutant.old, mutant.new)
 
 
@@ -535,17 +597,32 @@ class _Copy:
         for name in _COPIED:
             source = CHECKOUT / name
             if source.is_dir():
-                shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__", "gallery"))
+                shutil.copytree(
+                    source, place / name, ignore=shutil.ignore_patterns("__pycache__", "gallery")
+                )
             else:
                 shutil.copy(source, place / name)
         (place / "specs/nvgraft_specs/gallery").symlink_to(CHECKOUT / "specs/nvgraft_specs/gallery")
 
     def test(self, tests: Iterable[str]) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
+        command = [
+            sys.executable,
+            "-B",
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--no-header",
+            *tests,
+        ]
         # Without its own byte code: two versions of a file may have been written in the same second.
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
         environment.pop("PYTHONPATH", None)
-        return subprocess.run(command, cwd=self._place, capture_output=True, text=True, timeout=300, env=environment)
+        return subprocess.run(
+            command, cwd=self._place, capture_output=True, text=True, timeout=300, env=environment
+        )
 
     def survivors(self, mutants: Iterable[Mutant]) -> list[str]:
         """Test each of ``mutants`` and say which were not noticed."""
@@ -559,7 +636,9 @@ class _Copy:
             if done.returncode == 0:
                 found.append(f"{mutant.name}: survived {', '.join(mutant.tests)}")
             elif done.returncode != 1:  # pytest: nothing was collected, or it was interrupted
-                found.append(f"{mutant.name}: its tests did not run: {done.stdout[-300:]}{done.stderr[-300:]}")
+                found.append(
+                    f"{mutant.name}: its tests did not run: {done.stdout[-300:]}{done.stderr[-300:]}"
+                )
         return found
 
 
@@ -575,9 +654,13 @@ def survivors(mutants: Sequence[Mutant]) -> list[str]:
     with tempfile.TemporaryDirectory() as directory:
         copies = [_Copy(Path(directory) / str(number)) for number in range(workers)]
         unchanged = copies[0].test(sorted({test for mutant in mutants for test in mutant.tests}))
-        assert unchanged.returncode == 0, f"the tests of the mutants fail without a mutant: {unchanged.stdout[-2000:]}{unchanged.stderr}"
+        assert unchanged.returncode == 0, (
+            f"the tests of the mutants fail without a mutant: {unchanged.stdout[-2000:]}{unchanged.stderr}"
+        )
         with ThreadPoolExecutor(workers) as pool:
-            shares = pool.map(lambda number: copies[number].survivors(mutants[number::workers]), range(workers))
+            shares = pool.map(
+                lambda number: copies[number].survivors(mutants[number::workers]), range(workers)
+            )
             return [line for share in shares for line in share]
 
 
@@ -585,5 +668,7 @@ def figures(size: str, seed: int) -> list[Figure]:
     """Test every mutant, or at size small some of them."""
     mutants = chosen(size, seed)
     left = survivors(mutants)
-    killed = Figure("mutants killed", f"{len(mutants) - len(left)} of {len(mutants)}", "all", not left)
+    killed = Figure(
+        "mutants killed", f"{len(mutants) - len(left)} of {len(mutants)}", "all", not left
+    )
     return [killed, *(Figure("mutant", line, "killed", False) for line in left)]

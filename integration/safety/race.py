@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 
 from attacked import make_tree
 from harness import run_in_mount_namespace
-from nvgraft import syscalls
 from nvgraft.apply import executor
 from nvgraft.apply.sources import Sources, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
-from nvgraft.components import Inventory
-from nvgraft.errors import Refusal
-from nvgraft.plan import Bind, MakeDirectory, Plan, Symlink, Tmpfs, Why
-from nvgraft.tree import LiveTree, PathError
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import LiveTree, PathError
+from nvgraft.host.components import Inventory
+from nvgraft.plan.actions import Bind, MakeDirectory, Plan, Symlink, Tmpfs, Why
+from nvgraft.system import syscalls
 
 from . import arena
 from .arena import CANARY, DECOYS, LIBS, OUTSIDE, ROOTFS
@@ -46,7 +46,10 @@ class Size(NamedTuple):
     rounds: int
 
 
-SIZES = {"small": Size(100_000, 10_000, 1_000, 60), "full": Size(10_000_000, 1_000_000, 100_000, 5_000)}
+SIZES = {
+    "small": Size(100_000, 10_000, 1_000, 60),
+    "full": Size(10_000_000, 1_000_000, 100_000, 5_000),
+}
 
 #: A naive victim has escaped often enough; or the machine was so busy that it never did, and the run is void.
 CONTROL_ESCAPES = 20
@@ -134,26 +137,44 @@ class Moves:
         directory.mkdir()
         file.touch()
         os.mkfifo(fifo)
-        return [Move("exchange", f"{ROOTFS}{path}", str(decoy)) for decoy in (directory, file, fifo)]
+        return [
+            Move("exchange", f"{ROOTFS}{path}", str(decoy)) for decoy in (directory, file, fifo)
+        ]
 
     def plant(self, path: str) -> list[Move]:
         """Something where the hook is going to make something."""
         place = f"{ROOTFS}{path}"
-        return [Move("link", place, f"{CANARY}{path}"), Move("file", place), Move("dir", place), Move("fifo", place)]
+        return [
+            Move("link", place, f"{CANARY}{path}"),
+            Move("file", place),
+            Move("dir", place),
+            Move("fifo", place),
+        ]
 
     def away(self, path: str) -> list[Move]:
         """``path`` moved within the root file system, and out of it."""
         self._number += 1
         place = f"{ROOTFS}{path}"
-        return [Move("away", place, str(self._decoy("away"))), Move("away", place, str(OUTSIDE / str(self._number)))]
+        return [
+            Move("away", place, str(self._decoy("away"))),
+            Move("away", place, str(OUTSIDE / str(self._number))),
+        ]
 
     def all(self, path: str) -> list[Move]:
-        return [*self.link(path), *self.kinds(path), *self.plant(path), *self.away(path), Move("remake", f"{ROOTFS}{path}")]
+        return [
+            *self.link(path),
+            *self.kinds(path),
+            *self.plant(path),
+            *self.away(path),
+            Move("remake", f"{ROOTFS}{path}"),
+        ]
 
 
 def touched(plan: Plan) -> list[str]:
     """Return every path of the image that carrying out ``plan`` touches, with each directory above."""
-    paths = {getattr(action, "target", "") for action in plan.actions if isinstance(action, Bind | Tmpfs)}
+    paths = {
+        getattr(action, "target", "") for action in plan.actions if isinstance(action, Bind | Tmpfs)
+    }
     paths |= {action.path for action in plan.actions if isinstance(action, MakeDirectory | Symlink)}
     paths |= {link for link, _ in plan.links} | {*_LOOKED_AT}
     return sorted({parent for path in paths for parent in parents(path)})
@@ -176,11 +197,19 @@ LOOKUP_PATHS = (
 def lookup_moves() -> list[Move]:
     """Links, other kinds and moves at every depth of what is looked up."""
     moves = Moves()
-    paths = sorted({parent for path in LOOKUP_PATHS if ".." not in path for parent in parents(path)})
-    return [move for path in paths for move in (*moves.link(path), *moves.kinds(path), *moves.away(path))]
+    paths = sorted(
+        {parent for path in LOOKUP_PATHS if ".." not in path for parent in parents(path)}
+    )
+    return [
+        move
+        for path in paths
+        for move in (*moves.link(path), *moves.kinds(path), *moves.away(path))
+    ]
 
 
-def lookups(count: int, open_path: Callable[[int, str], int], seconds: float = 0, enough: int = 0) -> Tally:
+def lookups(
+    count: int, open_path: Callable[[int, str], int], seconds: float = 0, enough: int = 0
+) -> Tally:
     """Look the paths up ``count`` times with ``open_path``; in vain for ``seconds``, or with ``enough`` escapes, is the end."""
     tally = Tally()
     root = os.open(ROOTFS, os.O_PATH | os.O_DIRECTORY)
@@ -254,7 +283,13 @@ _MAKE = (
 def creation_moves() -> list[Move]:
     """Every move against every parent of what is made, and against its names."""
     moves = Moves()
-    paths = sorted({parent for action in _MAKE for parent in parents(getattr(action, "target", "") or getattr(action, "path", ""))})
+    paths = sorted(
+        {
+            parent
+            for action in _MAKE
+            for parent in parents(getattr(action, "target", "") or getattr(action, "path", ""))
+        }
+    )
     return [move for path in paths for move in moves.all(path)]
 
 
@@ -306,7 +341,11 @@ def _count_creations(tally: Tally) -> None:
         tally.tries += bool(flags & os.O_CREAT)
         return fd
 
-    for name, counted in (("mkdir", counted_mkdir), ("symlink", counted_symlink), ("open", counted_open)):
+    for name, counted in (
+        ("mkdir", counted_mkdir),
+        ("symlink", counted_symlink),
+        ("open", counted_open),
+    ):
         setattr(posix, name, counted)
 
 
@@ -436,7 +475,9 @@ CONTROLS: dict[str, Callable[[], Tally]] = {
 # ---- one victim, one attack
 
 
-def besiege(victim: Callable[[], Tally], make_moves: Callable[[], list[Move]], seed: int, attackers: int = 1) -> Tally:
+def besiege(
+    victim: Callable[[], Tally], make_moves: Callable[[], list[Move]], seed: int, attackers: int = 1
+) -> Tally:
     """Run ``victim`` in a container's namespace while it is attacked from the host's, on an arena of its own."""
 
     def scenario() -> Tally:
@@ -450,16 +491,24 @@ def besiege(victim: Callable[[], Tally], make_moves: Callable[[], list[Move]], s
     return run_in_mount_namespace(scenario)
 
 
-def besiege_often(victim: Callable[[int], Tally], make_moves: Callable[[], list[Move]], count: int, seed: int) -> Tally:
+def besiege_often(
+    victim: Callable[[int], Tally], make_moves: Callable[[], list[Move]], count: int, seed: int
+) -> Tally:
     """Besiege ``victim``, which is told how much to do, on one arena after the other until it has done ``count``."""
     chance = random.Random(seed)
     tally = Tally()
     arenas = 0
     while tally.tries < count:
         arenas += 1
-        assert arenas <= 3 + 4 * count // _BATCH, f"nothing can be done under this attack: {tally.tries} of {count}"
+        assert arenas <= 3 + 4 * count // _BATCH, (
+            f"nothing can be done under this attack: {tally.tries} of {count}"
+        )
         some = partial(_some_of, make_moves, chance.randrange(1 << 30))
-        tally.add(besiege(partial(victim, min(_BATCH, count - tally.tries)), some, chance.randrange(1 << 30)))
+        tally.add(
+            besiege(
+                partial(victim, min(_BATCH, count - tally.tries)), some, chance.randrange(1 << 30)
+            )
+        )
     return tally
 
 
@@ -490,11 +539,21 @@ def _hook_rounds(count: int, chance: random.Random) -> Tally:
     for _ in range(count):
         _fresh_rootfs()
         moves = Moves()
-        chosen = [move for path in chance.sample(paths, 3) for move in chance.sample(moves.all(path), 3)]
+        chosen = [
+            move for path in chance.sample(paths, 3) for move in chance.sample(moves.all(path), 3)
+        ]
         # ldconfig may be held up for half a minute; it is tried, but seldom.
         loader_cache = "ldconfig" if chance.random() < 0.05 else "native"
         inside = chance.random() < 0.3
-        tally.add(_hook_round(chosen, chance.randrange(1 << 30), inventory, inside=inside, loader_cache=loader_cache))
+        tally.add(
+            _hook_round(
+                chosen,
+                chance.randrange(1 << 30),
+                inventory,
+                inside=inside,
+                loader_cache=loader_cache,
+            )
+        )
     return tally
 
 
@@ -508,7 +567,9 @@ def _fresh_rootfs() -> None:
     DECOYS.mkdir()
 
 
-def _hook_round(moves: list[Move], seed: int, inventory: Inventory, *, inside: bool, loader_cache: str) -> Tally:
+def _hook_round(
+    moves: list[Move], seed: int, inventory: Inventory, *, inside: bool, loader_cache: str
+) -> Tally:
     tally = Tally()
     tally.tries = 1
     before = arena.canary_state()
@@ -526,7 +587,9 @@ def _hook_round(moves: list[Move], seed: int, inventory: Inventory, *, inside: b
         if not outcome.clean:
             tally.unclean = outcome.line
         # A directory that was moved away with a mount of ours in it has it still: that is where the neighbour has put it.
-        tally.escapes += any(not point.startswith((f"{ROOTFS}/", f"{OUTSIDE}/")) for point in mounted)
+        tally.escapes += any(
+            not point.startswith((f"{ROOTFS}/", f"{OUTSIDE}/")) for point in mounted
+        )
         tally.escapes += arena.canary_state() != before
         if outcome.kind != "applied":
             if mounted:
@@ -535,7 +598,9 @@ def _hook_round(moves: list[Move], seed: int, inventory: Inventory, *, inside: b
             left = _listing() - files
             tally.answers["left where it was moved to"] += bool(left) and outcome.kind != "undo"
             names = {os.path.basename(path) for path in files}
-            full = [path for path in left if os.path.basename(path) not in names and _has_content(path)]
+            full = [
+                path for path in left if os.path.basename(path) not in names and _has_content(path)
+            ]
             if full:
                 tally.unclean = tally.unclean or f"{outcome.line}: left with content: {full}"
     return tally
@@ -553,14 +618,25 @@ def _runtime_moves(pid: int) -> list[Move]:
     """Moves against what the runtime has mounted, which is to be seen in the container's namespace only."""
     seen = Path(f"/proc/{pid}/root{ROOTFS}")
     moves = []
-    for directory, names in (("dev", ("nvidiactl", "nvidia0", "nvidia-uvm")), ("proc/driver", ("nvidia",))):
+    for directory, names in (
+        ("dev", ("nvidiactl", "nvidia0", "nvidia-uvm")),
+        ("proc/driver", ("nvidia",)),
+    ):
         decoys = seen / directory / ".decoys"
         decoys.mkdir()
         for name in names:
             place = str(seen / directory / name)
             (decoys / name).symlink_to(CANARY / "etc")
-            moves += [Move("link", place, str(CANARY / "etc/debian_version")), Move("file", place), Move("dir", place), Move("fifo", place)]
-            moves += [Move("exchange", place, str(decoys / name)), Move("away", place, str(decoys / f"{name}.away"))]
+            moves += [
+                Move("link", place, str(CANARY / "etc/debian_version")),
+                Move("file", place),
+                Move("dir", place),
+                Move("fifo", place),
+            ]
+            moves += [
+                Move("exchange", place, str(decoys / name)),
+                Move("away", place, str(decoys / f"{name}.away")),
+            ]
     return moves
 
 
@@ -574,11 +650,22 @@ def figures(size: str, seed: int) -> list[Figure]:
     for name, control in CONTROLS.items():
         tally = besiege(control, control_moves, seed)
         value = f"{tally.escapes} escapes of {tally.tries:,}"
-        found.append(Figure(f"control, {name}", value, "escapes, else the run is void", tally.escapes > 0))
+        found.append(
+            Figure(f"control, {name}", value, "escapes, else the run is void", tally.escapes > 0)
+        )
     attackers = 1 if size == "small" else max(1, (os.cpu_count() or 2) - 1)
-    found += _of("lookups by the applier", besiege(lambda: lookups(wanted.lookups, open_as_the_hook), lookup_moves, seed, attackers))
-    found += _of("lookups with links followed", besiege(lambda: lookups(wanted.lookups, open_with_links), lookup_moves, seed, attackers))
-    found += _of("lookups by the planner", besiege(lambda: walks(wanted.lookups // 20), lookup_moves, seed, attackers))
+    found += _of(
+        "lookups by the applier",
+        besiege(lambda: lookups(wanted.lookups, open_as_the_hook), lookup_moves, seed, attackers),
+    )
+    found += _of(
+        "lookups with links followed",
+        besiege(lambda: lookups(wanted.lookups, open_with_links), lookup_moves, seed, attackers),
+    )
+    found += _of(
+        "lookups by the planner",
+        besiege(lambda: walks(wanted.lookups // 20), lookup_moves, seed, attackers),
+    )
     found += _of("things made", besiege_often(creations, creation_moves, wanted.creations, seed))
     found += _of("mounts attached", besiege_often(attaches, attach_moves, wanted.attaches, seed))
     found += _of("whole hooks", hook_rounds(wanted.rounds, seed))
@@ -586,12 +673,28 @@ def figures(size: str, seed: int) -> list[Figure]:
 
 
 def _of(name: str, tally: Tally) -> list[Figure]:
-    answers = ", ".join(f"{kind} {number:,}" for kind, number in sorted(tally.answers.items()) if number)
+    answers = ", ".join(
+        f"{kind} {number:,}" for kind, number in sorted(tally.answers.items()) if number
+    )
     value = f"{tally.escapes} of {tally.tries:,} ({answers}; {tally.changes:,} changes meanwhile)"
     found = [Figure(f"{name}: escapes", value, "0", tally.escapes == 0 and tally.changes > 0)]
     if name.startswith("lookups"):
         share = f"{tally.exhausted:.4f} %"
-        found.append(Figure(f"{name}: given up after EAGAIN", share, f"<= {EXHAUSTED_LIMIT} %", tally.exhausted <= EXHAUSTED_LIMIT))
+        found.append(
+            Figure(
+                f"{name}: given up after EAGAIN",
+                share,
+                f"<= {EXHAUSTED_LIMIT} %",
+                tally.exhausted <= EXHAUSTED_LIMIT,
+            )
+        )
     if tally.unclean:
-        found.append(Figure(f"{name}: other than a refusal", tally.unclean.strip().splitlines()[-1], "none", False))
+        found.append(
+            Figure(
+                f"{name}: other than a refusal",
+                tally.unclean.strip().splitlines()[-1],
+                "none",
+                False,
+            )
+        )
     return found

@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 from harness import run_in_mount_namespace
-from nvgraft import syscalls
-from nvgraft.tree import LiveTree, PathError
+from nvgraft.formats.tree import LiveTree, PathError
+from nvgraft.system import syscalls
 
 from .figures import Figure
 
@@ -66,7 +66,11 @@ def compare(root: int, host: int, path: str) -> str:
     try:
         resolved, node = tree.find("/" + path)
         if node is None:
-            return "nothing there" if isinstance(kernel, int) else f"different: {path}: the kernel finds it, the resolver does not"
+            return (
+                "nothing there"
+                if isinstance(kernel, int)
+                else f"different: {path}: the kernel finds it, the resolver does not"
+            )
         parent, _, name = resolved.rpartition("/")
         found = os.stat(name or ".", dir_fd=tree.directory(parent), follow_symlinks=False)
         if kernel == (found.st_dev, found.st_ino):
@@ -75,10 +79,17 @@ def compare(root: int, host: int, path: str) -> str:
             return "`..` after what does not exist"
         return f"different: {path}: {resolved} is another inode than the kernel's: {kernel}"
     except PathError as error:
-        for text, reason in (("outside of", "`..` above the root"), ("too many levels", "more than 20 links")):
+        for text, reason in (
+            ("outside of", "`..` above the root"),
+            ("too many levels", "more than 20 links"),
+        ):
             if text in error.text:
                 return reason
-        return "refused by both" if isinstance(kernel, int) else f"different: {path}: {error.text}, the kernel finds it"
+        return (
+            "refused by both"
+            if isinstance(kernel, int)
+            else f"different: {path}: {error.text}, the kernel finds it"
+        )
     finally:
         tree.close()
 
@@ -109,6 +120,17 @@ def figures(size: str, seed: int) -> list[Figure]:
     """Compare the resolvers at ``size``."""
     answers = run(TREES[size], seed)
     wrong = sum(number for answer, number in answers.items() if answer.startswith("different"))
-    known = ", ".join(f"{answer} {number:,}" for answer, number in sorted(answers.items()) if not answer.startswith("different"))
+    known = ", ".join(
+        f"{answer} {number:,}"
+        for answer, number in sorted(answers.items())
+        if not answer.startswith("different")
+    )
     value = f"{wrong} of {answers.total():,} on {TREES[size]:,} trees ({known})"
-    return [Figure("resolver against the kernel in a chroot: different", value, "0", wrong == 0 and answers["same inode"] > TREES[size])]
+    return [
+        Figure(
+            "resolver against the kernel in a chroot: different",
+            value,
+            "0",
+            wrong == 0 and answers["same inode"] > TREES[size],
+        )
+    ]

@@ -1,7 +1,7 @@
 """Between the hook and the kernel: counts the hook's system calls, and makes something go wrong at some of them.
 
 Installed in a process that is about to run the hook (see :mod:`safety.stage`). It knows where in the hook a call comes from,
-which a tracer does not, and costs next to nothing. Every call of ``nvgraft.syscalls``, of ``os`` and of ``prctl`` that the
+which a tracer does not, and costs next to nothing. Every call of ``nvgraft.system.syscalls``, of ``os`` and of ``prctl`` that the
 hook makes goes through it; what Python does by itself (imports, memory) does not, and neither do calls that cannot fail.
 """
 
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import prctl
 
-from nvgraft import graft, lock, syscalls
+from nvgraft import graft
+from nvgraft.system import lock, syscalls
 
 #: Bytes of a log for each process.
 LOG_REGION = 1 << 20

@@ -23,18 +23,35 @@ import prctl
 
 import hosts
 import nvgraft
-from attacked import BUNDLE, CONFIG, IMAGE, LIBS, PLACE, ROOTFS, Case, config_toml, make_files, make_host, start_container
+from attacked import (
+    BUNDLE,
+    CONFIG,
+    IMAGE,
+    LIBS,
+    PLACE,
+    ROOTFS,
+    Case,
+    config_toml,
+    make_files,
+    make_host,
+    start_container,
+)
 from cgroups import FILTER, attach, hierarchy
 from harness import CHECKOUT
-from nvgraft import hook, jsontext, launch, syscalls
+from nvgraft import hook
 from nvgraft.apply import bpf
-from nvgraft_cli.recover import recover
+from nvgraft.base import jsontext
+from nvgraft.system import launch, syscalls
+from nvgraft_cli.recover.command import recover
 from safety.shim import HOOK, LOG_REGION, Faults, Shim, Site
 
 T = TypeVar("T")
 
 # Whatever a run would import by itself, its hundreds of successors would as well.
-for _module in ("tomllib", *(found.name for found in pkgutil.walk_packages(nvgraft.__path__, "nvgraft."))):
+for _module in (
+    "tomllib",
+    *(found.name for found in pkgutil.walk_packages(nvgraft.__path__, "nvgraft.")),
+):
     importlib.import_module(_module)
 
 #: What an image may have that is replaced, and has to come back.
@@ -90,13 +107,19 @@ class Run(NamedTuple):
     def reported(self) -> list[str]:
         """What an undo that failed says is left behind, without the reasons."""
         found = _LEFT.search(self.stderr.replace("\n", " "))
-        return [item.rpartition(" (")[0].strip() for item in _LEFT_ITEM.findall(found[1])] if found else []
+        return (
+            [item.rpartition(" (")[0].strip() for item in _LEFT_ITEM.findall(found[1])]
+            if found
+            else []
+        )
 
 
 class Stage:
     """One container at a time. Made by :func:`on_stage`."""
 
-    def __init__(self, version: int, image: str, mounts: Callable[[Path], None] | None, *, tmpfs: bool) -> None:
+    def __init__(
+        self, version: int, image: str, mounts: Callable[[Path], None] | None, *, tmpfs: bool
+    ) -> None:
         self._version = version
         self._image = image
         case = Case(image)
@@ -178,8 +201,17 @@ class Stage:
     def state(self) -> State:
         """Return what there is now."""
         # The runtime's /dev is in the container's mount namespace only.
-        files = (*_files(str(ROOTFS), ""), *_files(f"/proc/{self.container}/root{ROOTFS}/dev", "/dev"))
-        return State(frozenset(files), _mounts(self.container), *self._rules(), tuple(_run()), _host(self.container))
+        files = (
+            *_files(str(ROOTFS), ""),
+            *_files(f"/proc/{self.container}/root{ROOTFS}/dev", "/dev"),
+        )
+        return State(
+            frozenset(files),
+            _mounts(self.container),
+            *self._rules(),
+            tuple(_run()),
+            _host(self.container),
+        )
 
     def _rules(self) -> tuple[tuple[str | bytes, ...], tuple[int, ...]]:
         if self._version == 1:
@@ -215,13 +247,26 @@ class Stage:
         python = getattr(sys, "_base_executable", sys.executable)
 
         def work() -> int:
-            words = ["strace", "-qq", *options, python, "-ISB", "-c", program, "-config", str(CONFIG), "prestart"]
+            words = [
+                "strace",
+                "-qq",
+                *options,
+                python,
+                "-ISB",
+                "-c",
+                program,
+                "-config",
+                str(CONFIG),
+                "prestart",
+            ]
             os.execvpe(words[0], words, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
 
         return Run(*self._in_child(work))
 
     def _in_child(self, work: Callable[[], int]) -> tuple[int, str]:
-        state = jsontext.dumps({"ociVersion": "1.0.2", "id": "staged", "pid": self.container, "bundle": str(BUNDLE)})
+        state = jsontext.dumps(
+            {"ociVersion": "1.0.2", "id": "staged", "pid": self.container, "bundle": str(BUNDLE)}
+        )
         said = os.memfd_create("stderr")
         read, write = os.pipe()
         os.write(write, state.encode())
@@ -329,13 +374,20 @@ def _children() -> set[int]:
 
 def _host(container: int) -> tuple[str, ...]:
     # Without the options of the file systems: room is made and taken by the measurements themselves.
-    mounts = [line.partition(" - ")[0] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    mounts = [
+        line.partition(" - ")[0] for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    ]
     return (*mounts, *(f"process {pid}" for pid in sorted(_children() - {container})))
 
 
 @contextmanager
 def on_stage(
-    version: int = 2, *, image: str = FORMER, mounts: Callable[[Path], None] | None = None, tmpfs: bool = False, nvgraft: str = ""
+    version: int = 2,
+    *,
+    image: str = FORMER,
+    mounts: Callable[[Path], None] | None = None,
+    tmpfs: bool = False,
+    nvgraft: str = "",
 ) -> Iterator[Stage]:
     """Give a stage with a container on it; to be used in a mount namespace of one's own (``harness.run_in_mount_namespace``).
 

@@ -3,7 +3,7 @@
 Source: the recorded behaviour of nvidia-container-cli (reference behaviour 5.1). The order of rows is lookup order and mount
 order. ``since`` is the first release of libnvidia-container that lists the row; empty means from 1.0.
 
-Data only: how a file is found and when it is rejected is ``nvgraft.inventory``'s business.
+Data only: how a file is found and when it is rejected is ``nvgraft.host.inventory``'s business.
 """
 
 #: class -> rows of (name prefix, since). The first five classes are in lookup order; "glvnd" belongs to graphics.

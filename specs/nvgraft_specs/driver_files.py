@@ -1,7 +1,7 @@
 """Driver files that are looked for by name in well-known directories, and where a container is given them: tables.
 
 Source: reference behaviour 10.3 and 10.4. They make up the better part of a CDI specification, and what the runtime adds to
-a config.json (9.5, 1.9). In patterns ``*`` alone has a meaning. How a file is found is ``nvgraft.driver_files``' business.
+a config.json (9.5, 1.9). In patterns ``*`` alone has a meaning. How a file is found is ``nvgraft.host.graphics_files``' business.
 """
 
 #: Where libraries are looked for before the loader cache is.
@@ -23,7 +23,9 @@ LIBRARY_DIRECTORIES = (
 VERSION_LIBRARIES = ("libcuda.so.", "libnvidia-ml.so.")
 
 #: Libraries of EGL platforms have versions of their own.
-EGL_LIBRARIES = tuple(f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib"))
+EGL_LIBRARIES = tuple(
+    f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib")
+)
 VULKAN_PRODUCER = "libnvidia-vulkan-producer.so."
 
 #: GBM opens its back end by a name of its own, which leads to this library.
@@ -33,7 +35,12 @@ GBM_LINK, GBM_TARGET = "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"
 XORG_DRIVER = "nvidia_drv.so"
 XORG_SERVER = "libglxserver_nvidia.so."
 #: Parts of Xorg's module path below a library directory, and such directories beside the driver's own.
-XORG_MODULES = ("modules/drivers", "modules/extensions", "modules/updates/drivers", "modules/updates/extensions")
+XORG_MODULES = (
+    "modules/drivers",
+    "modules/extensions",
+    "modules/updates/drivers",
+    "modules/updates/extensions",
+)
 XORG_DIRECTORIES = ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
 XORG_BINARY = "nvidia-xconfig"
 

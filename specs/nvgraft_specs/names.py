@@ -1,6 +1,6 @@
 """Names that containers, engines and administrators use, as data: variables, capabilities, spellings, paths.
 
-Source: reference behaviour 1 and 2. What a name means is decided where it is read (``nvgraft.request``), not here.
+Source: reference behaviour 1 and 2. What a name means is decided where it is read (``nvgraft.request.request``), not here.
 """
 
 #: Every driver capability, in the order of the canonical string form (reference behaviour 1.7).

@@ -5,14 +5,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nvgraft.errors import Refusal, printable
-from nvgraft_cli.arguments import add_hook_path, add_host
+from nvgraft.base.errors import Refusal, printable
+from nvgraft_cli.case.hosts import open_host, read_configuration
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, STRATEGIES
-from nvgraft_cli.hosts import open_host, read_configuration
-from nvgraft_cli.output import write_whole
+from nvgraft_cli.cdi.arguments import add_hook_path
+from nvgraft_cli.shell.arguments import add_host
+from nvgraft_cli.shell.output import write_whole
 
 if TYPE_CHECKING:
-    from nvgraft.components import Host
+    from nvgraft.host.components import Host
     from nvgraft_cli.cdi.discovery import Facts
 
     Opened = tuple[Host, str, Facts | None]
@@ -35,9 +36,15 @@ _NOT_RECORDED = (
 
 
 class _Output(argparse.Action):
-    """A command that writes a file does more than look (:mod:`nvgraft_cli.confine`)."""
+    """A command that writes a file does more than look (:mod:`nvgraft_cli.shell.confine`)."""
 
-    def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option: str | None = None,
+    ) -> None:
         namespace.output = values
         namespace.looks_only = False
 
@@ -58,8 +65,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_host(parser)
-    parser.add_argument("--output", metavar="FILE", action=_Output, help="where to write it (default: standard output)")
-    parser.add_argument("--format", choices=("yaml", "json"), help="default: that of FILE's name, else yaml")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        action=_Output,
+        help="where to write it (default: standard output)",
+    )
+    parser.add_argument(
+        "--format", choices=("yaml", "json"), help="default: that of FILE's name, else yaml"
+    )
     parser.add_argument(
         "--device-name-strategy",
         metavar="NAME",
@@ -72,7 +86,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _ask_driver(args: argparse.Namespace) -> None:
-    """``open_first``: the driver's library needs rights that a confined command does not have (:mod:`nvgraft_cli.confine`)."""
+    """``open_first``: the driver's library needs rights that a confined command does not have (:mod:`nvgraft_cli.shell.confine`)."""
     if args.host is None:
         try:
             args.opened = _this_machine(args.config)
@@ -81,7 +95,7 @@ def _ask_driver(args: argparse.Namespace) -> None:
 
 
 def _this_machine(config_path: str | None) -> "Opened":
-    from nvgraft.live import read_live_host, search_path
+    from nvgraft.host.live import read_live_host, search_path
     from nvgraft_cli.cdi.discovery import live_facts
 
     config = read_configuration(config_path)
@@ -90,7 +104,7 @@ def _this_machine(config_path: str | None) -> "Opened":
 
 
 def _recorded(name: str, config_path: str | None) -> "Opened":
-    from nvgraft.snapshot import OFFLINE_PATH
+    from nvgraft.host.snapshot import OFFLINE_PATH
     from nvgraft_cli.cdi.discovery import recorded_facts
 
     side = open_host(name, config_path)
@@ -103,7 +117,7 @@ def _recorded(name: str, config_path: str | None) -> "Opened":
 def run(args: argparse.Namespace) -> int:
     """Write the specification; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
     """
     from nvgraft_cli.cdi import spec
     from nvgraft_cli.cdi.discovery import discover
@@ -111,17 +125,27 @@ def run(args: argparse.Namespace) -> int:
     try:
         if isinstance(args.opened, Refusal):
             raise args.opened
-        opened = args.opened or (_this_machine(args.config) if args.host is None else _recorded(args.host, args.config))
+        opened = args.opened or (
+            _this_machine(args.config) if args.host is None else _recorded(args.host, args.config)
+        )
         found = discover(*opened)
         for line in found.missing:
             _say(opened[0].name, line)
         if not found.devices:
-            raise Refusal("detection", "no devices", "a CDI specification needs a GPU, or a MIG device of one, with its device nodes")
+            raise Refusal(
+                "detection",
+                "no devices",
+                "a CDI specification needs a GPU, or a MIG device of one, with its device nodes",
+            )
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)
         return 1
-    document = spec.host_spec(found, args.device_name_strategy or DEFAULT_STRATEGIES, args.nvidia_cdi_hook_path)
-    text = spec.text(document, args.format or _SUFFIXES.get(os.path.splitext(args.output or "")[1], "yaml"))
+    document = spec.host_spec(
+        found, args.device_name_strategy or DEFAULT_STRATEGIES, args.nvidia_cdi_hook_path
+    )
+    text = spec.text(
+        document, args.format or _SUFFIXES.get(os.path.splitext(args.output or "")[1], "yaml")
+    )
     if args.output is None:
         sys.stdout.write(text)
     else:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from nvgraft.components import Host
-from nvgraft.driver_files import CharDevice, DriverFiles
-from nvgraft.errors import Refusal
-from nvgraft.gpus import Gpu, MigDevice
-from nvgraft.inventory import read_mig_minors
-from nvgraft.live import drm_names
+from nvgraft.base.errors import Refusal
+from nvgraft.host.components import Host
+from nvgraft.host.gpus import Gpu, MigDevice
+from nvgraft.host.graphics_files import CharDevice, DriverFiles
+from nvgraft.host.inventory import read_mig_minors
+from nvgraft.host.live import drm_names
 from nvgraft_specs import driver_files as table
 
 _BINARIES = (
@@ -35,7 +35,12 @@ _BINARIES = (
 _SERVICE_SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
 _MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - the driver's own default
 
-_CONTROL_NODES = ("/dev/nvidia-modeset", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidiactl")
+_CONTROL_NODES = (
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-uvm",
+    "/dev/nvidiactl",
+)
 
 _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
@@ -144,12 +149,19 @@ class _Discovery:
         self._sockets(common)
         self._firmware(common)
         for name in _BINARIES:
-            common.mounts += map(self._mount, self._files.first(self._search_path.split(":"), name, executable=True))
-        common.env += [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(self._dirs)}", "NVIDIA_VISIBLE_DEVICES=void"]
+            common.mounts += map(
+                self._mount, self._files.first(self._search_path.split(":"), name, executable=True)
+            )
+        common.env += [
+            f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(self._dirs)}",
+            "NVIDIA_VISIBLE_DEVICES=void",
+        ]
         common.hooks.append(("update-application-profile",))
         return Discovered(common, list(self._devices()), self._missing)
 
-    def _mount(self, path: str, target: str | None = None, options: tuple[str, ...] = table.OPTIONS) -> Mount:
+    def _mount(
+        self, path: str, target: str | None = None, options: tuple[str, ...] = table.OPTIONS
+    ) -> Mount:
         return Mount(self._root + path, target or path, options)
 
     # ---- libraries
@@ -167,14 +179,23 @@ class _Discovery:
 
     def _libraries(self, common: Contents) -> None:
         directories = [*self._dirs, *(f"{directory}/vdpau" for directory in self._dirs)]
-        files = [*self._files.files(directories, f"*.so.{self._version}"), *self._files.files(self._dirs, "libnvidia-nvvm70.so.*")]
+        files = [
+            *self._files.files(directories, f"*.so.{self._version}"),
+            *self._files.files(self._dirs, "libnvidia-nvvm70.so.*"),
+        ]
         libraries = list(dict.fromkeys(self._files.find(path)[0] for path in files))
         common.mounts += map(self._mount, libraries)
         common.add_links(link for path in libraries for link in self._library_links(path))
         common.hooks.append(("enable-cuda-compat", f"--host-driver-version={self._version}"))
-        folders = dict.fromkeys(posixpath.dirname(path) for path in libraries if fnmatchcase(posixpath.basename(path), "lib?*.so*"))
+        folders = dict.fromkeys(
+            posixpath.dirname(path)
+            for path in libraries
+            if fnmatchcase(posixpath.basename(path), "lib?*.so*")
+        )
         if folders:
-            common.hooks.append(("update-ldcache", *(word for folder in folders for word in ("--folder", folder))))
+            common.hooks.append(
+                ("update-ldcache", *(word for folder in folders for word in ("--folder", folder)))
+            )
         common.hooks.append(("disable-device-node-modification",))
 
     def _library_links(self, path: str) -> Iterator[str]:
@@ -209,14 +230,23 @@ class _Discovery:
 
     def _sockets(self, common: Contents) -> None:
         for name in _SERVICE_SOCKETS:
-            common.mounts += (self._mount(path, options=_SOCKET_OPTIONS) for path in self._files.first(("/run", "/var/run"), name))
+            common.mounts += (
+                self._mount(path, options=_SOCKET_OPTIONS)
+                for path in self._files.first(("/run", "/var/run"), name)
+            )
         if self._files.find(_MPS_DIRECTORY)[1] is not None:
             common.mounts.append(self._mount(_MPS_DIRECTORY, options=_SOCKET_OPTIONS))
 
     def _firmware(self, common: Contents) -> None:
         kernel = self._facts.kernel if self._facts is not None else ""
-        directories = [path for top in ("/lib/firmware/updates", "/lib/firmware") for path in (f"{top}/{kernel}" if kernel else top, top)]
-        common.mounts += map(self._mount, self._files.files(directories, f"nvidia/{self._version}/gsp*.bin"))
+        directories = [
+            path
+            for top in ("/lib/firmware/updates", "/lib/firmware")
+            for path in (f"{top}/{kernel}" if kernel else top, top)
+        ]
+        common.mounts += map(
+            self._mount, self._files.files(directories, f"nvidia/{self._version}/gsp*.bin")
+        )
 
     # ---- devices
 
@@ -228,10 +258,18 @@ class _Discovery:
         minors = dict(read_mig_minors(self._tree)) if any(gpu.mig_devices for gpu in gpus) else {}
         for index, gpu in enumerate(gpus):
             for mig_index, device in enumerate(gpu.mig_devices if gpu.mig == "enabled" else ()):
-                yield from self._device(index, mig_index, device.uuid, gpu, _capability_nodes(gpu, device, minors), ())
+                yield from self._device(
+                    index, mig_index, device.uuid, gpu, _capability_nodes(gpu, device, minors), ()
+                )
 
     def _device(
-        self, index: int, mig_index: int | None, uuid: str, gpu: Gpu, needed: Iterable[str], optional: Iterable[str]
+        self,
+        index: int,
+        mig_index: int | None,
+        uuid: str,
+        gpu: Gpu,
+        needed: Iterable[str],
+        optional: Iterable[str],
     ) -> Iterator[GpuDevice]:
         """Yield the device, if all nodes are there that it does not work without."""
         nodes = [f"/dev/nvidia{gpu.minor}", *needed]
@@ -239,9 +277,15 @@ class _Discovery:
         found = {node.path for node in contents.nodes}
         absent = [path for path in nodes if path not in found]
         if absent:
-            self._missing.append(f"{uuid} is left out: this host has no device node {', '.join(absent)}")
+            self._missing.append(
+                f"{uuid} is left out: this host has no device node {', '.join(absent)}"
+            )
             return
-        contents.add_links(link for kind in ("card", "render") for link in self._files.drm_links(found, f"pci-{_pci_address(gpu)}-{kind}"))
+        contents.add_links(
+            link
+            for kind in ("card", "render")
+            for link in self._files.drm_links(found, f"pci-{_pci_address(gpu)}-{kind}")
+        )
         yield GpuDevice(index, mig_index, uuid, contents)
 
     def _drm_nodes(self, gpu: Gpu) -> list[str]:
@@ -253,4 +297,7 @@ def _capability_nodes(gpu: Gpu, device: MigDevice, minors: Mapping[str, int]) ->
     """Return the nodes that open a MIG device's GPU instance and compute instance to a container."""
     instance = f"gpu{gpu.minor}/gi{device.gpu_instance}"
     rows = (f"{instance}/access", f"{instance}/ci{device.compute_instance}/access")
-    return [f"/dev/nvidia-caps/nvidia-cap{minors[row]}" if row in minors else f"for {row}" for row in rows]
+    return [
+        f"/dev/nvidia-caps/nvidia-cap{minors[row]}" if row in minors else f"for {row}"
+        for row in rows
+    ]

@@ -6,7 +6,7 @@ The engine that applies it makes mount points and device rules itself. What CDI 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nvgraft.plan import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
+from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
 from nvgraft_cli.cdi.spec import hook, spec
 from nvgraft_specs.models import cdi
 
@@ -26,8 +26,14 @@ class PlannedSpec(NamedTuple):
 
 def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
     """Return the specification of a plan whose decision is ``inject``."""
-    access = {(action.major, action.minor): action.access for action in plan.actions if isinstance(action, AllowDevice)}
-    edits = cdi.Edits(env=["NVIDIA_VISIBLE_DEVICES=void"])  # so that a hook of the engine's leaves this container alone
+    access = {
+        (action.major, action.minor): action.access
+        for action in plan.actions
+        if isinstance(action, AllowDevice)
+    }
+    edits = cdi.Edits(
+        env=["NVIDIA_VISIBLE_DEVICES=void"]
+    )  # so that a hook of the engine's leaves this container alone
     links: list[str] = []
     left_out: list[str] = []
     late: list[tuple[str, ...]] = []
@@ -36,17 +42,26 @@ def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
             edits.device_nodes.append(_node(action, access.pop(action.rdev, None)))
         elif isinstance(action, Bind) and not _in_proc(action.target):
             options = [*action.options, "bind", "private"]
-            edits.mounts.append(cdi.Mount(hostPath=action.source, containerPath=action.target, options=options))
+            edits.mounts.append(
+                cdi.Mount(hostPath=action.source, containerPath=action.target, options=options)
+            )
         elif isinstance(action, Symlink):
             links.append(f"{action.target}::{action.path}")
         elif isinstance(action, UpdateLoaderCache):
             # What ldconfig would make: not every hook program has an ldconfig to run.
             links += [f"{target}::{path}" for path, target in plan.links]
-            late.append(("update-ldcache", *(word for directory in action.directories for word in ("--folder", directory))))
+            late.append(
+                (
+                    "update-ldcache",
+                    *(word for directory in action.directories for word in ("--folder", directory)),
+                )
+            )
         elif isinstance(action, Tmpfs):
             late += _stand_in(action)
         left_out += _not_expressed(action)
-    left_out += [f"device rule c {major}:{minor}: it belongs to no device node" for major, minor in access]
+    left_out += [
+        f"device rule c {major}:{minor}: it belongs to no device node" for major, minor in access
+    ]
     if links:
         arguments = [word for link in links for word in ("--link", link)]
         edits.hooks.append(hook(hook_path, ["create-symlinks", *arguments]))
@@ -57,7 +72,9 @@ def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
 def _node(action: Bind, access: str | None) -> cdi.DeviceNode:
     major, minor = action.rdev or (0, 0)
     source = action.source if action.source != action.target else None
-    return cdi.DeviceNode(path=action.target, hostPath=source, major=major, minor=minor or None, permissions=access)
+    return cdi.DeviceNode(
+        path=action.target, hostPath=source, major=major, minor=minor or None, permissions=access
+    )
 
 
 def _in_proc(path: str) -> bool:

@@ -20,7 +20,11 @@ _Item = TypeVar("_Item")
 def host_spec(found: Discovered, strategies: Sequence[str], hook_path: str) -> cdi.Spec:
     """Return the specification of a host. Each device stands in it once for each of ``strategies``."""
     common = edits(found.common, hook_path)
-    devices = {_name(device, strategy): edits(device.contents, hook_path) for device in found.devices for strategy in strategies}
+    devices = {
+        _name(device, strategy): edits(device.contents, hook_path)
+        for device in found.devices
+        for strategy in strategies
+    }
     devices.setdefault(_ALL, _merged(list(devices.values())))
     shared = {_key(item) for part in _lists(common) for item in part}
     for device in devices.values():
@@ -48,12 +52,17 @@ def edits(contents: Contents, hook_path: str) -> cdi.Edits:
     for device in contents.nodes:
         major, minor = device.rdev
         # A number that is 0 is left out, as the reference's encoder does.
-        entry = cdi.DeviceNode(path=device.path, permissions=NODE_ACCESS, major=major or None, minor=minor or None)
+        entry = cdi.DeviceNode(
+            path=device.path, permissions=NODE_ACCESS, major=major or None, minor=minor or None
+        )
         entry.file_mode = device.mode or None
         entry.gid = device.gid or None
         nodes.append(entry)
         gids += [device.gid] if device.needs_group else []
-    mounts = [cdi.Mount(hostPath=mount.source, containerPath=mount.target, options=list(mount.options)) for mount in contents.mounts]
+    mounts = [
+        cdi.Mount(hostPath=mount.source, containerPath=mount.target, options=list(mount.options))
+        for mount in contents.mounts
+    ]
     return cdi.Edits(
         env=_unique(contents.env),
         deviceNodes=_unique(nodes),
@@ -70,7 +79,12 @@ def hook(path: str, arguments: Sequence[str]) -> cdi.Hook:
     """
     name = path.rpartition("/")[2]
     words = [name, "hook"] if name == "nvidia-ctk" else [name]
-    return cdi.Hook(hookName="createContainer", path=path, args=[*words, *arguments], env=["NVIDIA_CTK_DEBUG=false"])
+    return cdi.Hook(
+        hookName="createContainer",
+        path=path,
+        args=[*words, *arguments],
+        env=["NVIDIA_CTK_DEBUG=false"],
+    )
 
 
 def text(document: cdi.Spec, form: str) -> str:
@@ -82,13 +96,25 @@ def text(document: cdi.Spec, form: str) -> str:
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     # Without aliases, which short forms of equal lists would be: not every reader of CDI takes them.
-    return str(yaml.dump(json.loads(json.dumps(data)), Dumper=dumper, sort_keys=False, explicit_start=True, width=1 << 20))
+    return str(
+        yaml.dump(
+            json.loads(json.dumps(data)),
+            Dumper=dumper,
+            sort_keys=False,
+            explicit_start=True,
+            width=1 << 20,
+        )
+    )
 
 
 def _name(device: GpuDevice, strategy: str) -> str:
     if strategy == "uuid":
         return device.uuid
-    name = str(device.gpu_index) if device.mig_index is None else f"{device.gpu_index}:{device.mig_index}"
+    name = (
+        str(device.gpu_index)
+        if device.mig_index is None
+        else f"{device.gpu_index}:{device.mig_index}"
+    )
     if strategy == "index":
         return name
     return ("gpu" if device.mig_index is None else "mig") + name
@@ -139,5 +165,8 @@ _NEEDS: tuple[tuple[str, Callable[[cdi.Spec], bool]], ...] = (
             or any(node.host_path for part in _all_edits(document) for node in part.device_nodes)
         ),
     ),
-    ("0.4.0", lambda document: any(mount.type for part in _all_edits(document) for mount in part.mounts)),
+    (
+        "0.4.0",
+        lambda document: any(mount.type for part in _all_edits(document) for mount in part.mounts),
+    ),
 )

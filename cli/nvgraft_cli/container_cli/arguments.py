@@ -63,7 +63,9 @@ def _short_usage(command: Command) -> str:
     return f"Usage: {command.program} [OPTION...] {command.arguments}".rstrip()
 
 
-def read(words: list[str], command: Command, *, in_order: bool = False) -> Iterator[tuple[str, str | None]]:
+def read(
+    words: list[str], command: Command, *, in_order: bool = False
+) -> Iterator[tuple[str, str | None]]:
     """Yield (long name, argument) for each option of ``words``, then ("", word) for each other word.
 
     With ``in_order`` the first other word ends the options: it and all that follow are other words.
@@ -117,7 +119,9 @@ def _long(text: str, rest: list[str], command: Command) -> tuple[str, str | None
 def _short(letters: str, rest: list[str], command: Command) -> Iterator[tuple[str, str | None]]:
     while letters:
         letter, letters = letters[0], letters[1:]
-        option = next((option for option in (*command.options, *STANDARD) if option.short == letter), None)
+        option = next(
+            (option for option in (*command.options, *STANDARD) if option.short == letter), None
+        )
         if option is None:
             raise fault(command, f"invalid option -- '{letter}'")
         if not option.metavar:
@@ -136,15 +140,24 @@ def _short(letters: str, rest: list[str], command: Command) -> Iterator[tuple[st
 def help_text(command: Command) -> str:
     """Return the answer to ``--help``."""
     rows = [_help_row(option) for option in (*command.options, *STANDARD)]
-    parts = [f"{_short_usage(command)}\n{textwrap.fill(command.description, _WIDTH)}", "\n".join([" Options:", *rows])]
+    parts = [
+        f"{_short_usage(command)}\n{textwrap.fill(command.description, _WIDTH)}",
+        "\n".join([" Options:", *rows]),
+    ]
     return "\n\n".join([*parts, command.notes]) + "\n"
 
 
 def _help_row(option: Option) -> str:
     short = f"-{option.short}," if option.short else ""
     row = f"  {short:3} --{option.long}{_argument(option)}"
-    filler = "\n" + " " * _HELP_COLUMN if len(row) >= _HELP_COLUMN else " " * (_HELP_COLUMN - len(row))
-    return row + filler + textwrap.fill(option.help, _WIDTH - _HELP_COLUMN).replace("\n", "\n" + " " * _HELP_COLUMN)
+    filler = (
+        "\n" + " " * _HELP_COLUMN if len(row) >= _HELP_COLUMN else " " * (_HELP_COLUMN - len(row))
+    )
+    return (
+        row
+        + filler
+        + textwrap.fill(option.help, _WIDTH - _HELP_COLUMN).replace("\n", "\n" + " " * _HELP_COLUMN)
+    )
 
 
 def _argument(option: Option) -> str:
@@ -159,10 +172,16 @@ def usage_text(command: Command) -> str:
     plain = "".join(option.short for option in options if option.short and not option.metavar)
     words = [f"[-{plain}]"] if plain else []
     for option in (option for option in options if option.short and option.metavar):
-        words += [f"[-{option.short}[{option.metavar}]]" if option.optional else f"[-{option.short} {option.metavar}]"]
+        words += [
+            f"[-{option.short}[{option.metavar}]]"
+            if option.optional
+            else f"[-{option.short} {option.metavar}]"
+        ]
     words += [f"[--{option.long}{_argument(option)}]" for option in options]
     first = f"Usage: {command.program} "
     # A word such as "[-d ID]" stays on one line.
     text = " ".join(word.replace(" ", "\0") for word in [*words, command.arguments] if word)
-    wrapped = textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * 12, break_on_hyphens=False)
+    wrapped = textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=" " * 12, break_on_hyphens=False
+    )
     return "\n".join(wrapped).replace("\0", " ") + "\n"

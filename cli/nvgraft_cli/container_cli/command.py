@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 
-from nvgraft import launch
-from nvgraft.debug_log import DebugLog
-from nvgraft.errors import Refusal, printable
-from nvgraft.files import reason
-from nvgraft.syscalls import SyscallError
+from nvgraft.base.errors import Refusal, printable
+from nvgraft.base.files import reason
+from nvgraft.report.debug_log import DebugLog
+from nvgraft.system import launch
+from nvgraft.system.syscalls import SyscallError
 from nvgraft_cli.container_cli import configure, options
 from nvgraft_cli.container_cli.arguments import UsageFault
 from nvgraft_cli.container_cli.detection import detect, engine_config
@@ -38,7 +38,12 @@ def main(program: str, words: list[str]) -> int:
         return refusal.exit_code
     except SyscallError as error:
         log.give_up(str(error))
-        print(printable(f"{program}: initialization error: {error} | {error.fix}; list and info work without"), file=sys.stderr)
+        print(
+            printable(
+                f"{program}: initialization error: {error} | {error.fix}; list and info work without"
+            ),
+            file=sys.stderr,
+        )
         return 1
     except launch.Interrupted as interrupted:
         print(interrupted.line(program), file=sys.stderr)
@@ -47,7 +52,12 @@ def main(program: str, words: list[str]) -> int:
         if isinstance(error, BrokenPipeError):
             raise
         log.give_up(str(error))
-        print(printable(f"{program}: {type(error).__name__}: {error} | run with --debug=/dev/stderr and report this"), file=sys.stderr)
+        print(
+            printable(
+                f"{program}: {type(error).__name__}: {error} | run with --debug=/dev/stderr and report this"
+            ),
+            file=sys.stderr,
+        )
         return 1
     finally:
         log.close()
@@ -88,4 +98,6 @@ def _open_log(settings: options.GlobalOptions, log: DebugLog, say: Callable[[str
     try:
         log.open(path)
     except OSError as error:
-        say(f"no debug log: open {path}: {reason(error)} | name a file that can be written with --debug")
+        say(
+            f"no debug log: open {path}: {reason(error)} | name a file that can be written with --debug"
+        )

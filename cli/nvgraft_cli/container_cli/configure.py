@@ -7,13 +7,13 @@ mount namespace, often inside a user namespace, as enroot, Charliecloud and Appt
 import os
 from collections.abc import Callable
 
-from nvgraft import launch
-from nvgraft.compat import MODES
-from nvgraft.config import Config
-from nvgraft.debug_log import DebugLog
 from nvgraft.graft import Job, graft
-from nvgraft.planner import Settings
-from nvgraft.request import Origin, Request
+from nvgraft.plan.compat import MODES
+from nvgraft.plan.planner import Settings
+from nvgraft.report.debug_log import DebugLog
+from nvgraft.request.config import Config
+from nvgraft.request.request import Origin, Request
+from nvgraft.system import launch
 from nvgraft_cli.container_cli.detection import inherited_path
 from nvgraft_cli.container_cli.options import ConfigureOptions
 
@@ -28,20 +28,34 @@ def request_of(options: ConfigureOptions) -> Request:
         options.imex_channels,
         options.mig_config,
         options.mig_monitor,
-        origin=Origin(f"--device={','.join(devices)}" if devices else "command line", "command line"),
+        origin=Origin(
+            f"--device={','.join(devices)}" if devices else "command line", "command line"
+        ),
     )
 
 
-def configure(config: Config, options: ConfigureOptions, log: DebugLog, say: Callable[[str], None]) -> None:
+def configure(
+    config: Config, options: ConfigureOptions, log: DebugLog, say: Callable[[str], None]
+) -> None:
     """Configure a container as the command line says; this process is in the container's mount namespace afterwards.
 
     :param say: prints a warning.
     :raises Refusal: with everything undone.
     """
     settings = Settings(
-        cgroups=options.cgroups, simulated=config.simulated_host, cuda_compat=options.cuda_compat_mode or MODES[0], devbind=options.devbind
+        cgroups=options.cgroups,
+        simulated=config.simulated_host,
+        cuda_compat=options.cuda_compat_mode or MODES[0],
+        devbind=options.devbind,
     )
-    job = Job(request_of(options), options.pid or None, options.rootfs, lambda: settings, inherited_path, options.omit)
+    job = Job(
+        request_of(options),
+        options.pid or None,
+        options.rootfs,
+        lambda: settings,
+        inherited_path,
+        options.omit,
+    )
     if not graft(job, config, log, say):
         say("this container is configured already; nothing was changed")
 

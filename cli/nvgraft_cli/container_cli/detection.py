@@ -3,16 +3,16 @@
 import os
 from collections.abc import Collection
 
-from nvgraft import userns
-from nvgraft.components import Inventory
-from nvgraft.config import Config, load_config
-from nvgraft.debug_log import DebugLog
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
 from nvgraft.graft import DEFAULT_LDCONFIG, log_inventory
-from nvgraft.inventory import read_inventory
-from nvgraft.inventory_cache import read_host
-from nvgraft.live import mps_directory
-from nvgraft.trusted import open_trusted
+from nvgraft.host.components import Inventory
+from nvgraft.host.inventory import read_inventory
+from nvgraft.host.kept_inventory import read_host
+from nvgraft.host.live import mps_directory
+from nvgraft.report.debug_log import DebugLog
+from nvgraft.request.config import Config, load_config
+from nvgraft.system import userns
+from nvgraft.system.trusted import open_trusted
 from nvgraft_cli.container_cli.options import GlobalOptions
 
 
@@ -23,7 +23,9 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     one and how the loader cache is written, and its faults are left to those who use it.
     """
     try:
-        written = load_config(None, os.environ, os.getcwd(), lambda path: open_trusted(path, sticky=True), cached=True)
+        written = load_config(
+            None, os.environ, os.getcwd(), lambda path: open_trusted(path, sticky=True), cached=True
+        )
     except Refusal:
         written = Config()
     user = options.user
@@ -52,7 +54,11 @@ def inherited_path() -> str:
     """
     path = os.environ.get("PATH")
     if path is None:
-        raise Refusal("detection", "environment variable PATH not found", "set PATH: the driver's programs are looked up in it")
+        raise Refusal(
+            "detection",
+            "environment variable PATH not found",
+            "set PATH: the driver's programs are looked up in it",
+        )
     return path
 
 

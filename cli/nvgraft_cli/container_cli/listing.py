@@ -2,30 +2,54 @@
 
 from collections.abc import Iterator
 
-from nvgraft.components import Inventory, device_file_minor, mig_access_path
-from nvgraft.gpus import Gpu
-from nvgraft.selection import Selection, check_mig_request, imex_channels, select_devices
+from nvgraft.host.components import Inventory, device_file_minor, mig_access_path
+from nvgraft.host.gpus import Gpu
+from nvgraft.plan.selection import Selection, check_mig_request, imex_channels, select_devices
 from nvgraft_cli.container_cli.options import ListOptions
 from nvgraft_specs import brands
 
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _CAPS_DIRECTORY = "/dev/nvidia-caps"
-_GPU_COLUMNS = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture")
+_GPU_COLUMNS = (
+    "Device Index",
+    "Device Minor",
+    "Model",
+    "Brand",
+    "GPU UUID",
+    "Bus Location",
+    "Architecture",
+)
 
 
 def info_text(inventory: Inventory, *, csv: bool) -> str:
     """Return what ``info`` prints."""
     rows = [_gpu_row(index, gpu) for index, gpu in enumerate(inventory.gpus)]
     if csv:
-        versions = f"NVRM version,CUDA version\n{inventory.driver_version},{inventory.cuda_version}\n"
-        return "\n".join([versions, ",".join(_GPU_COLUMNS), *(",".join(row) for row in rows)]) + "\n"
-    blocks = [[("NVRM version", inventory.driver_version), ("CUDA version", inventory.cuda_version)]]
+        versions = (
+            f"NVRM version,CUDA version\n{inventory.driver_version},{inventory.cuda_version}\n"
+        )
+        return (
+            "\n".join([versions, ",".join(_GPU_COLUMNS), *(",".join(row) for row in rows)]) + "\n"
+        )
+    blocks = [
+        [("NVRM version", inventory.driver_version), ("CUDA version", inventory.cuda_version)]
+    ]
     blocks += [list(zip(_GPU_COLUMNS, row, strict=True)) for row in rows]
-    return "\n".join("".join(f"{name + ':':15} {value}\n" for name, value in block) for block in blocks)
+    return "\n".join(
+        "".join(f"{name + ':':15} {value}\n" for name, value in block) for block in blocks
+    )
 
 
 def _gpu_row(index: int, gpu: Gpu) -> tuple[str, ...]:
-    return str(index), str(gpu.minor), gpu.model, brands.name(gpu.brand), gpu.uuid, gpu.bus_id, gpu.arch
+    return (
+        str(index),
+        str(gpu.minor),
+        gpu.model,
+        brands.name(gpu.brand),
+        gpu.uuid,
+        gpu.bus_id,
+        gpu.arch,
+    )
 
 
 def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
@@ -45,7 +69,10 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
         paths += [inventory.nodes[index].path for index in selection.gpus]
         if not administered:
             paths += _mig_access(inventory, selection)
-    paths += [f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in imex_channels(options.imex_channels)]
+    paths += [
+        f"/dev/nvidia-caps-imex-channels/channel{channel}"
+        for channel in imex_channels(options.imex_channels)
+    ]
     for name in administered:
         paths += _mig_administration(inventory, selection, name)
     if options.binaries:
@@ -55,7 +82,11 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
         if options.compat32:
             paths += [component.path for component in inventory.libraries32]
     if options.ipcs:
-        paths += [component.path for component in (*inventory.sockets, inventory.mps) if component is not None]
+        paths += [
+            component.path
+            for component in (*inventory.sockets, inventory.mps)
+            if component is not None
+        ]
     if options.firmwares:
         paths += [component.row for component in inventory.firmware]
     return paths
@@ -63,7 +94,10 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
 
 def _mig_access(inventory: Inventory, selection: Selection) -> Iterator[str]:
     for index, device in selection.migs:
-        access = [mig_access_path(inventory.gpus[index], device, compute=compute) for compute in (False, True)]
+        access = [
+            mig_access_path(inventory.gpus[index], device, compute=compute)
+            for compute in (False, True)
+        ]
         yield from access
         for path in access:
             yield from _cap_node(inventory, path)
@@ -72,12 +106,18 @@ def _mig_access(inventory: Inventory, selection: Selection) -> Iterator[str]:
 def _cap_node(inventory: Inventory, access: str) -> Iterator[str]:
     """Yield the node under /dev that stands for a capability, unless this driver keeps them in /proc alone."""
     if inventory.caps_major is not None:
-        minors = (device_file_minor(entry) for entry in inventory.mig_access if entry.path == access)
+        minors = (
+            device_file_minor(entry) for entry in inventory.mig_access if entry.path == access
+        )
         yield from (f"{_CAPS_DIRECTORY}/nvidia-cap{minor}" for minor in minors if minor is not None)
 
 
 def _mig_administration(inventory: Inventory, selection: Selection, name: str) -> Iterator[str]:
-    gpus = [inventory.gpus[index] for index in selection.gpus if inventory.gpus[index].mig != "unsupported"]
+    gpus = [
+        inventory.gpus[index]
+        for index in selection.gpus
+        if inventory.gpus[index].mig != "unsupported"
+    ]
     if not gpus:
         return
     yield f"{_CAPABILITIES}/mig/{name}"
@@ -86,5 +126,7 @@ def _mig_administration(inventory: Inventory, selection: Selection, name: str) -
         yield f"{_CAPABILITIES}/gpu{gpu.minor}"
         if inventory.caps_major is not None:
             yield _CAPS_DIRECTORY
-            rows = (minor for row, minor in inventory.mig_minors if row.startswith(f"gpu{gpu.minor}/"))
+            rows = (
+                minor for row, minor in inventory.mig_minors if row.startswith(f"gpu{gpu.minor}/")
+            )
             yield from (f"{_CAPS_DIRECTORY}/nvidia-cap{minor}" for minor in rows)

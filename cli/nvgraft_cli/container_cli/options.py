@@ -7,9 +7,18 @@ import re
 from collections.abc import Iterator
 
 from nvgraft import __version__
-from nvgraft.errors import Refusal
-from nvgraft.selection import imex_channels
-from nvgraft_cli.container_cli.arguments import Command, Option, UsageFault, fault, help_text, read, usage_fault, usage_text
+from nvgraft.base.errors import Refusal
+from nvgraft.plan.selection import imex_channels
+from nvgraft_cli.container_cli.arguments import (
+    Command,
+    Option,
+    UsageFault,
+    fault,
+    help_text,
+    read,
+    usage_fault,
+    usage_text,
+)
 
 #: Command -> what it does.
 COMMANDS = {
@@ -20,32 +29,65 @@ COMMANDS = {
 
 _GLOBAL = (
     Option("debug", "d", "FILE", "Append a log of what is done to FILE"),
-    Option("load-kmods", "k", "", "Load the kernel modules and make the device nodes that are missing"),
+    Option(
+        "load-kmods", "k", "", "Load the kernel modules and make the device nodes that are missing"
+    ),
     Option("no-pivot", "n", "", "Do not use pivot_root where the loader cache is made"),
-    Option("user", "u", "UID[:GID]", "Ask the driver as this user and group, by default as nobody", optional=True),
+    Option(
+        "user",
+        "u",
+        "UID[:GID]",
+        "Ask the driver as this user and group, by default as nobody",
+        optional=True,
+    ),
     Option("root", "r", "PATH", "The driver root, by default /"),
-    Option("ldcache", "l", "FILE", "The loader cache inside the driver root, by default /etc/ld.so.cache"),
+    Option(
+        "ldcache",
+        "l",
+        "FILE",
+        "The loader cache inside the driver root, by default /etc/ld.so.cache",
+    ),
     Option("no-create-imex-channels", "", "", "With --load-kmods, make no nodes for IMEX channels"),
 )
 
 _INFO = (Option("csv", "", "", "Print comma-separated values"),)
 
 _LIST = (
-    Option("device", "d", "ID", "List the nodes of these devices: UUIDs, indices, PCI addresses, or all"),
+    Option(
+        "device",
+        "d",
+        "ID",
+        "List the nodes of these devices: UUIDs, indices, PCI addresses, or all",
+    ),
     Option("libraries", "l", "", "List the driver's libraries"),
     Option("binaries", "b", "", "List the driver's programs"),
     Option("ipcs", "i", "", "List the sockets and directories of the driver's services"),
     Option("firmwares", "f", "", "List the GPU firmware"),
     Option("compat32", "", "", "With --libraries, list the 32-bit ones as well"),
-    Option("mig-config", "", "ID", "List what it takes to configure MIG on the listed devices; ID is all"),
-    Option("mig-monitor", "", "ID", "List what it takes to monitor MIG on the listed devices; ID is all"),
+    Option(
+        "mig-config",
+        "",
+        "ID",
+        "List what it takes to configure MIG on the listed devices; ID is all",
+    ),
+    Option(
+        "mig-monitor",
+        "",
+        "ID",
+        "List what it takes to monitor MIG on the listed devices; ID is all",
+    ),
     Option("imex-channel", "", "CHANNEL", "List the nodes of these IMEX channels"),
     Option("no-persistenced", "", "", "Leave out the socket of nvidia-persistenced"),
     Option("no-fabricmanager", "", "", "Leave out the socket of nv-fabricmanager"),
 )
 
 _CONFIGURE = (
-    Option("pid", "p", "PID", "The container's process; without it ROOTFS is a directory of this mount namespace"),
+    Option(
+        "pid",
+        "p",
+        "PID",
+        "The container's process; without it ROOTFS is a directory of this mount namespace",
+    ),
     Option("device", "d", "ID", "Give these devices: UUIDs, indices, PCI addresses, or all"),
     Option("require", "r", "EXPR", "Refuse unless the driver and the devices fulfil EXPR"),
     Option("ldconfig", "l", "PATH", "The host's ldconfig, with @ before its path"),
@@ -65,11 +107,20 @@ _CONFIGURE = (
     Option("no-fabricmanager", "", "", "Leave out the socket of nv-fabricmanager"),
     Option("no-gsp-firmware", "", "", "Leave out the GPU firmware"),
     Option("no-cntlibs", "", "", "The same as --cuda-compat-mode=disabled"),
-    Option("cuda-compat-mode", "", "MODE", "What to do with CUDA compatibility libraries of the image: mount, ldconfig or disabled"),
+    Option(
+        "cuda-compat-mode",
+        "",
+        "MODE",
+        "What to do with CUDA compatibility libraries of the image: mount, ldconfig or disabled",
+    ),
 )
 
 _CAPABILITIES = frozenset({"compat32", "compute", "display", "graphics", "ngx", "utility", "video"})
-_SERVICES = {"no-persistenced": "persistenced", "no-fabricmanager": "fabricmanager", "no-gsp-firmware": "gsp-firmware"}
+_SERVICES = {
+    "no-persistenced": "persistenced",
+    "no-fabricmanager": "fabricmanager",
+    "no-gsp-firmware": "gsp-firmware",
+}
 _MAX_REQUIREMENTS = 32
 _MAX_PID = 2**31 - 1
 
@@ -109,7 +160,7 @@ class Selectors:
         self.mig_monitor = ""
         self.imex_channels: tuple[str, ...] = ()
         self.compat32 = False
-        #: As ``nvgraft.inventory.read_inventory`` takes it.
+        #: As ``nvgraft.host.inventory.read_inventory`` takes it.
         self.omit: set[str] = set()
 
     def take(self, name: str, argument: str | None) -> bool:
@@ -161,20 +212,36 @@ def _joined(before: str, value: str) -> str:
 
 
 def _main_command(program: str) -> Command:
-    commands = "\n".join(f"  {name:26} {text[0].upper()}{text[1:]}" for name, text in COMMANDS.items())
+    commands = "\n".join(
+        f"  {name:26} {text[0].upper()}{text[1:]}" for name, text in COMMANDS.items()
+    )
     notes = _MAIN_NOTES.format(program=program, commands=commands)
-    return Command(program, "COMMAND [ARG...]", "Look at the NVIDIA driver of this host, or give it to a container.", _GLOBAL, notes)
+    return Command(
+        program,
+        "COMMAND [ARG...]",
+        "Look at the NVIDIA driver of this host, or give it to a container.",
+        _GLOBAL,
+        notes,
+    )
 
 
 def names_command(words: list[str]) -> bool:
     """Tell whether ``words``, without the program's name, are a command line of nvidia-container-cli's, right or wrong."""
     try:
-        return next((word for name, word in read(words, _main_command(""), in_order=True) if not name), "") in COMMANDS
+        return (
+            next(
+                (word for name, word in read(words, _main_command(""), in_order=True) if not name),
+                "",
+            )
+            in COMMANDS
+        )
     except UsageFault:
         return not COMMANDS.keys().isdisjoint(words)
 
 
-def _events(words: list[str], command: Command, *, in_order: bool = False) -> Iterator[tuple[str, str | None]]:
+def _events(
+    words: list[str], command: Command, *, in_order: bool = False
+) -> Iterator[tuple[str, str | None]]:
     """Yield as :func:`read`, and answer argp's own questions."""
     for name, argument in read(words, command, in_order=in_order):
         if name == "help":
@@ -237,7 +304,13 @@ def _ids(text: str) -> str:
     """Return UID:GID for ``UID[:GID]`` of names or numbers; a user alone brings his primary group."""
     user, _, group = text.partition(":")
     try:
-        account = None if group and user.isdecimal() else pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
+        account = (
+            None
+            if group and user.isdecimal()
+            else pwd.getpwuid(int(user))
+            if user.isdecimal()
+            else pwd.getpwnam(user)
+        )
         uid = int(user) if account is None else account.pw_uid
         if group:
             gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
@@ -245,14 +318,18 @@ def _ids(text: str) -> str:
             assert account is not None
             gid = account.pw_gid
     except (KeyError, OverflowError, ValueError) as error:
-        raise Refusal("input", "parse user/group failed", f"--user={text}: no such user or group on this host") from error
+        raise Refusal(
+            "input", "parse user/group failed", f"--user={text}: no such user or group on this host"
+        ) from error
     return f"{uid}:{gid}"
 
 
 def parse_info(words: list[str], program: str) -> bool:
     """Return whether CSV is wanted."""
     example = f"example: {program} info --csv"
-    command = Command(f"{program} info", "", "Show the driver's version and the GPUs.", _INFO, example)
+    command = Command(
+        f"{program} info", "", "Show the driver's version and the GPUs.", _INFO, example
+    )
     csv = False
     for name, _ in _events(words, command):
         if not name:
@@ -267,7 +344,13 @@ def parse_list(words: list[str], program: str) -> ListOptions:
     :raises Refusal: for a bad IMEX channel.
     """
     example = f"example: {program} list --device=0 --libraries"
-    command = Command(f"{program} list", "", "List the driver's files and device nodes, one path a line.", _LIST, example)
+    command = Command(
+        f"{program} list",
+        "",
+        "List the driver's files and device nodes, one path a line.",
+        _LIST,
+        example,
+    )
     options = ListOptions()
     for name, argument in _events(words, command):
         if not name:
@@ -278,7 +361,9 @@ def parse_list(words: list[str], program: str) -> ListOptions:
             setattr(options, name, True)
     if not words or (len(words) == 1 and words[0].startswith("--imex-channel=")):
         options.devices = ["all"]
-        options.libraries = options.binaries = options.ipcs = options.firmwares = options.compat32 = True
+        options.libraries = options.binaries = options.ipcs = options.firmwares = (
+            options.compat32
+        ) = True
     imex_channels(options.imex_channels)
     return options
 
@@ -305,7 +390,9 @@ def parse_configure(words: list[str], program: str) -> ConfigureOptions:
             options.pid = _pid(value)
         elif name == "require":
             if len(options.requirements) == _MAX_REQUIREMENTS:
-                raise Refusal("input", "too many requirements", f"at most {_MAX_REQUIREMENTS} are evaluated")
+                raise Refusal(
+                    "input", "too many requirements", f"at most {_MAX_REQUIREMENTS} are evaluated"
+                )
             options.requirements.append(value)
         elif name == "ldconfig":
             options.ldconfig = value
@@ -325,21 +412,37 @@ def parse_configure(words: list[str], program: str) -> ConfigureOptions:
 
 def _set_compat_mode(options: ConfigureOptions, mode: str) -> None:
     if options.cuda_compat_mode not in ("", mode):
-        raise Refusal("input", "only one cuda-compat-mode can be specified at a time", f"it is {options.cuda_compat_mode} and {mode}")
+        raise Refusal(
+            "input",
+            "only one cuda-compat-mode can be specified at a time",
+            f"it is {options.cuda_compat_mode} and {mode}",
+        )
     options.cuda_compat_mode = mode
 
 
 def _pid(text: str) -> int:
     # As strtoimax: blanks and a sign may stand in front; an empty text is 0.
     if text and not re.fullmatch(r"[ \t\n\v\f\r]*[+-]?[0-9]{1,19}", text):
-        raise Refusal("input", f"parse pid failed: {text}: invalid argument", "--pid takes the number of the container's first process")
+        raise Refusal(
+            "input",
+            f"parse pid failed: {text}: invalid argument",
+            "--pid takes the number of the container's first process",
+        )
     pid = int(text or 0)
     if not 0 <= pid <= _MAX_PID:
-        raise Refusal("input", f"parse pid failed: {text}: numerical result out of range", "no process has this number")
+        raise Refusal(
+            "input",
+            f"parse pid failed: {text}: numerical result out of range",
+            "no process has this number",
+        )
     return pid
 
 
 def _rootfs(path: str) -> str:
     if not path.startswith("/") or not path.strip("/"):
-        raise Refusal("input", "invalid rootfs directory", f"{path!r}: it must be an absolute path other than /")
+        raise Refusal(
+            "input",
+            "invalid rootfs directory",
+            f"{path!r}: it must be an absolute path other than /",
+        )
     return path

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from nvgraft_cli.arguments import add_config
+from nvgraft_cli.shell.arguments import add_config
 
 _EXAMPLES = """\
 examples:
@@ -29,19 +29,35 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("a", metavar="A")
     parser.add_argument("b", metavar="B")
-    parser.add_argument("--bundle", metavar="PATH", help="the container of sides that are hosts (see `nvgraft plan --help`)")
-    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="add to that container's environment")
+    parser.add_argument(
+        "--bundle",
+        metavar="PATH",
+        help="the container of sides that are hosts (see `nvgraft plan --help`)",
+    )
+    parser.add_argument(
+        "--env",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="add to that container's environment",
+    )
     add_config(parser)
-    parser.add_argument("--device", metavar="NAME", help="the device of a CDI specification (default: all)")
-    parser.add_argument("--all", action="store_true", help="list also what only the driver's version has changed")
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="default: text")
+    parser.add_argument(
+        "--device", metavar="NAME", help="the device of a CDI specification (default: all)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="list also what only the driver's version has changed"
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json", "markdown"), default="text", help="default: text"
+    )
     parser.set_defaults(run=run, looks_only=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the difference; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: for a side that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: for a side that cannot be used.
     """
     from nvgraft_cli.diff.compare import compare
     from nvgraft_cli.diff.readers import Context, read_side
@@ -54,5 +70,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.format == "markdown":
         sys.stdout.write(markdown(diff, whole=args.all))
     else:
-        sys.stdout.write(text(diff, whole=args.all, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        sys.stdout.write(
+            text(diff, whole=args.all, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        )
     return int(not diff.equal)

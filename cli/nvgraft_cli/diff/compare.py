@@ -48,8 +48,12 @@ def compare(a: Side, b: Side) -> Diff:
     return Diff.model_validate(
         {
             "schema": SCHEMA,
-            "a": SideInfo.model_validate({"label": a.label, "kind": a.kind, "driver_version": a.version}),
-            "b": SideInfo.model_validate({"label": b.label, "kind": b.kind, "driver_version": b.version}),
+            "a": SideInfo.model_validate(
+                {"label": a.label, "kind": a.kind, "driver_version": a.version}
+            ),
+            "b": SideInfo.model_validate(
+                {"label": b.label, "kind": b.kind, "driver_version": b.version}
+            ),
             "equal": not comparison.changes,
             "changes": comparison.changes,
             "not_compared": comparison.not_compared,
@@ -66,7 +70,11 @@ class _Comparison:
 
     def _normal(self, side: Side, text: str) -> str:
         """Return ``text`` with the side's driver version replaced: equal results differ in the version alone."""
-        return text if not side.version else re.sub(rf"(?<!\d){re.escape(side.version)}(?!\.?\d)", "VERSION", text)
+        return (
+            text
+            if not side.version
+            else re.sub(rf"(?<!\d){re.escape(side.version)}(?!\.?\d)", "VERSION", text)
+        )
 
     def _normal_value(self, side: Side, value: Any) -> Any:
         if isinstance(value, str):
@@ -77,9 +85,20 @@ class _Comparison:
             return {key: self._normal_value(side, item) for key, item in value.items()}
         return value
 
-    def _change(self, what: str, kind: str, name: str, a: Any, b: Any, fields: Iterable[str] = ()) -> None:
+    def _change(
+        self, what: str, kind: str, name: str, a: Any, b: Any, fields: Iterable[str] = ()
+    ) -> None:
         self.changes.append(
-            Change.model_validate({"what": what, "kind": kind, "name": name, "fields": list(fields), "a": _plain(a), "b": _plain(b)})
+            Change.model_validate(
+                {
+                    "what": what,
+                    "kind": kind,
+                    "name": name,
+                    "fields": list(fields),
+                    "a": _plain(a),
+                    "b": _plain(b),
+                }
+            )
         )
 
     def mounts(self) -> None:
@@ -90,7 +109,13 @@ class _Comparison:
         """Device nodes, by their paths."""
         self._paired("device node", self.a.nodes, self.b.nodes, _node_members)
 
-    def _paired(self, what: str, a: dict[str, Any], b: dict[str, Any], members: Callable[[Any], dict[str, Any]]) -> None:
+    def _paired(
+        self,
+        what: str,
+        a: dict[str, Any],
+        b: dict[str, Any],
+        members: Callable[[Any], dict[str, Any]],
+    ) -> None:
         ours = {self._normal(self.a, target): item for target, item in a.items()}
         theirs = {self._normal(self.b, target): item for target, item in b.items()}
         for key in [key for key in ours if key in theirs]:
@@ -110,9 +135,14 @@ class _Comparison:
     def _name(self, side: Side, item: Mount | Node) -> str:
         if isinstance(item, Node):
             return item.path
-        return re.sub(r"\.?VERSION", "", posixpath.basename(self._normal(side, item.target))) or item.target
+        return (
+            re.sub(r"\.?VERSION", "", posixpath.basename(self._normal(side, item.target)))
+            or item.target
+        )
 
-    def _pair(self, what: str, a: Any, b: Any, members: Callable[[Any], dict[str, Any]], kind: str) -> None:
+    def _pair(
+        self, what: str, a: Any, b: Any, members: Callable[[Any], dict[str, Any]], kind: str
+    ) -> None:
         ours, theirs = members(a), members(b)
         if isinstance(a, Mount) and (a.partial or b.partial):
             _align_sources(ours, theirs)
@@ -121,31 +151,60 @@ class _Comparison:
         if kind == "changed":
             if not fields:
                 return
-            differ = [name for name in fields if self._normal_value(self.a, ours.get(name)) != self._normal_value(self.b, theirs.get(name))]
+            differ = [
+                name
+                for name in fields
+                if self._normal_value(self.a, ours.get(name))
+                != self._normal_value(self.b, theirs.get(name))
+            ]
             # What remains when the version is left out is a change by itself; the version beside it is part of it.
             kind = "changed" if differ else "version"
             fields = differ or fields
         self._change(
-            what, kind, self._name(self.a, a), {name: ours.get(name) for name in told}, {name: theirs.get(name) for name in told}, fields
+            what,
+            kind,
+            self._name(self.a, a),
+            {name: ours.get(name) for name in told},
+            {name: theirs.get(name) for name in told},
+            fields,
         )
 
     def _told(self, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
         """Return the members that both sides tell: all of them between two of a kind."""
         alike = _KINDS[self.a.kind] == _KINDS[self.b.kind]
         names = list(dict.fromkeys([*ours, *theirs]))
-        return names if alike else [name for name in names if ours.get(name) is not None and theirs.get(name) is not None]
+        return (
+            names
+            if alike
+            else [
+                name
+                for name in names
+                if ours.get(name) is not None and theirs.get(name) is not None
+            ]
+        )
 
     def named(self, aspect: str, what: str) -> None:
         """An aspect whose entries have names; one that a side lacks is not compared."""
         a, b = getattr(self.a, aspect), getattr(self.b, aspect)
-        if aspect == "soname_links" and (a is None) != (b is None) and "cdi" in {self.a.kind, self.b.kind}:
+        if (
+            aspect == "soname_links"
+            and (a is None) != (b is None)
+            and "cdi" in {self.a.kind, self.b.kind}
+        ):
             return  # a CDI specification has one list of links: see "links"
         if aspect == "links" and "cdi" in {self.a.kind, self.b.kind}:
-            a, b = ({**(side.links or {}), **(side.soname_links or {})} if side.links is not None else None for side in (self.a, self.b))
+            a, b = (
+                {**(side.links or {}), **(side.soname_links or {})}
+                if side.links is not None
+                else None
+                for side in (self.a, self.b)
+            )
         if a is None or b is None:
             if a or b:
                 quiet = self.a if a is None else self.b
-                self.not_compared.append(NotCompared(what=f"{what}s", why=f"{_KINDS[quiet.kind]} does not tell them"))
+                self.not_compared.append(
+                    NotCompared(what=f"{what}s", why=f"{_KINDS[quiet.kind]} does not tell them")
+                )
             return
         ours = {self._normal(self.a, key): (key, value) for key, value in a.items()}
         theirs = {self._normal(self.b, key): (key, value) for key, value in b.items()}
@@ -167,7 +226,9 @@ class _Comparison:
             fields = []
         if a == b and name == other:
             return
-        same = self._normal_value(self.a, a) == self._normal_value(self.b, b) or (what == "fact" and name in _VERSION_FACTS)
+        same = self._normal_value(self.a, a) == self._normal_value(self.b, b) or (
+            what == "fact" and name in _VERSION_FACTS
+        )
         self._change(what, "version" if same else "changed", name, a, b, fields)
 
     def order(self) -> None:
@@ -175,7 +236,9 @@ class _Comparison:
         if self.a.order is None or self.b.order is None:
             if self.a.order or self.b.order:
                 quiet = self.a if self.a.order is None else self.b
-                self.not_compared.append(NotCompared(what="the order of mounts", why=f"{_KINDS[quiet.kind]} has none"))
+                self.not_compared.append(
+                    NotCompared(what="the order of mounts", why=f"{_KINDS[quiet.kind]} has none")
+                )
             return
         ours = [self._normal(self.a, target) for target in self.a.order]
         theirs = [self._normal(self.b, target) for target in self.b.order]
@@ -183,7 +246,11 @@ class _Comparison:
         first = [target for target in ours if target in common]
         second = [target for target in theirs if target in common]
         if first != second:
-            at = next(index for index, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1])
+            at = next(
+                index
+                for index, pair in enumerate(zip(first, second, strict=True))
+                if pair[0] != pair[1]
+            )
             self._change("order", "order", f"mount {at + 1}", first[at], second[at])
 
 
@@ -196,11 +263,22 @@ def _align_sources(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 def _mount_members(mount: Mount) -> dict[str, Any]:
     options = None if mount.options is None else list(mount.options)
-    return {"target": mount.target, "source": mount.source, "type": mount.type, "options": options, **mount.facts}
+    return {
+        "target": mount.target,
+        "source": mount.source,
+        "type": mount.type,
+        "options": options,
+        **mount.facts,
+    }
 
 
 def _node_members(node: Node) -> dict[str, Any]:
-    return {"target": node.path, "source": node.source, "rdev": None if node.rdev is None else list(node.rdev), **node.facts}
+    return {
+        "target": node.path,
+        "source": node.source,
+        "rdev": None if node.rdev is None else list(node.rdev),
+        **node.facts,
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
 from nvgraft_cli.diff.sides import Mount, Node, Side, guess_version, of_the_driver
-from nvgraft_cli.errors import InputError
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.models import DocumentError, read_bytes
 from nvgraft_specs.models.cdi import Spec, load_data, spec_of
@@ -17,7 +17,18 @@ from nvgraft_specs.models.plan import parse_plan
 _FIX = "give a plan, a host snapshot, a CDI specification, a mountinfo, pid:NUMBER, or a debug log of nvidia-container-cli"
 
 #: Options that are how a mount is made or how it propagates, not what it is like.
-_PROPAGATION = {"bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"}
+_PROPAGATION = {
+    "bind",
+    "rbind",
+    "private",
+    "rprivate",
+    "slave",
+    "rslave",
+    "shared",
+    "rshared",
+    "unbindable",
+    "runbindable",
+}
 
 _LOG_LINE = re.compile(r"^[IWEC]\d{4} \S+ +\d+ \S+?:\d+\] (.*)$")
 
@@ -25,7 +36,9 @@ _LOG_LINE = re.compile(r"^[IWEC]\d{4} \S+ +\d+ \S+?:\d+\] (.*)$")
 class Context:
     """What a side may need beside its name: the container of a snapshot, the device of a CDI specification."""
 
-    def __init__(self, bundle: str | None, env: Sequence[str], config: str | None, device: str | None) -> None:
+    def __init__(
+        self, bundle: str | None, env: Sequence[str], config: str | None, device: str | None
+    ) -> None:
         self.bundle = bundle
         self.env = env
         self.config = config
@@ -48,7 +61,10 @@ def read_side(name: str, context: Context) -> Side:
             return _json(name, raw, context)
         if _is_mountinfo(raw):
             return mountinfo_side(name, raw.decode("utf-8", "surrogateescape"))
-        if any(_LOG_LINE.match(line) for line in raw[:65536].decode("utf-8", "replace").splitlines()[:50]):
+        if any(
+            _LOG_LINE.match(line)
+            for line in raw[:65536].decode("utf-8", "replace").splitlines()[:50]
+        ):
             return log_side(name, raw.decode("utf-8", "surrogateescape"))
         if re.search(rb"^[\"']?cdiVersion", raw[: 1 << 20], re.MULTILINE):
             return cdi_side(name, spec_of(load_data(raw, name), name), context.device)
@@ -62,7 +78,9 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
     if isinstance(data, dict) and "cdiVersion" in data:
         return cdi_side(name, spec_of(data, name), context.device)
     schema = str(data.get("schema", "")) if isinstance(data, dict) else ""
-    if schema.startswith("nvgraft.host/") or (isinstance(data, dict) and "schema" not in data and "nvml" in data):
+    if schema.startswith("nvgraft.host/") or (
+        isinstance(data, dict) and "schema" not in data and "nvml" in data
+    ):
         return _snapshot(name, context)
     if schema.startswith("nvgraft.plan/"):
         parse_plan(raw, name)
@@ -71,9 +89,9 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
 
 
 def _snapshot(name: str, context: Context) -> Side:
-    from nvgraft_cli.bundle import open_container
-    from nvgraft_cli.hosts import open_host
-    from nvgraft_cli.planning import Case
+    from nvgraft_cli.case.bundle import open_container
+    from nvgraft_cli.case.hosts import open_host
+    from nvgraft_cli.case.planning import Case
 
     if context.bundle is None:
         raise InputError(f"{name}: a host alone has no plan: name the container with --bundle PATH")
@@ -91,23 +109,44 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     """Return the side of a checked ``nvgraft.plan/1`` document."""
     mounts: dict[str, Mount] = {}
     nodes: dict[str, Node] = {}
-    side = Side(label, kind, document["host"].get("driver_version"), mounts, nodes, order=[], environment={}, hooks={})
+    side = Side(
+        label,
+        kind,
+        document["host"].get("driver_version"),
+        mounts,
+        nodes,
+        order=[],
+        environment={},
+        hooks={},
+    )
     side.rules, side.links, side.files, side.directories, side.cache = {}, {}, {}, {}, {}
     order: list[str] = []
     for action in document["actions"]:
         op = action["op"]
-        rest = {key: value for key, value in action.items() if key not in {"op", "path", "target", "source", "options", "type", "rdev"}}
+        rest = {
+            key: value
+            for key, value in action.items()
+            if key not in {"op", "path", "target", "source", "options", "type", "rdev"}
+        }
         if op == "mount" and action.get("kind") == "device":
             rdev = (action["rdev"][0], action["rdev"][1])
             nodes[action["target"]] = Node(
-                action["target"], action["source"], rdev, rest | {"type": action["type"], "options": action["options"]}
+                action["target"],
+                action["source"],
+                rdev,
+                rest | {"type": action["type"], "options": action["options"]},
             )
             order.append(action["target"])
         elif op == "mount":
-            mounts[action["target"]] = Mount(action["target"], action["source"], action["type"], tuple(action["options"]), rest)
+            mounts[action["target"]] = Mount(
+                action["target"], action["source"], action["type"], tuple(action["options"]), rest
+            )
             order.append(action["target"])
         elif op == "allow-device":
-            side.rules[f"{action['type']} {action['major']}:{action['minor']}"] = {"access": action["access"], "why": action["why"]}
+            side.rules[f"{action['type']} {action['major']}:{action['minor']}"] = {
+                "access": action["access"],
+                "why": action["why"],
+            }
         elif op == "symlink":
             side.links[action["path"]] = {"target": action["target"], "why": action["why"]}
         elif op == "file":
@@ -115,11 +154,19 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
         elif op == "dir":
             side.directories[action["path"]] = rest
         else:
-            side.cache |= {directory: {"position": index, "why": action["why"]} for index, directory in enumerate(action["dirs"])}
+            side.cache |= {
+                directory: {"position": index, "why": action["why"]}
+                for index, directory in enumerate(action["dirs"])
+            }
     side.order = order
     side.soname_links = {path: {"target": target} for path, target in document["links"].items()}
-    side.about = _flat({key: document[key] for key in ("decision", "reason", "host", "request", "target")})
-    side.about |= {f"finding {finding['id']}: {finding['message']}": finding for finding in document["findings"]}
+    side.about = _flat(
+        {key: document[key] for key in ("decision", "reason", "host", "request", "target")}
+    )
+    side.about |= {
+        f"finding {finding['id']}: {finding['message']}": finding
+        for finding in document["findings"]
+    }
     return side
 
 
@@ -151,12 +198,22 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
     environment: dict[str, Any] = {}
     for edits in (spec.edits, *(entry.edits for entry in chosen)):
         for mount in edits.mounts:
-            options = tuple(sorted({"rw", *mount.options} - _PROPAGATION - ({"rw"} if "ro" in mount.options else set())))
+            options = tuple(
+                sorted(
+                    {"rw", *mount.options}
+                    - _PROPAGATION
+                    - ({"rw"} if "ro" in mount.options else set())
+                )
+            )
             facts = {"propagation": sorted(_PROPAGATION & set(mount.options)), "fstype": mount.type}
-            mounts[mount.container_path] = Mount(mount.container_path, mount.host_path, "bind", options, facts)
+            mounts[mount.container_path] = Mount(
+                mount.container_path, mount.host_path, "bind", options, facts
+            )
         for node in edits.device_nodes:
             rdev = None if node.major is None else (node.major, node.minor or 0)
-            facts = node.model_dump(by_alias=True, exclude={"path", "host_path", "major", "minor"}, exclude_none=True)
+            facts = node.model_dump(
+                by_alias=True, exclude={"path", "host_path", "major", "minor"}, exclude_none=True
+            )
             nodes[node.path] = Node(node.path, node.host_path or node.path, rdev, facts)
         for entry in edits.env:
             key, _, value = entry.partition("=")
@@ -166,17 +223,38 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
             flags = list(zip(hook.args[2::2], hook.args[3::2], strict=False))
             if command == "create-symlinks":
                 links |= {
-                    link: {"target": target} for flag, value in flags if flag == "--link" for target, _, link in (value.partition("::"),)
+                    link: {"target": target}
+                    for flag, value in flags
+                    if flag == "--link"
+                    for target, _, link in (value.partition("::"),)
                 }
             elif command == "update-ldcache":
                 cache |= {value: {} for flag, value in flags if flag == "--folder"}
             hooks[command] = {"path": hook.path, "stage": hook.hook_name, "env": hook.env}
             if command not in {"create-symlinks", "update-ldcache"}:
                 hooks[command] |= {"args": hook.args, "timeout": hook.timeout}
-        rest = edits.model_dump(by_alias=True, include={"net_devices", "intel_rdt", "additional_gids"}, exclude_defaults=True)
+        rest = edits.model_dump(
+            by_alias=True,
+            include={"net_devices", "intel_rdt", "additional_gids"},
+            exclude_defaults=True,
+        )
         hooks |= {name: {"value": value} for name, value in rest.items()}
-    rules = {f"c {node.rdev[0]}:{node.rdev[1]}": {"access": node.facts.get("permissions", "rwm")} for node in nodes.values() if node.rdev}
-    side = Side(label, "cdi", guess_version(list(mounts)), mounts, nodes, environment=environment, hooks=hooks, cache=cache, rules=rules)
+    rules = {
+        f"c {node.rdev[0]}:{node.rdev[1]}": {"access": node.facts.get("permissions", "rwm")}
+        for node in nodes.values()
+        if node.rdev
+    }
+    side = Side(
+        label,
+        "cdi",
+        guess_version(list(mounts)),
+        mounts,
+        nodes,
+        environment=environment,
+        hooks=hooks,
+        cache=cache,
+        rules=rules,
+    )
     side.links = links
     return side
 
@@ -190,12 +268,20 @@ def _live(name: str) -> Side:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return mountinfo_side(name, file.read())
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}: name a running process of the container, as root") from error
+        raise InputError(
+            f"{path}: {(error.strerror or str(error)).lower()}: name a running process of the container, as root"
+        ) from error
 
 
 def _is_mountinfo(raw: bytes) -> bool:
     first = next((line for line in raw[:65536].splitlines() if line.strip()), b"").split()
-    return len(first) >= 10 and first[0].isdigit() and first[1].isdigit() and b":" in first[2] and b"-" in first[6:]
+    return (
+        len(first) >= 10
+        and first[0].isdigit()
+        and first[1].isdigit()
+        and b":" in first[2]
+        and b"-" in first[6:]
+    )
 
 
 def mountinfo_side(label: str, text: str) -> Side:
@@ -207,11 +293,17 @@ def mountinfo_side(label: str, text: str) -> Side:
         if not fields:
             continue
         if "-" not in fields[6:] or len(fields) < fields.index("-", 6) + 3:
-            raise InputError(f"{label}: line {number}: not a line of mountinfo: the file may be truncated: read it again")
+            raise InputError(
+                f"{label}: line {number}: not a line of mountinfo: the file may be truncated: read it again"
+            )
         separator = fields.index("-", 6)
         rows.append((_unescape(fields[3]), _unescape(fields[4]), fields[5], fields[separator + 1]))
     proc = "/proc/driver/nvidia"
-    prefix = max((point.removesuffix(proc) for _, point, _, _ in rows if point.endswith(proc)), key=len, default="")
+    prefix = max(
+        (point.removesuffix(proc) for _, point, _, _ in rows if point.endswith(proc)),
+        key=len,
+        default="",
+    )
     mounts: dict[str, Mount] = {}
     nodes: dict[str, Node] = {}
     order: list[str] = []
@@ -219,7 +311,13 @@ def mountinfo_side(label: str, text: str) -> Side:
         inside = point.removeprefix(prefix)
         if (prefix and not point.startswith(prefix + "/")) or not of_the_driver(inside):
             continue
-        kept = tuple(sorted(option for option in options.split(",") if option not in {"relatime", "noatime", "strictatime", "nodiratime"}))
+        kept = tuple(
+            sorted(
+                option
+                for option in options.split(",")
+                if option not in {"relatime", "noatime", "strictatime", "nodiratime"}
+            )
+        )
         order.append(inside)
         if inside.startswith("/dev/") and inside != "/dev/nvidia-caps":
             nodes[inside] = Node(inside, None, None, {"options": list(kept)})
@@ -255,11 +353,24 @@ def log_side(label: str, text: str) -> Side:
             if source.startswith("/dev/") and target != "/dev/nvidia-caps":
                 nodes[target] = Node(target, source, None)
             else:
-                mounts[target] = Mount(target, source, "tmpfs" if source == "tmpfs" else "bind", None)
+                mounts[target] = Mount(
+                    target, source, "tmpfs" if source == "tmpfs" else "bind", None
+                )
         elif link := re.fullmatch(r"creating symlink (\S+) -> (\S+)", message):
             links[link[1].removeprefix(rootfs)] = {"target": link[2]}
         elif rule := re.fullmatch(r"whitelisting device node (\d+):(\d+)", message):
             rules[f"c {rule[1]}:{rule[2]}"] = {}
     if not order:
-        raise InputError(f"{label}: this log tells of no mount: it must be of `configure`, to its end")
-    return Side(label, "log", guess_version(list(mounts)), mounts, nodes, order, rules=rules or None, links=links)
+        raise InputError(
+            f"{label}: this log tells of no mount: it must be of `configure`, to its end"
+        )
+    return Side(
+        label,
+        "log",
+        guess_version(list(mounts)),
+        mounts,
+        nodes,
+        order,
+        rules=rules or None,
+        links=links,
+    )

@@ -5,7 +5,7 @@ import posixpath
 from collections.abc import Iterator
 from typing import Any
 
-from nvgraft.errors import printable
+from nvgraft.base.errors import printable
 from nvgraft_specs.models.diff import Change, Diff
 
 _MARKS = {
@@ -63,7 +63,11 @@ def markdown(diff: Diff, *, whole: bool) -> str:
     for what, changes in _groups(diff).items():
         lines += ["", f"#### {_plural(what, len(changes))}", ""]
         folded = [change for change in changes if change.kind == "version" and not whole]
-        lines += [f"- **{change.kind}** {_code(_sentence(change))}" for change in changes if change not in folded]
+        lines += [
+            f"- **{change.kind}** {_code(_sentence(change))}"
+            for change in changes
+            if change not in folded
+        ]
         if folded:
             lines += ["<details>", f"<summary>{_escape(_fold(diff, folded))}</summary>", ""]
             lines += [f"- {_code(_sentence(change))}" for change in folded]
@@ -88,7 +92,9 @@ def _plural(what: str, count: int) -> str:
 
 
 def _fold(diff: Diff, changes: list[Change]) -> str:
-    names = ", ".join(change.name for change in changes[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
+    names = ", ".join(change.name for change in changes[:3]) + (
+        f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    )
     return f"{len(changes)} differ in the version alone ({diff.a.driver_version} → {diff.b.driver_version}): {names}"
 
 
@@ -100,12 +106,22 @@ def _sentence(change: Change) -> str:
         if change.kind == "moved":
             moved = f"{change.name}: {posixpath.dirname(str(a['target']))} → {posixpath.dirname(str(b['target']))}"
             others = [name for name in change.fields if name not in {"target", "source"}]
-            return moved + "".join(f"; {name} {_value(a[name])} → {_value(b[name])}" for name in others if a[name] != b[name])
+            return moved + "".join(
+                f"; {name} {_value(a[name])} → {_value(b[name])}"
+                for name in others
+                if a[name] != b[name]
+            )
         if change.kind == "version" and "target" in a:
             places = [str(a["target"]), str(b["target"])]
             same_name = posixpath.basename(places[0]) == posixpath.basename(places[1])
-            return f"{change.name}: " + " → ".join(places if same_name else map(posixpath.basename, places))
-        return change.name + ": " + "; ".join(f"{name} {_value(a[name])} → {_value(b[name])}" for name in change.fields)
+            return f"{change.name}: " + " → ".join(
+                places if same_name else map(posixpath.basename, places)
+            )
+        return (
+            change.name
+            + ": "
+            + "; ".join(f"{name} {_value(a[name])} → {_value(b[name])}" for name in change.fields)
+        )
     if isinstance(a, dict) or isinstance(b, dict):
         return f"{change.name}{_detail(a or b)}"
     if a is None or b is None:
@@ -119,7 +135,11 @@ def _detail(facts: Any) -> str:
     if "options" in facts or "source" in facts:
         options = ",".join(facts.get("options") or [])
         place = f" at {facts['target']}" if "target" in facts else ""
-        source = f" from {facts['source']}" if facts.get("source") not in {None, facts.get("target"), "tmpfs"} else ""
+        source = (
+            f" from {facts['source']}"
+            if facts.get("source") not in {None, facts.get("target"), "tmpfs"}
+            else ""
+        )
         return place + source + (f" ({options})" if options else "")
     if set(facts) >= {"target"}:
         return f" -> {facts['target']}"

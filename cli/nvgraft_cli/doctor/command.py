@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nvgraft.errors import printable
-from nvgraft_cli.arguments import add_host
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.hosts import ask_first
-from nvgraft_cli.output import print_document
+from nvgraft.base.errors import printable
+from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell.arguments import add_host
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import print_document
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.examination import Result
@@ -37,13 +37,31 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--bundle", metavar="PATH", help="an OCI bundle, a config.json, a root file system, or an image (default: none)")
-    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="add to the container's environment")
+    parser.add_argument(
+        "--bundle",
+        metavar="PATH",
+        help="an OCI bundle, a config.json, a root file system, or an image (default: none)",
+    )
+    parser.add_argument(
+        "--env",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="add to the container's environment",
+    )
     add_host(parser)
     parser.add_argument(
-        "--cdi", metavar="FILE", action="append", default=[], help="a CDI specification to check (default: the installed ones)"
+        "--cdi",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a CDI specification to check (default: the installed ones)",
     )
-    parser.add_argument("--verbose", action="store_true", help="list also what is well, and what could not be checked")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="list also what is well, and what could not be checked",
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.set_defaults(run=run, looks_only=True, open_first=_look_first)
 
@@ -58,13 +76,13 @@ def _look_first(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what was found; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
     """
-    from nvgraft.errors import Refusal
-    from nvgraft_cli.bundle import open_container
+    from nvgraft.base.errors import Refusal
+    from nvgraft_cli.case.bundle import open_container
+    from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.doctor.examination import examine
     from nvgraft_cli.doctor.patient import Patient
-    from nvgraft_cli.hosts import open_host
 
     _check_readable(args.cdi)
     try:

@@ -4,11 +4,11 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport
-from nvgraft.request import Skip, resolve_request
-from nvgraft.requirements import alternatives, check
-from nvgraft.tree import PathError
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import PathError
+from nvgraft.host.gpus import DriverReport
+from nvgraft.request.request import Skip, resolve_request
+from nvgraft.request.requirements import alternatives, check
 from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 from nvgraft_specs import brands, catalogue, names
@@ -78,7 +78,11 @@ def capability_not_requested(patient: Patient) -> Iterator[Finding]:
         )
     for capability, paths in _TELLTALES.items():
         found = patient.in_image(*paths)
-        if found and capability not in asked and not (capability == "graphics" and "display" in asked):
+        if (
+            found
+            and capability not in asked
+            and not (capability == "graphics" and "display" in asked)
+        ):
             yield Finding(
                 f"the image has {found}, which works with capability '{capability}'; {have}",
                 f"the driver's files for {capability} are not mounted",
@@ -93,12 +97,21 @@ def devices_from_image(patient: Patient) -> Iterator[Finding]:
     if image is None:
         raise NotChecked("a config.json does not tell which variables come from the image")
     value = image.get(names.VISIBLE_DEVICES)
-    if value is None or patient.container.spec.env.get(names.VISIBLE_DEVICES) != value or value in {"", "void", "none"}:
+    if (
+        value is None
+        or patient.container.spec.env.get(names.VISIBLE_DEVICES) != value
+        or value in {"", "void", "none"}
+    ):
         return
     policy = patient.host.config.accept_nvidia_visible_devices_envvar_when_unprivileged
     yield Finding(
         f"{names.VISIBLE_DEVICES}={value} comes from the image, not from the orchestrator",
-        "an unprivileged container gets " + (f"the GPUs of this value ({value})" if policy else "no GPU: config.toml ignores the variable"),
+        "an unprivileged container gets "
+        + (
+            f"the GPUs of this value ({value})"
+            if policy
+            else "no GPU: config.toml ignores the variable"
+        ),
         "have the orchestrator set the variable (void for none), or accept-nvidia-visible-devices-envvar-when-unprivileged = false",
         "warning",
     )
@@ -126,11 +139,17 @@ def requirement_unmet(patient: Patient) -> Iterator[Finding]:
         if len(tried) >= _TRIED or _holds(requirement, report, devices):
             continue
         for arch, brand in kinds:
-            facts = {"cuda": report.cuda_version, "driver": report.driver_version, "arch": arch, "brand": brand}
+            facts = {
+                "cuda": report.cuda_version,
+                "driver": report.driver_version,
+                "arch": arch,
+                "brand": brand,
+            }
             answers = alternatives(requirement, facts, _TRIED)
             if all(answer.factor for answer in answers):
                 tried += [
-                    f"{answer.term}: {answer.factor} {'does not hold' if answer.valid else 'is no valid condition'}" for answer in answers
+                    f"{answer.term}: {answer.factor} {'does not hold' if answer.valid else 'is no valid condition'}"
+                    for answer in answers
                 ]
     yield Finding(
         f"{refusal.reference_line()}: driver {report.driver_version} provides cuda {report.cuda_version}; "
@@ -155,13 +174,17 @@ def mig_privilege(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#1740, #842; NVIDIA/gpu-operator#322."""
     refusal = patient.refusal
     if refusal is not None and "in non privileged container" in refusal.text:
-        yield Finding(refusal.text, "administering MIG needs CAP_SYS_ADMIN in the container", refusal.hint)
+        yield Finding(
+            refusal.text, "administering MIG needs CAP_SYS_ADMIN in the container", refusal.hint
+        )
 
 
 def target_is_symlink(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#289, #176, #295, #274; NVIDIA/nvidia-docker#1551."""
     refusal = patient.refusal
-    if refusal is None or not refusal.text.endswith(("file exists", "is a directory", "not a directory")):
+    if refusal is None or not refusal.text.endswith(
+        ("file exists", "is a directory", "not a directory")
+    ):
         return
     target = refusal.text.removeprefix("file creation failed: ").rpartition(": ")[0]
     inside = target.removeprefix(patient.rootfs.label)
@@ -170,7 +193,9 @@ def target_is_symlink(patient: Patient) -> Iterator[Finding]:
     except (PathError, OSError):
         node = None
     what = (
-        f"is a symbolic link to {node.target}" if node is not None and node.type == "symlink" else f"is a {node.type if node else 'thing'}"
+        f"is a symbolic link to {node.target}"
+        if node is not None and node.type == "symlink"
+        else f"is a {node.type if node else 'thing'}"
     )
     yield Finding(
         f"{refusal.reference_line()}: {inside} in the image {what}",
@@ -244,11 +269,18 @@ def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
     if not patient.in_image(*(f"{directory}/libXext.so.6" for directory in _LIBRARY_PLACES)):
         lacking.append("libXext.so.6 (which libGLX_nvidia needs)")
     mounts = patient.member("mounts")
-    given = {mount.get("destination") for mount in mounts if isinstance(mount, dict)} if isinstance(mounts, list) else set()
+    given = (
+        {mount.get("destination") for mount in mounts if isinstance(mount, dict)}
+        if isinstance(mounts, list)
+        else set()
+    )
     icd = ("/usr/share/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json")
     if given.isdisjoint(icd) and not patient.in_image(*icd):
         lacking.append("/usr/share/vulkan/icd.d/nvidia_icd.json (for Vulkan)")
-    vendor = ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/glvnd/egl_vendor.d/10_nvidia.json")
+    vendor = (
+        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "/etc/glvnd/egl_vendor.d/10_nvidia.json",
+    )
     if given.isdisjoint(vendor) and not patient.in_image(*vendor):
         lacking.append("/usr/share/glvnd/egl_vendor.d/10_nvidia.json (for EGL)")
     if lacking:
@@ -267,7 +299,13 @@ def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
         )
 
 
-_LIBRARY_PLACES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib/x86_64-linux-gnu")
+_LIBRARY_PLACES = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib/x86_64-linux-gnu",
+)
 
 
 def compat_libraries(patient: Patient) -> Iterator[Finding]:
@@ -276,7 +314,9 @@ def compat_libraries(patient: Patient) -> Iterator[Finding]:
     try:
         directory = patient.rootfs.resolve("/usr/local/cuda/compat")
         versions = [
-            match[2] for name in patient.rootfs.listdir(directory) if (match := _VERSIONED.match(name)) and match[1] == "libcuda.so"
+            match[2]
+            for name in patient.rootfs.listdir(directory)
+            if (match := _VERSIONED.match(name)) and match[1] == "libcuda.so"
         ]
     except (PathError, OSError):
         versions = []
@@ -286,7 +326,9 @@ def compat_libraries(patient: Patient) -> Iterator[Finding]:
     ours = int(report.driver_version.partition(".")[0])
     for version in versions:
         major = int(version.partition(".")[0])
-        geforce = [gpu.model for gpu in report.gpus if brands.name(gpu.brand) in {"GeForce", "Titan"}]
+        geforce = [
+            gpu.model for gpu in report.gpus if brands.name(gpu.brand) in {"GeForce", "Titan"}
+        ]
         path = patient.container.spec.env.get("LD_LIBRARY_PATH", "")
         if major > ours and geforce:
             yield Finding(
@@ -335,5 +377,7 @@ def hook_registration(patient: Patient) -> Iterator[Finding]:
                 "a hook runs as root on the host, in whatever surroundings it is given",
                 problem.fix,
                 # What the original's own entries lack stops no container.
-                "warning" if problem.member == "timeout" or (stage in STAGES and not hook.get("env")) else "error",
+                "warning"
+                if problem.member == "timeout" or (stage in STAGES and not hook.get("env"))
+                else "error",
             )

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from nvgraft.apply.cgroup import NO_CGROUPS
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 
@@ -15,7 +15,9 @@ _SYSTEMD = re.compile(r"[^/:]*:[^:]+:[^:]+")
 _USERS = "user.slice:"
 
 #: What leaves access to the modes of the nodes: a rootless engine has no device rules of its own.
-_ROOTLESS = "no-cgroups = true in [nvidia-container-cli] of the config.toml that this user's hook reads"
+_ROOTLESS = (
+    "no-cgroups = true in [nvidia-container-cli] of the config.toml that this user's hook reads"
+)
 
 #: SELinux's type of a confined container, and the booleans of which one lets it open the driver's nodes.
 _CONFINED = "container_t"
@@ -77,22 +79,30 @@ def device_filter(patient: Patient) -> Iterator[Finding]:
     except ValueError as error:
         raise NotChecked(f"there is no device cgroup: {error}") from error
     if version == 2 and machine.filter_error:
-        yield Finding(f"failed to add device rules: {machine.filter_error}", _cause(machine), _fix(patient))
+        yield Finding(
+            f"failed to add device rules: {machine.filter_error}", _cause(machine), _fix(patient)
+        )
     elif machine.nested:
         what = f"{mount.point}: devices.allow" if version == 1 else "bpf()"
-        yield Finding(f"failed to add device rules: {what}: operation not permitted", _cause(machine), _fix(patient))
+        yield Finding(
+            f"failed to add device rules: {what}: operation not permitted",
+            _cause(machine),
+            _fix(patient),
+        )
     elif version == 1 and "ro" in mount.options.split(","):
         cause = "cgroup v1 is mounted read-only here, as engines do it for the containers that they start"
-        yield Finding(f"failed to add device rules: {mount.point}: devices.allow: read-only file system", cause, _fix(patient))
+        yield Finding(
+            f"failed to add device rules: {mount.point}: devices.allow: read-only file system",
+            cause,
+            _fix(patient),
+        )
     elif machine.uid != 0:
         raise NotChecked("what the kernel lets a hook change is for root to ask")
 
 
 def _cause(machine: Machine) -> str:
     if machine.nested:
-        return (
-            "this is a user namespace, of a rootless engine or a container: the kernel takes device rules from root in the first one alone"
-        )
+        return "this is a user namespace, of a rootless engine or a container: the kernel takes device rules from root in the first one alone"
     if machine.hardened:
         return "the sysctl net.core.bpf_jit_harden is 2: the kernel shows device programs in a form from which they cannot be loaded again"
     return (
@@ -119,7 +129,9 @@ def device_rules_lost(patient: Patient) -> Iterator[Finding]:
     rootless = isinstance(path, str) and path.startswith(_USERS)
     if patient.host.config.cli_no_cgroups:
         if rootless or patient.member("linux", "uidMappings"):
-            raise NotChecked("config.json does not tell whether the engine is rootless, and then without device rules of its own")
+            raise NotChecked(
+                "config.json does not tell whether the engine is rootless, and then without device rules of its own"
+            )
         yield Finding(
             "no-cgroups = true, and config.json does not allow the GPU's device numbers: NVML will say Unknown Error at once",
             "with no-cgroups nobody adds them to the container's device cgroup: the nodes are there, and may not be opened",
@@ -138,7 +150,10 @@ def device_permissions(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547, #1523; VirtualGL/virtualgl#10."""
     uid = patient.member("process", "user", "uid") or 0
     more = patient.member("process", "user", "additionalGids")
-    groups = [patient.member("process", "user", "gid") or 0, *(more if isinstance(more, list) else ())]
+    groups = [
+        patient.member("process", "user", "gid") or 0,
+        *(more if isinstance(more, list) else ()),
+    ]
     inventory = patient.host.inventory
     nodes = {node.path: node.node for node in (*inventory.control, *inventory.nodes)}
     for action in patient.binds():
@@ -162,7 +177,9 @@ def device_permissions(patient: Patient) -> Iterator[Finding]:
 def _selinux(machine: Machine, label: str) -> Iterator[Finding]:
     switches = [machine.text(f"/sys/fs/selinux/booleans/{name}") for name in _BOOLEANS]
     # A boolean is its value now and the one that is pending.
-    if machine.text("/sys/fs/selinux/enforce") == "1" and not any((value or "").startswith("1") for value in switches):
+    if machine.text("/sys/fs/selinux/enforce") == "1" and not any(
+        (value or "").startswith("1") for value in switches
+    ):
         yield Finding(
             f"SELinux is enforcing, and {label} may not open xserver_misc_device_t, the type of /dev/nvidia*",
             f"the boolean {_BOOLEANS[0]} is off",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
 from nvgraft_cli.doctor import container_checks, device_checks, host_checks, loading_checks
 from nvgraft_cli.doctor.patient import Check, Finding, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
@@ -63,7 +63,12 @@ class Result:
             "status": "found" if self.findings else "not-checked" if self.lacking else "ok",
             "lacking": self.lacking,
             "findings": [
-                {"level": finding.level, "message": finding.message, "cause": finding.cause, "fix": finding.fix}
+                {
+                    "level": finding.level,
+                    "message": finding.message,
+                    "cause": finding.cause,
+                    "fix": finding.fix,
+                }
                 for finding in self.findings
             ],
         }
@@ -74,10 +79,12 @@ def examine(patient: Patient) -> list[Result]:
 
     A refusal of the hook that no check explains is a finding too: the container would not start.
 
-    :raises nvgraft_cli.errors.InputError: for inputs that cannot be read.
+    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be read.
     """
     by_id = {failure.id: failure for failure in FAILURES}
-    results = {identifier: _run(by_id[identifier], check, patient) for identifier, check in CHECKS.items()}
+    results = {
+        identifier: _run(by_id[identifier], check, patient) for identifier, check in CHECKS.items()
+    }
     refusal = _refusal(patient)
     if refusal is not None:
         _explain(refusal, results, by_id)
@@ -92,7 +99,9 @@ def _run(failure: Failure, check: Check, patient: Patient) -> Result:
     except NotChecked as lacking:
         return Result(failure, tuple(findings), str(lacking))
     except Refusal as refusal:
-        return Result(failure, tuple(findings), f"not before this is mended: {refusal.reference_line()}")
+        return Result(
+            failure, tuple(findings), f"not before this is mended: {refusal.reference_line()}"
+        )
     return Result(failure, tuple(findings))
 
 
@@ -110,9 +119,15 @@ def _explain(refusal: Refusal, results: dict[str, Result], by_id: dict[str, Fail
     """Add the refusal to ``results``, unless a check has found what it is about."""
     meanings = analyse(refusal.line()).meanings
     identifier = next((meaning.failure for meaning in meanings if meaning.failure), "refused")
-    if any(results[name].findings for name in {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"} & set(results)):
+    if any(
+        results[name].findings
+        for name in {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"}
+        & set(results)
+    ):
         return
-    failure = by_id.get(identifier) or Failure("refused", "the hook would refuse this container", refusal.text)
+    failure = by_id.get(identifier) or Failure(
+        "refused", "the hook would refuse this container", refusal.text
+    )
     cause = meanings[0].cause if meanings else refusal.hint
     finding = Finding(refusal.reference_line(), cause, refusal.hint or "see nvgraft explain-error")
     results[identifier] = Result(failure, (finding,))

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nvgraft.errors import Refusal
-from nvgraft.request import Skip, resolve_request
-from nvgraft.tree import PathError
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import PathError
+from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 from nvgraft_specs.models import DocumentError
@@ -77,7 +77,11 @@ def nvml_library_missing(patient: Patient) -> Iterator[Finding]:
             raise
         missing = f"libnvidia-ml.so.1 is not found: {lacking}"
     for directory in _OTHER_DIRECTORIES:
-        names = [name for name in patient.host_tree.listdir(directory) if name.startswith("libnvidia-ml.so")]
+        names = [
+            name
+            for name in patient.host_tree.listdir(directory)
+            if name.startswith("libnvidia-ml.so")
+        ]
         if names:
             yield Finding(
                 f"{missing}; it is at {directory}/{names[0]}",
@@ -105,7 +109,10 @@ def driver_not_loaded(patient: Patient) -> Iterator[Finding]:
     tree = patient.host_tree
     for path, harm in (
         ("/dev/nvidiactl", "nothing works without it"),
-        ("/dev/nvidia-uvm", "CUDA will fail with error 999 in containers that start before the node exists"),
+        (
+            "/dev/nvidia-uvm",
+            "CUDA will fail with error 999 in containers that start before the node exists",
+        ),
     ):
         if tree.lstat(path) is None:
             yield Finding(
@@ -118,13 +125,19 @@ def driver_not_loaded(patient: Patient) -> Iterator[Finding]:
     except Refusal as refusal:
         raise NotChecked(f"NVML does not answer: {refusal.text}") from refusal
     if not gpus:
-        yield Finding("NVML reports no GPU", "the driver is loaded and has no GPU that works", "nvidia-smi -L; dmesg | grep -i xid")
+        yield Finding(
+            "NVML reports no GPU",
+            "the driver is loaded and has no GPU that works",
+            "nvidia-smi -L; dmesg | grep -i xid",
+        )
 
 
 def host_layout(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/libnvidia-container#234, #146, #153; NVIDIA/nvidia-container-toolkit#71, #209, #751."""
     version = patient.host.host.report.driver_version
-    named = [entry for entry in patient.entries if entry.soname.startswith(("libcuda.so", "libnvidia-"))]
+    named = [
+        entry for entry in patient.entries if entry.soname.startswith(("libcuda.so", "libnvidia-"))
+    ]
     if named and not any(_resolves_to(patient, entry.path, version) for entry in named):
         yield Finding(
             f"the loader cache names {len(named)} driver libraries, and none of them is of the running driver {version}",
@@ -155,7 +168,9 @@ def nvml_slow(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#183, #556, #202; NVIDIA/nvidia-docker#1203, #1252."""
     inventory = patient.host.inventory
     count = len(inventory.gpus)
-    if count >= _MANY_GPUS and not any("persistenced" in socket.path for socket in inventory.sockets):
+    if count >= _MANY_GPUS and not any(
+        "persistenced" in socket.path for socket in inventory.sockets
+    ):
         yield Finding(
             f"{count} GPUs, and nvidia-persistenced is not running",
             "without persistence mode every start initialises all GPUs; the original CLI waits 10 seconds for that",
@@ -168,9 +183,13 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#587, #1424; NVIDIA/nvidia-container-toolkit#147; NVIDIA/enroot#128."""
     config = patient.host.config
     if config.ldcache_mode == "native":
-        raise NotChecked("the hook writes the loader cache itself and runs no ldconfig ([nvgraft] ldcache)")
+        raise NotChecked(
+            "the hook writes the loader cache itself and runs no ldconfig ([nvgraft] ldcache)"
+        )
     program = config.cli_ldconfig.removeprefix("@")
-    wrapper = "it is a shell wrapper" if patient.host.document is None else "it may be a shell wrapper"
+    wrapper = (
+        "it is a shell wrapper" if patient.host.document is None else "it may be a shell wrapper"
+    )
     if not config.cli_ldconfig.startswith("@"):
         yield Finding(
             f'ldconfig = "{config.cli_ldconfig}" in config.toml names a program of the image',
@@ -199,7 +218,11 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
         )
         return
     if facts.interp is not None:
-        yield Finding(f"{program} is not static", "it would need libraries of the image", "use the distribution's own ldconfig")
+        yield Finding(
+            f"{program} is not static",
+            "it would need libraries of the image",
+            "use the distribution's own ldconfig",
+        )
 
 
 def hook_not_installed(patient: Patient) -> Iterator[Finding]:
@@ -213,7 +236,11 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
         named = document.get("runtimes") if isinstance(document, dict) else None
         runtimes = named if isinstance(named, dict) else {}
     except (OSError, ValueError) as error:
-        yield Finding(f"{_DAEMON} cannot be read: {error}", "dockerd does not start with it either", f"mend {_DAEMON}")
+        yield Finding(
+            f"{_DAEMON} cannot be read: {error}",
+            "dockerd does not start with it either",
+            f"mend {_DAEMON}",
+        )
     for name, runtime in runtimes.items():
         program = runtime.get("path") if isinstance(runtime, dict) else None
         if isinstance(program, str) and machine.program(program) is None:
@@ -222,7 +249,11 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
                 "it was removed, or never installed",
                 f"mend {_DAEMON}, restart docker",
             )
-    if machine.program("dockerd") and machine.program("nvidia-container-runtime-hook") is None and "nvidia" not in runtimes:
+    if (
+        machine.program("dockerd")
+        and machine.program("nvidia-container-runtime-hook") is None
+        and "nvidia" not in runtimes
+    ):
         yield Finding(
             "docker --gpus needs 'nvidia-container-runtime-hook' in dockerd's PATH: not found",
             "the engine raises this error before any hook runs",
@@ -238,7 +269,10 @@ def _not_hooked(patient: Patient) -> Iterator[Finding]:
     if not patient.by_podman:
         return
     outcome = resolve_request(patient.container.spec, patient.host.config)
-    given = any(str(row.get("path", "")).startswith("/dev/nvidia") for row in patient.rows("linux", "devices"))
+    given = any(
+        str(row.get("path", "")).startswith("/dev/nvidia")
+        for row in patient.rows("linux", "devices")
+    )
     if not isinstance(outcome, Skip) and not given and not gpu_hooks(patient):
         yield Finding(
             "podman wrote this config.json, and no hook for GPUs is in it: the container gets nothing, without a word",
@@ -254,7 +288,8 @@ def gpu_hooks(patient: Patient) -> list[tuple[str, dict[str, Any]]]:
         (stage, hook)
         for stage, rows in (hooks.items() if isinstance(hooks, dict) else ())
         for hook in (rows if isinstance(rows, list) else ())
-        if isinstance(hook, dict) and re.search("nvidia-container|nvgraft", str(hook.get("path", "")))
+        if isinstance(hook, dict)
+        and re.search("nvidia-container|nvgraft", str(hook.get("path", "")))
     ]
 
 
@@ -263,7 +298,11 @@ def _hook_file(machine: Machine, path: str) -> Iterator[Finding]:
         program = json.loads(machine.text(path) or "{}")["hook"]["path"]
     except (OSError, ValueError, KeyError, TypeError):
         return  # podman skips, or complains of, what is no hook of ours
-    if isinstance(program, str) and ("nvidia" in program or "nvgraft" in program) and machine.program(program) is None:
+    if (
+        isinstance(program, str)
+        and ("nvidia" in program or "nvgraft" in program)
+        and machine.program(program) is None
+    ):
         yield Finding(
             f"{path} names {program}, which cannot be executed",
             "the program was moved or removed",
@@ -277,22 +316,36 @@ def cdi_stale(patient: Patient) -> Iterator[Finding]:
     if not paths:
         machine = patient.machine
         for directory in patient.host.config.runtime_cdi_spec_dirs:
-            paths += [f"{machine.root}{directory}/{name}" for name in machine.listdir(directory) if name.endswith(_CDI_SUFFIXES)]
+            paths += [
+                f"{machine.root}{directory}/{name}"
+                for name in machine.listdir(directory)
+                if name.endswith(_CDI_SUFFIXES)
+            ]
     if not paths:
         raise NotChecked("no CDI specification was given (--cdi), and none is installed here")
     for path in paths:
         try:
             spec = load_cdi(path)
         except DocumentError as error:
-            yield Finding(str(error), "engines refuse a specification that they cannot read", "write it again")
+            yield Finding(
+                str(error), "engines refuse a specification that they cannot read", "write it again"
+            )
             continue
         yield from _stale(patient, path, spec)
 
 
 def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Finding]:
-    wanted = [mount.host_path for edits in (spec.edits, *(device.edits for device in spec.devices)) for mount in edits.mounts]
+    wanted = [
+        mount.host_path
+        for edits in (spec.edits, *(device.edits for device in spec.devices))
+        for mount in edits.mounts
+    ]
     version = patient.host.host.report.driver_version
-    named = {match[1] for name in wanted if (match := _SUFFIX.search(name)) and int(match[1].partition(".")[0]) > 300}
+    named = {
+        match[1]
+        for name in wanted
+        if (match := _SUFFIX.search(name)) and int(match[1].partition(".")[0]) > 300
+    }
     gone = []
     for name in dict.fromkeys(wanted):
         try:
@@ -303,7 +356,9 @@ def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Finding]:
     if gone or (named and version not in named):
         spoken = f" (specification {', '.join(sorted(named))}, driver {version})" if named else ""
         missing = (
-            f"{len(gone)} of {len(wanted)} host paths are missing, such as {gone[0]}" if gone else "its files are of another driver version"
+            f"{len(gone)} of {len(wanted)} host paths are missing, such as {gone[0]}"
+            if gone
+            else "its files are of another driver version"
         )
         yield Finding(
             f"CDI specification {path} is stale: {missing}{spoken}",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nvgraft.tree import PathError
+from nvgraft.formats.tree import PathError
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.proof import Proof, prove
@@ -12,7 +12,9 @@ _MISSING = "cannot open shared object file"
 
 
 def _proof(patient: Patient, what: str) -> Proof:
-    return prove(what, None, patient.planned, patient.injected, patient.container, patient.host.isa_level)
+    return prove(
+        what, None, patient.planned, patient.injected, patient.container, patient.host.isa_level
+    )
 
 
 def _cuda(patient: Patient) -> Proof:
@@ -25,7 +27,9 @@ def _cuda(patient: Patient) -> Proof:
 def _other_failure(proof: Proof) -> None:
     """A load that fails for another reason says nothing about the one that is looked for."""
     if proof.verdict == "no" and proof.load.failures:
-        raise NotChecked(f"libcuda.so.1 does not load for another reason: {proof.load.failures[0].words}")
+        raise NotChecked(
+            f"libcuda.so.1 does not load for another reason: {proof.load.failures[0].words}"
+        )
 
 
 def loader_missing(patient: Patient) -> Iterator[Finding]:
@@ -47,7 +51,14 @@ def loader_missing(patient: Patient) -> Iterator[Finding]:
 def library_path(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#128, #944; Nix and distroless images whose loader never looks into /usr/lib64."""
     proof = _cuda(patient)
-    failure = next((failure for failure in proof.load.failures if failure.name == "libcuda.so.1" and _MISSING in failure.words), None)
+    failure = next(
+        (
+            failure
+            for failure in proof.load.failures
+            if failure.name == "libcuda.so.1" and _MISSING in failure.words
+        ),
+        None,
+    )
     if failure is None:
         _other_failure(proof)
         return
@@ -85,7 +96,10 @@ def soname_links_missing(patient: Patient) -> Iterator[Finding]:
     if lost:
         wanted, name = lost[0]
         yield Finding(
-            f"{wanted} will not lead to {name}" + (f", nor will {len(lost) - 1} more names to their libraries" if len(lost) > 1 else ""),
+            f"{wanted} will not lead to {name}"
+            + (
+                f", nor will {len(lost) - 1} more names to their libraries" if len(lost) > 1 else ""
+            ),
             "something else has that name in the image, or a greater version stands beside it",
             f"remove {', '.join(path for path, _ in lost)} and their kin from the image",
         )
@@ -94,7 +108,9 @@ def soname_links_missing(patient: Patient) -> Iterator[Finding]:
 def glibc_too_old(patient: Patient) -> Iterator[Finding]:
     """apptainer/apptainer#945, #598, #1080, #2421."""
     proof = _cuda(patient)
-    found: list[Failure] = [failure for failure in proof.load.failures if "version `" in failure.words]
+    found: list[Failure] = [
+        failure for failure in proof.load.failures if "version `" in failure.words
+    ]
     if any("versions" in text for text in proof.load.unknown) and not found:
         raise NotChecked("the snapshot does not record which versions of glibc the driver needs")
     if not found:

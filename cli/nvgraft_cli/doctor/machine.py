@@ -8,12 +8,12 @@ import os
 import shutil
 from dataclasses import dataclass, replace
 
-from nvgraft import privileges, syscalls, userns
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceRule, choose, device_mounts, open_mounts
-from nvgraft.errors import Refusal
-from nvgraft.files import reason
-from nvgraft.mountinfo import Mount, mounts_of_type
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
+from nvgraft.system import privileges, syscalls, userns
+from nvgraft.system.mountinfo import Mount, mounts_of_type
 from nvgraft_specs import names
 
 #: Where engines create the cgroup of a container, on either version: anywhere but in the root.
@@ -79,7 +79,9 @@ class Machine:
         """Return the path of a program, which ``name`` is or which the search path of engines leads to; None where nothing can be run."""
         if "/" in name:
             return name if os.access(self.root + name, os.X_OK) else None
-        found = shutil.which(name, path=":".join(self.root + directory for directory in names.DEFAULT_PATH))
+        found = shutil.which(
+            name, path=":".join(self.root + directory for directory in names.DEFAULT_PATH)
+        )
         return None if found is None else found[len(self.root) :]
 
 

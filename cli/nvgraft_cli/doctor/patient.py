@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nvgraft.errors import Refusal
-from nvgraft.ldcache import SIZE_LIMIT, CacheEntry, parse
-from nvgraft.live import open_driver_root
-from nvgraft.plan import AllowDevice, Bind, Plan
-from nvgraft.snapshot import SnapshotTree
-from nvgraft.tree import Node, PathError, Tree
-from nvgraft_cli.bundle import ContainerSide
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.ldcache import SIZE_LIMIT, CacheEntry, parse
+from nvgraft.formats.tree import Node, PathError, Tree
+from nvgraft.host.live import open_driver_root
+from nvgraft.host.snapshot import SnapshotTree
+from nvgraft.plan.actions import AllowDevice, Bind, Plan
+from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.doctor.machine import Machine, this_machine
-from nvgraft_cli.hosts import HostSide
-from nvgraft_cli.planned_tree import PlannedTree
-from nvgraft_cli.planning import Case
 
 
 class NotChecked(Exception):
@@ -39,7 +39,13 @@ Check = Callable[["Patient"], Iterator[Finding]]
 class Patient:
     """A host and a container, as far as they were given; what is missing raises :class:`NotChecked` when it is asked for."""
 
-    def __init__(self, host: HostSide, container: ContainerSide | None, cdi: list[str], machine: Machine | None = None) -> None:
+    def __init__(
+        self,
+        host: HostSide,
+        container: ContainerSide | None,
+        cdi: list[str],
+        machine: Machine | None = None,
+    ) -> None:
         self.host = host
         self._container = container
         self.cdi = cdi
@@ -227,9 +233,16 @@ class Patient:
     def _allowed(self, number: tuple[int, int]) -> bool:
         access: set[str] = set()
         for rule in self.rows("linux", "resources", "devices"):  # a later rule wins
-            if rule.get("type", "a") not in ("a", "c", "u"):  # a tuple: what strangers write need not be hashable
+            if rule.get("type", "a") not in (
+                "a",
+                "c",
+                "u",
+            ):  # a tuple: what strangers write need not be hashable
                 continue
-            if all(rule.get(name) in (None, -1, have) for name, have in zip(("major", "minor"), number, strict=True)):
+            if all(
+                rule.get(name) in (None, -1, have)
+                for name, have in zip(("major", "minor"), number, strict=True)
+            ):
                 letters = set(str(rule.get("access") or "rwm"))
                 access = access | letters if rule.get("allow") else access - letters
         return access >= {"r", "w"}

@@ -5,14 +5,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from nvgraft_cli.arguments import add_case
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.hosts import ask_first
-from nvgraft_cli.output import print_document, write_whole
+from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell.arguments import add_case
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import print_document, write_whole
 
 if TYPE_CHECKING:
+    from nvgraft_cli.case.planning import Case
     from nvgraft_cli.explain.story import Story
-    from nvgraft_cli.planning import Case
 
 _EXAMPLES = """\
 examples:
@@ -35,8 +35,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_case(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.add_argument("--html", metavar="FILE", help="write one page for a browser instead, with the container's files before and after")
-    parser.add_argument("--docs", metavar="URL", help="where the documentation is, for links (default: what came with nvgraft, if any)")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write one page for a browser instead, with the container's files before and after",
+    )
+    parser.add_argument(
+        "--docs",
+        metavar="URL",
+        help="where the documentation is, for links (default: what came with nvgraft, if any)",
+    )
     parser.set_defaults(run=run, looks_only=True, open_first=_open_first, page_to=None)
 
 
@@ -51,17 +59,19 @@ def _open_first(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the story, or write the page; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
     """
-    from nvgraft.errors import Refusal
-    from nvgraft_cli.bundle import open_container
+    from nvgraft.base.errors import Refusal
+    from nvgraft_cli.case.bundle import open_container
+    from nvgraft_cli.case.hosts import open_host
+    from nvgraft_cli.case.planning import Case
     from nvgraft_cli.explain import text
     from nvgraft_cli.explain.steps import tell
-    from nvgraft_cli.hosts import open_host
-    from nvgraft_cli.planning import Case
 
     if args.docs is not None and not _is_place(args.docs):
-        raise InputError(f"--docs {args.docs}: no address of pages: give https://..., file:///... or a path")
+        raise InputError(
+            f"--docs {args.docs}: no address of pages: give https://..., file:///... or a path"
+        )
     try:
         with open_container(args.bundle, args.env) as container:
             case = Case(open_host(args.host, args.config), container)
@@ -76,7 +86,15 @@ def run(args: argparse.Namespace) -> int:
         print_document(story.document())
     else:
         docs = args.docs or _documentation() or "docs"
-        print("\n".join(text.lines(story, docs.rstrip("/"), colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
+        print(
+            "\n".join(
+                text.lines(
+                    story,
+                    docs.rstrip("/"),
+                    colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+                )
+            )
+        )
     return int(story.decision == "refuse")
 
 

@@ -7,8 +7,8 @@ could not be replaced whole. Why so: docs/decisions/0042.
 import os
 import sys
 
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.output import write_whole
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import write_whole
 
 #: More than any page has; a confined process that was taken over cannot fill the memory of the other one.
 LIMIT = 64 << 20
@@ -31,7 +31,9 @@ def split(path: str) -> int:
         page = pipe.read(LIMIT + 1)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
-        raise InputError(f"{path}: not written: the confined process was ended by signal {-code}: see the kernel's log")
+        raise InputError(
+            f"{path}: not written: the confined process was ended by signal {-code}: see the kernel's log"
+        )
     if len(page) > LIMIT:
         raise InputError(f"{path}: not written: the page is larger than {LIMIT >> 20} MiB")
     if page and code != 2:

@@ -6,12 +6,21 @@ What is beside it in a directory of the image is counted, not listed.
 import posixpath
 from dataclasses import dataclass
 
-from nvgraft.plan import Action, Bind, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
-from nvgraft.tree import Node, Tree
+from nvgraft.formats.tree import Node, Tree
+from nvgraft.plan.actions import (
+    Action,
+    Bind,
+    MakeDirectory,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+    WriteFile,
+)
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.steps import kernel_entry, reason
 from nvgraft_cli.explain.story import ALWAYS
-from nvgraft_cli.planned_tree import PlannedTree
-from nvgraft_cli.planning import Case
 
 CACHE = "/etc/ld.so.cache"
 
@@ -20,7 +29,7 @@ CACHE = "/etc/ld.so.cache"
 class Place:
     """One name in the tree.
 
-    :param kind: as :class:`nvgraft.tree.Node` has it, or tmpfs.
+    :param kind: as :class:`nvgraft.formats.tree.Node` has it, or tmpfs.
     :param state: image (as it was), new, over (the host's in place of the image's), changed.
     :param others: how many more names the directory has; None where it cannot be read.
     """
@@ -93,7 +102,11 @@ def _planned(plan: Plan) -> dict[str, _Planned]:
         found[path] = _Planned(how, reason(action), capability, kind, size)
     for path, target in plan.links:
         library = posixpath.join(posixpath.dirname(path), target)
-        found[path] = _Planned(f"link to {target}", "SONAME: the name by which programs ask for it", brings.get(library, ALWAYS))
+        found[path] = _Planned(
+            f"link to {target}",
+            "SONAME: the name by which programs ask for it",
+            brings.get(library, ALWAYS),
+        )
     return found
 
 
@@ -121,7 +134,14 @@ class _Walk:
             if found is not None:
                 children.append(self.before(below, found))
         others = self._others(self.image, path) if path in self.names else 0
-        return Place(posixpath.basename(path) or "/", path, node.type, "image", children=tuple(children), others=others)
+        return Place(
+            posixpath.basename(path) or "/",
+            path,
+            node.type,
+            "image",
+            children=tuple(children),
+            others=others,
+        )
 
     def after(self, path: str, node: Node, *, inside: bool) -> Place:
         """``inside``: in a tmpfs, where nothing of the image is seen."""

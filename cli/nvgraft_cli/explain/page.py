@@ -13,7 +13,7 @@ from importlib import resources
 from nvgraft import __version__
 from nvgraft_cli.explain.directories import Place
 from nvgraft_cli.explain.story import Entry, Fact, Step, Story, groups, visible
-from nvgraft_cli.text import size
+from nvgraft_cli.shell.text import size
 
 _VERDICTS = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
 _STATES = {"new": "new", "over": "over the image's", "changed": "written anew", "image": ""}
@@ -41,7 +41,11 @@ def _tag(name: str, /, *children: str, **attributes: str | bool) -> _Html:
 
 
 def _join(*children: str) -> _Html:
-    return _Html("".join(child if isinstance(child, _Html) else html.escape(visible(child)) for child in children))
+    return _Html(
+        "".join(
+            child if isinstance(child, _Html) else html.escape(visible(child)) for child in children
+        )
+    )
 
 
 def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) -> str:
@@ -52,9 +56,7 @@ def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) ->
         nowhere is worse than the name of what to read.
     """
     style, script = _own("page.css"), _own("page.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
-    )
+    policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
     head = _tag(
         "head",
         _tag("meta", charset="utf-8"),
@@ -73,8 +75,19 @@ def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) ->
         "body",
         _tag("a", "Skip to the story", class_="jump", href="#story"),
         _header(story),
-        _tag("div", _aside(story, trees is not None), _tag("main", *sections, id="story", tabindex="-1"), class_="columns"),
-        _tag("footer", _tag("p", f"Written by nvgraft {__version__} from files alone. Nothing in this page is loaded from anywhere.")),
+        _tag(
+            "div",
+            _aside(story, trees is not None),
+            _tag("main", *sections, id="story", tabindex="-1"),
+            class_="columns",
+        ),
+        _tag(
+            "footer",
+            _tag(
+                "p",
+                f"Written by nvgraft {__version__} from files alone. Nothing in this page is loaded from anywhere.",
+            ),
+        ),
         _tag("script", _Html(_data(story)), id="data", type="application/json"),
         _Html(f"<script>{script}</script>"),
     )
@@ -111,16 +124,42 @@ def _aside(story: Story, trees: bool) -> _Html:
     items = [_tag("li", _tag("a", step.title, href=f"#{step.id}")) for step in story.steps]
     if trees:
         items.append(_tag("li", _tag("a", "The container's files, before and after", href="#tree")))
-    parts = [_tag("nav", _tag("h2", "The story", id="contents"), _tag("ol", *items), aria_labelledby="contents")]
-    capabilities = list(dict.fromkeys(entry.capability for step in story.steps if step.id in _FILTERED for entry in step.entries))
+    parts = [
+        _tag(
+            "nav",
+            _tag("h2", "The story", id="contents"),
+            _tag("ol", *items),
+            aria_labelledby="contents",
+        )
+    ]
+    capabilities = list(
+        dict.fromkeys(
+            entry.capability
+            for step in story.steps
+            if step.id in _FILTERED
+            for entry in step.entries
+        )
+    )
     if trees:
-        choices = [_choice("", "everything", chosen=True), *(_choice(name, name, chosen=False) for name in capabilities)]
+        choices = [
+            _choice("", "everything", chosen=True),
+            *(_choice(name, name, chosen=False) for name in capabilities),
+        ]
         parts.append(
             _tag(
                 "form",
                 _tag("fieldset", _tag("legend", "Show what comes with"), *choices),
                 _tag("p", role="status", id="status"),
-                _tag("p", _tag("button", "Open all reasons", type="button", id="reasons", aria_pressed="false")),
+                _tag(
+                    "p",
+                    _tag(
+                        "button",
+                        "Open all reasons",
+                        type="button",
+                        id="reasons",
+                        aria_pressed="false",
+                    ),
+                ),
                 id="controls",
                 hidden=True,
                 aria_label="Filter",
@@ -130,7 +169,12 @@ def _aside(story: Story, trees: bool) -> _Html:
 
 
 def _choice(value: str, label: str, *, chosen: bool) -> _Html:
-    return _tag("label", _tag("input", type="radio", name="capability", value=value, checked=chosen), " ", label)
+    return _tag(
+        "label",
+        _tag("input", type="radio", name="capability", value=value, checked=chosen),
+        " ",
+        label,
+    )
 
 
 # ---- steps
@@ -141,7 +185,9 @@ _FILTERED = ("files", "kernel", "loader")
 
 def _step(number: int, step: Step, docs: str | None) -> _Html:
     parts = [
-        _tag("h2", _tag("span", str(number), class_="number"), " ", step.title, id=f"{step.id}-title"),
+        _tag(
+            "h2", _tag("span", str(number), class_="number"), " ", step.title, id=f"{step.id}-title"
+        ),
         _tag("p", step.text, class_="lead"),
     ]
     if step.facts:
@@ -152,7 +198,9 @@ def _step(number: int, step: Step, docs: str | None) -> _Html:
             total = sum(entry.size or 0 for entry in entries)
             amount = f"{len(entries)}, {size(total)}" if total else str(len(entries))
             title = _tag("h3", capability, " ", _tag("small", amount))
-            parts.append(_tag("div", title, _entries(entries, filtered=True), data_capability=capability))
+            parts.append(
+                _tag("div", title, _entries(entries, filtered=True), data_capability=capability)
+            )
     elif step.entries:
         parts.append(_entries(step.entries, filtered=filtered, ordered=step.id == "kernel"))
     page, _, anchor = step.doc.partition("#")
@@ -167,13 +215,19 @@ def _fact(fact: Fact) -> _Html:
     return _tag("div", _tag("dt", fact.name), _tag("dd", _tag("code", fact.value), " ", why))
 
 
-def _entries(entries: "list[Entry] | tuple[Entry, ...]", *, filtered: bool, ordered: bool = False) -> _Html:
+def _entries(
+    entries: "list[Entry] | tuple[Entry, ...]", *, filtered: bool, ordered: bool = False
+) -> _Html:
     items = []
     for entry in entries:
         shown = [_tag("code", entry.what)]
         if entry.size is not None:
             shown.append(_join(" ", _tag("span", size(entry.size), class_="size")))
-        facts = [_pair("How", entry.how), _pair("Why", entry.why), _pair("Comes with", entry.capability)]
+        facts = [
+            _pair("How", entry.how),
+            _pair("Why", entry.why),
+            _pair("Comes with", entry.capability),
+        ]
         if not filtered:
             shown.append(_join(" ", entry.how))
             facts = [_pair("What to do", entry.why)]
@@ -192,7 +246,12 @@ def _pair(name: str, value: str) -> _Html:
 def _files(number: int, before: Place, after: Place) -> _Html:
     return _tag(
         "section",
-        _tag("h2", _tag("span", str(number), class_="number"), " The container's files, before and after", id="tree-title"),
+        _tag(
+            "h2",
+            _tag("span", str(number), class_="number"),
+            " The container's files, before and after",
+            id="tree-title",
+        ),
         _tag(
             "p",
             "Only directories on the way to what is put in; what else the image has there is counted. Open a name for its reason.",
@@ -201,7 +260,12 @@ def _files(number: int, before: Place, after: Place) -> _Html:
         _tag(
             "div",
             _tag("div", _tag("h3", "Before: the image"), _tag("ul", _place(before), class_="tree")),
-            _tag("div", _tag("h3", "After: with the driver"), _tag("ul", _place(after), class_="tree"), id="after"),
+            _tag(
+                "div",
+                _tag("h3", "After: with the driver"),
+                _tag("ul", _place(after), class_="tree"),
+                id="after",
+            ),
             class_="trees",
         ),
         id="tree",
@@ -215,7 +279,10 @@ def _place(place: Place) -> _Html:
     marks = [_STATES[place.state]]
     if place.kind not in {"dir", "file"}:
         marks.append({"char": "device", "symlink": "link"}.get(place.kind, place.kind))
-    label = [_tag("code", name), *(_join(" ", _tag("span", mark, class_=f"mark {place.state}")) for mark in marks if mark)]
+    label = [
+        _tag("code", name),
+        *(_join(" ", _tag("span", mark, class_=f"mark {place.state}")) for mark in marks if mark),
+    ]
     if place.size is not None:
         label.append(_join(" ", _tag("span", size(place.size), class_="size")))
     facts = [_pair("How", place.how), _pair("Why", place.why)]
@@ -227,11 +294,27 @@ def _place(place: Place) -> _Html:
         if place.others != 0:
             children.append(_tag("li", _others(place), class_="others"))
         if place.how:
-            reasons = _tag("details", _tag("summary", f"why {name} is here"), reasons, class_="entry own")
-        return _tag("li", _tag("details", _tag("summary", *label), reasons, _tag("ul", *children), open=True, class_="directory"))
+            reasons = _tag(
+                "details", _tag("summary", f"why {name} is here"), reasons, class_="entry own"
+            )
+        return _tag(
+            "li",
+            _tag(
+                "details",
+                _tag("summary", *label),
+                reasons,
+                _tag("ul", *children),
+                open=True,
+                class_="directory",
+            ),
+        )
     if not place.how:
         return _tag("li", *label, class_="leaf")
-    return _tag("li", _tag("details", _tag("summary", *label), reasons, class_="entry"), data_capability=place.capability)
+    return _tag(
+        "li",
+        _tag("details", _tag("summary", *label), reasons, class_="entry"),
+        data_capability=place.capability,
+    )
 
 
 def _others(place: Place) -> str:

@@ -3,17 +3,27 @@
 import posixpath
 from collections.abc import Iterator
 
-from nvgraft.argv import reference_argv
-from nvgraft.components import Inventory
-from nvgraft.errors import Refusal
-from nvgraft.plan import Action, AllowDevice, Bind, MakeDirectory, Plan, Symlink, Tmpfs, UpdateLoaderCache, WriteFile
-from nvgraft.request import Request
-from nvgraft.selection import check_request
-from nvgraft.target import BINARIES_DIRECTORY, Target
-from nvgraft.tree import PathError
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import BINARIES_DIRECTORY, Target
+from nvgraft.formats.tree import PathError
+from nvgraft.host.components import Inventory
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    MakeDirectory,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+    WriteFile,
+)
+from nvgraft.plan.selection import check_request
+from nvgraft.request.argv import reference_argv
+from nvgraft.request.request import Request
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.story import ALWAYS, Entry, Fact, Step, Story
-from nvgraft_cli.planning import Case
-from nvgraft_cli.text import size
+from nvgraft_cli.shell.text import size
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import names
@@ -32,11 +42,13 @@ _SHOWN_MISSING = 12
 def tell(case: Case) -> Story:
     """Return the story of a case.
 
-    :raises nvgraft_cli.errors.InputError: when the container cannot be read.
+    :raises nvgraft_cli.shell.errors.InputError: when the container cannot be read.
     """
     plan, refusal = case.outcome
     steps = tuple(_steps(case, plan, refusal))
-    return Story(plan.decision, _headline(plan, refusal), case.host.label, case.container.label, steps)
+    return Story(
+        plan.decision, _headline(plan, refusal), case.host.label, case.container.label, steps
+    )
 
 
 def _headline(plan: Plan, refusal: Refusal | None) -> str:
@@ -46,7 +58,9 @@ def _headline(plan: Plan, refusal: Refusal | None) -> str:
         return f"The hook does nothing, and the container starts without the driver: {plan.reason}"
     binds = [action for action in plan.actions if isinstance(action, Bind)]
     nodes = sum(action.kind == "device" for action in binds)
-    files = sum(action.kind == "file" and not action.source.startswith("/proc/") for action in binds)
+    files = sum(
+        action.kind == "file" and not action.source.startswith("/proc/") for action in binds
+    )
     amount = size(sum(action.size for action in binds))
     things = f"{files} files ({amount}), {nodes} device nodes, {len(plan.links)} SONAME links"
     return f"The container gets driver {plan.host['driver_version']}: {things}"
@@ -97,28 +111,51 @@ def _request_facts(case: Case) -> Iterator[Fact]:
         value = spec.env.get(names.VISIBLE_DEVICES)
         said = "not set" if value is None else value or "set, and empty"
         yield Fact("devices", said, names.VISIBLE_DEVICES)
-        yield Fact("capabilities", spec.env.get(names.DRIVER_CAPABILITIES) or "not set", names.DRIVER_CAPABILITIES)
+        yield Fact(
+            "capabilities",
+            spec.env.get(names.DRIVER_CAPABILITIES) or "not set",
+            names.DRIVER_CAPABILITIES,
+        )
     else:
-        yield Fact("devices", ", ".join(request.devices) or "none: driver files without a device", request.origin.devices)
+        yield Fact(
+            "devices",
+            ", ".join(request.devices) or "none: driver files without a device",
+            request.origin.devices,
+        )
         source = request.origin.capabilities
         if source == "default":
             source = f"default: {names.DRIVER_CAPABILITIES} is {'empty' if names.DRIVER_CAPABILITIES in spec.env else 'not set'}"
         yield Fact("capabilities", ", ".join(request.capabilities) or "none", source)
         variables = [
-            name for name in sorted(spec.env) if name.startswith(names.REQUIRE_PREFIX) and not name.startswith(names.REQUIRE_JETPACK_PREFIX)
+            name
+            for name in sorted(spec.env)
+            if name.startswith(names.REQUIRE_PREFIX)
+            and not name.startswith(names.REQUIRE_JETPACK_PREFIX)
         ]
         # One for each variable; what is left over is what an old image means by its CUDA_VERSION.
         for number, requirement in enumerate(request.requirements):
-            yield Fact("requires", requirement, variables[number] if number < len(variables) else names.CUDA_VERSION)
+            yield Fact(
+                "requires",
+                requirement,
+                variables[number] if number < len(variables) else names.CUDA_VERSION,
+            )
         for name, value, variable in (
             ("MIG config", request.mig_config, names.MIG_CONFIG_DEVICES),
             ("MIG monitor", request.mig_monitor, names.MIG_MONITOR_DEVICES),
-            ("IMEX channels", ", ".join(request.imex_channels), f"{names.IMEX_CHANNELS}, or volume mounts"),
+            (
+                "IMEX channels",
+                ", ".join(request.imex_channels),
+                f"{names.IMEX_CHANNELS}, or volume mounts",
+            ),
         ):
             if value:
                 yield Fact(name, value, variable)
         if request.legacy_image:
-            yield Fact("old CUDA image", "yes", f"{names.CUDA_VERSION} is set, {names.REQUIRE_CUDA} is not: it asks for everything")
+            yield Fact(
+                "old CUDA image",
+                "yes",
+                f"{names.CUDA_VERSION} is set, {names.REQUIRE_CUDA} is not: it asks for everything",
+            )
     privileged = names.PRIVILEGED_CAPABILITY in spec.bounding
     yield Fact(
         "privileged",
@@ -140,7 +177,11 @@ def _host(label: str, inventory: Inventory) -> Step:
     ]
     for index, gpu in enumerate(inventory.gpus):
         mig = "" if gpu.mig != "enabled" else f", MIG with {len(gpu.mig_devices)} devices"
-        facts.append(Fact(f"GPU {index}", gpu.model + mig, f"{gpu.uuid}, /dev/nvidia{gpu.minor}, {gpu.bus_id}"))
+        facts.append(
+            Fact(
+                f"GPU {index}", gpu.model + mig, f"{gpu.uuid}, /dev/nvidia{gpu.minor}, {gpu.bus_id}"
+            )
+        )
     if not inventory.gpus:
         facts.append(Fact("GPUs", "none", "NVML reports no GPU"))
     counts = (
@@ -150,11 +191,23 @@ def _host(label: str, inventory: Inventory) -> Step:
         ("firmware files", len(inventory.firmware)),
         ("sockets", len(inventory.sockets)),
     )
-    facts.append(Fact("found", ", ".join(f"{count} {what}" for what, count in counts if count) or "no file of the driver"))
+    facts.append(
+        Fact(
+            "found",
+            ", ".join(f"{count} {what}" for what, count in counts if count)
+            or "no file of the driver",
+        )
+    )
     if inventory.missing:
         rows = [row for _, row in inventory.missing]
         more = f" and {len(rows) - _SHOWN_MISSING} more" if len(rows) > _SHOWN_MISSING else ""
-        facts.append(Fact("not here", ", ".join(rows[:_SHOWN_MISSING]) + more, "no driver version or package has everything"))
+        facts.append(
+            Fact(
+                "not here",
+                ", ".join(rows[:_SHOWN_MISSING]) + more,
+                "no driver version or package has everything",
+            )
+        )
     return Step(
         "host",
         "What the host has",
@@ -169,9 +222,17 @@ def _host(label: str, inventory: Inventory) -> Step:
 
 
 def _place(case: Case, target: Target) -> Step:
-    facts = [Fact("root file system", target.rootfs, "" if case.container.rootfs_known else "its files are not known: it counts as empty")]
+    facts = [
+        Fact(
+            "root file system",
+            target.rootfs,
+            "" if case.container.rootfs_known else "its files are not known: it counts as empty",
+        )
+    ]
     debian = target.tree.find("/etc/debian_version")[1] is not None
-    marker = "the image has /etc/debian_version" if debian else "the image has no /etc/debian_version"
+    marker = (
+        "the image has /etc/debian_version" if debian else "the image has no /etc/debian_version"
+    )
     facts.append(Fact("libraries", target.libs_dir, marker))
     request = case.decision.request
     if request is not None and "compat32" in request.capabilities:
@@ -183,11 +244,21 @@ def _place(case: Case, target: Target) -> Step:
         except PathError as error:
             resolved = error.text
         if resolved != path:
-            facts.append(Fact(f"{path} leads to", resolved, "a link of the image, followed inside it"))
+            facts.append(
+                Fact(f"{path} leads to", resolved, "a link of the image, followed inside it")
+            )
     for _, destination in case.container.spec.mounts:
         if not f"{posixpath.normpath(destination)}/".startswith(("/proc/", "/sys/", "/dev/")):
-            facts.append(Fact("volume", destination, "nothing is made on it: it is not the container's own"))
-    facts.append(Fact("owner of what is made", f"{target.uid}:{target.gid}", "the container's root, as the host numbers it"))
+            facts.append(
+                Fact("volume", destination, "nothing is made on it: it is not the container's own")
+            )
+    facts.append(
+        Fact(
+            "owner of what is made",
+            f"{target.uid}:{target.gid}",
+            "the container's root, as the host numbers it",
+        )
+    )
     return Step(
         "place",
         "Where things go in this container",
@@ -218,7 +289,11 @@ def _files(plan: Plan) -> Step:
     entries = []
     for action in plan.actions:
         if isinstance(action, Bind) and not action.source.startswith("/proc/"):
-            how = "same path on the host" if action.source == action.target else f"the host's {action.source}"
+            how = (
+                "same path on the host"
+                if action.source == action.target
+                else f"the host's {action.source}"
+            )
             if action.rdev is not None:
                 how = "character device {}:{}".format(*action.rdev)
             amount = action.size if action.kind == "file" else None
@@ -243,7 +318,13 @@ def _kernel(plan: Plan) -> Step:
         Fact("bind mounts", str(binds), "each on a placeholder that is made where nothing is"),
         Fact("tmpfs", str(tmpfs), "where the container must see something else than the host"),
         Fact("directories made", str(made), "parents that the image lacks"),
-        Fact("device rules", str(rules), "in the container's cgroup" if rules else "none: no device, or no-cgroups = true in config.toml"),
+        Fact(
+            "device rules",
+            str(rules),
+            "in the container's cgroup"
+            if rules
+            else "none: no device, or no-cgroups = true in config.toml",
+        ),
     )
     return Step(
         "kernel",
@@ -260,13 +341,27 @@ def kernel_entry(action: Action) -> Entry | None:
     """Return what the kernel is told by an action that mounts or allows something."""
     why, capability = reason(action), _capability(action)
     if isinstance(action, Bind):
-        return Entry(action.target, f"bind {action.source} ({','.join(action.options)})", why, capability)
+        return Entry(
+            action.target, f"bind {action.source} ({','.join(action.options)})", why, capability
+        )
     if isinstance(action, Tmpfs):
-        return Entry(action.target, f"tmpfs ({','.join(action.options)}, mode {action.mode:04o})", why, capability)
+        return Entry(
+            action.target,
+            f"tmpfs ({','.join(action.options)}, mode {action.mode:04o})",
+            why,
+            capability,
+        )
     if isinstance(action, WriteFile):
-        return Entry(action.path, f"a file of {len(action.content.encode())} bytes in that tmpfs", why, capability)
+        return Entry(
+            action.path,
+            f"a file of {len(action.content.encode())} bytes in that tmpfs",
+            why,
+            capability,
+        )
     if isinstance(action, AllowDevice):
-        return Entry(f"c {action.major}:{action.minor}", f"may be opened ({action.access})", why, capability)
+        return Entry(
+            f"c {action.major}:{action.minor}", f"may be opened ({action.access})", why, capability
+        )
     return None
 
 
@@ -279,17 +374,32 @@ def _loader(plan: Plan, mode: str) -> Step:
         for action in plan.actions
         if isinstance(action, Symlink)
     ]
-    brings = {action.target: _capability(action) for action in plan.actions if isinstance(action, Bind)}
+    brings = {
+        action.target: _capability(action) for action in plan.actions if isinstance(action, Bind)
+    }
     for path, target in plan.links:
         library = posixpath.join(posixpath.dirname(path), target)
-        entries.append(Entry(path, f"-> {target}", "SONAME: the name by which programs ask for it", brings.get(library, ALWAYS)))
+        entries.append(
+            Entry(
+                path,
+                f"-> {target}",
+                "SONAME: the name by which programs ask for it",
+                brings.get(library, ALWAYS),
+            )
+        )
     facts = tuple(
-        Fact("loader cache", ", ".join(action.directories), "searched besides what the image's own configuration names")
+        Fact(
+            "loader cache",
+            ", ".join(action.directories),
+            "searched besides what the image's own configuration names",
+        )
         for action in plan.actions
         if isinstance(action, UpdateLoaderCache)
     )
     maker = (
-        "The host's ldconfig, run in a jail inside the container's root," if mode == "ldconfig" else "The hook itself, running no program,"
+        "The host's ldconfig, run in a jail inside the container's root,"
+        if mode == "ldconfig"
+        else "The hook itself, running no program,"
     )
     return Step(
         "loader",
@@ -325,7 +435,10 @@ def _findings(plan: Plan) -> Step:
         "None of this keeps the container from starting.",
         f"{_FAILS}#before-it-starts",
         (),
-        tuple(Entry(finding.id, f"{finding.level}: {finding.message}", finding.hint) for finding in plan.findings),
+        tuple(
+            Entry(finding.id, f"{finding.level}: {finding.message}", finding.hint)
+            for finding in plan.findings
+        ),
     )
 
 
@@ -333,23 +446,37 @@ def _findings(plan: Plan) -> Step:
 
 
 def _end(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
-    change = smallest_change(Subject("capability", "utility"), case, lambda other: other.decision == "inject")
+    change = smallest_change(
+        Subject("capability", "utility"), case, lambda other: other.decision == "inject"
+    )
     mend = refusal.hint if refusal is not None else ""
     facts = [Fact("because", refusal.line() if refusal is not None else plan.reason)]
     if change:
         facts.append(
             Fact(
-                "what would change it", " ".join(change), "the smallest change of the environment with which the driver is given: tried out"
+                "what would change it",
+                " ".join(change),
+                "the smallest change of the environment with which the driver is given: tried out",
             )
         )
     elif mend:
         facts.append(Fact("what would change it", mend, "no change of the environment does"))
     else:
         facts.append(
-            Fact("what would change it", "no change of the container's environment", "look at config.toml and at how it was started")
+            Fact(
+                "what would change it",
+                "no change of the container's environment",
+                "look at config.toml and at how it was started",
+            )
         )
     if refusal is None:
         text = "This is no GPU container. The hook ends here, with exit code 0 and without a word: nothing is looked up, made or mounted."
-        return Step("end", "The hook does nothing", text, f"{_ASKED}#a-container-that-asks-for-nothing", tuple(facts))
+        return Step(
+            "end",
+            "The hook does nothing",
+            text,
+            f"{_ASKED}#a-container-that-asks-for-nothing",
+            tuple(facts),
+        )
     text = "The hook ends here with exit code 1, before anything is made, and the runtime does not start the container."
     return Step("end", "The hook refuses", text, f"{_FAILS}#a-refusal", tuple(facts))

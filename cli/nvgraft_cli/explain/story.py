@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nvgraft.errors import printable
+from nvgraft.base.errors import printable
 
 SCHEMA = "nvgraft.story/1"
 
@@ -80,7 +80,13 @@ def _step(step: Step) -> dict[str, Any]:
         "doc": step.doc,
         "facts": [{"name": fact.name, "value": fact.value, "why": fact.why} for fact in step.facts],
         "entries": [
-            {"what": entry.what, "how": entry.how, "why": entry.why, "capability": entry.capability, "size": entry.size}
+            {
+                "what": entry.what,
+                "how": entry.how,
+                "why": entry.why,
+                "capability": entry.capability,
+                "size": entry.size,
+            }
             for entry in step.entries
         ],
     }
@@ -97,4 +103,7 @@ def visible(text: str) -> str:
 
     Images and foreign hosts choose many of the names in a story.
     """
-    return "".join(f"\\u{ord(char):04x}" if unicodedata.category(char) in {"Cf", "Zl", "Zp"} else char for char in printable(text))
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char) in {"Cf", "Zl", "Zp"} else char
+        for char in printable(text)
+    )

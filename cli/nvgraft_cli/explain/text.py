@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from nvgraft_cli.explain.story import Entry, Step, Story, groups, visible
-from nvgraft_cli.text import size
+from nvgraft_cli.shell.text import size
 
 
 def lines(story: Story, docs: str, *, colour: bool) -> Iterator[str]:
@@ -26,7 +26,9 @@ def lines(story: Story, docs: str, *, colour: bool) -> Iterator[str]:
         if step.grouped:
             for capability, entries in groups(step.entries):
                 total = sum(entry.size or 0 for entry in entries)
-                yield f"   {paint('1', capability)}  {len(entries)}" + (f", {size(total)}" if total else "")
+                yield f"   {paint('1', capability)}  {len(entries)}" + (
+                    f", {size(total)}" if total else ""
+                )
                 yield from _entries(entries, "     ", told)
         else:
             yield from _entries(step.entries, "   ", told)

@@ -73,7 +73,9 @@ class Analysis:
 
 
 @cache
-def _knowledge() -> tuple[list[tuple[re.Pattern[str], dict[str, Any]]], list[tuple[re.Pattern[str], dict[str, Any]]]]:
+def _knowledge() -> tuple[
+    list[tuple[re.Pattern[str], dict[str, Any]]], list[tuple[re.Pattern[str], dict[str, Any]]]
+]:
     data = tomllib.loads(Path(nvgraft_specs.__file__).with_name("errors.toml").read_text("utf-8"))
     errors = [(re.compile(row["pattern"], re.IGNORECASE), row) for row in data["error"]]
     return errors, [(re.compile(row["pattern"]), row) for row in data["wrapper"]]
@@ -92,14 +94,18 @@ def analyse(text: str) -> Analysis:
     """Take a paste apart. What is not recognised is not guessed at."""
     text = plain(text)
     errors, known_wrappers = _knowledge()
-    wrappers = tuple(Wrapper(row["name"], row["says"]) for pattern, row in known_wrappers if pattern.search(text))
+    wrappers = tuple(
+        Wrapper(row["name"], row["says"]) for pattern, row in known_wrappers if pattern.search(text)
+    )
     stage = _STAGE.search(text)
     meanings = []
     taken: list[tuple[int, int]] = []
     for pattern, row in errors:
         match = pattern.search(text)
         # A more special row has explained these words already.
-        if match is None or any(start < match.end() and match.start() < end for start, end in taken):
+        if match is None or any(
+            start < match.end() and match.start() < end for start, end in taken
+        ):
             continue
         taken.append(match.span())
         meanings.append((match.start(), _meaning(row, match)))
@@ -107,7 +113,9 @@ def analyse(text: str) -> Analysis:
     # That crun hides the reason is news only where the reason is not in the paste.
     if len(specific) > 1:
         specific = [meaning for meaning in specific if meaning.failure != "stderr-hidden"]
-    return Analysis(wrappers, stage[1] if stage else "", stage[2].strip() if stage else "", tuple(specific))
+    return Analysis(
+        wrappers, stage[1] if stage else "", stage[2].strip() if stage else "", tuple(specific)
+    )
 
 
 def _meaning(row: dict[str, Any], match: re.Match[str]) -> Meaning:
@@ -115,7 +123,18 @@ def _meaning(row: dict[str, Any], match: re.Match[str]) -> Meaning:
     groups = [group for group in match.groups() if group]
 
     def fill(text: str) -> str:
-        return re.sub(r"\{(\d)\}", lambda number: groups[int(number[1]) - 1] if int(number[1]) <= len(groups) else "it", text)
+        return re.sub(
+            r"\{(\d)\}",
+            lambda number: groups[int(number[1]) - 1] if int(number[1]) <= len(groups) else "it",
+            text,
+        )
 
     title = next((failure.title for failure in FAILURES if failure.id == row["failure"]), "")
-    return Meaning(row["failure"], title, row["stage"], match[0], fill(row["cause"]), tuple(map(fill, row["next"])))
+    return Meaning(
+        row["failure"],
+        title,
+        row["stage"],
+        match[0],
+        fill(row["cause"]),
+        tuple(map(fill, row["next"])),
+    )

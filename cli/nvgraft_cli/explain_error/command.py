@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from nvgraft.errors import printable
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.output import print_document
+from nvgraft.base.errors import printable
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import print_document
 
 if TYPE_CHECKING:
     from nvgraft_cli.explain_error.analysis import Analysis
@@ -36,7 +36,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("text", metavar="TEXT", nargs="*", help="the error (default: standard input)")
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="*", help="the error (default: standard input)"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.set_defaults(run=run, looks_only=True)
 
@@ -60,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_document({"schema": _SCHEMA, **asdict(analysis)})
     else:
-        print("\n".join(_lines(analysis, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
+        print(
+            "\n".join(_lines(analysis, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        )
     return 0 if analysis.meanings else 1
 
 
@@ -91,4 +95,10 @@ def _lines(analysis: "Analysis", *, colour: bool) -> Iterator[str]:
 
 
 def _paragraph(name: str, text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=f"  {name:<8} ", subsequent_indent=" " * 11, break_long_words=False)
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"  {name:<8} ",
+        subsequent_indent=" " * 11,
+        break_long_words=False,
+    )

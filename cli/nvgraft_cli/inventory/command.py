@@ -5,14 +5,22 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nvgraft import cachefile, inventory_cache
-from nvgraft.errors import Refusal, printable
-from nvgraft_cli.inventory.refresh import NotKept, become_like_the_hook, facts, named_config, permission_problem, refresh
-from nvgraft_cli.output import print_document
+from nvgraft.base.errors import Refusal, printable
+from nvgraft.host import kept_inventory
+from nvgraft.system import kept
+from nvgraft_cli.inventory.refresh import (
+    NotKept,
+    become_like_the_hook,
+    facts,
+    named_config,
+    permission_problem,
+    refresh,
+)
+from nvgraft_cli.shell.output import print_document
 
 if TYPE_CHECKING:
-    from nvgraft.inventory_cache import Kept
-    from nvgraft.values import Value
+    from nvgraft.base.values import Value
+    from nvgraft.host.kept_inventory import Kept
 
 _SCHEMA, _REFRESH_SCHEMA = "nvgraft.inventory/1", "nvgraft.refresh/1"
 
@@ -50,15 +58,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if function is not _drop:
-            action.add_argument("--config", metavar="FILE", help="the config.toml of the hook (default: the one that the hook uses)")
-            action.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+            action.add_argument(
+                "--config",
+                metavar="FILE",
+                help="the config.toml of the hook (default: the one that the hook uses)",
+            )
+            action.add_argument(
+                "--format", choices=("text", "json"), default="text", help="default: text"
+            )
         action.set_defaults(run=run, action=function)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what the command line says; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: when --config names a file that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when --config names a file that cannot be used.
     """
     if problem := permission_problem():
         return _complain(problem, 2)
@@ -78,14 +92,30 @@ def _complain(text: str, code: int) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     config = named_config(args.config)
-    kept, difference = inventory_cache.state(config)
-    path = f"{cachefile.DIRECTORY}/{inventory_cache.name_of(config)}"
+    inventory, difference = kept_inventory.state(config)
+    path = f"{kept.DIRECTORY}/{kept_inventory.name_of(config)}"
     if args.format == "json":
-        cached = None if kept is None else _json(kept)
-        print_document({"schema": _SCHEMA, "file": path, "used": not difference, "reason": difference or None, "cached": cached})
+        cached = None if inventory is None else _json(inventory)
+        print_document(
+            {
+                "schema": _SCHEMA,
+                "file": path,
+                "used": not difference,
+                "reason": difference or None,
+                "cached": cached,
+            }
+        )
     else:
-        used = "the next hook uses it" if not difference else f"the next hook reads the host anew: {difference}"
-        rows = [("state", used), ("file", path), *(_rows(kept, config.cli_root or "/") if kept else ())]
+        used = (
+            "the next hook uses it"
+            if not difference
+            else f"the next hook reads the host anew: {difference}"
+        )
+        rows = [
+            ("state", used),
+            ("file", path),
+            *(_rows(inventory, config.cli_root or "/") if inventory else ()),
+        ]
         print("".join(f"{name:<10} {printable(value)}\n" for name, value in rows), end="")
     return 1 if difference else 0
 
@@ -102,7 +132,10 @@ def _json(kept: "Kept") -> dict[str, object]:
         "made": _made(kept),
         "driver_version": kept.report.driver_version,
         "cuda_version": kept.report.cuda_version,
-        "gpus": [{**fields(gpu), "mig_devices": [fields(device) for device in gpu.mig_devices]} for gpu in kept.report.gpus],
+        "gpus": [
+            {**fields(gpu), "mig_devices": [fields(device) for device in gpu.mig_devices]}
+            for gpu in kept.report.gpus
+        ],
         "libraries": [component.path for component in kept.libraries.wide],
         "libraries32": [component.path for component in kept.libraries.narrow],
         "checked": kept.paths,
@@ -111,17 +144,40 @@ def _json(kept: "Kept") -> dict[str, object]:
 
 def _rows(kept: "Kept", root: str) -> list[tuple[str, str]]:
     age = max(0, int(time.time()) - kept.made)
-    ago = f"{age // 86400} d" if age >= 86400 else f"{age // 3600} h" if age >= 3600 else f"{age // 60} min" if age >= 60 else f"{age} s"
+    ago = (
+        f"{age // 86400} d"
+        if age >= 86400
+        else f"{age // 3600} h"
+        if age >= 3600
+        else f"{age // 60} min"
+        if age >= 60
+        else f"{age} s"
+    )
     rows = [
         ("made", f"{_made(kept)}, {ago} ago"),
         ("driver", f"{kept.report.driver_version}, CUDA {kept.report.cuda_version}, in {root}"),
-        ("libraries", f"{len(kept.libraries.wide)}, and {len(kept.libraries.narrow)} for 32-bit programs"),
-        ("checked", f"{len(kept.paths)} paths, and what the driver shows in /proc and /dev, before it is used"),
+        (
+            "libraries",
+            f"{len(kept.libraries.wide)}, and {len(kept.libraries.narrow)} for 32-bit programs",
+        ),
+        (
+            "checked",
+            f"{len(kept.paths)} paths, and what the driver shows in /proc and /dev, before it is used",
+        ),
     ]
     for gpu in kept.report.gpus:
-        rows.append(("GPU", f"{gpu.uuid} at {gpu.bus_id}, {gpu.model}" + (f", MIG {gpu.mig}" if gpu.mig != "unsupported" else "")))
+        rows.append(
+            (
+                "GPU",
+                f"{gpu.uuid} at {gpu.bus_id}, {gpu.model}"
+                + (f", MIG {gpu.mig}" if gpu.mig != "unsupported" else ""),
+            )
+        )
         rows += [
-            ("", f"{device.uuid}, GPU instance {device.gpu_instance}, compute instance {device.compute_instance}")
+            (
+                "",
+                f"{device.uuid}, GPU instance {device.gpu_instance}, compute instance {device.compute_instance}",
+            )
             for device in gpu.mig_devices
         ]
     return rows
@@ -131,7 +187,9 @@ def _refresh(args: argparse.Namespace) -> int:
     try:
         host = refresh(named_config(args.config))
     except NotKept as problem:
-        return _complain(f"this host was read, but not cached: {problem} | see nvgraft inventory show", 1)
+        return _complain(
+            f"this host was read, but not cached: {problem} | see nvgraft inventory show", 1
+        )
     if args.format == "json":
         print_document({"schema": _REFRESH_SCHEMA, **facts(host)})
     else:
@@ -140,6 +198,10 @@ def _refresh(args: argparse.Namespace) -> int:
 
 
 def _drop(_args: argparse.Namespace) -> int:
-    count = cachefile.drop()
-    print(f"dropped {count} file{'' if count == 1 else 's'} of {cachefile.DIRECTORY}" if count else "nothing was cached")
+    count = kept.drop()
+    print(
+        f"dropped {count} file{'' if count == 1 else 's'} of {kept.DIRECTORY}"
+        if count
+        else "nothing was cached"
+    )
     return 0

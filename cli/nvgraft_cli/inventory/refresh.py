@@ -3,14 +3,15 @@
 import os
 import time
 
-from nvgraft import cachefile, inventory_cache
-from nvgraft.components import Host
-from nvgraft.config import Config, load_config
-from nvgraft.errors import Refusal
-from nvgraft.libraries import select_libraries
-from nvgraft.tree import LiveTree
-from nvgraft.trusted import open_trusted
-from nvgraft_cli.hosts import read_configuration
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import LiveTree
+from nvgraft.host import kept_inventory
+from nvgraft.host.components import Host
+from nvgraft.host.libraries import select_libraries
+from nvgraft.request.config import Config, load_config
+from nvgraft.system import kept
+from nvgraft.system.trusted import open_trusted
+from nvgraft_cli.case.hosts import read_configuration
 
 #: Seconds for which the driver's files may go on changing before it is given up for now.
 PATIENCE = 2.0
@@ -22,13 +23,13 @@ class NotKept(Exception):
 
 def permission_problem() -> str:
     """Return why this user has no business with what the hook keeps, or ""."""
-    return "" if os.geteuid() == 0 else f"{cachefile.DIRECTORY} is root's own | run it as root"
+    return "" if os.geteuid() == 0 else f"{kept.DIRECTORY} is root's own | run it as root"
 
 
 def become_like_the_hook() -> None:
     """Take out of this process's environment what a hook does not inherit and NVML would heed: a refresh from somebody's
     shell is for the hook, which is registered with an environment of its own (SECURITY R1)."""
-    for name in [name for name in os.environ if inventory_cache.reaches_nvml(name)]:
+    for name in [name for name in os.environ if kept_inventory.reaches_nvml(name)]:
         del os.environ[name]
 
 
@@ -44,7 +45,7 @@ def hook_config(path: str | None) -> Config:
 def named_config(path: str | None) -> Config:
     """Return the same, for a person who has named the file.
 
-    :raises nvgraft_cli.errors.InputError: when that file cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when that file cannot be used.
     :raises Refusal: the hook's own complaint about its own file.
     """
     return read_configuration(path, lambda name, _: hook_config(name))
@@ -61,23 +62,27 @@ def refresh(config: Config) -> Host:
         try:
             host, problem = _read_and_keep(config)
         except Refusal:
-            cachefile.drop(inventory_cache.name_of(config))
+            kept.drop(kept_inventory.name_of(config))
             raise
         if not problem:
             return host
-        if problem != inventory_cache.CHANGING or time.monotonic() > deadline:
+        if problem != kept_inventory.CHANGING or time.monotonic() > deadline:
             raise NotKept(problem)
-        time.sleep(inventory_cache.SETTLED / 1e9)
+        time.sleep(kept_inventory.SETTLED / 1e9)
 
 
 def _read_and_keep(config: Config) -> tuple[Host, str]:
-    host = inventory_cache.read_host(config, known=False)
+    host = kept_inventory.read_host(config, known=False)
     assert isinstance(host.tree, LiveTree)
     try:
         if host.refusal is not None:
             raise host.refusal
         host.libraries = select_libraries(host)
-        problem = "the state of the driver cannot be seen" if host.keep is None else host.keep(host.libraries)
+        problem = (
+            "the state of the driver cannot be seen"
+            if host.keep is None
+            else host.keep(host.libraries)
+        )
     finally:
         host.tree.close()
     return host, problem
@@ -87,4 +92,9 @@ def facts(host: Host) -> dict[str, object]:
     """Return what is worth a line about a host that was read."""
     migs = sum(len(gpu.mig_devices) for gpu in host.report.gpus)
     libraries = len(host.libraries.wide) + len(host.libraries.narrow) if host.libraries else 0
-    return {"driver": host.report.driver_version, "gpus": len(host.report.gpus), "mig_devices": migs, "libraries": libraries}
+    return {
+        "driver": host.report.driver_version,
+        "gpus": len(host.report.gpus),
+        "mig_devices": migs,
+        "libraries": libraries,
+    }

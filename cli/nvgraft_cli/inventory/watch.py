@@ -28,7 +28,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", help="the config.toml of the hook (default: the one that the hook uses)")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the config.toml of the hook (default: the one that the hook uses)",
+    )
     parser.add_argument(
         "--check",
         metavar="SECONDS",
@@ -37,9 +41,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="look for changes that have no event this often (default: 10; 0: never)",
     )
     parser.add_argument(
-        "--ask", metavar="SECONDS", type=_seconds, default=600.0, help="ask NVML this often, changes or not (default: 600; 0: never)"
+        "--ask",
+        metavar="SECONDS",
+        type=_seconds,
+        default=600.0,
+        help="ask NVML this often, changes or not (default: 600; 0: never)",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="of the log on stderr (default: text)")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="of the log on stderr (default: text)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -53,18 +66,20 @@ def _seconds(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Watch until a signal comes; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: when --config names a file that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when --config names a file that cannot be used.
     """
     if problem := permission_problem():
         print(f"nvgraft watch: {problem}", file=sys.stderr)
         return 2
     become_like_the_hook()
     if args.config is not None:
-        named_config(args.config)  # a wrong name would be waited for, for ever; the hook's own file may come later
+        named_config(
+            args.config
+        )  # a wrong name would be waited for, for ever; the hook's own file may come later
     import asyncio
 
-    from nvgraft_cli import logs
     from nvgraft_cli.inventory.watcher import Watcher
+    from nvgraft_cli.shell import logs
 
     logs.setup(args.debug, args.format == "json")
     asyncio.run(Watcher(args.config, args.check, args.ask, logs.get("watch")).run())

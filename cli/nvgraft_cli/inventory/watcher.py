@@ -11,8 +11,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from nvgraft import inventory_cache
-from nvgraft.errors import Refusal
+from nvgraft.base.errors import Refusal
+from nvgraft.host import kept_inventory
 from nvgraft_cli.inventory import uevents
 from nvgraft_cli.inventory.refresh import NotKept, facts, hook_config, refresh
 
@@ -36,7 +36,9 @@ class Watcher:
     :param ask: seconds between two questions to NVML; 0 for none.
     """
 
-    def __init__(self, config: str | None, check: float, ask: float, log: "FilteringBoundLogger") -> None:
+    def __init__(
+        self, config: str | None, check: float, ask: float, log: "FilteringBoundLogger"
+    ) -> None:
         self._config = config
         self._check = check
         self._ask = ask
@@ -95,7 +97,9 @@ class Watcher:
                         self.heed(event)
             except (OSError, UnicodeDecodeError) as problem:
                 if str(problem) != error:
-                    self._log.warning("events were lost, or cannot be heard here", error=str(problem))
+                    self._log.warning(
+                        "events were lost, or cannot be heard here", error=str(problem)
+                    )
                 error = str(problem)
             self._listening.set()  # or never: then there are the checks
             await asyncio.sleep(PAUSE)
@@ -106,7 +110,9 @@ class Watcher:
         if not self._reason and not await self._woken(timeout):
             return
         longest = time.monotonic() + LONGEST
-        while not self._ended and await self._woken(min(QUIET, max(0.0, longest - time.monotonic()))):
+        while not self._ended and await self._woken(
+            min(QUIET, max(0.0, longest - time.monotonic()))
+        ):
             continue
 
     async def _woken(self, timeout: float | None) -> bool:
@@ -125,7 +131,7 @@ class Watcher:
             if not reason and self._ask and time.monotonic() - self._asked >= self._ask:
                 reason = "interval"
             if not reason:
-                reason = inventory_cache.state(config)[1]
+                reason = kept_inventory.state(config)[1]
                 self._log.debug("checked", difference=reason or "none")
             if not reason:
                 return
@@ -137,7 +143,9 @@ class Watcher:
             self._complain("what was read is not cached", str(error))
         else:
             self._said = ""
-            (self._log.debug if reason == "interval" else self._log.info)("read", reason=reason, **facts(host))
+            (self._log.debug if reason == "interval" else self._log.info)(
+                "read", reason=reason, **facts(host)
+            )
 
     def _complain(self, text: str, error: str) -> None:
         """Say what is wrong when it begins; it is tried again at every check."""

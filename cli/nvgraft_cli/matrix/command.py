@@ -21,11 +21,34 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("hosts", metavar="HOST", nargs="+", help="a nvgraft.host/1 document, a directory of them, or a gallery host")
-    parser.add_argument("--bundles", metavar="DIR", nargs="+", required=True, help="OCI bundles, or a directory of bundles")
-    parser.add_argument("--config", metavar="FILE", help="config.toml for every host (default: the built-in defaults)")
-    parser.add_argument("--format", choices=("text", "csv", "json"), default="text", help="default: text")
-    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per CPU)")
+    parser.add_argument(
+        "hosts",
+        metavar="HOST",
+        nargs="+",
+        help="a nvgraft.host/1 document, a directory of them, or a gallery host",
+    )
+    parser.add_argument(
+        "--bundles",
+        metavar="DIR",
+        nargs="+",
+        required=True,
+        help="OCI bundles, or a directory of bundles",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="config.toml for every host (default: the built-in defaults)",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "csv", "json"), default="text", help="default: text"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: one per CPU)",
+    )
     parser.set_defaults(run=run, looks_only=True, many_inputs=True)
 
 
@@ -39,16 +62,20 @@ def _positive(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Print the matrix; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: for an input that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: for an input that cannot be used.
     """
     from nvgraft_cli.matrix import compute, render
 
     hosts = compute.expand(args.hosts, "nvgraft.host/1 document (*.json)", ".json")
-    matrix = compute.compute(hosts, compute.expand(args.bundles, "OCI bundle", ""), args.config, args.jobs)
+    matrix = compute.compute(
+        hosts, compute.expand(args.bundles, "OCI bundle", ""), args.config, args.jobs
+    )
     if args.format == "json":
         print(matrix.model_dump_json(by_alias=True, indent=1))
     elif args.format == "csv":
         sys.stdout.write(render.table(matrix))
     else:
-        sys.stdout.write(render.text(matrix, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        sys.stdout.write(
+            render.text(matrix, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        )
     return int(any(cell.outcome == "refused" for row in matrix.hosts for cell in row.cells))

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from nvgraft.errors import Refusal
-from nvgraft.plan import Bind, Plan, Tmpfs
-from nvgraft_cli.bundle import ContainerSide, open_container
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.hosts import HostSide, open_host
-from nvgraft_cli.planning import Case
-from nvgraft_cli.progress import Progress
+from nvgraft.base.errors import Refusal
+from nvgraft.plan.actions import Bind, Plan, Tmpfs
+from nvgraft_cli.case.bundle import ContainerSide, open_container
+from nvgraft_cli.case.hosts import HostSide, open_host
+from nvgraft_cli.case.planning import Case
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.progress import Progress
 from nvgraft_specs.models.matrix import SCHEMA, Cell, Hosts, Matrix, Warned
 
 if TYPE_CHECKING:
@@ -49,14 +49,26 @@ def expand(names: Sequence[str], what: str, suffix: str) -> list[str]:
             found.append(name)
             continue
         inside = [os.path.join(name, entry) for entry in sorted(os.listdir(name))]
-        wanted = [path for path in inside if (path.endswith(suffix) if suffix else os.path.exists(os.path.join(path, "config.json")))]
+        wanted = [
+            path
+            for path in inside
+            if (
+                path.endswith(suffix)
+                if suffix
+                else os.path.exists(os.path.join(path, "config.json"))
+            )
+        ]
         if not wanted:
-            raise InputError(f"{name}: there is no {what} in this directory: name the files themselves, or the directory that holds them")
+            raise InputError(
+                f"{name}: there is no {what} in this directory: name the files themselves, or the directory that holds them"
+            )
         found += wanted
     return found
 
 
-def compute(hosts: Sequence[str], bundles: Sequence[str], config_path: str | None, jobs: int) -> Matrix:
+def compute(
+    hosts: Sequence[str], bundles: Sequence[str], config_path: str | None, jobs: int
+) -> Matrix:
     """Plan every bundle on every host.
 
     :param hosts: snapshots or names of gallery hosts; :func:`expand` has been there.
@@ -67,7 +79,9 @@ def compute(hosts: Sequence[str], bundles: Sequence[str], config_path: str | Non
     # The workers are forked from here: what is read now, they have.
     _hosts[:] = [group[0] for group in groups.values()]
     _containers[:] = [_open(path) for path in bundles]
-    tasks = [(host, start) for host in range(len(_hosts)) for start in range(0, len(bundles), _SLICE)]
+    tasks = [
+        (host, start) for host in range(len(_hosts)) for start in range(0, len(bundles), _SLICE)
+    ]
     cells: dict[tuple[int, int], list[Cell]] = {}
     try:
         with Progress("planning", len(_hosts) * len(bundles), "pairs") as progress:
@@ -90,7 +104,9 @@ def compute(hosts: Sequence[str], bundles: Sequence[str], config_path: str | Non
                 driver_version=nvml["driver_version"],
                 cuda_version=nvml["cuda_version"],
                 gpus=[gpu["model"] for gpu in nvml["gpus"]],
-                cells=[cell for start in range(0, len(bundles), _SLICE) for cell in cells[index, start]],
+                cells=[
+                    cell for start in range(0, len(bundles), _SLICE) for cell in cells[index, start]
+                ],
             )
         )
     return Matrix.model_validate({"schema": SCHEMA, "bundles": list(bundles), "hosts": rows})
@@ -119,7 +135,9 @@ def _open(path: str) -> ContainerSide | Refusal:
         return refusal  # what the hook would say about this config.json, on every host
 
 
-def _run(tasks: list[tuple[int, int]], jobs: int) -> Iterator[tuple[tuple[int, int], list[Cell] | InputError]]:
+def _run(
+    tasks: list[tuple[int, int]], jobs: int
+) -> Iterator[tuple[tuple[int, int], list[Cell] | InputError]]:
     if jobs == 1 or len(tasks) == 1:
         yield from map(_plan_slice, tasks)
         return
@@ -129,7 +147,9 @@ def _run(tasks: list[tuple[int, int]], jobs: int) -> Iterator[tuple[tuple[int, i
     try:
         for first in range(count := min(jobs, len(tasks))):
             reader, writer = context.Pipe(duplex=False)
-            worker = context.Process(target=_work, args=(tasks[first::count], writer, [*workers, reader]))
+            worker = context.Process(
+                target=_work, args=(tasks[first::count], writer, [*workers, reader])
+            )
             worker.start()
             writer.close()
             workers[reader] = worker
@@ -143,7 +163,9 @@ def _run(tasks: list[tuple[int, int]], jobs: int) -> Iterator[tuple[tuple[int, i
                     waiting.remove(ready)
                     workers[ready].join()
                     if code := workers[ready].exitcode:
-                        raise InputError(f"a process that plans has ended with {code}: the inputs are too large, or damaged") from None
+                        raise InputError(
+                            f"a process that plans has ended with {code}: the inputs are too large, or damaged"
+                        ) from None
     finally:
         for reader in workers:
             reader.close()  # who still plans is told so by its pipe
@@ -162,7 +184,9 @@ def _work(tasks: list[tuple[int, int]], writer: "_Writer", readers: "list[_Reade
 def _plan_slice(task: tuple[int, int]) -> tuple[tuple[int, int], list[Cell] | InputError]:
     host, start = task
     try:
-        return task, [_cell(_hosts[host], container) for container in _containers[start : start + _SLICE]]
+        return task, [
+            _cell(_hosts[host], container) for container in _containers[start : start + _SLICE]
+        ]
     except InputError as error:
         return task, error
 
@@ -172,7 +196,18 @@ def _cell(host: HostSide, container: ContainerSide | Refusal) -> Cell:
         plan = Plan("refuse", container.reference_line(), {}, {}, {})
     else:
         plan, _ = Case(host, container).outcome
-    warnings = [Warned(id=finding.id, message=finding.message) for finding in plan.findings if finding.level == "warning"]
+    warnings = [
+        Warned(id=finding.id, message=finding.message)
+        for finding in plan.findings
+        if finding.level == "warning"
+    ]
     mounts = sum(isinstance(action, Bind | Tmpfs) for action in plan.actions)
     reason = "" if plan.decision == "inject" else plan.reason
-    return Cell.model_validate({"outcome": _OUTCOMES[plan.decision], "reason": reason, "warnings": warnings, "mounts": mounts})
+    return Cell.model_validate(
+        {
+            "outcome": _OUTCOMES[plan.decision],
+            "reason": reason,
+            "warnings": warnings,
+            "mounts": mounts,
+        }
+    )

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from nvgraft.errors import printable
+from nvgraft.base.errors import printable
 from nvgraft_specs.models.matrix import Cell, Hosts, Matrix
 
 _COLOURS = {"runs": "32", "skipped": "2", "refused": "31"}
@@ -31,8 +31,9 @@ def _lines(matrix: Matrix, *, colour: bool) -> Iterator[str]:
             counts[cell.outcome] += len(row.names)
             counts["warned"] += len(row.names) if cell.warnings else 0
     folded = f" ({len(matrix.hosts)} different)" if len(matrix.hosts) < hosts else ""
-    yield f"{_count(hosts, 'host')}{folded} x {_count(len(matrix.bundles), 'container')}: " + ", ".join(
-        f"{counts[outcome]:,} {outcome}" for outcome in (*_COLOURS, "warned")
+    yield (
+        f"{_count(hosts, 'host')}{folded} x {_count(len(matrix.bundles), 'container')}: "
+        + ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in (*_COLOURS, "warned"))
     )
     for index, bundle in enumerate(matrix.bundles):
         yield ""
@@ -48,7 +49,9 @@ def _container(matrix: Matrix, index: int, *, colour: bool) -> Iterator[str]:
         groups.setdefault((cell.outcome, cell.reason), []).append(row)
         for warning in cell.warnings:
             warned.setdefault((warning.id, warning.message), []).append(row)
-    for (outcome, reason), rows in sorted(groups.items(), key=lambda item: list(_COLOURS).index(item[0][0])):
+    for (outcome, reason), rows in sorted(
+        groups.items(), key=lambda item: list(_COLOURS).index(item[0][0])
+    ):
         yield f"  {_paint(_COLOURS[outcome], f'{outcome:<8}', colour=colour)} on {_who(rows, matrix)}"
         if reason:
             yield f"           {printable(reason)}"
@@ -79,7 +82,9 @@ def table(matrix: Matrix) -> str:
     """Return CSV with a line for each pair of a host and a container; every host has its lines, folded or not."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["host", "driver", "cuda", "container", "outcome", "mounts", "warnings", "reason"])
+    writer.writerow(
+        ["host", "driver", "cuda", "container", "outcome", "mounts", "warnings", "reason"]
+    )
     for row in matrix.hosts:
         for name in row.names:
             for bundle, cell in zip(matrix.bundles, row.cells, strict=True):
@@ -89,6 +94,17 @@ def table(matrix: Matrix) -> str:
 
 def _record(row: Hosts, name: str, bundle: str, cell: Cell) -> list[str | int]:
     warnings = " ".join(warning.id for warning in cell.warnings)
-    texts = [name, row.driver_version, row.cuda_version, bundle, cell.outcome, str(cell.mounts), warnings, cell.reason]
+    texts = [
+        name,
+        row.driver_version,
+        row.cuda_version,
+        bundle,
+        cell.outcome,
+        str(cell.mounts),
+        warnings,
+        cell.reason,
+    ]
     # A spreadsheet takes a text that starts like a formula for one, and an image chooses some of these.
-    return ["'" + text if text[:1] in {"=", "+", "-", "@"} else text for text in map(printable, texts)]
+    return [
+        "'" + text if text[:1] in {"=", "+", "-", "@"} else text for text in map(printable, texts)
+    ]

@@ -4,10 +4,10 @@ import argparse
 import os
 import sys
 
-from nvgraft_cli.arguments import add_case
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.hosts import ask_first
-from nvgraft_cli.output import print_document
+from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell.arguments import add_case
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.prove/1"
 
@@ -30,8 +30,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", metavar="WHAT", nargs="*", default=["libcuda.so.1"], help="SONAME or path (default: libcuda.so.1)")
-    parser.add_argument("--program", metavar="PATH", help="the program that asks (default: the container's own)")
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="*",
+        default=["libcuda.so.1"],
+        help="SONAME or path (default: libcuda.so.1)",
+    )
+    parser.add_argument(
+        "--program", metavar="PATH", help="the program that asks (default: the container's own)"
+    )
     add_case(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
@@ -42,16 +50,18 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: for inputs that cannot be used, and where nothing is mounted so that nothing can be proved.
     """
-    from nvgraft.errors import Refusal
-    from nvgraft_cli.bundle import open_container
-    from nvgraft_cli.hosts import open_host
-    from nvgraft_cli.planning import Case
+    from nvgraft.base.errors import Refusal
+    from nvgraft_cli.case.bundle import open_container
+    from nvgraft_cli.case.hosts import open_host
+    from nvgraft_cli.case.planning import Case
     from nvgraft_cli.prove.proof import prove
 
     try:
         with open_container(args.bundle, args.env) as container:
             if not container.rootfs_known:
-                raise InputError(f"{args.bundle}: a config.json alone has no files to load: give the bundle, its rootfs or an image")
+                raise InputError(
+                    f"{args.bundle}: a config.json alone has no files to load: give the bundle, its rootfs or an image"
+                )
             case = Case(open_host(args.host, args.config), container)
             plan, refusal = case.outcome
             if refusal is not None:
@@ -59,8 +69,14 @@ def run(args: argparse.Namespace) -> int:
                 return 1
             tree = case.planned_tree
             if plan.decision == "skip":
-                print(f"nvgraft prove: note: the container gets nothing: {plan.reason}", file=sys.stderr)
-            proofs = [prove(what, args.program, tree, plan, container, case.host.isa_level) for what in args.what]
+                print(
+                    f"nvgraft prove: note: the container gets nothing: {plan.reason}",
+                    file=sys.stderr,
+                )
+            proofs = [
+                prove(what, args.program, tree, plan, container, case.host.isa_level)
+                for what in args.what
+            ]
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)
         return 1

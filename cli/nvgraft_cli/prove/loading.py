@@ -7,9 +7,9 @@ tried: which symbols an object lacks is not looked at.
 import posixpath
 from dataclasses import dataclass, field
 
-from nvgraft.tree import PathError
-from nvgraft_cli.dynamic import BadElf, Dynamic
-from nvgraft_cli.planned_tree import PlannedTree
+from nvgraft.formats.tree import PathError
+from nvgraft_cli.case.dynamic import BadElf, Dynamic
+from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.search import Asker, Found, Searcher
 
 #: What a loader says of a library that it has not found.
@@ -108,14 +108,22 @@ class _Walk:
             facts = self._searcher.facts(resolved)
         except (BadElf, OSError, PathError):
             return
-        thing = Object(facts.soname or posixpath.basename(path), path, "the loader itself", self._tree.from_host(resolved), facts)
+        thing = Object(
+            facts.soname or posixpath.basename(path),
+            path,
+            "the loader itself",
+            self._tree.from_host(resolved),
+            facts,
+        )
         self.loaded[thing.name] = thing
         self._files[resolved] = self._loader = thing
 
     def start(self, program: Asker) -> Object:
         """Enter the program that the kernel has mapped."""
         path = self._tree.resolve(program.path)
-        thing = Object(program.path, program.path, "by its path", self._tree.from_host(path), program.facts)
+        thing = Object(
+            program.path, program.path, "by its path", self._tree.from_host(path), program.facts
+        )
         self._files[path] = thing
         self._program = program.path
         return thing
@@ -151,13 +159,23 @@ class _Walk:
         return None if thing is None else self._again(name, thing.path, thing)
 
     def _again(self, name: str, path: str, known: Object, how: str = "") -> Object:
-        where = "the loader itself" if known is self._loader else "loaded with the program" if id(known) in self._started else "as above"
+        where = (
+            "the loader itself"
+            if known is self._loader
+            else "loaded with the program"
+            if id(known) in self._started
+            else "as above"
+        )
         return Object(name, path, how or known.how, known.from_host, known.facts, again=where)
 
     def _asker(self, thing: Object, chain: list[Asker]) -> Asker:
         assert thing.facts is not None
         # $ORIGIN of a program is where it lies, that of a library the directory under whose name it was found.
-        path = posixpath.join(self._searcher.directory, thing.path) if chain else self._tree.resolve(thing.path)
+        path = (
+            posixpath.join(self._searcher.directory, thing.path)
+            if chain
+            else self._tree.resolve(thing.path)
+        )
         return Asker(thing.path, posixpath.dirname(path), thing.facts)
 
     def find(self, asked_by: str, name: str, chain: list[Asker]) -> Found | None:
@@ -178,9 +196,17 @@ class _Walk:
     def _musl_words(self, asked_by: str, name: str, words: str) -> str:
         """Return what musl says for glibc's ``words``; the program's own dlopen() is not told."""
         directory = words.endswith("Is a directory")
-        reason = "No such file or directory" if words.endswith(NOT_FOUND) else "Is a directory" if directory else "Exec format error"
+        reason = (
+            "No such file or directory"
+            if words.endswith(NOT_FOUND)
+            else "Is a directory"
+            if directory
+            else "Exec format error"
+        )
         opened = asked_by == self._program and bool(self._started)
-        return f"Error loading shared library {name}: {reason}" + ("" if opened or not asked_by else f" (needed by {asked_by})")
+        return f"Error loading shared library {name}: {reason}" + (
+            "" if opened or not asked_by else f" (needed by {asked_by})"
+        )
 
     def enter(self, name: str, found: Found) -> Object:
         known = self._files.get(found.path)
@@ -214,7 +240,9 @@ class _Walk:
             self._checked.add(path)
             lacking = [word for word, fact in _RECORDED if getattr(thing.facts, fact) is None]
             if lacking:
-                self._not_recorded(f"which {' and '.join(lacking)} {thing.path} names is not recorded")
+                self._not_recorded(
+                    f"which {' and '.join(lacking)} {thing.path} names is not recorded"
+                )
             for library, version in thing.facts.versions_needed or ():
                 provider = self.loaded.get(library)
                 if provider is None or provider.facts is None:
@@ -223,11 +251,15 @@ class _Walk:
                 if defined is None:
                     self._not_recorded(f"which versions {provider.path} defines is not recorded")
                 elif defined and version not in defined:
-                    words = f"{provider.path}: version `{version}' not found (required by {thing.path})"
+                    words = (
+                        f"{provider.path}: version `{version}' not found (required by {thing.path})"
+                    )
                     self.failures.append(Failure(thing.path, library, words))
 
 
 def _musl_is_itself(name: str) -> bool:
     """Tell whether musl's loader takes itself for a library: all that is part of its libc, under glibc's names too."""
     stem = posixpath.basename(name).removeprefix("lib").partition(".")[0]
-    return name.startswith(("libc.", "ld-musl-")) or (name.startswith("lib") and stem in {"pthread", "rt", "m", "dl", "util", "xnet"})
+    return name.startswith(("libc.", "ld-musl-")) or (
+        name.startswith("lib") and stem in {"pthread", "rt", "m", "dl", "util", "xnet"}
+    )

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nvgraft.errors import printable
-from nvgraft.plan import Plan
-from nvgraft.tree import PathError
-from nvgraft_cli.bundle import ContainerSide
-from nvgraft_cli.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.planned_tree import PlannedTree
+from nvgraft.base.errors import printable
+from nvgraft.formats.tree import PathError
+from nvgraft.plan.actions import Plan
+from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
+from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
 from nvgraft_cli.prove.search import Asker, Searcher, default_loader, read_loader
+from nvgraft_cli.shell.errors import InputError
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -53,7 +53,11 @@ class Proof:
 
     def lines(self, *, colour: bool) -> Iterator[str]:
         """Return the answer for people."""
-        words = {"yes": ("32", "loads"), "no": ("31", "does not load"), "unknown": ("33", "loads as far as is recorded")}
+        words = {
+            "yes": ("32", "loads"),
+            "no": ("31", "does not load"),
+            "unknown": ("33", "loads as far as is recorded"),
+        }
         code, verdict = words[self.verdict]
         text = f"{printable(self.what)} {verdict}"
         yield f"\x1b[1;{code}m{text}\x1b[0m" if colour else text
@@ -93,10 +97,19 @@ def _tree(thing: Object, first: str, rest: str) -> Iterator[str]:
         return
     for number, child in enumerate(thing.needs):
         last = number == len(thing.needs) - 1
-        yield from _tree(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+        yield from _tree(
+            child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
+        )
 
 
-def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, container: ContainerSide, isa_level: str | None = None) -> Proof:
+def prove(
+    what: str,
+    program: str | None,
+    tree: PlannedTree,
+    plan: Plan,
+    container: ContainerSide,
+    isa_level: str | None = None,
+) -> Proof:
     """Answer whether ``what`` loads: a program is started, a library (its path or SONAME) opened by ``program``.
 
     :param isa_level: the level of the host's processor; None: it is not known, or none of x86-64.
@@ -106,14 +119,22 @@ def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, contain
     facts = None
     if "/" in what:
         try:
-            facts = read_dynamic(tree, tree.resolve(posixpath.join(container.working_directory, what)))
+            facts = read_dynamic(
+                tree, tree.resolve(posixpath.join(container.working_directory, what))
+            )
         except NotRecorded:
             notes.append(f"which loader {what} names is not recorded: the usual one is assumed")
         except (BadElf, OSError, PathError) as error:
             words = f"{what}: {_words(error)}"
-            if isinstance(error, OSError) and error.errno == errno.ENOENT and ".so" in posixpath.basename(what):
+            if (
+                isinstance(error, OSError)
+                and error.errno == errno.ENOENT
+                and ".so" in posixpath.basename(what)
+            ):
                 words = f"{what}: {NOT_FOUND}"
-            return Proof(what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes))
+            return Proof(
+                what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes)
+            )
         if facts is not None and facts.interp is None and not facts.needed and facts.soname is None:
             static = Object(what, what, "by its path", tree.from_host(tree.resolve(what)), facts)
             return Proof(what, "yes", "", "none: it is static", Load(static), ())
@@ -132,12 +153,18 @@ def prove(what: str, program: str | None, tree: PlannedTree, plan: Plan, contain
     except OSError as error:
         return _without_loader(what, path, asked_by, error, tree, notes)
     library_path = container.spec.env.get("LD_LIBRARY_PATH", "")
-    searcher = Searcher(tree, loader, machine, bits, caller, library_path, container.working_directory, isa_level)
+    searcher = Searcher(
+        tree, loader, machine, bits, caller, library_path, container.working_directory, isa_level
+    )
     outcome = load(what, tree, searcher, caller)
     verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
     if loader.musl and any(thing.from_host for thing in _all(outcome.root)):
-        notes.append("this image has musl: libraries of the driver are built for glibc, and musl lacks symbols that they need")
-        outcome.failures.append(Failure(loader.path, what, "Error relocating: symbols of glibc are not in musl's libc"))
+        notes.append(
+            "this image has musl: libraries of the driver are built for glibc, and musl lacks symbols that they need"
+        )
+        outcome.failures.append(
+            Failure(loader.path, what, "Error relocating: symbols of glibc are not in musl's libc")
+        )
         verdict = "no"
     return Proof(what, verdict, asked_by, loader.path, outcome, tuple(notes))
 
@@ -147,11 +174,19 @@ def _asker(path: str, tree: PlannedTree, facts: Dynamic) -> Asker:
     return Asker(path, posixpath.dirname(tree.resolve(path)), facts)
 
 
-def _without_loader(what: str, path: str, asked_by: str, error: OSError, tree: PlannedTree, notes: list[str]) -> Proof:
+def _without_loader(
+    what: str, path: str, asked_by: str, error: OSError, tree: PlannedTree, notes: list[str]
+) -> Proof:
     musl = [name for name in tree.listdir("/lib") if name.startswith("ld-musl-")]
     if musl:
-        notes.append(f"the image has musl's loader /lib/{musl[0]}, which programs and libraries of glibc cannot use")
-    words = f"{what}: No such file or directory" if "/" in what else f"{what}: the image has no loader for glibc"
+        notes.append(
+            f"the image has musl's loader /lib/{musl[0]}, which programs and libraries of glibc cannot use"
+        )
+    words = (
+        f"{what}: No such file or directory"
+        if "/" in what
+        else f"{what}: the image has no loader for glibc"
+    )
     failure = Failure(what if "/" in what else asked_by, path, words, ((path, _words(error)),))
     return Proof(what, "no", "", path, Load(None, [failure]), tuple(notes))
 
@@ -175,12 +210,16 @@ def _machine(plan: Plan) -> tuple[str, int]:
     return ("EM_AARCH64" if arm else "EM_X86_64", 64)
 
 
-def _caller(program: str | None, tree: PlannedTree, container: ContainerSide, notes: list[str]) -> Asker | None:
+def _caller(
+    program: str | None, tree: PlannedTree, container: ContainerSide, notes: list[str]
+) -> Asker | None:
     """Return the program that asks: the one that was named, else what the container starts, behind its #! lines."""
     path = program or _start_of(tree, container)
     for _ in range(4):
         if path is None:
-            notes.append("the container's own program was not found: a program without RPATH is assumed")
+            notes.append(
+                "the container's own program was not found: a program without RPATH is assumed"
+            )
             return None
         try:
             resolved = tree.resolve(path)
@@ -190,11 +229,15 @@ def _caller(program: str | None, tree: PlannedTree, container: ContainerSide, no
             continue
         except (OSError, PathError) as error:
             if program is not None:
-                raise InputError(f"{program}: {_words(error)}: --program must name a program of the container") from error
+                raise InputError(
+                    f"{program}: {_words(error)}: --program must name a program of the container"
+                ) from error
             path = None
             continue
         if facts.interp is None:
-            notes.append(f"{path} is static and can load no library: a dynamic program without RPATH is assumed")
+            notes.append(
+                f"{path} is static and can load no library: a dynamic program without RPATH is assumed"
+            )
             return None
         return _asker(path, tree, facts)
     return None

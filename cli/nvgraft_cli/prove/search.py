@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from nvgraft.ldcache import loader_flags
-from nvgraft.ldcache_table import Row, Table
-from nvgraft.tree import PathError
-from nvgraft_cli.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
-from nvgraft_cli.planned_cache import CACHE, image_cache
-from nvgraft_cli.planned_tree import PlannedTree
+from nvgraft.formats.ldcache import loader_flags
+from nvgraft.formats.ldcache_table import Row, Table
+from nvgraft.formats.tree import PathError
+from nvgraft_cli.case.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
+from nvgraft_cli.case.planned_cache import CACHE, image_cache
+from nvgraft_cli.case.planned_tree import PlannedTree
 
 #: Bytes of a loader; glibc's has about 250 KiB.
 _LOADER_LIMIT = 16 << 20
@@ -112,7 +112,9 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
     if "ld-musl" in posixpath.basename(path):
         return Loader(path, True, ("/lib", "/usr/local/lib", "/usr/lib"), "")
     directories, cache, hwcaps = built_in(tree.read(resolved, _LOADER_LIMIT))
-    return Loader(path, False, directories or _usual_directories(tree, machine, bits), cache, hwcaps)
+    return Loader(
+        path, False, directories or _usual_directories(tree, machine, bits), cache, hwcaps
+    )
 
 
 def built_in(data: bytes) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
@@ -120,7 +122,11 @@ def built_in(data: bytes) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     cache = _CACHE_PATH.search(data)
     array = _SYSTEM_DIRECTORIES.search(data)
     hwcaps = _HWCAPS.search(data)
-    directories = tuple(part.decode().rstrip("/") or "/" for part in array[0].split(b"\0") if part) if array is not None else ()
+    directories = (
+        tuple(part.decode().rstrip("/") or "/" for part in array[0].split(b"\0") if part)
+        if array is not None
+        else ()
+    )
     names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":"))
     return directories, cache[1].decode() if cache else CACHE, names
 
@@ -168,14 +174,16 @@ class Searcher:
         self._library_path = entries if loader.musl else self._expand(entries, program)
         # What better processors take, only to say what is not known.
         self._unsure = loader.hwcaps if isa_level is None else ()
-        self._hwcaps = () if isa_level is None else tuple(name for name in loader.hwcaps if name <= isa_level)
+        self._hwcaps = (
+            () if isa_level is None else tuple(name for name in loader.hwcaps if name <= isa_level)
+        )
         self._level = 0 if isa_level is None else int(isa_level.removeprefix("x86-64-v")) - 1
         self._directories = _musl_directories(tree, loader) if loader.musl else loader.directories
 
     def facts(self, path: str) -> Dynamic:
         """Return what the loader reads of the file at a resolved ``path``; read once.
 
-        :raises BadElf: and OSError, as :func:`nvgraft_cli.dynamic.read_dynamic`.
+        :raises BadElf: and OSError, as :func:`nvgraft_cli.case.dynamic.read_dynamic`.
         """
         known = self._facts.get(path)
         if known is None:
@@ -220,7 +228,9 @@ class Searcher:
         except OSError:
             return Found(path, resolved, how), 0  # it is there; what it needs is not recorded
         if self.loader.musl and (facts.machine, facts.bits) != (self._machine, self._bits):
-            raise BadElf(f"{path}: for another machine: {facts.machine}, {facts.bits} bits")  # it takes the first file, whatever it is
+            raise BadElf(
+                f"{path}: for another machine: {facts.machine}, {facts.bits} bits"
+            )  # it takes the first file, whatever it is
         if (facts.machine, facts.bits) != (self._machine, self._bits):
             self.tried.append((path, f"for another machine: {facts.machine}, {facts.bits} bits"))
             return None, facts.bits if facts.bits != self._bits else 0
@@ -243,11 +253,15 @@ class Searcher:
             yield from self._in_directory(directory, name, how)
         no_defaults = asker is not None and asker.search.no_default_directories
         cached = self._cached(name)
-        if cached is not None and not (no_defaults and cached.startswith(tuple(f"{path}/" for path in self._directories))):
+        if cached is not None and not (
+            no_defaults and cached.startswith(tuple(f"{path}/" for path in self._directories))
+        ):
             yield cached, "loader cache"
         if not no_defaults:
             for directory in self._directories:
-                yield from self._in_directory(directory, name, "directory that the loader is built with")
+                yield from self._in_directory(
+                    directory, name, "directory that the loader is built with"
+                )
 
     def _in_directory(self, directory: str, name: str, how: str) -> Iterator[tuple[str, str]]:
         """Return the name in a directory, before that in those of its glibc-hwcaps subdirectories that count and exist."""
@@ -270,7 +284,9 @@ class Searcher:
         asker = chain[-1] if chain else None
         if asker is None or asker.search.runpath is None:
             # The RPATH of whoever led here counts as well, unless it has a RUNPATH itself; at last the program's.
-            program = [self._program] if self._program is not None and self._program not in chain else []
+            program = (
+                [self._program] if self._program is not None and self._program not in chain else []
+            )
             for other in [*reversed(chain), *program]:
                 if other.search.rpath and other.search.runpath is None:
                     for directory in self._expand(other.search.rpath.split(":"), other):
@@ -281,7 +297,10 @@ class Searcher:
                 yield directory, f"RUNPATH of {asker.path}"
 
     def _musl_candidates(self, name: str, chain: list[Asker]) -> Iterator[tuple[str, str]]:
-        yield from ((f"{directory}/{name}", "LD_LIBRARY_PATH") for directory in filter(None, self._library_path))
+        yield from (
+            (f"{directory}/{name}", "LD_LIBRARY_PATH")
+            for directory in filter(None, self._library_path)
+        )
         for asker in reversed(chain):
             path = asker.search.rpath if asker.search.runpath is None else asker.search.runpath
             # It knows $ORIGIN alone, whatever follows; with another token the whole path counts for nothing.
@@ -317,21 +336,34 @@ class Searcher:
         """Return the one path that the loader takes from its cache (_dl_load_cache_lookup): it tries no second one."""
         if self._table is None:
             return None
-        rows = [row for row in self._table.lookup(name.encode("utf-8", "surrogateescape")) if row.flags in {self._cache_flags, _ELF}]
+        rows = [
+            row
+            for row in self._table.lookup(name.encode("utf-8", "surrogateescape"))
+            if row.flags in {self._cache_flags, _ELF}
+        ]
         named = [row for row in rows if row.hwcaps is not None]
         for row in named:
-            if row.hwcaps is not None and row.hwcaps.decode("utf-8", "surrogateescape") in self._unsure:
+            if (
+                row.hwcaps is not None
+                and row.hwcaps.decode("utf-8", "surrogateescape") in self._unsure
+            ):
                 self._not_recorded(_text_of(row), row.hwcaps.decode())
         for level in self._hwcaps:
             for row in named:
                 if row.hwcaps == level.encode() and row.isa_level <= self._level:
                     return _text_of(row)
         plain = [row for row in rows if row.hwcaps is None]
-        return next((_text_of(row) for row in sorted(plain, key=lambda row: row.flags == _ELF)), None)
+        return next(
+            (_text_of(row) for row in sorted(plain, key=lambda row: row.flags == _ELF)), None
+        )
 
     @cached_property
     def _table(self) -> Table | None:
-        return self._tree.loader_cache if self.loader.cache == CACHE else image_cache(self._tree, self.loader.cache)
+        return (
+            self._tree.loader_cache
+            if self.loader.cache == CACHE
+            else image_cache(self._tree, self.loader.cache)
+        )
 
     @cached_property
     def _cache_flags(self) -> int:

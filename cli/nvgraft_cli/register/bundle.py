@@ -18,10 +18,14 @@ def add(document: Document, programs: installation.Programs) -> str:
     :raises CannotRegister: when there is no such file, or it has another hook for GPUs.
     """
     if document.text is None:
-        raise CannotRegister(f"{document.path}: no such file | an OCI bundle has one: name the bundle with --bundle DIR")
+        raise CannotRegister(
+            f"{document.path}: no such file | an OCI bundle has one: name the bundle with --bundle DIR"
+        )
     config = Json(document.text, document.path)
     if not isinstance(config.get(("ociVersion",)), str):
-        raise CannotRegister(f"{document.path}: has no ociVersion: not the configuration of an OCI bundle")
+        raise CannotRegister(
+            f"{document.path}: has no ociVersion: not the configuration of an OCI bundle"
+        )
     wanted = installation.hook_entry(programs.hook)
     for hook in _hooks(config, document.path):
         if hook == wanted:
@@ -37,9 +41,13 @@ def refuse_rival(hook: object, path: str, engine: str) -> None:
     """
     name = program(hook)
     if name == installation.HOOK:
-        raise CannotRegister(f"{path}: registers {name} in another form | nvgraft unregister {engine}, then register it again")
+        raise CannotRegister(
+            f"{path}: registers {name} in another form | nvgraft unregister {engine}, then register it again"
+        )
     if name in _RIVALS:
-        raise CannotRegister(f"{path}: registers {name}: a container would be configured twice | take that entry out first")
+        raise CannotRegister(
+            f"{path}: registers {name}: a container would be configured twice | take that entry out first"
+        )
 
 
 def remove(document: Document) -> str | None:
@@ -47,8 +55,16 @@ def remove(document: Document) -> str | None:
     if document.text is None:
         return None
     config = Json(document.text, document.path)
-    ours = [place for place, hook in enumerate(_hooks(config, document.path)) if program(hook) == installation.HOOK]
-    return config.without_items(_PRESTART, ours, parsed_backup(document)).text if ours else document.text
+    ours = [
+        place
+        for place, hook in enumerate(_hooks(config, document.path))
+        if program(hook) == installation.HOOK
+    ]
+    return (
+        config.without_items(_PRESTART, ours, parsed_backup(document)).text
+        if ours
+        else document.text
+    )
 
 
 def _hooks(config: Json, path: str) -> list[object]:
@@ -56,10 +72,14 @@ def _hooks(config: Json, path: str) -> list[object]:
     return _member(config, path, _PRESTART, list) if hooks else []
 
 
-def _member(config: Json, path: str, member: Path, kind: type[list[object]] | type[dict[str, object]]) -> list[object]:
+def _member(
+    config: Json, path: str, member: Path, kind: type[list[object]] | type[dict[str, object]]
+) -> list[object]:
     value = config.get(member)
     if value is not None and not isinstance(value, kind):
-        raise CannotRegister(f"{path}: {'.'.join(member)} is not {'an object' if kind is dict else 'an array'}")
+        raise CannotRegister(
+            f"{path}: {'.'.join(member)} is not {'an object' if kind is dict else 'an array'}"
+        )
     return list(value or ())
 
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nvgraft import files
-from nvgraft.errors import printable
+from nvgraft.base import files
+from nvgraft.base.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,9 @@ def read(path: str) -> Document:
     if os.path.islink(path):
         place = os.path.join(os.path.dirname(path), os.readlink(path))
         if os.path.islink(place):
-            raise CannotRegister(f"{path}: a link to the link {place} | name the file that is meant")
+            raise CannotRegister(
+                f"{path}: a link to the link {place} | name the file that is meant"
+            )
     return Document(path, place, _text(place), _text(place + BACKUP_SUFFIX))
 
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from nvgraft.errors import printable
+from nvgraft.base.errors import printable
 
 from . import bundle, change, containerd, docker, hooksd, installation
 from .change import CannotRegister, Document
@@ -41,16 +41,28 @@ exit code: 0 done (or nothing to do), 1 refused: nothing was changed, 2 bad usag
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands ``register`` and ``unregister``."""
-    register = _parser(subparsers, "register", "register nvgraft with a container engine", _REGISTER)
+    register = _parser(
+        subparsers, "register", "register nvgraft with a container engine", _REGISTER
+    )
     prefix = installation.default_prefix()
-    register.add_argument("--prefix", metavar="DIR", default=prefix, help=f"register the programs in DIR/bin (default: {prefix})")
-    register.add_argument("--set-default", action="store_true", help="docker: make it the default runtime as well")
+    register.add_argument(
+        "--prefix",
+        metavar="DIR",
+        default=prefix,
+        help=f"register the programs in DIR/bin (default: {prefix})",
+    )
+    register.add_argument(
+        "--set-default", action="store_true", help="docker: make it the default runtime as well"
+    )
     unregister = _parser(subparsers, "unregister", "take a registration back", _UNREGISTER)
     unregister.set_defaults(set_default=False)
 
 
 def _parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", command: str, summary: str, description: str
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    command: str,
+    summary: str,
+    description: str,
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         command,
@@ -61,8 +73,12 @@ def _parser(
     )
     parser.add_argument("engine", metavar="ENGINE", choices=ENGINES, help=", ".join(ENGINES))
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--bundle", metavar="DIR", help="runc: the OCI bundle (default: this directory)")
-    place.add_argument("--file", metavar="FILE", help="the others: the file to change (default: the engine's own)")
+    place.add_argument(
+        "--bundle", metavar="DIR", help="runc: the OCI bundle (default: this directory)"
+    )
+    place.add_argument(
+        "--file", metavar="FILE", help="the others: the file to change (default: the engine's own)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the change and make none")
     parser.set_defaults(run=lambda args: run(args, parser))
     return parser
@@ -91,7 +107,9 @@ def _file(args: argparse.Namespace) -> str:
         return f"{args.bundle or '.'}/config.json"
     if args.file is not None:
         return str(args.file)
-    return {"containerd": containerd.DEFAULT_FILE, "docker": docker.DEFAULT_FILE}.get(engine) or hooksd.default_file(engine)
+    return {"containerd": containerd.DEFAULT_FILE, "docker": docker.DEFAULT_FILE}.get(
+        engine
+    ) or hooksd.default_file(engine)
 
 
 def _register(document: Document, args: argparse.Namespace) -> str:
@@ -99,7 +117,9 @@ def _register(document: Document, args: argparse.Namespace) -> str:
     programs = installation.programs(args.prefix)
     # The runtime puts the hook beside it into the containers that it makes.
     by_hook = args.engine in ("runc", "podman", "crio")
-    installation.check(args.prefix, (installation.HOOK,) if by_hook else (installation.RUNTIME, installation.HOOK))
+    installation.check(
+        args.prefix, (installation.HOOK,) if by_hook else (installation.RUNTIME, installation.HOOK)
+    )
     after = _added(document, programs, args)
     if after == document.text:
         return f"{document.path}: nothing to do: it is registered"

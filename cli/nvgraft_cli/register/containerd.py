@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nvgraft import tomltext
+from nvgraft.base import tomltext
 
 from . import installation
 from .change import CannotRegister, Document, read
@@ -27,7 +27,9 @@ _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _BEGIN = "# >>> nvgraft register containerd: `nvgraft unregister containerd` takes this block out, marks included"
 _END = "# <<< nvgraft register containerd"
 # The line feed before the block is ours too: it ends the last line of a file, or is an empty line.
-_BLOCK = re.compile(rf"\n?^{re.escape(_BEGIN)}\n(.*?)^{re.escape(_END)}\n", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    rf"\n?^{re.escape(_BEGIN)}\n(.*?)^{re.escape(_END)}\n", re.MULTILINE | re.DOTALL
+)
 
 _Table = dict[str, Any]
 
@@ -52,7 +54,9 @@ def add(document: Document, programs: installation.Programs) -> str:
     wanted = _runtime(section, runtimes, programs.runtime)
     if _NAME in runtimes:
         if runtimes[_NAME] != wanted:
-            raise CannotRegister(f"{document.path}: the runtime {_NAME} is there and differs | nvgraft unregister containerd first")
+            raise CannotRegister(
+                f"{document.path}: the runtime {_NAME} is there and differs | nvgraft unregister containerd first"
+            )
         return text
     entries = {_NAME: wanted}
     if not runtimes:
@@ -67,7 +71,9 @@ def add(document: Document, programs: installation.Programs) -> str:
             f"{document.path}: cannot be added to: {error} | write plugins as [tables]: what is in braces or behind dots cannot be extended"
         ) from error
     if result != _merged(config, addition):
-        raise CannotRegister(f"{document.path}: the added block would change what is there: left as it is")
+        raise CannotRegister(
+            f"{document.path}: the added block would change what is there: left as it is"
+        )
     return after
 
 
@@ -82,20 +88,31 @@ def remove(document: Document) -> str | None:
     config = _parse(text, path)
     blocks = list(_BLOCK.finditer(text))
     if not blocks and _BEGIN not in text and _END not in text:
-        if any(_NAME in _table(config, ("plugins", plugin, "containerd", "runtimes"), path) for plugin in _PLUGINS.values()):
-            raise CannotRegister(f"{path}: the runtime {_NAME} stands outside of the marks of `nvgraft register` | take it out by hand")
+        if any(
+            _NAME in _table(config, ("plugins", plugin, "containerd", "runtimes"), path)
+            for plugin in _PLUGINS.values()
+        ):
+            raise CannotRegister(
+                f"{path}: the runtime {_NAME} stands outside of the marks of `nvgraft register` | take it out by hand"
+            )
         return text
     if len(blocks) != 1 or (text.count(_BEGIN), text.count(_END)) != (1, 1):
-        raise CannotRegister(f"{path}: the marks of `nvgraft register` were changed | take the runtime {_NAME} out by hand")
+        raise CannotRegister(
+            f"{path}: the marks of `nvgraft register` were changed | take the runtime {_NAME} out by hand"
+        )
     (block,) = blocks
     head, tail = text[: block.start()], text[block.end() :]
     # Lines that were added after the block since do not continue the last one before it.
     after = f"{head}\n{tail}" if tail and head and not head.endswith("\n") else head + tail
     ours, left = _parse(block[1], path), _parse(after, path)
     if _without_empty(left) != _without_empty(_subtracted(config, ours)):
-        raise CannotRegister(f"{path}: lines after the block of `nvgraft register` belong to its last table | move them, then try again")
+        raise CannotRegister(
+            f"{path}: lines after the block of `nvgraft register` belong to its last table | move them, then try again"
+        )
     if "version" in ours and left:
-        raise CannotRegister(f"{path}: the rest of the file needs the line version = {ours['version']} | move it out of the block")
+        raise CannotRegister(
+            f"{path}: the rest of the file needs the line version = {ours['version']} | move it out of the block"
+        )
     return None if not after and document.backup is None else after
 
 
@@ -123,7 +140,9 @@ def _check_effect(config: _Table, plugin: str, path: str, programs: installation
     """Refuse where containerd would not look at the entry."""
     if {plugin, _PLUGINS[2], "cri"}.intersection(_strings(config, "disabled_plugins")):
         hint = f"take it out of disabled_plugins; ctr needs no entry: ctr run --runc-binary {programs.runtime}"
-        raise CannotRegister(f"{path}: the CRI plugin, which knows runtimes by name, is switched off | {hint}")
+        raise CannotRegister(
+            f"{path}: the CRI plugin, which knows runtimes by name, is switched off | {hint}"
+        )
     if config.get("version") == 3:
         return
     # containerd 1 takes a plugin's section of an imported file instead of the one of this file.
@@ -131,7 +150,9 @@ def _check_effect(config: _Table, plugin: str, path: str, programs: installation
         for other in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
             if plugin in _table(_parse(read(other).text or "", other), ("plugins",), other):
                 hint = f"nvgraft register containerd --file {other}"
-                raise CannotRegister(f"{path}: the imported {other} has the CRI plugin's section, which may hide the one here | {hint}")
+                raise CannotRegister(
+                    f"{path}: the imported {other} has the CRI plugin's section, which may hide the one here | {hint}"
+                )
 
 
 def _runtime(section: _Table, runtimes: _Table, program: str) -> _Table:
@@ -143,7 +164,10 @@ def _runtime(section: _Table, runtimes: _Table, program: str) -> _Table:
     else:
         model = {"runtime_type": _RUNTIME_TYPE}
     options = model.get("options")
-    return {**copy.deepcopy(model), "options": {**(options if isinstance(options, dict) else {}), "BinaryName": program}}
+    return {
+        **copy.deepcopy(model),
+        "options": {**(options if isinstance(options, dict) else {}), "BinaryName": program},
+    }
 
 
 def _merged(config: _Table, addition: _Table) -> _Table:
@@ -166,7 +190,10 @@ def _subtracted(config: _Table, ours: _Table) -> _Table:
 
 def _without_empty(config: _Table) -> _Table:
     """Return ``config`` without tables that hold nothing: a header alone comes and goes with its subtables."""
-    kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in config.items()}
+    kept = {
+        name: _without_empty(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+    }
     return {name: value for name, value in kept.items() if value != {}}
 
 
@@ -176,7 +203,11 @@ def _dump(tables: _Table) -> str:
 
 
 def _paragraphs(table: _Table, path: tuple[str, ...]) -> Iterator[str]:
-    rows = [f"{_key(name)} = {_value(value)}" for name, value in table.items() if not isinstance(value, dict)]
+    rows = [
+        f"{_key(name)} = {_value(value)}"
+        for name, value in table.items()
+        if not isinstance(value, dict)
+    ]
     if rows:
         header = [f"[{'.'.join(map(_key, path))}]"] if path else []
         yield "\n".join(header + rows)

@@ -21,7 +21,9 @@ def add(document: Document, programs: installation.Programs, *, set_default: boo
     wanted = {"path": programs.runtime}
     have = config.get(_RUNTIME)
     if have is not None and have != wanted:
-        raise CannotRegister(f"{document.path}: {'.'.join(_RUNTIME)} is another program or has arguments | nvgraft unregister docker first")
+        raise CannotRegister(
+            f"{document.path}: {'.'.join(_RUNTIME)} is another program or has arguments | nvgraft unregister docker first"
+        )
     changed = config if have == wanted else config.put(_RUNTIME, wanted)
     if set_default and config.get(_DEFAULT) != _NAME:
         changed = changed.put(_DEFAULT, _NAME)

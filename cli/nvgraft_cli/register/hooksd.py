@@ -8,7 +8,7 @@ import json
 import os
 import posixpath
 
-from nvgraft import tomltext
+from nvgraft.base import tomltext
 
 from . import bundle, installation
 from .change import CannotRegister, Document, read
@@ -21,7 +21,11 @@ _DEFAULT_DIRECTORY = "/usr/share/containers/oci/hooks.d"
 #: Engine -> the files of its configuration, the later one wins, and the table with ``hooks_dir``.
 _CONFIGURATION = {
     "podman": (
-        ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf", "/etc/containers/containers.conf.d/*.conf"),
+        (
+            "/usr/share/containers/containers.conf",
+            "/etc/containers/containers.conf",
+            "/etc/containers/containers.conf.d/*.conf",
+        ),
         ("engine",),
     ),
     "crio": (("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"), ("crio", "runtime")),
@@ -50,12 +54,19 @@ def _toml(path: str) -> dict[str, object]:
     try:
         return tomltext.loads(read(path).text or "")
     except ValueError as error:
-        raise CannotRegister(f"{path}: {error} | name the hooks directory's file with --file FILE") from error
+        raise CannotRegister(
+            f"{path}: {error} | name the hooks directory's file with --file FILE"
+        ) from error
 
 
 def entry(path: str) -> dict[str, object]:
     """Return the registration of the hook ``path``."""
-    return {"version": "1.0.0", "hook": installation.hook_entry(path), "when": {"always": True}, "stages": ["prestart"]}
+    return {
+        "version": "1.0.0",
+        "hook": installation.hook_entry(path),
+        "when": {"always": True},
+        "stages": ["prestart"],
+    }
 
 
 def add(document: Document, programs: installation.Programs, engine: str) -> str:
@@ -68,7 +79,9 @@ def add(document: Document, programs: installation.Programs, engine: str) -> str
     wanted = entry(programs.hook)
     if document.text is not None:
         if _loads(document.text, document.path) != wanted:
-            raise CannotRegister(f"{document.path}: has other content | nvgraft unregister {engine}, or name another file with --file FILE")
+            raise CannotRegister(
+                f"{document.path}: has other content | nvgraft unregister {engine}, or name another file with --file FILE"
+            )
         return document.text
     for path in sorted(glob.glob(glob.escape(os.path.dirname(document.path) or ".") + "/*.json")):
         other = _loads(read(path).text or "", path)
@@ -88,7 +101,9 @@ def remove(document: Document) -> str | None:
         return None
     content = _loads(document.text, document.path)
     if not isinstance(content, dict) or bundle.program(content.get("hook")) != installation.HOOK:
-        raise CannotRegister(f"{document.path}: does not register {installation.HOOK}: left as it is")
+        raise CannotRegister(
+            f"{document.path}: does not register {installation.HOOK}: left as it is"
+        )
     return None
 
 

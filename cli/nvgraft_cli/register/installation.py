@@ -9,8 +9,8 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from nvgraft_cli import launcher
-from nvgraft_cli.install import CannotInstall, owned_by_root
+from nvgraft_cli.install import launcher
+from nvgraft_cli.install.install import CannotInstall, owned_by_root
 from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 
 from .change import CannotRegister
@@ -35,7 +35,9 @@ class Programs(NamedTuple):
 
 def default_prefix() -> str:
     """Return the prefix that this very program is installed under; a checkout has none and answers ``/usr/local``."""
-    return __file__.removesuffix(_BELOW_PREFIX) if __file__.endswith(_BELOW_PREFIX) else "/usr/local"
+    return (
+        __file__.removesuffix(_BELOW_PREFIX) if __file__.endswith(_BELOW_PREFIX) else "/usr/local"
+    )
 
 
 def programs(prefix: str) -> Programs:
@@ -62,7 +64,11 @@ def check(prefix: str, names: tuple[str, ...]) -> None:
 
     :raises CannotRegister: naming the first thing that is not so.
     """
-    if not prefix.startswith("/") or posixpath.normpath(prefix) != (prefix.rstrip("/") or "/") or not prefix.isprintable():
+    if (
+        not prefix.startswith("/")
+        or posixpath.normpath(prefix) != (prefix.rstrip("/") or "/")
+        or not prefix.isprintable()
+    ):
         raise CannotRegister(f"--prefix {prefix!r}: not an absolute path without . and .. parts")
     for name in names:
         _check_launcher(f"{prefix.rstrip('/')}/bin/{name}", prefix)
@@ -70,7 +76,9 @@ def check(prefix: str, names: tuple[str, ...]) -> None:
 
 def _check_launcher(path: str, prefix: str) -> None:
     if not os.path.isfile(path):
-        raise CannotRegister(f"{path}: no such program | ./dev install PREFIX={prefix}, or name the place with --prefix DIR")
+        raise CannotRegister(
+            f"{path}: no such program | ./dev install PREFIX={prefix}, or name the place with --prefix DIR"
+        )
     try:
         owned_by_root(path)
         if not os.access(path, os.X_OK):
@@ -85,7 +93,9 @@ def _check_launcher(path: str, prefix: str) -> None:
         text = data.decode("utf-8", "replace")
         first, added = _FIRST_LINE.match(text), _DIRECTORY.search(text)
         if first is None or added is None:
-            raise CannotRegister(f"{path}: not what ./dev install writes: no Python with -ISB | ./dev install PREFIX={prefix}")
+            raise CannotRegister(
+                f"{path}: not what ./dev install writes: no Python with -ISB | ./dev install PREFIX={prefix}"
+            )
         owned_by_root(first[1])
         for directory, _, names in os.walk(added[1]):
             for name in ("", *names):

@@ -1,15 +1,15 @@
 """A JSON file that people read and edit: changes keep its order and its layout, and can be taken back to the byte.
 
 A path is a tuple of member names from the document's top. Names are matched as Go does, whose programs read these
-files: without regard to case. Finding values in the text is :mod:`nvgraft.jsonedit`; what a file means to an engine does
+files: without regard to case. Finding values in the text is :mod:`nvgraft.base.jsonedit`; what a file means to an engine does
 not belong here.
 """
 
 import json
 from collections.abc import Sequence, Set
 
-from nvgraft import jsontext
-from nvgraft.jsonedit import Document, Place
+from nvgraft.base import jsontext
+from nvgraft.base.jsonedit import Document, Place
 
 from . import change
 from .change import CannotRegister
@@ -31,7 +31,9 @@ class Json:
         except jsontext.JsonError as error:
             raise CannotRegister(f"{path}: {error.text} | {error.hint}") from error
         if not isinstance(value, dict):
-            raise CannotRegister(f"{path}: not a JSON object | name the configuration file that is meant")
+            raise CannotRegister(
+                f"{path}: not a JSON object | name the configuration file that is meant"
+            )
         self.text = text
         self._path = path
         self._document = Document(data)
@@ -59,7 +61,11 @@ class Json:
         :raises CannotRegister: when something that is no object is in the way.
         """
         parent, depth = self._root, 1
-        while (place := self._find(path[:depth])) is not None and place.value is not None and depth < len(path):
+        while (
+            (place := self._find(path[:depth])) is not None
+            and place.value is not None
+            and depth < len(path)
+        ):
             parent, depth = place, depth + 1
         if not isinstance(parent.value, dict):
             raise CannotRegister(f"{self._path}: {'.'.join(path[: depth - 1])} is not an object")
@@ -67,7 +73,11 @@ class Json:
             value = {name: value}
         if place is None:
             return self._insert(parent, path[depth - 1], value)
-        return self._with(place.start, place.end, self._render(value, self._indent(place.name_start), self._is_loose(parent)))
+        return self._with(
+            place.start,
+            place.end,
+            self._render(value, self._indent(place.name_start), self._is_loose(parent)),
+        )
 
     def append(self, path: Path, value: object) -> "Json":
         """Return the document with ``value`` at the end of the array at ``path``, which is made where it is missing or null.
@@ -88,7 +98,11 @@ class Json:
         """
         name = path[-1].casefold()
         parent = self._there(path[:-1])
-        places = [number for number, (key, _) in enumerate(self._document.members(parent)) if key.casefold() == name]
+        places = [
+            number
+            for number, (key, _) in enumerate(self._document.members(parent))
+            if key.casefold() == name
+        ]
         return self._cut(parent, {places[0]})._tidied(path[:-1], backup)
 
     def restored(self, path: Path, backup: "Json") -> "Json":
@@ -139,13 +153,21 @@ class Json:
         if children:
             space = self.text[parent.start + 1 : children[0].name_start]
             return self._with(
-                children[-1].end, children[-1].end, f",{space}{label}{self._render(value, space.rpartition(chr(10))[2], loose)}"
+                children[-1].end,
+                children[-1].end,
+                f",{space}{label}{self._render(value, space.rpartition(chr(10))[2], loose)}",
             )
         if not loose:
-            return self._with(parent.start + 1, parent.end - 1, label + self._render(value, "", False))
+            return self._with(
+                parent.start + 1, parent.end - 1, label + self._render(value, "", False)
+            )
         outer = self._indent(parent.name_start)
         indent = outer + self._unit()
-        return self._with(parent.start + 1, parent.end - 1, f"\n{indent}{label}{self._render(value, indent, True)}\n{outer}")
+        return self._with(
+            parent.start + 1,
+            parent.end - 1,
+            f"\n{indent}{label}{self._render(value, indent, True)}\n{outer}",
+        )
 
     def _cut(self, parent: Place, numbers: Set[int]) -> "Json":
         """Return the document without these children; the space around the others stays as it is."""
@@ -176,14 +198,22 @@ class Json:
         return line[: len(line) - len(line.lstrip(" \t"))]
 
     def _unit(self) -> str:
-        return (self._indent(self._children(self._root)[0].name_start) if self._root.value else "") or "    "
+        return (
+            self._indent(self._children(self._root)[0].name_start) if self._root.value else ""
+        ) or "    "
 
     def _render(self, value: object, indent: str, loose: bool) -> str:
         if not loose:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return json.dumps(value, ensure_ascii=False, indent=self._unit()).replace("\n", "\n" + indent)
+        return json.dumps(value, ensure_ascii=False, indent=self._unit()).replace(
+            "\n", "\n" + indent
+        )
 
 
 def parsed_backup(document: change.Document) -> Json | None:
     """Return the file as it was before it was registered; None where there was none, or nothing in it."""
-    return Json(document.backup, document.place) if document.backup and not document.backup.isspace() else None
+    return (
+        Json(document.backup, document.place)
+        if document.backup and not document.backup.isspace()
+        else None
+    )

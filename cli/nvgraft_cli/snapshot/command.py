@@ -4,10 +4,10 @@ import argparse
 import json
 import sys
 
-from nvgraft.errors import Refusal
-from nvgraft_cli.arguments import add_config
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.output import write_whole
+from nvgraft.base.errors import Refusal
+from nvgraft_cli.shell.arguments import add_config
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import write_whole
 
 _EXAMPLES = """\
 examples:
@@ -30,11 +30,28 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: standard output)")
-    parser.add_argument("--name", metavar="NAME", help="the host's name in the document (default: its own)")
-    parser.add_argument("--root", metavar="DIR", help="a driver that is not running: unpacked packages, or its root file system")
-    parser.add_argument("--installed-at", metavar="DIR", default="/", help="with --root: the driver root it is meant for (default: /)")
-    parser.add_argument("--gpus", metavar="HOST", help="with --root: take GPUs, device nodes and /proc from this snapshot")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write it (default: standard output)"
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="the host's name in the document (default: its own)"
+    )
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        help="a driver that is not running: unpacked packages, or its root file system",
+    )
+    parser.add_argument(
+        "--installed-at",
+        metavar="DIR",
+        default="/",
+        help="with --root: the driver root it is meant for (default: /)",
+    )
+    parser.add_argument(
+        "--gpus",
+        metavar="HOST",
+        help="with --root: take GPUs, device nodes and /proc from this snapshot",
+    )
     add_config(parser)
     parser.set_defaults(run=run)
 
@@ -44,19 +61,23 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: for inputs that cannot be used.
     """
-    from nvgraft.live import read_live_host
-    from nvgraft.snapshot import OFFLINE_PATH
+    from nvgraft.host.live import read_live_host
+    from nvgraft.host.snapshot import OFFLINE_PATH
+    from nvgraft_cli.case.hosts import open_host, read_configuration
+    from nvgraft_cli.case.processor import read_isa_level
     from nvgraft_cli.cdi.discovery import live_facts, recorded_facts
-    from nvgraft_cli.hosts import open_host, read_configuration
-    from nvgraft_cli.processor import read_isa_level
     from nvgraft_cli.snapshot.package import open_package
     from nvgraft_cli.snapshot.recording import record
     from nvgraft_specs.models.host import parse_host
 
     if args.root is None and (args.gpus is not None or args.installed_at != "/"):
-        raise InputError("--gpus and --installed-at say something about --root DIR: name it, or leave them out")
+        raise InputError(
+            "--gpus and --installed-at say something about --root DIR: name it, or leave them out"
+        )
     if not args.installed_at.startswith("/"):
-        raise InputError(f"--installed-at {args.installed_at}: no absolute path: name the driver root, such as /run/nvidia/driver")
+        raise InputError(
+            f"--installed-at {args.installed_at}: no absolute path: name the driver root, such as /run/nvidia/driver"
+        )
     try:
         if args.root is not None:
             gpus = None if args.gpus is None else open_host(args.gpus, None)
@@ -64,7 +85,9 @@ def run(args: argparse.Namespace) -> int:
             facts = None if gpus is None else recorded_facts(gpus.document or {})
             level = None if gpus is None else gpus.isa_level
         else:
-            host = read_live_host(read_configuration(args.config))  # as it is now, whatever the inventory cache knows
+            host = read_live_host(
+                read_configuration(args.config)
+            )  # as it is now, whatever the inventory cache knows
             facts = live_facts(host)
             level = read_isa_level()
         if args.name is not None:

@@ -7,20 +7,28 @@ import errno
 import os
 from functools import cmp_to_key
 
-from nvgraft.components import Host
-from nvgraft.gpus import DriverReport
-from nvgraft.ldcache import ARCHITECTURES, SIZE_LIMIT, CacheEntry, compare_names, parse
-from nvgraft.libraries import LIBRARY_PREFIXES
-from nvgraft.tree import Node, PathError, Tree, open_tree_at
-from nvgraft_cli.errors import InputError
-from nvgraft_cli.layered_tree import LayeredTree
+from nvgraft.formats.ldcache import ARCHITECTURES, SIZE_LIMIT, CacheEntry, compare_names, parse
+from nvgraft.formats.tree import Node, PathError, Tree, open_tree_at
+from nvgraft.host.components import Host
+from nvgraft.host.gpus import DriverReport
+from nvgraft.host.libraries import LIBRARY_PREFIXES
+from nvgraft_cli.case.layered_tree import LayeredTree
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 #: The libraries whose file names carry the driver's version; no driver is without both.
 _VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
 
 #: Where packages put libraries, and how deep below it (Debian: /usr/lib/x86_64-linux-gnu/nvidia/current).
-_LIBRARY_ROOTS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
+_LIBRARY_ROOTS = (
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/local/lib",
+)
 _DEPTH = 5
 
 #: (machine, bits) of an ELF file -> the machine that its driver runs on, and whether it is its 32-bit part.
@@ -41,7 +49,11 @@ class PackageTree(LayeredTree):
         self._machine = machine_files
 
     def _tree(self, path: str) -> Tree | None:
-        return self._machine if path in {"/dev", "/proc"} or path.startswith(("/dev/", "/proc/")) else self._below
+        return (
+            self._machine
+            if path in {"/dev", "/proc"} or path.startswith(("/dev/", "/proc/"))
+            else self._below
+        )
 
     def lstat(self, path: str) -> Node | None:
         tree = self._tree(path)
@@ -69,17 +81,25 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
         files = open_tree_at(directory, directory.rstrip("/"))
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
-        raise InputError(f"{directory}: {cause}: --root must name a directory with the files of a driver") from error
+        raise InputError(
+            f"{directory}: {cause}: --root must name a directory with the files of a driver"
+        ) from error
     versions = _versions(files)
     if len(versions) != 1:
         found = ", ".join(sorted(versions)) or "none"
-        raise InputError(f"{directory}: one driver is expected, found: {found}: name a directory with the files of one driver version")
+        raise InputError(
+            f"{directory}: one driver is expected, found: {found}: name a directory with the files of one driver version"
+        )
     version, directories = versions.popitem()
     entries, machine = _entries(files, directories)
     branch = int(version.partition(".")[0])
     if branch not in CUDA_VERSIONS:
-        raise InputError(f"{directory}: driver {version}: the CUDA version of branch {branch} is not known here: upgrade nvgraft")
-    report = DriverReport(version, CUDA_VERSIONS[branch], gpus.report.gpus if gpus is not None else ())
+        raise InputError(
+            f"{directory}: driver {version}: the CUDA version of branch {branch} is not known here: upgrade nvgraft"
+        )
+    report = DriverReport(
+        version, CUDA_VERSIONS[branch], gpus.report.gpus if gpus is not None else ()
+    )
     majors = gpus.majors if gpus is not None else {}
     tree = PackageTree(files, gpus.tree if gpus is not None else None)
     return Host(f"driver-{version}", installed_at, tree, entries, report, majors, machine)
@@ -101,12 +121,20 @@ def _versions(tree: Tree) -> dict[str, set[str]]:
             for prefix in _VERSIONED:
                 version = name.removeprefix(prefix)
                 # The compatibility libraries of a CUDA toolkit are called so too, but lie elsewhere.
-                if name.startswith(prefix) and version.count(".") in {1, 2} and version.replace(".", "").isdecimal():
+                if (
+                    name.startswith(prefix)
+                    and version.count(".") in {1, 2}
+                    and version.replace(".", "").isdecimal()
+                ):
                     versions.setdefault(version, set())
             if depth < _DEPTH and "." not in name:
                 pending.append((f"{path}/{name}", depth + 1))
     for version, places in versions.items():
-        places.update(path for path, names in directories if any(name.endswith(f".so.{version}") for name in names))
+        places.update(
+            path
+            for path, names in directories
+            if any(name.endswith(f".so.{version}") for name in names)
+        )
     return versions
 
 
@@ -123,7 +151,9 @@ def _entries(tree: Tree, directories: set[str]) -> tuple[list[CacheEntry], str]:
     return (cached if {entry.soname for entry in found} <= known else found), machine
 
 
-def _scan(tree: Tree, directories: set[str], prefixes: tuple[str, ...]) -> tuple[list[CacheEntry], str]:
+def _scan(
+    tree: Tree, directories: set[str], prefixes: tuple[str, ...]
+) -> tuple[list[CacheEntry], str]:
     machine = ""
     rows: list[CacheEntry] = []
     for directory in sorted(directories):
@@ -145,6 +175,11 @@ def _scan(tree: Tree, directories: set[str], prefixes: tuple[str, ...]) -> tuple
             # Of several files with one SONAME ldconfig takes the greatest name.
             if key not in newest or compare_names(name, newest[key]) > 0:
                 newest[key] = name
-        rows += [CacheEntry(soname, architecture, f"{directory}/{name}") for (soname, architecture), name in newest.items()]
-    rows.sort(key=cmp_to_key(lambda one, other: compare_names(one.soname, other.soname)), reverse=True)
+        rows += [
+            CacheEntry(soname, architecture, f"{directory}/{name}")
+            for (soname, architecture), name in newest.items()
+        ]
+    rows.sort(
+        key=cmp_to_key(lambda one, other: compare_names(one.soname, other.soname)), reverse=True
+    )
     return rows, machine or os.uname().machine

@@ -9,15 +9,15 @@ import contextlib
 import posixpath
 from typing import Any
 
-from nvgraft.components import Host
-from nvgraft.elf import ElfFacts, NoFacts
-from nvgraft.errors import Refusal
-from nvgraft.gpus import DriverReport
-from nvgraft.inventory import read_inventory
-from nvgraft.ldcache import listing_flags
-from nvgraft.tree import Node, PathError, Tree
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.elf import ElfFacts, NoFacts
+from nvgraft.formats.ldcache import listing_flags
+from nvgraft.formats.tree import Node, PathError, Tree
+from nvgraft.host.components import Host
+from nvgraft.host.gpus import DriverReport
+from nvgraft.host.inventory import read_inventory
+from nvgraft_cli.case.dynamic import BadElf, read_dynamic
 from nvgraft_cli.cdi.discovery import Facts, discover
-from nvgraft_cli.dynamic import BadElf, read_dynamic
 from nvgraft_specs.models.host import SCHEMA
 
 _PROC_LIMIT = 1 << 18
@@ -137,16 +137,31 @@ class RecordingTree(Tree):
                 self.look_below(f"{path}/{name}")
 
 
-def record(host: Host, search_path: str, mps_directory: str, facts: Facts | None = None, isa_level: str | None = None) -> dict[str, Any]:
+def record(
+    host: Host,
+    search_path: str,
+    mps_directory: str,
+    facts: Facts | None = None,
+    isa_level: str | None = None,
+) -> dict[str, Any]:
     """Return the document of ``host``. Equal hosts give equal documents.
 
     :param search_path: where binaries are looked for; the document is planned with the default one.
     :param facts: what only a CDI specification needs; None: it is not known.
     :param isa_level: the level of the processor; None: it is another one, or not known.
-    :raises nvgraft.errors.Refusal: where discovery refuses: a host that cannot be planned on is no snapshot.
+    :raises nvgraft.base.errors.Refusal: where discovery refuses: a host that cannot be planned on is no snapshot.
     """
     tree = RecordingTree(host.tree)
-    watched = Host(host.name, host.root, tree, host.entries, host.report, host.majors, host.machine, host.refusal)
+    watched = Host(
+        host.name,
+        host.root,
+        tree,
+        host.entries,
+        host.report,
+        host.majors,
+        host.machine,
+        host.refusal,
+    )
     inventory = read_inventory(watched, search_path, mps_directory)
     for entry in host.entries:
         tree.look(entry.path)
@@ -162,7 +177,9 @@ def record(host: Host, search_path: str, mps_directory: str, facts: Facts | None
             tree.look(f"/dev/{name}")
     for path in _DRIVER_DIRECTORIES:
         tree.look_below(path)
-    with contextlib.suppress(Refusal):  # no CDI specification without the driver's libraries, but plans
+    with contextlib.suppress(
+        Refusal
+    ):  # no CDI specification without the driver's libraries, but plans
         discover(watched, search_path, facts)
     document = {
         "schema": SCHEMA,
@@ -171,13 +188,18 @@ def record(host: Host, search_path: str, mps_directory: str, facts: Facts | None
         "root": host.root,
         "ld_so_cache": [[entry.soname, listing_flags(entry), entry.path] for entry in host.entries],
         "nvml": _nvml(host.report),
-        "char_majors": {name: host.majors[name] for name in sorted(host.majors) if name.startswith("nvidia")},
+        "char_majors": {
+            name: host.majors[name] for name in sorted(host.majors) if name.startswith("nvidia")
+        },
         "files": {path: tree.files[path] for path in sorted(tree.files)},
     }
     if isa_level is not None:
         document["isa_level"] = isa_level
     if facts is not None:
-        document["cdi"] = {"kernel": facts.kernel, "drm": {address: list(facts.drm[address]) for address in sorted(facts.drm)}}
+        document["cdi"] = {
+            "kernel": facts.kernel,
+            "drm": {address: list(facts.drm[address]) for address in sorted(facts.drm)},
+        }
     return document
 
 
@@ -189,15 +211,27 @@ def _nvml(report: DriverReport) -> dict[str, Any]:
             {
                 "minor": gpu.minor,
                 "uuid": gpu.uuid,
-                "pci": {"domain": int(domain, 16), "bus": int(bus, 16), "device": int(rest.partition(".")[0], 16)},
+                "pci": {
+                    "domain": int(domain, 16),
+                    "bus": int(bus, 16),
+                    "device": int(rest.partition(".")[0], 16),
+                },
                 "brand": gpu.brand,
                 "compute_capability": gpu.arch,
                 "mig": gpu.mig,
                 "model": gpu.model,
                 "mig_devices": [
-                    {"uuid": mig.uuid, "gpu_instance": mig.gpu_instance, "compute_instance": mig.compute_instance}
+                    {
+                        "uuid": mig.uuid,
+                        "gpu_instance": mig.gpu_instance,
+                        "compute_instance": mig.compute_instance,
+                    }
                     for mig in gpu.mig_devices
                 ],
             }
         )
-    return {"driver_version": report.driver_version, "cuda_version": report.cuda_version, "gpus": gpus}
+    return {
+        "driver_version": report.driver_version,
+        "cuda_version": report.cuda_version,
+        "gpus": gpus,
+    }

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nvgraft.errors import Refusal, printable
-from nvgraft.plan import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
-from nvgraft_cli.planning import Case
+from nvgraft.base.errors import Refusal, printable
+from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.exclusion import Candidate, Exclusion, candidates, exclusion
 from nvgraft_cli.why.subject import Subject, matching, parse_subject
@@ -31,10 +31,17 @@ class Answer:
             "kind": self.kind,
             "in_plan": self.excluded is None,
             "chain": [{"step": step, "how": how} for step, how in self.chain],
-            "candidates": [{"entry": one.entry, "path": one.path, "verdict": one.verdict} for one in self.candidates],
+            "candidates": [
+                {"entry": one.entry, "path": one.path, "verdict": one.verdict}
+                for one in self.candidates
+            ],
             "excluded_by": None
             if self.excluded is None
-            else {"rule": self.excluded.rule, "text": self.excluded.text, "mend": self.excluded.mend},
+            else {
+                "rule": self.excluded.rule,
+                "text": self.excluded.text,
+                "mend": self.excluded.mend,
+            },
             "smallest_change": list(self.change),
         }
 
@@ -64,7 +71,7 @@ class Answer:
 def answer(text: str, case: Case) -> Answer:
     """Answer why ``text`` is, or is not, in the container.
 
-    :raises nvgraft_cli.errors.InputError: when the container cannot be read.
+    :raises nvgraft_cli.shell.errors.InputError: when the container cannot be read.
     """
     plan, refusal = case.outcome
     try:
@@ -83,7 +90,9 @@ def answer(text: str, case: Case) -> Answer:
     return Answer(text, subject.kind, (), tried, excluded, change)
 
 
-def _chain(subject: Subject, plan: Plan, found: list[Action | tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _chain(
+    subject: Subject, plan: Plan, found: list[Action | tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
     request = plan.request
     yield "asked for", f"{','.join(request['devices']) or 'no device'} ({request['devices_from']})"
     first = next((action for action in found if not isinstance(action, tuple)), None)
@@ -93,7 +102,8 @@ def _chain(subject: Subject, plan: Plan, found: list[Action | tuple[str, str]]) 
     if subject.kind == "capability":
         yield (
             "brings",
-            f"{len(found)} mounts and files: " + ", ".join(sorted({action.why.row for action in found if isinstance(action, Bind)})),
+            f"{len(found)} mounts and files: "
+            + ", ".join(sorted({action.why.row for action in found if isinstance(action, Bind)})),
         )
         return
     if why is not None:
@@ -107,7 +117,10 @@ def _chain(subject: Subject, plan: Plan, found: list[Action | tuple[str, str]]) 
         elif isinstance(action, Tmpfs):
             yield "mounted", f"a new tmpfs on {action.target}"
         elif isinstance(action, AllowDevice):
-            yield "allowed", f"c {action.major}:{action.minor} {action.access} in the container's cgroup"
+            yield (
+                "allowed",
+                f"c {action.major}:{action.minor} {action.access} in the container's cgroup",
+            )
         elif isinstance(action, Symlink):
             yield "link", f"{action.path} -> {action.target}: {action.why.found}"
         elif isinstance(action, WriteFile):

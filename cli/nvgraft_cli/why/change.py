@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
-from nvgraft.plan import Plan
-from nvgraft_cli.planning import Case
+from nvgraft.plan.actions import Plan
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import catalogue, names
 
 
-def smallest_change(subject: Subject, case: Case, includes: Callable[[Plan], bool]) -> tuple[str, ...]:
+def smallest_change(
+    subject: Subject, case: Case, includes: Callable[[Plan], bool]
+) -> tuple[str, ...]:
     """Return the variables to set, fewest first; empty when no change to the environment helps."""
     for variables in _attempts(subject, case):
         plan, refusal = Case(case.host, case.container.with_env(variables)).outcome
@@ -52,7 +54,11 @@ def _capabilities(case: Case, extra: str) -> str:
 
 def _devices(subject: Subject, case: Case) -> list[str]:
     request = case.decision.request
-    have = [token for token in (request.devices if request is not None else ()) if token not in {"all", "none", "void"}]
+    have = [
+        token
+        for token in (request.devices if request is not None else ())
+        if token not in {"all", "none", "void"}
+    ]
     if subject.kind == "device" and not subject.name.startswith("/dev/"):
         return [",".join([*have, subject.name])]
     return ["all"]
@@ -60,4 +66,8 @@ def _devices(subject: Subject, case: Case) -> list[str]:
 
 def _others(subject: Subject) -> list[str]:
     channel = subject.name.removeprefix("/dev/nvidia-caps-imex-channels/channel")
-    return [f"{names.IMEX_CHANNELS}={channel}"] if channel.isdecimal() and channel != subject.name else []
+    return (
+        [f"{names.IMEX_CHANNELS}={channel}"]
+        if channel.isdecimal() and channel != subject.name
+        else []
+    )

@@ -4,9 +4,9 @@ import argparse
 import os
 import sys
 
-from nvgraft_cli.arguments import add_case
-from nvgraft_cli.hosts import ask_first
-from nvgraft_cli.output import print_document
+from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell.arguments import add_case
+from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.why/1"
 
@@ -28,7 +28,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", metavar="WHAT", nargs="+", help="a path, library, binary, device (node, index, UUID) or capability")
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="+",
+        help="a path, library, binary, device (node, index, UUID) or capability",
+    )
     add_case(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
@@ -37,12 +42,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Print the answers; return the exit code.
 
-    :raises nvgraft_cli.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
     """
-    from nvgraft.errors import Refusal
-    from nvgraft_cli.bundle import open_container
-    from nvgraft_cli.hosts import open_host
-    from nvgraft_cli.planning import Case
+    from nvgraft.base.errors import Refusal
+    from nvgraft_cli.case.bundle import open_container
+    from nvgraft_cli.case.hosts import open_host
+    from nvgraft_cli.case.planning import Case
     from nvgraft_cli.why.answer import answer
 
     try:

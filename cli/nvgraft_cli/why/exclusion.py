@@ -7,16 +7,16 @@ import difflib
 import posixpath
 from dataclasses import dataclass
 
-from nvgraft.components import Host, Inventory
-from nvgraft.driver_files import matches
-from nvgraft.elf import ElfFacts, NoFacts
-from nvgraft.errors import Refusal
-from nvgraft.ldcache import ARCHITECTURES
-from nvgraft.libraries import rejection
-from nvgraft.plan import Plan
-from nvgraft.selection import select_devices
-from nvgraft.tree import PathError
-from nvgraft_cli.planning import Case
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.elf import ElfFacts, NoFacts
+from nvgraft.formats.ldcache import ARCHITECTURES
+from nvgraft.formats.tree import PathError
+from nvgraft.host.components import Host, Inventory
+from nvgraft.host.graphics_files import matches
+from nvgraft.host.libraries import rejection
+from nvgraft.plan.actions import Plan
+from nvgraft.plan.selection import select_devices
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import catalogue, driver_files
 
@@ -54,16 +54,32 @@ def candidates(host: Host, row: str) -> list[Candidate]:
         except NoFacts:
             facts = None  # the selector goes by the name alone
         except (PathError, OSError, ValueError) as error:
-            found.append((entry.architecture, Candidate(entry.path, entry.path, f"cannot be read: {str(error).lower()}")))
+            found.append(
+                (
+                    entry.architecture,
+                    Candidate(entry.path, entry.path, f"cannot be read: {str(error).lower()}"),
+                )
+            )
             continue
-        verdict = rejection(path, facts.abi_tag if facts is not None else None, host.report.driver_version)
+        verdict = rejection(
+            path, facts.abi_tag if facts is not None else None, host.report.driver_version
+        )
         found.append((entry.architecture, Candidate(entry.path, path, verdict or "accepted")))
     # Of several accepted ones the last of an architecture wins (reference behaviour 5.3).
-    last = {architecture: index for index, (architecture, one) in enumerate(found) if one.verdict == "accepted"}
+    last = {
+        architecture: index
+        for index, (architecture, one) in enumerate(found)
+        if one.verdict == "accepted"
+    }
     return [
         Candidate(one.entry, one.path, "chosen")
-        if one.verdict == "accepted" and (last[architecture] == index or found[last[architecture]][1].path == one.path)
-        else Candidate(one.entry, one.path, f"passed over for {found[last[architecture]][1].path}, which the cache names later")
+        if one.verdict == "accepted"
+        and (last[architecture] == index or found[last[architecture]][1].path == one.path)
+        else Candidate(
+            one.entry,
+            one.path,
+            f"passed over for {found[last[architecture]][1].path}, which the cache names later",
+        )
         if one.verdict == "accepted"
         else one
         for index, (architecture, one) in enumerate(found)
@@ -88,10 +104,14 @@ def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None)
 
 def _capability(subject: Subject, plan: Plan) -> Exclusion:
     if subject.name in plan.request["capabilities"]:
-        return Exclusion("nothing-on-host", f"capability {subject.name} is asked for, and this host has nothing that only it brings")
+        return Exclusion(
+            "nothing-on-host",
+            f"capability {subject.name} is asked for, and this host has nothing that only it brings",
+        )
     asked = ", ".join(plan.request["capabilities"]) or "none"
     return Exclusion(
-        "capability", f"capability {subject.name} is not asked for: the container has {asked} ({plan.request['capabilities_from']})"
+        "capability",
+        f"capability {subject.name} is not asked for: the container has {asked} ({plan.request['capabilities_from']})",
     )
 
 
@@ -104,27 +124,49 @@ def _device(subject: Subject, plan: Plan, inventory: Inventory) -> Exclusion:
     if path.startswith("/dev/nvidia-caps-imex-channels/"):
         return Exclusion("imex", "IMEX channels come with NVIDIA_IMEX_CHANNELS alone")
     if path.startswith("/dev/nvidia-caps"):
-        return Exclusion("mig", "nodes of MIG capabilities come with the MIG devices that are asked for")
+        return Exclusion(
+            "mig", "nodes of MIG capabilities come with the MIG devices that are asked for"
+        )
     if by_runtime := _by_runtime(subject):
-        return Exclusion("not-in-catalogue", f"{path} is none of the devices that the hook brings", by_runtime)
+        return Exclusion(
+            "not-in-catalogue", f"{path} is none of the devices that the hook brings", by_runtime
+        )
     if path.startswith("/dev/"):
-        index = next((index for index, gpu in enumerate(inventory.gpus) if path == f"/dev/nvidia{gpu.minor}"), None)
+        index = next(
+            (
+                index
+                for index, gpu in enumerate(inventory.gpus)
+                if path == f"/dev/nvidia{gpu.minor}"
+            ),
+            None,
+        )
         if index is None:
             known = ", ".join(f"/dev/nvidia{gpu.minor}" for gpu in inventory.gpus) or "none"
-            return Exclusion("not-on-host", f"{path} is no device of this host's driver; its GPUs are {known}", "nvidia-smi -L on the host")
+            return Exclusion(
+                "not-on-host",
+                f"{path} is no device of this host's driver; its GPUs are {known}",
+                "nvidia-smi -L on the host",
+            )
         return _not_asked(f"GPU {index} ({inventory.gpus[index].uuid})", plan)
     try:
         select_devices([path], inventory.gpus)
     except Refusal as refusal:
-        return Exclusion("not-on-host", f"{refusal.text}: {refusal.hint}", "nvidia-smi -L on the host")
+        return Exclusion(
+            "not-on-host", f"{refusal.text}: {refusal.hint}", "nvidia-smi -L on the host"
+        )
     if not inventory.gpus:
-        return Exclusion("not-on-host", "NVML reports no GPU on this host", "nvidia-smi -L on the host")
+        return Exclusion(
+            "not-on-host", "NVML reports no GPU on this host", "nvidia-smi -L on the host"
+        )
     return _not_asked(path, plan)
 
 
 def _not_asked(name: str, plan: Plan) -> Exclusion:
     asked = ",".join(plan.request["devices"]) or "none"
-    return Exclusion("device", f"{name} is not asked for: the container has {asked} ({plan.request['devices_from']})")
+    return Exclusion(
+        "device",
+        f"{name} is not asked for: the container has {asked} ({plan.request['devices_from']})",
+    )
 
 
 def _component(subject: Subject, case: Case, plan: Plan, inventory: Inventory) -> Exclusion:
@@ -153,7 +195,9 @@ def _component(subject: Subject, case: Case, plan: Plan, inventory: Inventory) -
                 "add its directory to /etc/ld.so.conf.d on the host and run ldconfig",
             )
         return Exclusion(
-            "not-on-host", text, "not every driver version or package has it: install the package on the host, then run ldconfig"
+            "not-on-host",
+            text,
+            "not every driver version or package has it: install the package on the host, then run ldconfig",
         )
     if all(candidate.verdict != "chosen" for candidate in tried):
         return Exclusion(
@@ -162,11 +206,23 @@ def _component(subject: Subject, case: Case, plan: Plan, inventory: Inventory) -
             "reinstall the driver, then run ldconfig",
         )
     chosen = next(candidate for candidate in tried if candidate.verdict == "chosen")
-    if posixpath.basename(chosen.path) != subject.basename and subject.basename not in {subject.row, ""}:
-        others = [f"{candidate.path}: {candidate.verdict}" for candidate in tried if posixpath.basename(candidate.path) == subject.basename]
-        return Exclusion("another-file", "; ".join(others) or f"{subject.row} is {chosen.path} on this host, and mounted under that name")
+    if posixpath.basename(chosen.path) != subject.basename and subject.basename not in {
+        subject.row,
+        "",
+    }:
+        others = [
+            f"{candidate.path}: {candidate.verdict}"
+            for candidate in tried
+            if posixpath.basename(candidate.path) == subject.basename
+        ]
+        return Exclusion(
+            "another-file",
+            "; ".join(others)
+            or f"{subject.row} is {chosen.path} on this host, and mounted under that name",
+        )
     return Exclusion(
-        "another-architecture", f"{subject.row} is there for another architecture only, or another directory: it is {chosen.path}"
+        "another-architecture",
+        f"{subject.row} is there for another architecture only, or another directory: it is {chosen.path}",
     )
 
 
@@ -175,7 +231,9 @@ def _elsewhere(subject: Subject, case: Case) -> str:
     document = case.host.document
     if document is None:
         return ""
-    return next((path for path in document["files"] if posixpath.basename(path).startswith(subject.row)), "")
+    return next(
+        (path for path in document["files"] if posixpath.basename(path).startswith(subject.row)), ""
+    )
 
 
 def _path(subject: Subject, case: Case) -> Exclusion:
@@ -185,11 +243,18 @@ def _path(subject: Subject, case: Case) -> Exclusion:
     if case.container.rootfs_known:
         try:
             if case.container.rootfs.find(subject.name)[1] is not None and "/" in subject.name:
-                return Exclusion("image", f"{subject.name} is the image's own file: the hook brings nothing there{near}")
+                return Exclusion(
+                    "image",
+                    f"{subject.name} is the image's own file: the hook brings nothing there{near}",
+                )
         except (PathError, OSError):
             pass
     document = case.host.document
-    on_host = "" if document is None or subject.name not in document["files"] else ", although the host has it"
+    on_host = (
+        ""
+        if document is None or subject.name not in document["files"]
+        else ", although the host has it"
+    )
     return Exclusion(
         "not-in-catalogue",
         f"{subject.name} is in no table of what the hook brings{on_host}{near}",
@@ -199,13 +264,29 @@ def _path(subject: Subject, case: Case) -> Exclusion:
 
 def _by_runtime(subject: Subject) -> str:
     """Return what to do for a file or node that the runtime adds to config.json and no hook brings (reference behaviour 9.5)."""
-    places = {f"{target}/{name}" for target, names in driver_files.CONFIGS.items() for name in names}
-    places |= {f"/etc/{name.format(machine=machine)}" for name in driver_files.VULKAN_CONFIGS for machine in driver_files.VULKAN_MACHINES}
-    libraries = [f"{name.partition('.so')[0]}.so" for name in (*driver_files.EGL_LIBRARIES, driver_files.VULKAN_PRODUCER)]
+    places = {
+        f"{target}/{name}" for target, names in driver_files.CONFIGS.items() for name in names
+    }
+    places |= {
+        f"/etc/{name.format(machine=machine)}"
+        for name in driver_files.VULKAN_CONFIGS
+        for machine in driver_files.VULKAN_MACHINES
+    }
+    libraries = [
+        f"{name.partition('.so')[0]}.so"
+        for name in (*driver_files.EGL_LIBRARIES, driver_files.VULKAN_PRODUCER)
+    ]
     asked = ""
-    if subject.name in places or subject.name.startswith("/dev/dri/") or subject.basename.startswith(tuple(libraries)):
+    if (
+        subject.name in places
+        or subject.name.startswith("/dev/dri/")
+        or subject.basename.startswith(tuple(libraries))
+    ):
         asked = "capability graphics or display"
     for variable, (patterns, files) in driver_files.GATED.items():
         if subject.name in files or any(matches(subject.name, pattern) for pattern in patterns):
             asked = f"{variable}=enabled"
-    return asked and f"start it by nvgraft-runtime, which adds it for {asked} (nvgraft register), or use a CDI specification"
+    return (
+        asked
+        and f"start it by nvgraft-runtime, which adds it for {asked} (nvgraft register), or use a CDI specification"
+    )

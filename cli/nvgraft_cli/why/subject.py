@@ -3,10 +3,10 @@
 import posixpath
 from dataclasses import dataclass
 
-from nvgraft.errors import Refusal
-from nvgraft.gpus import Gpu
-from nvgraft.plan import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
-from nvgraft.selection import select_devices
+from nvgraft.base.errors import Refusal
+from nvgraft.host.gpus import Gpu
+from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
+from nvgraft.plan.selection import select_devices
 from nvgraft_specs import catalogue, names
 
 
@@ -37,7 +37,12 @@ def parse_subject(text: str, gpus: tuple[Gpu, ...]) -> Subject:
     if text.startswith("/dev/") or _is_device(text, gpus):
         return Subject("device", text)
     # The longest prefix is the row: libnvidia-ml.so is no libnvidia-m.
-    found = [(len(row), row, group) for group, rows in catalogue.LIBRARIES for row, _ in rows if f"{name}.".startswith(f"{row}.")]
+    found = [
+        (len(row), row, group)
+        for group, rows in catalogue.LIBRARIES
+        for row, _ in rows
+        if f"{name}.".startswith(f"{row}.")
+    ]
     if not found and name.startswith("lib"):
         found = [
             (len(row), row, group)
@@ -65,11 +70,17 @@ def _is_device(text: str, gpus: tuple[Gpu, ...]) -> bool:
 
 def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:
     """Return the actions of ``plan`` that bring the subject, and SONAME links (path, target) that lead to it."""
-    links = [link for link in plan.links if _names(subject, link[0])] if subject.kind in {"library", "path"} else []
+    links = (
+        [link for link in plan.links if _names(subject, link[0])]
+        if subject.kind in {"library", "path"}
+        else []
+    )
     # A link is there for its file: what is asked for by the link's name comes with the file's chain.
     linked = {posixpath.join(posixpath.dirname(path), target) for path, target in links}
     binds = [action for action in plan.actions if isinstance(action, Bind)]
-    brought = [action for action in binds if action.target in linked or _brings(subject, action, gpus)]
+    brought = [
+        action for action in binds if action.target in linked or _brings(subject, action, gpus)
+    ]
     numbers = {action.rdev for action in brought} if subject.kind == "device" else set()
     found = [
         action
@@ -83,7 +94,9 @@ def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action
 
 def _brings(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
     if subject.kind == "capability":
-        return isinstance(action, Bind | Tmpfs | WriteFile) and action.why.capability == subject.name
+        return (
+            isinstance(action, Bind | Tmpfs | WriteFile) and action.why.capability == subject.name
+        )
     if subject.kind == "device":
         paths, numbers = _device_identity(subject.name, gpus)
         if isinstance(action, Bind):
@@ -108,7 +121,11 @@ def _device_identity(text: str, gpus: tuple[Gpu, ...]) -> tuple[set[str], set[tu
     """Return the paths and numbers of the nodes of a device."""
     if text.startswith("/dev/"):
         minors = {f"/dev/nvidia{gpu.minor}": gpu.minor for gpu in gpus}
-        known = {"/dev/nvidiactl": catalogue.CONTROL_MINOR, "/dev/nvidia-modeset": catalogue.MODESET_MINOR, **minors}
+        known = {
+            "/dev/nvidiactl": catalogue.CONTROL_MINOR,
+            "/dev/nvidia-modeset": catalogue.MODESET_MINOR,
+            **minors,
+        }
         return {text}, {(catalogue.NVIDIA_MAJOR, known[text])} if text in known else set()
     try:
         selection = select_devices([text], gpus)

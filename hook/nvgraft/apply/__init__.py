@@ -1,5 +1,5 @@
-"""Carrying out a plan: the only part of nvgraft that changes anything.
+"""Carrying out a plan: the only room that changes anything in a container, with the undo and the journal of it.
 
-Here are the executor, its undo log, device rules and the loader cache step. What decides is not here: a plan
-arrives finished, and is refused rather than repaired when it no longer fits what is found (SECURITY R18, R22).
+A plan arrives finished, and is refused rather than repaired when it no longer fits what is found (SECURITY R18, R22).
+What decides does not belong here, nor what asks the host or the request.
 """

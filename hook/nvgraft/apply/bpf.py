@@ -8,10 +8,12 @@ descriptor.
 RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs are not counted there.
 """
 
+from __future__ import annotations
+
 import _struct as struct
 import errno
 
-from nvgraft import syscalls
+from nvgraft.system import syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class ProgramError(Exception):
     """A program cannot be read, rebuilt or exchanged; the text follows "failed to add device rules: "."""
 
 
-def _attributes(layout: str, *values: int) -> "syscalls.Buffer":
+def _attributes(layout: str, *values: int) -> syscalls.Buffer:
     return syscalls.buffer(struct.pack(layout, *values), _ATTR_SIZE)
 
 
@@ -62,17 +64,23 @@ def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
     room = 64
     for _ in range(_QUERY_TRIES):
         ids = syscalls.buffer(b"", 4 * room)
-        attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, syscalls.address(ids), room)
+        attributes = _attributes(
+            "=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, syscalls.address(ids), room
+        )
         try:
             syscalls.bpf(_PROG_QUERY, attributes)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 room = max(room, struct.unpack_from("=I", attributes, 24)[0])
                 continue
-            raise ProgramError(_unable("find any existing device filters attached to the cgroup", "query", error)) from error
+            raise ProgramError(
+                _unable("find any existing device filters attached to the cgroup", "query", error)
+            ) from error
         flags, _, count = struct.unpack_from("=IQI", attributes, 12)
         return flags, struct.unpack_from(f"={count}I", ids.raw)
-    raise ProgramError("unable to find any existing device filters attached to the cgroup: their number does not stop growing")
+    raise ProgramError(
+        "unable to find any existing device filters attached to the cgroup: their number does not stop growing"
+    )
 
 
 def open_program(program: int) -> int:
@@ -113,7 +121,9 @@ def check_code(code: bytes) -> None:
         if not second_half and (operation == _CALL or (operation == _LD_IMM64 and registers >> 4)):
             raise ProgramError("unable to rebuild a device filter that calls functions")
         if _BLINDING in (registers & 15, registers >> 4):
-            raise ProgramError("unable to rebuild a device filter that the kernel has hardened (sysctl net.core.bpf_jit_harden is 2)")
+            raise ProgramError(
+                "unable to rebuild a device filter that the kernel has hardened (sysctl net.core.bpf_jit_harden is 2)"
+            )
         second_half = operation == _LD_IMM64 and not second_half
 
 
@@ -122,9 +132,14 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
     length = 0
     code = syscalls.buffer(b"", 1)
     while True:
-        info = syscalls.buffer(struct.pack("=16xIIQQ", 0, length, 0, syscalls.address(code)), _INFO_SIZE)
+        info = syscalls.buffer(
+            struct.pack("=16xIIQQ", 0, length, 0, syscalls.address(code)), _INFO_SIZE
+        )
         try:
-            syscalls.bpf(_OBJ_GET_INFO_BY_FD, _attributes("=IIQ", program_fd, len(info), syscalls.address(info)))
+            syscalls.bpf(
+                _OBJ_GET_INFO_BY_FD,
+                _attributes("=IIQ", program_fd, len(info), syscalls.address(info)),
+            )
         except OSError as error:
             raise ProgramError(f"unable to read a device filter: {reason(error)}") from error
         needed, _, shown = struct.unpack_from("=IQQ", info, 20)
@@ -135,10 +150,14 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
     if not shown or not length:
         # Without CAP_BPF the length is 0; a program hardened by net.core.bpf_jit_harden has its pointer cleared.
         raise ProgramError("unable to read a device filter: operation not permitted")
-    return struct.unpack_from("=I", info, 4)[0], code.raw[:length], struct.unpack_from("=I", info, 52)[0]
+    return (
+        struct.unpack_from("=I", info, 4)[0],
+        code.raw[:length],
+        struct.unpack_from("=I", info, 52)[0],
+    )
 
 
-def allow_code(rules: "Sequence[DeviceRule]") -> bytes:
+def allow_code(rules: Sequence[DeviceRule]) -> bytes:
     """Return instructions that allow the nodes of ``rules`` and otherwise go on with what is put behind them.
 
     An access is allowed when it asks for nothing but the letters of its rule (reference behaviour 7.3): never for
@@ -156,7 +175,12 @@ def allow_code(rules: "Sequence[DeviceRule]") -> bytes:
             part = minors[start : start + _BLOCK]
             code += [
                 (_MOV_REG, 2 | 3 << 4, 0, 0),
-                (_AND, 2, 0, ~(access << 16)),  # sign-extended: only the letters asked for are dropped
+                (
+                    _AND,
+                    2,
+                    0,
+                    ~(access << 16),
+                ),  # sign-extended: only the letters asked for are dropped
                 (_JNE, 2, 3 * len(part) + 1, _DEV_CHAR),
                 (_JNE, 4, 3 * len(part), major),
             ]
@@ -173,18 +197,27 @@ def load(code: bytes) -> int:
     """
     instructions = syscalls.buffer(code)
     licence = syscalls.buffer(b"Apache\0")
-    values = (_PROG_TYPE_CGROUP_DEVICE, len(code) // _INSN.size, syscalls.address(instructions), syscalls.address(licence))
+    values = (
+        _PROG_TYPE_CGROUP_DEVICE,
+        len(code) // _INSN.size,
+        syscalls.address(instructions),
+        syscalls.address(licence),
+    )
     for attempt in range(_LOAD_TRIES):
         try:
             fd = syscalls.bpf(_PROG_LOAD, _attributes("=IIQQ", *values))
             break
         except OSError as error:
             if error.errno != errno.EAGAIN or attempt == _LOAD_TRIES - 1:
-                raise ProgramError(f"unable to load the extended device filter: {reason(error)}") from error
+                raise ProgramError(
+                    f"unable to load the extended device filter: {reason(error)}"
+                ) from error
     try:
         _, loaded, _ = _info(fd)
         if loaded != code:
-            raise ProgramError("unable to rebuild a device filter: the kernel changes it while loading")
+            raise ProgramError(
+                "unable to rebuild a device filter: the kernel changes it while loading"
+            )
     except ProgramError:
         syscalls.close(fd)
         raise
@@ -201,10 +234,14 @@ def replace(cgroup_fd: int, old: int, new: int, flags: int) -> None:
         _attach(cgroup_fd, old, new, flags)
     except OSError as error:
         if error.errno == errno.ENOENT:
-            raise ProgramError("unable to replace a device filter that is attached by a BPF link") from error
+            raise ProgramError(
+                "unable to replace a device filter that is attached by a BPF link"
+            ) from error
         if error.errno == errno.E2BIG:
             # The kernel checks for room before it looks at REPLACE, and detaching one first would widen access meanwhile.
-            raise ProgramError("unable to replace a device filter of a cgroup that has as many as the kernel takes (64)") from error
+            raise ProgramError(
+                "unable to replace a device filter of a cgroup that has as many as the kernel takes (64)"
+            ) from error
         raise ProgramError(_unable("attach new device filters program", "attach", error)) from error
 
 

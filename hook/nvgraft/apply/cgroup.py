@@ -5,14 +5,17 @@ while this process is in the container's mount namespace. Cgroup v1 is a matter 
 programs of cgroup v2 are rebuilt in :mod:`nvgraft.apply.bpf`. Which devices to allow is the plan's decision, not ours.
 """
 
-import errno
-import posix as os
+from __future__ import annotations
 
-from nvgraft import journal, paths, syscalls
-from nvgraft.apply import bpf
-from nvgraft.errors import Refusal
-from nvgraft.mountinfo import Mount, mounts_of_type
-from nvgraft.values import Value
+import errno
+
+from nvgraft.apply import bpf, journal
+from nvgraft.base import paths
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.values import Value
+from nvgraft.system import syscalls
+from nvgraft.system.mountinfo import Mount, mounts_of_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     from nvgraft.apply.undo import UndoLog
 
 #: What a user can do when the device cgroup cannot or must not be touched.
-NO_CGROUPS = "set `no-cgroups = true` in [nvidia-container-cli] to leave the container's device rules alone"
+NO_CGROUPS = (
+    "set `no-cgroups = true` in [nvidia-container-cli] to leave the container's device rules alone"
+)
 
 
 class DeviceRule(Value):
@@ -53,10 +58,13 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
-def device_mounts(mounts: "Iterable[Mount]") -> tuple[Mount, ...]:
+def device_mounts(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
     """Return the mounts that can hold device rules: cgroup2, and v1 hierarchies at a place named ``devices``."""
     return tuple(
-        mount for mount in mounts if mount.fstype == "cgroup2" or (mount.fstype == "cgroup" and paths.basename(mount.point) == "devices")
+        mount
+        for mount in mounts
+        if mount.fstype == "cgroup2"
+        or (mount.fstype == "cgroup" and paths.basename(mount.point) == "devices")
     )
 
 
@@ -76,7 +84,9 @@ def parse_membership(text: str) -> tuple[str | None, str | None]:
     return paths.get("devices"), paths.get("")
 
 
-def choose(v1_path: str | None, v2_path: str | None, mounts: "Sequence[Mount]") -> tuple[int, str, Mount]:
+def choose(
+    v1_path: str | None, v2_path: str | None, mounts: Sequence[Mount]
+) -> tuple[int, str, Mount]:
     """Return the version, the path in its hierarchy and the mount of the cgroup that decides about devices.
 
     A process in the root of the v1 hierarchy is not confined by it, and a mount namespace without that hierarchy
@@ -86,7 +96,9 @@ def choose(v1_path: str | None, v2_path: str | None, mounts: "Sequence[Mount]") 
     """
     v1 = next((mount for mount in mounts if mount.fstype == "cgroup"), None)
     v2 = next((mount for mount in mounts if mount.fstype == "cgroup2"), None)
-    if v1_path is not None and (v2_path is None or (v1 is not None and (v1_path != "/" or v2 is None))):
+    if v1_path is not None and (
+        v2_path is None or (v1 is not None and (v1_path != "/" or v2 is None))
+    ):
         version, path, mount = 1, v1_path, v1
     else:
         assert v2_path is not None
@@ -100,7 +112,7 @@ def choose(v1_path: str | None, v2_path: str | None, mounts: "Sequence[Mount]") 
     return version, path, mount
 
 
-def missing_rules(listed: str, rules: "Sequence[DeviceRule]") -> "Iterator[DeviceRule]":
+def missing_rules(listed: str, rules: Sequence[DeviceRule]) -> Iterator[DeviceRule]:
     """Yield what has to be added to ``listed``, the text of ``devices.list``, for ``rules`` to hold.
 
     A result has only the letters that the node's own entry lacks, so that denying it takes back exactly what it gave
@@ -108,12 +120,17 @@ def missing_rules(listed: str, rules: "Sequence[DeviceRule]") -> "Iterator[Devic
 
     :raises ValueError: for a list that is none.
     """
-    entries = [(kind, number.split(":"), access) for kind, number, access in (line.split() for line in _lines(listed))]
+    entries = [
+        (kind, number.split(":"), access)
+        for kind, number, access in (line.split() for line in _lines(listed))
+    ]
     for rule in dict.fromkeys(rules):
         numbers = [str(rule.major), str(rule.minor)]
         granted = ""
         for kind, pattern, access in entries:
-            if kind not in ("a", rule.type) or any(have not in (want, "*") for have, want in zip(pattern, numbers, strict=True)):
+            if kind not in ("a", rule.type) or any(
+                have not in (want, "*") for have, want in zip(pattern, numbers, strict=True)
+            ):
                 continue
             # The kernel wants one entry that holds all letters: two halves do not add up.
             if not set(rule.access) - set(access):
@@ -121,7 +138,12 @@ def missing_rules(listed: str, rules: "Sequence[DeviceRule]") -> "Iterator[Devic
             if pattern == numbers:
                 granted = access
         else:
-            yield DeviceRule(rule.type, rule.major, rule.minor, "".join(letter for letter in rule.access if letter not in granted))
+            yield DeviceRule(
+                rule.type,
+                rule.major,
+                rule.minor,
+                "".join(letter for letter in rule.access if letter not in granted),
+            )
 
 
 class DeviceCgroup:
@@ -163,7 +185,7 @@ class DeviceCgroup:
         """Return what the journal has to say: rules end with the cgroup, whose inode number no other one gets."""
         return journal.Item("devices", self.path, str(os.fstat(self._fd).st_ino))
 
-    def allow(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
+    def allow(self, rules: Sequence[DeviceRule], undo: UndoLog) -> None:
         """Let the container open the nodes of ``rules``, all of them in one step, and register how to take it back.
 
         :raises Refusal: when the cgroup cannot be changed; what had been done by then is in ``undo``.
@@ -178,7 +200,7 @@ class DeviceCgroup:
         except bpf.ProgramError as error:
             raise _add_failed(str(error), f"the cgroup is {self.path}; {NO_CGROUPS}") from error
 
-    def _allow_v1(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
+    def _allow_v1(self, rules: Sequence[DeviceRule], undo: UndoLog) -> None:
         try:
             missing = list(missing_rules(_read(self._fd, "devices.list"), rules))
         except (OSError, ValueError) as error:
@@ -194,7 +216,7 @@ class DeviceCgroup:
         for rule in missing:
             self._write_v1(allow, deny, rule, undo)
 
-    def _write_v1(self, allow: int, deny: int, rule: DeviceRule, undo: "UndoLog") -> None:
+    def _write_v1(self, allow: int, deny: int, rule: DeviceRule, undo: UndoLog) -> None:
         line = f"{rule.type} {rule.major}:{rule.minor} {rule.access}"
 
         def take_back() -> None:
@@ -202,7 +224,9 @@ class DeviceCgroup:
                 _write_rule(deny, line)
             except OSError as error:
                 # ENODEV: the cgroup is gone, and its rules with it.
-                if error.errno != errno.ENODEV and not any(missing_rules(_read(self._fd, "devices.list"), (rule,))):
+                if error.errno != errno.ENODEV and not any(
+                    missing_rules(_read(self._fd, "devices.list"), (rule,))
+                ):
                     raise
 
         # Denying what was not allowed changes nothing, so the step may be known before the change is made.
@@ -211,9 +235,11 @@ class DeviceCgroup:
             _write_rule(allow, line)
         except OSError as error:
             hint = f"the parent cgroup allows less than this, or the hook lacks CAP_SYS_ADMIN; {NO_CGROUPS}"
-            raise _add_failed(f"{self.path}/devices.allow: {line}: {bpf.reason(error)}", hint) from error
+            raise _add_failed(
+                f"{self.path}/devices.allow: {line}: {bpf.reason(error)}", hint
+            ) from error
 
-    def _allow_v2(self, rules: "Sequence[DeviceRule]", undo: "UndoLog") -> None:
+    def _allow_v2(self, rules: Sequence[DeviceRule], undo: UndoLog) -> None:
         flags, programs = bpf.query(self._fd)
         if not programs:
             return  # without a program every device is allowed
@@ -227,7 +253,7 @@ class DeviceCgroup:
         for old, new in pairs:
             self._exchange(old, new, flags, undo)
 
-    def _exchange(self, old: int, new: int, flags: int, undo: "UndoLog") -> None:
+    def _exchange(self, old: int, new: int, flags: int, undo: UndoLog) -> None:
         # Putting back looks whether there is anything to do, so this step too may be known before its change.
         undo.add(f"device rules of {self.path}", lambda: bpf.put_back(self._fd, new, old, flags))
         bpf.replace(self._fd, old, new, flags)
@@ -257,13 +283,17 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
         v1_path, v2_path = parse_membership(_read_proc(proc, f"{pid}/cgroup"))
         wanted = "mount path"
         # The hook is the runtime's child and shares its mount namespace, so its own table is the runtime's.
-        reachable = open_mounts(device_mounts(mounts_of_type(_read_proc(proc, "self/mountinfo"), "cgroup", "cgroup2")))
+        reachable = open_mounts(
+            device_mounts(mounts_of_type(_read_proc(proc, "self/mountinfo"), "cgroup", "cgroup2"))
+        )
         version, path, mount = choose(v1_path, v2_path, tuple(reachable))
         wanted = "root path"
         cgroup = _open_cgroup(version, path, mount, reachable[mount])
         cgroup.check_member(pid)
     except (OSError, ValueError) as error:
-        raise Refusal("container", f"failed to get device cgroup {wanted}: {bpf.reason(error)}", NO_CGROUPS) from error
+        raise Refusal(
+            "container", f"failed to get device cgroup {wanted}: {bpf.reason(error)}", NO_CGROUPS
+        ) from error
     finally:
         for mount_fd in reachable.values():
             syscalls.close(mount_fd)
@@ -278,11 +308,13 @@ def _open_cgroup(version: int, path: str, mount: Mount, mount_fd: int) -> Device
         # Not O_PATH: bpf() takes no such descriptor for a cgroup.
         fd = syscalls.openat2(mount_fd, relative, os.O_RDONLY | os.O_DIRECTORY, resolve)
     except OSError as error:
-        raise _add_failed(f"unable to open the cgroup path: open {directory}: {bpf.reason(error)}", NO_CGROUPS) from error
+        raise _add_failed(
+            f"unable to open the cgroup path: open {directory}: {bpf.reason(error)}", NO_CGROUPS
+        ) from error
     return DeviceCgroup(version, directory, fd, is_root=path == "/")
 
 
-def open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
+def open_mounts(mounts: Sequence[Mount]) -> dict[Mount, int]:
     """Return those mounts that can be reached at their mount points, with a descriptor each.
 
     A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo goes on listing them. Any other reason
@@ -292,7 +324,9 @@ def open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
     try:
         for mount in mounts:
             try:
-                fd = syscalls.openat2(-1, mount.point, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
+                fd = syscalls.openat2(
+                    -1, mount.point, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS
+                )
             except OSError as error:
                 if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                     raise
@@ -308,7 +342,9 @@ def open_mounts(mounts: "Sequence[Mount]") -> dict[Mount, int]:
 
 
 def _open_file(directory: int, name: str, flags: int) -> int:
-    return syscalls.openat2(directory, name, flags, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS)
+    return syscalls.openat2(
+        directory, name, flags, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+    )
 
 
 def _read_proc(proc: str, name: str) -> str:

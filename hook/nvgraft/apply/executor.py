@@ -5,34 +5,45 @@ follow; any failure takes everything back. The order is the safety: nothing that
 target means, because no target is looked up after the first attach (SECURITY R22, R24).
 """
 
-import errno
-import posix as os
+from __future__ import annotations
 
-from nvgraft import paths, syscalls, userns
+import errno
+
 from nvgraft.apply import cgroup
+from nvgraft.apply.journal import Heading, Item, Journal
 from nvgraft.apply.link import Link
 from nvgraft.apply.restore import Directory, Owner
 from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
-from nvgraft.container import Container, enter
-from nvgraft.errors import Refusal, UndoFailed
-from nvgraft.files import reason
-from nvgraft.journal import Heading, Item, Journal
-from nvgraft.launch import hold_signals, take_signals
-from nvgraft.plan import AllowDevice, Bind, MakeDirectory, Plan, ReplaceLink, Tmpfs, UpdateLoaderCache
+from nvgraft.base import paths
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal, UndoFailed
+from nvgraft.base.files import reason
+from nvgraft.container.container import Container, enter
+from nvgraft.plan.actions import (
+    AllowDevice,
+    Bind,
+    MakeDirectory,
+    Plan,
+    ReplaceLink,
+    Tmpfs,
+    UpdateLoaderCache,
+)
+from nvgraft.system import syscalls, userns
+from nvgraft.system.launch import hold_signals, take_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvgraft.apply.loader_cache import LoaderCacheStep
+    from nvgraft.apply.cache_step import LoaderCacheStep
 
 #: Descriptors that the hook needs beside two for each mount and one for each directory.
 _SPARE_DESCRIPTORS = 64
 
 
-def apply_plan(plan: Plan, container: Container, cache: "LoaderCacheStep") -> bool:
+def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool:
     """Configure ``container`` as ``plan`` says; return False when it was found to be configured so already.
 
     This process stays in the container's mount namespace afterwards.
@@ -47,7 +58,9 @@ def apply_plan(plan: Plan, container: Container, cache: "LoaderCacheStep") -> bo
     undo = UndoLog()
     # Given back at the end in reverse order; the undo log works on the same descriptors and runs before.
     held: list[Callable[[], None]] = []
-    journal = Journal.begin(Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid))
+    journal = Journal.begin(
+        Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid)
+    )
     held.append(journal.close)
     try:
         _carry_out(plan, container, cache, undo, held, journal)
@@ -59,8 +72,14 @@ def apply_plan(plan: Plan, container: Container, cache: "LoaderCacheStep") -> bo
         hold_signals()
         left = undo.run() or _end(journal)
         if left:
-            first = error.line() if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
-            raise UndoFailed("undo", "left behind: " + ", ".join(left), f"`nvgraft recover` tries again; after: {first}") from error
+            first = (
+                error.line() if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+            )
+            raise UndoFailed(
+                "undo",
+                "left behind: " + ", ".join(left),
+                f"`nvgraft recover` tries again; after: {first}",
+            ) from error
         raise
     finally:
         for close in reversed(held):
@@ -69,7 +88,7 @@ def apply_plan(plan: Plan, container: Container, cache: "LoaderCacheStep") -> bo
     return True
 
 
-def _close(close: "Callable[[], None]") -> None:
+def _close(close: Callable[[], None]) -> None:
     """Give back, whatever it says: the container is configured by now, or everything is undone."""
     try:
         close()
@@ -87,14 +106,21 @@ def _end(journal: Journal) -> list[str]:
 
 
 def _carry_out(
-    plan: Plan, container: Container, cache: "LoaderCacheStep", undo: UndoLog, held: "list[Callable[[], None]]", journal: Journal
+    plan: Plan,
+    container: Container,
+    cache: LoaderCacheStep,
+    undo: UndoLog,
+    held: list[Callable[[], None]],
+    journal: Journal,
 ) -> None:
     _allow_descriptors(plan)
     # In the host's mount namespace: everything that is looked up there.
     sources = open_sources(plan.actions, plan.host["root"], container.uid, container.gid)
     held.append(sources.close)
     rules = [
-        cgroup.DeviceRule("c", action.major, action.minor, action.access) for action in plan.actions if isinstance(action, AllowDevice)
+        cgroup.DeviceRule("c", action.major, action.minor, action.access)
+        for action in plan.actions
+        if isinstance(action, AllowDevice)
     ]
     devices = None
     if rules:
@@ -124,7 +150,12 @@ def _carry_out(
     take_signals()
     _attach(sources, targets, container, procfs, undo)
     take_signals()
-    _replace_links([action for action in plan.actions if isinstance(action, ReplaceLink)], container, undo, journal)
+    _replace_links(
+        [action for action in plan.actions if isinstance(action, ReplaceLink)],
+        container,
+        undo,
+        journal,
+    )
     if devices is not None:
         devices.allow(rules, undo)
     for action in updates:
@@ -132,14 +163,18 @@ def _carry_out(
         cache.update(container, plan, action, undo, journal)
 
 
-def _replace_links(actions: "list[ReplaceLink]", container: Container, undo: UndoLog, journal: Journal) -> None:
+def _replace_links(
+    actions: list[ReplaceLink], container: Container, undo: UndoLog, journal: Journal
+) -> None:
     """Put links in the place of the image's; all that is there now is announced before the first change."""
     owner = Owner(container.uid, container.gid)
     links = []
     for action in actions:
         parent, name = paths.split(action.path)
         try:
-            directory = Directory(open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent)
+            directory = Directory(
+                open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent
+            )
             links.append(Link(directory, name, action.target, owner, -1))
         except OSError as error:
             raise _link_refused(container, action.path, reason(error)) from error
@@ -178,7 +213,9 @@ def _is_configured(plan: Plan, container: Container) -> bool:
                 continue
             found = os.fstat(fd)
             unrooted = action.source.startswith(("/dev/", "/proc/"))
-            source = os.stat(root + action.source if unrooted else action.source, follow_symlinks=False)
+            source = os.stat(
+                root + action.source if unrooted else action.source, follow_symlinks=False
+            )
             if (found.st_dev, found.st_ino) != (source.st_dev, source.st_ino):
                 return False
         except (OSError, Refusal):
@@ -198,11 +235,15 @@ def _allow_descriptors(plan: Plan) -> None:
         syscalls.set_rlimit(syscalls.RLIMIT_NOFILE, hard, hard)
     if hard < needed:
         raise Refusal(
-            "initialization", f"open file limit is {hard}", f"this plan needs {needed}: raise LimitNOFILE of the container engine"
+            "initialization",
+            f"open file limit is {hard}",
+            f"this plan needs {needed}: raise LimitNOFILE of the container engine",
         )
 
 
-def _attach(sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog) -> None:
+def _attach(
+    sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog
+) -> None:
     """Attach every mount on its opened target, in order, and make sure that it is where it was meant to be."""
     for (action, mount_fd), target_fd in zip(sources.mounts, targets.opened, strict=True):
         mounted = _Mounted(procfs, mount_fd)
@@ -213,7 +254,9 @@ def _attach(sources: Sources, targets: Targets, container: Container, procfs: in
             raise
         except OSError as error:
             path = action.source if isinstance(action, Bind) else action.target
-            raise Refusal("mount", f"mount operation failed: {path}: {reason(error)}", str(error)) from error
+            raise Refusal(
+                "mount", f"mount operation failed: {path}: {reason(error)}", str(error)
+            ) from error
         mounted.attached = True
         _verify(action, mount_fd, container)
 
@@ -228,7 +271,10 @@ def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
         raise Refusal("mount", text, f"{hint} ({error})") from error
     try:
         wanted = attributes(action.options)
-        if syscalls.mount_id(fd) != syscalls.mount_id(mount_fd) or os.fstatvfs(fd).f_flag & wanted != wanted:
+        if (
+            syscalls.mount_id(fd) != syscalls.mount_id(mount_fd)
+            or os.fstatvfs(fd).f_flag & wanted != wanted
+        ):
             raise Refusal("mount", text, hint)
     finally:
         syscalls.close(fd)

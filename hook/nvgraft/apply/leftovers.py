@@ -7,18 +7,22 @@ leaving the root file system's own mount: what a volume covers is not what was m
 Mounts and device rules are not here: they ended with the container's mount namespace and cgroup, children with the hook.
 """
 
+from __future__ import annotations
+
 import _stat as stat
 import errno
-import posix as os
 
-from nvgraft import journal, paths, syscalls
+from nvgraft.apply import journal
+from nvgraft.apply.journal import Heading, Item, Left
 from nvgraft.apply.restore import Owner, put_back
 from nvgraft.apply.targets import open_in_root, unlike
-from nvgraft.container import Container
-from nvgraft.journal import Heading, Item, Left
-from nvgraft.lock import lock_name
-from nvgraft.rundir import require_private
-from nvgraft.values import Value
+from nvgraft.base import paths
+from nvgraft.base._os import os
+from nvgraft.base.values import Value
+from nvgraft.container.container import Container
+from nvgraft.system import syscalls
+from nvgraft.system.lock import lock_name
+from nvgraft.system.rundir import require_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +68,16 @@ def clear(left: Left, rootfs_fd: int, *, dry_run: bool = False) -> tuple[list[Ou
 class _Work:
     """One entry of a journal, on its way back."""
 
-    def __init__(self, left: Left, heading: Heading, rootfs_fd: int, entry: Item, known: set[str], *, dry_run: bool) -> None:
+    def __init__(
+        self,
+        left: Left,
+        heading: Heading,
+        rootfs_fd: int,
+        entry: Item,
+        known: set[str],
+        *,
+        dry_run: bool,
+    ) -> None:
         self._since = heading.since
         self._until = left.until
         self._owner = Owner(heading.uid, heading.gid)
@@ -79,7 +92,12 @@ class _Work:
             return []
         is_directory = self._entry.kind == "links"
         try:
-            parent = open_in_root(self._rootfs_fd, path if is_directory else paths.dirname(path), os.O_RDONLY | os.O_DIRECTORY, _SAME_MOUNT)
+            parent = open_in_root(
+                self._rootfs_fd,
+                path if is_directory else paths.dirname(path),
+                os.O_RDONLY | os.O_DIRECTORY,
+                _SAME_MOUNT,
+            )
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                 return []  # its directory is gone, and it with that
@@ -99,7 +117,11 @@ class _Work:
         for name in sorted(os.listdir(directory)):
             path = paths.join(self._entry.path, name)
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode) and path not in self._known and not self._other_times(found):
+            if (
+                stat.S_ISLNK(found.st_mode)
+                and path not in self._known
+                and not self._other_times(found)
+            ):
                 self._change(lambda name=name: os.unlink(name, dir_fd=directory))  # type: ignore[misc]
                 outcomes.append(Outcome(REMOVED, path))
         return outcomes
@@ -123,7 +145,11 @@ class _Work:
         if entry.kind.startswith("was-"):
             return self._former(parent, path, name, found, target)
         if entry.kind == "absent":
-            why = "" if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else "no file any more"
+            why = (
+                ""
+                if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
+                else "no file any more"
+            )
         else:
             why = unlike(entry.kind, found, "".join(entry.fields), lambda: target)
         why = why or self._other_times(found)
@@ -140,7 +166,9 @@ class _Work:
             raise
         return [Outcome(REMOVED, path)]
 
-    def _former(self, parent: int, path: str, name: str, found: os.stat_result, target: str) -> list[Outcome]:
+    def _former(
+        self, parent: int, path: str, name: str, found: os.stat_result, target: str
+    ) -> list[Outcome]:
         """Put back what the entry says that was there, unless it was never replaced, or by something else."""
         entry = self._entry
         if found.st_ctime_ns < self._since:
@@ -166,12 +194,12 @@ class _Work:
             return "older than the start that was cut short"
         return "changed since by somebody else" if found.st_ctime_ns > self._until else ""
 
-    def _change(self, step: "Callable[[], None]") -> None:
+    def _change(self, step: Callable[[], None]) -> None:
         if not self._dry_run:
             step()
 
 
-def take_over(container: Container, warn: "Callable[[str], None]") -> None:
+def take_over(container: Container, warn: Callable[[str], None]) -> None:
     """Clear up after a hook that was killed while it worked on the root file system of ``container``, whose lock is held.
 
     What cannot be reached now stays in its journal, for ``nvgraft recover``.
@@ -198,11 +226,17 @@ def take_over(container: Container, warn: "Callable[[str], None]") -> None:
             journal.rewrite(directory, rest)
             undone = sum(outcome.fate in {REMOVED, RESTORED} for outcome in outcomes)
             text = f"the last hook on this root file system was killed; {undone} of the things that it had made were taken away"
-            warn(f"{text} | the engine's log says why; a hook timeout that is too short would do it")
+            warn(
+                f"{text} | the engine's log says why; a hook timeout that is too short would do it"
+            )
     finally:
         syscalls.close(directory)
 
 
 def _stuck(path: str, error: OSError) -> Outcome:
-    where = "it lies on another mount now" if error.errno == errno.EXDEV else (error.strerror or str(error)).lower()
+    where = (
+        "it lies on another mount now"
+        if error.errno == errno.EXDEV
+        else (error.strerror or str(error)).lower()
+    )
     return Outcome(STUCK, path, where)

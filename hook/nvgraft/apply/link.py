@@ -1,11 +1,13 @@
 """A symbolic link that is made in the container, in the place of another one if need be, and the way back."""
 
-import errno
-import posix as os
+from __future__ import annotations
 
-from nvgraft import paths
+import errno
+
+from nvgraft.apply.journal import Item
 from nvgraft.apply.restore import Directory, Entry, NotAFile, Owner
-from nvgraft.journal import Item
+from nvgraft.base import paths
+from nvgraft.base._os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +17,16 @@ if TYPE_CHECKING:
 class Link:
     """A link that is to be made or replaced; what is no link is the image's and stays."""
 
-    def __init__(self, directory: Directory, name: str, target: str, owner: Owner, own_fds: int, *, required: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        name: str,
+        target: str,
+        owner: Owner,
+        own_fds: int,
+        *,
+        required: bool = True,
+    ) -> None:
         self.directory = directory
         self.required = required
         self.path = paths.join(directory.path, name)
@@ -43,7 +54,7 @@ class Link:
         assert self._before is not None
         return self._before.before if self._before.exists else Item("link", self.path, self._target)
 
-    def make(self, undo: "UndoLog") -> None:
+    def make(self, undo: UndoLog) -> None:
         """Make it.
 
         :raises OSError: when it is required and cannot be made.

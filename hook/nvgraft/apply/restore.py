@@ -5,13 +5,17 @@ and the way back works from the journal as well. Everything goes through directo
 are worth a record is not decided here.
 """
 
+from __future__ import annotations
+
 import _stat as stat
 import errno
-import posix as os
 
-from nvgraft import journal, paths, privileges, syscalls
-from nvgraft.apply.rootfs import read_whole, reopen
-from nvgraft.files import write_all
+from nvgraft.apply import journal
+from nvgraft.apply.descriptors import read_whole, reopen
+from nvgraft.base import paths
+from nvgraft.base._os import os
+from nvgraft.base.files import write_all
+from nvgraft.system import privileges, syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,16 +93,24 @@ class Links:
                 if not entry.is_symlink():
                     continue
                 if len(links) == LINKS_LIMIT:
-                    raise OSError(errno.EFBIG, f"more than {LINKS_LIMIT} symbolic links", self._directory.path)
+                    raise OSError(
+                        errno.EFBIG, f"more than {LINKS_LIMIT} symbolic links", self._directory.path
+                    )
                 found = entry.stat(follow_symlinks=False)
-                links[entry.name] = (os.readlink(entry.name, dir_fd=self._directory.fd), found.st_uid, found.st_gid)
+                links[entry.name] = (
+                    os.readlink(entry.name, dir_fd=self._directory.fd),
+                    found.st_uid,
+                    found.st_gid,
+                )
         return links
 
-    def entries(self) -> "Iterator[journal.Item]":
+    def entries(self) -> Iterator[journal.Item]:
         """Yield what the journal has to say."""
         yield journal.Item("links", self._directory.path)
         for name, (target, uid, gid) in self._before.items():
-            yield journal.Item("was-link", paths.join(self._directory.path, name), target, str(uid), str(gid))
+            yield journal.Item(
+                "was-link", paths.join(self._directory.path, name), target, str(uid), str(gid)
+            )
 
     def restore(self) -> None:
         """Remove the links that are new, and put back those that were replaced or removed."""
@@ -120,7 +132,9 @@ class Entry:
 
     __slots__ = ("_directory", "_identity", "_name", "_ours", "_owner", "before")
 
-    def __init__(self, directory: Directory, name: str, owner: Owner, own_fds: int, *, content: bool = True) -> None:
+    def __init__(
+        self, directory: Directory, name: str, owner: Owner, own_fds: int, *, content: bool = True
+    ) -> None:
         """Read what ``name`` is now; ``own_fds`` is a descriptor of this process's own /proc/self/fd.
 
         ``before`` is what the journal has to say.
@@ -142,10 +156,17 @@ class Entry:
             return
         ids = (str(found.st_uid), str(found.st_gid))
         if stat.S_ISLNK(found.st_mode):
-            self.before = journal.Item("was-link", path, os.readlink(name, dir_fd=directory.fd), *ids)
+            self.before = journal.Item(
+                "was-link", path, os.readlink(name, dir_fd=directory.fd), *ids
+            )
         elif stat.S_ISREG(found.st_mode):
-            mode, times = str(stat.S_IMODE(found.st_mode)), (str(found.st_atime_ns), str(found.st_mtime_ns))
-            self.before = journal.Item("was-file", path, mode, *ids, *times, data=self._read(own_fds) if content else b"")
+            mode, times = (
+                str(stat.S_IMODE(found.st_mode)),
+                (str(found.st_atime_ns), str(found.st_mtime_ns)),
+            )
+            self.before = journal.Item(
+                "was-file", path, mode, *ids, *times, data=self._read(own_fds) if content else b""
+            )
         else:
             raise NotAFile(errno.EINVAL, "not a regular file", path)
 
@@ -171,7 +192,9 @@ class Entry:
 
     def _read(self, own_fds: int) -> bytes:
         path = paths.join(self._directory.path, self._name)
-        held = os.open(self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory.fd)
+        held = os.open(
+            self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory.fd
+        )
         try:
             fd = reopen(held, own_fds, path)
         finally:
@@ -184,7 +207,9 @@ class Entry:
     def restore(self) -> None:
         """Make the name what it was."""
         now = self._lstat()
-        if self._identify(now) == self._identity or (self._ours and now is not None and self._identify(now) != self._ours):
+        if self._identify(now) == self._identity or (
+            self._ours and now is not None and self._identify(now) != self._ours
+        ):
             return
         if now is not None:
             os.unlink(self._name, dir_fd=self._directory.fd)
@@ -202,7 +227,12 @@ def put_back(directory: int, name: str, before: journal.Item, owner: Owner) -> N
         return
     mode, uid, gid, accessed, modified = map(int, before.fields)
     with owner:
-        copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        copy = os.open(
+            name,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=directory,
+        )
     try:
         write_all(copy, before.data)
         if (uid, gid) != (owner.uid, owner.gid):

@@ -4,14 +4,16 @@ All of it happens in the host's mount namespace, in the plan's order (from Linux
 in which they were created). Nothing of the container is touched, and what is made here vanishes with its descriptor.
 """
 
+from __future__ import annotations
+
 import _stat as stat
 import errno
-import posix as os
 
-from nvgraft import syscalls, userns
-from nvgraft.errors import Refusal
-from nvgraft.files import reason, write_all
-from nvgraft.plan import Action, Bind, MakeDirectory, Tmpfs, WriteFile
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason, write_all
+from nvgraft.plan.actions import Action, Bind, MakeDirectory, Tmpfs, WriteFile
+from nvgraft.system import syscalls, userns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,13 +28,18 @@ _ATTRIBUTES = {
 }
 _ALL_ATTRIBUTES = sum(_ATTRIBUTES.values())
 
-_TYPES = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "device": stat.S_IFCHR, "socket": stat.S_IFSOCK}
+_TYPES = {
+    "file": stat.S_IFREG,
+    "dir": stat.S_IFDIR,
+    "device": stat.S_IFCHR,
+    "socket": stat.S_IFSOCK,
+}
 
 #: Room for the driver's /proc files and an entry per GPU and MIG device, and no more: container root can fill it.
 _TMPFS_LIMITS = {"size": "1m", "nr_inodes": "8k"}
 
 
-def attributes(options: "Iterable[str]") -> int:
+def attributes(options: Iterable[str]) -> int:
     """Return the MOUNT_ATTR_ bits of mountinfo's ``options``."""
     found = 0
     for option in options:
@@ -50,7 +57,9 @@ class Sources:
 
     def __init__(self) -> None:
         self.mounts: list[tuple[Bind | Tmpfs, int]] = []
-        self._tmpfs: list[tuple[str, int]] = []  # the path of everything in it begins so; the innermost first
+        self._tmpfs: list[
+            tuple[str, int]
+        ] = []  # the path of everything in it begins so; the innermost first
 
     def close(self) -> None:
         for _, fd in self.mounts:
@@ -71,7 +80,7 @@ class Sources:
         self._tmpfs.sort(key=lambda place: -len(place[0]))
 
 
-def open_sources(actions: "Iterable[Action]", root: str, uid: int, gid: int) -> Sources:
+def open_sources(actions: Iterable[Action], root: str, uid: int, gid: int) -> Sources:
     """Make every mount of ``actions`` and fill each tmpfs.
 
     :param root: the driver root, below which devices and /proc entries are opened as well.
@@ -111,7 +120,11 @@ def _clone(action: Bind, root: str) -> int:
     except syscalls.MissingFeature:
         raise
     except OSError as error:
-        raise Refusal("mount", f"mount operation failed: {action.source}: {reason(error)}", f"{path} on the host: {error}") from error
+        raise Refusal(
+            "mount",
+            f"mount operation failed: {action.source}: {reason(error)}",
+            f"{path} on the host: {error}",
+        ) from error
     try:
         _check_source(action, os.fstat(fd))
         _set_options(fd, attributes(action.options))
@@ -135,22 +148,39 @@ def _check_source(action: Bind, found: os.stat_result) -> None:
     text = f"unexpected source file mode {found.st_mode:o} for {action.source}"
     if stat.S_IFMT(found.st_mode) != _TYPES[action.kind]:
         raise Refusal("mount", text, f"it is no {action.kind} any more: reinstall the driver")
-    if action.rdev is not None and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev:
+    if (
+        action.rdev is not None
+        and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev
+    ):
         raise Refusal(
-            "mount", f"invalid device node: {action.source}", f"its number is not {action.rdev[0]}:{action.rdev[1]}: remove it on the host"
+            "mount",
+            f"invalid device node: {action.source}",
+            f"its number is not {action.rdev[0]}:{action.rdev[1]}: remove it on the host",
         )
     if action.kind == "file" and (found.st_mode & 0o022 or not userns.is_root(found.st_uid)):
-        raise Refusal("mount", text, "somebody other than root can write it: a container must not get it (chown root, chmod go-w)")
+        raise Refusal(
+            "mount",
+            text,
+            "somebody other than root can write it: a container must not get it (chown root, chmod go-w)",
+        )
 
 
 def _new_tmpfs(action: Tmpfs, uid: int, gid: int) -> int:
-    options = {"source": "tmpfs", "mode": f"{action.mode:04o}", "uid": str(uid), "gid": str(gid), **_TMPFS_LIMITS}
+    options = {
+        "source": "tmpfs",
+        "mode": f"{action.mode:04o}",
+        "uid": str(uid),
+        "gid": str(gid),
+        **_TMPFS_LIMITS,
+    }
     try:
         fd = syscalls.new_mount("tmpfs", options, attributes(action.options))
     except syscalls.MissingFeature:
         raise
     except OSError as error:
-        raise Refusal("mount", f"mount operation failed: {action.target}: {reason(error)}", f"{error}") from error
+        raise Refusal(
+            "mount", f"mount operation failed: {action.target}: {reason(error)}", f"{error}"
+        ) from error
     syscalls.mount_setattr(fd, 0, syscalls.MS_PRIVATE)
     return fd
 
@@ -161,7 +191,12 @@ def _make_directory(fd: int, path: str, mode: int, uid: int, gid: int) -> None:
 
 
 def _write_file(fd: int, path: str, action: WriteFile, uid: int, gid: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, action.mode, dir_fd=fd)
+    file = os.open(
+        path,
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+        action.mode,
+        dir_fd=fd,
+    )
     try:
         write_all(file, action.content.encode("utf-8", "surrogateescape"))
         os.fchown(file, uid, gid)

@@ -4,21 +4,24 @@ No path is ever resolved twice: each step goes through a descriptor of its paren
 the plan was made is refused, and what is made is remembered in the undo log by inode (SECURITY R18 to R22, R30).
 """
 
+from __future__ import annotations
+
 import _stat as stat
 import errno
-import posix as os
 import time
 
-from nvgraft import paths, syscalls
+from nvgraft.apply.journal import Item
 from nvgraft.apply.sources import Sources
 from nvgraft.apply.undo import UndoLog
-from nvgraft.container import Container
-from nvgraft.errors import Refusal
-from nvgraft.files import reason
-from nvgraft.journal import Item
-from nvgraft.layout import READ_ONLY
-from nvgraft.mountinfo import Mount
-from nvgraft.plan import Action, Bind, MakeDirectory, Symlink, Tmpfs
+from nvgraft.base import paths
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
+from nvgraft.container.container import Container
+from nvgraft.plan.actions import Action, Bind, MakeDirectory, Symlink, Tmpfs
+from nvgraft.plan.layout import READ_ONLY
+from nvgraft.system import syscalls
+from nvgraft.system.mountinfo import Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,10 +35,17 @@ _PLACEHOLDER_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O
 _ATTEMPTS = 128
 _PATIENCE = 0.02  # seconds
 
-_KINDS = {"device": stat.S_ISCHR, "socket": stat.S_ISSOCK, "dir": stat.S_ISDIR, "file": stat.S_ISREG}
+_KINDS = {
+    "device": stat.S_ISCHR,
+    "socket": stat.S_ISSOCK,
+    "dir": stat.S_ISDIR,
+    "file": stat.S_ISREG,
+}
 
 
-def open_in_root(root_fd: int, path: str, flags: int, resolve: int = 0, *, follow: bool = False) -> int:
+def open_in_root(
+    root_fd: int, path: str, flags: int, resolve: int = 0, *, follow: bool = False
+) -> int:
     """Open ``path``, absolute inside of ``root_fd``: without following any link, or following the image's inside that root.
 
     :param resolve: further ways that are closed (RESOLVE_NO_XDEV).
@@ -55,12 +65,16 @@ def open_in_root(root_fd: int, path: str, flags: int, resolve: int = 0, *, follo
                 raise
 
 
-def unlike(kind: str, found: os.stat_result, target: str, read_target: "Callable[[], str]") -> str:
+def unlike(kind: str, found: os.stat_result, target: str, read_target: Callable[[], str]) -> str:
     """Say why ``found`` is not what nvgraft makes as ``kind`` ("dir", "file" or "link", to ``target``); "" when it may be."""
     if kind == "dir":
         return "" if stat.S_ISDIR(found.st_mode) else "no directory any more"
     if kind == "link":
-        return "" if stat.S_ISLNK(found.st_mode) and read_target() == target else "another link, or none any more"
+        return (
+            ""
+            if stat.S_ISLNK(found.st_mode) and read_target() == target
+            else "another link, or none any more"
+        )
     return "" if stat.S_ISREG(found.st_mode) and not found.st_size else "no empty file any more"
 
 
@@ -95,7 +109,11 @@ class _Made:
         """It was made: find out and return which one it is, by ``fd`` where it is open, and stays so."""
         self._made = True
         self._fd = fd
-        found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False) if fd is None else os.fstat(fd)
+        found = (
+            os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
+            if fd is None
+            else os.fstat(fd)
+        )
         self._identity = (found.st_dev, found.st_ino)
         return found
 
@@ -115,7 +133,14 @@ class _Made:
         except FileNotFoundError:
             return
         if self._identity is None:
-            another = bool(unlike(self._kind, found, self._target, lambda: os.readlink(self._name, dir_fd=self._parent)))
+            another = bool(
+                unlike(
+                    self._kind,
+                    found,
+                    self._target,
+                    lambda: os.readlink(self._name, dir_fd=self._parent),
+                )
+            )
         else:
             another = self._identity != (found.st_dev, found.st_ino)
         if another:
@@ -157,7 +182,7 @@ class Targets:
         self._held.clear()
         self.opened.clear()
 
-    def prepare(self, actions: "Sequence[Action]", announce: "Callable[[list[Item]], None]") -> None:
+    def prepare(self, actions: Sequence[Action], announce: Callable[[list[Item]], None]) -> None:
         """Carry out ``actions`` up to the point where everything can be attached.
 
         :param announce: is told what will be made, before anything is.
@@ -195,7 +220,7 @@ class Targets:
             self._held.append(fd)
         return fd
 
-    def _to_be_made(self, actions: "Sequence[Action]", there: "Sequence[int | None]") -> "list[Item]":
+    def _to_be_made(self, actions: Sequence[Action], there: Sequence[int | None]) -> list[Item]:
         """Return what will be made on the root file system itself. What is made elsewhere goes with the mount that it is in."""
         stay: dict[str, bool] = {}
         entries = []
@@ -242,7 +267,9 @@ class Targets:
         volume = self._volumes[parent]
         if volume is not None:
             text = f"file creation failed: {self._container.rootfs}{path}: it would be made on the volume {volume}"
-            raise Refusal("mount", text, "mount the volume elsewhere, or put the file there beforehand")
+            raise Refusal(
+                "mount", text, "mount the volume elsewhere, or put the file there beforehand"
+            )
 
     def _making(self, kind: str, path: str, parent: int, name: str, target: str = "") -> _Made:
         """Have the undo log remove what is about to be made."""
@@ -281,7 +308,9 @@ class Targets:
             mount = self._mounts[fd] = self._container.mount_of(fd)
         return mount
 
-    def _open_or_make(self, action: Bind | Tmpfs, kind: str, parent: int, name: str, ours: bool) -> tuple[int, os.stat_result | None]:
+    def _open_or_make(
+        self, action: Bind | Tmpfs, kind: str, parent: int, name: str, ours: bool
+    ) -> tuple[int, os.stat_result | None]:
         """Return what a mount goes onto, open, which this object closes; if it had to be made, with the facts of it."""
         if kind != "dir":
             made = None if ours else self._making("file", action.target, parent, name)
@@ -296,16 +325,24 @@ class Targets:
         self._held.append(fd)
         return fd, None
 
-    def _check_target(self, found: os.stat_result, mount: Mount | None, action: Bind | Tmpfs, kind: str) -> None:
+    def _check_target(
+        self, found: os.stat_result, mount: Mount | None, action: Bind | Tmpfs, kind: str
+    ) -> None:
         """Refuse a target that is neither a placeholder nor what will be mounted there, or whose mount others share."""
         text = f"file creation failed: {self._container.rootfs}{action.target}: "
         if stat.S_ISDIR(found.st_mode) != (kind == "dir"):
             raise Refusal(
-                "mount", text + ("not a directory" if kind == "dir" else "is a directory"), "the image changes while it is started"
+                "mount",
+                text + ("not a directory" if kind == "dir" else "is a directory"),
+                "the image changes while it is started",
             )
         if not stat.S_ISREG(found.st_mode) and not _KINDS[kind](found.st_mode):
             raise Refusal("mount", text + "file exists", "the image changes while it is started")
-        if stat.S_ISCHR(found.st_mode) and isinstance(action, Bind) and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev:
+        if (
+            stat.S_ISCHR(found.st_mode)
+            and isinstance(action, Bind)
+            and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev
+        ):
             raise Refusal("mount", text + "file exists", "the image has another device there")
         if mount is not None and mount.shared:
             point = self._container.inside(mount) or "/"
@@ -313,7 +350,7 @@ class Targets:
             raise Refusal("mount", f"mount operation failed: {action.target}: shared mount", hint)
 
 
-def _wanted(actions: "Sequence[Action]") -> str:
+def _wanted(actions: Sequence[Action]) -> str:
     """Return what the first of ``actions`` was planned for: of a directory on the way to a target the reference names the target."""
     path = ""
     for action in actions:

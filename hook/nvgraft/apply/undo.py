@@ -4,6 +4,8 @@ All or nothing is the contract of the hook, and the runtime cannot be relied on 
 restarted keeps its rootfs, so a placeholder or a link that a failed start left behind would stay for ever.
 """
 
+from __future__ import annotations
+
 import errno
 
 TYPE_CHECKING = False
@@ -25,7 +27,7 @@ class UndoLog:
     def __init__(self) -> None:
         self._steps: list[tuple[str, Callable[[], None]]] = []
 
-    def add(self, what: str, step: "Callable[[], None]") -> None:
+    def add(self, what: str, step: Callable[[], None]) -> None:
         """Register ``step``; ``what`` names the thing that stays behind if the step fails ("mount /usr/bin/x")."""
         self._steps.append((what, step))
 
@@ -51,7 +53,7 @@ class UndoLog:
         return len(self._steps)
 
 
-def _take_back(step: "Callable[[], None]") -> None:
+def _take_back(step: Callable[[], None]) -> None:
     for _ in range(_TRIES - 1):
         try:
             step()

@@ -11,7 +11,9 @@ _SUFFIX = ".json"
 
 def names() -> list[str]:
     """Return the names of all hosts of the gallery, sorted."""
-    return sorted(name.removesuffix(_SUFFIX) for name in os.listdir(_DIRECTORY) if name.endswith(_SUFFIX))
+    return sorted(
+        name.removesuffix(_SUFFIX) for name in os.listdir(_DIRECTORY) if name.endswith(_SUFFIX)
+    )
 
 
 def path(name: str) -> str:

@@ -68,17 +68,23 @@ def read_bytes(path: str) -> bytes:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             os.set_blocking(file.fileno(), True)
             # In pieces: one read of the limit would take that much memory for the smallest file.
-            chunks = [chunk for _ in range(_PIECES + 1) if (chunk := file.read(SIZE_LIMIT // _PIECES))]
+            chunks = [
+                chunk for _ in range(_PIECES + 1) if (chunk := file.read(SIZE_LIMIT // _PIECES))
+            ]
             raw = b"".join(chunks)
     except OSError as error:
         cause = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise DocumentError(path, "", cause, "give the path of a readable file") from None
     if len(raw) > SIZE_LIMIT:
-        raise DocumentError(path, "", f"larger than {SIZE_LIMIT >> 20} MiB", "this is no such document")
+        raise DocumentError(
+            path, "", f"larger than {SIZE_LIMIT >> 20} MiB", "this is no such document"
+        )
     return raw
 
 
-def parse(model: type[_Model], schema: str, raw: bytes, path: str, default_schema: str | None = None) -> _Model:
+def parse(
+    model: type[_Model], schema: str, raw: bytes, path: str, default_schema: str | None = None
+) -> _Model:
     """Turn the text of a document into a ``model``.
 
     :param schema: the version that this model is of, such as ``nvgraft.host/1``.
@@ -88,7 +94,9 @@ def parse(model: type[_Model], schema: str, raw: bytes, path: str, default_schem
     """
     data = load_json(raw, path)
     if not isinstance(data, dict):
-        raise DocumentError(path, "$", f"should be an object, is {_kind(data)}", f"give a document of {schema}")
+        raise DocumentError(
+            path, "$", f"should be an object, is {_kind(data)}", f"give a document of {schema}"
+        )
     _check_version(data.get("schema", default_schema), schema, path)
     try:
         return model.model_validate_json(raw)
@@ -125,7 +133,10 @@ def schema_path(schema: str) -> Path:
 
 def schema_text(model: type[BaseModel], schema: str) -> str:
     """Return the JSON schema of ``model`` as it is checked in (draft 2020-12)."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"https://nvgraft.invalid/schemas/{schema_name(schema)}"}
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://nvgraft.invalid/schemas/{schema_name(schema)}",
+    }
     return json.dumps(head | model.model_json_schema(by_alias=True), indent=1) + "\n"
 
 
@@ -135,8 +146,12 @@ def _check_version(found: object, schema: str, path: str) -> None:
     kind = schema.partition("/")[0]
     if isinstance(found, str) and found.startswith(kind + "/"):
         fix = f"upgrade nvgraft, or write the document as {schema}"
-        raise DocumentError(path, "$.schema", f"version {found!r} is not known, this nvgraft reads {schema!r}", fix)
-    raise DocumentError(path, "$.schema", f"should be {schema!r}, is {found!r}", f"give a document of {schema}")
+        raise DocumentError(
+            path, "$.schema", f"version {found!r} is not known, this nvgraft reads {schema!r}", fix
+        )
+    raise DocumentError(
+        path, "$.schema", f"should be {schema!r}, is {found!r}", f"give a document of {schema}"
+    )
 
 
 def _no_constant(name: str) -> object:
@@ -150,12 +165,20 @@ def _words(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is not UTF-8"
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg[:1].lower()}{error.msg[1:]} in line {error.lineno}, column {error.colno}"
+        return (
+            f"{error.msg[:1].lower()}{error.msg[1:]} in line {error.lineno}, column {error.colno}"
+        )
     return "a number with too many digits" if "digits" in str(error) else str(error)
 
 
 def _kind(data: object) -> str:
-    names = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+    names = {
+        list: "an array",
+        str: "a string",
+        int: "a number",
+        float: "a number",
+        bool: "a boolean",
+    }
     return names.get(type(data), "null")
 
 
@@ -164,7 +187,11 @@ def _json_path(loc: tuple[int | str, ...], data: object) -> str:
     text = "$"
     current = data
     for position, part in enumerate(loc):
-        known = part in current if isinstance(current, dict) else isinstance(current, list) and part in range(len(current))
+        known = (
+            part in current
+            if isinstance(current, dict)
+            else isinstance(current, list) and part in range(len(current))
+        )
         if not known and (position < len(loc) - 1 or part == "[key]"):
             continue
         if isinstance(part, int):

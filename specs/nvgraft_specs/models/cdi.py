@@ -96,7 +96,9 @@ class Spec(_Part):
     """One specification: devices of one kind, and what all of them share."""
 
     version: str = Field(alias="cdiVersion")
-    kind: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_.-]*$")]
+    kind: Annotated[
+        str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_.-]*$")
+    ]
     annotations: dict[str, str] = {}
     devices: list[Device]
     edits: Edits = Field(default_factory=Edits, alias="containerEdits")
@@ -131,13 +133,19 @@ def load_data(raw: bytes, path: str) -> Any:
         for event in yaml.parse(raw, loader):
             if isinstance(event, yaml.AliasEvent):
                 raise yaml.YAMLError("aliases are not read")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEPTH:  # what follows calls itself for each level, in C: thousands end the process
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
+            if (
+                depth > _DEPTH
+            ):  # what follows calls itself for each level, in C: thousands end the process
                 raise yaml.YAMLError("it is nested too deeply")
         return yaml.load(raw, loader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         cause = " ".join(str(error).split()).lower()
-        raise DocumentError(path, "", f"not YAML: {cause}", "the file may be truncated: write it again") from None
+        raise DocumentError(
+            path, "", f"not YAML: {cause}", "the file may be truncated: write it again"
+        ) from None
 
 
 def spec_of(data: Any, path: str) -> Spec:
@@ -149,14 +157,26 @@ def spec_of(data: Any, path: str) -> Spec:
     if version is None:
         raise DocumentError(path, "$.cdiVersion", "is missing", "give a CDI specification")
     if version not in VERSIONS:
-        raise DocumentError(path, "$.cdiVersion", f"version {version!r} is not known", f"upgrade nvgraft, or write it as {VERSIONS[-1]}")
+        raise DocumentError(
+            path,
+            "$.cdiVersion",
+            f"version {version!r} is not known",
+            f"upgrade nvgraft, or write it as {VERSIONS[-1]}",
+        )
     try:
         return Spec.model_validate(data)
     except ValidationError as error:
         first, *rest = error.errors(include_url=False)
-        where = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        where = "$" + "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+        )
         more = f" (and {len(rest)} more)" if rest else ""
-        raise DocumentError(path, where, first["msg"][:1].lower() + first["msg"][1:] + more, "see the CDI specification") from None
+        raise DocumentError(
+            path,
+            where,
+            first["msg"][:1].lower() + first["msg"][1:] + more,
+            "see the CDI specification",
+        ) from None
 
 
 def load_cdi(path: str) -> Spec:

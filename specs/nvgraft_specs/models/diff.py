@@ -23,9 +23,15 @@ class SideInfo(Strict):
 class Change(Strict):
     """One difference. `a` and `b` are null where the side has no such thing."""
 
-    what: str = Field(description="mount, device node, device rule, link, file, directory, environment, hook, ...")
-    kind: ChangeKind = Field(description="version: the same but for the driver's version in its names")
-    name: str = Field(description="what it is about, for people: libcuda.so, /dev/nvidia0, a variable")
+    what: str = Field(
+        description="mount, device node, device rule, link, file, directory, environment, hook, ..."
+    )
+    kind: ChangeKind = Field(
+        description="version: the same but for the driver's version in its names"
+    )
+    name: str = Field(
+        description="what it is about, for people: libcuda.so, /dev/nvidia0, a variable"
+    )
     fields: list[str] = Field(description="for changed: the members that differ")
     a: JsonValue
     b: JsonValue

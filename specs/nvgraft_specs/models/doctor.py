@@ -21,7 +21,9 @@ class Finding(Strict):
 class Result(Strict):
     """What one check found."""
 
-    id: str = Field(description="the section of docs/failures.md; refused: the hook's own refusal, which no check explains")
+    id: str = Field(
+        description="the section of docs/failures.md; refused: the hook's own refusal, which no check explains"
+    )
     title: str
     phrase: str = Field(description="the words that users see")
     status: Literal["ok", "found", "not-checked"]

@@ -1,7 +1,7 @@
 """The host snapshot ``nvgraft.host/1``: everything about one GPU host that discovery looks at.
 
 Only the document. What it means for a container is decided by the engine, and how it is made real by
-``nvgraft_cli.simulate``.
+``nvgraft_cli.simulate.command``.
 """
 
 from typing import Annotated, Literal
@@ -32,15 +32,20 @@ class Elf(Open):
     machine: Annotated[str, StringConstraints(pattern=r"^EM_[0-9A-Z_]+$")]
     soname: str | None
     needed: list[str]
-    abi_tag: tuple[Number32, Number32, Number32] | None = Field(description="version in .note.ABI-tag, for Linux")
+    abi_tag: tuple[Number32, Number32, Number32] | None = Field(
+        description="version in .note.ABI-tag, for Linux"
+    )
     interp: str | None = None
     rpath: str | None = Field(default=None, description="DT_RPATH as it stands")
     runpath: str | None = Field(default=None, description="DT_RUNPATH as it stands")
     flags_1: Number32 | None = Field(default=None, description="DT_FLAGS_1")
     versions_needed: dict[str, list[str]] | None = Field(
-        default=None, description="library -> its versions without which this file is not loaded (DT_VERNEED, weak ones left out)"
+        default=None,
+        description="library -> its versions without which this file is not loaded (DT_VERNEED, weak ones left out)",
     )
-    versions_defined: list[str] | None = Field(default=None, description="DT_VERDEF; empty for a file without versions")
+    versions_defined: list[str] | None = Field(
+        default=None, description="DT_VERDEF; empty for a file without versions"
+    )
 
 
 class _Inode(Open):
@@ -56,7 +61,9 @@ class RegularFile(_Inode):
     size: Count | None = Field(default=None, description="bytes")
     content: str | None = None
     elf: Elf | None = None
-    elf_fault: Line | None = Field(default=None, description="why there are no ELF facts of a file that was asked for them")
+    elf_fault: Line | None = Field(
+        default=None, description="why there are no ELF facts of a file that was asked for them"
+    )
 
 
 class Directory(_Inode):
@@ -130,7 +137,9 @@ class Nvml(Open):
 class Cdi(Open):
     """What only a CDI specification needs. Where it is there, the files that such a specification has were recorded as well."""
 
-    kernel: str = Field(description="release of the kernel; firmware may lie in a directory of that name")
+    kernel: str = Field(
+        description="release of the kernel; firmware may lie in a directory of that name"
+    )
     drm: dict[Word, list[Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]+$")]]] = Field(
         description="PCI address of a GPU -> names of its nodes in /dev/dri"
     )
@@ -142,16 +151,23 @@ class Host(Open):
     version: Literal["nvgraft.host/1"] = Field(default="nvgraft.host/1", alias="schema")
     name: Line
     description: str | None = None
-    machine: str | None = Field(default=None, description="as uname -m says; absent: that of the 64-bit libraries")
+    machine: str | None = Field(
+        default=None, description="as uname -m says; absent: that of the 64-bit libraries"
+    )
     root: Annotated[str, StringConstraints(pattern=PLAIN_PATH, max_length=PATH_LIMIT)] = Field(
         description="driver root; `files` and `ld_so_cache` are relative to it, except /dev and /proc"
     )
-    ld_so_cache: list[tuple[str, str, str]] = Field(description="SONAME, flags as `ldconfig -p` prints them, path; in cache order")
+    ld_so_cache: list[tuple[str, str, str]] = Field(
+        description="SONAME, flags as `ldconfig -p` prints them, path; in cache order"
+    )
     nvml: Nvml
-    char_majors: dict[Word, Number32] = Field(description="NVIDIA's lines of /proc/devices", json_schema_extra=ONLY_SUCH_NAMES)
+    char_majors: dict[Word, Number32] = Field(
+        description="NVIDIA's lines of /proc/devices", json_schema_extra=ONLY_SUCH_NAMES
+    )
     files: dict[AbsolutePath, Entry] = Field(json_schema_extra=ONLY_SUCH_NAMES)
     isa_level: Annotated[str, StringConstraints(pattern=r"^x86-64-v[1-9]$")] | None = Field(
-        default=None, description="level of the processor, by which a loader chooses among glibc-hwcaps subdirectories"
+        default=None,
+        description="level of the processor, by which a loader chooses among glibc-hwcaps subdirectories",
     )
     cdi: Cdi | None = None
 

@@ -19,8 +19,12 @@ class Warned(Strict):
 class Cell(Strict):
     """What becomes of one container on one group of equal hosts."""
 
-    outcome: Literal["runs", "skipped", "refused"] = Field(description="skipped: it asks for no GPU, and gets nothing")
-    reason: str = Field(description="the error that the hook would print, or why it has nothing to do; empty for runs")
+    outcome: Literal["runs", "skipped", "refused"] = Field(
+        description="skipped: it asks for no GPU, and gets nothing"
+    )
+    reason: str = Field(
+        description="the error that the hook would print, or why it has nothing to do; empty for runs"
+    )
     warnings: list[Warned]
     mounts: int = Field(description="how many mounts it would get")
 

@@ -1,6 +1,6 @@
 """The plan ``nvgraft.plan/1``: everything that the applier does to one container, in order, and why.
 
-Only the document, for people and tools that read plans. The engine has its own values (``nvgraft.plan``), which write it.
+Only the document, for people and tools that read plans. The engine has its own values (``nvgraft.plan.actions``), which write it.
 """
 
 from typing import Annotated, Literal, Self
@@ -16,7 +16,10 @@ AbsolutePath = Annotated[str, StringConstraints(pattern=PLAIN_PATH)]
 Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{4}$")]
 Number = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 Option = Literal["nodev", "noexec", "nosuid", "ro", "rw"]
-Options = Annotated[list[Option], Field(min_length=1, description="field 6 of mountinfo without atime flags, sorted")]
+Options = Annotated[
+    list[Option],
+    Field(min_length=1, description="field 6 of mountinfo without atime flags, sorted"),
+]
 
 
 class Why(Strict):
@@ -46,7 +49,9 @@ class Bind(Strict):
     target: AbsolutePath
     options: Options
     mode: Mode = Field(description="of the placeholder")
-    rdev: tuple[Number, Number] | None = Field(default=None, description="major and minor number; devices only")
+    rdev: tuple[Number, Number] | None = Field(
+        default=None, description="major and minor number; devices only"
+    )
     why: Why
 
     @model_validator(mode="after")
@@ -113,7 +118,10 @@ class UpdateLoaderCache(Strict):
 
 
 Mount = Annotated[Bind | Tmpfs, Field(discriminator="type")]
-Action = Annotated[MakeDirectory | Mount | WriteFile | Symlink | AllowDevice | UpdateLoaderCache, Field(discriminator="op")]
+Action = Annotated[
+    MakeDirectory | Mount | WriteFile | Symlink | AllowDevice | UpdateLoaderCache,
+    Field(discriminator="op"),
+]
 
 
 class Finding(Strict):
@@ -142,10 +150,13 @@ class Plan(Strict):
     reason: str
     host: PlanHost
     request: dict[str, JsonValue] = Field(description="what the container asks for")
-    target: dict[str, JsonValue] = Field(description="where things go in this container: rootfs, libs_dir, libs32_dir, ...")
+    target: dict[str, JsonValue] = Field(
+        description="where things go in this container: rootfs, libs_dir, libs32_dir, ..."
+    )
     actions: list[Action]
     links: dict[AbsolutePath, str] = Field(
-        description="SONAME links that the loader cache step makes or replaces", json_schema_extra=ONLY_SUCH_NAMES
+        description="SONAME links that the loader cache step makes or replaces",
+        json_schema_extra=ONLY_SUCH_NAMES,
     )
     findings: list[Finding]
 

@@ -16,7 +16,9 @@ class Object(Strict):
     path: str
     how: str = Field(description="the rule by which it was found")
     side: Literal["host", "image"] = Field(alias="from")
-    needs: list["Object"] = Field(description="empty also where the object stands in the tree a second time")
+    needs: list["Object"] = Field(
+        description="empty also where the object stands in the tree a second time"
+    )
 
 
 class Tried(Strict):
@@ -39,7 +41,9 @@ class Proof(Strict):
     """The answer about one program or library."""
 
     what: str = Field(description="as it was given")
-    verdict: Literal["yes", "no", "unknown"] = Field(description="unknown: it loads as far as the host's snapshot tells")
+    verdict: Literal["yes", "no", "unknown"] = Field(
+        description="unknown: it loads as far as the host's snapshot tells"
+    )
     program: str = Field(description="the program that asks, or empty")
     loader: str
     objects: Object | None = Field(description="null where not even the first object was found")

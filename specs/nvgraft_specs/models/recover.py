@@ -13,7 +13,9 @@ class Thing(Strict):
     """Something that a hook had made, or was going to make."""
 
     path: str = Field(description="below the root file system")
-    fate: Literal["removed", "restored", "kept", "stuck"] = Field(description="kept: it is no longer as the hook makes it")
+    fate: Literal["removed", "restored", "kept", "stuck"] = Field(
+        description="kept: it is no longer as the hook makes it"
+    )
     reason: str = Field(description="why it is kept or stuck; else empty")
 
 

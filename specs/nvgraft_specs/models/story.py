@@ -8,7 +8,9 @@ from . import Strict
 
 SCHEMA = "nvgraft.story/1"
 
-StepId = Literal["asked", "host", "place", "files", "kernel", "loader", "original", "findings", "end"]
+StepId = Literal[
+    "asked", "host", "place", "files", "kernel", "loader", "original", "findings", "end"
+]
 
 
 class Fact(Strict):
@@ -25,7 +27,9 @@ class Entry(Strict):
     what: str
     how: str
     why: str
-    capability: str = Field(description="a driver capability; device: comes with a GPU that was asked for; always: comes in any case")
+    capability: str = Field(
+        description="a driver capability; device: comes with a GPU that was asked for; always: comes in any case"
+    )
     size: int | None = Field(description="bytes; null where it has none", ge=0)
 
 

@@ -53,12 +53,16 @@ class Answer(Strict):
     """The answer about one thing. `excluded_by` is null exactly when it is in the plan."""
 
     name: str = Field(description="as it was given")
-    kind: Literal["capability", "device", "library", "binary", "path"] = Field(description="what the name was taken for")
+    kind: Literal["capability", "device", "library", "binary", "path"] = Field(
+        description="what the name was taken for"
+    )
     in_plan: bool
     chain: list[Link]
     candidates: list[Candidate]
     excluded_by: Exclusion | None
-    smallest_change: list[str] = Field(description="NAME=VALUE entries that would bring it in: tried out; empty where none does")
+    smallest_change: list[str] = Field(
+        description="NAME=VALUE entries that would bring it in: tried out; empty where none does"
+    )
 
 
 class Answers(Strict):

@@ -1,0 +1,350 @@
+"""The container's side of a question: a bundle that is not running, or what else people have of a container.
+
+Reading only: the rootfs stands for the container's file system, with /proc, /sys and /dev as engines mount them.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from types import TracebackType
+from typing import Any
+
+from nvgraft.container.container import check_rootfs_path
+from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.formats.tree import LiveTree, Node, Tree, open_tree_at
+from nvgraft.request.oci import CONFIG_LIMIT, ContainerConfig, parse_config, read_config
+from nvgraft_cli.case.image.archive import is_image, open_image
+from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.shell.errors import InputError
+
+_WHAT = "a bundle, a config.json, a root file system or an image archive"
+
+#: One of these in a directory without config.json: it is a root file system.
+_ROOT_MARKS = ("etc", "usr", "bin", "lib")
+
+#: What a container of docker's has unless told otherwise: none of them makes it privileged for the hook.
+_DOCKER_CAPABILITIES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FSETID",
+    "CAP_FOWNER",
+    "CAP_MKNOD",
+    "CAP_NET_RAW",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETFCAP",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_KILL",
+    "CAP_AUDIT_WRITE",
+)
+
+
+def rootfs_label(container: ContainerConfig, bundle: str) -> str:
+    """Return the rootfs as the hook would name it: a runtime starts it with the bundle as working directory."""
+    return os.path.normpath(os.path.join(os.path.abspath(bundle), container.root_path))
+
+
+def find_rootfs(container: ContainerConfig, bundle: str) -> str:
+    """Return the directory that holds the rootfs. A bundle that was copied here from elsewhere carries it along: where the
+    absolute ``root.path`` does not exist, it is looked for inside the bundle.
+
+    :raises InputError: when there is none.
+    """
+    label = rootfs_label(container, bundle)
+    relative = container.root_path.lstrip("/")
+    candidates = [
+        label,
+        os.path.join(bundle, relative),
+        os.path.join(bundle, os.path.basename(relative)),
+    ]
+    for path in candidates:
+        if os.path.isdir(path):
+            return path
+    raise InputError(
+        f"{label}: no such directory: root.path of {bundle}/config.json names no rootfs, neither as it stands nor inside the bundle"
+    )
+
+
+class EmptyTree(Tree):
+    """The root file system of a config.json alone: nothing is known of it, and nothing is in it."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def lstat(self, path: str) -> Node | None:
+        return None
+
+    def listdir(self, path: str) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class ContainerSide:
+    """A container as a plan sees it; its rootfs is opened when it is asked for. Close it after use.
+
+    :param label: how people call it: the path that they gave.
+    :param directory: the bundle, absolute: what a relative root.path counts from.
+    :param data: config.json.
+    :param open_rootfs: opens the files of the image.
+    :param rootfs_known: false for a config.json alone, where nothing can be said about files.
+    :param image_env: the variables that the image alone sets; None where nobody knows which of them are the image's.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        directory: str,
+        data: bytes,
+        open_rootfs: "OpenRootfs",
+        *,
+        rootfs_known: bool = True,
+        image_env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.label = label
+        self.directory = directory
+        self.data = data
+        self.rootfs_known = rootfs_known
+        self.image_env = image_env
+        self._open_rootfs = open_rootfs
+        self._tree: OpenTree | None = None
+        self._targets: dict[tuple[str, bool], OfflineTarget] = {}
+
+    def __enter__(self) -> "ContainerSide":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def with_env(self, env: Sequence[str]) -> "ContainerSide":
+        """Return the same container with ``NAME=VALUE`` entries added; it shares the rootfs, which stays this one's to close."""
+        return ContainerSide(
+            self.label,
+            self.directory,
+            _with_env(self.data, env),
+            lambda _: self.rootfs,
+            rootfs_known=self.rootfs_known,
+        )
+
+    def close(self) -> None:
+        """Close the rootfs."""
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
+        self._targets.clear()
+
+    @cached_property
+    def spec(self) -> ContainerConfig:
+        """What the hook reads of config.json.
+
+        :raises nvgraft.base.errors.Refusal: when it is no OCI configuration.
+        """
+        return parse_config(self.data)
+
+    @cached_property
+    def arguments(self) -> list[str]:
+        """process.args: what the container starts, and how; empty where config.json says nothing that can be used.
+
+        :raises nvgraft.base.errors.Refusal: when it is no OCI configuration.
+        """
+        self.spec  # noqa: B018 - refuses what the hook would refuse
+        args = json.loads(self.data).get("process", {}).get("args")
+        return [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
+
+    @cached_property
+    def working_directory(self) -> str:
+        """process.cwd, from which relative paths count.
+
+        :raises nvgraft.base.errors.Refusal: when it is no OCI configuration.
+        """
+        self.spec  # noqa: B018 - refuses what the hook would refuse
+        directory = json.loads(self.data).get("process", {}).get("cwd")
+        return directory if isinstance(directory, str) and directory.startswith("/") else "/"
+
+    @property
+    def rootfs(self) -> "OpenTree":
+        """The files of the image.
+
+        :raises InputError: when the rootfs is missing or unreadable.
+        :raises nvgraft.base.errors.Refusal: when it is the host's own root.
+        """
+        if self._tree is None:
+            self._tree = self._open_rootfs(self.spec)
+        return self._tree
+
+    def target(self, machine: str, *, module: bool) -> OfflineTarget:
+        """Return the planner's view; ``module`` is false for a simulated host, which has no kernel module.
+
+        :raises InputError: when the rootfs is missing or unreadable.
+        :raises nvgraft.base.errors.Refusal: when it is the host's own root, or its links lead out of it.
+        """
+        key = (machine, module)
+        if key not in self._targets:
+            tree = self.rootfs
+            volumes = tuple(destination for _, destination in self.spec.mounts)
+            self._targets[key] = OfflineTarget(
+                VirtualTree(tree, tree.label), machine, volumes, module=module
+            )
+        return self._targets[key]
+
+
+OpenTree = LiveTree | EmptyTree | ImageTree
+OpenRootfs = Callable[[ContainerConfig], OpenTree]
+
+
+def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
+    """Return a container from what people have of one: an OCI bundle, a config.json alone, a root file system, or an image.
+
+    An image is an archive of `docker save` or `podman save`, or an OCI layout. What has no config.json gets the one that
+    an engine would write for `docker run IMAGE`.
+
+    :param env: ``NAME=VALUE`` entries that are added to the container's environment, as `docker run -e` does.
+    :raises InputError: when there is nothing of the kind at ``path``.
+    :raises nvgraft.base.errors.Refusal: the hook's own complaint about config.json.
+    """
+    for entry in env:
+        if "=" not in entry:
+            raise InputError(f"--env {entry}: no value: write NAME=VALUE")
+    if os.path.isdir(path) and not is_image(path):
+        configured = _has_config(path)
+        if not configured and any(os.path.isdir(os.path.join(path, name)) for name in _ROOT_MARKS):
+            root = os.path.abspath(path)
+            return ContainerSide(
+                path,
+                root,
+                _config_json({}, root, env),
+                partial(_open_bundle, os.path.dirname(root)),
+            )
+        if not configured:
+            raise InputError(
+                f"{path}: neither a config.json nor a root file system is in it: --bundle must name {_WHAT}"
+            )
+        directory = os.path.abspath(path)
+        return ContainerSide(
+            path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory)
+        )
+    if is_image(path) and not _is_json(path):
+        image = open_image(path)
+        given = {entry.partition("=")[0] for entry in env}
+        own = dict(
+            entry.partition("=")[::2]
+            for entry in image.config.get("Env") or ()
+            if isinstance(entry, str)
+        )
+        own = {name: value for name, value in own.items() if name not in given}
+        return ContainerSide(
+            path,
+            "/",
+            _config_json(image.config, "rootfs", env),
+            lambda _: image.tree(),
+            image_env=own,
+        )
+    if os.path.isfile(path):
+        return _config_alone(path, env)
+    cause = "neither a file nor a directory" if os.path.exists(path) else _missing(path)
+    raise InputError(f"{path}: {cause}: --bundle must name {_WHAT}")
+
+
+def _has_config(directory: str) -> bool:
+    """Tell whether a directory has a config.json.
+
+    :raises OSError: when this user may not know.
+    """
+    try:
+        os.lstat(os.path.join(directory, "config.json"))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _missing(path: str) -> str:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "no such file or directory"
+
+
+def _is_json(path: str) -> bool:
+    """Tell whether a file begins as a config.json does, and no archive."""
+    if os.path.isdir(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(64).lstrip()[:1] in {b"{", b"["}
+
+
+def _config_alone(path: str, env: Sequence[str]) -> ContainerSide:
+    directory = os.path.dirname(os.path.abspath(path))
+    data = _with_env(_read(path), env)
+    container = parse_config(data)
+    try:
+        find_rootfs(container, directory)
+    except InputError:
+        return ContainerSide(
+            path,
+            directory,
+            data,
+            lambda spec: EmptyTree(rootfs_label(spec, directory)),
+            rootfs_known=False,
+        )
+    return ContainerSide(path, directory, data, partial(_open_bundle, directory))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(CONFIG_LIMIT + 1)
+    if len(data) > CONFIG_LIMIT:
+        raise InputError(f"{path}: larger than {CONFIG_LIMIT >> 20} MiB: this is no config.json")
+    return data
+
+
+def _open_bundle(bundle: str, container: ContainerConfig) -> LiveTree:
+    label = rootfs_label(container, bundle)
+    check_rootfs_path(label)
+    path = find_rootfs(container, bundle)
+    try:
+        return open_tree_at(path, label)
+    except OSError as error:
+        raise InputError(
+            f"{path}: {(error.strerror or str(error)).lower()}: the rootfs must be readable"
+        ) from error
+
+
+def _with_env(data: bytes, env: Sequence[str]) -> bytes:
+    if not env:
+        return data
+    parse_config(data)  # what the hook refuses is refused, and not written anew
+    document = json.loads(data)
+    document["process"]["env"] = [*(document["process"].get("env") or []), *env]
+    return json.dumps(document).encode()
+
+
+def _config_json(image: dict[str, Any], rootfs: str, env: Sequence[str]) -> bytes:
+    """Return config.json as docker writes it for a container of an image whose configuration has the member ``image``."""
+    own = [
+        str(entry)
+        for entry in image.get("Env")
+        or ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    ]
+    args = [str(word) for word in [*(image.get("Entrypoint") or []), *(image.get("Cmd") or [])]]
+    document = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "args": args or ["sh"],
+            "env": [*own, *env],
+            "cwd": image.get("WorkingDir") or "/",
+            "capabilities": {"bounding": list(_DOCKER_CAPABILITIES)},
+        },
+        "root": {"path": rootfs},
+        "mounts": [],
+    }
+    return json.dumps(document).encode()

@@ -1,0 +1,322 @@
+"""Image archives: what ``docker save``, ``podman save`` and OCI layouts (as a tar archive or a directory) hold.
+
+Finds the one image in it, its configuration, and its layers from the lowest to the highest. What the layers make together
+is :mod:`nvgraft_cli.case.image.tree`'s; what a container of the image is asked for, the caller's.
+"""
+
+import errno
+import gzip
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
+
+from nvgraft_cli.case.image.tar import DAMAGE, Archive
+from nvgraft_cli.case.image.tree import ENTRIES, ImageTree
+from nvgraft_cli.shell.errors import InputError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+#: Bytes of a manifest or configuration that are read.
+_DOCUMENT_LIMIT = 8 << 20
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
+
+#: Layers of one image. One that is named again is read again.
+_LAYERS = 500
+
+#: What is used of an image's configuration, and its type; each may be null.
+_CONFIG = {"Env": list, "Entrypoint": list, "Cmd": list, "WorkingDir": str}
+
+_FIX = "give an archive of `docker save IMAGE` or `podman save IMAGE`, or an OCI layout"
+
+
+class _Files:
+    """The files of an archive or of a layout directory, by name."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._members: dict[str, tuple[int, int]] | None = None
+        if os.path.isdir(path):
+            self._root = os.path.realpath(path)
+            return
+        self._members = {}
+        try:
+            # Uncompressed only: layers are found by their place in the file.
+            with Archive.open(path, "r:") as archive:
+                for number, member in enumerate(archive.entries()):
+                    if number == ENTRIES:
+                        raise InputError(f"{path}: more than {ENTRIES:,} files: this is no image")
+                    if member.isreg():
+                        self._members[os.path.normpath(member.name)] = (
+                            member.offset_data,
+                            member.size,
+                        )
+        except DAMAGE as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            hint = "decompress it first" if _magic(path) else _FIX
+            raise InputError(f"{path}: no tar archive: {str(error).lower()}: {hint}") from error
+
+    def has(self, name: str) -> bool:
+        if self._members is not None:
+            return os.path.normpath(name) in self._members
+        # A directory may hold names and links that lead out of it, to files of this host.
+        place = os.path.realpath(os.path.join(self._root, name))
+        return place.startswith(f"{self._root}/") and os.path.isfile(place)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading from its beginning.
+
+        :raises InputError: when the archive lacks it.
+        """
+        if not self.has(name):
+            raise InputError(
+                f"{self._path}: {name} is missing in it: the archive is incomplete: save the image again"
+            )
+        if self._members is None:
+            return open(os.path.join(self._path, name), "rb")
+        offset, size = self._members[os.path.normpath(name)]
+        return io.BufferedReader(_Part(self._path, offset, size), 1 << 18)
+
+    def document(self, name: str) -> Any:
+        """Return a JSON document.
+
+        :raises InputError: when it is missing, too large, or no JSON.
+        """
+        with self.open(name) as file:
+            raw = file.read(_DOCUMENT_LIMIT + 1)
+        if len(raw) > _DOCUMENT_LIMIT:
+            raise InputError(
+                f"{self._path}: {name}: larger than {_DOCUMENT_LIMIT >> 20} MiB: {_FIX}"
+            )
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{self._path}: {name}: not JSON: {str(error).lower()}: save the image again"
+            ) from error
+
+
+class _Part(io.RawIOBase):
+    """A stretch of a file, as a file of its own."""
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        self._file = open(path, "rb")
+        self._file.seek(offset)
+        self._start = offset
+        self._size = self._rest = size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        place = (
+            offset
+            + {os.SEEK_SET: 0, os.SEEK_CUR: self._size - self._rest, os.SEEK_END: self._size}[
+                whence
+            ]
+        )
+        if not 0 <= place <= self._size:
+            raise OSError(errno.EINVAL, "outside of this part of the archive")
+        self._file.seek(self._start + place)
+        self._rest = self._size - place
+        return place
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer)[: self._rest]
+        count = self._file.readinto(view)
+        self._rest -= count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Zstandard(io.RawIOBase):
+    """What a compressed file holds."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        import zstandard
+
+        self._damage = zstandard.ZstdError
+        self._reader: Any = zstandard.ZstdDecompressor().stream_reader(raw, closefd=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        try:
+            count: int = self._reader.readinto(buffer)
+        except self._damage as error:
+            raise ValueError(str(error)) from error
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on to a place that is not behind this one."""
+        try:
+            place: int = self._reader.seek(offset, whence)
+        except self._damage as error:
+            raise ValueError(str(error)) from error
+        return place
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+
+class Image:
+    """One image: its configuration (the ``config`` member of an image configuration) and its root file system."""
+
+    def __init__(
+        self,
+        label: str,
+        machine: str,
+        config: dict[str, Any],
+        layers: Sequence[tuple[str, Callable[[], IO[bytes]]]],
+    ) -> None:
+        self.label = label
+        self.machine = machine
+        self.config = config
+        self._layers = layers
+
+    def tree(self) -> ImageTree:
+        """Read the layers.
+
+        :raises InputError: for layers that cannot be read.
+        """
+        return ImageTree(self.label, self._layers)
+
+
+def is_image(path: str) -> bool:
+    """Tell whether ``path`` looks like an image archive or an OCI layout directory."""
+    if os.path.isdir(path):
+        return os.path.isfile(os.path.join(path, "oci-layout")) and os.path.isfile(
+            os.path.join(path, "index.json")
+        )
+    return os.path.isfile(path) and not path.endswith((".json", ".JSON"))
+
+
+def open_image(path: str) -> Image:
+    """Return the image in the archive or layout at ``path``.
+
+    :raises InputError: when it is no such thing, holds several images, or is damaged; one line with path, cause and fix.
+    """
+    try:
+        files = _Files(path)
+        if files.has("manifest.json"):
+            return _saved(path, files)
+        if files.has("index.json"):
+            return _layout(path, files)
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}: {_FIX}") from error
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise InputError(f"{path}: its manifest lacks {error}: save the image again") from error
+    raise InputError(f"{path}: neither manifest.json nor index.json is in it: {_FIX}")
+
+
+def _saved(path: str, files: _Files) -> Image:
+    manifests = files.document("manifest.json")
+    if len(manifests) != 1:
+        names = ", ".join(str((entry.get("RepoTags") or ["untagged"])[0]) for entry in manifests)
+        raise InputError(
+            f"{path}: it holds {len(manifests)} images ({names}): save one image alone"
+        )
+    entry = manifests[0]
+    return _image(
+        path, files, files.document(str(entry["Config"])), [str(name) for name in entry["Layers"]]
+    )
+
+
+def _layout(path: str, files: _Files) -> Image:
+    wanted = _MACHINES.get(os.uname().machine, "amd64")
+    index = files.document("index.json")
+    for _ in range(4):  # an index may hold indexes, but nobody nests them deeper
+        manifests = [
+            entry
+            for entry in index["manifests"]
+            if (entry.get("platform") or {}).get("os") != "unknown"
+        ]
+        fitting = [
+            entry
+            for entry in manifests
+            if (entry.get("platform") or {}).get("architecture", wanted) == wanted
+        ]
+        chosen = fitting or manifests
+        if len(chosen) != 1:
+            raise InputError(f"{path}: it holds {len(chosen)} images: save one image alone")
+        document = files.document(_blob(chosen[0]["digest"]))
+        if "layers" in document:
+            return _image(
+                path,
+                files,
+                files.document(_blob(document["config"]["digest"])),
+                [_blob(layer["digest"]) for layer in document["layers"]],
+            )
+        index = document
+    raise InputError(f"{path}: its index leads to no image: save the image again")
+
+
+def _blob(digest: object) -> str:
+    algorithm, _, value = str(digest).partition(":")
+    if not algorithm.isalnum() or not value.isalnum():
+        raise KeyError(f"a digest (found {digest!r})")
+    return f"blobs/{algorithm}/{value}"
+
+
+def _image(path: str, files: _Files, configuration: dict[str, Any], names: list[str]) -> Image:
+    machine = next(
+        (
+            machine
+            for machine, name in _MACHINES.items()
+            if name == configuration.get("architecture")
+        ),
+        "x86_64",
+    )
+    if len(names) > _LAYERS:
+        raise InputError(
+            f"{path}: it has {len(names)} layers, engines take 127 at most: this is no image that was made to be run"
+        )
+    layers = [(name, partial(_decompressed, path, files, name)) for name in names]
+    for name in names:
+        files.open(name).close()  # what is missing is told before the long reading begins
+    config = configuration.get("config") or {}
+    for name, kind in _CONFIG.items():
+        if not isinstance(config.get(name) or kind(), kind):
+            raise InputError(
+                f"{path}: {name} of its configuration is not what it has to be: save the image again"
+            )
+    return Image(path, machine, config, layers)
+
+
+def _decompressed(path: str, files: _Files, name: str) -> IO[bytes]:
+    with files.open(name) as file:
+        magic = file.read(6)
+    raw = files.open(name)
+    kind = _compression(magic)
+    if kind == "gzip":
+        unzipped = gzip.GzipFile(fileobj=raw)
+        unzipped.myfileobj = raw  # type: ignore[assignment]  # closed with it
+        return unzipped  # type: ignore[return-value]
+    if kind == "zstd":
+        return _Zstandard(raw)  # type: ignore[return-value]
+    if kind:
+        raise InputError(f"{path}: {name} is compressed with {kind}: only gzip and zstd are read")
+    return raw
+
+
+def _compression(magic: bytes) -> str:
+    kinds = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+    return next((name for start, name in kinds.items() if magic.startswith(start)), "")
+
+
+def _magic(path: str) -> str:
+    with open(path, "rb") as file:
+        return _compression(file.read(6))

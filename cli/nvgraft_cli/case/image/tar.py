@@ -1,0 +1,103 @@
+"""Tar archives that somebody else may have made to hurt: the standard library's reader, with bounds of its own.
+
+What is in an archive is the caller's business; here it is only seen to that reading one ends, takes memory and time in
+proportion to it, and fails in the ways that :data:`DAMAGE` lists.
+"""
+
+import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import IO
+
+#: How reading an archive fails, compressed or not, whatever is in it.
+DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
+
+#: Bytes of a header that only describes the next entry: a name, extended attributes.
+_ATTRIBUTES = 1 << 20
+#: Bytes of a header that describes all entries that follow: each of them gets a copy.
+_COMMON_ATTRIBUTES = 4 << 10
+#: So often the end is read of an archive that is whole, and some more.
+_EMPTY_READS = 64
+#: So many headers may describe one entry: a long name, a long link and two sets of attributes.
+_HEADERS = 4
+
+_DESCRIBING = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.XGLTYPE,
+)
+
+
+class Stream:
+    """A file to read an archive from, which ends: tarfile skips an entry block by block, and one may claim any size."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._empty = 0
+
+    def read(self, size: int) -> bytes:
+        """Return what comes next.
+
+        :raises EOFError: when nothing has come for some time.
+        """
+        data = self._file.read(size)
+        self._empty = 0 if data else self._empty + 1
+        if self._empty > _EMPTY_READS:
+            raise EOFError("it ends within an entry")
+        return data
+
+
+class Entry(tarfile.TarInfo):
+    """One entry. The methods with an underscore are those of the standard library that it calls for each kind of header."""
+
+    def _block(self, count: int) -> int:
+        # A negative size leads back to where the reader has been (CVE-2025-8194).
+        if count < 0:
+            raise tarfile.ReadError(f"an entry of {count} bytes")
+        return -(-count // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+    def _proc_member(self, archive: "Archive") -> tarfile.TarInfo:
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            self._refuse_sparse()
+        if self.type in _DESCRIBING:
+            archive.headers += 1
+            if archive.headers > _HEADERS:
+                raise tarfile.ReadError("too many headers before an entry")
+            if self.size > _ATTRIBUTES or (
+                self.type == tarfile.XGLTYPE and archive.common(self.size) > _COMMON_ATTRIBUTES
+            ):
+                raise tarfile.ReadError(f"a header of {self.size} bytes")
+        entry: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # not among the declared ones
+        return entry
+
+    def _refuse_sparse(self, *_: object) -> None:
+        # Its map may be as long as the archive, and no program that makes images writes one.
+        raise tarfile.ReadError("an entry that is stored with holes")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+
+class Archive(tarfile.TarFile):
+    """A tar archive that is read from its beginning to its end."""
+
+    tarinfo = Entry
+    #: Describing headers since the last entry.
+    headers = 0
+    _common = 0
+
+    def common(self, size: int) -> int:
+        """Return how many bytes all headers have that describe every entry, with one more of ``size`` bytes."""
+        self._common += size
+        return self._common
+
+    def entries(self) -> Iterator[tarfile.TarInfo]:
+        """Yield every entry once; unlike iteration it keeps none of them.
+
+        :raises tarfile.TarError, OSError, ...: any of :data:`DAMAGE`.
+        """
+        while (entry := self.next()) is not None:
+            self.members.clear()  # type: ignore[attr-defined]  # not among the declared ones
+            self.headers = 0
+            yield entry

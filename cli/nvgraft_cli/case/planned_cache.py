@@ -1,0 +1,242 @@
+"""The loader cache of a container as it will be: the hook's own computation, over an image and a plan instead of a live root.
+
+Only where it reads differs from :mod:`nvgraft.apply.cache.native`; what has to be in the cache is the engine's business.
+"""
+
+import errno
+import os
+from collections.abc import Hashable, Iterable, Iterator
+
+from nvgraft.apply.cache.content import CacheContent
+from nvgraft.apply.cache.rootfs import Bounds
+from nvgraft.apply.cache.search_path import is_library_name
+from nvgraft.formats.elf import MACHINES, Library, read_library
+from nvgraft.formats.ldcache import SIZE_LIMIT
+from nvgraft.formats.ldcache_table import Table
+from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
+from nvgraft.host.snapshot import SnapshotTree
+from nvgraft.plan.actions import Plan, UpdateLoaderCache
+from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.case.layered_tree import LayeredTree
+
+CACHE = "/etc/ld.so.cache"
+
+_NUMBERS = {name: number for number, name in MACHINES.items()}
+
+#: e_flags of a recorded library, which a snapshot does not have: those of NVIDIA's 32-bit ARM libraries, EABI 5 and hard float.
+_FLAGS = {"EM_ARM": 0x05000400}
+
+
+def image_cache(image: Tree, path: str = CACHE) -> Table | None:
+    """Return the cache that an image has; None where there is none that a loader uses."""
+    try:
+        return Table.parse(_Files(image).read(path, SIZE_LIMIT)[0])
+    except (OSError, ValueError):
+        return None
+
+
+def planned_cache(
+    image: Tree,
+    mounted: Tree,
+    plan: Plan,
+    action: UpdateLoaderCache,
+    machine: str,
+    *,
+    rebuilt: bool,
+) -> tuple[Table, list[tuple[str, str]]]:
+    """Return the cache as the hook leaves it, and the links of the image's own libraries that it makes: path and target.
+
+    :param image: the container before anything is done, ``mounted`` after all mounts.
+    :param machine: as ``uname -m`` says on the host.
+    :param rebuilt: ldconfig makes the cache anew, whatever the image's says.
+    """
+    before = _Files(image)
+    table, written = (None, 0) if rebuilt else (image_cache(image), before.changed(CACHE))
+    content = CacheContent(before, action, machine, table, written)
+    after = _Files(mounted)
+    cache = content.compute(after, plan.links)
+    if cache is not table:
+        cache = content.with_development_rows(after, cache)
+    links = [(after.identity(place), name, target) for place, name, target in content.links]
+    # The confined ldconfig makes links in the driver's directories alone.
+    return cache, [
+        (f"{place}/{name}", target)
+        for place, name, target in links
+        if not rebuilt or place in action.directories
+    ]
+
+
+class _Files:
+    """A tree as :class:`nvgraft.apply.cache.rootfs.Files`."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.bounds = Bounds()
+        self.libraries: dict[str, Library | None] = {}
+
+    def _find(self, path: str) -> tuple[str, Node]:
+        try:
+            resolved, node = self.tree.find(path)
+        except PathError as error:
+            raise OSError(errno.ELOOP, error.text, path) from error
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return resolved, node
+
+    def read(self, path: str, limit: int) -> tuple[bytes, object]:
+        resolved, node = self._find(path)
+        return self.tree.read(resolved, limit), node
+
+    def changed(self, path: str) -> int:
+        """Return when the file at ``path`` was changed, in nanoseconds."""
+        try:
+            return changed(self.tree, self._find(path)[0])
+        except OSError:
+            return 0
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return [name for name, _kind in self.directory(path).entries()]
+        except OSError:
+            return []
+
+    def identity(self, path: str) -> Hashable | None:
+        try:
+            return self._find(path)[0]
+        except OSError:
+            return None
+
+    def directory(self, path: str) -> "_Directory":
+        resolved, node = self._find(path)
+        if node.type != "dir":
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return _Directory(self, resolved)
+
+    look = directory
+
+    def library(self, path: str) -> Library:
+        """Return what ldconfig asks of the file at a resolved ``path``."""
+        if path not in self.libraries:
+            self.read_libraries([path])
+        library = self.libraries[path]
+        if library is None:
+            raise ValueError("it is no library, or the snapshot does not tell")
+        return library
+
+    def read_libraries(self, paths: Iterable[str]) -> None:
+        """Remember what ldconfig asks of the files at resolved paths, None for what is no library."""
+        groups: dict[int, tuple[Tree, dict[str, str]]] = {}
+        for path in paths:
+            tree, inside = self.tree, path
+            try:
+                while isinstance(tree, LayeredTree):
+                    tree, inside = tree.side(inside)
+            except OSError:
+                self.libraries[path] = None
+                continue
+            groups.setdefault(id(tree), (tree, {}))[1][inside] = path
+        for tree, names in groups.values():
+            for inside, library in _read_libraries(tree, names):
+                self.libraries[names[inside]] = library
+
+
+class _Directory:
+    """See :class:`nvgraft.apply.cache.rootfs.OpenDirectory`."""
+
+    def __init__(self, files: _Files, path: str) -> None:
+        self._files = files
+        self._path = path
+
+    def _inside(self, name: str) -> str:
+        return f"{self._path.rstrip('/')}/{name}"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def status(self) -> tuple[Hashable, int]:
+        return self._path, changed(self._files.tree, self._path)
+
+    def kind(self, name: str) -> str | None:
+        node = self._files.tree.lstat(self._inside(name))
+        return None if node is None else {"file": "file", "symlink": "link"}.get(node.type, "other")
+
+    def entries(self) -> list[tuple[str, str]]:
+        found = []
+        for name in self._files.tree.listdir(self._path):
+            self._files.bounds.count_name()
+            found.append((name, self.kind(name) or "other"))
+        return found
+
+    def readlink(self, name: str) -> str:
+        node = self._files.tree.lstat(self._inside(name))
+        if node is None or node.type != "symlink":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+        return node.target
+
+    def library(self, name: str, *, isa_level: bool = False) -> Library:
+        path = self._inside(name)
+        if path not in self._files.libraries:
+            # Together with its neighbours: an archive is read from its beginning each time.
+            names = [
+                name
+                for name in self._files.tree.listdir(self._path)
+                if is_library_name(name) and self.kind(name) == "file"
+            ]
+            self._files.read_libraries([self._inside(name) for name in {name, *names}])
+        return self._files.library(path)
+
+    def library_behind(self, name: str, *, isa_level: bool = False) -> Library:
+        return self._files.library(self._files._find(self._inside(name))[0])
+
+
+def changed(tree: Tree, path: str) -> int:
+    """Return when what is at a resolved ``path`` of an image was changed, in nanoseconds."""
+    if isinstance(tree, ImageTree):
+        return tree.changed(path)
+    if not isinstance(tree, LiveTree):
+        return 0
+    if path == "/":
+        return os.fstat(tree.directory("")).st_mtime_ns
+    tree.lstat(path)
+    found = tree.statuses[path]
+    return 0 if found is None else found.st_mtime_ns
+
+
+def _read_libraries(tree: Tree, paths: Iterable[str]) -> Iterator[tuple[str, Library | None]]:
+    if isinstance(tree, SnapshotTree):
+        yield from ((path, _recorded(tree, path)) for path in paths)
+    elif isinstance(tree, ImageTree):
+        found: list[tuple[str, Library | None]] = []
+        tree.visit(paths, lambda path, fd: found.append((path, _read(fd))))
+        yield from found
+    elif isinstance(tree, LiveTree):
+        for path in paths:
+            try:
+                fd = tree.open(path)
+            except OSError:
+                yield path, None
+                continue
+            try:
+                yield path, _read(fd)
+            finally:
+                os.close(fd)
+
+
+def _read(fd: int) -> Library | None:
+    try:
+        return read_library(fd, isa_level=True)
+    except (ValueError, OSError):
+        return None
+
+
+def _recorded(tree: SnapshotTree, path: str) -> Library | None:
+    try:
+        facts = tree.elf(path, sections=False)
+    except (ValueError, OSError):
+        return None
+    number = _NUMBERS.get(facts.machine)
+    return (
+        None
+        if number is None
+        else Library(facts.bits, number, _FLAGS.get(facts.machine, 0), facts.soname, 0)
+    )

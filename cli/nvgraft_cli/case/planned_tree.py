@@ -1,0 +1,126 @@
+"""The container's file system as it will be when the plan has been carried out: the image, with the driver in it.
+
+What the loader of the image will see, and what a page shows as "after". Nothing here decides: mounts and links are the plan's.
+"""
+
+import errno
+import os
+import posixpath
+from functools import cached_property
+
+from nvgraft.formats.ldcache_table import Table
+from nvgraft.formats.tree import Node, Tree
+from nvgraft.host.components import Host
+from nvgraft.plan.actions import (
+    Bind,
+    MakeDirectory,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+    WriteFile,
+)
+from nvgraft_cli.case.layered_tree import LayeredTree
+
+
+class PlannedTree(LayeredTree):
+    """``image`` with what ``plan`` adds; a file of the driver is read where it lies on ``host``.
+
+    :param rebuilt: the loader cache is made anew, by the host's ldconfig ("ldcache" of config.toml).
+    :param links: false for the time before the loader cache step, which makes the plan's SONAME links.
+    """
+
+    closed = True
+
+    def __init__(
+        self,
+        image: Tree,
+        plan: Plan,
+        host: Host | None,
+        *,
+        rebuilt: bool = False,
+        links: bool = True,
+    ) -> None:
+        self._image = image
+        self._host = host
+        self._rebuilt = rebuilt
+        self._plan = plan
+        self._caches = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
+        self._nodes: dict[str, Node] = {}
+        self._names: dict[str, set[str]] = {}
+        #: target of a mount -> its source below the driver root
+        self.sources: dict[str, str] = {}
+        root = "" if host is None else host.root.rstrip("/")
+        for action in plan.actions:
+            if isinstance(action, Bind):
+                self.sources[action.target] = action.source.removeprefix(root)
+                self._add(action.target, self._source_node(action))
+            elif isinstance(action, Tmpfs):
+                self._add(action.target, Node("dir", action.mode))
+            elif isinstance(action, MakeDirectory):
+                self._add(action.path, Node("dir", action.mode))
+            elif isinstance(action, Symlink):
+                self._add(action.path, Node("symlink", target=action.target))
+            elif isinstance(action, WriteFile):
+                self._add(action.path, Node("file", action.mode, size=len(action.content.encode())))
+        for path, target in plan.links if links else ():
+            self._add(path, Node("symlink", target=target))
+
+    def _source_node(self, action: Bind) -> Node:
+        kinds = {"device": "char", "socket": "socket", "dir": "dir", "file": "file"}
+        return Node(kinds[action.kind], action.mode, rdev=action.rdev, size=action.size)
+
+    def _add(self, path: str, node: Node) -> None:
+        self._nodes[path] = node
+        while path != "/":
+            parent = posixpath.dirname(path)
+            self._names.setdefault(parent, set()).add(posixpath.basename(path))
+            path = parent
+
+    def lstat(self, path: str) -> Node | None:
+        node = self._nodes.get(path)
+        if node is not None:
+            return node
+        found = self._image.lstat(path)
+        return Node("dir", 0o755) if found is None and path in self._names else found
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted({*self._image.listdir(path), *self._names.get(path, ())})
+
+    @cached_property
+    def loader_cache(self) -> Table | None:
+        """What /etc/ld.so.cache will hold; the links of the image's own libraries that come with it are made then.
+
+        None: there is none that a loader uses.
+        """
+        from nvgraft_cli.case.planned_cache import image_cache, planned_cache
+
+        if self._host is None or not self._caches:
+            return image_cache(self._image)
+        mounted = PlannedTree(self._image, self._plan, self._host, links=False)
+        table, links = planned_cache(
+            self._image,
+            mounted,
+            self._plan,
+            self._caches[0],
+            self._host.machine,
+            rebuilt=self._rebuilt,
+        )
+        for path, target in links:
+            there = self.lstat(path)
+            if there is None or there.type == "symlink":
+                self._add(path, Node("symlink", target=target))
+        return table
+
+    def from_host(self, path: str) -> bool:
+        """Tell whether the file at a resolved ``path`` is the host's."""
+        return path in self.sources
+
+    def side(self, path: str) -> tuple[Tree, str]:
+        if path in self.sources and self._host is not None:
+            return self._host.tree, self.sources[path]
+        if path in self._nodes:
+            raise OSError(
+                errno.EINVAL, os.strerror(errno.EINVAL), path
+            )  # a text, a device or a link of the plan's own
+        return self._image, path

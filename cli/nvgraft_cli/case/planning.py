@@ -1,0 +1,86 @@
+"""From a host and a container to a plan: the hook's own flow, with both sides from files or from this machine.
+
+A :class:`Case` is one host and one container; commands that explain, compare or check ask it for what they need.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import OfflineTarget
+from nvgraft.plan.actions import Plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.selection import check_request
+from nvgraft.request.decision import Decision, decide
+from nvgraft_cli.case.bundle import ContainerSide, open_container
+from nvgraft_cli.case.hosts import HostSide, open_host
+from nvgraft_cli.case.planned_tree import PlannedTree
+
+
+class Case:
+    """One container on one host."""
+
+    def __init__(self, host: HostSide, container: ContainerSide) -> None:
+        self.host = host
+        self.container = container
+
+    @cached_property
+    def decision(self) -> Decision:
+        """What the hook decides from the documents alone."""
+        return decide(self.container.data, self.host.config, self.container.directory)
+
+    @property
+    def target(self) -> OfflineTarget:
+        """The container's side of the plan.
+
+        :raises nvgraft_cli.shell.errors.InputError: when its rootfs is missing or unreadable.
+        :raises Refusal: when its links lead out of it.
+        """
+        return self.container.target(
+            self.host.host.machine, module=not self.host.config.simulated_host
+        )
+
+    @cached_property
+    def outcome(self) -> tuple[Plan, Refusal | None]:
+        """The plan. A refusal is a plan as well; it comes with the hook's own error."""
+        try:
+            return self._plan(), None
+        except Refusal as refusal:
+            return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal
+
+    @cached_property
+    def planned_tree(self) -> PlannedTree:
+        """The container's file system as it will be.
+
+        :raises nvgraft_cli.shell.errors.InputError: when its rootfs is missing or unreadable.
+        """
+        plan = self.outcome[0]
+        host = self.host.host if plan.decision == "inject" else None
+        return PlannedTree(
+            self.container.rootfs, plan, host, rebuilt=self.host.config.ldcache_mode == "ldconfig"
+        )
+
+    def _plan(self) -> Plan:
+        decision = self.decision
+        if decision.refusal is not None:
+            raise decision.refusal
+        if decision.request is None:
+            return Plan("skip", decision.reason, {}, {}, {})
+        check_request(decision.request)
+        target = self.target  # the reference looks at the container before the driver's files
+        return make_plan(decision.request, self.host.inventory, target, self.host.settings)
+
+
+def plan_bundle(
+    bundle: str, snapshot: str | None, config_path: str | None, env: Sequence[str] = ()
+) -> tuple[Plan, Refusal | None]:
+    """Plan a container on a recorded host, or without ``snapshot`` on this one.
+
+    :param bundle: likewise ``env``: see :func:`nvgraft_cli.case.bundle.open_container`.
+    :raises nvgraft_cli.shell.errors.InputError: for a host, config.toml or container that cannot be used.
+    """
+    try:
+        with open_container(bundle, env) as container:
+            return Case(open_host(snapshot, config_path), container).outcome
+    except Refusal as refusal:
+        return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal

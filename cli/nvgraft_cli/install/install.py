@@ -1,0 +1,536 @@
+"""The installer behind ``./dev install``: commands into PREFIX/bin, all that they need into PREFIX/lib/nvgraft.
+
+It runs on the Python that it installs for, before anything of the project is installed, so it uses the standard
+library alone. Registering the hook with a container engine does not belong here.
+
+What the hook may load and what only the CLI may load lie in two directories: ``hook`` holds the engine, its tables,
+python-prctl and pynvml, and is the one directory that the hook's launcher adds to ``sys.path``; ``cli`` holds the
+rest, so that no package of somebody else's is importable in a process that configures containers.
+"""
+
+import argparse
+import ast
+import importlib.machinery
+import importlib.util
+import marshal
+import os
+import posixpath
+import py_compile
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+#: The kernel reads no more than this of a script's first line (BINPRM_BUF_SIZE, Linux 5.1 and newer).
+SHEBANG_LIMIT = 255
+
+#: What the hook loads beyond the engine, by distribution: the other requirements are the CLI's.
+HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
+#: What helps where one is missing.
+_MISSING = {
+    "python-prctl": "apt-get install python3-prctl, or use PYTHON=/usr/bin/python3",
+    "nvidia-ml-py": "pip installs it into .venv: remove an unfinished .venv, and try again",
+}
+
+HOOK = "nvgraft-hook"
+
+#: What ``--names`` adds: the programs of the original stack, which ``docker --gpus`` and others look up in PATH, and ours.
+NAMES = {
+    "nvidia-container-runtime-hook": HOOK,
+    "nvidia-container-cli": "nvgraft",
+    "nvidia-container-runtime": "nvgraft-runtime",
+}
+
+#: ``-I``: no variable, user directory or working directory is searched. ``-S``: no .pth file runs.
+#: ``-B``: root writes no byte code at run time; the installer has written it.
+LAUNCHER = """\
+#!{python} -ISB
+import sys
+
+sys.path.{extend}
+{load}from {module} import {function}
+
+{call}
+"""
+
+#: The most bytes of one piece of a file of byte code, unless one module has more: below what the C library maps anew for each.
+_PIECE = 1 << 16
+
+#: What the programs of the engine begin with; nvgraft.startup.bytecode tells why.
+LOAD = """\
+from nvgraft.startup.bytecode import load, stop_collector
+
+stop_collector()
+load("{group}")
+"""
+
+
+class CannotInstall(Exception):
+    """Why nothing was changed; the text is the one line for the user."""
+
+
+def owned_by_root(path: str, links_left: int = 40) -> None:
+    """Check that nobody but root can replace what ``path`` leads to, symbolic links included, as far as it exists.
+
+    :raises CannotInstall: naming the first directory, link or file that somebody else owns or may write to.
+    """
+    place = "/"
+    for part in ("", *filter(None, path.split("/"))):
+        place = posixpath.join(place, part)
+        if not os.path.lexists(place):
+            return
+        info = os.lstat(place)
+        if info.st_uid != 0:
+            raise CannotInstall(
+                f"{place}: owned by user {info.st_uid} | what the hook loads has to be owned by root: chown root {place}"
+            )
+        if stat.S_ISLNK(info.st_mode):
+            if not links_left:
+                raise CannotInstall(f"{path}: too many symbolic links")
+            owned_by_root(
+                posixpath.join(posixpath.dirname(place), os.readlink(place)), links_left - 1
+            )
+        elif info.st_mode & 0o022:
+            raise CannotInstall(
+                f"{place}: group or others may write to it | chmod go-w {place}, or choose another directory"
+            )
+
+
+def closure(packages: str, names: list[str]) -> "list[Distribution]":
+    """Return the distributions ``names`` and all that they require, as far as they are installed in ``packages``."""
+    from importlib.metadata import (
+        distributions,  # not at the top: all commands know the installer, and this is a tenth of their start
+    )
+
+    installed = {
+        canonical(found.metadata["Name"]): found for found in distributions(path=[packages])
+    }
+    found: dict[str, Distribution] = {}
+    wanted = [canonical(name) for name in names]
+    while wanted:
+        name = wanted.pop()
+        if name in found or name not in installed:
+            continue
+        found[name] = installed[name]
+        wanted += requirements(installed[name])
+    return [found[name] for name in sorted(found)]
+
+
+def canonical(name: str) -> str:
+    """Return the one spelling of a distribution's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(distribution: "Distribution") -> list[str]:
+    """Return the names that ``distribution`` requires, those of its extras left out."""
+    rows = [row for row in distribution.requires or () if not re.search(r";.*\bextra\s*==", row)]
+    return [
+        canonical(match[0])
+        for match in (re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", row) for row in rows)
+        if match
+    ]
+
+
+def module_file(packages: str, module: str) -> str | None:
+    """Return the file of a top-level ``module``: of ``packages``, else of this Python's own distribution."""
+    for suffix in (*importlib.machinery.EXTENSION_SUFFIXES, *importlib.machinery.SOURCE_SUFFIXES):
+        path = f"{packages}/{module}{suffix}"
+        if os.path.exists(path):
+            return path
+    spec = importlib.util.find_spec(module)
+    return spec.origin if spec else None
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy the bytes alone: owner and mode are ours to choose."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def copy_package(source: str, target: str) -> None:
+    """Copy a package directory, byte code left out."""
+    shutil.copytree(
+        source, target, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns("__pycache__")
+    )
+
+
+def fill_hook(stage: str, checkout: str, packages: str) -> None:
+    """Put into ``stage`` what the hook may load."""
+    copy_package(f"{checkout}/hook/nvgraft", f"{stage}/nvgraft")
+    copy_package(f"{checkout}/specs/nvgraft_specs", f"{stage}/nvgraft_specs")
+    for distribution, modules in HOOK_MODULES.items():
+        for module in modules:
+            path = module_file(packages, module)
+            if path is None:
+                raise CannotInstall(
+                    f"no {distribution} for {sys.executable} | {_MISSING[distribution]}"
+                )
+            copy_file(path, f"{stage}/{os.path.basename(path)}")
+
+
+def fill_cli(stage: str, checkout: str, packages: str) -> None:
+    """Put into ``stage`` what only the CLI may load."""
+    copy_package(f"{checkout}/cli/nvgraft_cli", f"{stage}/nvgraft_cli")
+    from importlib.metadata import Distribution
+
+    project = Distribution.discover(name="nvgraft", path=[packages])
+    names = [
+        name
+        for distribution in project
+        for name in requirements(distribution)
+        if name not in HOOK_MODULES
+    ]
+    for found in closure(packages, names):
+        for file in found.files or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                copy_file(str(found.locate_file(file)), f"{stage}/{file}")
+
+
+def finish(stage: str, final: str) -> None:
+    """Write byte code that names the ``final`` place in tracebacks; give everything to root, readable by all."""
+    for path in [
+        os.path.join(directory, name)
+        for directory, _, files in os.walk(stage)
+        for name in files
+        if name.endswith(".py")
+    ]:
+        # Time stamps, so that an edit on the node is seen. What cannot be compiled is never loaded, or check_start tells.
+        shown = final + path[len(stage) :]
+        py_compile.compile(
+            path, dfile=shown, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP
+        )
+    bundle(f"{stage}/hook")
+    for directory, _, files in os.walk(stage):
+        os.chown(directory, 0, 0)
+        os.chmod(directory, 0o755)  # noqa: S103 - everybody may look, only root may write
+        for path in (os.path.join(directory, name) for name in files):
+            os.chown(path, 0, 0)
+            os.chmod(path, 0o644)
+
+
+def bundle(directory: str) -> None:
+    """Write the byte code of the modules that are loaded together into one file each; nvgraft.startup.bytecode tells the form and the use."""
+    text = Path(directory, "nvgraft/startup/bytecode.py").read_text(encoding="utf-8")
+    constants = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    os.mkdir(f"{directory}/{constants['DIRECTORY']}")
+    groups: dict[str, dict[str, str]] = {}
+    for group, (before, names) in constants["GROUPS"].items():
+        order = groups[group] = {}
+        seen = {"nvgraft", "nvgraft.startup", "nvgraft.startup.bytecode"}
+        while before:
+            seen |= set(groups[before])
+            before = constants["GROUPS"][before][0]
+        for name in names:
+            _depend(directory, name, order, seen)
+        modules = []
+        for name, source in order.items():
+            compiled = Path(importlib.util.cache_from_source(f"{directory}/{source}")).read_bytes()
+            # A .pyc file begins with the magic number, flags, and the source's time and size, four bytes each.
+            time, size = (
+                int.from_bytes(compiled[start : start + 4], "little") for start in (8, 12)
+            )
+            shown = marshal.loads(compiled[16:]).co_filename  # noqa: S302
+            code = compile(
+                bare(Path(directory, source).read_bytes()), shown, "exec", dont_inherit=True
+            )
+            modules.append((name, source.endswith("/__init__.py"), source, time, size, code))
+        Path(directory, constants["DIRECTORY"], group).write_bytes(
+            importlib.util.MAGIC_NUMBER + b"".join(_pieces(modules))
+        )
+
+
+def _pieces(modules: list[tuple[str, bool, str, int, int, CodeType]]) -> Iterator[bytes]:
+    """Yield the pieces of a file, each with its length before it."""
+    pieces: list[list[tuple[str, bool, str, int, int, CodeType]]] = [[]]
+    size = 0
+    for module in modules:
+        own = len(marshal.dumps(module))
+        if pieces[-1] and size + own > _PIECE:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(module)
+        size += own
+    for data in map(marshal.dumps, pieces):
+        yield len(data).to_bytes(4, "little") + data
+
+
+def bare(source: bytes) -> ast.Module:
+    """Return the program ``source`` without what only its readers need: docstrings, annotations, imports for the type checker.
+
+    Lines keep their numbers, so that a traceback is the source's.
+    """
+    program: ast.Module = _Bare().visit(ast.parse(source))
+    return ast.fix_missing_locations(program)
+
+
+_Documented = TypeVar("_Documented", ast.Module, ast.ClassDef, ast.FunctionDef)
+
+
+class _Bare(ast.NodeTransformer):
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        return self._without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return self._without_docstring(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        return self._without_docstring(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        self.generic_visit(node)
+        return ast.copy_location(
+            ast.Assign([node.target], node.value) if node.value else ast.Pass(), node
+        )
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
+        # Without annotations there is nothing to postpone, and a start need not load the module.
+        return ast.copy_location(ast.Pass(), node) if node.module == "__future__" else node
+
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return node.orelse or ast.copy_location(ast.Pass(), node)
+        return node
+
+    def _without_docstring(self, node: _Documented) -> _Documented:
+        self.generic_visit(node)
+        if ast.get_docstring(node, clean=False) is not None:
+            node.body[0] = ast.copy_location(ast.Pass(), node.body[0])
+        return node
+
+
+def _depend(directory: str, name: str, order: dict[str, str], seen: set[str]) -> None:
+    """Add the module ``name`` of ``directory`` to ``order``, with its source, after all that it imports when it is loaded."""
+    place = name.replace(".", "/")
+    source = next(
+        (
+            path
+            for path in (f"{place}.py", f"{place}/__init__.py")
+            if os.path.isfile(f"{directory}/{path}")
+        ),
+        None,
+    )
+    if source is None or name in seen or not name.startswith("nvgraft"):
+        return
+    seen.add(name)
+    if "." in name:
+        _depend(directory, name.rpartition(".")[0], order, seen)
+    for node in ast.parse(Path(directory, source).read_bytes()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            _depend(directory, node.module, order, seen)
+            for alias in node.names:
+                _depend(directory, f"{node.module}.{alias.name}", order, seen)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                _depend(directory, alias.name, order, seen)
+    order[name] = source
+
+
+def check_start(python: str, stage: str) -> None:
+    """Load all programs from ``stage`` as their launchers will: what cannot start does not replace what can.
+
+    :raises CannotInstall: with the last line of what Python says.
+    """
+    for module, directories, groups in (
+        ("nvgraft.hook", ["hook"], ["hook", "look", "apply"]),
+        ("nvgraft.runtime", ["hook"], ["runtime"]),
+        ("nvgraft_cli.shell.main", ["hook", "cli"], []),
+    ):
+        paths = [f"{stage}/{name}" for name in directories]
+        program = f"import sys; sys.path += {paths!r}; from nvgraft.startup import bytecode; [bytecode.load(group) for group in {groups!r}]; "
+        program += f"import prctl, {module}"
+        done = subprocess.run(
+            [python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False
+        )
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise CannotInstall(f"{module} does not start on {python}: {said[-1]}")
+
+
+def write_command(path: str, data: bytes) -> None:
+    """Put an executable in place at once: whoever starts it meanwhile gets the old or the new one, whole."""
+    draft = f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.new"
+    with open(draft, "wb") as file:
+        file.write(data)
+    os.chown(draft, 0, 0)
+    os.chmod(draft, 0o755)  # noqa: S103 - everybody may run it
+    os.replace(draft, path)
+
+
+def replace_tree(stage: str, final: str, old: str) -> None:
+    """Put the ``stage`` directory at ``final``; what was there comes back if that fails."""
+    had_one = os.path.lexists(final)
+    if had_one:
+        os.rename(final, old)
+    try:
+        os.rename(stage, final)
+    except OSError:
+        if had_one:
+            os.rename(old, final)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_places(prefix: str, python: str) -> None:
+    """Check, before anything is written, who can change the installation and the interpreter, and that it can be launched."""
+    if os.geteuid() != 0:
+        raise CannotInstall("not root | what the hook loads has to be owned by root")
+    for name, path in (("PREFIX", prefix), ("PYTHON", python)):
+        if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/"):
+            raise CannotInstall(f"{name}={path}: not an absolute path without . and .. parts")
+        if re.search(r"[\s\"\\]", path) or not path.isprintable():
+            raise CannotInstall(
+                f"{name}={path}: contains a character that a script's first line cannot have"
+            )
+    if len(f"#!{python} -ISB") > SHEBANG_LIMIT:
+        raise CannotInstall(f"PYTHON={python}: too long for a script's first line")
+    for path in (f"{prefix}/bin", f"{prefix}/lib", python):
+        owned_by_root(path)
+
+
+def check_names(directory: str) -> None:
+    """Check, before anything is written, that the original names in ``directory`` are free or links of ours."""
+    for name, ours in NAMES.items():
+        path = f"{directory}/{name}"
+        if os.path.lexists(path) and not (os.path.islink(path) and os.readlink(path) == ours):
+            raise CannotInstall(
+                f"{path}: is there, and is not nvgraft's | remove it or its package first, or choose another PREFIX"
+            )
+
+
+def link_names(directory: str) -> None:
+    """Link the original names to our programs beside them, where they are not linked yet."""
+    for name, ours in NAMES.items():
+        if not os.path.lexists(f"{directory}/{name}"):
+            os.symlink(ours, f"{directory}/{name}")
+
+
+def static_launcher(checkout: str, python: str, script: str) -> bytes:
+    """Return the static program in front of the hook's ``script``.
+
+    :raises CannotInstall: on a machine that there is none for.
+    """
+    sys.path.append(
+        f"{checkout}/cli"
+    )  # this file runs by itself, from a checkout that is installed nowhere yet
+    from nvgraft_cli.install.launcher import CODE, Target, build
+
+    machine = os.uname().machine
+    if machine not in CODE:
+        raise CannotInstall(
+            f"--launcher: there is none for {machine}, only for {' and '.join(CODE)} | install without it"
+        )
+    return build(Target(python, script), machine)
+
+
+def install(
+    checkout: str,
+    packages: str,
+    prefix: str,
+    python: str,
+    *,
+    names: bool = False,
+    launcher: bool = False,
+) -> None:
+    """Install under ``prefix`` for the interpreter ``python``, which has to be the one that runs this.
+
+    :param packages: a site-packages directory with the project's dependencies for that interpreter.
+    :param names: also link the names of the original programs.
+    :param launcher: put a static program in front of the hook, for registrations without an env.
+    :raises CannotInstall: and leaves what was installed before as it was.
+    """
+    prefix = prefix.rstrip("/")
+    check_places(prefix, python)
+    if names:
+        check_names(f"{prefix}/bin")
+    os.umask(0o022)
+    behind = f"{prefix}/lib/nvgraft/{HOOK}"
+    front = static_launcher(checkout, python, behind) if launcher else None
+    final, stage, old = (
+        f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old")
+    )
+    for directory in (f"{prefix}/bin", f"{prefix}/lib"):
+        os.makedirs(directory, exist_ok=True)
+    for left_over in (stage, old):
+        shutil.rmtree(left_over, ignore_errors=True)
+    try:
+        fill_hook(f"{stage}/hook", checkout, packages)
+        fill_cli(f"{stage}/cli", checkout, packages)
+        copy_package(f"{checkout}/docs", f"{stage}/docs")  # what `nvgraft explain` links to
+        finish(stage, final)
+        check_start(python, stage)
+        replace_tree(stage, final, old)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    hook, cli = f"{final}/hook", f"{final}/cli"
+    append = f'append("{hook}")'
+    both = f'extend(("{hook}", "{cli}"))'
+    for name, extend, group, module, function, call in (
+        (HOOK, append, "hook", "nvgraft.hook", "run", "run(sys.argv)"),
+        (
+            "nvgraft-runtime",
+            append,
+            "runtime",
+            "nvgraft.runtime",
+            "main",
+            "raise SystemExit(main(sys.argv))",
+        ),
+        ("nvgraft", both, "", "nvgraft_cli.shell.main", "main", "raise SystemExit(main())"),
+    ):
+        load = LOAD.format(group=group) if group else ""
+        script = LAUNCHER.format(
+            python=python, extend=extend, load=load, module=module, function=function, call=call
+        ).encode()
+        if name == HOOK and front:
+            write_command(behind, script)
+            script = front
+        write_command(f"{prefix}/bin/{name}", script)
+    if names:
+        link_names(f"{prefix}/bin")
+
+
+def main() -> int:
+    """Install, or say in one line why not."""
+    parser = argparse.ArgumentParser(prog="install", description="see ./dev help")
+    for name in ("checkout", "packages", "prefix", "python"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--names", action="store_true")
+    parser.add_argument("--launcher", action="store_true")
+    options = parser.parse_args()
+    try:
+        install(
+            options.checkout,
+            options.packages,
+            options.prefix,
+            options.python,
+            names=options.names,
+            launcher=options.launcher,
+        )
+    except (CannotInstall, OSError) as error:
+        print(f"install: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook, nvgraft-runtime and nvgraft, for {options.python}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

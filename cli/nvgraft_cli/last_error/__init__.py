@@ -1,0 +1,1 @@
+"""``nvgraft last-error``: what the hook last said about a container."""

@@ -1,0 +1,94 @@
+"""``nvgraft last-error``: what the hook last said about a container, which crun and podman do not show."""
+
+import argparse
+import os
+import stat
+import sys
+
+from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, file_name
+from nvgraft_cli.shell.output import print_document
+
+_SCHEMA = "nvgraft.last-error/1"
+
+_EXAMPLES = """\
+examples:
+  sudo nvgraft last-error              # the newest record
+  sudo nvgraft last-error 3f2a         # of the container whose id starts so
+
+exit code: 0 shown, 1 there is no record, 2 bad usage or no permission"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``last-error``."""
+    parser = subparsers.add_parser(
+        "last-error",
+        help="show why a container was refused, or what it was warned of",
+        description=f"Show what the hook last said about a container; records are kept in {DIRECTORY}, for root.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "id",
+        metavar="ID",
+        nargs="?",
+        default="",
+        help="the container's id, or its beginning (default: the newest record)",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run, looks_only=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the record; return the exit code."""
+    try:
+        names = _newest_first()
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        print(
+            f"nvgraft last-error: {DIRECTORY}: {(error.strerror or str(error)).lower()} | run it as root",
+            file=sys.stderr,
+        )
+        return 2
+    wanted = file_name(args.id)
+    matching = [name for name in names if name.startswith(wanted)]
+    if not matching:
+        which = f"a container {args.id!r}" if args.id else "any container"
+        print(
+            f"nvgraft last-error: nothing is recorded about {which} since this machine was started",
+            file=sys.stderr,
+        )
+        return 1
+    text = _read(matching[0])
+    if args.format == "json":
+        head, _, messages = text.partition("\n")
+        print_document(
+            {
+                "schema": _SCHEMA,
+                "record": head,
+                "messages": messages.splitlines(),
+                "others": len(matching) - 1,
+            }
+        )
+    else:
+        print(text, end="")
+    return 0
+
+
+def _newest_first() -> list[str]:
+    with os.scandir(DIRECTORY) as entries:
+        records = [
+            entry
+            for entry in entries
+            if entry.name.startswith("id-") and entry.is_file(follow_symlinks=False)
+        ]
+        found = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.name) for entry in records]
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def _read(name: str) -> str:
+    fd = os.open(os.path.join(DIRECTORY, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return file.read(SIZE_LIMIT).decode("utf-8", "replace")

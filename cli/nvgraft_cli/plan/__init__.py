@@ -1,0 +1,1 @@
+"""``nvgraft plan``: the plan as text or as a document."""

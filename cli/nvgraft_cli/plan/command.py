@@ -1,0 +1,68 @@
+"""``nvgraft plan``: what the hook would do, as text for people or as a ``nvgraft.plan/1`` document."""
+
+import argparse
+import json
+import os
+import sys
+
+from nvgraft.base.errors import printable
+from nvgraft.plan.actions import Plan
+from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_cli.cdi.arguments import add_hook_path
+from nvgraft_cli.shell import text
+from nvgraft_cli.shell.arguments import add_case
+
+_EXAMPLES = """\
+examples:
+  nvgraft plan --bundle /run/bundles/web --host eks-t4
+  nvgraft plan --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
+  nvgraft plan --host node17.json --format json | jq '.actions[] | select(.op == "mount") | .target'
+
+exit code: 0 planned (or nothing to do), 1 the hook would refuse (its error is on stderr), 2 bad usage or input"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``plan``."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="show what the hook would do, without doing it",
+        description="Plan the container of an OCI bundle on this host, or on a recorded one. Needs neither root nor a GPU.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_case(parser)
+    help_text = "default: text; cdi: a CDI specification (JSON) that puts in what the plan would"
+    parser.add_argument("--format", choices=("text", "json", "cdi"), default="text", help=help_text)
+    add_hook_path(parser)
+    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; return the exit code."""
+    plan, refusal = plan_bundle(args.bundle, args.host, args.config, args.env)
+    if args.format == "json":
+        print(json.dumps(plan.document(), indent=2))  # ASCII: names of an image need not be UTF-8
+    elif args.format == "cdi":
+        _print_cdi(plan, args.nvidia_cdi_hook_path)
+    elif refusal is None:
+        print(text.render(plan, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    if refusal is not None:
+        print(refusal.line(), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print_cdi(plan: Plan, hook_path: str) -> None:
+    """Print the specification; what of the plan is not in it goes to stderr."""
+    if plan.decision != "inject":
+        if plan.decision == "skip":
+            print(f"nvgraft plan: no CDI specification: {printable(plan.reason)}", file=sys.stderr)
+        return
+    from nvgraft_cli.cdi import spec
+    from nvgraft_cli.cdi.planned import planned_spec
+
+    planned = planned_spec(plan, hook_path)
+    for line in planned.left_out:
+        print(f"nvgraft plan: not in the CDI specification: {printable(line)}", file=sys.stderr)
+    sys.stdout.write(spec.text(planned.document, "json"))

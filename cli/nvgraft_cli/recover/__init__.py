@@ -1,0 +1,1 @@
+"""``nvgraft recover``: take away what hooks that were killed have left behind."""

@@ -1,0 +1,203 @@
+"""``nvgraft recover``: take away what hooks that were killed have left in root file systems.
+
+What may be taken away, and how, is the engine's: :mod:`nvgraft.apply.leftovers`. Here are the journals, one after the other,
+and what is said about them.
+"""
+
+import argparse
+import errno
+import os
+import sys
+
+from nvgraft.apply import journal
+from nvgraft.apply.leftovers import KEPT, STUCK, Outcome, clear
+from nvgraft.base import errors
+from nvgraft.base.errors import Refusal
+from nvgraft.system import lock, syscalls
+from nvgraft.system.rundir import require_private
+from nvgraft_cli.shell.output import print_document
+
+_SCHEMA = "nvgraft.recover/1"
+
+_EXAMPLES = """\
+examples:
+  sudo nvgraft recover --dry-run       # what would be taken away
+  sudo nvgraft recover
+
+exit code: 0 nothing is left, 1 something is left and named, 2 bad usage or not root"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command ``recover``."""
+    parser = subparsers.add_parser(
+        "recover",
+        help="take away what a killed hook has left in a container's root file system",
+        description=f"""\
+A hook that fails undoes all of its work. One that is killed cannot, but has written into {journal.DIRECTORY}
+beforehand what it was going to make: empty files and directories, links, the loader cache. This takes them away, where they
+are still as the hook makes them, and puts the former loader cache back. Hooks that are at work are left alone; the next
+start on the same root file system clears up as well.""",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing, and say what would be done"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run)
+
+
+class Report:
+    """What came of one journal: ``state`` is cleared, running, gone, unreachable or damaged, ``text`` is for people."""
+
+    def __init__(
+        self, name: str, rootfs: str, state: str, text: str, outcomes: list[Outcome] | None = None
+    ) -> None:
+        self.name = name
+        self.rootfs = rootfs
+        self.state = state
+        self.text = text
+        self.outcomes = outcomes or []
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something that the journal names is, or may be, still there."""
+        return self.state in {"unreachable", "damaged"} or any(
+            outcome.fate in {KEPT, STUCK} for outcome in self.outcomes
+        )
+
+    def document(self) -> dict[str, object]:
+        things = [
+            {"path": outcome.path, "fate": outcome.fate, "reason": outcome.reason}
+            for outcome in self.outcomes
+        ]
+        return {
+            "journal": self.name,
+            "rootfs": self.rootfs,
+            "state": self.state,
+            "left": self.is_left,
+            "message": self.text,
+            "things": things,
+        }
+
+
+def run(args: argparse.Namespace) -> int:
+    """Recover from every journal; return the exit code."""
+    if not _is_root():
+        print(
+            "nvgraft recover: only root can look at the journals of killed hooks | sudo nvgraft recover",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        reports = recover(dry_run=args.dry_run)
+    except Refusal as refusal:
+        print(f"nvgraft recover: {refusal.text} | {refusal.hint}", file=sys.stderr)
+        return 1
+    if args.format == "json":
+        print_document(
+            {
+                "schema": _SCHEMA,
+                "dry_run": args.dry_run,
+                "journals": [report.document() for report in reports],
+            }
+        )
+    else:
+        _print(reports, dry_run=args.dry_run)
+    return int(any(report.is_left for report in reports))
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _print(reports: list[Report], *, dry_run: bool) -> None:
+    if not reports:
+        print("nothing to recover: no hook was killed since this machine was started")
+    for report in reports:
+        print(errors.printable(f"{report.rootfs or report.name}: {report.text}"))
+        for outcome in report.outcomes:
+            would = "would be " if dry_run and outcome.fate not in {KEPT, STUCK} else ""
+            print(
+                errors.printable(
+                    f"  {would}{outcome.fate} {outcome.path}"
+                    + (f": {outcome.reason}" if outcome.reason else "")
+                )
+            )
+
+
+def recover(*, dry_run: bool = False) -> list[Report]:
+    """Clear up after every hook that was killed, and remove its journal once nothing of it is left to do.
+
+    :raises Refusal: when the directory of journals, or a lock, cannot be had.
+    """
+    reports = []
+    directory = require_private(journal.DIRECTORY) if os.path.isdir(journal.DIRECTORY) else None
+    if directory is not None:
+        try:
+            reports = [
+                _recover(directory, name, dry_run=dry_run) for name in sorted(os.listdir(directory))
+            ]
+        finally:
+            syscalls.close(directory)
+    if not dry_run and os.path.isdir(lock.DIRECTORY):
+        lock.drop_unheld()
+    return [report for report in reports if report is not None]
+
+
+def _recover(directory: int, name: str, *, dry_run: bool) -> Report | None:
+    """Return what came of the journal ``name``; None when its hook has just ended."""
+    try:
+        held = lock.acquire(journal.lock_of(name), 0)
+        if held is None:
+            return Report(name, "", "running", "a hook is at work")
+        with held:
+            return _clear(directory, journal.read(directory, name), dry_run=dry_run)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        fix = f"look into the root file systems of the containers that failed to start, then remove {journal.DIRECTORY}/{name}"
+        return Report(name, "", "damaged", f"the journal is damaged: {error} | {fix}")
+
+
+def _clear(directory: int, left: journal.Left, *, dry_run: bool) -> Report:
+    heading = left.heading
+    if heading is None:
+        if not dry_run:
+            journal.rewrite(directory, left)
+        return Report(left.name, "", "cleared", "a hook that was killed before it made anything")
+    try:
+        rootfs_fd = syscalls.openat2(
+            -1, heading.rootfs, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_MAGICLINKS
+        )
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+            return Report(
+                left.name,
+                heading.rootfs,
+                "unreachable",
+                f"it cannot be opened: {error.strerror} | try again",
+            )
+        if not dry_run:
+            os.unlink(left.name, dir_fd=directory)
+        return Report(
+            left.name, heading.rootfs, "gone", "the root file system is gone, and what was in it"
+        )
+    try:
+        if not left.is_of(journal.Heading.of(heading.rootfs, rootfs_fd, heading.uid, heading.gid)):
+            fix = "mount it (podman mount) and run this again, or start the container; if it was removed, remove the journal"
+            text = f"another root file system is there now, or none is mounted: {journal.DIRECTORY}/{left.name} | {fix}"
+            return Report(left.name, heading.rootfs, "unreachable", text)
+        outcomes, rest = clear(left, rootfs_fd, dry_run=dry_run)
+        if not dry_run:
+            journal.rewrite(directory, rest)
+    finally:
+        syscalls.close(rootfs_fd)
+    count = len(outcomes)
+    return Report(
+        left.name,
+        heading.rootfs,
+        "cleared",
+        f"{count} thing{'' if count == 1 else 's'} of a hook that was killed",
+        outcomes,
+    )

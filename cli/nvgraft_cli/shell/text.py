@@ -1,0 +1,213 @@
+"""A plan as text for people: what goes in, grouped by what asked for it, how large it is, and what is missing and why."""
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nvgraft.base.errors import printable
+from nvgraft.base.values import Value
+from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
+
+_GROUPS = ("utility", "compute", "video", "graphics", "display", "ngx", "")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people: three digits at most and a binary unit."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def render(plan: Plan, *, colour: bool) -> str:
+    """Return the whole text, without a final newline. Control characters in names are escaped."""
+    safe: Plan = _printable(plan)
+    return "\n".join(_lines(safe, _Style(colour)))
+
+
+def _printable(value: Any) -> Any:
+    """Return a copy in which no text can steer a terminal: images and foreign hosts choose many of the names in a plan."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(_printable, value))
+    if isinstance(value, dict):
+        return {key: _printable(item) for key, item in value.items()}
+    if isinstance(value, Value):
+        copy = object.__new__(type(value))
+        for name in value.__slots__:
+            setattr(copy, name, _printable(getattr(value, name)))
+        return copy
+    return value
+
+
+class _Style:
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+
+    def head(self, text: str) -> str:
+        return self._paint("1", text)
+
+    def dim(self, text: str) -> str:
+        return self._paint("2", text)
+
+    def warn(self, text: str) -> str:
+        return self._paint("33", text)
+
+
+def _lines(plan: Plan, style: _Style) -> Iterator[str]:
+    yield style.head(f"{plan.decision}: {plan.reason}")
+    yield from _facts(plan)
+    if plan.decision != "inject":
+        return
+    binds = [action for action in plan.actions if isinstance(action, Bind)]
+    files = [
+        action
+        for action in binds
+        if action.kind == "file" and not action.source.startswith("/proc/")
+    ]
+    for group in _GROUPS:
+        chosen = [action for action in files if action.why.capability == group]
+        if chosen:
+            yield ""
+            title = group or "always"
+            yield (
+                style.head(f"{title}")
+                + f"  {_count(chosen, 'file')}, {size(sum(action.size for action in chosen))}"
+            )
+            yield from _table(chosen)
+    yield from _section(
+        style,
+        "sockets and directories",
+        [action for action in binds if action.kind in {"socket", "dir"} and _plain(action)],
+    )
+    yield from _devices(plan.actions, style)
+    yield from _kernel_views(plan.actions, style)
+    yield from _links(plan, style)
+    for action in plan.actions:
+        if isinstance(action, UpdateLoaderCache):
+            yield ""
+            yield style.head("loader cache") + "  rebuilt with " + ", ".join(action.directories)
+    yield from _findings(plan, style)
+
+
+def _plain(action: Bind) -> bool:
+    return not action.source.startswith(("/proc/", "/dev/"))
+
+
+def _count(items: list[Bind], noun: str) -> str:
+    return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
+
+
+def _facts(plan: Plan) -> Iterator[str]:
+    host, request, target = plan.host, plan.request, plan.target
+    if host:
+        root = "" if host["root"] == "/" else f" at {host['root']}"
+        yield f"  host      {host['name']}{root}: driver {host['driver_version']}, CUDA {host['cuda_version']}"
+    if request:
+        devices = ",".join(request["devices"]) or "none"
+        yield f"  devices   {devices}  ({request['devices_from']})"
+        yield f"  driver    {', '.join(request['capabilities']) or 'no capability'}  ({request['capabilities_from']})"
+        if request["requirements"]:
+            yield f"  requires  {'; '.join(request['requirements'])}"
+    if target:
+        yield f"  rootfs    {target['rootfs']}: libraries go to {target['libs_dir']}"
+
+
+def _table(actions: Iterable[Bind]) -> Iterator[str]:
+    rows = [
+        (posixpath.basename(action.source), size(action.size), _where(action)) for action in actions
+    ]
+    width = max(len(name) for name, _, _ in rows)
+    for name, amount, where in rows:
+        yield f"  {name:<{width}}  {amount:>9}  {where}"
+
+
+def _where(action: Bind) -> str:
+    source, target = posixpath.dirname(action.source), posixpath.dirname(action.target)
+    return source if source == target else f"{source} -> {target}"
+
+
+def _section(style: _Style, title: str, actions: list[Bind]) -> Iterator[str]:
+    if actions:
+        yield ""
+        yield style.head(title)
+        for action in actions:
+            yield f"  {action.source}" + (
+                "" if action.source == action.target else f" -> {action.target}"
+            )
+
+
+def _devices(actions: Iterable[Action], style: _Style) -> Iterator[str]:
+    nodes = [
+        action
+        for action in actions
+        if isinstance(action, Bind)
+        and (action.kind == "device" or action.source.startswith("/dev/"))
+    ]
+    allowed = {
+        (action.major, action.minor) for action in actions if isinstance(action, AllowDevice)
+    }
+    shown = {action.rdev for action in nodes}
+    if nodes:
+        yield ""
+        yield style.head("devices")
+    for action in nodes:
+        number = "{}:{}".format(*action.rdev) if action.rdev else "directory"
+        verdict = (
+            ""
+            if action.rdev is None
+            else "allowed"
+            if action.rdev in allowed
+            else "not allowed: no-cgroups = true"
+        )
+        yield f"  {action.target:<28} {number:>9}  {verdict}  {style.dim(action.why.row)}".rstrip()
+    others = sorted(allowed - {number for number in shown if number})
+    if others:
+        yield f"  and {len(others)} more device number(s) allowed: {others[0][0]}:{others[0][1]} to {others[-1][0]}:{others[-1][1]}"
+
+
+def _kernel_views(actions: Iterable[Action], style: _Style) -> Iterator[str]:
+    views = [
+        action
+        for action in actions
+        if isinstance(action, Tmpfs)
+        or (isinstance(action, Bind) and action.source.startswith("/proc/"))
+    ]
+    if views:
+        yield ""
+        yield style.head("the driver's own files")
+        for action in views:
+            kind = "tmpfs" if isinstance(action, Tmpfs) else "bind"
+            yield f"  {action.target}  {style.dim(kind)}"
+
+
+def _links(plan: Plan, style: _Style) -> Iterator[str]:
+    links = [
+        (action.path, action.target, "nvgraft")
+        for action in plan.actions
+        if isinstance(action, Symlink)
+    ]
+    links += [(path, target, "loader cache step") for path, target in plan.links]
+    if links:
+        yield ""
+        yield style.head("links")
+        width = max(len(posixpath.basename(path)) for path, _, _ in links)
+        for path, target, maker in sorted(links):
+            yield f"  {posixpath.basename(path):<{width}} -> {target}  {style.dim(maker)}"
+
+
+def _findings(plan: Plan, style: _Style) -> Iterator[str]:
+    if plan.findings:
+        yield ""
+        yield style.head("findings")
+    for finding in plan.findings:
+        mark = style.warn(finding.level) if finding.level == "warning" else finding.level
+        yield f"  {mark} {finding.id}: {finding.message}"
+        if finding.hint:
+            yield f"      {style.dim(finding.hint)}"

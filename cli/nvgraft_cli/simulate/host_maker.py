@@ -1,0 +1,337 @@
+"""Making a host snapshot real: its files, device nodes, /proc entries, loader cache, NVML and configuration.
+
+Everything is written to absolute paths of the current root, so this runs only inside :mod:`nvgraft_cli.simulate.sandbox`.
+"""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+
+from nvgraft.system import syscalls
+from nvgraft_specs import names
+from nvgraft_specs.models.host import Device, Directory, Elf, Entry, Host, Ipc, RegularFile, Symlink
+
+from . import ldcache_writer, sandbox, stubs
+
+CONFIG_DIRECTORY = "/etc/nvidia-container-runtime"
+SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"
+NVML_CONF = names.STANDIN_NVML
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_PCI_DEVICES = "/sys/bus/pci/devices"
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+#: One row of `ldconfig -p`: SONAME, libc and architecture, perhaps more (OS ABI, hardware capabilities), path.
+_LISTING = re.compile(r"^\t(\S+) \((libc6(?:,[\w-]+)?)((?:, [^)]*)?)\) => (.+)$", re.MULTILINE)
+#: Libraries of a driver that this machine may have itself: they are not the simulated host's.
+_DRIVER_LIBRARY = re.compile(r"^lib(cuda\.so|cudadebugger|nvidia-|nvcuvid|nvoptix)|_nvidia\.so")
+
+
+def make(host: Host, snapshot: bytes, nvml_source: bytes | None) -> list[str]:
+    """Make ``host`` real in the current root.
+
+    :param snapshot: the text of the document, for the hook where no stand-in NVML can be built.
+    :param nvml_source: C source of the stand-in NVML; None: act as if there were no compiler.
+    :returns: notes for the user.
+    :raises OSError: something could not be made; the message names it.
+    :raises ValueError: the document asks for a kind of file that cannot be made (an unknown ELF machine).
+    """
+    root = host.root.rstrip("/")
+    notes: list[str] = []
+    library = None
+    if nvml_source is not None and _machine_of(host) == _MACHINES.get(os.uname().machine):
+        library, note = _build(nvml_source)
+        notes += [note] if note else []
+    _proc(host)
+    notes += _drm(host)
+    for path, entry in sorted(host.files.items(), key=lambda item: (item[0].count("/"), item[0])):
+        real = _real_path(root, path)
+        if real is not None:
+            _place(real, entry, _content(path, entry, host, library))
+    _loader_cache(host, root)
+    if root:
+        for name in (
+            "dev",
+            "proc",
+        ):  # a driver root has this host's own, as the GPU operator's driver container mounts them
+            os.makedirs(f"{root}/{name}", exist_ok=True)
+            syscalls.mount(f"/{name}", f"{root}/{name}", None, syscalls.MS_BIND | syscalls.MS_REC)
+    os.makedirs(CONFIG_DIRECTORY, exist_ok=True)
+    _write(
+        f"{CONFIG_DIRECTORY}/config.toml",
+        config_toml(host.root, SNAPSHOT if library is None else None).encode(),
+        0o644,
+    )
+    if library is None:
+        _write(SNAPSHOT, snapshot, 0o644)
+    else:
+        for prefix in {"", root}:  # NVML is asked from inside the driver root
+            _write(prefix + NVML_CONF, nvml_conf(host).encode(), 0o644)
+    return notes
+
+
+def config_toml(root: str, snapshot: str | None) -> str:
+    """Return the config.toml of a simulated host: the reference's keys that differ from its defaults, and ours.
+
+    :param snapshot: where the GPUs are read from when there is no NVML to ask.
+    """
+    lines = ["[nvgraft]", "simulated-host = true"]
+    lines += [f"host-snapshot = {json.dumps(snapshot)}"] if snapshot else []
+    lines += ["", "[nvidia-container-cli]", 'ldconfig = "@/sbin/ldconfig"', "load-kmods = false"]
+    lines += [f"root = {json.dumps(root)}"] if root != "/" else []
+    lines += ["", "[nvidia-container-runtime]", 'mode = "legacy"', ""]
+    return "\n".join(lines)
+
+
+def nvml_conf(host: Host) -> str:
+    """Return the text that the stand-in NVML answers from; nvml_standin.c explains it."""
+    major, minor = host.nvml.cuda_version.split(".")
+    lines = [f"driver {host.nvml.driver_version}", f"cuda {int(major) * 1000 + int(minor) * 10}"]
+    for gpu in host.nvml.gpus:
+        address = f"{gpu.pci.domain:x}:{gpu.pci.bus:x}:{gpu.pci.device:x}"
+        lines.append(
+            f"gpu {gpu.minor} {gpu.uuid} {address} {gpu.brand} {gpu.compute_capability} {gpu.mig} {gpu.model}"
+        )
+        lines += [
+            f"mig {mig.uuid} {mig.gpu_instance} {mig.compute_instance}" for mig in gpu.mig_devices
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _machine_of(host: Host) -> str | None:
+    """The machine that the host's 64-bit driver is for."""
+    elves = (
+        entry.elf for entry in host.files.values() if isinstance(entry, RegularFile) and entry.elf
+    )
+    return next(
+        (elf.machine for elf in elves if elf.bits == 64 and elf.machine in _MACHINES.values()), None
+    )
+
+
+def _build(source: bytes) -> tuple[bytes | None, str]:
+    """Compile the stand-in NVML; without success return None and a note that says why."""
+    compiler = shutil.which("cc", path=_PATH)
+    if compiler is None:
+        return (
+            None,
+            "no C compiler here: the GPUs are served from the snapshot, NVML has no functions",
+        )
+    output = "/run/nvgraft-nvml.so"
+    options = ["-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
+    command = [compiler, *options, "-x", "c", "-", "-o", output]
+    result = subprocess.run(
+        command, input=source, capture_output=True, env={"PATH": _PATH, "LC_ALL": "C"}, check=False
+    )
+    if result.returncode:
+        reason = result.stderr.decode(errors="replace").strip().splitlines() or [
+            f"exit code {result.returncode}"
+        ]
+        return (
+            None,
+            f"the stand-in NVML did not compile ({reason[0]}): the GPUs are served from the snapshot",
+        )
+    with open(output, "rb") as file:
+        library = file.read()
+    os.unlink(output)
+    return library, ""
+
+
+def _proc(host: Host) -> None:
+    """Replace /proc/driver by one of our own, and add the driver's lines to /proc/devices."""
+    syscalls.mount(
+        "tmpfs",
+        "/proc/driver",
+        "tmpfs",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
+        "mode=0555",
+    )
+    if not host.char_majors:
+        return
+    with open("/proc/devices", encoding="ascii") as file:
+        own = [
+            line
+            for line in file.read().splitlines()
+            if not line.strip().partition(" ")[2].startswith("nvidia")
+        ]
+    own[1:1] = [
+        f"{major:3d} {name}" for name, major in host.char_majors.items()
+    ]  # after the heading "Character devices:"
+    _write("/run/nvgraft-devices", ("\n".join(own) + "\n").encode(), 0o444)
+    syscalls.mount("/run/nvgraft-devices", "/proc/devices", None, syscalls.MS_BIND)
+    # A container with a user namespace may mount its /proc only where the kernel finds one that nothing covers.
+    os.mkdir("/run/nvgraft-proc")
+    syscalls.mount(
+        "proc",
+        "/run/nvgraft-proc",
+        "proc",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
+    )
+    os.unlink("/run/nvgraft-devices")
+
+
+def _drm(host: Host) -> list[str]:
+    """Name the GPUs' DRM nodes where the kernel does, beside this machine's own PCI devices; return notes for the user."""
+    devices = (
+        {}
+        if host.cdi is None
+        else {
+            address: nodes
+            for address, nodes in host.cdi.drm.items()
+            if _PCI_ADDRESS.fullmatch(address)
+        }
+    )
+    if not any(devices.values()):
+        return []
+    if not os.path.isdir(_PCI_DEVICES):
+        return [f"no {_PCI_DEVICES} here: which GPU a DRM node belongs to cannot be seen inside"]
+    own = {name: os.readlink(f"{_PCI_DEVICES}/{name}") for name in os.listdir(_PCI_DEVICES)}
+    syscalls.mount(
+        "tmpfs",
+        _PCI_DEVICES,
+        "tmpfs",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
+        "mode=0755",
+    )
+    for name, target in own.items():
+        if name not in devices:
+            os.symlink(target, f"{_PCI_DEVICES}/{name}")
+    for address, nodes in devices.items():
+        for name in nodes:
+            os.makedirs(f"{_PCI_DEVICES}/{address}/drm/{name}")
+    # A container with a user namespace may mount a sysfs only where the kernel finds one that nothing covers.
+    os.mkdir("/run/nvgraft-sys")
+    syscalls.mount(
+        "sysfs",
+        "/run/nvgraft-sys",
+        "sysfs",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
+    )
+    return []
+
+
+def _real_path(root: str, path: str) -> str | None:
+    """Where ``path`` of the document lies; None for what is not ours to make."""
+    if path == "/dev" or path.startswith("/dev/"):
+        return path
+    if path == "/proc" or path.startswith("/proc/"):
+        return path if path.startswith("/proc/driver/") else None
+    return None if path == "/etc/ld.so.cache" else root + path
+
+
+def _content(path: str, entry: Entry, host: Host, library: bytes | None) -> bytes | None:
+    """The bytes of a regular file; None: whatever this machine has there is as good."""
+    if not isinstance(entry, RegularFile):
+        return b""
+    name = os.path.basename(path)
+    if (
+        library is not None
+        and name == f"libnvidia-ml.so.{host.nvml.driver_version}"
+        and entry.elf
+        and entry.elf.bits == 64
+    ):
+        return library
+    if entry.content is not None:
+        return entry.content.encode()
+    runs = int(entry.mode, 8) & 0o111
+    if entry.elf:
+        # The loader's own tool is used inside, and only this machine's works with this machine's loader.
+        return None if name.startswith("ldconfig") else _elf(name, entry.elf, bool(runs))
+    if runs and not re.search(r"\.so(\.|$)", name):
+        return stubs.executable(
+            _machine_of(host) or _MACHINES.get(os.uname().machine, "EM_X86_64"),
+            f"nvgraft simulated {name}",
+        )
+    return None
+
+
+def _elf(name: str, elf: Elf, runs: bool) -> bytes:
+    loading = stubs.Loading(
+        elf.rpath,
+        elf.runpath,
+        elf.flags_1 or 0,
+        elf.versions_needed or {},
+        elf.versions_defined or (),
+    )
+    if runs and elf.soname is None and elf.machine in _MACHINES.values():
+        return stubs.executable(
+            elf.machine, f"nvgraft simulated {name}", elf.needed, elf.abi_tag, elf.interp, loading
+        )
+    return stubs.shared_object(
+        elf.bits, elf.machine, elf.soname, elf.needed, elf.abi_tag, elf.interp, loading
+    )
+
+
+def _place(path: str, entry: Entry, content: bytes | None) -> None:
+    if isinstance(entry, Directory):
+        if not os.path.isdir(path):
+            os.makedirs(path)
+            os.chmod(path, int(entry.mode, 8))
+        return
+    if os.path.lexists(path):
+        # A directory of this machine where the host has a link (/bin -> usr/bin), and plain files that say nothing, stay.
+        if content is None or (os.path.isdir(path) and not os.path.islink(path)):
+            return
+        os.unlink(path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if isinstance(entry, Symlink):
+        os.symlink(entry.target, path)
+    elif isinstance(entry, RegularFile):
+        _write(path, content or b"", int(entry.mode, 8))
+        if entry.content is None and entry.size is not None and entry.size > len(content or b""):
+            os.truncate(path, entry.size)  # the recorded size, as a hole
+    elif isinstance(entry, Device):
+        sandbox.make_node(
+            path,
+            stat.S_IFCHR if entry.type == "char" else stat.S_IFBLK,
+            int(entry.mode, 8),
+            entry.rdev,
+        )
+    elif isinstance(entry, Ipc):
+        sandbox.make_node(
+            path, stat.S_IFSOCK if entry.type == "socket" else stat.S_IFIFO, int(entry.mode, 8)
+        )
+    if entry.uid is not None and entry.gid is not None:
+        os.lchown(path, entry.uid, entry.gid)
+
+
+def _loader_cache(host: Host, root: str) -> None:
+    """Write the driver root's loader cache; where that is "/" the libraries of this machine stay in it."""
+    rows = list(host.ld_so_cache)
+    if not root and os.access("/sbin/ldconfig", os.X_OK):
+        listing = subprocess.run(
+            ["/sbin/ldconfig", "-p"], capture_output=True, check=True, env={"LC_ALL": "C"}
+        ).stdout
+        rows += own_rows(
+            listing.decode("utf-8", "surrogateescape"),
+            {(soname, flags) for soname, flags, _ in rows},
+        )
+    os.makedirs(f"{root}/etc", exist_ok=True)
+    _write(f"{root}/etc/ld.so.cache", ldcache_writer.cache(rows), 0o644)
+
+
+def own_rows(listing: str, taken: set[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """Return this machine's rows of its loader cache that a simulated host keeps.
+
+    Left out are a driver of its own, what is ``taken`` (SONAME and flags), and variants for newer processors, whose
+    baseline has a row too.
+
+    :param listing: output of `ldconfig -p`.
+    """
+    rows = []
+    for soname, flags, more, path in _LISTING.findall(listing):
+        if (
+            (soname, flags) not in taken
+            and "hwcap" not in more
+            and not _DRIVER_LIBRARY.search(soname)
+        ):
+            rows.append((soname, flags, path))
+    return rows
+
+
+def _write(path: str, content: bytes, mode: int) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+    os.chmod(path, mode)

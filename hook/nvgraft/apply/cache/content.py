@@ -1,0 +1,194 @@
+"""What a container's loader cache has to hold: the image's rows, the driver's, and those of libraries that it does not know.
+
+The same for the hook, which writes it, and for whoever asks beforehand what will be in it: the root file system is read through
+:class:`nvgraft.apply.cache.rootfs.Files`. Nothing is written here; the format is :mod:`nvgraft.formats.ldcache_table`'s, where an image's
+libraries are :mod:`nvgraft.apply.cache.search_path`'s.
+"""
+
+from __future__ import annotations
+
+from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
+from nvgraft.apply.cache.search_path import SearchPath
+from nvgraft.base import paths
+from nvgraft.formats.ldcache_table import Row, Table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from nvgraft.apply.cache.library_search import Search
+    from nvgraft.apply.cache.rootfs import Files, FilesDirectory
+    from nvgraft.plan.actions import UpdateLoaderCache
+
+
+class CacheContent:
+    """One container's loader cache: made before anything is changed in it, :meth:`compute` is called after all mounts.
+
+    :param table: the image's cache, None where it has none that a loader uses; ``written`` is its time, in nanoseconds.
+
+    ``links`` are the links that the image's own libraries lack: directory, name, target. ``left_out`` says what a bound kept
+    from being seen.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        action: UpdateLoaderCache,
+        machine: str,
+        table: Table | None,
+        written: int,
+    ) -> None:
+        self.links: list[tuple[str, str, str]] = []
+        self._before = table
+        self._libraries = action.libraries
+        self._machine = machine
+        self._path = SearchPath(files, action.directories, machine)
+        # Making placeholders and links makes directories newer, so it is now that they are asked.
+        self._unknown = self._path.unknown(table, written)
+
+    @property
+    def left_out(self) -> list[str]:
+        return self._path.left_out
+
+    def compute(self, files: Files, planned: Iterable[tuple[str, str]]) -> Table:
+        """Return the rows that the cache has to have; the image's own table when nothing is missing.
+
+        :param planned: links of the driver's libraries, path and target, that are made in any case.
+        """
+        places = self._path.places()
+        made = {
+            (places.rank(paths.fsencode(path)), paths.basename(path)) for path, _target in planned
+        }
+        # As ldconfig does: a link that leads nowhere before ours are made is no library.
+        searches = list(self._searches(files))
+        wanted = self._driver_rows()
+        for search in searches:
+            wanted += [found.row(search.directory) for found in search.found.values()]
+            if not search.beyond:
+                self.links += _links_found(files, search, made)
+        table = self._without_gone(
+            files,
+            self._before or Table(),
+            [search for search in searches if not search.beyond],
+            wanted,
+        )
+        return table.with_rows(wanted, places)
+
+    def knows_driver(self) -> bool:
+        """Tell whether the image's cache has every library of the driver's already."""
+        return (
+            self._before is not None
+            and self._before.with_rows(self._driver_rows(), self._path.places()) is self._before
+        )
+
+    def with_development_rows(self, files: Files, table: Table) -> Table:
+        """Return ``table`` with a row for each libx.so that leads to a library of the driver's already, as ldconfig does.
+
+        No program needs these rows, so they alone are never a reason to write the cache.
+        """
+        wanted: dict[str, list[tuple[str, int]]] = {}
+        for path, soname, flags in self._libraries:
+            parent, name = paths.split(path)
+            link = name.partition(".so")[0] + ".so"
+            if link not in {name, soname} and soname.startswith(link):
+                wanted.setdefault(parent, []).append((link, flags))
+        rows = [
+            _row(parent, link, flags)
+            for parent, links in wanted.items()
+            for link, flags in _leading(files, parent, links)
+        ]
+        return table.with_rows(rows, self._path.places())
+
+    def _driver_rows(self) -> list[Row]:
+        return [
+            _row(paths.dirname(path), soname, flags)
+            for path, soname, flags in self._libraries
+            if "/" not in soname
+        ]
+
+    def _searches(self, files: Files) -> Iterator[Search]:
+        """Search the directories that the cache may not know; past a bound no further."""
+        if not self._unknown:
+            return
+        from nvgraft.apply.cache.library_search import Facts, Search
+
+        mounted = {path: Facts(soname, flags) for path, soname, flags in self._libraries}
+        for directory in self._unknown:
+            search = Search(files, directory, self._machine, mounted)
+            yield search
+            if search.beyond:
+                self.left_out.append(f"{directory.names[0]} has more {search.beyond}")
+                return
+
+    def _without_gone(
+        self, files: Files, table: Table, searches: Sequence[Search], found: Iterable[Row]
+    ) -> Table:
+        """Return the table without rows for files of the searched directories that are no longer there."""
+        places = self._path.places()
+        searched = {search.directory.rank for search in searches}
+        if not searched or not len(table):
+            return table
+        known = {(places.rank(row.path), row.soname, row.hwcaps) for row in found}
+        gone = set()
+        try:
+            for index, row, path in table.below(
+                [paths.fsencode(name) for search in searches for name in search.directory.names]
+            ):
+                rank = places.rank(path)
+                if rank not in searched or (rank, row.soname, row.hwcaps) in known:
+                    continue
+                files.bounds.count_library()
+                if files.identity(paths.fsdecode(path)) is None:
+                    gone.add(index)
+        except OutOfBounds:
+            pass  # what is too much to look at stays
+        return table.without(gone) if gone else table
+
+
+def _links_found(
+    files: Files, search: Search, made: Collection[tuple[int, str]]
+) -> list[tuple[str, str, str]]:
+    """Return the links that libraries of a directory lack; in a glibc-hwcaps subdirectory none are made.
+
+    :param made: ranks of directories and names of links that there will be.
+    """
+    place = search.directory.names[0]
+    if search.directory.hwcaps is not None:
+        return []
+    return [
+        (place, found.soname, found.name)
+        for found in search.found.values()
+        if not found.is_link
+        and found.name != found.soname
+        and (search.directory.rank, found.soname) not in made
+        and files.identity(f"{place}/{found.soname}") != files.identity(f"{place}/{found.name}")
+    ]
+
+
+def _leading(files: Files, parent: str, links: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return those of ``links`` in ``parent`` that lead to a library with a SONAME which begins so."""
+    try:
+        directory = files.look(parent)
+    except OSError as error:
+        check_absent(error)
+        return []
+    try:
+        return [(link, flags) for link, flags in links if _leads_to_library(directory, link)]
+    finally:
+        directory.close()
+
+
+def _leads_to_library(directory: FilesDirectory, link: str) -> bool:
+    try:
+        return directory.kind(link) == "link" and (
+            directory.library_behind(link).soname or link
+        ).startswith(link)
+    except OSError as error:
+        check_absent(error)
+        return False
+    except ValueError:
+        return False
+
+
+def _row(directory: str, name: str, flags: int) -> Row:
+    return Row(paths.fsencode(name), flags, paths.fsencode(f"{directory}/{name}"))

@@ -1,0 +1,182 @@
+"""Searching a directory of an image for libraries, as ldconfig does: which there are, and which file owns which SONAME.
+
+Of all files with one SONAME the greatest name owns it, a file before a link; the loader is told the SONAME's own path, so
+that a link of that name has to lead to the owner. Which directories are searched, and what becomes of it, is not decided here.
+"""
+
+from __future__ import annotations
+
+from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
+from nvgraft.apply.cache.search_path import Directory, is_leftover, is_library_name
+from nvgraft.base import paths
+from nvgraft.formats.ldcache import sort_key
+from nvgraft.formats.ldcache_table import Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvgraft.apply.cache.rootfs import Files, FilesDirectory
+    from nvgraft.formats.elf import Library
+
+_LIBC6 = 0x0003
+_EM_386, _EM_PPC64, _EM_ARM, _EM_X86_64, _EM_AARCH64 = 3, 21, 40, 62, 183
+_ARM_EABI, _ARM_EABI5, _ARM_HARD_FLOAT, _ARM_SOFT_FLOAT = 0xFF000000, 0x05000000, 0x400, 0x200
+
+#: uname -m -> (ELF machine, bits) -> the loader's flags for a library that it can load, or another loader of that machine can.
+_FLAGS: dict[str, dict[tuple[int, int], int]] = {
+    "x86_64": {(_EM_X86_64, 64): 0x0300, (_EM_X86_64, 32): 0x0800, (_EM_386, 32): 0x0000},
+    "aarch64": {(_EM_AARCH64, 64): 0x0A00, (_EM_ARM, 32): 0x0000},
+    "ppc64le": {(_EM_PPC64, 64): 0x0500},
+}
+
+
+class Facts:
+    """What a file says of itself: its SONAME ("" without one), the loader's flags for it, and the x86 ISA level that it needs."""
+
+    __slots__ = ("flags", "isa_level", "soname")
+
+    def __init__(self, soname: str, flags: int, isa_level: int = 0) -> None:
+        self.soname = soname
+        self.flags = flags
+        self.isa_level = isa_level
+
+
+class Found:
+    """A library of one directory: the file ``name`` (or link, with ``is_link``) and the SONAME that it answers to."""
+
+    __slots__ = ("facts", "is_link", "name", "soname")
+
+    def __init__(self, name: str, soname: str, facts: Facts, *, is_link: bool) -> None:
+        self.name = name
+        self.soname = soname
+        self.facts = facts
+        self.is_link = is_link
+
+    def row(self, directory: Directory) -> Row:
+        """Return the library's row; in a glibc-hwcaps subdirectory it names the file, and no link is made."""
+        name = self.soname if directory.hwcaps is None else self.name
+        hwcaps = None if directory.hwcaps is None else paths.fsencode(directory.hwcaps)
+        path = paths.fsencode(f"{directory.names[0]}/{name}")
+        return Row(
+            paths.fsencode(self.soname), self.facts.flags, path, hwcaps, self.facts.isa_level
+        )
+
+
+class Search:
+    """What was found in a directory: one library for each SONAME; ``beyond`` is what there is too much of, if anything.
+
+    :param mounted: path -> facts of files that were mounted, and need not be read again.
+    """
+
+    __slots__ = ("_architectures", "_bounds", "_files", "beyond", "directory", "found")
+
+    def __init__(
+        self, rootfs: Files, directory: Directory, machine: str, mounted: Mapping[str, Facts]
+    ) -> None:
+        self.directory = directory
+        self.found: dict[str, Found] = {}
+        self.beyond = ""
+        self._bounds = rootfs.bounds
+        self._architectures = _FLAGS.get(machine, {})
+        self._files: dict[str, Facts] = {}
+        try:
+            place = rootfs.directory(directory.names[0])
+        except OSError as error:
+            check_absent(error)
+            return
+        try:
+            self._search(place, mounted)
+        except OutOfBounds as error:
+            self.beyond = str(error)
+        finally:
+            place.close()
+
+    def _search(self, place: FilesDirectory, mounted: Mapping[str, Facts]) -> None:
+        names = [
+            (name, kind == "link")
+            for name, kind in place.entries()
+            if self._is_candidate(name, kind)
+        ]
+        # Files first: most links lead to one of them.
+        for name, is_link in sorted(names, key=lambda entry: entry[1]):
+            facts = (
+                self._behind_link(place, name)
+                if is_link
+                else self._of_mount(name, mounted) or self._read(place, name)
+            )
+            if facts is None:
+                continue
+            soname = facts.soname or name
+            if is_link:
+                is_link = name == soname or (name.endswith(".so") and soname.startswith(name))
+            found = Found(name, name if is_link else soname, facts, is_link=is_link)
+            owner = self.found.get(found.soname)
+            if "/" not in found.soname and (owner is None or _rank(found) > _rank(owner)):
+                self.found[found.soname] = found
+
+    def _is_candidate(self, name: str, kind: str) -> bool:
+        # In a glibc-hwcaps subdirectory ldconfig takes links of any name.
+        if kind == "link" and self.directory.hwcaps is not None:
+            return not is_leftover(name)
+        return kind != "other" and is_library_name(name)
+
+    def _of_mount(self, name: str, mounted: Mapping[str, Facts]) -> Facts | None:
+        for directory in self.directory.names:
+            facts = mounted.get(f"{directory}/{name}")
+            if facts is not None:
+                self._files[name] = facts
+                return facts
+        return None
+
+    def _read(self, place: FilesDirectory, name: str) -> Facts | None:
+        self._bounds.count_library()
+        try:
+            facts = self._facts(place.library(name, isa_level=self.directory.hwcaps is not None))
+        except OSError as error:
+            check_absent(error)
+            return None
+        except ValueError:
+            return None  # ldconfig, too, passes over what is no library
+        if facts is not None:
+            self._files[name] = facts
+        return facts
+
+    def _behind_link(self, place: FilesDirectory, name: str) -> Facts | None:
+        try:
+            target = place.readlink(name)
+            if target in self._files:
+                return self._files[target]
+            self._bounds.count_library()
+            return self._facts(
+                place.library_behind(name, isa_level=self.directory.hwcaps is not None)
+            )
+        except OSError as error:
+            check_absent(error)
+            return None
+        except ValueError:
+            return None
+
+    def _facts(self, library: Library) -> Facts | None:
+        flags = _flags(library, self._architectures)
+        return None if flags is None else Facts(library.soname or "", flags, library.isa_level)
+
+
+def _rank(found: Found) -> tuple[bool, bytes]:
+    return not found.is_link, sort_key(paths.fsencode(found.name))
+
+
+def _flags(library: Library, known: Mapping[tuple[int, int], int]) -> int | None:
+    """Return the loader's flags for a library, or None when no loader of this machine takes it."""
+    architecture = known.get((library.machine, library.bits))
+    if architecture is None:
+        return None
+    if library.machine == _EM_ARM and library.flags & _ARM_EABI == _ARM_EABI5:
+        architecture = (
+            0x0900
+            if library.flags & _ARM_HARD_FLOAT
+            else 0x0B00
+            if library.flags & _ARM_SOFT_FLOAT
+            else 0
+        )
+    return architecture | _LIBC6

@@ -1,0 +1,355 @@
+"""The loader cache step without ldconfig: the driver's libraries are added to the container's cache, in this process.
+
+No program of either side runs, and an image needs neither an ldconfig nor a cache. Everything of the image is read through
+descriptors of its root and with bounds, whatever it holds; what is written is one file, by its temporary name, and links.
+What has to be in the file is :mod:`nvgraft.apply.cache.content`'s business.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from nvgraft.apply.cache.content import CacheContent
+from nvgraft.apply.cache.rootfs import Bounds, Rootfs, check_absent, check_configuration
+from nvgraft.apply.cache_step import LoaderCacheStep
+from nvgraft.apply.journal import Item
+from nvgraft.apply.link import Link
+from nvgraft.apply.restore import Directory, Entry, Owner
+from nvgraft.apply.targets import check_gone, open_in_root
+from nvgraft.base import paths
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import write_all
+from nvgraft.base.finding import Finding
+from nvgraft.formats.ldcache import SIZE_LIMIT
+from nvgraft.formats.ldcache_table import Table
+from nvgraft.system import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvgraft.apply.journal import Journal
+    from nvgraft.apply.undo import UndoLog
+    from nvgraft.container.container import Container
+    from nvgraft.plan.actions import Plan, UpdateLoaderCache
+
+ETC = "/etc"
+CACHE = "ld.so.cache"
+
+#: What the file is written under, beside it; ldconfig's own name for it. Whoever finds it knows whose it is.
+TEMPORARY = CACHE + "~"
+
+_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NativeCache(LoaderCacheStep):
+    """One container's loader cache. ``program`` is the ldconfig that messages name: people search for the reference's words."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+        self._own_fds = -1
+        self._machine = os.uname().machine
+        self._rootfs: Rootfs | None = None
+        self._etc: Directory | None = None
+        self._before: Entry | None = None
+        self._fault: OSError | None = None
+        self._table: Table | None = None
+        self._written = 0
+        self._content: CacheContent | None = None
+        self._file: _CacheFile | None = None
+
+    def prepare(self) -> None:
+        """Open this process's own descriptors by name: the container's /proc may be anything."""
+        self._own_fds = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._own_fds >= 0:
+            syscalls.close(self._own_fds)
+            self._own_fds = -1
+
+    # ---- before anything is changed
+
+    def survey(self, container: Container, action: UpdateLoaderCache) -> None:
+        """Read the cache, and see which directories are newer: making placeholders and links makes them all so."""
+        rootfs = self._rootfs = Rootfs(container.rootfs_fd, self._own_fds, Bounds())
+        try:
+            check_configuration(container.rootfs_fd)
+            self._record(rootfs, container)
+            self._content = CacheContent(rootfs, action, self._machine, self._table, self._written)
+        except OSError as error:
+            self._fault = error
+
+    def _record(self, rootfs: Rootfs, container: Container) -> None:
+        """Remember what is in the cache's place, and read the cache that the container's loader would read."""
+        self._etc = self._open_etc(rootfs, container)
+        if self._etc is None:
+            return
+        self._before = Entry(self._etc, CACHE, Owner(container.uid, container.gid), self._own_fds)
+        before = self._before.before
+        if before.kind == "was-file":
+            data, self._written = before.data, int(before.fields[4])
+        elif before.kind == "was-link":
+            try:
+                data, found = rootfs.read(f"{ETC}/{CACHE}", SIZE_LIMIT)  # the loader follows it
+            except OSError as error:
+                check_absent(error)
+                return
+            self._written = found.st_mtime_ns
+        else:
+            return
+        try:
+            self._table = Table.parse(data)
+        except ValueError:
+            return  # no loader uses it
+
+    def _open_etc(self, rootfs: Rootfs, container: Container) -> Directory | None:
+        """Open the container's /etc, wherever the image's own links lead inside the root, as the reference lets ldconfig do."""
+        try:
+            fd = rootfs.open(ETC, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return self._directory(fd, container, ETC)
+
+    def _directory(self, fd: int, container: Container, name: str) -> Directory:
+        """Take over ``fd`` under the directory's own path: what takes away a killed hook's work follows no link."""
+        path = os.readlink(str(fd), dir_fd=self._own_fds)
+        return Directory(
+            fd, path[len(container.rootfs) :] if path.startswith(container.rootfs + "/") else name
+        )
+
+    # ---- after all mounts
+
+    def update(
+        self,
+        container: Container,
+        plan: Plan,
+        action: UpdateLoaderCache,
+        undo: UndoLog,
+        journal: Journal,
+    ) -> None:
+        try:
+            if self._fault is not None:
+                raise self._fault
+            self._update(container, plan, undo, journal)
+        except syscalls.MissingFeature:
+            raise
+        except OSError as error:
+            name = f"{error.filename}: " if error.filename else ""
+            raise self._failed(f"{name}{error.strerror or error}".lower(), error) from error
+
+    def _failed(self, cause: str, error: OSError | None = None) -> Refusal:
+        hint = f"the loader cache was not written: {cause}"
+        if error is not None and error.errno == errno.EROFS:
+            hint += ": give the container a writable root file system, or an image whose cache and links name this driver"
+        return Refusal("ldcache", f"process {self._program} failed with error code: 1", hint)
+
+    def _update(self, container: Container, plan: Plan, undo: UndoLog, journal: Journal) -> None:
+        rootfs, content = self._rootfs, self._content
+        assert rootfs is not None and content is not None
+        owner = Owner(container.uid, container.gid)
+        table = content.compute(rootfs, plan.links)
+        links = self._planned_links(container, plan, owner) + self._links_found(
+            rootfs, container, content, owner
+        )
+        if content.left_out:
+            message = f"not all of the image's libraries may be in its loader cache: {', '.join(content.left_out)}"
+            self.findings.append(
+                Finding(
+                    "ldcache-bounds", "warning", message, "run ldconfig when the image is built"
+                )
+            )
+        data = b""
+        if table is not self._table and not self._stays(content):
+            data = content.with_development_rows(rootfs, table).data()
+        self._carry_out(
+            rootfs, container, [link for link in links if link.wanted], data, owner, undo, journal
+        )
+
+    def _stays(self, content: CacheContent) -> bool:
+        """Tell whether a cache that cannot be written names the driver already; what else is not in it was not before."""
+        if (
+            self._table is None
+            or self._etc is None
+            or not os.fstatvfs(self._etc.fd).f_flag & os.ST_RDONLY
+        ):
+            return False
+        if not content.knows_driver():
+            return False
+        message = "the image's loader cache names this driver, and lacks libraries of its own; it is read-only and stays as it is"
+        self.findings.append(
+            Finding("ldcache-kept", "info", message, "run ldconfig when the image is built")
+        )
+        return True
+
+    def _carry_out(
+        self,
+        rootfs: Rootfs,
+        container: Container,
+        links: Sequence[Link],
+        data: bytes,
+        owner: Owner,
+        undo: UndoLog,
+        journal: Journal,
+    ) -> None:
+        """Make the links, and write ``data`` if there is any; all of it is announced before the first change."""
+        # A planned one comes before what a search found in the same place.
+        unique = {link.place: link for link in reversed(links)}
+        volumes: dict[Directory, str | None] = {}
+        for link in unique.values():
+            if link.directory not in volumes:
+                volumes[link.directory] = container.volume_of(link.directory.fd)
+        links = [
+            link
+            for link in reversed(unique.values())
+            if self._may_be_made(link, volumes[link.directory])
+        ]
+        announced = [link.announcement() for link in links]
+        file = None
+        if data:
+            etc = self._etc or self._open_etc(rootfs, container)
+            file = self._file = _CacheFile(etc, self._before, owner, self._own_fds)
+            volume = container.volume_of(container.rootfs_fd if file.etc is None else file.etc.fd)
+            self._check_volume(f"{ETC}/{CACHE}", volume)
+            announced += file.announcements()
+        if announced:
+            journal.announce(announced)
+        for link in links:
+            link.make(undo)
+        if file is not None:
+            file.write(container.rootfs_fd, data, undo)
+
+    def _may_be_made(self, link: Link, volume: str | None) -> bool:
+        if link.required:
+            self._check_volume(link.path, volume)
+            return True
+        return volume is None
+
+    def _check_volume(self, path: str, volume: str | None) -> None:
+        if volume is not None:
+            raise self._failed(
+                f"{path} would be made on the volume {volume}: mount the volume elsewhere, or make it there beforehand"
+            )
+
+    def _planned_links(self, container: Container, plan: Plan, owner: Owner) -> list[Link]:
+        """Return the SONAME links of the mounted libraries."""
+        directories: dict[str, Directory] = {}
+        links = []
+        for path, target in plan.links:
+            parent, name = paths.split(path)
+            if parent not in directories:
+                directories[parent] = Directory(
+                    open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent
+                )
+            links.append(Link(directories[parent], name, target, owner, self._own_fds))
+        return links
+
+    def _links_found(
+        self, rootfs: Rootfs, container: Container, content: CacheContent, owner: Owner
+    ) -> list[Link]:
+        """Return the links of the image's own libraries; where they cannot be made, it worked without them so far."""
+        places: dict[str, Directory | None] = {}
+        links = []
+        for place, name, target in content.links:
+            if place not in places:
+                try:
+                    fd = rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY)
+                except OSError as error:
+                    check_absent(error)
+                    places[place] = None
+                else:
+                    places[place] = self._directory(fd, container, place)
+            directory = places[place]
+            if directory is not None:
+                links.append(Link(directory, name, target, owner, self._own_fds, required=False))
+        return links
+
+
+class _CacheFile:
+    """The file in /etc, and what was there. Without an ``etc`` the image has none, and gets one."""
+
+    def __init__(
+        self, etc: Directory | None, before: Entry | None, owner: Owner, own_fds: int
+    ) -> None:
+        self.etc = etc
+        self._owner = owner
+        self._own_fds = own_fds
+        self._before = before
+        self._temporary: Entry | None = None
+        self._begun = self._renamed = False
+        self._fd = -1
+        if etc is not None:
+            self._look(etc)
+
+    def _look(self, etc: Directory) -> None:
+        self._before = self._before or Entry(etc, CACHE, self._owner, self._own_fds)
+        self._temporary = Entry(etc, TEMPORARY, self._owner, self._own_fds)
+
+    def announcements(self) -> list[Item]:
+        """Return what the journal has to know."""
+        if self._before is None or self._temporary is None:
+            return [
+                Item("dir", ETC),
+                Item("absent", f"{ETC}/{CACHE}"),
+                Item("absent", f"{ETC}/{TEMPORARY}"),
+            ]
+        return [self._before.before, self._temporary.before]
+
+    def write(self, rootfs_fd: int, data: bytes, undo: UndoLog) -> None:
+        """Put the new cache in the old one's place, at once: by another name first, then renamed."""
+        etc = self.etc or self._make_etc(rootfs_fd, undo)
+        before, temporary = self._before, self._temporary
+        assert before is not None and temporary is not None
+        if len(data) > SIZE_LIMIT:
+            raise OSError(errno.EFBIG, f"larger than {SIZE_LIMIT >> 20} MiB", f"{ETC}/{CACHE}")
+        undo.add(f"{ETC}/{CACHE}", self._leave_nothing_elsewhere)
+        undo.add(f"{ETC}/{CACHE}", lambda: before.restore() if self._renamed else None)
+        undo.add(f"{ETC}/{TEMPORARY}", lambda: temporary.restore() if self._begun else None)
+        if temporary.exists:
+            os.unlink(TEMPORARY, dir_fd=etc.fd)
+            self._begun = True
+        with self._owner:
+            self._fd = os.open(TEMPORARY, _TEMPORARY_FLAGS, 0o644, dir_fd=etc.fd)
+        self._begun = True
+        write_all(self._fd, data)
+        os.fchmod(self._fd, 0o644)
+        with self._owner:  # a new name needs an owner with a number as well (idmapped mounts)
+            os.rename(TEMPORARY, CACHE, src_dir_fd=etc.fd, dst_dir_fd=etc.fd)
+        self._renamed = True
+        before.replaced()
+
+    def close(self) -> None:
+        """Close the file that was written."""
+        if self._fd >= 0:
+            syscalls.close(self._fd)
+            self._fd = -1
+
+    def _leave_nothing_elsewhere(self) -> None:
+        """After an undo: a file that somebody has moved out of its sight is empty at least, and named."""
+        if self._fd < 0:
+            return
+        try:
+            check_gone(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, 0)
+            raise
+
+    def _make_etc(self, rootfs_fd: int, undo: UndoLog) -> Directory:
+        made = False
+
+        def remove() -> None:
+            if made:
+                os.rmdir(ETC[1:], dir_fd=rootfs_fd)
+
+        undo.add(ETC, remove)
+        with self._owner:
+            os.mkdir(ETC[1:], 0o755, dir_fd=rootfs_fd)
+        made = True
+        etc = Directory(open_in_root(rootfs_fd, ETC, os.O_RDONLY | os.O_DIRECTORY), ETC)
+        self._look(etc)
+        return etc

@@ -1,0 +1,290 @@
+"""Reading what an image holds, by descriptor, following its links inside its own root and nowhere else (SECURITY R17, R18).
+
+What is read decides about loader cache rows only. Where something is made or mounted, no link is followed: that is
+:mod:`nvgraft.apply.targets`' business. How much is read in all is bounded here, because an image may hold anything.
+"""
+
+from __future__ import annotations
+
+import _stat as stat
+import errno
+import time
+
+from nvgraft.apply.descriptors import Unreadable, read_whole, reopen
+from nvgraft.apply.targets import open_in_root
+from nvgraft.base._os import os
+from nvgraft.formats import ld_so_conf
+from nvgraft.system import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Protocol
+
+    from nvgraft.formats.elf import Library
+
+    class Files(Protocol):
+        """What :mod:`nvgraft.apply.cache.content` asks of a root file system: this module's, or one that is only planned.
+
+        Each method raises OSError as :class:`Rootfs` does.
+        """
+
+        bounds: Bounds
+
+        def read(self, path: str, limit: int) -> tuple[bytes, object]: ...
+        def names(self, path: str) -> list[str]: ...
+        def identity(self, path: str) -> Hashable | None: ...
+        def look(self, path: str) -> FilesDirectory: ...
+        def directory(self, path: str) -> FilesDirectory: ...
+
+    class FilesDirectory(Protocol):
+        """See :class:`OpenDirectory`."""
+
+        def close(self) -> None: ...
+        def status(self) -> tuple[Hashable, int]: ...
+        def kind(self, name: str) -> str | None: ...
+        def entries(self) -> list[tuple[str, str]]: ...
+        def readlink(self, name: str) -> str: ...
+        def library(self, name: str, *, isa_level: bool = False) -> Library: ...
+        def library_behind(self, name: str, *, isa_level: bool = False) -> Library: ...
+
+
+#: Names that one look at an image's directories may list, in all: ten times what one is searched for.
+_NAMES_LIMIT = 200_000
+
+#: Bytes of ld.so.conf beyond which no reader is let loose on it.
+_CONFIGURATION_LIMIT = 1 << 20
+
+
+#: What an image's own files may answer: there is nothing, it is something else, or it is not for us. ldconfig passes over
+#: such a file. Anything else is a fault of this machine, with which the cache would lack what it should have.
+ABSENT = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EINVAL,
+        errno.EFBIG,
+        errno.ENXIO,
+        errno.ENAMETOOLONG,
+    }
+)
+
+
+def check_absent(error: OSError) -> None:
+    """Raise ``error`` again unless it says that the image has no such file."""
+    if error.errno not in ABSENT or isinstance(error, (syscalls.MissingFeature, Unreadable)):
+        raise error
+
+
+class OutOfBounds(Exception):
+    """An image holds more than is looked at; the text says of what."""
+
+
+class Bounds:
+    """How much of an image is looked at: directories, libraries and seconds."""
+
+    __slots__ = ("_deadline", "_directories", "_libraries", "_names", "_seconds")
+
+    def __init__(
+        self, directories: int = 64, libraries: int = 20_000, seconds: float = 10.0
+    ) -> None:
+        self._directories = directories
+        self._libraries = libraries
+        self._names = _NAMES_LIMIT
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def count_directory(self) -> None:
+        self._directories -= 1
+        if self._directories < 0:
+            raise OutOfBounds("directories")
+
+    def count_library(self) -> None:
+        self._libraries -= 1
+        if self._libraries < 0:
+            raise OutOfBounds("libraries")
+        if time.monotonic() > self._deadline:
+            raise OutOfBounds(f"files than can be read in {self._seconds:g} seconds")
+
+    def count_name(self) -> None:
+        self._names -= 1
+        if self._names < 0:
+            raise OutOfBounds("files")
+
+
+class Rootfs:
+    """A container's root file system, for reading.
+
+    :param fd: its root, O_PATH; ``own_fds`` is a descriptor of this process's own /proc/self/fd. Both stay the caller's.
+    """
+
+    __slots__ = ("_own_fds", "bounds", "fd")
+
+    def __init__(self, fd: int, own_fds: int, bounds: Bounds) -> None:
+        self.fd = fd
+        self._own_fds = own_fds
+        self.bounds = bounds
+
+    def look(self, path: str) -> OpenDirectory:
+        """Open the directory ``path``, to be closed; what is in it cannot be listed."""
+        return OpenDirectory(self, self.open(path, os.O_PATH | os.O_DIRECTORY), path)
+
+    def directory(self, path: str) -> OpenDirectory:
+        """Open the directory ``path``, to be closed."""
+        return OpenDirectory(self, self.open(path, os.O_RDONLY | os.O_DIRECTORY), path)
+
+    def identity(self, path: str) -> Hashable | None:
+        """Return what ``path`` leads to, or None where that is nothing: equal for two paths to one thing."""
+        try:
+            fd = self.open(path, os.O_PATH)
+        except OSError as error:
+            check_absent(error)
+            return None
+        try:
+            found = os.fstat(fd)
+        finally:
+            syscalls.close(fd)
+        return found.st_dev, found.st_ino
+
+    def open(self, path: str, flags: int) -> int:
+        """Open ``path`` with the image's links followed; a file only with O_PATH, see :meth:`open_file`."""
+        return open_in_root(self.fd, path, flags, follow=True)
+
+    def open_file(self, path: str) -> int:
+        """Open the regular file ``path`` for reading.
+
+        :raises OSError: EINVAL for anything but a regular file, or what openat2(2) says.
+        """
+        held = self.open(path, os.O_PATH)
+        try:
+            return reopen(held, self._own_fds, path)
+        finally:
+            syscalls.close(held)
+
+    def open_file_at(self, directory: int, name: str) -> int:
+        """Open the regular file ``name`` of an open directory for reading; a link is refused."""
+        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            return reopen(held, self._own_fds, name)
+        finally:
+            syscalls.close(held)
+
+    def read(self, path: str, limit: int) -> tuple[bytes, os.stat_result]:
+        """Return the content and the facts of a regular file.
+
+        :raises OSError: EFBIG for a larger one.
+        """
+        fd = self.open_file(path)
+        try:
+            return read_whole(fd, limit, path), os.fstat(fd)
+        finally:
+            syscalls.close(fd)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory; none where there is none."""
+        try:
+            fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            check_absent(error)
+            return []
+        try:
+            return [name for name, _kind in self.entries(fd)]
+        finally:
+            syscalls.close(fd)
+
+    def entries(self, directory: int) -> list[tuple[str, str]]:
+        """Return the names in an open directory, each with file, link or other, as the directory itself tells."""
+        found = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                self.bounds.count_name()
+                kind = (
+                    "link"
+                    if entry.is_symlink()
+                    else "file"
+                    if entry.is_file(follow_symlinks=False)
+                    else "other"
+                )
+                found.append((entry.name, kind))
+        return found
+
+
+class OpenDirectory:
+    """An open directory of a root file system, in which names are looked up whatever becomes of its path. Close it."""
+
+    __slots__ = ("_fd", "_path", "_rootfs")
+
+    def __init__(self, rootfs: Rootfs, fd: int, path: str) -> None:
+        self._rootfs = rootfs
+        self._fd = fd
+        self._path = path
+
+    def close(self) -> None:
+        syscalls.close(self._fd)
+
+    def status(self) -> tuple[Hashable, int]:
+        """Return what directory it is, under whatever path, and when it was changed, in nanoseconds."""
+        found = os.fstat(self._fd)
+        return (found.st_dev, found.st_ino), found.st_mtime_ns
+
+    def kind(self, name: str) -> str | None:
+        """Return file, link or other for what is called ``name``, None where nothing is."""
+        try:
+            mode = os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode
+        except OSError as error:
+            check_absent(error)
+            return None
+        return "file" if stat.S_ISREG(mode) else "link" if stat.S_ISLNK(mode) else "other"
+
+    def entries(self) -> list[tuple[str, str]]:
+        """Return the names, each with file, link or other."""
+        return self._rootfs.entries(self._fd)
+
+    def readlink(self, name: str) -> str:
+        return os.readlink(name, dir_fd=self._fd)
+
+    def library(self, name: str, *, isa_level: bool = False) -> Library:
+        """Return what ldconfig asks of the file ``name``.
+
+        :raises OSError: for a link, and where it cannot be read.
+        :raises ValueError: as :func:`nvgraft.formats.elf.read_library`.
+        """
+        return _library(self._rootfs.open_file_at(self._fd, name), isa_level=isa_level)
+
+    def library_behind(self, name: str, *, isa_level: bool = False) -> Library:
+        """Return what ldconfig asks of the file that ``name`` leads to; raises what :meth:`library` does."""
+        return _library(self._rootfs.open_file(f"{self._path}/{name}"), isa_level=isa_level)
+
+
+def _library(fd: int, *, isa_level: bool) -> Library:
+    from nvgraft.formats.elf import read_library
+
+    try:
+        return read_library(fd, isa_level=isa_level)
+    except OSError as error:
+        raise Unreadable(error.errno, error.strerror) from error
+    finally:
+        syscalls.close(fd)
+
+
+def check_configuration(root_fd: int) -> None:
+    """Refuse an ld.so.conf that would only hold a reader up: a FIFO, or one without end (SECURITY R17).
+
+    :raises OSError: EINVAL or EFBIG, with the file's name.
+    """
+    try:
+        fd = open_in_root(root_fd, ld_so_conf.PATH, os.O_PATH, follow=True)
+    except OSError as error:
+        check_absent(error)
+        return  # there is none, as in an image without libraries
+    try:
+        found = os.fstat(fd)
+    finally:
+        syscalls.close(fd)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", ld_so_conf.PATH)
+    if stat.S_ISREG(found.st_mode) and found.st_size > _CONFIGURATION_LIMIT:
+        raise OSError(errno.EFBIG, f"larger than {_CONFIGURATION_LIMIT >> 20} MiB", ld_so_conf.PATH)

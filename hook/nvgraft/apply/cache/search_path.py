@@ -1,0 +1,149 @@
+"""Where a container's loader looks for libraries: the directories that ldconfig would search, in its order.
+
+Also which of them have to be searched: a cache that is newer than a directory holds what is in it. Searching is
+:mod:`nvgraft.apply.cache.library_search`'s business.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
+from nvgraft.base import paths
+from nvgraft.formats.ld_so_conf import FILE_LIMIT, Configuration
+from nvgraft.formats.ldcache_table import Places, Table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from nvgraft.apply.cache.rootfs import Files
+
+#: What ldconfig searches without being told, on Debian and elsewhere; ``{}`` stands for Debian's name of the architecture.
+_SYSTEM_DIRECTORIES = ("/lib/{}", "/usr/lib/{}", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
+_HWCAPS = "glibc-hwcaps"
+
+
+class Directory:
+    """One directory of the search path.
+
+    ``names`` are the paths that lead to it, the first one goes into the cache; ``rank`` is its place, ``changed`` its time of
+    change in nanoseconds. ``hwcaps`` names a glibc-hwcaps subdirectory, which the loader takes on some processors only. A system
+    directory that nobody has named is not ``named``.
+    """
+
+    __slots__ = ("changed", "hwcaps", "named", "names", "rank")
+
+    def __init__(
+        self, name: str, rank: int, changed: int, hwcaps: str | None, *, named: bool
+    ) -> None:
+        self.names = [name]
+        self.named = named
+        self.rank = rank
+        self.changed = changed
+        self.hwcaps = hwcaps
+
+
+class SearchPath:
+    """The directories of a root file system, ``given`` ones first; ``left_out`` says what a bound kept from being seen."""
+
+    def __init__(self, rootfs: Files, given: Sequence[str], machine: str) -> None:
+        self.directories: list[Directory] = []
+        self.left_out: list[str] = []
+        self._rootfs = rootfs
+        self._known: dict[Hashable, Directory] = {}
+        configuration = Configuration(self._read, rootfs.names)
+        try:
+            configuration.load()
+        except OutOfBounds as error:
+            self.left_out.append(f"it has more {error}")
+        if not configuration.complete:
+            self.left_out.append("its ld.so.conf includes too much")
+        system = [path.format(f"{machine}-linux-gnu") for path in _SYSTEM_DIRECTORIES]
+        try:
+            for path in (*given, *configuration.directories):
+                self._add(path, named=True)
+            for path in system:
+                self._add(path, named=False)
+        except OutOfBounds as error:
+            self.left_out.append(f"its ld.so.conf names more {error}")
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._rootfs.read(path, FILE_LIMIT)[0]
+        except OSError as error:
+            check_absent(error)
+            if error.errno == errno.EFBIG:
+                raise
+            raise FileNotFoundError(path) from error
+
+    def _add(self, path: str, hwcaps: str | None = None, *, named: bool) -> None:
+        try:
+            place = self._rootfs.look(path)
+        except OSError as error:
+            check_absent(error)
+            return
+        try:
+            identity, changed = place.status()
+            known = self._known.get(identity)
+            if known is not None:
+                known.names.append(path)
+                return
+            self._rootfs.bounds.count_directory()
+            directory = Directory(path, len(self.directories), changed, hwcaps, named=named)
+            self._known[identity] = directory
+            self.directories.append(directory)
+            if hwcaps is None and place.kind(_HWCAPS) in {"link", "other"}:
+                for name in sorted(self._rootfs.names(f"{path}/{_HWCAPS}")):
+                    if not name.startswith(".") and ":" not in name:
+                        self._add(f"{path}/{_HWCAPS}/{name}", name, named=named)
+        finally:
+            place.close()
+
+    def places(self) -> Places:
+        """Return which directory comes before which."""
+        return Places(
+            {
+                paths.fsencode(name): directory.rank
+                for directory in self.directories
+                for name in directory.names
+            }
+        )
+
+    def unknown(self, table: Table | None, written: int) -> list[Directory]:
+        """Return the directories that may hold what ``table``, written at that time, does not know; without one all of them.
+
+        Newer ones may, and those that somebody has named and of whose libraries it knows none: who added the directory to
+        ld.so.conf did not run ldconfig.
+        """
+        if table is None:
+            return list(self.directories)
+        return [
+            directory
+            for directory in self.directories
+            if directory.changed > written or self._is_new(directory, table)
+        ]
+
+    def _is_new(self, directory: Directory, table: Table) -> bool:
+        if not directory.named or any(
+            table.has_file_of(paths.fsencode(name)) for name in directory.names
+        ):
+            return False
+        return any(is_library_name(name) for name in self._rootfs.names(directory.names[0]))
+
+
+def is_library_name(name: str) -> bool:
+    """Tell whether ldconfig looks into a file of this name: a shared library's, or a loader's; no package manager's leftover."""
+    like_a_library = (name.startswith(("lib", "ld-")) and ".so" in name) or name.startswith(
+        ("ld.so.", "ld64.so.")
+    )
+    return like_a_library and not is_leftover(name)
+
+
+def is_leftover(name: str) -> bool:
+    """Tell whether a package manager (RPM, dpkg, prelink) writes a file under this name before it renames it."""
+    return (
+        ";" in name
+        or name.endswith((".dpkg-new", ".dpkg-tmp", ".#prelink#"))
+        or name[-17:-6] == ".#prelink#."
+    )

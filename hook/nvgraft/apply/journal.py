@@ -1,0 +1,382 @@
+"""What is about to be made in a root file system, written down beforehand: a hook that is killed undoes nothing (SECURITY R35).
+
+One file under /run for each hook at work, removed when its work is done or undone. A file that nobody is working on is what
+a killed hook has left, and names what may be in the root file system. This module knows how it is written and read; what is
+announced is the executor's business, what is taken away again that of :mod:`nvgraft.apply.leftovers`.
+
+A file is a sequence of records, each with its length and a check: a record that was cut short was never followed by what it
+announces. /run is in memory, so nothing is synchronised to a disk, and after a power cut there is no journal.
+"""
+
+from __future__ import annotations
+
+import _struct as struct
+import time
+
+from nvgraft.base import paths
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import open_file, read_fd, reason, write_all
+from nvgraft.base.values import Value
+from nvgraft.system import syscalls
+from nvgraft.system.lock import lock_name
+from nvgraft.system.rundir import open_private, require_private
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Where journals are; root alone can look, since they name paths of images.
+DIRECTORY = "/run/nvgraft/journal"
+
+#: The largest journal that is read, in bytes: the loader cache's former content is the largest thing in it.
+SIZE_LIMIT = 64 << 20
+
+#: Nanoseconds after its last announcement within which a hook has been killed: what engines grant one, and more.
+_AT_WORK = 120 * 10**9
+
+_VERSION = "nvgraft.journal/1"
+_FRAME = struct.Struct(
+    "=4sIQQ"
+)  # _MAGIC, length of the record, its check, the check of these three
+_MAGIC = b"nvgj"
+
+#: How much is checked at once, in bytes: what a processor keeps at hand.
+_CHUNK = 1 << 16
+
+#: linux/time.h; the clock that file systems take their times from: time.time() runs some milliseconds ahead of it.
+_CLOCK_REALTIME_COARSE = 5
+
+#: Kind of entry -> how many fields follow its path.
+_FIELDS = {
+    "dir": 0,
+    "file": 0,
+    "link": 1,
+    "devices": 1,
+    "absent": 0,
+    "was-link": 3,
+    "links": 0,
+    "was-file": 5,
+}
+
+
+class Item(Value):
+    """One thing that a start is about to make or change, by its absolute ``path`` inside the root file system.
+
+    ``kind`` is one of
+
+    - dir, file, link (target): made where nothing is;
+    - devices (inode): rules of the cgroup directory ``path`` of the host;
+    - absent: a file that the loader cache step makes, with content, where nothing is;
+    - was-file (mode, uid, gid, access and modification time in ns; ``data``), was-link (target, uid, gid): what that step replaces;
+    - links: the directory in which that step makes links; those that are there are announced as was-link.
+    """
+
+    __slots__ = ("data", "fields", "kind", "path")
+
+    def __init__(self, kind: str, path: str, *fields: str, data: bytes = b"") -> None:
+        if len(fields) != _FIELDS[kind]:
+            raise ValueError(f"{kind} has {_FIELDS[kind]} fields")
+        self.kind = kind
+        self.path = path
+        self.fields = fields
+        self.data = data
+
+
+class Heading(Value):
+    """Whose journal it is: the root file system by ``rootfs``, its path, and by ``device``, ``inode`` and ``born`` of its root.
+
+    :param born: ns; 0 where the file system does not know.
+    :param since: the file systems' time at which the work began, in ns: whatever is older was not made by it.
+    :param uid: host's id of the container's root, likewise ``gid``.
+    """
+
+    __slots__ = ("born", "device", "gid", "inode", "rootfs", "since", "uid")
+
+    def __init__(
+        self, rootfs: str, device: int, inode: int, born: int, since: int, uid: int, gid: int
+    ) -> None:
+        self.rootfs = rootfs
+        self.device = device
+        self.inode = inode
+        self.born = born
+        self.since = since
+        self.uid = uid
+        self.gid = gid
+
+    @classmethod
+    def of(cls, rootfs: str, rootfs_fd: int, uid: int, gid: int) -> Heading:
+        """Describe the root file system that ``rootfs_fd`` holds, as of now."""
+        root = os.fstat(rootfs_fd)
+        since = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+        return cls(
+            rootfs, root.st_dev, root.st_ino, syscalls.birth_time(rootfs_fd), since, uid, gid
+        )
+
+
+class Journal:
+    """The journal of one start. Without a directory for journals (rootless) it announces nothing."""
+
+    __slots__ = ("_directory", "_fd", "name")
+
+    def __init__(self, directory: int = -1, name: str = "", fd: int = -1) -> None:
+        self._directory = directory
+        self.name = name
+        self._fd = fd
+
+    @classmethod
+    def begin(cls, heading: Heading) -> Journal:
+        """Begin a journal. To be called in the host's mount namespace, with signals held; give it back by :meth:`close`.
+
+        :raises Refusal: when it cannot be written: then nothing may be made.
+        """
+        directory = require_private(DIRECTORY)
+        if directory is None:
+            return cls()
+        name = f"{lock_name(heading.device, heading.inode)}-{time.time_ns():x}"
+        journal = cls(directory, name)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            journal._fd = os.open(name, flags, 0o600, dir_fd=directory)
+            write_all(journal._fd, _frame(_heading_record(heading)))
+        except OSError as error:
+            if journal._fd >= 0:
+                _remove(directory, name)
+            journal.close()
+            raise _cannot_write(name, error) from error
+        return journal
+
+    def announce(self, entries: Iterable[Item]) -> None:
+        """Write down what is going to be made or changed, before it is.
+
+        :raises Refusal: when that cannot be done.
+        """
+        if self._fd < 0:
+            return
+        try:
+            for fields, data in _records(entries):
+                write_all(self._fd, _frame(fields, data))
+                write_all(self._fd, data)
+        except OSError as error:
+            raise _cannot_write(self.name, error) from error
+
+    def end(self) -> None:
+        """Remove the journal: the work is done, or undone.
+
+        :raises OSError: when it goes on naming things, which somebody would take away.
+        """
+        if self._fd < 0:
+            return
+        try:
+            os.unlink(self.name, dir_fd=self._directory)
+        except OSError:
+            os.ftruncate(self._fd, 0)  # an empty one names nothing
+            _remove(self._directory, self.name)
+
+    def close(self) -> None:
+        """Close the descriptors; a journal that was not ended stays."""
+        for fd in (self._fd, self._directory):
+            if fd >= 0:
+                syscalls.close(fd)
+        self._fd = self._directory = -1
+
+
+class Left(Value):
+    """The journal ``name`` of a hook that did not come to its end; ``heading`` None: nothing had been made by then.
+
+    :param written: when it was last written to, in ns of the file systems' time.
+    """
+
+    __slots__ = ("entries", "heading", "name", "written")
+
+    def __init__(
+        self, name: str, heading: Heading | None, entries: tuple[Item, ...], written: int
+    ) -> None:
+        self.name = name
+        self.heading = heading
+        self.entries = entries
+        self.written = written
+
+    @property
+    def until(self) -> int:
+        """When its hook had certainly been killed, in ns of the file systems' time."""
+        return self.written + _AT_WORK
+
+    def is_of(self, now: Heading) -> bool:
+        """Tell whether it is of the root file system that ``now`` describes.
+
+        An overlay has another device number after each mount. A directory that was made anew may be given the same inode number,
+        but was born later; one of an overlay's lower layer is born again when something is first made in it, which was then.
+        """
+        was = self.heading
+        if (
+            was is None
+            or was.inode != now.inode
+            or (was.device != now.device and was.rootfs != now.rootfs)
+        ):
+            return False
+        return was.born == now.born or was.since <= now.born <= self.until
+
+
+def lock_of(name: str) -> str:
+    """Return the name of the lock that the hook of the journal ``name`` holds while it is at work."""
+    return name.rpartition("-")[0]
+
+
+def pending() -> bool:
+    """Tell whether there is any journal: of a hook that is at work, or of one that was killed."""
+    directory = open_private(DIRECTORY)
+    if directory is None:
+        return False
+    try:
+        return bool(os.listdir(directory))
+    finally:
+        syscalls.close(directory)
+
+
+def read(directory: int, name: str) -> Left:
+    """Read a journal of the open ``directory``.
+
+    :raises ValueError: when it is damaged: no hook leaves such a one, however it ends.
+    :raises OSError: when it cannot be read.
+    """
+    fd = open_file(name, directory)
+    try:
+        data = read_fd(fd, SIZE_LIMIT)
+        written = os.fstat(fd).st_mtime_ns
+    finally:
+        syscalls.close(fd)
+    return parse(name, data, written)
+
+
+def parse(name: str, data: bytes, written: int) -> Left:
+    """Return what the journal ``name`` says, whose bytes are ``data``.
+
+    :raises ValueError: as :func:`read`.
+    """
+    records = list(_whole_records(data))
+    if not records:
+        return Left(name, None, (), written)
+    try:
+        version, rootfs, *numbers = (paths.fsdecode(field) for field in records[0].split(b"\0"))
+        if version != _VERSION:
+            raise ValueError(f"its format is {version!r}, this nvgraft reads {_VERSION}")
+        device, inode, born, since, uid, gid = (int(number) for number in numbers)
+        entries = [entry for record in records[1:] for entry in _entries(record)]
+    except KeyError as error:
+        raise ValueError(f"malformed entry: {error}") from error
+    return Left(
+        name, Heading(rootfs, device, inode, born, since, uid, gid), tuple(entries), written
+    )
+
+
+def rewrite(directory: int, left: Left) -> None:
+    """Put ``left`` in the place of the journal of that name; one without entries is removed.
+
+    :raises OSError: when neither works; then the journal is as it was.
+    """
+    if left.heading is None or not left.entries:
+        os.unlink(left.name, dir_fd=directory)
+        return
+    # A name without a hook behind it: should this process be killed here, it is one more journal, of the same things.
+    temporary = f"{left.name}.{os.getpid()}"
+    fd = os.open(
+        temporary,
+        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+        dir_fd=directory,
+    )
+    try:
+        write_all(fd, _frame(_heading_record(left.heading)))
+        for fields, data in _records(left.entries):
+            write_all(fd, _frame(fields, data) + data)
+        os.utime(fd, ns=(left.written, left.written))
+    except BaseException:
+        _remove(directory, temporary)
+        raise
+    finally:
+        syscalls.close(fd)
+    os.rename(temporary, left.name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _remove(directory: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except OSError:
+        return
+
+
+def _cannot_write(name: str, error: OSError) -> Refusal:
+    fix = "nothing is made in a container before the journal names it: is /run full?"
+    return Refusal("initialization", f"write failed: {DIRECTORY}/{name}: {reason(error)}", fix)
+
+
+def _check(record: bytes, before: int = 0) -> int:
+    """Return the remainder of ``record``, taken as one number, by 2**61 - 1; ``before`` is that of what stands before it.
+
+    That is what hash() of an int is, and the fastest sum over bytes that needs no further module.
+    """
+    value = before
+    for start in range(0, len(record), _CHUNK):
+        chunk = record[start : start + _CHUNK]
+        shift = 8 * len(chunk) % 61  # 2**61 is 1 there
+        value = hash((value << shift) + hash(int.from_bytes(chunk, "big")))
+    return value
+
+
+def _frame(fields: bytes, data: bytes = b"") -> bytes:
+    """Return what stands before ``data`` in the file for a record of both: it may be long, and is not copied."""
+    numbers = (_MAGIC, len(fields) + len(data), _check(data, before=_check(fields)))
+    return _FRAME.pack(*numbers, _check(_FRAME.pack(*numbers, 0))) + fields
+
+
+def _whole_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records that were written to their end."""
+    offset = 0
+    while offset + _FRAME.size <= len(data):
+        magic, length, check, own_check = _FRAME.unpack_from(data, offset)
+        if magic != _MAGIC or own_check != _check(_FRAME.pack(magic, length, check, 0)):
+            raise ValueError(f"no record at byte {offset}")
+        offset += _FRAME.size
+        if offset + length > len(data):
+            return
+        record = data[offset : offset + length]
+        if _check(record) != check:
+            raise ValueError(f"the record at byte {offset} is not as it was written")
+        yield record
+        offset += length
+
+
+def _heading_record(heading: Heading) -> bytes:
+    numbers = (heading.device, heading.inode, heading.born, heading.since, heading.uid, heading.gid)
+    return paths.fsencode("\0".join((_VERSION, heading.rootfs, *map(str, numbers))))
+
+
+def _records(entries: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield records for ``entries``: data stands at the end of a record of its own, all else in one without."""
+    words: list[str] = []
+    for entry in entries:
+        own = (entry.kind, entry.path, *entry.fields)
+        if entry.kind == "was-file":
+            yield paths.fsencode("\0".join((*own, ""))), entry.data
+        else:
+            words += own
+    if words:
+        yield paths.fsencode("\0".join((*words, ""))), b""
+
+
+def _entries(record: bytes) -> Iterator[Item]:
+    at = 0
+    while at < len(record):
+        kind = paths.fsdecode(record[at : record.find(b"\0", at)])
+        words = []
+        for _ in range(2 + _FIELDS[kind]):
+            end = record.find(b"\0", at)
+            if end < 0:
+                raise ValueError(f"malformed entry: {kind}")
+            words.append(paths.fsdecode(record[at:end]))
+            at = end + 1
+        data = b""
+        if kind == "was-file":
+            data, at = record[at:], len(record)
+        yield Item(*words, data=data)

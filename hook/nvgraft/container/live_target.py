@@ -1,0 +1,96 @@
+"""The root file system of a container that is being started, as the planner looks at it.
+
+Where things go is :mod:`nvgraft.container.target`'s; here is only how a running container answers: through the descriptors of a
+:class:`~nvgraft.container.container.Container` and its table of mounts.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
+from nvgraft.container.target import Target
+from nvgraft.formats.tree import LiveTree, Node
+from nvgraft.system import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvgraft.container.container import Container
+
+_PROC_ROOT_INODE = 1
+
+
+class LiveTarget(Target):
+    """The rootfs of a container that is being started."""
+
+    def __init__(self, container: Container, machine: str) -> None:
+        self._container = container
+        self._live = LiveTree(os.dup(container.rootfs_fd), container.rootfs)
+        self._volumes: dict[str, str | None] = {}
+        self._read_only: dict[str, bool] = {}
+        super().__init__(self._live, machine, container.uid, container.gid)
+
+    def close(self) -> None:
+        self._live.close()
+
+    def volume(self, path: str) -> str | None:
+        place = self._place(path)
+        if place not in self._volumes:
+            self._volumes[place] = self._container.volume_of(self._directory(place))
+        return self._volumes[place]
+
+    def is_read_only(self, path: str) -> bool:
+        place = self._place(path)
+        if place not in self._read_only:
+            self._read_only[place] = bool(os.fstatvfs(self._directory(place)).f_flag & os.ST_RDONLY)
+        return self._read_only[place]
+
+    def _place(self, path: str) -> str:
+        """Return the nearest directory that exists: there something would be made."""
+        while True:
+            path = path.rpartition("/")[0]
+            if not path or self._live.lstat(path) is not None:
+                return path
+
+    def _directory(self, path: str) -> int:
+        """Return the directory at ``path``, where one has been seen before.
+
+        :raises Refusal: when there is something else by now.
+        """
+        try:
+            return self._live.directory(path)
+        except OSError as error:
+            text = f"open failed: {self._container.rootfs}{path}: {reason(error)}"
+            raise Refusal("mount", text, "the image changes while it is started") from error
+
+    def proc_driver(self) -> Node | None:
+        """Return /proc/driver/nvidia of the container's own procfs.
+
+        :raises Refusal: when /proc is not a procfs mount of its own: a volume or a link there could lead anywhere (SECURITY R28).
+        """
+        rootfs = self._container.rootfs
+        proc = self._live.lstat("/proc")
+        if proc is None or proc.type != "dir":
+            cause = "no such file or directory" if proc is None else "not a directory"
+            raise Refusal(
+                "mount",
+                f"mount operation failed: {rootfs}/proc/driver/nvidia: {cause}",
+                "the container needs a procfs mount at /proc",
+            )
+        fd = self._directory("/proc")
+        mount = self._container.mounts.get(syscalls.mount_id(fd))
+        if mount is None or mount.fstype != "proc" or os.fstat(fd).st_ino != _PROC_ROOT_INODE:
+            kind = mount.fstype if mount else "unknown"
+            raise Refusal(
+                "mount",
+                f"mount operation failed: {rootfs}/proc/driver/nvidia: no such file or directory",
+                f"{rootfs}/proc is {kind}, not procfs: mount a procfs at /proc in config.json",
+            )
+        found = self._live.lstat("/proc/driver/nvidia")
+        if found is not None and found.type != "dir":
+            raise Refusal(
+                "mount",
+                f"mount operation failed: {rootfs}/proc/driver/nvidia: not a directory",
+                "something covers the driver's /proc directory",
+            )
+        return found

@@ -1,0 +1,303 @@
+"""Facts about an ELF file, by bounded reads: class, machine, SONAME, NEEDED, ABI tag and interpreter.
+
+No code of the file is run or mapped. A file that is cut short, or lies about its tables, raises ValueError, and no more
+than READ_LIMIT bytes of it are read, however many tables claim the same ones (SECURITY R17).
+"""
+
+from __future__ import annotations
+
+import _struct as struct
+
+from nvgraft.base._os import os
+from nvgraft.base.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Bytes that are read from one file; the driver's largest libraries need about 10 KiB.
+READ_LIMIT = 1 << 20
+
+#: e_machine -> the name that a host snapshot uses.
+MACHINES = {3: "EM_386", 40: "EM_ARM", 21: "EM_PPC64", 62: "EM_X86_64", 183: "EM_AARCH64"}
+
+_PT_DYNAMIC, _PT_INTERP, _PT_LOAD = 2, 3, 1
+_DT_NEEDED, DT_STRTAB, DT_STRSZ, _DT_SONAME = 1, 5, 10, 14
+_SHT_NOTE = 7
+_ET_DYN = 3
+_PT_GNU_PROPERTY, _NT_GNU_PROPERTY, _X86_ISA_1_NEEDED = 0x6474E553, 5, 0xC0008002
+
+#: Bytes that are read at once: headers stand at the beginning.
+_HEAD = 1024
+
+
+class ElfFacts(Value):
+    """What the hook and the planner need to know of one ELF file; ``bits`` is 32 or 64, absent facts are None."""
+
+    __slots__ = ("abi_tag", "bits", "interp", "machine", "needed", "soname")
+
+    def __init__(
+        self,
+        bits: int,
+        machine: str,
+        soname: str | None,
+        needed: tuple[str, ...],
+        abi_tag: tuple[int, int, int] | None,
+        interp: str | None,
+    ) -> None:
+        self.bits = bits
+        self.machine = machine
+        self.soname = soname
+        self.needed = needed
+        self.abi_tag = abi_tag
+        self.interp = interp
+
+
+class _Layout:
+    """Where the fields of a 32-bit or a 64-bit file stand."""
+
+    def __init__(self, bits: int) -> None:
+        wide = bits == 64
+        self.header = "<HHIQQQIHHHHHH" if wide else "<HHIIIIIHHHHHH"
+        self.program = "<IIQQQQQQ" if wide else "<IIIIIIII"
+        self.program_fields = (0, 2, 3, 5) if wide else (0, 1, 2, 4)  # type, offset, vaddr, filesz
+        self.section = "<IIQQQQIIQQ" if wide else "<IIIIIIIIII"
+        self.dynamic = "<qQ" if wide else "<iI"
+
+
+class NoFacts(ValueError):
+    """A file that libelf opens and learns nothing from: it is no ELF file, or what should come behind its header is not there."""
+
+
+def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
+    """Return the facts of the open file ``fd``. The ABI tag stands in a section: pass ``sections`` false to leave it out.
+
+    :raises NoFacts: when it is no ELF file, or is damaged; the text says what is wrong.
+    :raises ValueError: when it is empty, or its header is of no little-endian machine, which libelf refuses to open.
+    :raises OSError: when it cannot be read.
+    """
+    file = File(fd)
+    try:
+        return _facts(file, sections)
+    except ValueError as error:
+        raise NoFacts(str(error)) from error
+
+
+def _facts(file: File, sections: bool) -> ElfFacts:
+    segments = segments_of(file)
+    soname, needed = _dynamic(file, segments)
+    interp = None
+    for kind, offset, _address, length in segments:
+        if kind == _PT_INTERP:
+            interp = file.read(offset, length).split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+    machine = MACHINES.get(file.machine, f"EM_{file.machine}")
+    return ElfFacts(
+        file.bits, machine, soname, needed, _abi_tag(file) if sections else None, interp
+    )
+
+
+class Library(Value):
+    """What ldconfig asks of a shared object: class, machine and processor flags as numbers, SONAME, and the x86 ISA level."""
+
+    __slots__ = ("bits", "flags", "isa_level", "machine", "soname")
+
+    def __init__(
+        self, bits: int, machine: int, flags: int, soname: str | None, isa_level: int
+    ) -> None:
+        self.bits = bits
+        self.machine = machine
+        self.flags = flags
+        self.soname = soname
+        self.isa_level = isa_level
+
+
+def read_library(fd: int, *, isa_level: bool = False) -> Library:
+    """Return what ldconfig asks of the open file ``fd``; with ``isa_level`` also what it needs of an x86 processor.
+
+    :raises ValueError: when it is no shared object with a dynamic section, or as :func:`read_facts`.
+    :raises OSError: when it cannot be read.
+    """
+    file = File(fd)
+    if file.header[0] != _ET_DYN:
+        raise ValueError("it is no shared object")
+    segments = segments_of(file)
+    if not any(kind == _PT_DYNAMIC and length for kind, _offset, _address, length in segments):
+        raise ValueError("it has no dynamic section")
+    soname, _needed = _dynamic(file, segments, needed=False)
+    return Library(
+        file.bits,
+        file.machine,
+        file.header[6],
+        soname,
+        _isa_level(file, segments) if isa_level else 0,
+    )
+
+
+class File:
+    """An open ELF file, of which the tables are read in pieces."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._left = READ_LIMIT
+        self._size = os.fstat(fd).st_size
+        self._head = os.pread(fd, _HEAD, 0)
+        ident = self._head[:16]
+        if not ident:
+            raise ValueError("it is not an ELF file")
+        if ident[:4] != b"\x7fELF" or len(ident) < 16:
+            raise NoFacts("it is not an ELF file")
+        if ident[4] not in {1, 2} or ident[5] != 1:
+            raise ValueError("it is not for a little-endian machine")
+        self.bits = 32 * ident[4]
+        self.layout = _Layout(self.bits)
+        self.header: tuple[int, ...] = struct.unpack(
+            self.layout.header, self.read(16, struct.calcsize(self.layout.header))
+        )
+        self.machine = self.header[1]
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._left -= length
+        if self._left < 0:
+            raise ValueError(f"its tables have more than {READ_LIMIT} bytes")
+        end = offset + length
+        if end <= len(self._head):
+            return self._head[offset:end]
+        data = os.pread(self._fd, length, offset) if end <= self._size else b""
+        if len(data) != length:
+            raise ValueError("it is cut short")
+        return data
+
+
+def segments_of(file: File) -> list[tuple[int, int, int, int]]:
+    layout = file.layout
+    offset, size, count = file.header[4], file.header[8], file.header[9]
+    if not count:
+        return []
+    if size != struct.calcsize(layout.program):
+        raise ValueError(f"its program headers have {size} bytes")
+    kind, start, address, length = layout.program_fields
+    rows = struct.iter_unpack(layout.program, file.read(offset, size * count))
+    return [(row[kind], row[start], row[address], row[length]) for row in rows]
+
+
+def dynamic_entries(
+    file: File, segments: list[tuple[int, int, int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield tag and value of each entry of the dynamic section, if there is one."""
+    table = next(
+        ((offset, length) for kind, offset, _address, length in segments if kind == _PT_DYNAMIC),
+        None,
+    )
+    if table is None:
+        return
+    entry = struct.calcsize(file.layout.dynamic)
+    for tag, value in struct.iter_unpack(
+        file.layout.dynamic, file.read(table[0], table[1] // entry * entry)
+    ):
+        if tag == 0:
+            return
+        yield tag, value
+
+
+class Names:
+    """The string table of a dynamic section, from which each name is read when it is asked for.
+
+    A real libcuda has 100 KiB of strings and its SONAME at their end: read the name, not the table.
+    """
+
+    def __init__(
+        self, file: File, segments: list[tuple[int, int, int, int]], address: int, size: int
+    ) -> None:
+        self._file = file
+        self._start = file_offset(address, segments)
+        self._size = size
+
+    def name(self, offset: int, limit: int = 256) -> str:
+        """Return the name at ``offset`` of the table; with its end it has at most ``limit`` bytes."""
+        if offset >= self._size:
+            raise ValueError("a name outside of its string table")
+        text = self._file.read(self._start + offset, min(limit, self._size - offset)).split(
+            b"\0", 1
+        )
+        if len(text) == 1:
+            raise ValueError(f"a name longer than {limit - 1} bytes")
+        return text[0].decode("utf-8", "surrogateescape")
+
+
+def _dynamic(
+    file: File, segments: list[tuple[int, int, int, int]], *, needed: bool = True
+) -> tuple[str | None, tuple[str, ...]]:
+    soname_at = None
+    needed_at: list[int] = []
+    strings = strings_size = 0
+    for tag, value in dynamic_entries(file, segments):
+        if tag == _DT_NEEDED and needed:
+            needed_at.append(value)
+        elif tag == _DT_SONAME:
+            soname_at = value
+        elif tag == DT_STRTAB:
+            strings = value
+        elif tag == DT_STRSZ:
+            strings_size = value
+    if soname_at is None and not needed_at:
+        return None, ()
+    names = Names(file, segments, strings, strings_size)
+    return None if soname_at is None else names.name(soname_at), tuple(
+        names.name(offset) for offset in needed_at
+    )
+
+
+def file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
+    """Return where in the file what is mapped at ``address`` stands."""
+    for kind, offset, start, length in segments:
+        if kind == _PT_LOAD and start <= address < start + length:
+            return address - start + offset
+    raise ValueError("a table of its dynamic section lies in no segment")
+
+
+def _isa_level(file: File, segments: list[tuple[int, int, int, int]]) -> int:
+    """Return the number of the highest ISA level that the GNU property note of an x86 object asks for."""
+    align = file.bits // 8
+    for kind, offset, _address, length in segments:
+        if kind != _PT_GNU_PROPERTY:
+            continue
+        note = file.read(offset, length)
+        if len(note) < 16:
+            return 0
+        name_size, size, note_type, name = struct.unpack_from("<III4s", note)
+        if (name_size, note_type, name) != (4, _NT_GNU_PROPERTY, b"GNU\0"):
+            return 0
+        end = min(len(note), 16 + size)
+        at = 16
+        while at + 8 <= end:
+            property_type, size = struct.unpack_from("<II", note, at)
+            if property_type == _X86_ISA_1_NEEDED and size == 4 and at + 12 <= end:
+                return max(0, int(struct.unpack_from("<I", note, at + 8)[0]).bit_length() - 1)
+            at += 8 + -(-size // align) * align
+    return 0
+
+
+def _abi_tag(file: File) -> tuple[int, int, int] | None:
+    layout, header, read = file.layout, file.header, file.read
+    offset, size, count, names_index = header[5], header[10], header[11], header[12]
+    if not count or size != struct.calcsize(layout.section) or names_index >= count:
+        return None
+    rows = list(struct.iter_unpack(layout.section, read(offset, size * count)))
+    names_offset, names_size = rows[names_index][4], rows[names_index][5]
+    for row in rows:
+        if row[1] != _SHT_NOTE or row[0] >= names_size:
+            continue
+        if (
+            read(names_offset + row[0], min(15, names_size - row[0])).split(b"\0", 1)[0]
+            != b".note.ABI-tag"
+            or row[5] < 32
+        ):
+            continue
+        name_size, _length, kind, name, system, major, minor, patch = struct.unpack(
+            "<III4sIIII", read(row[4], 32)
+        )
+        # Only the first note counts, and only when it says GNU, ABI tag, Linux.
+        if (name_size, kind, name, system) == (4, 1, b"GNU\0", 0):
+            return major, minor, patch
+        return None
+    return None

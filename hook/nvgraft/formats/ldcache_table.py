@@ -1,0 +1,518 @@
+"""A loader cache that rows are added to: glibc's new format, in which every glibc loader since 2.2 finds its libraries.
+
+The rows of an existing cache are kept as they are, bytes and order, and only the places where something is added are
+looked at: an image may have tens of thousands of rows, and a container's start waits. An old format is read, and written
+as a new one. Which rows a container needs, and files and directories at all, are not this module's business.
+
+The order is that of glibc's ldconfig, because the loader finds a name by bisection and takes the first row that fits: names
+descending (:func:`nvgraft.formats.ldcache.sort_key`), then flags descending, then rows of glibc-hwcaps subdirectories by their
+name, then those of the older subdirectories, then plain ones in the order of the search path.
+"""
+
+from __future__ import annotations
+
+import _struct as struct
+
+from nvgraft import __version__
+from nvgraft.base.values import Value
+from nvgraft.formats.ldcache import (
+    NAME_LIMIT,
+    NEW_ENTRY,
+    NEW_HEADER,
+    NEW_MAGIC,
+    Part,
+    find_part,
+    sort_key,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence, Set
+
+_HEADER = struct.Struct("<20sIIB3xI12x")  # magic, rows, size of the strings, byte order, extensions
+_ROW = struct.Struct("<iIIIQ")  # flags, SONAME, path, OS version, hardware capabilities
+_SECTION = struct.Struct("<IIII")  # tag, flags, offset, size
+_UNSET, _LITTLE_ENDIAN, _BYTE_ORDER = 0, 2, 3
+_EXTENSION_MAGIC = 0xEAA42174
+_GENERATOR, _HWCAPS = 0, 1
+_SECTIONS_LIMIT = 16  # glibc knows two
+
+#: In the capabilities of a row: the low half is the number of a glibc-hwcaps subdirectory, the high half may hold an ISA level.
+_NAMED = 1 << 62
+_ISA_LEVELS = 0x3FF << 32
+
+#: Rows of one name beyond which they are not put in order, and names of subdirectories that are read.
+_GROUP_LIMIT = 1000
+_HWCAPS_LIMIT = 256
+
+#: How many names are looked at to find one of a directory's own files.
+_LOOKS = 64
+
+#: Kinds of rows, in their order: of glibc-hwcaps subdirectories, of the older ones, and those about which the search path decides.
+_HWCAPS_ROW, _OLDER, _PLAIN = range(3)
+
+#: Rows that are looked at or moved at once: what a processor keeps at hand.
+_AT_ONCE = 2048
+
+
+class Row(Value):
+    """One library: SONAME, the loader's flags, path; and, in a glibc-hwcaps subdirectory, its name and the ISA level needed."""
+
+    __slots__ = ("flags", "hwcaps", "isa_level", "path", "soname")
+
+    def __init__(
+        self,
+        soname: bytes,
+        flags: int,
+        path: bytes,
+        hwcaps: bytes | None = None,
+        isa_level: int = 0,
+    ) -> None:
+        self.soname = soname
+        self.flags = flags
+        self.path = path
+        self.hwcaps = hwcaps
+        self.isa_level = isa_level
+
+
+class _Item:
+    """A row in the making of a group: one of the table's, by its bytes, or a new one."""
+
+    __slots__ = ("flags", "hwcap", "hwcaps", "packed", "path", "soname")
+
+    def __init__(
+        self,
+        soname: bytes,
+        flags: int,
+        path: bytes,
+        hwcap: int,
+        hwcaps: bytes | None,
+        packed: bytes | memoryview = b"",
+    ) -> None:
+        self.soname = soname
+        self.flags = flags
+        self.path = path
+        self.hwcap = hwcap
+        self.hwcaps = hwcaps
+        self.packed = packed
+
+    @property
+    def kind(self) -> int:
+        """What stands before what among rows of one name and one architecture."""
+        return _HWCAPS_ROW if self.hwcaps is not None else _OLDER if self.hwcap else _PLAIN
+
+
+class Places:
+    """The search path: which directory comes before which, under all the names that it has."""
+
+    def __init__(self, ranks: Mapping[bytes, int]) -> None:
+        self._ranks = ranks
+
+    def rank(self, path: bytes) -> int:
+        """Return the rank of a file's directory; what is not on the search path comes after what is."""
+        return self._ranks.get(path.rpartition(b"/")[0], 1 << 30)
+
+    def same(self, one: bytes, other: bytes) -> bool:
+        """Tell whether two paths are one file of the search path, or equal."""
+        if one == other:
+            return True
+        rank = self.rank(one)
+        return (
+            rank == self.rank(other) != 1 << 30
+            and one.rpartition(b"/")[2] == other.rpartition(b"/")[2]
+        )
+
+
+class _Names:
+    """The names that rows point to: those of a file, followed by those that were added since.
+
+    A file of a few megabytes is not copied for it: ``data`` is all of it, of which the names are what is from ``begin`` to ``end``.
+
+    :param origin: what rows call the beginning of ``data``.
+    """
+
+    __slots__ = ("_added", "_begin", "_data", "_end", "_origin")
+
+    def __init__(
+        self, data: bytes = b"", begin: int = 0, end: int = 0, origin: int = 0, added: bytes = b""
+    ) -> None:
+        self._data = data
+        self._begin = begin
+        self._end = end
+        self._origin = origin
+        self._added = added
+
+    @property
+    def first(self) -> int:
+        """The position of the first name."""
+        return self._origin + self._begin
+
+    @property
+    def last(self) -> int:
+        """The position behind the last name."""
+        return self._origin + self._end + len(self._added)
+
+    def check(self, positions: Sequence[int]) -> None:
+        """Check that a name is at each of the positions, and that the last one has an end.
+
+        :raises ValueError: when not.
+        """
+        if min(positions) < self.first or max(positions) >= self.last:
+            raise ValueError("a name lies outside of its strings")
+        if self._data[self._end - 1]:
+            raise ValueError("its last name does not end inside it")
+
+    def text(self, position: int) -> bytes:
+        """Return the name at ``position``."""
+        source, start = self._data, position - self._origin
+        if start >= self._end:
+            source, start = self._added, start - self._end
+        end = source.find(0, start, start + NAME_LIMIT)
+        return source[
+            start : end if end >= 0 else start + NAME_LIMIT
+        ]  # any number of rows may name one that is endless
+
+    def below(self, directories: Sequence[bytes], positions: Sequence[int]) -> list[int]:
+        """Return the indexes of those ``positions`` at which the path of a file below one of the directories begins."""
+        starts = tuple(directory + b"/" for directory in directories)
+        data, origin = self._data + self._added, self._origin
+        return [
+            index
+            for index, position in enumerate(positions)
+            if data.startswith(starts, position - origin)
+        ]
+
+    def has_file_of(self, directory: bytes) -> bool:
+        """Tell whether a file of ``directory`` itself is named; not found among very many of its subdirectories is no."""
+        start = directory + b"/"
+        found = self._data.find(start, self._begin, self._end)
+        for _ in range(_LOOKS):
+            end = self._data.find(0, found, self._end) if found >= 0 else -1
+            if end < 0:  # of a cache without rows nobody has checked that the last name has an end
+                return False
+            if (found == self._begin or not self._data[found - 1]) and b"/" not in self._data[
+                found + len(start) : end
+            ]:
+                return True
+            found = self._data.find(start, end, self._end)
+        return False
+
+    def with_added(self, more: bytes) -> _Names:
+        """Return these names, and ``more`` from their :attr:`last` position on."""
+        return _Names(self._data, self._begin, self._end, self._origin, self._added + more)
+
+    def position(self, name: bytes) -> int:
+        """Return the position of a name, or of the end of another one; negative when there is none."""
+        ended = name + b"\0"
+        found = self._data.find(ended, self._begin, self._end)
+        if found < 0 <= (added := self._added.find(ended)):
+            found = self._end + added
+        return self._origin + found if found >= 0 else -1
+
+    def pieces(self) -> list[bytes | memoryview]:
+        """Return all of them, one piece after the other."""
+        return [memoryview(self._data)[self._begin : self._end], self._added]
+
+
+class Table:
+    """The rows of a loader cache. Values: adding and removing rows gives another table."""
+
+    __slots__ = ("_hwcaps", "_keys", "_names", "_numbers", "_rows")
+
+    def __init__(
+        self,
+        rows: bytes | memoryview = b"",
+        names: _Names | None = None,
+        hwcaps: Sequence[bytes] = (),
+    ) -> None:
+        self._rows = memoryview(rows)
+        self._names = names or _Names()
+        self._hwcaps = tuple(hwcaps)
+        self._numbers = self._rows.cast(
+            "I"
+        )  # six for each row, the second and third are positions of names
+        self._keys: dict[int, bytes] = {}
+
+    @classmethod
+    def parse(cls, data: bytes) -> Table:
+        """Return the table of a cache in any format.
+
+        :raises ValueError: when it is none, of another byte order, or damaged; a loader would not use it either.
+        """
+        part = find_part(data)
+        if not part.new:
+            return cls._from_old(data, part)
+        _magic, _count, size, order, extension = _HEADER.unpack_from(data, part.base)
+        if order != _UNSET and order & _BYTE_ORDER != _LITTLE_ENDIAN:
+            raise ValueError("it is of another byte order")
+        names = _Names(data, part.end, min(part.end + size, len(data)), -part.base)
+        table = cls(
+            memoryview(data)[part.first : part.end],
+            names,
+            _hwcaps_names(data, part.base, extension),
+        )
+        table._check()
+        return table
+
+    @classmethod
+    def _from_old(cls, data: bytes, part: Part) -> Table:
+        rows = struct.iter_unpack("<iII", memoryview(data)[part.first : part.end])
+        packed = b"".join([_ROW.pack(flags, key, value, 0, 0) for flags, key, value in rows])
+        table = cls(packed, _Names(data, part.end, len(data), -part.end))
+        table._check()
+        return table
+
+    def _check(self) -> None:
+        for start in range(0, len(self._numbers), 6 * _AT_ONCE):
+            for column in (1, 2):
+                self._names.check(self._numbers[start + column : start + 6 * _AT_ONCE : 6].tolist())
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 6
+
+    def _key(self, index: int) -> bytes:
+        key = self._keys.get(index)
+        if key is None:
+            key = self._keys[index] = sort_key(self._names.text(self._numbers[6 * index + 1]))
+        return key
+
+    def _item(self, index: int) -> _Item:
+        packed = self._rows[index * NEW_ENTRY : (index + 1) * NEW_ENTRY]
+        flags, key, value, _version, hwcap = _ROW.unpack(packed)
+        return _Item(
+            self._names.text(key), flags, self._names.text(value), hwcap, self._named(hwcap), packed
+        )
+
+    def _named(self, hwcap: int) -> bytes | None:
+        if not hwcap or hwcap & ~_ISA_LEVELS & ~0xFFFFFFFF != _NAMED:
+            return None
+        number = hwcap & 0xFFFFFFFF
+        return self._hwcaps[number] if number < len(self._hwcaps) else b""
+
+    def has_file_of(self, directory: bytes) -> bool:
+        """Tell whether a file of ``directory`` itself is named; not found among very many of its subdirectories is no."""
+        return self._names.has_file_of(directory)
+
+    def below(self, directories: Sequence[bytes]) -> Iterator[tuple[int, Row, bytes]]:
+        """Yield the number, the row and the path of what lies below the directories, but for older subdirectories of capabilities."""
+        for index in self._names.below(directories, self._numbers[2::6].tolist()):
+            item = self._item(index)
+            if item.kind != _OLDER:
+                yield index, Row(item.soname, item.flags, item.path, item.hwcaps), item.path
+
+    def lookup(self, soname: bytes) -> list[Row]:
+        """Return the rows that a loader finds for a name, in their order; those of older subdirectories of capabilities left out."""
+        low, high = self._group(sort_key(soname))
+        items = [self._item(index) for index in range(low, high)]
+        return [
+            Row(
+                item.soname,
+                item.flags,
+                item.path,
+                item.hwcaps,
+                0 if item.hwcaps is None else (item.hwcap & _ISA_LEVELS) >> 32,
+            )
+            for item in items
+            if item.kind != _OLDER
+        ]
+
+    def without(self, indexes: Set[int]) -> Table:
+        """Return the table without those rows."""
+        kept, done = [], 0
+        for index in sorted(indexes):
+            kept.append(self._rows[done * NEW_ENTRY : index * NEW_ENTRY])
+            done = index + 1
+        kept.append(self._rows[done * NEW_ENTRY :])
+        return Table(b"".join(kept), self._names, self._hwcaps)
+
+    def with_rows(self, wanted: Sequence[Row], places: Places) -> Table:
+        """Return the table with all of ``wanted``, itself when it has them already, each where the loader takes it first.
+
+        Plain rows of a name that is wanted come in the order of ``places``; two paths to one file are one row.
+        """
+        table = self._with_names({row.hwcaps for row in wanted if row.hwcaps is not None})
+        groups: dict[bytes, list[Row]] = {}
+        for row in wanted:
+            groups.setdefault(sort_key(row.soname), []).append(row)
+        names = _NewNames(table._names.last)
+        pieces: list[bytes | memoryview] = []
+        done = 0
+        for key in sorted(groups, reverse=True):
+            low, high = table._group(key)
+            if high - low > _GROUP_LIMIT:
+                high = (
+                    low  # no cache of ldconfig's has that: ours come first, and what follows stays
+                )
+            items = [table._item(index) for index in range(low, high)]
+            merged = _merged(items, groups[key], places)
+            if merged == items:
+                continue
+            pieces.append(table._rows[done * NEW_ENTRY : low * NEW_ENTRY])
+            pieces += [item.packed or table._packed(item, names) for item in merged]
+            done = high
+        if not pieces:
+            return table
+        pieces.append(table._rows[done * NEW_ENTRY :])
+        return Table(b"".join(pieces), table._names.with_added(names.data()), table._hwcaps)
+
+    def _group(self, key: bytes) -> tuple[int, int]:
+        """Return the range of rows whose name compares equal to ``key``; an empty one is where they would be."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._key(middle) > key:
+                low = middle + 1
+            else:
+                high = middle
+        while high < len(self) and high - low <= _GROUP_LIMIT and self._key(high) == key:
+            high += 1
+        return low, high
+
+    def _packed(self, item: _Item, names: _NewNames) -> bytes:
+        hwcap = item.hwcap
+        if item.hwcaps is not None:
+            hwcap |= self._hwcaps.index(item.hwcaps)
+        return _ROW.pack(
+            item.flags, names.position(item.soname), names.position(item.path), 0, hwcap
+        )
+
+    def _with_names(self, names: Set[bytes]) -> Table:
+        """Return the table with more names of glibc-hwcaps subdirectories; rows know them by number, in sorted order."""
+        if names <= set(self._hwcaps):
+            return self
+        hwcaps = sorted({*names, *self._hwcaps})
+        numbers = [hwcaps.index(name) for name in self._hwcaps]
+        rows = []
+        for flags, key, value, version, hwcap in _ROW.iter_unpack(self._rows):
+            number = hwcap & 0xFFFFFFFF
+            if self._named(hwcap) is not None and number < len(numbers):
+                hwcap = hwcap - number + numbers[number]
+            rows.append(_ROW.pack(flags, key, value, version, hwcap))
+        return Table(b"".join(rows), self._names, hwcaps)
+
+    def data(self) -> bytes:
+        """Return the file: new format alone, little-endian, with the names of its glibc-hwcaps subdirectories."""
+        names = self._names
+        for name in self._hwcaps:
+            if names.position(name) < 0:
+                names = names.with_added(name + b"\0")
+        begin = NEW_HEADER + len(self._rows)
+        end = begin + names.last - names.first
+        pad = -end % 4
+        header = _HEADER.pack(NEW_MAGIC, len(self), end - begin, _LITTLE_ENDIAN, end + pad)
+        extension = _extension(
+            end + pad, [begin + names.position(name) - names.first for name in self._hwcaps]
+        )
+        return b"".join(
+            [header, *self._moved(begin - names.first), *names.pieces(), bytes(pad), extension]
+        )
+
+    def _moved(self, distance: int) -> Iterator[bytes | memoryview]:
+        """Yield the rows with ``distance`` added to both positions of each: sums of two long numbers, not of each row's two.
+
+        No field overflows into the next, because all positions lie inside of a file of at most SIZE_LIMIT bytes.
+        """
+        if not distance:
+            yield self._rows
+            return
+        addend = int.from_bytes(
+            _ROW.pack(0, abs(distance), abs(distance), 0, 0) * _AT_ONCE, "little"
+        )
+        for start in range(0, len(self._rows), _AT_ONCE * NEW_ENTRY):
+            rows = self._rows[start : start + _AT_ONCE * NEW_ENTRY]
+            number = int.from_bytes(rows, "little")
+            if len(rows) < _AT_ONCE * NEW_ENTRY:
+                addend &= (1 << 8 * len(rows)) - 1
+            yield (number + addend if distance > 0 else number - addend).to_bytes(
+                len(rows), "little"
+            )
+
+
+class _NewNames:
+    """New names, each once, from position ``start`` on."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._positions: dict[bytes, int] = {}
+        self._size = 0
+
+    def position(self, text: bytes) -> int:
+        position = self._positions.get(text)
+        if position is None:
+            position = self._positions[text] = self._start + self._size
+            self._size += len(text) + 1
+        return position
+
+    def data(self) -> bytes:
+        return b"".join([text + b"\0" for text in self._positions])
+
+
+def _merged(items: list[_Item], rows: Sequence[Row], places: Places) -> list[_Item]:
+    merged = list(items)
+    for row in rows:
+        hwcap = 0 if row.hwcaps is None else _NAMED | row.isa_level << 32
+        new = _Item(row.soname, row.flags, row.path, hwcap, row.hwcaps)
+        if not any(_same(new, item, places) for item in merged):
+            merged.append(new)
+    merged.sort(
+        key=lambda item: (
+            -item.flags,
+            item.kind,
+            item.hwcaps or b"",
+            places.rank(item.path) if item.kind == _PLAIN else 0,
+        )
+    )
+    return merged
+
+
+def _same(one: _Item, other: _Item, places: Places) -> bool:
+    if (one.flags, one.kind, one.soname, one.hwcaps) != (
+        other.flags,
+        other.kind,
+        other.soname,
+        other.hwcaps,
+    ):
+        return False
+    return places.same(one.path, other.path)
+
+
+def _extension(start: int, positions: Sequence[int]) -> bytes:
+    """Return the extension directory that stands at ``start`` of the file, with its sections."""
+    names = struct.pack(f"<{len(positions)}I", *positions)
+    generator = f"nvgraft {__version__}".encode()
+    sections = (
+        [(_GENERATOR, generator)] if not names else [(_HWCAPS, names), (_GENERATOR, generator)]
+    )
+    offset = start + 8 + len(sections) * _SECTION.size
+    directory = struct.pack("<II", _EXTENSION_MAGIC, len(sections))
+    for tag, content in sections:
+        directory += _SECTION.pack(tag, 0, offset, len(content))
+        offset += len(content)
+    return directory + b"".join(content for _tag, content in sections)
+
+
+def _hwcaps_names(data: bytes, base: int, offset: int) -> tuple[bytes, ...]:
+    """Return the names of glibc-hwcaps subdirectories; none where the extension is damaged, as for a loader."""
+    if not offset or offset % 4 or offset + 8 > len(data):
+        return ()
+    magic, count = struct.unpack_from("<II", data, offset)
+    if magic != _EXTENSION_MAGIC:
+        return ()
+    for place in range(
+        offset + 8, offset + 8 + min(count, _SECTIONS_LIMIT) * _SECTION.size, _SECTION.size
+    ):
+        if place + _SECTION.size > len(data):
+            return ()
+        tag, _flags, start, size = _SECTION.unpack_from(data, place)
+        if tag == _HWCAPS:
+            if size // 4 > _HWCAPS_LIMIT or start + size // 4 * 4 > len(data):
+                return ()
+            try:
+                starts = [
+                    base + position
+                    for position in struct.unpack_from(f"<{size // 4}I", data, start)
+                ]
+                return tuple(data[at : data.index(0, at, at + NAME_LIMIT)] for at in starts)
+            except ValueError:  # a name has no end
+                return ()
+    return ()

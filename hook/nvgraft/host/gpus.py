@@ -1,0 +1,70 @@
+"""What the driver says of its GPUs, as values.
+
+Asking it is :mod:`nvgraft.host.nvml`'s business, reading a record of it :mod:`nvgraft.host.snapshot`'s.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base.values import Value
+
+#: Above all minor numbers that the kernel has.
+MINORS = 1 << 20
+
+
+def parse_information(text: bytes) -> dict[str, str]:
+    """Return what /proc/driver/nvidia/gpus/ADDRESS/information says: label -> value, as "GPU UUID" and "Device Minor"."""
+    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
+    return {label.strip(): value.strip() for label, _, value in lines}
+
+
+class MigDevice(Value):
+    """One MIG device as NVML names it, with its GPU instance and compute instance ids."""
+
+    __slots__ = ("compute_instance", "gpu_instance", "uuid")
+
+    def __init__(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
+        self.uuid = uuid
+        self.gpu_instance = gpu_instance
+        self.compute_instance = compute_instance
+
+
+class Gpu(Value):
+    """One GPU; ``bus_id`` is DDDDDDDD:BB:DD.0 in lower-case hex, ``mig`` is unsupported, disabled or enabled."""
+
+    __slots__ = ("arch", "brand", "bus_id", "mig", "mig_devices", "minor", "model", "uuid")
+
+    def __init__(
+        self,
+        minor: int,
+        uuid: str,
+        bus_id: str,
+        brand: int,
+        arch: str,
+        mig: str,
+        model: str,
+        mig_devices: tuple[MigDevice, ...] = (),
+    ) -> None:
+        self.minor = minor
+        self.uuid = uuid
+        self.bus_id = bus_id
+        self.brand = brand
+        self.arch = arch
+        self.mig = mig
+        self.model = model
+        self.mig_devices = mig_devices
+
+
+class DriverReport(Value):
+    """The driver's own account: its version, the CUDA version it provides, and the GPUs in NVML's index order."""
+
+    __slots__ = ("cuda_version", "driver_version", "gpus")
+
+    def __init__(self, driver_version: str, cuda_version: str, gpus: tuple[Gpu, ...]) -> None:
+        self.driver_version = driver_version
+        self.cuda_version = cuda_version
+        self.gpus = gpus
+
+
+def bus_id(domain: int, bus: int, device: int) -> str:
+    """Return the PCI address in the form that the reference prints and compares."""
+    return f"{domain:08x}:{bus:02x}:{device:02x}.0"

@@ -1,0 +1,261 @@
+"""A driver's files by their names: in well-known directories, and libraries in the loader cache where those have none.
+
+This is how CDI specifications and the runtime look for files (reference behaviour 10.3). The hook goes by the loader cache
+(:mod:`nvgraft.host.libraries`). Which files there are to look for is data: ``nvgraft_specs.driver_files``.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base import paths
+from nvgraft.base.values import Value
+from nvgraft.formats.ldcache import ARCHITECTURES
+from nvgraft.formats.tree import MAX_LINKS, Node, PathError, Tree
+from nvgraft_specs import driver_files as table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from nvgraft.formats.ldcache import CacheEntry
+
+
+#: Permission bits of a node that needs no group: everybody may read and write.
+_WORLD_ACCESS = 0o006
+
+
+class CharDevice(Value):
+    """A device node of the host; a container gets it under the same path."""
+
+    __slots__ = ("gid", "mode", "path", "rdev")
+
+    def __init__(self, path: str, rdev: tuple[int, int], mode: int, gid: int) -> None:
+        self.path = path
+        self.rdev = rdev
+        self.mode = mode
+        self.gid = gid
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether a process has to be in the node's group, which is not root's, to open it."""
+        return self.gid != 0 and self.mode & _WORLD_ACCESS != _WORLD_ACCESS
+
+
+class FileMount(Value):
+    """A file or directory of the driver, ``path`` inside its root, and where a container sees it."""
+
+    __slots__ = ("path", "target")
+
+    def __init__(self, path: str, target: str = "") -> None:
+        self.path = path
+        self.target = target or path
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Tell whether ``name`` matches; in ``pattern`` a ``*`` stands for any text."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for part in rest[:-1]:
+        found = name.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return name.endswith(rest[-1]) and len(name) - len(rest[-1]) >= at
+
+
+class DriverFiles:
+    """The files of one driver root, live or recorded.
+
+    :param entries: returns the loader cache, when it is needed.
+    """
+
+    def __init__(
+        self, tree: Tree, machine: str, entries: Callable[[], Sequence[CacheEntry]]
+    ) -> None:
+        self.tree = tree
+        self.machine = machine
+        self._read_entries = entries
+        self._cached: list[str] | None = None
+        self._listings: dict[str, list[str]] = {}
+
+    def find(self, path: str) -> tuple[str, Node | None]:
+        """Return what ``path`` leads to; what cannot be reached, or may not be seen, is not there."""
+        try:
+            return self.tree.find(path)
+        except (PathError, OSError):
+            return path, None
+
+    def files(self, directories: Iterable[str], pattern: str) -> Iterator[str]:
+        """Yield the files below ``directories`` that match, as they are called there; links are not followed in their names."""
+        for directory in dict.fromkeys(directories):
+            parent, _, name = f"{directory.rstrip('/')}/{pattern}".rpartition("/")
+            names = [name] if "*" not in name else self._names(parent, name)
+            for found in names:
+                path = f"{parent}/{found}"
+                node = self.find(path)[1]
+                if node is not None and node.type != "dir":
+                    yield path
+
+    def _names(self, directory: str, pattern: str) -> list[str]:
+        if directory not in self._listings:
+            self._listings[directory] = self._listing(directory)
+        return [name for name in self._listings[directory] if matches(name, pattern)]
+
+    def _listing(self, directory: str) -> list[str]:
+        resolved, node = self.find(directory) if directory else ("/", Node("dir"))
+        if node is None or node.type != "dir":
+            return []
+        try:
+            return self.tree.listdir(resolved)
+        except OSError:
+            return []
+
+    def first(
+        self, directories: Iterable[str], name: str, *, executable: bool = False
+    ) -> list[str]:
+        """Return the first of the files, if there is one."""
+        for path in self.files(directories, name):
+            node = self.find(path)[1]
+            if not executable or (node is not None and node.mode & 0o111):
+                return [path]
+        return []
+
+    def nodes(self, patterns: Iterable[str]) -> list[CharDevice]:
+        """Return the character devices whose paths match, each once."""
+        found: dict[str, CharDevice] = {}
+        for pattern in patterns:
+            directory, _, name = pattern.rpartition("/")
+            for path in self.files([directory], name):
+                node = self.find(path)[1]
+                if node is not None and node.type == "char" and node.rdev is not None:
+                    found.setdefault(path, CharDevice(path, node.rdev, node.mode, node.gid))
+        return list(found.values())
+
+    # ---- libraries
+
+    def located(self, pattern: str) -> list[str]:
+        """Return the libraries that match, links followed: those of the well-known directories, or else those of the loader cache."""
+        found = [self.find(path)[0] for path in self.files(table.LIBRARY_DIRECTORIES, pattern)]
+        if not found:
+            found = [
+                self.find(path)[0]
+                for path in self._in_cache()
+                if matches(paths.basename(path), pattern)
+            ]
+        return list(dict.fromkeys(found))
+
+    def _in_cache(self) -> list[str]:
+        """Return the loader cache's files of this machine, and those that they lead to."""
+        if self._cached is None:
+            wide = ARCHITECTURES.get(self.machine, (None,))[0]
+            self._cached = [
+                step
+                for entry in self._read_entries()
+                if entry.architecture == wide
+                for step in self._chain(entry.path)
+            ]
+        return self._cached
+
+    def _chain(self, path: str) -> list[str]:
+        """Return ``path`` and, where it is a link, each file that it leads to on the way."""
+        chain: list[str] = []
+        for _ in range(MAX_LINKS):
+            try:
+                node = self.tree.lstat(self.tree.resolve(path, follow_last=False))
+            except (PathError, OSError):
+                return []
+            if node is None:
+                return []
+            chain.append(path)
+            if node.type != "symlink":
+                return chain
+            path = paths.clean(paths.join(paths.dirname(path), node.target))
+        return []
+
+    def version(self) -> str:
+        """Return the driver's version as the names of its libraries tell it, or "" without any."""
+        for library in table.VERSION_LIBRARIES:
+            found = self.located(f"{library}*.*")
+            if found:
+                return paths.basename(found[0]).removeprefix(library)
+        return ""
+
+    def directories(self, version: str) -> list[str]:
+        """Return the directories that libraries of the driver ``version`` are in; none without those that tell a version."""
+        known = any(self.located(library + version) for library in table.VERSION_LIBRARIES)
+        return (
+            list(dict.fromkeys(map(paths.dirname, self.located(f"lib*.so.{version}"))))
+            if known
+            else []
+        )
+
+    # ---- graphics
+
+    def graphics(self, version: str) -> tuple[list[FileMount], list[str]]:
+        """Return the files that graphics needs beside the libraries of the driver ``version``, and links, ``TARGET::LINK``, to them.
+
+        Configuration has its place in a container, wherever the host has it; all else keeps its path.
+        """
+        mounts = [path for pattern in table.EGL_LIBRARIES for path in self.located(pattern)]
+        allocator = self.located(
+            table.ALLOCATOR + version
+        )  # mounted with other libraries, if at all
+        vulkan = self.located(table.VULKAN_PRODUCER + version)
+        modules = self._xorg_directories(version)
+        server = self.first(modules, table.XORG_SERVER + version)
+        mounts += [*vulkan, *self.first(modules, table.XORG_DRIVER), *server]
+        links = [
+            f"{table.GBM_TARGET}::{paths.dirname(path)}/{table.GBM_LINK}" for path in allocator
+        ]
+        links += [
+            f"{paths.basename(path)}::{path.removesuffix('.' + version)}"
+            for path in (*vulkan, *server)
+        ]
+        return [*map(FileMount, mounts), *self._configs()], links
+
+    def _xorg_directories(self, version: str) -> list[str]:
+        directories = []
+        for directory in self.directories(version):
+            directories += [
+                f"{directory}/nvidia/xorg",
+                *(f"{directory}/xorg/{part}" for part in table.XORG_MODULES),
+            ]
+        return directories + [
+            f"{directory}/{part}"
+            for directory in table.XORG_DIRECTORIES
+            for part in table.XORG_MODULES
+        ]
+
+    def _configs(self) -> Iterator[FileMount]:
+        for target, names in table.CONFIGS.items():
+            for name in names:
+                yield from (
+                    FileMount(path, f"{target}/{name}")
+                    for path in self.first(table.CONFIG_DIRECTORIES, name)
+                )
+        for pattern in table.VULKAN_CONFIGS:
+            name = pattern.format(machine=self.machine)
+            if name == pattern or self.machine in table.VULKAN_MACHINES:
+                yield from (
+                    FileMount(path, f"/etc/{name}")
+                    for path in self.first((*table.CONFIG_DIRECTORIES, "/"), name)
+                )
+
+    def drm_links(self, nodes: Collection[str], pattern: str) -> Iterator[str]:
+        """Yield the links, ``TARGET::LINK``, by which programs find DRM nodes by their PCI address, as far as they lead to ``nodes``."""
+        directory = table.DRM_LINKS
+        for name in self._names(directory, pattern) if "*" in pattern else [pattern]:
+            path = f"{directory}/{name}"
+            try:
+                node = self.tree.lstat(path)
+            except OSError:
+                continue
+            if (
+                node is not None
+                and node.target
+                and paths.clean(paths.join(directory, node.target)) in nodes
+            ):
+                yield f"{node.target}::{path}"

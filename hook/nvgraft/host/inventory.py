@@ -1,0 +1,314 @@
+"""What a host has: the driver's components, its devices and its GPUs.
+
+One reader for a live host and for a host snapshot: both are a :class:`Host` (a tree, loader cache entries, the driver's
+report), and every rule of selection is applied to either, here and for libraries in :mod:`nvgraft.host.libraries`. What a container
+asks for plays no part.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
+from nvgraft.formats.tree import Node, PathError, Tree
+from nvgraft.host.components import (
+    Component,
+    DeviceNode,
+    Host,
+    Inventory,
+    ProcEntry,
+    device_file_minor,
+    mig_access_path,
+    number,
+)
+from nvgraft.host.gpus import Gpu
+from nvgraft_specs import catalogue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+#: Small text files of /proc are read whole; the largest, mig-minors, has about 5 KiB.
+_TEXT_LIMIT = 1 << 18
+
+
+def read_inventory(
+    host: Host,
+    path: str,
+    mps_directory: str = "",
+    omit: Collection[str] = (),
+    channels: Collection[int] | None = None,
+) -> Inventory:
+    """Read everything that a plan may need from ``host``.
+
+    :param path: the search path for binaries, ``:`` between directories.
+    :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
+    :param omit: what is not looked for, by the names of the reference CLI's options: "persistenced", "fabricmanager",
+        "gsp-firmware".
+    :param channels: the IMEX channels that are asked for; None: all that there are (a host may have thousands).
+    :raises Refusal: stage ``detection``, as the reference: an unreadable loader cache, a stale entry in it, a library that is
+        no ELF file; stage ``device`` for more than 64 GPUs.
+    """
+    report = host.report
+    if host.refusal is not None:
+        raise host.refusal
+    if len(report.gpus) > catalogue.MAX_GPUS:
+        raise Refusal(
+            "device",
+            "too many devices",
+            f"NVML reports {len(report.gpus)} GPUs, the device mask has {catalogue.MAX_GPUS} bits",
+        )
+    tree = host.tree
+    libraries = host.libraries
+    if libraries is None:
+        from nvgraft.host.libraries import select_libraries
+
+        libraries = select_libraries(host)
+        if host.keep is not None:
+            host.keep(libraries)
+    binaries, missing_binaries = _binaries(tree, path)
+    try:
+        services = [
+            path
+            for path in catalogue.SERVICE_SOCKETS
+            if not any(f"/nvidia-{service}/" in path for service in omit)
+        ]
+        sockets, mps = _sockets(tree, services, mps_directory or catalogue.MPS_DIRECTORY)
+        firmware = () if "gsp-firmware" in omit else _firmware(tree, report.driver_version)
+    except PathError as error:
+        raise Refusal("detection", error.text) from error
+    proc = "/proc/driver/nvidia"
+    mig_minors: tuple[tuple[str, int], ...] = ()
+    mig_access: tuple[ProcEntry, ...] = ()
+    if any(gpu.mig != "unsupported" for gpu in report.gpus):
+        mig_minors = read_mig_minors(tree)
+        mig_access = _mig_access(tree, report.gpus)
+    caps_major = host.majors.get("nvidia-caps")
+    caps = tree.lstat(f"{proc}/capabilities")
+    imex_major = host.majors.get("nvidia-caps-imex-channels")
+    return Inventory(
+        host.name,
+        host.root,
+        host.machine,
+        report,
+        libraries.wide,
+        libraries.narrow,
+        binaries,
+        firmware,
+        sockets,
+        mps,
+        _control(tree),
+        tuple(_gpu_node(tree, gpu) for gpu in report.gpus),
+        tuple(
+            entry
+            for name in catalogue.PROC_FILES
+            if (entry := _proc_file(tree, f"{proc}/{name}")) is not None
+        ),
+        tuple(_gpu_proc_dir(tree, gpu) for gpu in report.gpus),
+        caps_major,
+        mig_minors,
+        mig_access,
+        () if caps_major is None else _cap_nodes(tree, mig_access, caps_major),
+        ProcEntry(f"{proc}/capabilities", caps.mode)
+        if caps is not None and caps.type == "dir"
+        else None,
+        tree.lstat("/dev/nvidia-caps"),
+        () if imex_major is None else _imex(tree, imex_major, channels),
+        (*libraries.missing, *missing_binaries),
+    )
+
+
+def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
+    """Find each binary in the first directory of ``path`` that has it; existence is all that counts (reference behaviour 5.4)."""
+    rows = [(name, row) for name, rows in catalogue.BINARIES for row, _since in rows]
+    chosen: dict[str, Component] = {}
+    for directory in path.split(":"):
+        for component_class, row in rows:
+            if row in chosen:
+                continue
+            wanted = f"{directory or '.'}/{row}"
+            try:
+                resolved, node = tree.find(wanted)
+            except PathError:
+                continue  # a search path may name what is no directory, or one that this user may not enter
+            if node is not None:
+                found = f"PATH: {wanted}" + (f" -> {resolved}" if resolved != wanted else "")
+                chosen[row] = Component(
+                    component_class, row, resolved, found, "file", node.mode, node.size
+                )
+    missing = tuple((component_class, row) for component_class, row in rows if row not in chosen)
+    return tuple(chosen[row] for _, row in rows if row in chosen), missing
+
+
+def _firmware(tree: Tree, version: str) -> tuple[Component, ...]:
+    """Return the GSP firmware images of the running driver; ``row`` is the path that the container shall see (5.5)."""
+    wanted = f"/lib/firmware/nvidia/{version}"
+    directory = tree.resolve(wanted)
+    images = []
+    for name in tree.listdir(directory):
+        if name.startswith("gsp") and name.endswith(".bin"):
+            path, node = tree.find(f"{directory}/{name}")
+            if node is not None:
+                images.append(
+                    Component(
+                        "firmware",
+                        f"{wanted}/{name}",
+                        path,
+                        f"firmware of driver {version}",
+                        "file",
+                        node.mode,
+                        node.size,
+                    )
+                )
+    return tuple(images)
+
+
+def _sockets(
+    tree: Tree, services: Iterable[str], mps_directory: str
+) -> tuple[tuple[Component, ...], Component | None]:
+    """Return the sockets of host services, and the MPS directory, as far as they exist (5.6)."""
+    sockets = []
+    for wanted in services:
+        path, node = _probe(tree, wanted)
+        if node is not None:
+            # A resolved path that is no suffix of the well-known one counts as MPS' own (reference behaviour 6.5 A9).
+            component_class = (
+                "utility"
+                if any(known.endswith(path) for known in catalogue.SERVICE_SOCKETS)
+                else "compute"
+            )
+            sockets.append(
+                Component(
+                    component_class, wanted, path, f"socket: {wanted}", _kind(node), node.mode
+                )
+            )
+    path, node = _probe(tree, mps_directory)
+    if node is None:
+        return tuple(sockets), None
+    return tuple(sockets), Component(
+        "compute",
+        mps_directory,
+        path,
+        f"MPS pipe directory: {mps_directory}",
+        _kind(node),
+        node.mode,
+    )
+
+
+def _probe(tree: Tree, wanted: str) -> tuple[str, Node | None]:
+    """Return what ``find`` does; what this user may not see counts as missing (5.6)."""
+    try:
+        return tree.find(wanted)
+    except PathError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return wanted, None
+        raise
+
+
+def _kind(node: Node) -> str:
+    return node.type if node.type in {"dir", "socket"} else "file"
+
+
+def _control(tree: Tree) -> tuple[DeviceNode, ...]:
+    """Return the control nodes in the reference's order; nvidiactl always, the others where they exist (5.7)."""
+    major = catalogue.NVIDIA_MAJOR
+    nodes = [
+        DeviceNode("/dev/nvidiactl", (major, catalogue.CONTROL_MINOR), tree.lstat("/dev/nvidiactl"))
+    ]
+    for path in ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"):
+        node = tree.lstat(path)
+        if node is not None and node.rdev is not None:
+            nodes.append(DeviceNode(path, node.rdev, node))
+    modeset = tree.lstat("/dev/nvidia-modeset")
+    if modeset is not None:
+        nodes.append(DeviceNode("/dev/nvidia-modeset", (major, catalogue.MODESET_MINOR), modeset))
+    return tuple(nodes)
+
+
+def _gpu_node(tree: Tree, gpu: Gpu) -> DeviceNode:
+    path = f"/dev/nvidia{gpu.minor}"
+    return DeviceNode(path, (catalogue.NVIDIA_MAJOR, gpu.minor), tree.lstat(path))
+
+
+def _gpu_proc_dir(tree: Tree, gpu: Gpu) -> ProcEntry | None:
+    """Return the GPU's directory, whose name has a PCI domain of eight digits in some drivers and of four in most."""
+    for address in (gpu.bus_id, gpu.bus_id[4:]):
+        path = f"/proc/driver/nvidia/gpus/{address}"
+        node = tree.lstat(path)
+        if node is not None:
+            return ProcEntry(path, node.mode)
+    return None
+
+
+def _proc_file(tree: Tree, path: str) -> ProcEntry | None:
+    node = tree.lstat(path)
+    if node is None or node.type != "file":
+        return None
+    try:
+        return ProcEntry(
+            path, node.mode, tree.read(path, _TEXT_LIMIT).decode("utf-8", "surrogateescape")
+        )
+    except OSError as error:
+        raise Refusal("mount", f"file read error: {path}: {reason(error)}") from error
+
+
+def read_mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
+    """Return the rows of mig-minors: which capability has which minor of the nvidia-caps major."""
+    entry = _proc_file(tree, "/proc/driver/nvidia-caps/mig-minors")
+    rows = []
+    for line in (entry.content or "").splitlines() if entry is not None else ():
+        name, _, text = line.partition(" ")
+        if (minor := number(text.strip())) is not None:
+            rows.append((name, minor))
+    return tuple(rows)
+
+
+def _mig_access(tree: Tree, gpus: Iterable[Gpu]) -> tuple[ProcEntry, ...]:
+    """Return the access files of every MIG device, and those of the "config" and "monitor" capabilities, that exist."""
+    paths = [f"/proc/driver/nvidia/capabilities/mig/{name}" for name in ("config", "monitor")]
+    paths += [
+        mig_access_path(gpu, device, compute=compute)
+        for gpu in gpus
+        for device in gpu.mig_devices
+        for compute in (False, True)
+    ]
+    return tuple(
+        entry for path in dict.fromkeys(paths) if (entry := _proc_file(tree, path)) is not None
+    )
+
+
+def _cap_nodes(tree: Tree, access: Iterable[ProcEntry], major: int) -> tuple[DeviceNode, ...]:
+    minors = dict.fromkeys(
+        minor for entry in access if (minor := device_file_minor(entry)) is not None
+    )
+    paths = ((f"/dev/nvidia-caps/nvidia-cap{minor}", minor) for minor in minors)
+    return tuple(DeviceNode(path, (major, minor), tree.lstat(path)) for path, minor in paths)
+
+
+def _imex(tree: Tree, major: int, channels: Iterable[int] | None) -> tuple[DeviceNode, ...]:
+    directory = "/dev/nvidia-caps-imex-channels"
+    if channels is None:
+        numbers = [
+            name.removeprefix("channel")
+            for name in tree.listdir(directory)
+            if name.startswith("channel")
+        ]
+        channels = [int(number) for number in numbers if number.isdecimal()]
+    nodes = [
+        (channel, tree.lstat(f"{directory}/channel{channel}"))
+        for channel in dict.fromkeys(channels)
+    ]
+    return tuple(
+        DeviceNode(f"{directory}/channel{channel}", (major, channel), node)
+        for channel, node in nodes
+        if node is not None
+    )
+
+
+def parse_majors(text: str) -> dict[str, int]:
+    """Return driver name -> major from the character part of /proc/devices; the first line of a name counts."""
+    majors: dict[str, int] = {}
+    for line in text.partition("Block devices:")[0].splitlines():
+        first, _, name = line.strip().partition(" ")
+        if (major := number(first)) is not None and name:
+            majors.setdefault(name, major)
+    return majors

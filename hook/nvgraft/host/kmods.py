@@ -1,0 +1,342 @@
+"""Loading the driver's kernel modules and making its device nodes, where load-kmods asks for it (reference behaviour 4.6).
+
+The one place that runs the host's modprobe, in a child that may load modules and make nodes and nothing else (SECURITY R6).
+It is asked before anything of the container is touched, and nothing that fails here ends the hook: what could not be
+loaded or made is told, and a container that needs it is refused later, by whoever looks for it.
+
+What is there already is left as it is, even where its owner or mode differ from the driver's wishes: an administrator may
+have wanted that.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _stat as stat
+import errno
+import os
+import posixpath
+
+import _prctl
+
+from nvgraft.base.files import open_file, read_fd, readable, reason
+from nvgraft.base.finding import Finding
+from nvgraft.base.values import Value
+from nvgraft.host.inventory import parse_majors
+from nvgraft.system import child, privileges, syscalls, userns
+from nvgraft_specs.catalogue import CONTROL_MINOR, MODESET_MINOR, NVIDIA_MAJOR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: Seconds for which each step of the child, above all one run of modprobe, may last.
+TIMEOUT = 10.0
+
+#: In the order of loading: the others are built on the first.
+_MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
+_PROGRAMS = ("/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe")
+_CAPABILITIES = (_prctl.CAP_SYS_MODULE, _prctl.CAP_MKNOD)
+_SETTING = "or set load-kmods = false under [nvidia-container-cli] in config.toml"
+_DONE = "done"
+_SYS = "/sys"
+_TEXT_LIMIT = 1 << 18
+
+
+class _Node(Value):
+    """A character device that ought to exist; ``major`` is None where the kernel does not list its driver."""
+
+    __slots__ = ("gid", "major", "minor", "mode", "path", "uid")
+
+    def __init__(
+        self, path: str, major: int | None, minor: int, uid: int, gid: int, mode: int
+    ) -> None:
+        self.path = path
+        self.major = major
+        self.minor = minor
+        self.uid = uid
+        self.gid = gid
+        self.mode = mode
+
+
+def load_modules(
+    root: str, imex_channels: Sequence[int], create_imex_channels: bool
+) -> list[Finding]:
+    """Load the missing modules of the driver and make its missing nodes in the driver root ``root``; return what failed.
+
+    Without anything missing no process is started. In a user namespace, where neither is possible, nothing is done.
+
+    :param imex_channels: the requested channels, made too when ``create_imex_channels``.
+    """
+    if userns.inside() or userns.groups_are_fixed():
+        return []
+    channels = tuple(imex_channels) if create_imex_channels else ()
+    gpus = _gpu_count()
+    absent = [
+        module
+        for module in _MODULES
+        if not os.path.exists(f"{_SYS}/module/{module.replace('-', '_')}")
+    ]
+    inside = root.rstrip("/")
+    if not absent and all(
+        _is_right(inside, node)
+        for module in _MODULES
+        for node in _nodes(inside, module, gpus, channels)
+    ):
+        return []
+    try:
+        return _in_child(lambda tell: _work(tell, root, absent, gpus, channels))
+    except OSError as error:
+        return [
+            _finding(
+                f"kernel modules were not loaded and device nodes not made: {error}",
+                f"run the hook as root, {_SETTING}",
+            )
+        ]
+
+
+def _finding(message: str, hint: str) -> Finding:
+    return Finding("load-kmods", "warning", message, hint)
+
+
+def _gpu_count() -> int:
+    """Return how many display controllers of NVIDIA are on the PCI bus, whichever driver they have."""
+    devices = [f"{_SYS}/bus/pci/devices/{name}" for name in _names(f"{_SYS}/bus/pci/devices")]
+    return sum(
+        _text(f"{path}/vendor").strip() == "0x10de" and _text(f"{path}/class").startswith("0x03")
+        for path in devices
+    )
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    """Return a small text of the kernel's, "" where there is none."""
+    try:
+        fd = open_file(path)
+    except OSError:
+        return ""
+    try:
+        return read_fd(fd, _TEXT_LIMIT).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _rules(path: str) -> dict[str, int]:
+    """Return the numbers that a text of ``name: number`` lines holds, as the driver prints its wishes about nodes."""
+    pairs = (line.partition(":") for line in _text(path).splitlines())
+    return {name.strip(): int(value) for name, _, value in pairs if value.strip().isdecimal()}
+
+
+def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list[_Node]:
+    """Return the nodes that ``module`` serves and that the driver lets others make, in the reference's order."""
+    majors = parse_majors(_text(f"{root}/proc/devices"))
+    wanted: list[tuple[str, int | None, int]] = []
+    capabilities: list[_Node] = []
+    if module == "nvidia":
+        wanted.append(("/dev/nvidiactl", NVIDIA_MAJOR, CONTROL_MINOR))
+        wanted += [(f"/dev/nvidia{minor}", NVIDIA_MAJOR, minor) for minor in range(gpus)]
+        capabilities = list(_capability_nodes(root, majors.get("nvidia-caps")))
+        major = majors.get("nvidia-caps-imex-channels")
+        wanted += [
+            (f"/dev/nvidia-caps-imex-channels/channel{channel}", major, channel)
+            for channel in channels
+        ]
+    elif module == "nvidia-uvm":
+        wanted += [
+            ("/dev/nvidia-uvm", majors.get(module), 0),
+            ("/dev/nvidia-uvm-tools", majors.get(module), 1),
+        ]
+    else:
+        wanted.append(("/dev/nvidia-modeset", NVIDIA_MAJOR, MODESET_MINOR))
+    rules = _rules(f"{root}/proc/driver/nvidia/params")
+    if rules.get("ModifyDeviceFiles") == 0:
+        return capabilities
+    uid, gid, mode = (
+        rules.get("DeviceFileUID", 0),
+        rules.get("DeviceFileGID", 0),
+        rules.get("DeviceFileMode", 0o666),
+    )
+    return [_Node(*node, uid, gid, stat.S_IMODE(mode)) for node in wanted] + capabilities
+
+
+def _capability_nodes(root: str, major: int | None) -> Iterator[_Node]:
+    """Yield the nodes of the MIG capabilities that exist now.
+
+    An access file names its own minor: mig-minors says the same, in four thousand lines for all that could ever exist.
+    """
+    base = f"{root}/proc/driver/nvidia/capabilities"
+    paths = [f"{base}/mig/config", f"{base}/mig/monitor"]
+    for gpu in (name for name in _names(base) if name.startswith("gpu")):
+        for instance in (f"{base}/{gpu}/mig/{name}" for name in _names(f"{base}/{gpu}/mig")):
+            paths += [
+                f"{instance}/access",
+                *(
+                    f"{instance}/{name}/access"
+                    for name in _names(instance)
+                    if name.startswith("ci")
+                ),
+            ]
+    for path in paths:
+        rules = _rules(path)
+        if "DeviceFileMinor" in rules and rules.get("DeviceFileModify") != 0:
+            minor, mode = rules["DeviceFileMinor"], rules.get("DeviceFileMode", 0o444)
+            yield _Node(
+                f"/dev/nvidia-caps/nvidia-cap{minor}", major, minor, 0, 0, stat.S_IMODE(mode)
+            )
+
+
+def _is_right(root: str, node: _Node) -> bool:
+    try:
+        found = os.stat(root + node.path)
+    except OSError:
+        return False
+    return stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == (
+        node.major,
+        node.minor,
+    )
+
+
+def _in_child(work: Callable[[Callable[[str], None]], None]) -> list[Finding]:
+    """Run ``work`` in a child and return what it tells.
+
+    Lines of ``message TAB hint`` are findings; others say what is being done, each for at most TIMEOUT seconds.
+    """
+
+    def answer(writer: int) -> None:
+        def tell(line: str) -> None:
+            os.write(writer, (line + "\n").encode("utf-8", "surrogateescape"))
+
+        work(tell)
+        tell(_DONE)
+
+    started = child.start(answer)
+    try:
+        return _listen(started.output)
+    finally:
+        started.end()
+
+
+def _listen(reader: int) -> list[Finding]:
+    told = b""
+    cause = f"not done after {TIMEOUT:g} seconds: the driver hangs, see dmesg"
+    while readable(reader, TIMEOUT):
+        chunk = os.read(reader, 1 << 16)
+        if not chunk:
+            cause = "ended before it was done"
+            break
+        told += chunk
+    findings = []
+    doing = "starting"
+    for line in told.decode("utf-8", "surrogateescape").split("\n")[:-1]:
+        message, tab, hint = line.partition("\t")
+        if tab:
+            findings.append(_finding(message, hint))
+        else:
+            doing = message
+    if doing != _DONE:
+        findings.append(
+            _finding(
+                f"load-kmods: {doing}: {cause}", f"load the driver's modules at boot, {_SETTING}"
+            )
+        )
+    return findings
+
+
+# ---- below: only ever run in the child
+
+
+def _work(
+    tell: Callable[[str], None],
+    root: str,
+    absent: Sequence[str],
+    gpus: int,
+    channels: tuple[int, ...],
+) -> None:
+    tell("giving up privileges")
+    try:
+        _confine(root)
+    except OSError as error:
+        hint = (
+            f"root in config.toml must name the driver root, and the hook must be root, {_SETTING}"
+        )
+        tell(f"kernel modules were not loaded: {root}: {reason(error)}\t{hint}")
+        return
+    shown = root.rstrip("/")
+    for module in _MODULES:
+        tell(f"modprobe {module}")
+        if module in absent and (problem := _modprobe(module)):
+            by_hand = f"modprobe {module}" if not shown else f"chroot {shown} modprobe {module}"
+            tell(
+                f"the kernel module {module} was not loaded: {problem}\trun {by_hand} on the host to see why, {_SETTING}"
+            )
+            if module == _MODULES[0]:
+                return
+            continue
+        tell(f"nodes of {module}")
+        for node in _nodes("", module, gpus, channels):
+            if not _is_right("", node) and (problem := _make(node)):
+                command = f"mknod -m {node.mode:o} {shown}{node.path} c {'MAJOR' if node.major is None else node.major} {node.minor}"
+                tell(
+                    f"the device node {shown}{node.path} is missing or wrong: {problem}\tput it right ({command}), {_SETTING}"
+                )
+
+
+def _confine(root: str) -> None:
+    """Enter the driver root and keep two capabilities, for this process and for what it executes."""
+    child.silence()
+    os.umask(0)
+    if root != "/":
+        os.chroot(root)
+    os.chdir("/")
+    privileges.keep(_CAPABILITIES)
+    syscalls.set_no_new_privs()
+
+
+def _modprobe(module: str) -> str:
+    """Run modprobe and return why it failed, or "". It cannot outlive this process, which is its namespace's first."""
+    program = next((path for path in _PROGRAMS if os.path.exists(path)), None)
+    if program is None:
+        return f"there is no {', '.join(_PROGRAMS)}"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            os.execve(program, [program, module], {})  # noqa: S606 - no shell is the point
+        finally:
+            os._exit(127)
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        return f"{program} was ended by signal {os.WTERMSIG(status)}"
+    code = os.WEXITSTATUS(status)
+    return f"{program} failed with exit code {code}" if code else ""
+
+
+def _make(node: _Node) -> str:
+    """Make ``node`` and return what went wrong, or ""."""
+    if node.major is None:
+        return "/proc/devices does not list its driver"
+    directory = posixpath.dirname(node.path)
+    try:
+        if not os.path.isdir(directory):
+            os.mkdir(directory, 0o755)
+        os.mknod(node.path, stat.S_IFCHR | node.mode, os.makedev(node.major, node.minor))
+        if (node.uid, node.gid) != (0, 0):
+            os.chown(node.path, node.uid, node.gid)
+    except FileExistsError:
+        # Somebody may have made it meanwhile; something else in its place is not ours to remove.
+        return (
+            ""
+            if _is_right("", node)
+            else f"what is there is no character device {node.major}:{node.minor}"
+        )
+    except OSError as error:
+        what = f"owner {node.uid}:{node.gid} not set" if _is_right("", node) else "not made"
+        return f"{what}: {reason(error)} ({errno.errorcode.get(error.errno or 0)})"
+    return ""

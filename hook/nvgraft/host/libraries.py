@@ -1,0 +1,169 @@
+"""Which of the libraries that a host's loader cache names are the driver's.
+
+The slow part of an inventory: candidates are followed through links, and their ELF headers read. :mod:`nvgraft.host.kept_inventory`
+keeps the answer.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base import paths
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
+from nvgraft.formats.elf import NoFacts
+from nvgraft.formats.ldcache import ARCHITECTURES, CacheEntry
+from nvgraft.formats.tree import PathError, Tree
+from nvgraft.host.components import NO_LIBRARY, Component, Host, Libraries
+from nvgraft_specs import catalogue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_REINSTALL = "reinstall the driver, then run ldconfig"
+
+_ROWS = tuple(row for _, rows in catalogue.LIBRARIES for row, _ in rows)
+
+#: Loader cache entries whose SONAME starts otherwise are no driver component: the cache reader may skip them.
+LIBRARY_PREFIXES = tuple(row.encode() for row in _ROWS)
+
+
+def select_libraries(host: Host) -> Libraries:
+    """Select the driver's libraries of both architectures.
+
+    :raises Refusal: stage ``detection``, for a stale entry of the loader cache and for what libelf refuses to open.
+    """
+    wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
+    libraries, missing = _libraries(host, wide)
+    return Libraries(libraries, _libraries(host, narrow)[0] if narrow is not None else (), missing)
+
+
+def look_at_candidates(tree: Tree, entries: Iterable[CacheEntry], machine: str) -> None:
+    """Look at all that :func:`select_libraries` will look at, for a tree that remembers; faults are its business."""
+    architectures = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])
+    for entry in entries:
+        if entry.architecture in architectures and entry.soname.startswith(_ROWS):
+            try:
+                path = tree.resolve(entry.path)
+                tree.elf(path, sections=_is_tls(path))
+            except (PathError, OSError, ValueError):
+                continue
+
+
+def _is_tls(path: str) -> bool:
+    return paths.basename(path).startswith(catalogue.TLS_LIBRARY)
+
+
+def _libraries(
+    host: Host, architecture: int
+) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
+    """Select the libraries of one architecture: the last accepted candidate of a row wins (reference behaviour 5.2, 5.3)."""
+    rows = [(name, row) for name, rows in catalogue.LIBRARIES for row, _since in rows]
+    chosen: dict[str, Component] = {}
+    for entry in host.entries:
+        if entry.architecture != architecture:
+            continue
+        for component_class, row in rows:
+            if not entry.soname.startswith(row):
+                continue
+            try:
+                path = host.tree.resolve(entry.path)
+            except PathError as error:
+                raise Refusal("detection", error.text) from error
+            if row in chosen and chosen[row].path == path:
+                continue  # the same file under another name: it may fit a later row
+            component = _select(host, component_class, row, entry, path)
+            if component is not None:
+                chosen[row] = component
+            break
+    missing = tuple((component_class, row) for component_class, row in rows if row not in chosen)
+    return tuple(chosen[row] for _, row in rows if row in chosen), missing
+
+
+def _select(
+    host: Host, component_class: str, row: str, entry: CacheEntry, path: str
+) -> Component | None:
+    """Return the component at ``path``, or None when the selector rejects it."""
+    shown = host.root.rstrip("/") + path
+    tls = _is_tls(path)
+    try:
+        facts = host.tree.elf(path, sections=tls)
+    except OSError as error:
+        node = host.tree.lstat(path)
+        if node is not None and node.type == "dir":
+            raise Refusal(
+                "detection", f"elf file read error: {shown}", f"it is a directory: {_REINSTALL}"
+            ) from error
+        raise Refusal(
+            "detection",
+            f"open failed: {shown}: {reason(error)}",
+            f"the loader cache names {entry.path} for {entry.soname}, which cannot be read: run ldconfig on the host",
+        ) from error
+    except ValueError as error:
+        if tls or not isinstance(error, NoFacts):
+            raise Refusal(
+                "detection", f"elf file read error: {shown}", f"{error}: {_REINSTALL}"
+            ) from error
+        facts = None  # of no other library the reference reads more than its name
+    abi_tag = facts.abi_tag if facts else None
+    if tls and abi_tag is None:
+        raise Refusal(
+            "detection",
+            f"elf section 0x7 missing: {shown}",
+            "it carries no .note.ABI-tag: reinstall the driver",
+        )
+    if rejection(path, abi_tag, host.report.driver_version):
+        return None
+    node = host.tree.lstat(path)
+    links = f" -> {path}" if path != entry.path else ""
+    found = f"loader cache: {entry.soname} => {entry.path}{links}"
+    soname = facts.soname if facts else NO_LIBRARY
+    return Component(
+        component_class,
+        row,
+        path,
+        found,
+        "file",
+        node.mode if node else 0o644,
+        node.size if node else 0,
+        soname,
+    )
+
+
+def rejection(path: str, abi_tag: tuple[int, int, int] | None, driver_version: str) -> str:
+    """Return why the selector rejects the library at a resolved ``path``, or "" when it takes it (reference behaviour 5.3)."""
+    if paths.basename(path).startswith(catalogue.TLS_LIBRARY) and abi_tag != catalogue.TLS_ABI_TAG:
+        return "its ABI tag is not the one of the TLS library for this kernel"
+    if not path.endswith(driver_version):
+        return f"its name does not end in the driver's version {driver_version}"
+    return ""
+
+
+def find_loaded_library(
+    host_tree: Tree, entries: Iterable[CacheEntry], soname: str, machine: str, search: Sequence[str]
+) -> str | None:
+    """Return the path from which dlopen would load ``soname`` inside the driver root: ``search`` (LD_LIBRARY_PATH) first,
+    then the loader cache, then the default directories; None when it would fail."""
+    wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
+    multiarch = f"{machine}-linux-gnu"
+    candidates = [f"{directory}/{soname}" for directory in search if directory]
+    candidates += [
+        entry.path for entry in entries if entry.soname == soname and entry.architecture == wide
+    ]
+    candidates += [
+        f"{directory}/{soname}"
+        for directory in (
+            f"/lib/{multiarch}",
+            f"/usr/lib/{multiarch}",
+            "/lib64",
+            "/usr/lib64",
+            "/lib",
+            "/usr/lib",
+        )
+    ]
+    for path in candidates:
+        try:
+            if host_tree.find(path)[1] is not None:
+                return path
+        except PathError:
+            continue
+    return None

@@ -1,0 +1,228 @@
+"""The host that this program runs on, as a :class:`Host`.
+
+The only place that knows where a live host keeps things: the driver root, its loader cache, /proc/devices, the search path
+and NVML. A simulated host differs in one point, which config.toml has to spell out: its GPUs may be served from a file.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import read_text, reason
+from nvgraft.formats.tree import LiveTree, PathError, open_tree_at
+from nvgraft.host.components import Host
+from nvgraft.host.inventory import parse_majors
+from nvgraft_specs import names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nvgraft.formats.ldcache import CacheEntry
+    from nvgraft.host.gpus import DriverReport
+    from nvgraft.host.graphics_files import DriverFiles
+    from nvgraft.request.config import Config
+
+_CACHE = "/etc/ld.so.cache"
+_NVML_SONAME = "libnvidia-ml.so.1"
+
+
+def read_live_host(config: Config, meanwhile: Callable[[], None] = lambda: None) -> Host:
+    """Look at this host through its driver root; NVML is asked in a child of its own.
+
+    A loader cache that cannot be read is told by the inventory: the reference looks at the container before.
+
+    :param meanwhile: is called while NVML is at work, if it is asked: for what need not wait.
+    :raises Refusal: stage ``initialization``: no NVML, or an error of NVML's.
+    """
+    root = config.cli_root or "/"
+    try:
+        tree = open_driver_root(config)
+    except OSError as error:
+        cause = reason(error)
+        raise Refusal(
+            "initialization",
+            f"open failed: {root}: {cause}",
+            "root in config.toml must name the driver root",
+        ) from error
+    try:
+        return _read_host(config, tree, root, meanwhile)
+    except BaseException:
+        tree.close()
+        raise
+
+
+def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[], None]) -> Host:
+    machine = os.uname().machine
+    entries, refusal = _try_cache(tree, config.cli_ldcache or _CACHE, root)
+    loaded = (
+        entries if not config.cli_ldcache else _try_cache(tree, _CACHE, root)[0]
+    )  # what dlopen looks at, whatever is configured
+
+    def look_ahead() -> None:
+        from nvgraft.host.libraries import look_at_candidates
+
+        meanwhile()
+        look_at_candidates(tree, entries, machine)
+
+    report = _driver_report(config, tree, loaded, root, machine, look_ahead)
+    try:
+        majors = read_majors()
+    except OSError as error:
+        raise Refusal(
+            "initialization", f"open failed: /proc/devices: {reason(error)}", "mount /proc"
+        ) from error
+    return Host(os.uname().nodename, root, tree, entries, report, majors, machine, refusal)
+
+
+def open_driver_root(config: Config) -> LiveTree:
+    """Open the tree that the driver's files are in.
+
+    :raises OSError: when it is missing or no directory.
+    """
+    root = config.cli_root or "/"
+    return open_tree_at(root, "" if root == "/" else root.rstrip("/"))
+
+
+def read_majors() -> dict[str, int]:
+    """Return driver name -> major number of this kernel's character devices.
+
+    :raises OSError: when there is no /proc.
+    """
+    return parse_majors(read_text("/proc/devices"))
+
+
+def driver_files(config: Config) -> DriverFiles:
+    """Return the driver's files by their names; NVML is not asked.
+
+    :raises OSError: the driver root is missing or no directory.
+    """
+    from nvgraft.host.graphics_files import DriverFiles
+    from nvgraft.host.libraries import LIBRARY_PREFIXES
+    from nvgraft_specs import driver_files as table
+
+    tree = open_driver_root(config)
+    names_only_here = (*table.EGL_LIBRARIES, table.VULKAN_PRODUCER)
+    prefixes = (*LIBRARY_PREFIXES, *(name.partition(".so")[0].encode() for name in names_only_here))
+
+    def entries() -> list[CacheEntry]:
+        try:
+            return _read_cache(tree, _CACHE, config.cli_root, prefixes)
+        except Refusal:
+            return []  # as the reference: what is only in the cache is not found then
+
+    return DriverFiles(tree, os.uname().machine, entries)
+
+
+def drm_names(address: str) -> list[str]:
+    """Return the names in /dev/dri that the kernel has for the GPU at a PCI address, as /sys writes it."""
+    try:
+        return sorted(os.listdir(f"/sys/bus/pci/devices/{address}/drm"))
+    except OSError:
+        return []  # no DRM driver
+
+
+def _driver_report(
+    config: Config,
+    tree: LiveTree,
+    entries: list[CacheEntry],
+    root: str,
+    machine: str,
+    meanwhile: Callable[[], None],
+) -> DriverReport:
+    if config.host_snapshot:
+        from nvgraft.host.snapshot import load_report
+
+        return load_report(config.host_snapshot)
+    from nvgraft.host import nvml
+    from nvgraft.host.libraries import find_loaded_library
+
+    search = [
+        value
+        for entry in config.cli_environment
+        for name, _, value in (entry.partition("="),)
+        if name == "LD_LIBRARY_PATH"
+    ]
+    library = find_loaded_library(tree, entries, _NVML_SONAME, machine, ":".join(search).split(":"))
+    if library is None:
+        where = "" if root == "/" else f" under {root}"
+        raise nvml.library_missing(
+            f"no NVIDIA driver is installed{where}, or its directory is not in the loader cache: install it, or run ldconfig"
+        )
+    return nvml.query(library, root, config.cli_user, config.cli_environment, meanwhile)
+
+
+def _try_cache(tree: LiveTree, path: str, root: str) -> tuple[list[CacheEntry], Refusal | None]:
+    try:
+        return _read_cache(tree, path, root), None
+    except Refusal as refusal:
+        return [], refusal
+
+
+def _read_cache(
+    tree: LiveTree, path: str, root: str, prefixes: tuple[bytes, ...] = ()
+) -> list[CacheEntry]:
+    """Read the cache's entries whose SONAMEs begin so; those of the catalogue's libraries without ``prefixes``."""
+    from nvgraft.formats.ldcache import SIZE_LIMIT, parse
+    from nvgraft.host.libraries import LIBRARY_PREFIXES
+
+    shown = root.rstrip("/") + path
+    try:
+        data = tree.read(tree.resolve(path), SIZE_LIMIT)
+    except PathError as error:
+        raise Refusal("detection", error.text) from error
+    except OSError as error:
+        raise Refusal(
+            "detection", f"open failed: {shown}: {reason(error)}", "run ldconfig in the driver root"
+        ) from error
+    try:
+        return parse(data, prefixes or LIBRARY_PREFIXES)
+    except ValueError as error:
+        raise Refusal(
+            "detection",
+            f"unsupported file format: {shown}",
+            f"{error}: run ldconfig in the driver root",
+        ) from error
+
+
+def search_path(environ: Mapping[str, str], config: Config) -> str:
+    """Return the search path for binaries, as the reference hook sets it for the CLI (reference behaviour 3.3).
+
+    :raises Refusal: stage ``detection`` when there is none at all.
+    """
+    inherited = _variable("PATH", environ, config) if config.cli_path else environ.get("PATH")
+    if config.cli_path:
+        if inherited is None:
+            raise Refusal(
+                "detection",
+                "environment variable PATH not found",
+                "give the hook a PATH, or remove path from config.toml",
+            )
+        return inherited
+    # "".split gives one empty entry, which Go drops when PATH is unset or empty.
+    entries = inherited.split(":") if inherited else []
+    entries += [entry for entry in names.DEFAULT_PATH if entry not in entries]
+    root = config.cli_root
+    if root and root != "/":
+        entries = [root.rstrip("/") + "/" + entry.lstrip("/") for entry in entries] + entries
+    return ":".join(entries)
+
+
+def mps_directory(environ: Mapping[str, str], config: Config) -> str:
+    """Return CUDA_MPS_PIPE_DIRECTORY of the reference CLI's environment, or "": its own, then config.toml's."""
+    return _variable(names.MPS_DIRECTORY, environ, config) or ""
+
+
+def _variable(name: str, environ: Mapping[str, str], config: Config) -> str | None:
+    """Return what the reference CLI finds in its environment: config.toml's entries are appended, the first one counts."""
+    if name in environ:
+        return environ[name]
+    return next(
+        (
+            value
+            for entry in config.cli_environment
+            for key, _, value in (entry.partition("="),)
+            if key == name
+        ),
+        None,
+    )

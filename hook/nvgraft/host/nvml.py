@@ -1,0 +1,383 @@
+"""Asking the driver which GPUs there are, through NVML (nvidia-ml-py), in a child that can do no harm.
+
+NVML is a large library that talks to a kernel driver which may hang. So it is loaded in a child of its own, which has
+changed its root to the driver root and given up every privilege before the library is opened, and which the hook waits
+for with a limit (reference behaviour 4.6). The child answers in lines of tab-separated words.
+
+Nothing here decides anything about containers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from nvgraft.base.errors import Refusal
+from nvgraft.host.components import number
+from nvgraft.host.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
+from nvgraft.system import child, privileges, seccomp, syscalls, userns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+#: Seconds until the hook gives up on the driver; the reference waits as long.
+TIMEOUT = 10.0
+
+#: The answer for 64 GPUs with 8 MIG devices each has about 50 KiB.
+_ANSWER_LIMIT = 1 << 20
+
+#: What NVML needs is well below; a library gone wild does not take the machine with it. Seconds, bytes, descriptors, bytes.
+_LIMITS = (
+    (syscalls.RLIMIT_CPU, 10),
+    (syscalls.RLIMIT_AS, 4 << 30),
+    (syscalls.RLIMIT_NOFILE, 1024),
+    (syscalls.RLIMIT_FSIZE, 16 << 20),
+)
+
+#: NVML return codes that mean "this GPU has no MIG": not supported, function not found.
+_NO_MIG = (3, 13)
+_NOT_FOUND = 6
+
+#: Where the child may fail, and what a GPU may say of MIG.
+_STAGES = ("initialization", "detection", "input")
+_MIG = ("unsupported", "disabled", "enabled")
+
+_MISSING = "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
+
+
+def library_missing(hint: str) -> Refusal:
+    """Return the refusal for a host without NVML; ``hint`` tells where it was looked for."""
+    return Refusal("initialization", _MISSING, hint)
+
+
+def query(
+    library: str,
+    root: str,
+    user: str,
+    environment: Sequence[str],
+    meanwhile: Callable[[], None] = lambda: None,
+    *,
+    timeout: float = TIMEOUT,
+) -> DriverReport:
+    """Ask the NVML at ``library`` (a path inside the driver root ``root``) in a confined child.
+
+    :param user: ``UID[:GID]``, names or numbers; empty for the kernel's overflow ids, as the reference.
+    :param environment: ``K=V`` entries of config.toml, which apply to this child only.
+    :param meanwhile: is called while the child is at work.
+    :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``, ``driver rpc error: timed
+        out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user.
+    """
+    fixed_groups = userns.groups_are_fixed()
+    asked = child.start(
+        lambda writer: _answer(writer, library, root, user, environment, fixed_groups=fixed_groups),
+        forks=False,
+    )
+    deadline = time.monotonic() + timeout
+    answer = None
+    try:
+        meanwhile()
+        answer = asked.read(deadline, _ANSWER_LIMIT)
+    finally:
+        status = asked.end()
+    if answer is None:
+        raise Refusal(
+            "initialization",
+            "driver rpc error: timed out",
+            f"NVML did not answer within {timeout:g} s: the driver or a GPU hangs; see dmesg for Xid messages, reset the GPU or reboot",
+        )
+    try:
+        return parse_answer(answer)
+    except ValueError:
+        how = (
+            f"signal {os.WTERMSIG(status)}"
+            if status is not None and os.WIFSIGNALED(status)
+            else "no answer"
+        )
+        raise Refusal(
+            "initialization",
+            "driver rpc error: unexpected end of file",
+            f"the process that loaded {library} ended with {how}: reinstall the driver",
+        ) from None
+
+
+def _hint(text: str) -> str:
+    if text.startswith("load library failed"):
+        return "the driver's library is there but cannot be loaded: reinstall the driver"
+    return _HINTS.get(
+        text.rpartition(": ")[2], "run nvidia-smi on the host: it meets the same error"
+    )
+
+
+_HINTS = {
+    "driver not loaded": "the nvidia kernel module is not loaded: load it (modprobe nvidia), or install the driver for this kernel",
+    "driver/library version mismatch": "the driver was upgraded while the old kernel module is loaded: reload the nvidia modules or reboot",
+    "insufficient permissions": "the hook's driver user may not open /dev/nvidia*: see `user` in config.toml and the mode of the nodes",
+}
+
+
+def parse_answer(answer: bytes) -> DriverReport:
+    """Return what the child has written; a library gone wild may have it write anything, and paths are made of it.
+
+    :raises Refusal: what the child has met with.
+    :raises ValueError: for anything that it does not write: it did not come to its end.
+    """
+    rows = [line.split("\t") for line in answer.decode("utf-8", "surrogateescape").split("\n")]
+    if rows.pop() != ["end"]:
+        raise ValueError("no end")
+    if rows and rows[0][0] == "error":
+        stage, *words = rows[0][1:] or [""]
+        if stage not in _STAGES:
+            raise ValueError(f"no stage: {stage}")
+        text = "\t".join(words)
+        raise Refusal(stage, text, _hint(text))
+    answer.decode()  # names go into documents
+    driver = cuda = ""
+    gpus: list[tuple[list[str], list[MigDevice]]] = []
+    for kind, *words in rows:
+        if kind == "driver":
+            driver, cuda = words
+        elif kind == "gpu":
+            gpus.append((words, []))
+        elif kind == "mig" and gpus:
+            uuid, gpu_instance, compute_instance = words
+            gpus[-1][1].append(MigDevice(uuid, _number(gpu_instance), _number(compute_instance)))
+        else:
+            raise ValueError(f"no row: {kind}")
+    return DriverReport(
+        driver, cuda, tuple([_gpu(*words, migs=tuple(migs)) for words, migs in gpus])
+    )
+
+
+def _gpu(*words: str, migs: tuple[MigDevice, ...]) -> Gpu:
+    minor, uuid, address, brand, arch, mig, model = words
+    domain, bus, device = (int(part, 16) for part in address.removesuffix(".0").split(":"))
+    if min(domain, bus, device) < 0 or address != bus_id(domain, bus, device) or mig not in _MIG:
+        raise ValueError(f"no GPU: {address} {mig}")
+    return Gpu(_number(minor), uuid, address, _number(brand), arch, mig, model, migs)
+
+
+def _number(word: str) -> int:
+    value = number(word)
+    if value is None or value >= MINORS:
+        raise ValueError(f"no number: {word}")
+    return value
+
+
+# ---- below: only ever run in the child
+
+
+def _answer(
+    writer: int,
+    library: str,
+    root: str,
+    user: str,
+    environment: Sequence[str],
+    *,
+    fixed_groups: bool,
+) -> None:
+    try:
+        _close_all_but(writer)
+        for entry in environment:
+            name, _, value = entry.partition("=")
+            os.environ[name] = value
+        # Before the change of root: they lie outside of it.
+        import ctypes
+
+        pynvml = _load_pynvml()
+        _confine(writer, root, *_ids(user), fixed_groups=fixed_groups)
+        lines = _ask(pynvml, ctypes.CDLL, library)
+    except _Trouble as trouble:
+        lines = [f"error\t{trouble.stage}\t{trouble.text}"]
+    except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
+        lines = [
+            f"error\tinitialization\tdriver rpc error: {type(error).__name__}: {error}".replace(
+                "\n", " "
+            )
+        ]
+    data = "\n".join([*lines, "end"]).encode("utf-8", "surrogateescape")
+    while data:
+        data = data[os.write(writer, data) :]
+
+
+def _load_pynvml() -> ModuleType:
+    """Load pynvml without ``ctypes.util``, of which it imports the search for libraries and never uses it: that module brings
+    along subprocess, shutil and tempfile, a third of what the child takes.
+
+    :raises _Trouble: when it is not installed.
+    """
+    util = type(sys)("ctypes.util")
+    util.find_library = None  # type: ignore[attr-defined]
+    sys.modules["ctypes.util"] = util
+    try:
+        try:
+            import pynvml
+        except ImportError:  # a later one may want more
+            del sys.modules["ctypes.util"]
+            import pynvml
+    except ImportError as error:
+        raise _Trouble("initialization", f"load library failed: nvidia-ml-py: {error}") from error
+    module: ModuleType = pynvml
+    return module
+
+
+class _Trouble(Exception):
+    def __init__(self, stage: str, text: str) -> None:
+        super().__init__(text)
+        self.stage = stage
+        self.text = text
+
+
+def _ask(pynvml: ModuleType, load: Callable[[str], object], library: str) -> list[str]:
+    try:
+        pynvml.nvmlLib = load(library)  # type: ignore[attr-defined]  # what its own loader would set
+    except OSError as error:
+        raise _Trouble(
+            "initialization", "load library failed: " + _lower_reason(str(error))
+        ) from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _Trouble("initialization", _nvml_text(pynvml, error)) from error
+    try:
+        return _read()
+    except pynvml.NVMLError as error:
+        raise _Trouble("detection", _nvml_text(pynvml, error)) from error
+
+
+def _ids(user: str) -> tuple[int, int]:
+    """Return the ids to run NVML as; the default is the kernel's overflow ids, which own nothing."""
+    if not user:
+        ids = []
+        for name in ("overflowuid", "overflowgid"):
+            try:
+                with open(f"/proc/sys/kernel/{name}", encoding="ascii") as file:
+                    ids.append(int(file.read()))
+            except (OSError, ValueError):
+                ids.append(65534)
+        return ids[0], ids[1]
+    import grp
+    import pwd
+
+    name, _, group = user.partition(":")
+    try:
+        account = None if name.isdecimal() else pwd.getpwnam(name)
+        uid = int(name) if account is None else account.pw_uid
+        if group:
+            gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+        else:
+            gid = (account or pwd.getpwuid(uid)).pw_gid
+    except KeyError as error:
+        raise _Trouble("input", "parse user/group failed") from error
+    return uid, gid
+
+
+def _close_all_but(writer: int) -> None:
+    child.silence()
+    if writer > 3:
+        syscalls.close_range(3, writer - 1)
+    syscalls.close_range(writer + 1, ~0)
+
+
+def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) -> None:
+    """Take the driver root as root, and keep what NVML needs to talk to the driver, and no more."""
+    for resource, limit in _LIMITS:
+        allowed = min(limit, syscalls.get_rlimit(resource)[1])
+        syscalls.set_rlimit(resource, allowed, allowed)
+    if root != "/":
+        import ctypes
+
+        # Loaded from here they satisfy NVML's needs inside a driver root that has no libc of its own.
+        for name in ("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
+            try:
+                ctypes.CDLL(name)
+            except OSError:
+                continue
+        os.chroot(root)
+    os.chdir("/")
+    if os.geteuid() == 0:
+        privileges.become(uid, gid, fixed_groups=fixed_groups)
+    else:
+        privileges.confine()
+    child.tie(writer)
+    try:
+        syscalls.set_seccomp_filter(
+            seccomp.denying(os.uname().machine, seccomp.POWERS, processes=False)
+        )
+    except ValueError:
+        return  # the numbers of this machine's calls are not known: ldconfig is refused there, a list of GPUs is not
+
+
+def _lower_reason(text: str) -> str:
+    head, colon, reason = text.rpartition(": ")
+    return head + colon + reason.lower()
+
+
+def _nvml_text(pynvml: object, error: Exception) -> str:
+    value = getattr(error, "value", 999)
+    try:
+        text = pynvml.nvmlErrorString(value)  # type: ignore[attr-defined]
+        text = text.decode() if isinstance(text, bytes) else text
+    except Exception:  # noqa: BLE001 - a library too old or broken to name its errors
+        text = f"code {value}"
+    return f"nvml error: {text.lower()}"
+
+
+def _word(value: str | bytes) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text.replace("\t", " ").replace("\n", " ")
+
+
+def _read() -> list[str]:
+    import pynvml
+
+    cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+    lines = [
+        f"driver\t{_word(pynvml.nvmlSystemGetDriverVersion())}\t{cuda // 1000}.{cuda % 100 // 10}"
+    ]
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pci = pynvml.nvmlDeviceGetPciInfo(handle)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        try:
+            mig = "enabled" if pynvml.nvmlDeviceGetMigMode(handle)[0] else "disabled"
+        except pynvml.NVMLError as error:
+            if error.value not in _NO_MIG:
+                raise
+            mig = "unsupported"
+        words = (
+            str(pynvml.nvmlDeviceGetMinorNumber(handle)),
+            _word(pynvml.nvmlDeviceGetUUID(handle)),
+            bus_id(pci.domain, pci.bus, pci.device),
+            str(pynvml.nvmlDeviceGetBrand(handle)),
+            f"{major}.{minor}",
+            mig,
+            _word(pynvml.nvmlDeviceGetName(handle)),
+        )
+        lines.append("\t".join(("gpu", *words)))
+        if mig == "enabled":
+            lines.extend(_read_mig(handle))
+    return lines
+
+
+def _read_mig(handle: object) -> list[str]:
+    import pynvml
+
+    lines = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError as error:
+            if error.value == _NOT_FOUND:
+                break
+            raise
+        instances = (
+            pynvml.nvmlDeviceGetGpuInstanceId(device),
+            pynvml.nvmlDeviceGetComputeInstanceId(device),
+        )
+        lines.append(
+            f"mig\t{_word(pynvml.nvmlDeviceGetUUID(device))}\t{instances[0]}\t{instances[1]}"
+        )
+    return lines

@@ -1,0 +1,265 @@
+"""A plan: an ordered list of inert actions, each with its reason, and its document ``nvgraft.plan/1``.
+
+Plans are values: two plans are equal when every field is. Nothing here decides or applies; the document's keys stand
+in a fixed order so that equal inputs give byte-equal text.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base.finding import Finding
+from nvgraft.base.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCHEMA = "nvgraft.plan/1"
+
+
+class Why(Value):
+    """The reason of an action: the capability that asked for it, the catalogue row, and how the file was found."""
+
+    __slots__ = ("capability", "found", "row")
+
+    def __init__(self, capability: str, row: str, found: str) -> None:
+        self.capability = capability
+        self.row = row
+        self.found = found
+
+    def document(self) -> dict[str, Any]:
+        return {"capability": self.capability, "row": self.row, "found": self.found}
+
+
+class Action(Value):
+    """One step; ``op`` names its kind in the document, ``why`` says what it was planned for."""
+
+    __slots__: tuple[str, ...] = ()
+    op = ""
+    why: Why
+
+    def document(self) -> dict[str, Any]:
+        """Return the action as its entry in a plan document."""
+        raise NotImplementedError
+
+
+class MakeDirectory(Action):
+    """Make one directory; its parent exists or was made by an earlier action."""
+
+    __slots__ = ("mode", "path", "why")
+    op = "dir"
+
+    def __init__(self, path: str, mode: int, why: Why) -> None:
+        self.path = path
+        self.mode = mode
+        self.why = why
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "path": self.path,
+            "mode": f"{self.mode:04o}",
+            "why": self.why.document(),
+        }
+
+
+class Bind(Action):
+    """Bind ``source`` of the host on ``target``. ``kind`` is file, dir, device or socket; ``mode`` is the placeholder's.
+
+    Sources are written with the driver root, but for devices and /proc entries. ``size`` is for people (bytes) and not
+    part of the document.
+    """
+
+    __slots__ = ("kind", "mode", "options", "rdev", "size", "source", "target", "why")
+    op = "mount"
+
+    def __init__(
+        self,
+        kind: str,
+        source: str,
+        target: str,
+        options: tuple[str, ...],
+        mode: int,
+        why: Why,
+        rdev: tuple[int, int] | None = None,
+        size: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.source = source
+        self.target = target
+        self.options = options
+        self.mode = mode
+        self.why = why
+        self.rdev = rdev
+        self.size = size
+
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "op": self.op,
+            "type": "bind",
+            "kind": self.kind,
+            "source": self.source,
+            "target": self.target,
+            "options": list(self.options),
+            "mode": f"{self.mode:04o}",
+        }
+        if self.rdev is not None:
+            document["rdev"] = list(self.rdev)
+        document["why"] = self.why.document()
+        return document
+
+
+class Tmpfs(Action):
+    """Mount a new tmpfs on ``target``, holding what later actions make inside it."""
+
+    __slots__ = ("mode", "options", "target", "why")
+    op = "mount"
+
+    def __init__(self, target: str, options: tuple[str, ...], mode: int, why: Why) -> None:
+        self.target = target
+        self.options = options
+        self.mode = mode
+        self.why = why
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "target": self.target,
+            "options": list(self.options),
+            "data": {"mode": f"{self.mode:04o}"},
+            "why": self.why.document(),
+        }
+
+
+class WriteFile(Action):
+    """Make a file with ``content`` inside a planned tmpfs, before the tmpfs is attached."""
+
+    __slots__ = ("content", "mode", "path", "why")
+    op = "file"
+
+    def __init__(self, path: str, mode: int, content: str, why: Why) -> None:
+        self.path = path
+        self.mode = mode
+        self.content = content
+        self.why = why
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "path": self.path,
+            "mode": f"{self.mode:04o}",
+            "content": self.content,
+            "why": self.why.document(),
+        }
+
+
+class Symlink(Action):
+    """Make a symbolic link where nothing is."""
+
+    __slots__ = ("path", "target", "why")
+    op = "symlink"
+
+    def __init__(self, path: str, target: str, why: Why) -> None:
+        self.path = path
+        self.target = target
+        self.why = why
+
+    def document(self) -> dict[str, Any]:
+        return {"op": self.op, "path": self.path, "target": self.target, "why": self.why.document()}
+
+
+class ReplaceLink(Symlink):
+    """Make a symbolic link in the place of another one."""
+
+    __slots__ = ("path", "target", "why")
+
+
+class AllowDevice(Action):
+    """Let the container's cgroup open a character device."""
+
+    __slots__ = ("access", "major", "minor", "why")
+    op = "allow-device"
+
+    def __init__(self, major: int, minor: int, why: Why, access: str = "rw") -> None:
+        self.major = major
+        self.minor = minor
+        self.access = access
+        self.why = why
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "type": "c",
+            "major": self.major,
+            "minor": self.minor,
+            "access": self.access,
+            "why": self.why.document(),
+        }
+
+
+class UpdateLoaderCache(Action):
+    """Rebuild the container's loader cache, with ``directories`` added to those of its own configuration.
+
+    ``libraries`` are the mounted ones: path, SONAME and the loader's flags. They follow from the mounts before, and so
+    are not part of the document.
+    """
+
+    __slots__ = ("directories", "libraries", "why")
+    op = "ldcache"
+
+    def __init__(
+        self,
+        directories: tuple[str, ...],
+        why: Why,
+        libraries: tuple[tuple[str, str, int], ...] = (),
+    ) -> None:
+        self.directories = directories
+        self.why = why
+        self.libraries = libraries
+
+    def document(self) -> dict[str, Any]:
+        return {"op": self.op, "dirs": list(self.directories), "why": self.why.document()}
+
+
+class Plan(Value):
+    """A decision and all that carries it out. ``decision`` is inject, skip or refuse; only inject has actions."""
+
+    __slots__ = ("actions", "decision", "findings", "host", "links", "reason", "request", "target")
+
+    def __init__(
+        self,
+        decision: str,
+        reason: str,
+        host: dict[str, Any],
+        request: dict[str, Any],
+        target: dict[str, Any],
+        actions: tuple[Action, ...] = (),
+        links: tuple[tuple[str, str], ...] = (),
+        findings: tuple[Finding, ...] = (),
+    ) -> None:
+        self.decision = decision
+        self.reason = reason
+        self.host = host
+        self.request = request
+        self.target = target
+        self.actions = actions
+        self.links = links
+        self.findings = findings
+
+    def __hash__(self) -> int:
+        return hash((self.decision, self.reason, self.actions, self.links, self.findings))
+
+    def document(self) -> dict[str, Any]:
+        """Return the ``nvgraft.plan/1`` document."""
+        return {
+            "schema": SCHEMA,
+            "decision": self.decision,
+            "reason": self.reason,
+            "host": self.host,
+            "request": self.request,
+            "target": self.target,
+            "actions": [action.document() for action in self.actions],
+            "links": dict(self.links),
+            "findings": [finding.document() for finding in self.findings],
+        }

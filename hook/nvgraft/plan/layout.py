@@ -1,0 +1,299 @@
+"""The actions of a plan as they add up, and the container's files as they will be when an action's turn comes.
+
+The planner says what goes where; this knows what is in the way, what earlier actions will have made, and which parents are
+still missing. It speaks the reference's words for each fault (reference behaviour 6.2, 6.3).
+"""
+
+from __future__ import annotations
+
+from nvgraft.base.errors import Refusal
+from nvgraft.container.target import Target
+from nvgraft.formats.tree import Node, PathError
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    MakeDirectory,
+    ReplaceLink,
+    Symlink,
+    Tmpfs,
+    Why,
+    WriteFile,
+)
+
+_UMASK = 0o022
+_DIRECTORY_MODE = 0o755
+_TMPFS_OPTIONS = ("nodev", "noexec", "nosuid", "rw")
+
+#: Mode of the tmpfs that the driver's /proc directory and the application profiles live in, and of the latter's file.
+TMPFS_MODE = 0o555
+
+
+#: Longest resolved path in bytes, so that a name still fits behind it, and its levels: more is an attack (SECURITY R10).
+_LONGEST_PATH = 4096 - 256
+_MOST_LEVELS = 128
+#: What to do about a root file system in which nothing can be made.
+READ_ONLY = "the container's root file system is mounted read-only before the hook runs: let the runtime do it (root.readonly)"
+
+
+class OnVolume(Refusal):
+    """Something would have to be made on a volume, which belongs to others too (SECURITY R21)."""
+
+    def __init__(self, path: str, volume: str) -> None:
+        super().__init__(
+            "mount",
+            f"file creation failed: {path}: it would be made on the volume {volume}",
+            "mount the volume elsewhere, or put the file there beforehand",
+        )
+
+
+class Layout:
+    """Collects ``actions`` for ``target`` in order; device rules are left out unless ``cgroups``."""
+
+    def __init__(self, target: Target, *, cgroups: bool) -> None:
+        self.actions: list[Action] = []
+        self._target = target
+        self._cgroups = cgroups
+        self._made: dict[str, str] = {}  # path -> type of what an action makes there
+        self._tmpfs: dict[str, str] = {}  # where a tmpfs is asked for -> where it is planned
+        self._inside: tuple[str, ...] = ()  # what the path of anything in a tmpfs begins with
+        self._binds: dict[str, None] = {}  # targets, in order
+        self._covers: dict[
+            str, str
+        ] = {}  # where a mount hides what the directory holds -> where it was asked for
+        self._allowed: set[tuple[int, int]] = set()
+
+    def checkpoint(self) -> Checkpoint:
+        """Return what :meth:`rewind` needs to forget every action that follows."""
+        return len(self.actions), len(self._binds), dict(self._made), dict(self._covers)
+
+    def rewind(self, checkpoint: Checkpoint) -> None:
+        """Forget every mount, directory and placeholder since ``checkpoint``."""
+        del self.actions[checkpoint[0] :]
+        self._binds = dict.fromkeys(list(self._binds)[: checkpoint[1]])
+        self._made = checkpoint[2]
+        self._covers = checkpoint[3]
+
+    def bind(
+        self,
+        kind: str,
+        source: str,
+        target: str,
+        options: tuple[str, ...],
+        mode: int,
+        why: Why,
+        rdev: tuple[int, int] | None = None,
+        size: int = 0,
+    ) -> None:
+        self._binds[target] = None
+        self.actions.append(Bind(kind, source, target, options, mode & ~_UMASK, why, rdev, size))
+
+    def bind_directory(
+        self, source: str, wanted: str, target: str, options: tuple[str, ...], mode: int, why: Why
+    ) -> None:
+        """Plan a directory of the host at ``target``, which is where ``wanted`` leads to."""
+        self._cover(wanted, target)
+        self.bind("dir", source, target, options, mode, why)
+
+    def _cover(self, wanted: str, path: str) -> None:
+        """Refuse to hide what was planned before: the image's links have brought both to one place (SECURITY R22)."""
+        hidden = next(
+            (
+                target
+                for target in (*self._binds, *self._tmpfs.values())
+                if target.startswith(path + "/")
+            ),
+            None,
+        )
+        if hidden is not None:
+            raise _hidden(hidden, path)
+        self._covers[path] = wanted
+
+    def check_visible(self, wanted: str, path: str) -> None:
+        """Refuse ``path``, where ``wanted`` leads to, if a mount will hide it: what is made there would be made elsewhere.
+
+        What ``wanted`` is mounted on already may be mounted on again.
+
+        :raises Refusal: stage ``mount``.
+        """
+        for cover, asked in self._covers.items():
+            if path.startswith(cover + "/") or (path == cover and wanted != asked):
+                raise _hidden(path, cover)
+
+    def allow_device(self, rdev: tuple[int, int], why: Why) -> None:
+        if self._cgroups and rdev not in self._allowed:
+            self._allowed.add(rdev)
+            self.actions.append(AllowDevice(rdev[0], rdev[1], why))
+
+    def mount_tmpfs(self, wanted: str, path: str, why: Why) -> None:
+        self._cover(wanted, path)
+        self._tmpfs[wanted] = path
+        self._inside = (*self._inside, path + "/")
+        for known in [known for known in self._made if known.startswith(path + "/")]:
+            del self._made[known]
+        self.actions.append(Tmpfs(path, _TMPFS_OPTIONS, TMPFS_MODE, why))
+
+    def write_file(self, path: str, mode: int, content: str, why: Why) -> None:
+        self._made[path] = "file"
+        self.actions.append(WriteFile(path, mode, content, why))
+
+    def symlink(self, path: str, target: str, why: Why) -> None:
+        if self._lookup(path) is None:
+            self._check_volume(path)
+            self._made[path] = "symlink"
+            self.actions.append(Symlink(path, target, why))
+
+    def force_link(self, path: str, target: str, why: Why) -> bool:
+        """Plan a link at ``path``, whose directory is resolved, whatever link is there; return whether it will be there in the end.
+
+        What is no link is the image's own and stays.
+
+        :raises OnVolume: it would be made, or replaced, on a volume.
+        """
+        node = self._lookup(path)
+        if node is None or (node.type == "symlink" and node.target != target):
+            self._check_volume(path)
+            self.actions.append(
+                Symlink(path, target, why) if node is None else ReplaceLink(path, target, why)
+            )
+            self._made[path] = "symlink"
+            return True
+        return node.type == "symlink"
+
+    def resolve(self, wanted: str) -> str:
+        """Return where ``wanted`` is in the container; inside a planned tmpfs there are no links.
+
+        :raises Refusal: the reference's path errors.
+        """
+        for asked, planned in self._tmpfs.items():
+            if wanted == asked or wanted.startswith(asked + "/"):
+                return planned + wanted[len(asked) :]
+        try:
+            path = self._target.tree.resolve(wanted)
+        except PathError as error:
+            hint = "the image's own symbolic links lead out of it, or in a circle: do not run it"
+            raise Refusal("mount", error.text, hint) from error
+        # SECURITY R28; what belongs into /proc is planned without links. Device nodes keep their names: one that is made
+        # under another could be a disk's, or lie where others look for files.
+        if (
+            path == "/"
+            or (path + "/").startswith("/proc/")
+            or (wanted.startswith("/dev/") and path != wanted)
+        ):
+            hint = "the image's own symbolic links lead to where no part of the driver may go: do not run it"
+            raise Refusal("mount", f"path error: {wanted} resolves to {path}", hint)
+        if (
+            len(path.encode("utf-8", "surrogateescape")) > _LONGEST_PATH
+            or path.count("/") > _MOST_LEVELS
+        ):
+            hint = f"the image's own symbolic links lead through more than {_MOST_LEVELS} directories or {_LONGEST_PATH} bytes: do not run it"
+            raise Refusal(
+                "mount", f"path error: {self._target.rootfs}/{wanted}: file name too long", hint
+            )
+        self.check_visible(wanted, path)
+        return path
+
+    def _in_tmpfs(self, path: str) -> bool:
+        return path.startswith(self._inside)
+
+    def _lookup(self, path: str) -> Node | None:
+        if path in self._made:
+            return Node(self._made[path])
+        if self._in_tmpfs(path):
+            return None
+        return self._target.tree.lstat(path)
+
+    def directory_for_mounts(self, wanted: str) -> str:
+        why = Why("", wanted, "mounts go below it")
+        path = self.resolve(wanted)
+        self.directory(path, _DIRECTORY_MODE, why)
+        return path
+
+    def directory(self, path: str, mode: int, why: Why) -> None:
+        """Plan the directory ``path`` with its parents, where they do not exist."""
+        node = self._lookup(path)
+        if node is None:
+            self._check_writable(path)
+            self._parents(path, why)
+            self._check_volume(path)
+            self.make_directory(path, mode & ~_UMASK, why)
+        elif node.type != "dir":
+            raise Refusal(
+                "mount",
+                f"file creation failed: {self._target.rootfs}{path}: not a directory",
+                "the image has a file in the way: rebuild it without",
+            )
+
+    def make_directory(self, path: str, mode: int, why: Why) -> None:
+        self._made[path] = "dir"
+        self.actions.append(MakeDirectory(path, mode, why))
+
+    def _parents(self, path: str, why: Why) -> None:
+        parent = path.rpartition("/")[0]
+        if parent:
+            self.directory(parent, _DIRECTORY_MODE, why)
+
+    def placeholder(
+        self,
+        path: str,
+        mode: int,
+        why: Why,
+        *,
+        accept: str = "file",
+        rdev: tuple[int, int] | None = None,
+    ) -> None:
+        """Plan a mount on a placeholder file at ``path``; one that exists must be a file, or be what is mounted there."""
+        parent = path.rpartition("/")[0]
+        while parent:
+            if parent in self._binds:
+                raise _hidden(path, parent)
+            parent = parent.rpartition("/")[0]
+        node = self._lookup(path)
+        if node is None:
+            self._check_writable(path)
+            self._parents(path, why)
+            self._check_volume(path)
+            self._made[path] = "file"
+            return
+        problem = {"symlink": "file exists", "dir": "is a directory"}.get(node.type, "")
+        if (
+            not problem
+            and node.type != "file"
+            and (node.type != accept or (rdev is not None and node.rdev != rdev))
+        ):
+            problem = "file exists"
+        if problem:
+            hint = f"the image has a {node.type} where the driver's file goes: rebuild it without"
+            raise Refusal(
+                "mount", f"file creation failed: {self._target.rootfs}{path}: {problem}", hint
+            )
+
+    def _check_writable(self, path: str) -> None:
+        """Refuse what cannot be made before anything that is wrong further on, as the reference would; volumes are refused as such."""
+        if (
+            not self._in_tmpfs(path)
+            and self._target.is_read_only(path)
+            and self._target.volume(path) is None
+        ):
+            raise Refusal(
+                "mount",
+                f"file creation failed: {self._target.rootfs}{path}: read-only file system",
+                READ_ONLY,
+            )
+
+    def _check_volume(self, path: str) -> None:
+        if self._in_tmpfs(path):
+            return
+        volume = self._target.volume(path)
+        if volume is not None:
+            raise OnVolume(self._target.rootfs + path, volume)
+
+
+def _hidden(path: str, mount: str) -> Refusal:
+    hint = "the image's own symbolic links lead into a mount of the driver: do not run it"
+    return Refusal("mount", f"mount operation failed: {path}: hidden by the mount on {mount}", hint)
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Checkpoint = tuple[int, int, dict[str, str], dict[str, str]]

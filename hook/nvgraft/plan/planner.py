@@ -1,0 +1,625 @@
+"""The decision: Request x Inventory x Target -> Plan, a pure function.
+
+The order of this module is the reference's order of mounts (reference behaviour 6.5), which is what mountinfo shows and
+what decides which of several faults is named. It reads the container only through :class:`Target`, changes nothing, and
+gives the same plan for a live host and for its snapshot.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base import paths
+from nvgraft.base.errors import Refusal
+from nvgraft.base.finding import Finding
+from nvgraft.container.target import BINARIES_DIRECTORY, Target
+from nvgraft.formats.ldcache import loader_flags
+from nvgraft.formats.tree import PathError
+from nvgraft.host.components import (
+    NO_LIBRARY,
+    Component,
+    DeviceNode,
+    Inventory,
+    ProcEntry,
+    device_file_minor,
+    mig_access_path,
+)
+from nvgraft.plan.actions import Plan, UpdateLoaderCache, Why
+from nvgraft.plan.compat import MODES, compat_directory
+from nvgraft.plan.layout import TMPFS_MODE, Layout, OnVolume
+from nvgraft.plan.selection import Selection, check_mig_request, imex_channels, select_devices
+from nvgraft.plan.soname_links import soname_links
+from nvgraft.request.argv import compat_mode
+from nvgraft_specs import catalogue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from nvgraft.request.config import Config
+    from nvgraft.request.request import Request
+
+# Options per kind of mount, as mountinfo shows them (reference behaviour 6.4).
+_FILE_OPTIONS = ("nodev", "nosuid", "ro")
+_DEVICE_OPTIONS = ("noexec", "nosuid", "ro")
+_SOCKET_OPTIONS = ("nodev", "noexec", "nosuid", "rw")
+_PROC_OPTIONS = ("nodev", "noexec", "nosuid", "ro")
+_CAPS_OPTIONS = ("noexec", "nosuid", "rw")
+
+PROC_DIRECTORY = "/proc/driver/nvidia"
+_PROFILE_DIRECTORY = "/etc/nvidia/nvidia-application-profiles-rc.d"
+_PROFILE_NAME = "10-container.conf"
+_CAPS_DIRECTORY = "/dev/nvidia-caps"
+
+
+class Settings:
+    """What config.toml, or the command line of ``nvgraft configure``, adds to a plan.
+
+    Without ``cgroups`` no device rule is planned, without ``devbind`` no device node is mounted (its rule is planned still).
+    ``cuda_compat`` is the mode for CUDA libraries of the image (:data:`nvgraft.plan.compat.MODES`).
+    """
+
+    __slots__ = ("cgroups", "cuda_compat", "devbind", "simulated")
+
+    def __init__(
+        self, *, cgroups: bool, simulated: bool, cuda_compat: str = "disabled", devbind: bool = True
+    ) -> None:
+        self.cgroups = cgroups
+        self.cuda_compat = cuda_compat
+        self.devbind = devbind
+        self.simulated = simulated
+
+    @classmethod
+    def from_config(cls, config: Config) -> Settings:
+        """Return the settings of the hook."""
+        # Where the reference hook passes no mode its CLI takes its own default.
+        return cls(
+            cgroups=not config.cli_no_cgroups,
+            simulated=config.simulated_host,
+            cuda_compat=compat_mode(config) or MODES[0],
+        )
+
+
+def make_plan(request: Request, inventory: Inventory, target: Target, settings: Settings) -> Plan:
+    """Decide what a container gets.
+
+    :raises Refusal: with the reference's words, for the first fault in the reference's order.
+    """
+    # Found with the container, refused before any device is looked at.
+    compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
+    compat, remarks = compat_directory(
+        target.tree, inventory.driver_version, settings.cuda_compat, compute=compute
+    )
+    selection = select_devices(request.devices, inventory.gpus)
+    check_mig_request("mig-config", request.mig_config, selection)
+    check_mig_request("mig-monitor", request.mig_monitor, selection)
+    _check_requirements(request, inventory, selection)
+    planner = _Planner(request, inventory, target, settings, selection)
+    planner.driver()
+    for index in selection.gpus:
+        planner.gpu(index)
+    planner.mig()
+    planner.imex()
+    planner.loader_cache(compat)
+    planner.findings.extend(remarks)
+    planner.remarks()
+    return Plan(
+        "inject",
+        "the container asks for " + (", ".join(request.devices) or "driver files without devices"),
+        _host_document(inventory),
+        request_document(request),
+        {
+            "rootfs": target.rootfs,
+            "libs_dir": target.libs_dir,
+            "libs32_dir": target.libs32_dir,
+            "bins_dir": BINARIES_DIRECTORY,
+            "uid": target.uid,
+            "gid": target.gid,
+        },
+        tuple(planner.layout.actions),
+        tuple(sorted(planner.links.items())),
+        tuple(planner.findings),
+    )
+
+
+def _host_document(inventory: Inventory) -> dict[str, Any]:
+    return {
+        "name": inventory.host,
+        "root": inventory.root.rstrip("/") or "/",
+        "driver_version": inventory.driver_version,
+        "cuda_version": inventory.cuda_version,
+    }
+
+
+def request_document(request: Request) -> dict[str, Any]:
+    """Return the ``request`` part of a plan document."""
+    return {
+        "devices": list(request.devices),
+        "capabilities": list(request.capabilities),
+        "requirements": list(request.requirements),
+        "mig_config": request.mig_config,
+        "mig_monitor": request.mig_monitor,
+        "imex_channels": list(request.imex_channels),
+        "devices_from": request.origin.devices,
+        "capabilities_from": request.origin.capabilities,
+    }
+
+
+def _check_requirements(request: Request, inventory: Inventory, selection: Selection) -> None:
+    if not request.requirements:
+        return
+    from nvgraft.request.requirements import check
+    from nvgraft_specs import brands
+
+    chosen = [*selection.gpus, *(index for index, _ in selection.migs)]
+    devices = [
+        (inventory.gpus[index].arch, brands.name(inventory.gpus[index].brand)) for index in chosen
+    ]
+    check(request.requirements, inventory.driver_version, inventory.cuda_version, devices)
+
+
+class _Planner:
+    """One plan in the making: the steps of the reference, each from the inventory into the layout."""
+
+    def __init__(
+        self,
+        request: Request,
+        inventory: Inventory,
+        target: Target,
+        settings: Settings,
+        selection: Selection,
+    ) -> None:
+        self.request = request
+        self.inventory = inventory
+        self.target = target
+        self.settings = settings
+        self.selection = selection
+        self.layout = Layout(target, cgroups=settings.cgroups)
+        self.links: dict[str, str] = {}
+        self.findings: list[Finding] = []
+        self._libraries: list[tuple[Component, str]] = []  # mounted libraries and their directories
+        self._cached: list[tuple[str, str, int]] = []  # what the loader has to know of them
+        capabilities = request.capabilities
+        self.library_classes = _switched_on(capabilities, catalogue.LIBRARY_CLASSES)
+        self.binary_classes = _switched_on(capabilities, catalogue.BINARY_CLASSES)
+        self.compute = "compute" in self.library_classes
+        self.profile = next((name for name in ("display", "graphics") if name in capabilities), "")
+
+    # ---- the reference's steps, in its order
+
+    def driver(self) -> None:
+        """Everything that does not depend on the chosen devices."""
+        self._proc_tmpfs()
+        if self.profile:
+            self._application_profile()
+        self._binaries()
+        self._all_libraries()
+        for component in self.inventory.firmware:
+            self._optional("firmware", component.row, self._firmware, component)
+        for component in self.inventory.sockets:
+            if component.component_class in self.library_classes:
+                self._optional("socket", component.path, self._socket, component)
+        if self.inventory.mps is not None and self.compute:
+            self._optional("mps", self.inventory.mps.path, self._socket, self.inventory.mps)
+        for node in self.inventory.control:
+            self._control(node)
+
+    def gpu(self, index: int) -> None:
+        """One GPU's node and its /proc directory."""
+        gpu = self.inventory.gpus[index]
+        self._device(
+            self.inventory.nodes[index],
+            Why("device", f"GPU {index}", f"NVML: {gpu.uuid}, minor {gpu.minor}"),
+        )
+        entry = self.inventory.proc_dirs[index]
+        if entry is None:
+            path = f"{PROC_DIRECTORY}/gpus/{gpu.bus_id[4:]}"
+            raise Refusal(
+                "mount",
+                f"stat failed: {path}: no such file or directory",
+                "NVML knows this GPU, the kernel module does not: reboot",
+            )
+        self._proc("dir", entry, Why("device", f"GPU {index}", f"PCI address {gpu.bus_id}"))
+
+    def mig(self) -> None:
+        """Access to MIG devices, or to the administration of MIG."""
+        administer = [
+            (name, "all" in value.lower().split(",")) for name, value in self._mig_requests()
+        ]
+        if not any(wanted for _, wanted in administer):
+            for index, device in self.selection.migs:
+                gpu = self.inventory.gpus[index]
+                why = Why(
+                    "device",
+                    f"MIG {device.uuid}",
+                    f"GPU instance {device.gpu_instance}, compute instance {device.compute_instance}",
+                )
+                for compute in (False, True):
+                    self._mig_access(mig_access_path(gpu, device, compute=compute), why)
+            return
+        capable = [
+            self.inventory.gpus[index]
+            for index in self.selection.gpus
+            if self.inventory.gpus[index].mig != "unsupported"
+        ]
+        if not capable:
+            return
+        for name, wanted in administer:
+            if wanted:
+                self._mig_administration(name, [gpu.minor for gpu in capable])
+
+    def _mig_requests(self) -> tuple[tuple[str, str], ...]:
+        return ("config", self.request.mig_config), ("monitor", self.request.mig_monitor)
+
+    def imex(self) -> None:
+        """The IMEX channels that were asked for."""
+        nodes = {node.rdev[1]: node for node in self.inventory.imex}
+        for channel in imex_channels(self.request.imex_channels):
+            path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+            if channel not in nodes:
+                raise Refusal(
+                    "mount",
+                    f"stat failed: {path}: no such file or directory",
+                    "create the channel on the host (nvidia-modprobe), or do not ask for it",
+                )
+            self._device(
+                nodes[channel], Why("device", f"IMEX channel {channel}", "NVIDIA_IMEX_CHANNELS")
+            )
+
+    def loader_cache(self, compat: str | None) -> None:
+        """The container's loader learns of the libraries; those in ``compat``, a directory of the image, come first."""
+        directories = [] if compat is None else [compat]
+        for directory in (self.target.libs_dir, self.target.libs32_dir):
+            try:
+                resolved = self.target.tree.resolve(directory)
+            except PathError:
+                continue  # nothing is mounted there, or it would have been refused: ldconfig has nothing to find
+            if resolved not in directories:
+                directories.append(resolved)
+        self._check_written(directories)
+        why = Why("", "loader cache", "the loader finds libraries through /etc/ld.so.cache")
+        self.layout.actions.append(UpdateLoaderCache(tuple(directories), why, tuple(self._cached)))
+        links, findings = soname_links(self.target.tree, self._libraries)
+        self.links.update(links)
+        self.findings.extend(findings)
+        if self._libraries and self.target.has_musl_alone():
+            self._warn(
+                "musl",
+                "the image's programs are loaded by musl, which reads no /etc/ld.so.cache, and the driver's libraries need glibc",
+                "use an image with glibc (Debian, Ubuntu, Red Hat); musl looks in the directories of LD_LIBRARY_PATH only",
+            )
+
+    def _check_written(self, directories: Iterable[str]) -> None:
+        """Refuse an image in which the loader cache step would write into a mount of the driver, which is the host's."""
+        for directory in directories:
+            self.layout.check_visible("", directory)
+        try:
+            self.layout.check_visible("", self.target.tree.resolve("/etc"))
+        except PathError:
+            return  # the step itself finds no /etc
+
+    def remarks(self) -> None:
+        """What a person should know of this decision."""
+        inventory = self.inventory
+        if not inventory.gpus:
+            self._warn(
+                "no-gpu",
+                "NVML reports no GPU: the container gets driver files and control devices only",
+                "see nvidia-smi -L on the host",
+            )
+        if not inventory.libraries:
+            version = inventory.driver_version
+            self._warn(
+                "no-libraries",
+                f"no library in the loader cache ends in the driver version {version}: nothing is mounted for the loader to find",
+                "the libraries on this host belong to another driver version: reinstall the driver, run ldconfig",
+            )
+        enabled = set(self.library_classes) | set(self.binary_classes)
+        absent = [row for component_class, row in inventory.missing if component_class in enabled]
+        if absent and inventory.libraries:
+            self.findings.append(
+                Finding(
+                    "not-on-host",
+                    "info",
+                    "not on this host: " + ", ".join(absent),
+                    "not every driver version or package has them",
+                )
+            )
+
+    # ---- parts
+
+    def _rooted(self, path: str) -> str:
+        return self.inventory.root.rstrip("/") + path
+
+    def _proc(self, kind: str, entry: ProcEntry, why: Why) -> None:
+        """Bind an entry of the driver's /proc directory at its own path, inside the planned tmpfs."""
+        if kind == "dir":
+            self.layout.directory(entry.path, entry.mode, why)
+        else:
+            self.layout.placeholder(entry.path, entry.mode, why)
+        self.layout.bind(kind, entry.path, entry.path, _PROC_OPTIONS, entry.mode, why)
+
+    def _optional(self, kind: str, what: str, step: Any, component: Component) -> None:
+        """Run a step whose failure must not keep a container from starting; hostile links still do (SECURITY R18)."""
+        kept = self.layout.checkpoint()
+        try:
+            step(component)
+        except OnVolume as refusal:
+            self.layout.rewind(kept)
+            self._warn(f"{kind}-skipped", f"{what} is left out: {refusal.text}", refusal.hint)
+
+    def _warn(self, id: str, message: str, hint: str) -> None:
+        self.findings.append(Finding(id, "warning", message, hint))
+
+    def _proc_tmpfs(self) -> None:
+        found = self.target.proc_driver()
+        why = Why(
+            "", PROC_DIRECTORY, "the container sees its own devices in the driver's /proc directory"
+        )
+        if found is None:
+            if not self.settings.simulated:
+                raise Refusal(
+                    "mount",
+                    f"mount operation failed: {self.target.rootfs}{PROC_DIRECTORY}: no such file or directory",
+                    "the nvidia kernel module is not loaded, or the container has no /proc mount",
+                )
+            simulated = Why(
+                "", PROC_DIRECTORY, "simulated-host: no kernel module provides this directory"
+            )
+            self.layout.mount_tmpfs("/proc/driver", "/proc/driver", simulated)
+            self.layout.make_directory(PROC_DIRECTORY, TMPFS_MODE, simulated)
+        self.layout.mount_tmpfs(PROC_DIRECTORY, PROC_DIRECTORY, why)
+        for entry in self.inventory.proc_files:
+            content = entry.content or ""
+            if entry.path.endswith("/params"):
+                # The driver's user-space must not try to make device nodes in a container.
+                content = content.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0", 1)
+            self.layout.write_file(
+                entry.path,
+                entry.mode,
+                content,
+                Why("", paths.basename(entry.path), f"copied from {entry.path}"),
+            )
+
+    def _application_profile(self) -> None:
+        why = Why(self.profile, "application profile", "EGL must offer only the container's GPUs")
+        path = self.layout.resolve(_PROFILE_DIRECTORY)
+        self.layout.directory(path, TMPFS_MODE, why)
+        self.layout.mount_tmpfs(_PROFILE_DIRECTORY, path, why)
+        mask = 0
+        for index in self.selection.gpus:
+            mask |= 1 << self.inventory.gpus[index].minor
+        if self.selection.gpus:
+            content = (
+                '{ "profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
+                f'{mask & (1 << 64) - 1:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}'
+            )
+            self.layout.write_file(f"{path}/{_PROFILE_NAME}", TMPFS_MODE, content, why)
+
+    def _binaries(self) -> None:
+        if not self.inventory.binaries:
+            return
+        directory = self.layout.directory_for_mounts(BINARIES_DIRECTORY)
+        for component, row, component_class in _matching(
+            self.inventory.binaries, catalogue.BINARIES, self.binary_classes
+        ):
+            self._component(
+                component,
+                f"{directory}/{component.name}",
+                self._why(component, row, component_class, catalogue.BINARY_CLASSES),
+            )
+
+    def _all_libraries(self) -> None:
+        wide, narrow = loader_flags(self.inventory.machine)
+        self._library_directory(self.inventory.libraries, self.target.libs_dir, wide)
+        if "compat32" in self.request.capabilities:
+            self._library_directory(self.inventory.libraries32, self.target.libs32_dir, narrow)
+        for component, directory in self._libraries:
+            for prefix, name, link_target in catalogue.LIBRARY_LINKS:
+                if component.name.startswith(prefix):
+                    why = Why("", prefix, f"programs open {name} by this name")
+                    self.layout.symlink(f"{directory}/{name}", link_target or component.name, why)
+
+    def _library_directory(self, libraries: Sequence[Component], wanted: str, flags: int) -> None:
+        if not libraries:
+            return
+        directory = self.layout.directory_for_mounts(wanted)
+        for component, row, component_class in _matching(
+            libraries, catalogue.LIBRARIES, self.library_classes
+        ):
+            self._component(
+                component,
+                f"{directory}/{component.name}",
+                self._why(component, row, component_class, catalogue.LIBRARY_CLASSES),
+            )
+            self._libraries.append((component, directory))
+            if component.soname == NO_LIBRARY:
+                message = f"{component.path} is no library that a loader takes"
+                self._warn(
+                    "library-damaged",
+                    message,
+                    "reinstall the driver: programs in the container will not find what it should have",
+                )
+                continue
+            self._cached.append(
+                (f"{directory}/{component.name}", component.soname or component.name, flags)
+            )
+
+    def _why(
+        self,
+        component: Component,
+        row: str,
+        component_class: str,
+        classes: Mapping[str, tuple[str, ...]],
+    ) -> Why:
+        asked = [
+            name for name in self.request.capabilities if component_class in classes.get(name, ())
+        ]
+        # Several may ask for it: the one of its own name says it best.
+        capability = component_class if component_class in asked else asked[0]
+        return Why(capability, row, component.found)
+
+    def _component(self, component: Component, target: str, why: Why) -> None:
+        self.layout.placeholder(target, component.mode, why)
+        self.layout.bind(
+            "file",
+            self._rooted(component.path),
+            target,
+            _FILE_OPTIONS,
+            component.mode,
+            why,
+            size=component.size,
+        )
+
+    def _firmware(self, component: Component) -> None:
+        why = Why("", "GSP firmware", component.found)
+        self._component(component, self.layout.resolve(component.row), why)
+
+    def _socket(self, component: Component) -> None:
+        why = Why(component.component_class, component.row, component.found)
+        target = self.layout.resolve(component.path)
+        if component.kind == "dir":
+            self.layout.directory(target, component.mode, why)
+            self.layout.bind_directory(
+                self._rooted(component.path),
+                component.path,
+                target,
+                _SOCKET_OPTIONS,
+                component.mode,
+                why,
+            )
+        else:
+            self.layout.placeholder(target, component.mode, why, accept=component.kind)
+            self.layout.bind(
+                component.kind,
+                self._rooted(component.path),
+                target,
+                _SOCKET_OPTIONS,
+                component.mode,
+                why,
+            )
+
+    def _control(self, device: DeviceNode) -> None:
+        modeset = device.path.endswith("-modeset")
+        if modeset and "display" not in self.request.capabilities:
+            return
+        if not self.compute and device.rdev[0] != catalogue.NVIDIA_MAJOR:
+            return
+        capability = (
+            "display" if modeset else "compute" if device.rdev[0] != catalogue.NVIDIA_MAJOR else ""
+        )
+        self._device(device, Why(capability, paths.basename(device.path), "control device"))
+
+    def _device(self, device: DeviceNode, why: Why) -> None:
+        if self.settings.devbind:
+            self._bind_device(device, why)
+        self.layout.allow_device(device.rdev, why)
+
+    def _bind_device(self, device: DeviceNode, why: Why) -> None:
+        if device.node is None:
+            hint = "the host lacks the node: load the nvidia modules and run nvidia-modprobe (load-kmods = true does it)"
+            raise Refusal("mount", f"stat failed: {device.path}: no such file or directory", hint)
+        if device.node.type != "char" or device.node.rdev != device.rdev:
+            have = (
+                device.node.type if device.node.rdev is None else "{}:{}".format(*device.node.rdev)
+            )
+            raise Refusal(
+                "mount",
+                f"invalid device node: {device.path}",
+                f"it is {have} and should be {device.rdev[0]}:{device.rdev[1]}: remove it on the host",
+            )
+        target = self.layout.resolve(device.path)
+        self.layout.placeholder(target, device.node.mode, why, accept="char", rdev=device.rdev)
+        self.layout.bind(
+            "device", device.path, target, _DEVICE_OPTIONS, device.node.mode, why, device.rdev
+        )
+
+    def _mig_access(self, path: str, why: Why) -> None:
+        entry = next((entry for entry in self.inventory.mig_access if entry.path == path), None)
+        if entry is None:
+            raise Refusal(
+                "mount",
+                f"stat failed: {path}: no such file or directory",
+                "NVML knows this MIG device, the kernel module does not",
+            )
+        self._proc("file", entry, why)
+        if self.inventory.caps_major is None:
+            return  # a driver that keeps MIG access in /proc alone
+        node = self._cap_node(entry)
+        self._device(node, why)
+
+    def _cap_node(self, entry: ProcEntry) -> DeviceNode:
+        minor = device_file_minor(entry)
+        node = next((node for node in self.inventory.cap_nodes if node.rdev[1] == minor), None)
+        if node is None:
+            raise Refusal(
+                "mount",
+                f"stat failed: {entry.path}: no DeviceFileMinor in it",
+                "the kernel module and the driver's user-space differ: reboot",
+            )
+        return node
+
+    def _mig_administration(self, name: str, minors: Sequence[int]) -> None:
+        why = Why("device", f"MIG {name}", f"NVIDIA_MIG_{name.upper()}_DEVICES=all")
+        entry = self.inventory.capabilities_dir
+        if entry is None:
+            raise Refusal(
+                "mount",
+                f"stat failed: {PROC_DIRECTORY}/capabilities: no such file or directory",
+                "the kernel module has no MIG capabilities",
+            )
+        self._proc("dir", entry, why)
+        if self.inventory.caps_major is None:
+            return
+        caps = self.inventory.caps_dir
+        if caps is None:
+            raise Refusal(
+                "mount",
+                f"stat failed: {_CAPS_DIRECTORY}: no such file or directory",
+                "run nvidia-modprobe on the host to make the nodes",
+            )
+        target = self.layout.resolve(_CAPS_DIRECTORY)
+        self.layout.directory(target, caps.mode, why)
+        self.layout.bind_directory(
+            _CAPS_DIRECTORY, _CAPS_DIRECTORY, target, _CAPS_OPTIONS, caps.mode, why
+        )
+        access = next(
+            (
+                entry
+                for entry in self.inventory.mig_access
+                if entry.path == f"{PROC_DIRECTORY}/capabilities/mig/{name}"
+            ),
+            None,
+        )
+        if access is not None:
+            self.layout.allow_device(
+                (self.inventory.caps_major, self._cap_node(access).rdev[1]), why
+            )
+        for minor in minors:
+            for row, cap_minor in self.inventory.mig_minors:
+                if row.startswith(f"gpu{minor}/"):
+                    self.layout.allow_device((self.inventory.caps_major, cap_minor), why)
+
+
+def _switched_on(
+    capabilities: Iterable[str], classes: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(name for capability in capabilities for name in classes.get(capability, ()))
+    )
+
+
+def _matching(
+    components: Iterable[Component],
+    table: tuple[tuple[str, tuple[tuple[str, str], ...]], ...],
+    classes: Sequence[str],
+) -> list[tuple[Component, str, str]]:
+    """Return the components whose own name starts with a row of an enabled class, with that row and class."""
+    rows = [(name, row) for name, rows in table if name in classes for row, _since in rows]
+    matches = []
+    for component in components:
+        name = component.name
+        for component_class, row in rows:
+            if name.startswith(row):
+                matches.append((component, row, component_class))
+                break
+    return matches

@@ -1,0 +1,157 @@
+"""Which GPUs and MIG devices a request means on this host: the device grammar of nvidia-container-cli (reference behaviour 4.4).
+
+Names that a container chooses select by full-length match and are never used as paths (SECURITY R14).
+"""
+
+from __future__ import annotations
+
+from nvgraft.base.errors import Refusal
+from nvgraft.base.values import Value
+from nvgraft.host.components import number
+from nvgraft.host.gpus import Gpu, MigDevice
+from nvgraft_specs.catalogue import IMEX_CHANNELS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvgraft.request.request import Request
+
+_HEX = "0123456789abcdefABCDEF"
+_MAX_REQUIREMENTS = 32
+
+
+class Selection(Value):
+    """Chosen devices in order of first mention. ``gpus`` are indices; ``migs`` pairs of (GPU index, MIG device).
+
+    ``everything`` is true when the request was for all devices.
+    """
+
+    __slots__ = ("everything", "gpus", "migs")
+
+    def __init__(
+        self, gpus: tuple[int, ...], migs: tuple[tuple[int, MigDevice], ...], everything: bool
+    ) -> None:
+        self.gpus = gpus
+        self.migs = migs
+        self.everything = everything
+
+
+def select_devices(tokens: Sequence[str], gpus: Sequence[Gpu]) -> Selection:
+    """Return the devices that ``tokens`` name, GPUs being in NVML's index order.
+
+    A MIG device brings its GPU along: its node and its /proc directory are needed, access is kept by the capability nodes.
+
+    :raises Refusal: stage ``device``, "X: unknown device".
+    """
+    if not gpus:
+        return Selection((), (), False)  # the reference does not look at the list then
+    chosen: dict[int, None] = {}
+    migs: dict[tuple[int, MigDevice], None] = {}
+    everything = False
+    for token in tokens:
+        if not token:
+            continue
+        if token.lower() == "all":
+            chosen.update(dict.fromkeys(range(len(gpus))))
+            migs.update(
+                dict.fromkeys(
+                    (index, mig) for index, gpu in enumerate(gpus) for mig in gpu.mig_devices
+                )
+            )
+            everything = True
+            break
+        index, mig = _find(token, gpus)
+        chosen[index] = None
+        if mig is not None:
+            migs[index, mig] = None
+    return Selection(tuple(chosen), tuple(migs), everything)
+
+
+def _find(token: str, gpus: Sequence[Gpu]) -> tuple[int, MigDevice | None]:
+    lowered = token.lower()
+    address = _pci_address(token)
+    for index, gpu in enumerate(gpus):
+        if lowered == gpu.uuid.lower() or (address and address == gpu.bus_id.lower()):
+            return index, None
+    whole = number(token)
+    if whole is not None and whole < len(gpus):
+        return whole, None
+    for index, gpu in enumerate(gpus):
+        for mig in gpu.mig_devices:
+            if lowered == mig.uuid.lower():
+                return index, mig
+    gpu_index, mig_index = map(number, token.partition(":")[::2])
+    if gpu_index is not None and mig_index is not None and gpu_index < len(gpus):
+        devices = gpus[gpu_index].mig_devices
+        if mig_index < len(devices):
+            return gpu_index, devices[mig_index]
+    known = ", ".join(f"{index} ({gpu.uuid})" for index, gpu in enumerate(gpus[:8]))
+    raise Refusal(
+        "device",
+        f"{token}: unknown device",
+        f"this host has {len(gpus)} GPU(s): {known}; see nvidia-smi -L",
+    )
+
+
+def _pci_address(token: str) -> str:
+    """Return the normalised PCI address that ``token`` spells, with the domain in eight digits, or ""."""
+    parts = token.removesuffix(".0").split(":")
+    widths = (8, 2, 2)
+    if len(parts) != 3 or not all(
+        0 < len(part) <= width and part.strip(_HEX) == ""
+        for part, width in zip(parts, widths, strict=True)
+    ):
+        return ""
+    domain, bus, device = (int(part, 16) for part in parts)
+    return f"{domain:08x}:{bus:02x}:{device:02x}.0"
+
+
+def check_mig_request(stage: str, value: str, selection: Selection) -> None:
+    """Check the value of ``mig-config`` or ``mig-monitor`` (``stage``); an empty one asks for nothing.
+
+    :raises Refusal: when it is not "all", or when specific MIG devices were chosen.
+    """
+    for token in value.split(","):
+        if not token:
+            continue
+        if token.lower() != "all":
+            hint = (
+                "set NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES to all, or unset them"
+            )
+            raise Refusal(stage, f"{token}: only 'all' devices are currently supported", hint)
+        if selection.migs and not selection.everything:
+            hint = "a container that administers MIG must see whole GPUs: request them by index or UUID, or all"
+            raise Refusal(
+                stage, f"all: cannot enable {stage} with specific MIG devices selected", hint
+            )
+
+
+def imex_channels(values: Sequence[str]) -> tuple[int, ...]:
+    """Return the requested IMEX channel ids.
+
+    :raises Refusal: "unsupported IMEX channel value: X" for anything but a decimal number below 2^20.
+    """
+    ids = []
+    for value in values:
+        channel = number(value)
+        if channel is None or channel >= IMEX_CHANNELS:
+            hint = f"NVIDIA_IMEX_CHANNELS takes decimal channel ids below {IMEX_CHANNELS}"
+            raise Refusal(
+                "error parsing IMEX info", f"unsupported IMEX channel value: {value}", hint
+            )
+        ids.append(channel)
+    return tuple(ids)
+
+
+def check_request(request: Request) -> None:
+    """Check what the reference CLI checks before it looks at the host.
+
+    :raises Refusal: for a bad IMEX channel, or more than 32 requirements.
+    """
+    imex_channels(request.imex_channels)
+    if len(request.requirements) > _MAX_REQUIREMENTS:
+        hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
+        raise Refusal(
+            "input", "too many requirements", f"{hint}, at most {_MAX_REQUIREMENTS} are evaluated"
+        )

@@ -1,0 +1,87 @@
+"""Which SONAME links the loader cache step will make or replace beside the mounted libraries.
+
+ldconfig decides this for itself; a plan has to say it beforehand. The rule is glibc's: for each SONAME of a directory the
+greatest file name owns the link, a link that points elsewhere is replaced, anything but a link is left alone.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base.finding import Finding
+from nvgraft.formats.ldcache import compare_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvgraft.formats.tree import Tree
+    from nvgraft.host.components import Component
+
+
+def soname_links(
+    tree: Tree, libraries: Sequence[tuple[Component, str]]
+) -> tuple[dict[str, str], list[Finding]]:
+    """Return path -> target of the links made for ``libraries`` (with their directories in the container), and findings."""
+    links: dict[str, str] = {}
+    findings: list[Finding] = []
+    listings: dict[str, list[str]] = {}
+    for component, directory in libraries:
+        soname = component.soname
+        if not soname or soname == component.name or "/" in soname:
+            continue
+        if directory not in listings:
+            listings[directory] = tree.listdir(directory)
+        owner = _owner(tree, directory, listings[directory], soname, component.name)
+        path = f"{directory}/{soname}"
+        node = tree.lstat(path)
+        if owner != component.name:
+            message = f"{path} will lead to the image's own {owner}, which ldconfig prefers to the driver's {component.name}"
+            findings.append(
+                Finding(
+                    "library-shadowed", "warning", message, "remove driver libraries from the image"
+                )
+            )
+        if node is not None and node.type != "symlink":
+            message = (
+                f"{path} is a {node.type} of the image and hides the driver's {component.name}"
+            )
+            findings.append(
+                Finding(
+                    "library-shadowed", "warning", message, "remove driver libraries from the image"
+                )
+            )
+        elif node is None or node.target not in {owner, f"{directory}/{owner}"}:
+            links[path] = owner
+    return links, findings
+
+
+def _owner(tree: Tree, directory: str, names: Sequence[str], soname: str, mounted: str) -> str:
+    """Return the file name that ldconfig lets own ``soname``: the greatest one, ``mounted`` among them."""
+    stem = soname.partition(".so")[0] + ".so"
+    owner = mounted
+    for name in _starting_with(names, stem):
+        if name in {mounted, soname} or compare_names(name, owner) <= 0:
+            continue
+        path = f"{directory}/{name}"
+        node = tree.lstat(path)
+        if node is None or node.type != "file":
+            continue
+        try:
+            if tree.elf(path, sections=False).soname == soname:
+                owner = name
+        except (OSError, ValueError):
+            continue  # ldconfig, too, passes over what is no library
+    return owner
+
+
+def _starting_with(names: Sequence[str], stem: str) -> Sequence[str]:
+    """Return the names that start with ``stem``, by bisection: the names are sorted, and an image has thousands."""
+    low, high = 0, len(names)
+    while low < high:
+        middle = (low + high) // 2
+        if names[middle] < stem:
+            low = middle + 1
+        else:
+            high = middle
+    while high < len(names) and names[high].startswith(stem):
+        high += 1
+    return names[low:high]

@@ -1,0 +1,484 @@
+"""config.toml: every key of the reference stack, and our own table ``[nvgraft]``.
+
+From text to :class:`Config`, in two steps so that the first can be kept: :func:`settings_from_toml` loads the TOML parser
+(expensive) and answers with the known keys that the file sets, checked for their types, as plain JSON values;
+:func:`config_from_settings` adds the defaults, the host's part in them, and the checks that the reference makes on load.
+
+Source: reference behaviour 2. What a key does is decided where it is used.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base import files, paths
+from nvgraft.base._os import os
+from nvgraft.base.errors import Refusal
+from nvgraft.base.values import Value
+from nvgraft.system.trusted import Untrusted
+from nvgraft_specs import names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Bytes of config.toml that are read.
+LIMIT = 1 << 20
+
+_ERROR = "error getting hook config: failed to load config: "
+
+_CLI = ("nvidia-container-cli",)
+_RUNTIME = ("nvidia-container-runtime",)
+_CSV = (*_RUNTIME, "modes", "csv")
+_CDI = (*_RUNTIME, "modes", "cdi")
+_JIT_CDI = (*_RUNTIME, "modes", "jit-cdi")
+_HOOK = ("nvidia-container-runtime-hook",)
+_FEATURES = ("features",)
+_NVGRAFT = ("nvgraft",)
+
+#: Who writes a container's loader cache: nvgraft itself, or the host's ldconfig, confined. The first one is the default.
+LDCACHE_MODES = ("native", "ldconfig")
+
+#: (table, key, attribute, default); the default's type is the key's type, a tuple stands for a list of strings.
+#: Optional keys of the reference default to false or to the empty value: unset and empty mean the same to it.
+KEYS: tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...] = (
+    ((), "disable-require", "disable_require", False),
+    ((), "swarm-resource", "swarm_resource", ""),
+    (
+        (),
+        "accept-nvidia-visible-devices-envvar-when-unprivileged",
+        "accept_nvidia_visible_devices_envvar_when_unprivileged",
+        True,
+    ),
+    (
+        (),
+        "accept-nvidia-visible-devices-as-volume-mounts",
+        "accept_nvidia_visible_devices_as_volume_mounts",
+        False,
+    ),
+    (
+        (),
+        "supported-driver-capabilities",
+        "supported_driver_capabilities",
+        ",".join(names.CAPABILITIES),
+    ),
+    (_CLI, "root", "cli_root", ""),
+    (_CLI, "path", "cli_path", ""),
+    (_CLI, "environment", "cli_environment", ()),
+    (_CLI, "debug", "cli_debug", ""),
+    (_CLI, "ldcache", "cli_ldcache", ""),
+    (_CLI, "load-kmods", "cli_load_kmods", True),
+    (_CLI, "no-pivot", "cli_no_pivot", False),
+    (_CLI, "no-cgroups", "cli_no_cgroups", False),
+    (_CLI, "user", "cli_user", ""),
+    (_CLI, "ldconfig", "cli_ldconfig", "@/sbin/ldconfig"),
+    (("nvidia-ctk",), "path", "ctk_path", "nvidia-ctk"),
+    (_RUNTIME, "debug", "runtime_debug", "/dev/null"),
+    (_RUNTIME, "log-level", "runtime_log_level", "info"),
+    (_RUNTIME, "runtimes", "runtime_runtimes", ("runc", "crun")),
+    (_RUNTIME, "mode", "runtime_mode", "auto"),
+    (
+        _CSV,
+        "mount-spec-path",
+        "runtime_csv_mount_spec_path",
+        "/etc/nvidia-container-runtime/host-files-for-container.d",
+    ),
+    (_CSV, "compat-container-root", "runtime_csv_compat_container_root", ""),
+    (_CDI, "spec-dirs", "runtime_cdi_spec_dirs", ("/etc/cdi", "/var/run/cdi")),
+    (_CDI, "default-kind", "runtime_cdi_default_kind", "nvidia.com/gpu"),
+    (_CDI, "annotation-prefixes", "runtime_cdi_annotation_prefixes", ("cdi.k8s.io/",)),
+    (_JIT_CDI, "nvcdi-feature-flags", "runtime_jit_cdi_nvcdi_feature_flags", ()),
+    (_JIT_CDI, "nvcdi-disable-hooks", "runtime_jit_cdi_nvcdi_disable_hooks", ()),
+    ((*_RUNTIME, "modes", "legacy"), "cuda-compat-mode", "runtime_cuda_compat_mode", "ldconfig"),
+    (_HOOK, "path", "hook_path", "nvidia-container-runtime-hook"),
+    (_HOOK, "skip-mode-detection", "hook_skip_mode_detection", False),
+    (
+        _FEATURES,
+        "allow-cuda-compat-libs-from-container",
+        "features_allow_cuda_compat_libs_from_container",
+        False,
+    ),
+    (_FEATURES, "allow-ldconfig-from-container", "features_allow_ldconfig_from_container", False),
+    (_FEATURES, "allow-unknown-oci-spec-fields", "features_allow_unknown_oci_spec_fields", False),
+    (_FEATURES, "disable-cuda-compat-lib-hook", "features_disable_cuda_compat_lib_hook", False),
+    (_FEATURES, "disable-imex-channel-creation", "features_disable_imex_channel_creation", False),
+    (_FEATURES, "ignore-imex-channel-requests", "features_ignore_imex_channel_requests", False),
+    (
+        _FEATURES,
+        "no-additional-gids-for-device-nodes",
+        "features_no_additional_gids_for_device_nodes",
+        False,
+    ),
+    (_NVGRAFT, "simulated-host", "simulated_host", False),
+    (_NVGRAFT, "host-snapshot", "host_snapshot", ""),
+    (_NVGRAFT, "ldcache", "ldcache_mode", LDCACHE_MODES[0]),
+)
+
+
+class Config(Value):
+    """The configuration of the hook and of the runtime: one attribute for each key, with the host's defaults applied."""
+
+    __slots__ = tuple(attribute for _, _, attribute, _ in KEYS)
+
+    disable_require: bool
+    swarm_resource: str
+    accept_nvidia_visible_devices_envvar_when_unprivileged: bool
+    accept_nvidia_visible_devices_as_volume_mounts: bool
+    supported_driver_capabilities: str
+    cli_root: str
+    cli_path: str
+    cli_environment: tuple[str, ...]
+    cli_debug: str
+    cli_ldcache: str
+    cli_load_kmods: bool
+    cli_no_pivot: bool
+    cli_no_cgroups: bool
+    cli_user: str
+    cli_ldconfig: str
+    ctk_path: str
+    runtime_debug: str
+    runtime_log_level: str
+    runtime_runtimes: tuple[str, ...]
+    runtime_mode: str
+    runtime_csv_mount_spec_path: str
+    runtime_csv_compat_container_root: str
+    runtime_cdi_spec_dirs: tuple[str, ...]
+    runtime_cdi_default_kind: str
+    runtime_cdi_annotation_prefixes: tuple[str, ...]
+    runtime_jit_cdi_nvcdi_feature_flags: tuple[str, ...]
+    runtime_jit_cdi_nvcdi_disable_hooks: tuple[str, ...]
+    runtime_cuda_compat_mode: str
+    hook_path: str
+    hook_skip_mode_detection: bool
+    features_allow_cuda_compat_libs_from_container: bool
+    features_allow_ldconfig_from_container: bool
+    features_allow_unknown_oci_spec_fields: bool
+    features_disable_cuda_compat_lib_hook: bool
+    features_disable_imex_channel_creation: bool
+    features_ignore_imex_channel_requests: bool
+    features_no_additional_gids_for_device_nodes: bool
+    simulated_host: bool
+    host_snapshot: str
+    ldcache_mode: str
+
+    def __init__(self, **settings: object) -> None:
+        """Take the built-in default for every attribute that is not given; lists may be lists."""
+        for _, _, attribute, default in KEYS:
+            value = settings.pop(attribute, default)
+            setattr(self, attribute, tuple(value) if isinstance(value, list) else value)
+        if settings:
+            raise TypeError(f"no such setting: {', '.join(settings)}")
+
+
+def config_path(
+    explicit: str | None, environ: Mapping[str, str], directory: str = ""
+) -> tuple[str, bool]:
+    """Return where config.toml is, and whether it must be there: it must when a flag or a variable names it.
+
+    A relative name counts from ``directory``, if one is given, instead of the working directory.
+    """
+    named = explicit or environ.get(names.CONFIG_VARIABLE)
+    if named:
+        return paths.join(directory, named), True
+    return paths.join(
+        paths.join(directory, environ.get(names.CONFIG_HOME_VARIABLE) or names.CONFIG_HOME),
+        names.CONFIG_FILE,
+    ), False
+
+
+def load_config(
+    explicit: str | None,
+    environ: Mapping[str, str],
+    directory: str = "",
+    open_file: Callable[[str], int] = files.open_file,
+    *,
+    cached: bool = False,
+) -> Config:
+    """Return the configuration that applies (reference behaviour 2.1); for ``directory`` see :func:`config_path`.
+
+    :param explicit: the file of ``-config``, or None.
+    :param open_file: opens the file; who acts on it uses ``trusted.open_trusted`` (SECURITY R13).
+    :param cached: use :func:`known_settings`; without it nothing is written anywhere.
+    :raises Refusal: the file is missing though it was named, cannot be read, is no TOML, or sets a key to a value of the
+        wrong type or meaning.
+    """
+    path, required = config_path(explicit, environ, directory)
+    data = read_config_file(path, required, open_file)
+    if not data:
+        return config_from_settings({})
+    return config_from_settings(
+        known_settings(data, path) if cached else settings_from_toml(data, path)
+    )
+
+
+def read_config_file(path: str, required: bool, open_file: Callable[[str], int]) -> bytes | None:
+    """Return the text of config.toml, or None when there is none and none is required."""
+    try:
+        fd = open_file(path)
+    except Untrusted as error:
+        raise Refusal(
+            "",
+            f"{_ERROR}failed to load specified config file: {path} is not trusted: {error}",
+            error.hint,
+        ) from None
+    except OSError as error:
+        if required:
+            hint = "name an existing file with -config, or leave the option and the variable away"
+            raise Refusal(
+                "",
+                f"{_ERROR}couldn't open required configuration file: open {path}: {files.reason(error)}",
+                hint,
+            ) from None
+        if isinstance(error, FileNotFoundError):
+            return None
+        raise _unreadable(path, error) from None
+    try:
+        return files.read_fd(fd, LIMIT)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    finally:
+        os.close(fd)
+
+
+def known_settings(data: bytes, path: str) -> Mapping[str, object]:
+    """Do as :func:`settings_from_toml` does, and keep what it says for the next hook that reads the same bytes."""
+    from nvgraft.system import kept
+
+    key = [kept.code(__file__, names.__file__), data.decode("utf-8", "surrogateescape")]
+    settings = kept.read("config", key)
+    if not isinstance(settings, dict):
+        settings = settings_from_toml(data, path)
+        kept.write("config", key, settings)
+    return settings
+
+
+def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[str]]:
+    """Return what the file sets: attribute of :class:`Config` -> value. Unknown keys are ignored.
+
+    :param path: named in errors.
+    :raises Refusal: "failed to load specified config file" (syntax), "failed to unmarshal config" (type).
+    """
+    from nvgraft.base import tomltext
+
+    try:
+        text = data.decode()
+        tables = tomltext.loads(text)
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        raise _syntax(
+            path, before.count(b"\n") + 1, error.start - before.rfind(b"\n"), "invalid UTF-8"
+        ) from None
+    except ValueError as error:
+        problem, at, place = str(error).rpartition(" (at ")
+        if not at:
+            raise _syntax(path, 1, 1, str(error)) from None
+        numbers = [
+            int(word)
+            for word in place.strip("line )").replace(", column", "").split()
+            if word.isdigit()
+        ]
+        line, column = (
+            numbers if len(numbers) == 2 else (text.count("\n") + 1, len(text) - text.rfind("\n"))
+        )
+        raise _syntax(path, line, column, problem[:1].lower() + problem[1:]) from None
+    settings: dict[str, bool | str | list[str]] = {}
+    for table, key, attribute, default in KEYS:
+        keys = _table(tables, table, path, text)
+        if key in keys:
+            settings[attribute] = _converted(keys[key], default, (*table, key), path, text)
+    return settings
+
+
+def config_from_settings(
+    settings: Mapping[str, object],
+    exists: Callable[[str], bool] | None = None,
+    os_release: Callable[[], str] | None = None,
+) -> Config:
+    """Return the configuration for settings, with the host's defaults, or refuse what the reference refuses on load.
+
+    :param exists: whether a path exists on the host (the live host's files without it).
+    :param os_release: the text of the host's os-release (the live host's without it).
+    :raises Refusal: ldconfig is not host-relative, root is in /proc, supported-driver-capabilities or ldcache has an
+        unknown name, or a host snapshot is named without simulated-host.
+    """
+    values = dict(settings)
+    if values.get("supported_driver_capabilities") == names.ALL:
+        del values["supported_driver_capabilities"]
+    written = Config(**values)
+    if (
+        not written.cli_ldconfig.startswith("@")
+        and not written.features_allow_ldconfig_from_container
+    ):
+        value = written.cli_ldconfig.replace("\\", "\\\\").replace('"', '\\"')
+        raise Refusal(
+            "",
+            "invalid config value",
+            'write it as a path of the host, as in ldconfig = "@/sbin/ldconfig"',
+            first_line=f"{_ERROR}nvidia-container-cli.ldconfig value \"{value}\" is not host-relative (does not start with a '@')",
+        )
+    if (paths.clean(written.cli_root) + "/").startswith("/proc/"):
+        raise Refusal(
+            "",
+            f"{_ERROR}nvidia-container-cli.root is {written.cli_root}",
+            "a name in /proc leads each process somewhere else; write the directory that the driver is in",
+        )
+    unknown = [
+        name
+        for name in capability_names(written.supported_driver_capabilities)
+        if name not in names.CAPABILITIES
+    ]
+    if unknown:
+        raise Refusal(
+            "",
+            f"Invalid value for config option 'supported-driver-capabilities'; {written.supported_driver_capabilities} "
+            f"(supported: {','.join(names.CAPABILITIES)})",
+            f"no driver capability is called {unknown[0]}; correct config.toml",
+        )
+    if written.host_snapshot and not written.simulated_host:
+        raise Refusal(
+            "",
+            f"{_ERROR}nvgraft.host-snapshot is set without nvgraft.simulated-host = true",
+            "a recorded host is used only where config.toml says that the host is simulated; remove host-snapshot",
+        )
+    if written.ldcache_mode not in LDCACHE_MODES:
+        known = " or ".join(f'"{mode}"' for mode in LDCACHE_MODES)
+        raise Refusal(
+            "",
+            f"{_ERROR}nvgraft.formats.ldcache value {written.ldcache_mode!r} is not known",
+            f"write {known}, or leave it away: {known.partition(' ')[0]} is the default",
+        )
+    if "cli_user" not in values:
+        values["cli_user"] = default_user((os_release or _os_release)())
+    values["cli_ldconfig"] = host_ldconfig(written.cli_ldconfig, exists or paths.exists)
+    return Config(**values)
+
+
+def capability_names(text: str) -> tuple[str, ...]:
+    """Return the names in a comma list of capabilities, trimmed, sorted, each once."""
+    return tuple(sorted({name for item in text.split(",") if (name := item.strip())}))
+
+
+def default_user(os_release: str) -> str:
+    """Return the user that ``nvidia-container-cli`` runs as when config.toml has none: SUSE guards its devices by group."""
+    for line in os_release.splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "ID_LIKE":
+            return "root:video" if "suse" in value else ""
+    return ""
+
+
+def host_ldconfig(value: str, exists: Callable[[str], bool]) -> str:
+    """Return the ldconfig that is run for a configured one: on Debian's kin ``PATH`` is a script around ``PATH.real``."""
+    if not value.startswith("@"):
+        return value
+    path = value[1:].removesuffix(".real")
+    return f"@{path}.real" if exists(f"{path}.real") else f"@{path}"
+
+
+def _os_release() -> str:
+    try:
+        fd = files.open_file("/etc/os-release")
+    except OSError:
+        return ""
+    try:
+        return files.read_fd(fd, LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _unreadable(path: str, error: OSError) -> Refusal:
+    text = f"{_ERROR}failed to load specified config file: open {path}: {files.reason(error)}"
+    return Refusal(
+        "", text, f"config.toml must be a regular file of at most {LIMIT} bytes that root can read"
+    )
+
+
+def _syntax(path: str, line: int, column: int, problem: str) -> Refusal:
+    return Refusal(
+        "",
+        f"{_ERROR}failed to load specified config file: ({line}, {column}): {problem}",
+        f"correct line {line} of {path}",
+    )
+
+
+def _table(
+    tables: Mapping[str, object], path_in_file: tuple[str, ...], path: str, text: str
+) -> Mapping[str, object]:
+    table: object = tables
+    for depth, name in enumerate(path_in_file, 1):
+        assert isinstance(table, dict)
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise _wrong_type(table, "a table", path_in_file[:depth], path, text)
+    assert isinstance(table, dict)
+    return table
+
+
+def _converted(
+    value: object, default: object, name: tuple[str, ...], path: str, text: str
+) -> bool | str | list[str]:
+    if isinstance(default, tuple):
+        if not isinstance(value, list):
+            raise _wrong_type(value, "[]string", name, path, text)
+        for item in value:
+            _converted(item, "", name, path, text)
+        return value
+    if isinstance(value, str) and "\0" in value:
+        raise Refusal(
+            "",
+            _unmarshal(name, text) + "the value holds a NUL character",
+            f"correct {'.'.join(name)} in {path}",
+        )
+    if type(value) is not type(default) or not isinstance(value, (bool, str)):
+        raise _wrong_type(
+            value, "bool" if isinstance(default, bool) else "string", name, path, text
+        )
+    return value
+
+
+def _wrong_type(value: object, wanted: str, name: tuple[str, ...], path: str, text: str) -> Refusal:
+    go_type, shown = "time.Time", str(value)
+    for known, called in (
+        (bool, "bool"),
+        (int, "int64"),
+        (float, "float64"),
+        (str, "string"),
+        (list, "[]interface {}"),
+        (dict, "*toml.Tree"),
+    ):
+        if isinstance(value, known):
+            go_type = called
+            break
+    if isinstance(value, bool):
+        shown = shown.lower()
+    elif isinstance(value, list):
+        shown = f"[{' '.join(map(str, value))}]"
+    hint = f"{'.'.join(name)} in {path} must be {wanted.replace('[]string', 'a list of strings')}"
+    return Refusal(
+        "", f"{_unmarshal(name, text)}Can't convert {shown}({go_type}) to {wanted}", hint
+    )
+
+
+def _unmarshal(name: tuple[str, ...], text: str) -> str:
+    line, column = _position(text, name)
+    return f"{_ERROR}failed to unmarshal config: ({line}, {column}): "
+
+
+def _position(text: str, name: tuple[str, ...]) -> tuple[int, int]:
+    """Return line and column of a key or table header; (1, 1) where its spelling is unusual (inline tables)."""
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if bare.startswith("["):
+            table = found = _dotted(bare.partition("]")[0].strip("["))
+        elif "=" in bare and not bare.startswith("#"):
+            found = (*table, *_dotted(bare.partition("=")[0]))
+        else:
+            continue
+        if found == name:
+            return number, len(line) - len(line.lstrip()) + 1
+    return 1, 1
+
+
+def _dotted(text: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \t\"'") for part in text.split("."))

@@ -1,0 +1,252 @@
+"""The requirement language of images: ``cuda>=12.0 brand=tesla,driver>=470``.
+
+Blanks separate alternatives, commas what must hold together (reference behaviour 8). Pure: the driver's versions and the
+selected devices come from the inventory. Which requirements apply to a container is ``nvgraft.request.request``'s business.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base.errors import Refusal
+from nvgraft.base.values import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: A longer factor that does not hold counts as invalid: the reference's buffer is 128 bytes.
+_FACTOR_LIMIT = 127
+
+#: operator -> the results of a comparison (-1, 0, 1) that satisfy it. A lone "!" is accepted by the reference.
+_OPERATORS = {
+    "=": (0,),
+    "!=": (-1, 1),
+    "!": (-1, 1),
+    "<": (-1,),
+    "<=": (-1, 0),
+    ">": (1,),
+    ">=": (0, 1),
+}
+_SIGNS = "<>=!"
+_ONE_SIGN = str.maketrans(dict.fromkeys(_SIGNS, "="))
+
+#: A property of a device holds when there is no device.
+_OF_DEVICE = ("arch", "brand")
+
+
+class Alternative(Value):
+    """One alternative of a requirement: its ``term``, and the ``factor`` that decides against it ("" when it holds)."""
+
+    __slots__ = ("factor", "term", "valid")
+
+    def __init__(self, term: str, factor: str, valid: bool) -> None:
+        self.term = term
+        self.factor = factor
+        self.valid = valid
+
+
+def check(
+    requirements: Sequence[str],
+    driver_version: str,
+    cuda_version: str,
+    devices: Sequence[tuple[str, str]],
+) -> None:
+    """Refuse the container unless every requirement holds for every device.
+
+    The expressions are the container's, and may be 2 MiB: each is gone through once, for all devices at a time.
+
+    :param devices: (compute capability, brand) of each selected device, as in ("8.0", "Tesla"); with none, the
+        requirements are evaluated once and what they say of a device holds.
+    :raises Refusal: "invalid expression" or "unsatisfied condition: ..."
+    """
+    # Devices of one kind are asked once: a node of eight equal GPUs is the usual case.
+    kinds = [
+        {"cuda": cuda_version, "driver": driver_version, "arch": arch, "brand": brand}
+        for arch, brand in dict.fromkeys(devices) or ((None, None),)
+    ]
+    host = _Host(kinds)
+    asked = host.kinds
+    failed = None
+    for requirement in requirements:
+        holds, invalid = _evaluate(requirement, host, asked)
+        fails = asked & ~holds
+        if fails:
+            # The reference asks device by device: what fails for the first one is told, and of that what comes first.
+            first = fails & -fails
+            failed = (requirement, bool(invalid & first), kinds[first.bit_length() - 1])
+            asked = first - 1
+            if not asked:
+                break
+    if failed is not None:
+        raise _refusal(*failed)
+
+
+def _refusal(requirement: str, invalid: bool, facts: dict[str, str | None]) -> Refusal:
+    hint = _hint(requirement, facts)
+    if invalid:
+        return Refusal("requirement", "invalid expression", hint)
+    first = requirement.partition(" ")[0]
+    text = f"unsatisfied condition: {first}"
+    if first.startswith("cuda>="):
+        text += ", please update your driver to a newer version, or use an earlier cuda container"
+    return Refusal("requirement", text, hint)
+
+
+def alternatives(
+    requirement: str, facts: dict[str, str | None], count: int | None = None
+) -> tuple[Alternative, ...]:
+    """Return how every alternative of ``requirement`` fares, also those that :func:`check` never reaches.
+
+    :param facts: property name -> value; ``arch`` and ``brand`` are None without a device.
+    :param count: of the first ones alone.
+    """
+    host = _Host([facts])
+    found = []
+    for term in list(filter(None, requirement.split(" ")))[:count]:
+        holds, invalid, factor = _evaluate_term(term, host, host.kinds)
+        found.append(Alternative(term, "" if holds else factor, not invalid))
+    return tuple(found)
+
+
+def _numbers(version: str) -> tuple[tuple[int, str], ...] | None:
+    """Return a version as a sort key, or None for what is none: numbers are compared from left to right, and zeros at the end
+    count for nothing, so that 12 equals 12.0.
+
+    It has the length of each number and its digits, so that long ones cost no conversion.
+    """
+    if version[:1] in ("", ".") or version.strip("0123456789."):
+        return None
+    parts = [part.lstrip("0") for part in version.split(".") if part]
+    while parts and not parts[-1]:
+        parts.pop()
+    return tuple([(len(part), part) for part in parts])
+
+
+class _Property:
+    """What one property is on each kind of device. A set of kinds is a number: bit 0 stands for the first kind.
+
+    ``unknown`` are the kinds without it: whatever is said of it holds. ``invalid`` are those for which it is no version, ``keys``
+    the versions of the others, ascending, ``below[i]`` the kinds with one of the first ``i``. ``brands`` has the value in lower case.
+    """
+
+    __slots__ = ("below", "brands", "invalid", "keys", "unknown")
+
+    def __init__(self, values: Sequence[str | None]) -> None:
+        self.unknown = self.invalid = 0
+        self.brands: dict[str, int] = {}
+        versions: dict[tuple[tuple[int, str], ...], int] = {}
+        for number, value in enumerate(values):
+            if value is None:
+                self.unknown |= 1 << number
+                continue
+            self.brands[value.lower()] = self.brands.get(value.lower(), 0) | 1 << number
+            key = _numbers(value)
+            if key is None:
+                self.invalid |= 1 << number
+            else:
+                versions[key] = versions.get(key, 0) | 1 << number
+        self.keys = sorted(versions)
+        self.below = [0]
+        for key in self.keys:
+            self.below.append(self.below[-1] | versions[key])
+
+    def compared(self, wanted: str) -> tuple[int, int, int] | None:
+        """Return the kinds whose version is lower, equal and higher; None when ``wanted`` is no version."""
+        key = _numbers(wanted)
+        if key is None:
+            return None
+        low, high = 0, len(self.keys)
+        while low < high:
+            middle = (low + high) // 2
+            if self.keys[middle] < key:
+                low = middle + 1
+            else:
+                high = middle
+        lower, known = self.below[low], self.below[-1]
+        upto = self.below[low + 1] if low < len(self.keys) and self.keys[low] == key else lower
+        return lower, upto & ~lower, known & ~upto
+
+
+class _Host:
+    """The properties of all kinds of device that are asked about; ``kinds`` is the set of all."""
+
+    __slots__ = ("kinds", "properties")
+
+    def __init__(self, kinds: Sequence[dict[str, str | None]]) -> None:
+        self.kinds = (1 << len(kinds)) - 1
+        self.properties = {name: _Property([facts[name] for facts in kinds]) for name in kinds[0]}
+
+
+def _evaluate(requirement: str, host: _Host, asked: int) -> tuple[int, int]:
+    """Return for which of the kinds ``asked`` a requirement holds, and for which a factor that decides is invalid."""
+    holds, invalid, undecided, empty = 0, 0, asked, True
+    for term in filter(None, requirement.split(" ")):
+        if not term.strip(","):
+            continue
+        empty = False
+        good, bad, _ = _evaluate_term(term, host, undecided)
+        holds |= good
+        invalid |= bad
+        undecided &= ~(good | bad)
+        if not undecided:
+            break
+    return (asked, 0) if empty else (holds, invalid)
+
+
+def _evaluate_term(term: str, host: _Host, asked: int) -> tuple[int, int, str]:
+    """Return the same of one alternative, and the factor with which it ended for the last of the kinds."""
+    holds, invalid, factor = asked, 0, ""
+    for factor in filter(None, term.split(",")):
+        good, bad = _evaluate_factor(factor, host)
+        if holds & ~good:
+            if len(factor.encode("utf-8", "surrogateescape")) > _FACTOR_LIMIT:
+                bad = ~good
+            invalid |= holds & bad
+            holds &= good
+            if not holds:
+                break
+    return holds, invalid, factor
+
+
+def _evaluate_factor(factor: str, host: _Host) -> tuple[int, int]:
+    """Return for which kinds a factor holds, and for which it makes no sense; they may be more than were asked for."""
+    name, operator, wanted = _split(factor)
+    accepted = _OPERATORS.get(operator)
+    found = host.properties.get(name)
+    if accepted is None or not wanted or found is None:
+        return 0, host.kinds
+    known = host.kinds & ~found.unknown
+    if not known:
+        return found.unknown, 0
+    if name == "brand":
+        if operator not in ("=", "!=", "!"):
+            return found.unknown, known
+        same = found.brands.get(wanted.lower(), 0)
+        return found.unknown | (same if operator == "=" else known & ~same), 0
+    compared = found.compared(wanted)
+    if compared is None:
+        return found.unknown, known
+    good = found.unknown
+    for order in accepted:
+        good |= compared[order + 1]
+    return good, found.invalid
+
+
+def _split(factor: str) -> tuple[str, str, str]:
+    start = len(factor.translate(_ONE_SIGN).partition("=")[0])
+    rest = factor[start:]
+    wanted = rest.lstrip(_SIGNS)
+    return factor[:start].lower(), rest[: len(rest) - len(wanted)], wanted
+
+
+def _hint(requirement: str, facts: dict[str, str | None]) -> str:
+    provided = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+    tried = "; ".join(
+        f"{_short(found.term)}: {_short(found.factor)} {'does not hold' if found.valid else 'is no valid condition'}"
+        for found in alternatives(requirement, facts, 8)
+        if found.factor
+    )
+    return f"this host provides {provided}; {tried}; use a newer driver or another image, or set NVIDIA_DISABLE_REQUIRE=1"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,124 @@
+"""The byte code of the modules that a start needs, in one file, loaded in one piece.
+
+What the import system does for one module, looking for it, opening, reading, locking, costs more than running its code. So the
+installer writes the modules that are always needed together into one file each, in an order in which every module comes after those
+that it imports, and :func:`load` runs them. A module whose source is no longer the one that was compiled (somebody has edited it),
+and all of them where the file is missing or of another Python, are left to the import system.
+
+Writing the files is the installer's business (docs/decisions/0025). A file is the interpreter's magic number and any number of
+pieces: a length in four bytes, low one first, and, as marshal writes it, a list of modules: name, whether it is a package, its source
+below the files' directory, the source's time (s) and size, and its code, compiled without docstrings and annotations. Pieces are of
+some 64 KiB, so that each is read into the memory that the one before it was in: new memory costs a fault a page.
+
+The launchers also stop the garbage collector first: what is loaded stays, and it would look through all of it again and again.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import marshal
+import posix as os  # not from nvgraft.base._os: nothing of ours is loaded yet
+import sys
+from _frozen_importlib_external import MAGIC_NUMBER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+#: Directory of the files, beside the packages.
+DIRECTORY = "bytecode"
+
+#: Group -> the group that is loaded by then, and the modules that, with all that they import beyond it, make up this one. ``hook``
+#: and ``runtime`` are loaded first thing by a launcher, ``look`` when there is a container to be configured, ``apply`` when the host
+#: has been looked at, or while NVML looks.
+GROUPS = {
+    "hook": ("", ("nvgraft.hook", "nvgraft.system.kept")),
+    "look": ("hook", ("nvgraft.report.debug_log", "nvgraft.graft", "nvgraft.report.last_error")),
+    "apply": (
+        "look",
+        (
+            "nvgraft.apply.executor",
+            "nvgraft.apply.cache.native",
+            "nvgraft.apply.cache.library_search",
+            "nvgraft.system.lock",
+            "nvgraft.plan.planner",
+        ),
+    ),
+    "runtime": ("", ("nvgraft.runtime",)),
+}
+
+_done: set[str] = set()
+
+
+class _PythonFunction(_ctypes.CFuncPtr):
+    """A function of the interpreter's own C interface, which is called with its lock held."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
+
+
+def stop_collector() -> None:
+    """Stop the search for objects that only refer to each other: this process is soon over, and makes next to none of them.
+
+    As ``gc.disable()``, without the module, which the hook does not load (docs/decisions/0026).
+    """
+    program: Any = None  # the interpreter itself
+    try:
+        disable = _PythonFunction(
+            _ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), "PyGC_Disable")
+        )
+    except OSError:
+        return  # an interpreter that exports nothing collects
+    disable()
+
+
+def load(group: str) -> None:
+    """Load the modules of a group that are not loaded yet, if there is a file of it for this Python."""
+    if group in _done:
+        return
+    _done.add(group)
+    library = __file__.rpartition("/nvgraft/startup/")[0]
+    try:
+        fd = os.open(f"{library}/{DIRECTORY}/{group}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if os.read(fd, len(MAGIC_NUMBER)) == MAGIC_NUMBER:
+            while size := int.from_bytes(os.read(fd, 4), "little"):
+                piece = os.read(fd, size)
+                if len(piece) < size:
+                    return  # a power cut has left half of it
+                _run(library, marshal.loads(piece))  # noqa: S302
+    finally:
+        os.close(fd)
+
+
+def _run(library: str, modules: list[tuple[str, bool, str, int, int, CodeType]]) -> None:
+    loaded = sys.modules
+    kind = type(sys)
+    for name, package, source, time, size, code in modules:
+        path = f"{library}/{source}"
+        if name in loaded or not _is_current(path, time, size):
+            continue
+        module = kind(name)
+        module.__file__ = path
+        parent, _, last = name.rpartition(".")
+        module.__package__ = name if package else parent
+        if package:
+            module.__path__ = [path.rpartition("/")[0]]
+        loaded[name] = module
+        try:
+            exec(code, module.__dict__)  # noqa: S102
+        except BaseException:
+            del loaded[name]
+            raise
+        if parent:
+            setattr(loaded[parent], last, module)
+
+
+def _is_current(path: str, time: int, size: int) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return int(found.st_mtime) == time and found.st_size == size

@@ -1,0 +1,638 @@
+"""Every system call that Python's own ``os`` module does not offer, under its man page's name.
+
+One funnel for errors: a failed call raises :class:`SyscallError`, whose text is the call as it was made, flags
+decoded. A call that does not exist here raises :class:`MissingFeature`, so that nobody mistakes an old kernel for a
+missing file. No policy here: who may call what, and in which order, is decided by the callers.
+
+Paths are ``str`` or ``bytes``, never with a NUL byte (C would see a shorter path). Every descriptor that is returned
+is close-on-exec. Interrupted calls are repeated.
+
+The C half of ctypes is used without the package around it: loading that costs as much as a fifth of the whole interpreter's
+start (docs/decisions/0026).
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import errno
+import sys
+
+from nvgraft.base import paths
+from nvgraft.base._os import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ctypes import Array, c_char
+    from typing import Any
+
+    #: Memory that the kernel may write to; whatever else is handed over is immutable. Its ``raw`` are the bytes.
+    Buffer = Array[c_char]
+
+# Flags, as in the kernel's uapi headers.
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+AT_SYMLINK_NOFOLLOW = 0x100
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+FSMOUNT_CLOEXEC = 1
+FSOPEN_CLOEXEC = 1
+F_ADD_SEALS = 1033
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 1, 2, 4, 16
+LOCK_EX, LOCK_NB = 2, 4
+MNT_DETACH = 2
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+O_PATH = os.O_PATH
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+RESOLVE_IN_ROOT = 0x10
+RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_AS = 0, 1, 4, 7, 9
+STATX_BTIME = 0x800
+STATX_MNT_ID = 0x1000
+AT_SECURE = 23
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+
+#: syscall name -> (x86-64 number, number in the generic table that aarch64 and newer ports use).
+_NUMBERS = {
+    "bpf": (321, 280),
+    "statx": (332, 291),  # the C library's own would do without, and leave fields empty
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "pidfd_open": (434, 434),
+    "close_range": (436, 436),
+    "openat2": (437, 437),
+    "mount_setattr": (442, 442),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+}
+#: Calls that need no privilege: EPERM is a seccomp filter's word for "not here".
+_FREE = frozenset({"openat2", "pidfd_open", "close_range", "statx"})
+
+_GENERIC = os.uname().machine != "x86_64"
+
+_RESOLVE_NAMES = (
+    (0x01, "NO_XDEV"),
+    (0x02, "NO_MAGICLINKS"),
+    (0x04, "NO_SYMLINKS"),
+    (0x08, "BENEATH"),
+    (0x10, "IN_ROOT"),
+)
+_ATTR_NAMES = ((0x1, "RDONLY"), (0x2, "NOSUID"), (0x4, "NODEV"), (0x8, "NOEXEC"))
+_OPEN_NAMES = (
+    (os.O_PATH, "O_PATH"),
+    (os.O_DIRECTORY, "O_DIRECTORY"),
+    (os.O_NOFOLLOW, "O_NOFOLLOW"),
+    (os.O_CREAT, "O_CREAT"),
+    (os.O_EXCL, "O_EXCL"),
+    (os.O_WRONLY, "O_WRONLY"),
+    (os.O_RDWR, "O_RDWR"),
+    (os.O_NONBLOCK, "O_NONBLOCK"),
+)
+_CLONE_NAMES = (
+    (CLONE_NEWNS, "NEWNS"),
+    (CLONE_NEWUTS, "NEWUTS"),
+    (CLONE_NEWIPC, "NEWIPC"),
+    (CLONE_NEWUSER, "NEWUSER"),
+    (CLONE_NEWPID, "NEWPID"),
+    (CLONE_NEWNET, "NEWNET"),
+)
+
+
+class SyscallError(OSError):
+    """A system call failed; ``str()`` is the call with decoded flags and the error's name, ``fix`` what to do if nobody
+    knows better."""
+
+    fix = "a seccomp filter or security module forbids it, or the hook lacks a capability"
+
+    def __init__(self, number: int, call: str | Callable[[], str]) -> None:
+        super().__init__(number, os.strerror(number))
+        self._call = call
+
+    @property
+    def call(self) -> str:
+        """The call as it was made. It is put into words when it is asked for: many a failure is an answer."""
+        return self._call if isinstance(self._call, str) else self._call()
+
+    def __str__(self) -> str:
+        return f"{self.call}: {errno.errorcode.get(self.errno or 0, self.errno)}: {self.strerror}"
+
+
+class MissingFeature(SyscallError):
+    """This call does not exist here, for the kernel does not know it (ENOSYS) or a seccomp filter hides it (SECURITY R34)."""
+
+    fix = "it takes Linux 5.12 or newer, and no seccomp filter that forbids the call"
+
+
+def _decode(flags: int, names: tuple[tuple[int, str], ...]) -> str:
+    known = [name for bit, name in names if bit and flags & bit == bit]
+    rest = flags & ~sum(bit for bit, _ in names)
+    return "|".join(known + ([hex(rest)] if rest else [])) or "0"
+
+
+def _path(path: str | bytes) -> bytes:
+    raw = path if isinstance(path, bytes) else paths.fsencode(path)
+    if b"\0" in raw:
+        raise ValueError(f"path with a NUL byte: {path!r}")
+    return raw
+
+
+# What ctypes calls c_int, c_uint and so on; their base class takes no type argument when the program runs.
+
+
+class _INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _UINT(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "I"
+
+
+class _LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
+
+
+class _ULONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "L"
+
+
+class _CHAR(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "c"
+
+
+class _STR(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """A ``const char *``: text or a structure that the kernel only reads; None is a null pointer."""
+
+    _type_ = "z"
+
+
+class _PTR(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """An address."""
+
+    _type_ = "P"
+
+
+_SIZE = _ULONG
+
+
+class _Function(_ctypes.CFuncPtr):
+    """A function of the C library, which leaves its errno to be asked for."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+
+
+def _address_of(name: str) -> int:
+    """Return where the C library has ``name``.
+
+    :raises OSError: when it has none.
+    """
+    program: Any = None  # all that this process has loaded
+    return _ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), name)
+
+
+class _Call:
+    """One system call: its argument types, and the loop over EINTR. It is looked up when it is first made."""
+
+    __slots__ = ("_function", "_name", "_number", "_result", "_types")
+
+    def __init__(
+        self,
+        name: str,
+        *types: type[_ctypes._SimpleCData[Any]],
+        result: type[_ctypes._SimpleCData[Any]] = _INT,
+    ) -> None:
+        self._name = name
+        self._types = types
+        self._result = result
+        self._number: tuple[int, ...] = ()
+        self._function: Callable[..., int] | None = None
+
+    def _find(self) -> Callable[..., int]:
+        if self._name in _NUMBERS:
+            function = _Function(_address_of("syscall"))
+            function.argtypes = (_LONG, *self._types)
+            function.restype = _LONG
+            self._number = (_NUMBERS[self._name][_GENERIC],)
+        else:
+            function = _Function(_address_of(self._name))
+            function.argtypes = self._types
+            function.restype = self._result
+        self._function = function
+        return function
+
+    def __call__(self, call: str | Callable[[], str], *args: object) -> int:
+        """Make the call. ``call`` are its arguments as an error shows them, or returns them: most calls need none."""
+        result = self.attempt(*args)
+        if result >= 0:
+            return result
+        number = -result
+        missing = number == errno.ENOSYS or (number == errno.EPERM and self._name in _FREE)
+        kind = MissingFeature if missing else SyscallError
+        raise kind(number, self._worded(call))
+
+    def attempt(self, *args: object) -> int:
+        """Make the call; a failure is its error number, negative."""
+        function = self._function or self._find()
+        while True:
+            result = function(*self._number, *args)
+            if result >= 0:
+                return result
+            number = _ctypes.get_errno()
+            if number != errno.EINTR:
+                return -number
+
+    def _worded(self, call: str | Callable[[], str]) -> str | Callable[[], str]:
+        return (
+            f"{self._name}({call})" if isinstance(call, str) else lambda: f"{self._name}({call()})"
+        )
+
+
+def buffer(data: bytes, size: int = 0) -> Buffer:
+    """Return memory of ``size`` bytes, or as many as ``data`` has, that begins with ``data`` and is zero behind it."""
+    memory: Buffer = (_CHAR * max(size, len(data)))()  # type: ignore[assignment] # what ctypes calls c_char
+    memory.raw = data
+    return memory
+
+
+def address(memory: Buffer) -> int:
+    """Return where ``memory`` is, for a field of a structure; who keeps the number keeps the memory."""
+    return _ctypes.addressof(memory)
+
+
+def _words(*values: int) -> bytes:
+    """Return a structure of unsigned 64-bit fields."""
+    return b"".join([value.to_bytes(8, sys.byteorder) for value in values])
+
+
+_openat2 = _Call("openat2", _INT, _STR, _STR, _SIZE)
+_open_tree = _Call("open_tree", _INT, _STR, _UINT)
+_move_mount = _Call("move_mount", _INT, _STR, _INT, _STR, _UINT)
+_mount_setattr = _Call("mount_setattr", _INT, _STR, _UINT, _STR, _SIZE)
+_fsopen = _Call("fsopen", _STR, _UINT)
+_fsconfig = _Call("fsconfig", _INT, _UINT, _STR, _STR, _INT)
+_fsmount = _Call("fsmount", _INT, _UINT, _UINT)
+_pidfd_open = _Call("pidfd_open", _INT, _UINT)
+_close_range = _Call("close_range", _UINT, _UINT, _UINT)
+_pivot_root = _Call("pivot_root", _STR, _STR)
+_bpf = _Call("bpf", _INT, _PTR, _UINT)
+_setns = _Call("setns", _INT, _INT)
+_unshare = _Call("unshare", _INT)
+_umount2 = _Call("umount2", _STR, _INT)
+_mount = _Call("mount", _STR, _STR, _STR, _ULONG, _STR)
+_fcntl = _Call("fcntl", _INT, _INT, _INT)
+_prctl = _Call("prctl", _INT, _ULONG, _PTR, _ULONG, _ULONG)
+_getauxval = _Call("getauxval", _ULONG, result=_LONG)
+_flock = _Call("flock", _INT, _INT)
+_setfsuid = _Call("setfsuid", _UINT, result=_UINT)  # they return the previous id, never an error
+_setfsgid = _Call("setfsgid", _UINT, result=_UINT)
+_prlimit = _Call("prlimit64", _INT, _INT, _STR, _PTR)
+_landlock_create_ruleset = _Call("landlock_create_ruleset", _STR, _SIZE, _UINT)
+_landlock_add_rule = _Call("landlock_add_rule", _INT, _UINT, _STR, _UINT)
+_landlock_restrict_self = _Call("landlock_restrict_self", _INT, _UINT)
+_statx = _Call("statx", _INT, _STR, _INT, _UINT, _PTR)
+
+
+#: struct open_how by (flags, mode, resolve); there are not many.
+_HOW: dict[tuple[int, int, int], bytes] = {}
+#: struct mount_attr by (set, clear, propagation).
+_MOUNT_ATTR: dict[tuple[int, int, int], bytes] = {}
+
+
+def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
+    """Open ``unsafe_path`` below ``dirfd``; ``resolve`` says which ways out are closed (openat2(2), Linux 5.6)."""
+
+    def call() -> str:
+        return f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
+
+    how = _how(flags, mode, resolve)
+    return _openat2(call, dirfd, _path(unsafe_path), how, len(how))
+
+
+def openat2_if_there(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int) -> int | None:
+    """Do as :func:`openat2`; None where nothing is: an error would cost more than the call, and most targets are yet to be made."""
+    how = _how(flags, 0, resolve)
+    found = _openat2.attempt(dirfd, _path(unsafe_path), how, len(how))
+    if found == -errno.ENOENT:
+        return None
+    return found if found >= 0 else openat2(dirfd, unsafe_path, flags, resolve)
+
+
+def _how(flags: int, mode: int, resolve: int) -> bytes:
+    how = _HOW.get((flags, mode, resolve))
+    if how is None:
+        how = _HOW[flags, mode, resolve] = _words(flags | os.O_CLOEXEC, mode, resolve)
+    return how
+
+
+def open_tree(dirfd: int, path: str | bytes, flags: int) -> int:
+    """Open a mount, or with OPEN_TREE_CLONE a detached copy of it (open_tree(2), Linux 5.2)."""
+    return _open_tree(
+        lambda: f"{dirfd}, {path!r}, {flags:#x}", dirfd, _path(path), flags | OPEN_TREE_CLOEXEC
+    )
+
+
+def move_mount(mount_fd: int, target_fd: int) -> None:
+    """Attach the detached mount ``mount_fd`` on the inode that ``target_fd`` holds: no path is resolved."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    _move_mount(lambda: f"{mount_fd}, {target_fd}", mount_fd, b"", target_fd, b"", flags)
+
+
+def mount_setattr(
+    mount_fd: int,
+    attr_set: int,
+    propagation: int = 0,
+    attr_clear: int = 0,
+    *,
+    recursive: bool = False,
+) -> None:
+    """Set MOUNT_ATTR_* and the propagation type of the mount ``mount_fd`` in one step (Linux 5.12)."""
+    attr = _MOUNT_ATTR.get((attr_set, attr_clear, propagation))
+    if attr is None:
+        attr = _MOUNT_ATTR[attr_set, attr_clear, propagation] = _words(
+            attr_set, attr_clear, propagation, 0
+        )
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+
+    def call() -> str:
+        return f"{mount_fd}, set={_decode(attr_set, _ATTR_NAMES)}, clear={_decode(attr_clear, _ATTR_NAMES)}, propagation={propagation:#x}"
+
+    _mount_setattr(call, mount_fd, b"", flags, attr, len(attr))
+
+
+def new_mount(fstype: str, options: dict[str, str], attributes: int) -> int:
+    """Make a file system and return its detached mount (fsopen, fsconfig, fsmount)."""
+    context = _fsopen(f"{fstype!r}", fstype.encode(), FSOPEN_CLOEXEC)
+    try:
+        for key, value in options.items():
+            _fsconfig(
+                f"{fstype}: {key}={value}",
+                context,
+                FSCONFIG_SET_STRING,
+                key.encode(),
+                value.encode(),
+                0,
+            )
+        _fsconfig(f"{fstype}: CMD_CREATE", context, FSCONFIG_CMD_CREATE, None, None, 0)
+        return _fsmount(
+            f"{fstype}, {_decode(attributes, _ATTR_NAMES)}", context, FSMOUNT_CLOEXEC, attributes
+        )
+    finally:
+        close(context)
+
+
+def pidfd_open(pid: int) -> int:
+    """Hold the process ``pid`` so that its number cannot come to mean another one (pidfd_open(2))."""
+    return _pidfd_open(str(pid), pid, 0)
+
+
+def close(fd: int) -> None:
+    """Close ``fd``. Whatever close(2) says, Linux has let go of the descriptor: there is nothing to do about an error."""
+    try:
+        os.close(fd)
+    except OSError:
+        return
+
+
+def close_range(first: int, last: int) -> None:
+    """Close every descriptor from ``first`` to ``last``."""
+    _close_range(f"{first}, {last}", first, last & 0xFFFFFFFF, 0)
+
+
+def setns(fd: int, kinds: int) -> None:
+    """Enter the namespaces ``kinds`` of a namespace file or a pidfd. Needs a single-threaded process for NEWNS."""
+    _setns(f"{fd}, {_decode(kinds, _CLONE_NAMES)}", fd, kinds)
+
+
+def unshare(kinds: int) -> None:
+    """Leave the namespaces ``kinds`` for new ones."""
+    _unshare(_decode(kinds, _CLONE_NAMES), kinds)
+
+
+def fork_in_pid_namespace() -> int:
+    """fork(2) with a child that is process 1 of a new pid namespace: when it ends, all that it has started ends with it.
+
+    Process 1 gets no signal that it has no handler for, but SIGKILL from here.
+    """
+    own = pidfd_open(os.getpid())
+    pid = -1
+    try:
+        unshare(CLONE_NEWPID)
+        try:
+            pid = os.fork()
+        finally:
+            if (
+                pid != 0
+            ):  # the new namespace is for this one child, later ones are started in our own again
+                _return_to_pid_namespace(own)
+    finally:
+        close(own)
+    return pid
+
+
+def _return_to_pid_namespace(own: int) -> None:
+    try:
+        setns(own, CLONE_NEWPID)
+    except SyscallError as error:
+        # Who may make a pid namespace may go back to his own one, except in a user namespace that shares the host's. There
+        # this was the last child: the kernel lets a process without a live pid namespace for them have no more.
+        if error.errno != errno.EPERM:
+            raise
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Make ``new_root`` the root of this mount namespace."""
+    _pivot_root(f"{new_root!r}, {put_old!r}", _path(new_root), _path(put_old))
+
+
+def umount2(path: str | bytes, flags: int) -> None:
+    """Unmount what is mounted at ``path``."""
+    _umount2(f"{path!r}, {flags:#x}", _path(path), flags)
+
+
+def mount(
+    source: str | None, target: str, fstype: str | None, flags: int, data: str | None = None
+) -> None:
+    """mount(2). Only for namespaces of our own making: in a container's it would resolve strings (SECURITY R24)."""
+    texts = [None if text is None else _path(text) for text in (source, target, fstype, data)]
+    _mount(
+        f"{source!r}, {target!r}, {fstype!r}, {flags:#x}",
+        texts[0],
+        texts[1],
+        texts[2],
+        flags,
+        texts[3],
+    )
+
+
+def seal(memfd: int) -> None:
+    """Forbid every later change of the memory file ``memfd``, its seals included.
+
+    It must never have been mapped. F_SEAL_WRITE would end such mappings too, and to be sure of that gives up with EBUSY where the
+    kernel itself, which moves and counts pages on a busy machine, holds one of them.
+    """
+    _fcntl(
+        f"{memfd}, F_ADD_SEALS",
+        memfd,
+        F_ADD_SEALS,
+        F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
+    )
+
+
+def flock(fd: int, operation: int) -> None:
+    """Lock the open file ``fd``; the lock ends with its last descriptor (flock(2))."""
+    _flock(f"{fd}, {operation}", fd, operation)
+
+
+def set_fs_ids(uid: int, gid: int) -> None:
+    """Create files as ``uid``:``gid`` from now on, or fail (setfsuid(2) itself reports nothing, so it is asked again).
+
+    :raises SyscallError: EPERM when the kernel did not take the ids, EOVERFLOW cannot be seen here but at creation.
+    """
+    _setfsgid(str(gid), gid)
+    _setfsuid(str(uid), uid)
+    for call, name, wanted in ((_setfsgid, "setfsgid", gid), (_setfsuid, "setfsuid", uid)):
+        if call("-1", 0xFFFFFFFF) != wanted:
+            raise SyscallError(errno.EPERM, f"{name}({wanted})")
+
+
+def set_rlimit(resource: int, soft: int, hard: int) -> None:
+    """Set a limit of this process (prlimit(2)); the unit is the resource's own."""
+    _prlimit(f"{resource}, {soft}, {hard}", 0, resource, _words(soft, hard), None)
+
+
+def get_rlimit(resource: int) -> tuple[int, int]:
+    """Return the soft and the hard limit of this process."""
+    limits = buffer(b"", 16)
+    _prlimit(str(resource), 0, resource, None, address(limits))
+    return int.from_bytes(limits.raw[:8], sys.byteorder), int.from_bytes(
+        limits.raw[8:], sys.byteorder
+    )
+
+
+#: struct statx, which each call fills anew.
+_STATX = buffer(b"", 256)
+_STATX_AT = address(_STATX)
+
+
+def mount_id(fd: int) -> int:
+    """Return the id, as in mountinfo, of the mount that ``fd`` was opened on (statx(2), Linux 5.8)."""
+    return int.from_bytes(_statx_of(fd)[0x90:0x98], sys.byteorder)
+
+
+def mount_attributes(fd: int) -> int:
+    """Return the STATX_ATTR_ bits of ``fd``; 0x2000 says that it is the root of a mount (statx(2), Linux 5.8)."""
+    return int.from_bytes(_statx_of(fd)[0x08:0x10], sys.byteorder)
+
+
+def birth_time(fd: int) -> int:
+    """Return when the file that ``fd`` holds was made, in nanoseconds; 0 where its file system does not know (statx(2))."""
+    found = _statx_of(fd)
+    if not int.from_bytes(found[:4], sys.byteorder) & STATX_BTIME:
+        return 0
+    return int.from_bytes(found[0x50:0x58], sys.byteorder, signed=True) * 10**9 + int.from_bytes(
+        found[0x58:0x5C], sys.byteorder
+    )
+
+
+def _statx_of(fd: int) -> bytes:
+    _statx(
+        lambda: f"{fd}, STATX_MNT_ID|STATX_BTIME",
+        fd,
+        b"",
+        AT_EMPTY_PATH,
+        STATX_MNT_ID | STATX_BTIME,
+        _STATX_AT,
+    )
+    return _STATX.raw
+
+
+def bpf(command: int, attributes: Buffer) -> int:
+    """bpf(2) with a caller-filled ``union bpf_attr``; the kernel may write results into it."""
+    return _bpf(f"command {command}", command, address(attributes), len(attributes))
+
+
+def is_secure_execution() -> bool:
+    """Tell whether the kernel started this program with more rights than its caller has (AT_SECURE, getauxval(3))."""
+    return bool(_getauxval("AT_SECURE", AT_SECURE))
+
+
+def set_dumpable(allowed: bool) -> None:
+    """Allow or forbid core dumps of this process, and that others of its user look into it (PR_SET_DUMPABLE)."""
+    _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, int(allowed), None, 0, 0)
+
+
+def set_no_new_privs() -> None:
+    """Have no program that this process executes, now or in its children, give it a right that it lacks (PR_SET_NO_NEW_PRIVS)."""
+    _prctl("PR_SET_NO_NEW_PRIVS, 1", PR_SET_NO_NEW_PRIVS, 1, None, 0, 0)
+
+
+def set_seccomp_filter(program: bytes) -> None:
+    """Install a classic BPF program (an array of ``struct sock_filter``) as this thread's seccomp filter."""
+
+    code = buffer(program)
+    length = (len(program) // 8).to_bytes(2, sys.byteorder)
+    header = buffer(
+        length + bytes(6) + address(code).to_bytes(8, sys.byteorder)
+    )  # struct sock_fprog
+    _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, address(header), 0, 0)
+
+
+def landlock_version() -> int:
+    """Return the version of Landlock that the kernel has, 1 or more (landlock(7), Linux 5.13).
+
+    :raises MissingFeature: it has none.
+    :raises SyscallError: EOPNOTSUPP when it is switched off.
+    """
+    return _landlock_create_ruleset("VERSION", None, 0, 1)
+
+
+def landlock_ruleset(file_access: int, network: int, scopes: int, size: int) -> int:
+    """Return a new set of rules, which forbids this access, where no rule allows it.
+
+    :param size: bytes of ``struct landlock_ruleset_attr`` that the kernel's version has; longer ones must be zero.
+    """
+    attr = _words(file_access, network, scopes)
+    return _landlock_create_ruleset(f"{file_access:#x}, {network:#x}, {scopes:#x}", attr, size, 0)
+
+
+def landlock_allow_beneath(ruleset: int, directory: int, file_access: int) -> None:
+    """Allow ``file_access`` to ``directory`` (or a file) and all that lies beneath it."""
+    rule = file_access.to_bytes(8, sys.byteorder) + directory.to_bytes(
+        4, sys.byteorder
+    )  # a packed struct
+    _landlock_add_rule(f"{ruleset}, {directory}, {file_access:#x}", ruleset, 1, rule, 0)
+
+
+def landlock_restrict_self(ruleset: int) -> None:
+    """Bind this thread, and all that it starts, to ``ruleset`` for good; needs no_new_privs."""
+    _landlock_restrict_self(str(ruleset), ruleset, 0)

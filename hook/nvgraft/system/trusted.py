@@ -1,0 +1,108 @@
+"""Opening a file that decides what root does: nobody else may have written it, or be able to replace it (SECURITY R13).
+
+Each component is opened from its parent's descriptor and looked at: what is checked is what is read. Files of images, and
+of people who only plan, are none of this module's business.
+"""
+
+from __future__ import annotations
+
+import _stat as stat
+import errno
+
+from nvgraft.base import files
+from nvgraft.base._os import os
+from nvgraft.system import userns
+
+#: Symbolic links that are followed: one to where an administrator keeps the file.
+_LINKS = 1
+
+_DIRECTORY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Untrusted(Exception):
+    """Somebody else than root may have written the file; ``place`` is where, ``hint`` the fix."""
+
+    def __init__(self, place: str, problem: str, hint: str) -> None:
+        super().__init__(f"{place}: {problem}")
+        self.hint = hint
+
+
+def open_trusted(path: str, *, sticky: bool = False) -> int:
+    """Open the regular file ``path``, which is absolute, for reading.
+
+    It, and every directory and link on the way, must belong to root (or to this user, who can then do no more than he could
+    anyway), and must not be writable by others.
+
+    :param sticky: also pass through directories like /tmp, where everybody may make names but not replace those of others.
+    :raises Untrusted: naming the first that is not so, or a second symbolic link.
+    :raises OSError: what open(2) says; EISDIR or EINVAL for what is no regular file.
+    """
+    rest = _parts(path)
+    links = 0
+    place = "/"
+    held = _open("/", _DIRECTORY)
+    try:
+        _check("/", os.fstat(held), sticky=sticky)
+        while rest:
+            name = rest.pop(0)
+            below = f"{place.rstrip('/')}/{name}"
+            fd = _open_file_or_link(name, held) if not rest else _open(name, _DIRECTORY, held)
+            found = os.fstat(fd)
+            if not stat.S_ISLNK(found.st_mode):
+                os.close(held)
+                held, place = fd, below
+                _check(place, found, sticky=sticky)
+                continue
+            try:
+                _check(below, found, sticky=sticky)
+                links += 1
+                if links > _LINKS:
+                    raise Untrusted(
+                        below,
+                        "a second symbolic link on the way",
+                        f"name the file itself instead of {path}",
+                    )
+                target = os.readlink("", dir_fd=fd)
+            finally:
+                os.close(fd)
+            rest = _parts(target) + rest
+            if target.startswith("/"):
+                os.close(held)
+                held, place = _open("/", _DIRECTORY), "/"
+        files.require_regular(found.st_mode)
+    except BaseException:
+        os.close(held)
+        raise
+    return held
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _open(name: str, flags: int, parent: int | None = None) -> int:
+    return os.open(name, flags, dir_fd=parent)
+
+
+def _open_file_or_link(name: str, parent: int) -> int:
+    try:
+        return _open(name, _FILE, parent)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    return _open(name, _DIRECTORY, parent)
+
+
+def _check(place: str, found: os.stat_result, *, sticky: bool) -> None:
+    if not userns.is_root(found.st_uid) and found.st_uid != os.geteuid():
+        raise Untrusted(
+            place,
+            f"it belongs to user {found.st_uid}",
+            f"it decides what root does: chown root {place}",
+        )
+    writable = found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode)
+    if writable and not (sticky and stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        elsewhere = "keep the file in a directory that only root can write"
+        fix = elsewhere if found.st_mode & stat.S_ISVTX else f"chmod go-w {place}, or {elsewhere}"
+        raise Untrusted(place, "group or others may write it", f"it decides what root does: {fix}")

@@ -1,0 +1,147 @@
+"""The rooms of the code: which of them may import which, as one table for each package (docs/how-it-works.md draws it).
+
+A room is a directory; the modules at the top of a package are its doors. ``apply/cache`` and ``case/image`` are rooms in rooms.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+DOORS = ""
+_BELOW_APPLY = "base system formats container plan"
+
+#: Package -> room -> the rooms whose modules it may import, besides its own and the package itself.
+ALLOWED = {
+    "hook/nvgraft": {
+        "base": "",
+        "system": "base",
+        "formats": "base",
+        "request": "base system",
+        "host": "base system formats request",
+        "container": "base system formats",
+        "plan": "base formats request host container",
+        "apply": _BELOW_APPLY,
+        "apply/cache": f"{_BELOW_APPLY} apply",
+        "wrapper": "base system request host",
+        "report": "base system",
+        "startup": "base",
+        DOORS: "base system formats request host container plan apply apply/cache wrapper report startup",
+    },
+    "cli/nvgraft_cli": {
+        "shell": "container_cli",  # the one command that does without the parser of the others
+        "case": "shell case/image",
+        "case/image": "shell",
+        "install": "shell",
+        "simulate": "shell",
+        "cdi": "case shell",
+        "container_cli": "",
+        "diff": "case shell",
+        "doctor": "case shell prove explain_error register",
+        "explain": "case shell why",
+        "explain_error": "case shell",
+        "inventory": "case shell",
+        "last_error": "shell",
+        "matrix": "case shell",
+        "plan": "case shell cdi",
+        "prove": "case shell",
+        "recover": "shell",
+        "register": "shell install",
+        "snapshot": "case shell cdi",
+        "why": "case shell",
+    },
+}
+
+
+def imported(path: Path, package: str) -> Iterator[str]:
+    """Yield each module of ``package`` that a source names in an import, for the type checker too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] == package
+        ):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == package)
+
+
+def room_of(name: str, root: Path) -> str:
+    """Return the room of a module by its dotted name: the longest part of it that is a directory."""
+    parts = name.split(".")[1:]
+    while parts and not root.joinpath(*parts).is_dir():
+        parts.pop()
+    return "/".join(parts)
+
+
+def edges(root: Path) -> set[tuple[str, str, str]]:
+    """Return (room, imported room, source) for each import that leaves its room."""
+    return {
+        (room, other, str(path.relative_to(root)))
+        for path in sorted(root.rglob("*.py"))
+        for room in [str(path.parent.relative_to(root)).replace(".", "", 1)]
+        for name in imported(path, root.name)
+        for other in [room_of(name, root)]
+        if other not in (room, DOORS) or (other == DOORS and is_door(name, root) and room != DOORS)
+    }
+
+
+def is_door(name: str, root: Path) -> bool:
+    """Tell whether a dotted name means a module at the top of its package, or something in one."""
+    parts = name.split(".")
+    return len(parts) > 1 and (root / f"{parts[1]}.py").is_file()
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_every_import_goes_to_a_room_that_is_allowed(package: str) -> None:
+    """What belongs to a room is kept there by what the room may know; a new direction is a decision, made in the table."""
+    allowed = {room: set(others.split()) for room, others in ALLOWED[package].items()}
+    found = edges(CHECKOUT / package)
+    assert [edge for edge in sorted(found) if edge[1] not in allowed[edge[0]]] == []
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_the_table_names_every_room_and_has_no_circle(package: str) -> None:
+    """Rooms stand on floors: each imports only from floors below its own."""
+    root = CHECKOUT / package
+    rooms = {str(path.parent.relative_to(root)).replace(".", "", 1) for path in root.rglob("*.py")}
+    table = {room: set(others.split()) for room, others in ALLOWED[package].items()}
+    assert set(table) == {room for room in rooms if room != DOORS or DOORS in table}
+    placed: set[str] = set()
+    while ready := {room for room in table if room not in placed and table[room] <= placed}:
+        placed |= ready
+    assert placed == set(table), "the rest imports in a circle"
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_every_room_says_what_belongs_there(package: str) -> None:
+    """The first thing that a stranger reads in a directory."""
+    root = CHECKOUT / package
+    silent = [
+        room
+        for room in ALLOWED[package]
+        if not ast.get_docstring(ast.parse((root / room / "__init__.py").read_text()))
+    ]
+    assert silent in ([], [DOORS])
+
+
+def test_an_import_upward_is_found(tmp_path: Path) -> None:
+    """The proof that the first test can fail, in the forms in which Python imports."""
+    package = tmp_path / "nvgraft"
+    for room in ("base", "plan"):
+        (package / room).mkdir(parents=True)
+        (package / room / "__init__.py").touch()
+    (package / "plan" / "layout.py").touch()
+    for line in (
+        "from nvgraft.plan import layout",
+        "from nvgraft.plan.layout import x",
+        "import nvgraft.plan.layout",
+    ):
+        (package / "base" / "values.py").write_text(f"def f():\n    {line}\n")
+        assert edges(package) == {("base", "plan", "base/values.py")}
+    (package / "graft.py").write_text("import nvgraft.plan.layout")
+    (package / "base" / "values.py").write_text("from nvgraft.graft import graft")
+    assert edges(package) == {("", "plan", "graft.py"), ("base", "", "base/values.py")}
