@@ -254,7 +254,7 @@ def _is_excused(
         return False
     site, fault = struck
     wanted, state = wanted.success(), state.success()
-    if site.place.startswith("lock.py"):
+    if site.place.startswith("system/lock.py"):
         return (
             all(path.startswith("/run/nvgraft/lock/") for path in state.run)
             and state._replace(run=()) == wanted
@@ -376,7 +376,7 @@ def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> 
     end = max(
         site.number
         for site in calls
-        if site.call == "unlink" and site.place.startswith("journal.py")
+        if site.call == "unlink" and site.place.startswith("apply/journal.py")
     )
     # A signal at the end of the work: all of it is undone.
     firsts = [(calls[end - 1], Fault("after", signal.SIGTERM))]

@@ -153,7 +153,9 @@ def kills(size: str, seed: int) -> Tally:
                             site, Fault(moment, signal.SIGKILL), restart=choice.random() < 0.25
                         )
                 for site in work.sites:
-                    if site.call == "write" and site.place.startswith(("files.py", "journal.py")):
+                    if site.call == "write" and site.place.startswith(
+                        ("base/files.py", "apply/journal.py")
+                    ):
                         work.kill(site, Fault("torn", signal.SIGKILL))
                 ends = work.sites if full else choice.sample(places(work.sites, choice), 12)
                 for site in ends:

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import prctl
 
+import nvgraft
 from nvgraft import graft
+from nvgraft.base import values
 from nvgraft.system import lock, syscalls
 
 #: Bytes of a log for each process.
@@ -35,8 +37,8 @@ _OS_CALLS = (
 )
 # fmt: on
 _PRCTL_CALLS = ("capbset_drop", "set_caps", "set_no_new_privs", "set_pdeathsig", "set_securebits")
-_ENGINE = os.path.dirname(syscalls.__file__)
-_PROXIES = (syscalls.__file__, os.path.join(_ENGINE, "values.py"))
+_ENGINE = os.path.dirname(nvgraft.__file__)
+_PROXIES = (syscalls.__file__, values.__file__)
 _kill, _getpid, _close = os.kill, os.getpid, os.close
 
 
