@@ -6,21 +6,26 @@ from pathlib import Path
 import pytest
 
 from bench import chart, hosts
-from bench.cases import Case, Outcome
+from bench.cases import Case, Outcome, Times
 from bench.measure import QUICK_SIZES
+from bench.node import REFERENCE, Hook, Node, Sample, find_reference, start
 from bench.phases import ORDER, PHASES
 from bench.report import Curve, Row, markdown_table, spread
-from harness import CHECKOUT
+from harness import CHECKOUT, Installed
 from nvgraft_specs import gallery
 
 NODE = pytest.mark.requires("root", "gcc", "busybox", "overlayfs", "x86_64")
 
 
 @NODE
-def test_a_short_run_shows_every_table() -> None:
-    """Each start, each phase, each curve and the plans offline have a line with figures in it."""
+def test_a_short_run_shows_every_table(installed: Installed) -> None:
+    """Each start, each phase, each curve and the plans offline have a line with figures in it, and each start one for the ratios
+    to another installation."""
     done = subprocess.run(
-        [CHECKOUT / "dev", "bench", "--quick"], capture_output=True, text=True, timeout=300
+        [CHECKOUT / "dev", "bench", "--quick", "--beside", installed.prefix],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -37,7 +42,7 @@ def test_a_short_run_shows_every_table() -> None:
         "mounts on the host",
     ]
     assert all(
-        any(line.startswith(f"{name} ") and "(" in line for line in lines) for name in starts
+        sum(line.startswith(f"{name} ") and "(" in line for line in lines) == 2 for name in starts
     )
     assert all(any(line.startswith(f"{phase} ") for line in lines) for phase in ORDER)
     assert all(
@@ -63,30 +68,89 @@ def test_a_host_has_as_many_gpus_as_wanted(gpus: int) -> None:
     assert sum(row[0].startswith("libbench") for row in document["ld_so_cache"]) == 3
 
 
+def orders_of_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> list[list[str]]:
+    """Return the programs that four rounds of two cases start, by round."""
+    node = Node("/opt/new", "/opt/old", [Case("one"), Case("two")], str(tmp_path), seed)
+    started: list[str] = []
+    sample = Sample(0, 1_000_000, 0.001, "")
+
+    def run(case: Case, hook: Hook) -> Sample:
+        started.append(f"{case.name} {hook.command[0]}")
+        return sample
+
+    def start_bare(command: list[str], stdin: str, directory: str) -> Sample:
+        started.append(command[0])
+        return sample
+
+    monkeypatch.setattr(node, "_run", run)
+    monkeypatch.setattr("bench.node.start", start_bare)
+    node.round()  # the first one has starts that only leave something behind
+    rounds = []
+    for _ in range(4):
+        started.clear()
+        node.round()
+        rounds.append(list(started))
+    return rounds
+
+
+def test_the_order_of_programs_is_another_one_in_each_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No program always has the same one before it; the seed gives the same order again."""
+    monkeypatch.setattr("bench.node.find_reference", lambda: ("/opt/nvidia/hook", "/opt/nvidia"))
+    first, again, other = (
+        orders_of_rounds(tmp_path / str(number), monkeypatch, seed)
+        for number, seed in enumerate((1, 1, 2))
+    )
+    assert first == again != other
+    assert len({tuple(order) for order in first}) == 4
+    assert len({frozenset(order) for order in first}) == 1
+    assert len(first[0]) == 2 * 4
+
+
+def test_the_reference_is_found_wherever_path_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hook is started by its path, and finds the CLI beside it; the hook alone is not the reference."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in REFERENCE:
+        assert find_reference() is None
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    found = find_reference()
+    assert found is not None
+    program, path = found
+    assert program == f"{tmp_path}/nvidia-container-runtime-hook"
+    assert path.startswith(f"{tmp_path}:")
+
+
+def test_a_program_that_cannot_be_run_ends_the_bench_with_one_line(tmp_path: Path) -> None:
+    """No traceback: the line names the program and the reason."""
+    with pytest.raises(SystemExit, match=r"bench: cannot run /none: No such file or directory$"):
+        start(["/none"], "", str(tmp_path))
+
+
 def outcome(seconds: list[float], reference: list[float]) -> Outcome:
     phases = [dict.fromkeys(ORDER, 1_000_000) for _ in seconds]
     bare = [0.01] * len(seconds)
-    return Outcome(
-        "a start", seconds, bare, reference, seconds, bare, phases, 12_000_000, 60, None, None
+    return Outcome.begun("a start")._replace(
+        hook=Times(seconds, seconds),
+        bare=Times(bare, bare),
+        reference=Times(reference, reference),
+        phases=phases,
     )
 
 
 def test_a_ratio_is_taken_within_a_round() -> None:
     """A round in which the machine was twice as slow changes the times and not the ratios."""
-    slow = Outcome(
-        "a start",
-        [0.03, 0.06],
-        [0.01, 0.02],
-        [0.02, 0.04],
-        [0.02, 0.02],
-        [0.01, 0.01],
-        [],
-        0,
-        0,
-        None,
-        None,
+    slow = Outcome.begun("a start")._replace(
+        hook=Times([0.03, 0.06], [0.02, 0.02]),
+        bare=Times([0.01, 0.02], [0.01, 0.01]),
+        beside=Times([0.04, 0.08], [0.02, 0.04]),
+        reference=Times([0.02, 0.04], []),
     )
     assert Row(slow, "").cells()[2:4] == ["3.00 (3.00-3.00)", "1.50 (1.50-1.50)"]
+    assert Row(slow, "").beside_cells()[2:] == ["0.750 (0.750-0.750)", "0.750 (0.550-0.950)"]
 
 
 def test_the_stand_in_is_used_only_without_the_reference() -> None:

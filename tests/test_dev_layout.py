@@ -1,6 +1,8 @@
 """How the project stands: which command checks it, which arrows point where, and what the hook may load."""
 
 import ast
+import importlib
+import operator
 import os
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import prctl
 import pytest
+
+from bench.phases import PHASES
 
 CHECKOUT = Path(__file__).parent.parent
 ENGINE = CHECKOUT / "hook" / "nvgraft"
@@ -453,3 +457,10 @@ def test_tomllib_is_loaded_while_config_toml_is_not_cached(
     assert "os" not in later, "posix is enough, and a tenth of such a start less"
     (tmp_path / "config.toml").write_text('swarm-resource = "Y"\n')
     assert loaded_by(program, stdin=state, cwd=tmp_path) == first
+
+
+@pytest.mark.parametrize("module", PHASES)
+def test_the_bench_times_functions_that_are_there(module: str) -> None:
+    """``./dev bench`` replaces functions of the engine by name; a function that is moved or renamed is renamed there too."""
+    for name in PHASES[module]:
+        operator.attrgetter(name)(importlib.import_module(module))

@@ -1,6 +1,8 @@
 """``./dev bench``: its command line, and what becomes of the figures."""
 
 import argparse
+import os
+import random
 import sys
 from pathlib import Path
 
@@ -23,6 +25,18 @@ def main() -> int:
         help="all tables from two rounds: to see that it works, not how fast",
     )
     parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="PREFIX",
+        help="measure the hook of this installation in the same rounds, and show the ratios new/old",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.randrange(1 << 16),
+        help="of the order of programs in each round (default: another one in each run)",
+    )
+    parser.add_argument(
         "--image",
         type=Path,
         default=IMAGE,
@@ -36,19 +50,33 @@ def main() -> int:
     options = parser.parse_args()
     if options.runs < 2:
         parser.error("--runs: at least 2")
+    beside = str(options.beside.resolve()) if options.beside else ""
+    if beside and not os.access(f"{beside}/bin/nvgraft-hook", os.X_OK):
+        parser.error(
+            f"--beside: {beside} has no bin/nvgraft-hook: make it with ./dev install PREFIX={beside}"
+        )
     # What is measured is what is installed.
     sys.path[1:1] = [f"{options.prefix}/lib/nvgraft/{part}" for part in ("hook", "cli")]
     from bench import show
     from bench.measure import Bench
 
     rounds = 2 if options.quick else options.runs
-    figures = Bench(options.prefix, rounds, options.image, quick=options.quick).measure()
+    bench = Bench(
+        options.prefix,
+        rounds,
+        options.image,
+        quick=options.quick,
+        beside=beside,
+        seed=options.seed,
+    )
+    figures = bench.measure()
     print(show.as_text(figures))
     if options.write:
         words = [
             "./dev bench --write",
             *(["--quick"] if options.quick else []),
             *([f"--runs {rounds}"] if rounds not in {2, 30} else []),
+            *(["--beside PREFIX"] if beside else []),
         ]
         show.write_page(CHECKOUT / "docs", figures, " ".join(words))
     return 0

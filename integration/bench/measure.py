@@ -42,8 +42,12 @@ class Figures(NamedTuple):
 class Bench:
     """One run."""
 
-    def __init__(self, prefix: str, rounds: int, image: Path, *, quick: bool) -> None:
+    def __init__(
+        self, prefix: str, rounds: int, image: Path, *, quick: bool, beside: str, seed: int
+    ) -> None:
         self._prefix = prefix
+        self._beside = beside
+        self._seed = seed
         self._rounds = rounds
         self._quick = quick
         self._image = image
@@ -68,10 +72,13 @@ class Bench:
         phases = [row.outcome for row in rows if row.outcome.phases]
         beside = (
             "the reference hook of this machine"
-            if rows[0].outcome.reference
+            if rows[0].outcome.reference.seconds
             else f"{STAND_IN}x a bare start, its stand-in"
         )
-        self._notes.insert(0, f"to the reference: {beside}")
+        self._notes[:0] = [
+            f"to the reference: {beside}",
+            f"programs shuffled in each round: --seed {self._seed}",
+        ]
         return Figures(rows, phases, curves, offline, self._notes)
 
     def _real_image(self) -> str:
@@ -112,7 +119,7 @@ class Bench:
                 ]
             outcomes, ldconfig = self._node(gpus, cases, images=list(places))
             extra = 0.0
-            if len(places) > 1 and not outcomes[0].reference:
+            if len(places) > 1 and not outcomes[0].reference.seconds:
                 nearly_empty, full = (statistics.median(ldconfig[place]) for place in places)
                 extra = full - nearly_empty
                 self._notes.append(
@@ -166,7 +173,14 @@ class Bench:
     ) -> tuple[list[Outcome], dict[str, list[float]]]:
         """Measure ``cases`` on a node of their own."""
         rounds = min(self._rounds, CURVE_ROUNDS) if curve else self._rounds
-        request = {"rounds": rounds, "cases": cases, "images": images or [], "mounts": mounts}
+        request = {
+            "beside": "" if curve else self._beside,
+            "seed": self._seed,
+            "rounds": rounds,
+            "cases": cases,
+            "images": images or [],
+            "mounts": mounts,
+        }
         print(
             f"bench: {gpus} GPUs, {entries} entries, {mounts} mounts: {', '.join(case.name for case in cases)}",
             file=sys.stderr,
@@ -195,7 +209,7 @@ class Bench:
         if done.returncode:
             raise SystemExit(f"bench: the simulated node ended with exit status {done.returncode}")
         answer: dict[str, Any] = json.loads(done.stdout)
-        return [Outcome(*outcome) for outcome in answer["outcomes"]], answer["ldconfig"]
+        return [Outcome.from_json(row) for row in answer["outcomes"]], answer["ldconfig"]
 
     def _offline(self) -> list[tuple[str, Spread, str]]:
         """Plans from a snapshot: in this process, and by the command."""

@@ -1,22 +1,26 @@
 """The measuring itself, on a simulated node: starts hooks, one after the other, and prints what they took as JSON.
 
-Each round starts, for every case in turn, a bare interpreter, the hook, and the reference hook where it is installed, each hook
-for a new container: a second run in the same one has less to do. A ratio is taken within a round, so that a machine whose
-speed drifts, or is shared, spoils a round and not the comparison.
+Each round starts, for every case, a bare interpreter, the hook, the hook of another installation where one was named, and the
+reference hook where there is one, each hook for a new container: a second run in the same one has less to do. Cases, and the
+programs of a case, are shuffled in each round, so that no program always has the same one before it. A ratio is taken within
+a round, so that a machine whose speed drifts, or is shared, spoils a round and not the comparison.
 """
 
 import json
 import os
 import py_compile
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.cases import Case, Outcome
+from bench.cases import Case, Outcome, Times
 from bench.container import container, ldconfig_seconds, make_bundle
 from nvgraft.system import syscalls
 
@@ -24,10 +28,19 @@ PYTHON = "/usr/bin/python3"
 BARE = [PYTHON, "-IS", "-c", "pass"]
 #: The reference hook runs the reference CLI; both are looked up in PATH.
 REFERENCE = ("nvidia-container-runtime-hook", "nvidia-container-cli")
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: What the hook has kept of an earlier start.
 KEPT = "/run/nvgraft/cache"
 MOUNTS = "/run/bench-mounts"
+
+
+class Hook(NamedTuple):
+    """A way to run a hook. ``kept`` is the directory in which what its starts keep waits for the next one: two installations
+    need not understand each other's documents."""
+
+    command: list[str]
+    kept: str
+    path: str = PATH
 
 
 class Sample(NamedTuple):
@@ -39,12 +52,12 @@ class Sample(NamedTuple):
     processor: float
     said: str
 
-    @property
-    def seconds(self) -> float:
-        return (self.ended - self.started) / 1e9
+    def add_to(self, times: Times) -> None:
+        times.seconds.append((self.ended - self.started) / 1e9)
+        times.processor.append(self.processor)
 
 
-def start(command: list[str], stdin: str, directory: str) -> Sample:
+def start(command: list[str], stdin: str, directory: str, path: str = PATH) -> Sample:
     """Run a command in a working directory (a runtime starts its hooks in the bundle) to its end.
 
     :raises SystemExit: if it fails: what does not work is not measured.
@@ -57,10 +70,13 @@ def start(command: list[str], stdin: str, directory: str) -> Sample:
         given.write(stdin)
         given.seek(0)
         started = time.monotonic_ns()
-        process = subprocess.Popen(
-            [word.replace("@STARTED@", str(started)) for word in command],
-            stdin=given, stdout=said, stderr=warned, env=ENVIRONMENT, cwd=directory,
-        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                [word.replace("@STARTED@", str(started)) for word in command],
+                stdin=given, stdout=said, stderr=warned, env={"PATH": path}, cwd=directory,
+            )  # fmt: skip
+        except OSError as error:
+            raise SystemExit(f"bench: cannot run {command[0]}: {error.strerror}") from None
         _, status, usage = os.wait4(process.pid, 0)
         ended = time.monotonic_ns()
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -73,74 +89,96 @@ def start(command: list[str], stdin: str, directory: str) -> Sample:
         return Sample(started, ended, usage.ru_utime + usage.ru_stime, said.read())
 
 
+def find_reference() -> tuple[str, str] | None:
+    """Return the reference hook and the PATH in which it finds its CLI; None unless both are in this process's PATH."""
+    found = [shutil.which(name) for name in REFERENCE]
+    if not all(found):
+        return None
+    return str(found[0]), ":".join([*(os.path.dirname(str(path)) for path in found), PATH])
+
+
+@contextmanager
+def kept_in(place: str, *, cached: bool) -> Iterator[None]:
+    """Have what earlier starts kept in ``place`` under /run; nothing, and nothing of this start is kept, unless ``cached``."""
+    shutil.rmtree(KEPT, ignore_errors=True)
+    if cached and os.path.isdir(place):
+        os.rename(place, KEPT)
+    yield
+    if cached and os.path.isdir(KEPT):
+        os.rename(KEPT, place)
+
+
 class Node:
     """The cases of this node and what was measured so far."""
 
-    def __init__(self, prefix: str, cases: list[Case], work: str) -> None:
-        self._hook = [f"{prefix}/bin/nvgraft-hook", "prestart"]
+    def __init__(self, prefix: str, beside: str, cases: list[Case], work: str, seed: int) -> None:
+        own, other = f"{work}/kept", f"{work}/kept-beside"
         clock = py_compile.compile(
             str(Path(__file__).with_name("phases.py")), f"{work}/phases.pyc", doraise=True
         )
-        self._clock = [
-            PYTHON,
-            "-ISB",
-            str(clock),
-            f"{prefix}/lib/nvgraft/hook",
-            "@STARTED@",
-            "prestart",
-        ]
-        self._reference = all(shutil.which(name) for name in REFERENCE)
+        library = f"{prefix}/lib/nvgraft/hook"
+        self._hook = Hook([f"{prefix}/bin/nvgraft-hook", "prestart"], own)
+        self._clock = Hook([PYTHON, "-ISB", str(clock), library, "@STARTED@", "prestart"], own)
+        self._hooks = {"hook": self._hook}
+        if beside:
+            self._hooks["beside"] = Hook([f"{beside}/bin/nvgraft-hook", "prestart"], other)
+        reference = find_reference()
+        if reference:
+            program, path = reference
+            self._hooks["reference"] = Hook([program, "prestart"], f"{work}/nothing", path)
         self._work = work
-        self._warm: set[Case] = set()  # cases for which something is kept
-        self.outcomes = {
-            case: Outcome(case.name, [], [], [], [], [], [], 0, 0, None, None) for case in cases
-        }
+        self._warm: set[tuple[str, Case]] = set()  # those for which something is kept
+        self._random = random.Random(seed)
+        self.outcomes = {case: Outcome.begun(case.name) for case in cases}
         for case in cases:
             make_bundle(self._bundle(case), case)
 
     def _bundle(self, case: Case) -> str:
         return f"{self._work}/{list(self.outcomes).index(case)}"  # a comma would end a mount option
 
-    def _hook_run(self, case: Case, command: list[str]) -> Sample:
+    def _run(self, case: Case, hook: Hook) -> Sample:
         """One start for a new container, with the inventory as the case wants it."""
         bundle = self._bundle(case)
-        if not case.cached:
-            shutil.rmtree(KEPT, ignore_errors=True)
-            self._warm.clear()
-        elif case not in self._warm:
-            with container(bundle, case.image) as state:
-                start(self._hook, state, bundle)
-            self._warm.add(case)
-        with container(bundle, case.image) as state:
-            return start(command, state, bundle)
+        with kept_in(hook.kept, cached=case.cached), container(bundle, case.image) as state:
+            return start(hook.command, state, bundle, hook.path)
 
-    def round(self, case: Case) -> None:
-        """One round of one case."""
+    def round(self) -> None:
+        """One round of all cases."""
+        for case in self._random.sample(list(self.outcomes), len(self.outcomes)):
+            self._round_of(case)
+
+    def _round_of(self, case: Case) -> None:
+        if case.cached:
+            for hook in self._hooks.values():
+                if (hook.kept, case) not in self._warm:
+                    self._run(case, hook)
+                    self._warm.add((hook.kept, case))
         outcome = self.outcomes[case]
-        bare, hook = start(BARE, "", self._work), self._hook_run(case, self._hook)
-        outcome.bare.append(bare.seconds)
-        outcome.bare_processor.append(bare.processor)
-        outcome.seconds.append(hook.seconds)
-        outcome.processor.append(hook.processor)
-        if self._reference:
-            command = [REFERENCE[0], "prestart"]
-            outcome.reference.append(self._hook_run(case, command).seconds)
-        if case.phases:
-            sample = self._hook_run(case, self._clock)
-            said = json.loads(sample.said.splitlines()[-1])
-            phases = said["phases"]
-            phases["process end"] = sample.ended - said["ended"]
-            outcome.phases.append(phases)
-            self.outcomes[case] = outcome._replace(
-                memory=max(outcome.memory, said["peak"]), modules=said["modules"]
-            )
+        programs = ["bare", *self._hooks, *(["clock"] if case.phases else [])]
+        for name in self._random.sample(programs, len(programs)):
+            if name == "bare":
+                start(BARE, "", self._work).add_to(outcome.bare)
+            elif name == "clock":
+                self._look_inside(case)
+            else:
+                self._run(case, self._hooks[name]).add_to(getattr(outcome, name))
+
+    def _look_inside(self, case: Case) -> None:
+        sample = self._run(case, self._clock)
+        said = json.loads(sample.said.splitlines()[-1])
+        outcome = self.outcomes[case]
+        outcome.phases.append({**said["phases"], "process end": sample.ended - said["ended"]})
+        self.outcomes[case] = outcome._replace(
+            memory=max(outcome.memory, said["peak"]), modules=said["modules"]
+        )
 
     def count_calls(self, case: Case) -> None:
         """Count the system calls of one start, of its children too, and the programs that it executes."""
         if not case.calls or shutil.which("strace") is None:
             return
         trace = f"{self._work}/trace"
-        self._hook_run(case, ["strace", "-f", "-qq", "-o", trace, *self._hook])
+        strace = ["strace", "-f", "-qq", "-o", trace]
+        self._run(case, self._hook._replace(command=[*strace, *self._hook.command]))
         with open(trace, encoding="utf-8", errors="replace") as file:
             # PID NAME(ARGUMENTS...; the second half of a call that was interrupted begins with "<...".
             calls = [
@@ -161,15 +199,25 @@ def mount(count: int) -> None:
         syscalls.mount("tmpfs", path, "tmpfs", 0, "size=4k")
 
 
-def main(prefix: str, rounds: int, cases: list[Case], images: list[str], mounts: int) -> int:
-    """Measure and print one JSON object: outcomes, and for each of ``images`` the seconds that ldconfig takes for it."""
+def main(
+    prefix: str,
+    beside: str,
+    seed: int,
+    rounds: int,
+    cases: list[Case],
+    images: list[str],
+    mounts: int,
+) -> int:
+    """Measure and print one JSON object: outcomes, and for each of ``images`` the seconds that ldconfig takes for it.
+
+    :param beside: the prefix of another installation, to be measured in the same rounds; empty for none.
+    """
     mount(mounts)
     work = tempfile.mkdtemp(prefix="nvgraft-bench.", dir="/run")
     try:
-        node = Node(prefix, cases, work)
+        node = Node(prefix, beside, cases, work, seed)
         for number in range(rounds):
-            for case in cases:
-                node.round(case)
+            node.round()
             print(f"bench: round {number + 1} of {rounds}", file=sys.stderr)
         for case in cases:
             node.count_calls(case)

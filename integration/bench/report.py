@@ -40,21 +40,31 @@ class Row(NamedTuple):
 
     def cells(self) -> list[str]:
         outcome = self.outcome
-        to_bare = _ratio(outcome.seconds, outcome.bare)
-        processor = _ratio(outcome.processor, outcome.bare_processor)
-        beside = outcome.reference or [STAND_IN * bare + self.extra for bare in outcome.bare]
-        to_reference = _ratio(outcome.seconds, beside)
+        hook, bare = outcome.hook, outcome.bare
+        reference = outcome.reference.seconds or [
+            STAND_IN * seconds + self.extra for seconds in bare.seconds
+        ]
         return [
             outcome.name,
-            spread([seconds * 1e3 for seconds in outcome.seconds]).text(".1f"),
-            to_bare.text(),
-            to_reference.text(),
+            spread([seconds * 1e3 for seconds in hook.seconds]).text(".1f"),
+            _ratio(hook.seconds, bare.seconds).text(),
+            _ratio(hook.seconds, reference).text(),
             self.budget,
-            processor.text(),
+            _ratio(hook.processor, bare.processor).text(),
             f"{outcome.memory / 1e6:.1f}" if outcome.memory else "",
             str(outcome.modules or ""),
             _count(outcome.syscalls),
             _count(outcome.executed),
+        ]
+
+    def beside_cells(self) -> list[str]:
+        """Return its line of the table that compares two installations."""
+        hook, beside = self.outcome.hook, self.outcome.beside
+        return [
+            self.outcome.name,
+            spread([seconds * 1e3 for seconds in beside.seconds]).text(".1f"),
+            _ratio(hook.seconds, beside.seconds).text(".3f"),
+            _ratio(hook.processor, beside.processor).text(".3f"),
         ]
 
 
@@ -70,6 +80,7 @@ HEADINGS = [
     "system calls",
     "programs run",
 ]
+BESIDE_HEADINGS = ["start", "old ms", "new/old", "new/old, processor time"]
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
@@ -100,15 +111,17 @@ class Curve(NamedTuple):
     points: list[tuple[int, Outcome]]
 
     def milliseconds(self) -> list[tuple[int, float]]:
-        return [(size, statistics.median(outcome.seconds) * 1e3) for size, outcome in self.points]
+        return [
+            (size, statistics.median(outcome.hook.seconds) * 1e3) for size, outcome in self.points
+        ]
 
     def cells(self) -> list[list[str]]:
         return [
             [
                 self.name,
                 f"{size:,}",
-                spread([seconds * 1e3 for seconds in outcome.seconds]).text(".1f"),
-                _ratio(outcome.seconds, outcome.bare).text(),
+                spread([seconds * 1e3 for seconds in outcome.hook.seconds]).text(".1f"),
+                _ratio(outcome.hook.seconds, outcome.bare.seconds).text(),
             ]
             for size, outcome in self.points
         ]

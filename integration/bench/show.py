@@ -8,6 +8,7 @@ from pathlib import Path
 from bench import chart
 from bench.measure import Figures
 from bench.report import (
+    BESIDE_HEADINGS,
     CURVE_HEADINGS,
     HEADINGS,
     Curve,
@@ -36,13 +37,15 @@ def machine() -> str:
 
 def as_text(figures: Figures) -> str:
     """Return all tables, and the phases as bars."""
-    rounds = len(figures.rows[0].outcome.seconds)
+    rounds = len(figures.rows[0].outcome.hook.seconds)
     bars = {outcome.name: phase_medians(outcome) for outcome in figures.phases}
+    beside = _beside_cells(figures)
     return "\n\n".join(
         [
             f"{machine()}\nmedian of {rounds} rounds, tenth to ninetieth percentile in parentheses",
             text_table(HEADINGS, [row.cells() for row in figures.rows]),
             "\n".join(figures.notes),
+            *([text_table(BESIDE_HEADINGS, beside)] if beside else []),
             text_table(["phase, ms", *bars], phase_cells(figures.phases)),
             chart.text_bars({name: bars[name] for name in _DRAWN}),
             text_table(CURVE_HEADINGS, _curve_cells(figures.curves)),
@@ -60,7 +63,8 @@ def write_page(directory: Path, figures: Figures, command: str) -> None:
     )
     page = directory / PAGE
     kept = page.read_text().partition(MARK)[0].rstrip() if page.exists() else "# What a start costs"
-    rounds = len(figures.rows[0].outcome.seconds)
+    rounds = len(figures.rows[0].outcome.hook.seconds)
+    beside = _beside_cells(figures)
     parts = [
         kept,
         MARK,
@@ -68,6 +72,7 @@ def write_page(directory: Path, figures: Figures, command: str) -> None:
         f"`{command}` on {machine()}. Medians of {rounds} rounds, tenth to ninetieth percentile in parentheses.",
         markdown_table(HEADINGS, [row.cells() for row in figures.rows]),
         "\n".join(f"- {note}" for note in figures.notes),
+        *(["## Beside another state", markdown_table(BESIDE_HEADINGS, beside)] if beside else []),
         "## Where the time goes",
         f"![milliseconds by phase]({PHASES})",
         markdown_table(["phase, ms", *bars], phase_cells(figures.phases)),
@@ -82,6 +87,10 @@ def write_page(directory: Path, figures: Figures, command: str) -> None:
 
 def _curve_cells(curves: list[Curve]) -> list[list[str]]:
     return [line for curve in curves for line in curve.cells()]
+
+
+def _beside_cells(figures: Figures) -> list[list[str]]:
+    return [row.beside_cells() for row in figures.rows if row.outcome.beside.seconds]
 
 
 def _offline_cells(figures: Figures) -> list[list[str]]:
