@@ -1,12 +1,15 @@
-"""Documents: commands print what they are said to print, links lead somewhere, every failure has its section."""
+"""Documents: commands print what they are said to print, links and names lead somewhere, every failure has its section."""
 
+import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import console
 import examples
+from nvgraft.plan import actions
 from nvgraft_specs.checks import FAILURES
 
 ROOT = console.DOCS.parent
@@ -73,3 +76,124 @@ def test_every_failure_has_a_section() -> None:
     assert list(sections) == [failure.id for failure in FAILURES]
     for failure in FAILURES:
         assert failure.phrase in sections[failure.id]
+
+
+#: Where a path to code in a page may begin.
+CODE = (
+    ROOT,
+    *(
+        ROOT / name
+        for name in (
+            "hook",
+            "hook/nvgraft",
+            "cli",
+            "cli/nvgraft_cli",
+            "specs",
+            "specs/nvgraft_specs",
+            "integration",
+        )
+    ),
+)
+#: Every test module and test function of the repository.
+TESTS = {
+    name
+    for folder in ("tests", "integration")
+    for path in (ROOT / folder).rglob("*.py")
+    for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text()))
+}
+#: A path of a source, with the name of something in it if one follows: `plan/layout.py: Layout.bind`.
+_SOURCE = re.compile(r"([\w./*-]+\.py)\b(?:: ([A-Za-z_][\w.]*)`)?")
+_TEST = re.compile(r"(?<![\w/.])(i/)?(test_\w+)(?![\w*]|\.py)")
+_MODULE = re.compile(r"`(nvgraft(?:_cli|_specs)?)((?:\.\w+)+)`")
+
+
+def unknown_names(text: str) -> list[str]:
+    """Return what ``text`` names and this repository lacks: sources, functions and classes in them, modules, tests."""
+    unknown = []
+    for path, name in _SOURCE.findall(text):
+        files = [file for root in CODE for file in root.glob(path)]
+        if not files:
+            unknown.append(path)
+        elif name and not any(defines(file, name) for file in files):
+            unknown.append(f"{path}: {name}")
+    unknown += [
+        place + name
+        for place, name in _TEST.findall(text)
+        if name not in TESTS or (place and not (ROOT / "integration" / f"{name}.py").exists())
+    ]
+    for package, names in _MODULE.findall(text):
+        if not names.endswith(".json") and not is_module(package + names):
+            unknown.append(package + names)
+    return unknown
+
+
+def defines(file: Path, name: str) -> bool:
+    """Tell whether a source defines a function or class ``name``, or a method as ``Class.method``."""
+    body: Sequence[ast.stmt] = ast.parse(file.read_text()).body
+    for part in name.split("."):
+        found = [
+            node
+            for node in body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == part
+        ]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def is_module(name: str) -> bool:
+    """Tell whether a dotted name is a module of ours, or something that a module of ours defines."""
+    place = "/".join(name.split("."))
+    rest = ""
+    while place:
+        for root in CODE:
+            if (root / place).is_dir() and not rest:
+                return True
+            if (file := root / f"{place}.py").is_file():
+                return not rest or defines(file, rest)
+        place, _, last = place.rpartition("/")
+        rest = f"{last}.{rest}".rstrip(".")
+    return False
+
+
+#: Records that are being united; they name modules by their former places until then.
+_IN_WORK = ("0002", "0025", "0026")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if not page.name.startswith(_IN_WORK)],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_what_a_page_names_exists(page: Path) -> None:
+    """Sources, the functions and classes in them, modules and tests: whoever renames one changes the page as well."""
+    assert unknown_names(page.read_text()) == []
+
+
+def test_a_name_that_does_not_exist_is_noticed() -> None:
+    """The proof that the test above can fail, and what it lets pass."""
+    assert (
+        unknown_names("`plan/layout.py: Layout.bind`, `i/test_runc`, `nvgraft.plan.layout`") == []
+    )
+    assert unknown_names("`nvgraft.plan/1`, tests/test_container_cli_*.py, `nvgraft.json`") == []
+    for name in (
+        "plan/outlay.py",
+        "plan/layout.py: Layout.bound",
+        "test_nothing_of_the_kind",
+        "i/test_docs",
+        "nvgraft.plan.outlay",
+    ):
+        assert unknown_names(f"see `{name}`") == [name]
+
+
+def test_every_action_of_a_plan_has_a_row() -> None:
+    """The table of docs/how-it-works.md names each class of plan/actions.py once, with the word for it in the document."""
+    text = (console.DOCS / "how-it-works.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`, `([\w-]+)`", text, re.MULTILINE)
+    classes = [
+        value
+        for value in vars(actions).values()
+        if isinstance(value, type) and issubclass(value, actions.Action) and value.op
+    ]
+    assert sorted(rows) == sorted((action.__name__, action.op) for action in classes)

@@ -6,6 +6,7 @@ A room is a directory; the modules at the top of a package are its doors. ``appl
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -145,3 +146,45 @@ def test_an_import_upward_is_found(tmp_path: Path) -> None:
     (package / "graft.py").write_text("import nvgraft.plan.layout")
     (package / "base" / "values.py").write_text("from nvgraft.graft import graft")
     assert edges(package) == {("", "plan", "graft.py"), ("base", "", "base/values.py")}
+
+
+PICTURE = CHECKOUT / "docs/how-it-works.svg"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_has_every_room_on_its_floor() -> None:
+    """docs/how-it-works.svg draws the rooms of the hook; a room stands above all the rooms that it may import."""
+    picture = ElementTree.parse(PICTURE)
+    floors = {
+        room.attrib["id"]: float(room.attrib["y"])
+        for room in picture.iter(f"{SVG}rect")
+        if room.get("id")
+    }
+    table = {room or "doors": others.split() for room, others in ALLOWED["hook/nvgraft"].items()}
+    assert set(floors) == set(table)
+    texts = {"".join(text.itertext()).partition(":")[0] for text in picture.iter(f"{SVG}text")}
+    assert set(table) <= texts
+    assert [
+        (room, other)
+        for room, others in table.items()
+        for other in others
+        if floors[room] >= floors[other]
+    ] == []
+
+
+def test_the_arrows_of_the_picture_are_the_tables() -> None:
+    """Each arrow goes downward and is allowed; what the table allows beside them is reached over several arrows."""
+    table = {
+        room or "doors": set(others.split()) for room, others in ALLOWED["hook/nvgraft"].items()
+    }
+    arrows = dict.fromkeys(table, frozenset[str]())
+    for line in ElementTree.parse(PICTURE).iter(f"{SVG}polyline"):
+        heights = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+        assert heights == sorted(heights) and heights[0] < heights[-1]
+        if "data-from" in line.attrib:
+            arrows[line.attrib["data-from"]] |= {line.attrib["data-to"]}
+    reached: dict[str, set[str]] = {}
+    for room in sorted(table, key=lambda room: len(table[room])):
+        assert arrows[room] <= table[room]
+        reached[room] = set(arrows[room]).union(*(reached[other] for other in arrows[room]))
+        assert table[room] <= reached[room]
