@@ -2,11 +2,10 @@
 
 import json
 import os
-import py_compile
 import shutil
 import subprocess
 import sys
-from importlib.util import MAGIC_NUMBER
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import prctl
 import pytest
 
 from nvgraft.startup.bytecode import DIRECTORY, GROUPS
-from nvgraft_cli.install import install
+from nvgraft_cli.install import pack
 
 CHECKOUT = Path(__file__).parent.parent
 #: Loads all groups as the hook does, and tells what the import system was asked for, beside and behind them.
@@ -43,17 +42,17 @@ print(json.dumps([asked, names.ALL, undo.__file__, undo.__package__, nvgraft.app
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """The engine and its tables, compiled and bundled as an installation has them."""
+    """The engine and its tables, compiled and packed as an installation has them."""
+    library = tmp_path / "hook"
     for source, name in (("hook", "nvgraft"), ("specs", "nvgraft_specs")):
         shutil.copytree(
             CHECKOUT / source / name,
-            tmp_path / name,
+            library / name,
             ignore=shutil.ignore_patterns("__pycache__", "models"),
         )
-    for path in tmp_path.rglob("*.py"):
-        py_compile.compile(str(path), doraise=True)
-    install.bundle(str(tmp_path))
-    return tmp_path
+    pack.compile_tree(str(tmp_path), str(tmp_path))
+    pack.pack_groups(str(library), str(library))
+    return library
 
 
 def start(library: Path) -> Any:
@@ -142,7 +141,7 @@ def test_every_module_comes_after_those_that_it_imports(library: Path) -> None:
     (library / "nvgraft/early.py").write_text("VALUE = 1\n")
     (library / "nvgraft/other.py").write_text("import nvgraft.late\nthing = 2\n")
     order: dict[str, str] = {}
-    install._depend(str(library), "nvgraft.late", order, {"nvgraft"})
+    pack.add_module(str(library), "nvgraft.late", order, {"nvgraft"})
     assert list(order) == ["nvgraft.early", "nvgraft.other", "nvgraft.late"]
 
 
@@ -159,9 +158,8 @@ except ZeroDivisionError:
 """
     path = library / "nvgraft_specs/names.py"
     path.write_text(path.read_text() + "1 / 0\n")
-    py_compile.compile(str(path), doraise=True)
     shutil.rmtree(library / DIRECTORY)
-    install.bundle(str(library))
+    pack.pack_groups(str(library), str(library))
     done = subprocess.run(
         [sys.executable, "-ISB", "-c", program.format(path=str(library))],
         capture_output=True,
@@ -217,15 +215,47 @@ def test_what_only_readers_need_stays_out(library: Path) -> None:
 def test_a_bare_program_does_the_same(source: str, expected: dict[str, object]) -> None:
     """Only what is read by people is gone."""
     namespace: dict[str, object] = {"__name__": "bare"}
-    exec(compile(install.bare(source.encode()), "bare.py", "exec"), namespace)
+    exec(compile(pack.bare(source.encode()), "bare.py", "exec"), namespace)
     assert {name: namespace[name] for name in expected} == expected
+
+
+def test_a_pyc_file_has_no_more_than_the_packed_one(library: Path) -> None:
+    """Modules that are looked for get by without docstrings, annotations and the module ``__future__`` too."""
+    program = f"import sys; sys.path += {[str(library)]!r}\n"
+    program += "from nvgraft.base import errors, files\n"
+    program += "print(errors.__cached__, errors.__doc__, files.read_fd.__annotations__, '__future__' in sys.modules)"
+    done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
+    cached = cache_from_source(f"{library}/nvgraft/base/errors.py")
+    assert (done.stdout, done.stderr) == (f"{cached} None {{}} False\n", "")
+
+
+def test_a_pyc_file_of_an_edited_source_is_passed_over(library: Path) -> None:
+    """The import system compares time and size, as for any other."""
+    program = f"import sys; sys.path += {[str(library)]!r}; from nvgraft.base import errors; print(errors.LINE_LIMIT)"
+    path = library / "nvgraft/base/errors.py"
+    path.write_text(path.read_text() + "LINE_LIMIT = 'edited'\n")
+    done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("edited\n", "")
+
+
+def test_sources_outside_of_the_engine_keep_all(tmp_path: Path) -> None:
+    """pydantic reads annotations; a source that cannot be compiled has no byte code and stops nothing."""
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli/model.py").write_text('"""Text."""\nx: int = 1\n')
+    (tmp_path / "cli/broken.py").write_text("x = (\n")
+    pack.compile_tree(str(tmp_path), "/final")
+    files = [path.name.partition(".")[0] for path in tmp_path.glob("cli/__pycache__/*")]
+    assert files == ["model"]
+    program = f"import sys; sys.path.append({str(tmp_path / 'cli')!r}); import model; print(model.__doc__, model.__annotations__)"
+    done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("Text. {'x': <class 'int'>}\n", "")
 
 
 def test_a_traceback_is_the_source_s() -> None:
     """Who reads it looks at the file, with all its text."""
     source = 'def f() -> int:\n    """Two\n    lines."""\n    return 1 // 0\n'
     namespace: dict[str, Any] = {}
-    exec(compile(install.bare(source.encode()), "bare.py", "exec"), namespace)
+    exec(compile(pack.bare(source.encode()), "bare.py", "exec"), namespace)
     with pytest.raises(ZeroDivisionError) as caught:
         namespace["f"]()
     assert caught.traceback[-1].lineno == 3  # counted from 0

@@ -9,22 +9,19 @@ rest, so that no package of somebody else's is importable in a process that conf
 """
 
 import argparse
-import ast
 import importlib.machinery
 import importlib.util
-import marshal
 import os
 import posixpath
-import py_compile
 import re
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
+
+from nvgraft_cli.install import pack
+from nvgraft_cli.install.launcher import CODE, Target, build
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -60,9 +57,6 @@ sys.path.{extend}
 
 {call}
 """
-
-#: The most bytes of one piece of a file of byte code, unless one module has more: below what the C library maps anew for each.
-_PIECE = 1 << 16
 
 #: What the programs of the engine begin with; nvgraft.startup.bytecode tells why.
 LOAD = """\
@@ -196,151 +190,14 @@ def fill_cli(stage: str, checkout: str, packages: str) -> None:
 
 def finish(stage: str, final: str) -> None:
     """Write byte code that names the ``final`` place in tracebacks; give everything to root, readable by all."""
-    for path in [
-        os.path.join(directory, name)
-        for directory, _, files in os.walk(stage)
-        for name in files
-        if name.endswith(".py")
-    ]:
-        # Time stamps, so that an edit on the node is seen. What cannot be compiled is never loaded, or check_start tells.
-        shown = final + path[len(stage) :]
-        py_compile.compile(
-            path, dfile=shown, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP
-        )
-    bundle(f"{stage}/hook")
+    pack.compile_tree(stage, final)
+    pack.pack_groups(f"{stage}/hook", f"{final}/hook")
     for directory, _, files in os.walk(stage):
         os.chown(directory, 0, 0)
         os.chmod(directory, 0o755)  # noqa: S103 - everybody may look, only root may write
         for path in (os.path.join(directory, name) for name in files):
             os.chown(path, 0, 0)
             os.chmod(path, 0o644)
-
-
-def bundle(directory: str) -> None:
-    """Write the byte code of the modules that are loaded together into one file each; nvgraft.startup.bytecode tells the form and the use."""
-    text = Path(directory, "nvgraft/startup/bytecode.py").read_text(encoding="utf-8")
-    constants = {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    os.mkdir(f"{directory}/{constants['DIRECTORY']}")
-    groups: dict[str, dict[str, str]] = {}
-    for group, (before, names) in constants["GROUPS"].items():
-        order = groups[group] = {}
-        seen = {"nvgraft", "nvgraft.startup", "nvgraft.startup.bytecode"}
-        while before:
-            seen |= set(groups[before])
-            before = constants["GROUPS"][before][0]
-        for name in names:
-            _depend(directory, name, order, seen)
-        modules = []
-        for name, source in order.items():
-            compiled = Path(importlib.util.cache_from_source(f"{directory}/{source}")).read_bytes()
-            # A .pyc file begins with the magic number, flags, and the source's time and size, four bytes each.
-            time, size = (
-                int.from_bytes(compiled[start : start + 4], "little") for start in (8, 12)
-            )
-            shown = marshal.loads(compiled[16:]).co_filename  # noqa: S302
-            code = compile(
-                bare(Path(directory, source).read_bytes()), shown, "exec", dont_inherit=True
-            )
-            modules.append((name, source.endswith("/__init__.py"), source, time, size, code))
-        Path(directory, constants["DIRECTORY"], group).write_bytes(
-            importlib.util.MAGIC_NUMBER + b"".join(_pieces(modules))
-        )
-
-
-def _pieces(modules: list[tuple[str, bool, str, int, int, CodeType]]) -> Iterator[bytes]:
-    """Yield the pieces of a file, each with its length before it."""
-    pieces: list[list[tuple[str, bool, str, int, int, CodeType]]] = [[]]
-    size = 0
-    for module in modules:
-        own = len(marshal.dumps(module))
-        if pieces[-1] and size + own > _PIECE:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(module)
-        size += own
-    for data in map(marshal.dumps, pieces):
-        yield len(data).to_bytes(4, "little") + data
-
-
-def bare(source: bytes) -> ast.Module:
-    """Return the program ``source`` without what only its readers need: docstrings, annotations, imports for the type checker.
-
-    Lines keep their numbers, so that a traceback is the source's.
-    """
-    program: ast.Module = _Bare().visit(ast.parse(source))
-    return ast.fix_missing_locations(program)
-
-
-_Documented = TypeVar("_Documented", ast.Module, ast.ClassDef, ast.FunctionDef)
-
-
-class _Bare(ast.NodeTransformer):
-    def visit_Module(self, node: ast.Module) -> ast.Module:
-        return self._without_docstring(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        return self._without_docstring(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        node.returns = None
-        return self._without_docstring(node)
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-        self.generic_visit(node)
-        return ast.copy_location(
-            ast.Assign([node.target], node.value) if node.value else ast.Pass(), node
-        )
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-        # Without annotations there is nothing to postpone, and a start need not load the module.
-        return ast.copy_location(ast.Pass(), node) if node.module == "__future__" else node
-
-    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
-        self.generic_visit(node)
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return node.orelse or ast.copy_location(ast.Pass(), node)
-        return node
-
-    def _without_docstring(self, node: _Documented) -> _Documented:
-        self.generic_visit(node)
-        if ast.get_docstring(node, clean=False) is not None:
-            node.body[0] = ast.copy_location(ast.Pass(), node.body[0])
-        return node
-
-
-def _depend(directory: str, name: str, order: dict[str, str], seen: set[str]) -> None:
-    """Add the module ``name`` of ``directory`` to ``order``, with its source, after all that it imports when it is loaded."""
-    place = name.replace(".", "/")
-    source = next(
-        (
-            path
-            for path in (f"{place}.py", f"{place}/__init__.py")
-            if os.path.isfile(f"{directory}/{path}")
-        ),
-        None,
-    )
-    if source is None or name in seen or not name.startswith("nvgraft"):
-        return
-    seen.add(name)
-    if "." in name:
-        _depend(directory, name.rpartition(".")[0], order, seen)
-    for node in ast.parse(Path(directory, source).read_bytes()).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            _depend(directory, node.module, order, seen)
-            for alias in node.names:
-                _depend(directory, f"{node.module}.{alias.name}", order, seen)
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                _depend(directory, alias.name, order, seen)
-    order[name] = source
 
 
 def check_start(python: str, stage: str) -> None:
@@ -422,16 +279,11 @@ def link_names(directory: str) -> None:
             os.symlink(ours, f"{directory}/{name}")
 
 
-def static_launcher(checkout: str, python: str, script: str) -> bytes:
+def static_launcher(python: str, script: str) -> bytes:
     """Return the static program in front of the hook's ``script``.
 
     :raises CannotInstall: on a machine that there is none for.
     """
-    sys.path.append(
-        f"{checkout}/cli"
-    )  # this file runs by itself, from a checkout that is installed nowhere yet
-    from nvgraft_cli.install.launcher import CODE, Target, build
-
     machine = os.uname().machine
     if machine not in CODE:
         raise CannotInstall(
@@ -462,7 +314,7 @@ def install(
         check_names(f"{prefix}/bin")
     os.umask(0o022)
     behind = f"{prefix}/lib/nvgraft/{HOOK}"
-    front = static_launcher(checkout, python, behind) if launcher else None
+    front = static_launcher(python, behind) if launcher else None
     final, stage, old = (
         f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old")
     )
@@ -530,7 +382,3 @@ def main() -> int:
         f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook, nvgraft-runtime and nvgraft, for {options.python}"
     )
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
