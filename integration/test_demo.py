@@ -1,6 +1,7 @@
 """``./dev demo`` as a new user runs it."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import console
 from harness import CHECKOUT
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
@@ -28,8 +30,13 @@ def traces() -> set[str]:
     }
 
 
+def without_addresses(lines: list[str]) -> list[str]:
+    """Return lines of a loader's output without the addresses, which differ in each run."""
+    return [re.sub(r"0x[0-9a-f]+", "0x", line) for line in lines]
+
+
 def test_the_demo_shows_a_configured_container_and_leaves_nothing() -> None:
-    """From an installation to the verdict: the container has what the plan says, and the machine is as before."""
+    """The container has what the plan says, the README shows what is printed, and the machine is as before."""
     before = traces()
     done = subprocess.run(
         [CHECKOUT / "dev", "demo"],
@@ -49,6 +56,11 @@ def test_the_demo_shows_a_configured_container_and_leaves_nothing() -> None:
     ):
         assert shown in done.stdout
     assert traces() == before
+    (picture,) = console.commands(CHECKOUT / "README.md")
+    assert picture.words == ["./dev", "demo"]
+    assert console.agrees(
+        without_addresses(picture.output), without_addresses(done.stdout.splitlines())
+    ), "the README shows other lines than the demo prints"
 
 
 def test_the_demo_says_that_it_needs_root() -> None:

@@ -1,0 +1,50 @@
+"""The section "Use it" of the README: its commands, pasted as they stand, work with an installation."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import CHECKOUT, Installed
+
+pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
+
+
+def commands() -> Iterator[tuple[str, int]]:
+    """Yield each command of the section, with the exit code that the comment above it names (0 if it names none)."""
+    section = (CHECKOUT / "README.md").read_text().partition("\n## Use it\n")[2]
+    code = 0
+    for block in re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("#"):
+                documented = re.search(r"\(exit code (\d)", line)
+                code = int(documented[1]) if documented else 0
+            else:
+                yield line, code
+                code = 0
+
+
+def test_every_command_can_be_pasted(installed: Installed, tmp_path: Path) -> None:
+    """Each exits as the README says, in a directory that has nothing but the examples, and writes the files it names."""
+    shutil.copytree(CHECKOUT / "docs/examples", tmp_path / "docs/examples")
+    pasted = dict(commands())
+    assert len(pasted) > 10
+    exit_codes = {}
+    for command in pasted:
+        done = subprocess.run(
+            command,
+            shell=True,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            cwd=tmp_path,
+            env={"PATH": f"{installed.cli.parent}:{os.environ['PATH']}"},
+        )
+        exit_codes[command] = done.returncode
+        # A command that redirects its output prints nothing, and neither does one that writes a file.
+        assert done.stdout or (tmp_path / command.split()[-1]).stat().st_size, done.stderr
+    assert exit_codes == pasted
