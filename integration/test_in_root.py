@@ -53,7 +53,7 @@ def in_arena(function: Callable[[], T]) -> T:
 def bind(
     target: str, source: str = SMI, kind: str = "file", rdev: tuple[int, int] | None = None
 ) -> Bind:
-    return Bind(kind, source, target, OPTIONS, 0o644, WHY, rdev)
+    return Bind(kind, source, target, OPTIONS, 0o644, WHY, rdev, origin="dev" if rdev else "driver")
 
 
 def prepare(

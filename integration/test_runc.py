@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from containers import CGROUPS, CONFIG_TOML, LOADER_LINE, Bundle, environment, set_ldcache
+from containers import CGROUPS, CONFIG_TOML, LOADER_LINE, LOOK, Bundle, environment, set_ldcache
 from harness import LDCONFIG
 from nvgraft_cli.simulate.demo import LIBRARIES
 from nvgraft_cli.simulate.stubs import shared_object
+from nvgraft_specs import gallery
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
@@ -50,6 +51,25 @@ def test_a_stopped_container_starts_again(bundle: Bundle, prepare: str) -> None:
     done = bundle.run("ls -l /usr/bin/nvidia-smi && echo fine", prepare, times=2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 2
+
+
+def test_a_driver_root_below_dev(bundle: Bundle, tmp_path: Path) -> None:
+    """Files come from the driver root, device nodes from its /dev and views of the kernel from its /proc; a second run finds them."""
+    host = tmp_path / "host.json"
+    document = json.loads(Path(gallery.path("operator-driver-root")).read_text())
+    host.write_text(json.dumps(document | {"root": "/dev/shm/driver"}))
+    bundle.edit(lambda config: config["hooks"]["prestart"].append(config["hooks"]["prestart"][0]))
+    look = f"nvidia-smi; stat -c '%n %t:%T' /dev/nvidia0; {LOOK}"
+    done = bundle.run(look, host=str(host))
+    assert done.returncode == 0, done.stderr
+    assert "nvgraft simulated nvidia-smi" in done.stdout
+    assert "/dev/nvidia0 c3:0" in done.stdout
+    mounts = [line.split() for line in done.stdout.splitlines() if " - " in line]
+    sources = {fields[4]: fields[3] for fields in mounts}
+    assert len(sources) == len(mounts), "something is mounted twice"
+    assert sources["/usr/bin/nvidia-smi"].endswith("/driver/usr/bin/nvidia-smi")
+    assert sources["/dev/nvidia0"].endswith("/nvidia0")
+    assert [target for target in sources if target.startswith("/proc/driver/nvidia/gpus/")]
 
 
 def test_the_hook_twice_for_one_start_changes_nothing_more(bundle: Bundle) -> None:

@@ -532,7 +532,10 @@ def test_what_cdi_has_no_word_for() -> None:
         {},
         {},
         {},
-        (Bind("device", "/dev/nvidia0", "/dev/x0", ("rw",), 0, why, (195, 0)), *actions),
+        (
+            Bind("device", "/dev/nvidia0", "/dev/x0", ("rw",), 0, why, (195, 0), origin="dev"),
+            *actions,
+        ),
     )
     document, left_out = planned_spec(plan, HOOK)
     assert left_out == [

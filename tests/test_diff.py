@@ -248,6 +248,19 @@ def test_a_debug_log_is_compared_with_the_container_that_it_made(name: str) -> N
     }
 
 
+def test_a_debug_log_of_a_driver_root_below_dev() -> None:
+    """What goes to /dev is a device node; what comes from there need not be one."""
+    mounts = {
+        "/dev/shm/x/usr/bin/nvidia-smi": "/usr/bin/nvidia-smi",
+        "/dev/nvidia0": "/dev/nvidia0",
+    }
+    lines = [f"mounting {source} at /r{target}" for source, target in mounts.items()]
+    head = "I0101 00:00:00.000000 1 nvc_mount.c:1] "
+    side = log_side("log", "\n".join(head + line for line in ["setting rootfs to /r", *lines]))
+    assert list(side.nodes) == ["/dev/nvidia0"]
+    assert [mount.source for mount in side.mounts.values()] == ["/dev/shm/x/usr/bin/nvidia-smi"]
+
+
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_a_cdi_specification_is_read_in_both_forms(form: str, tmp_path: Path) -> None:
     """To the same side."""

@@ -45,7 +45,7 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
             {"op": "dir", "path": "/a", "mode": "0755", "why": REASON},
         ),
         (
-            Bind("file", "/s", "/t", ("nodev", "ro"), 0o44, WHY, size=9),
+            Bind("file", "/s", "/t", ("nodev", "ro"), 0o44, WHY, size=9, origin="driver"),
             {
                 "op": "mount",
                 "type": "bind",
@@ -58,7 +58,7 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
             },
         ),
         (
-            Bind("device", "/s", "/t", ("ro",), 0o644, WHY, (195, 255)),
+            Bind("device", "/s", "/t", ("ro",), 0o644, WHY, (195, 255), origin="dev"),
             {
                 "op": "mount",
                 "type": "bind",

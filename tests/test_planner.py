@@ -176,23 +176,28 @@ def test_options_are_those_of_the_reference() -> None:
         assert list(action.options) == sorted(action.options)
 
 
-def test_sources_carry_the_driver_root() -> None:
-    """Files and sockets do; devices and /proc entries are written without it."""
-    found = binds(plan(full_host(root="/run/nvidia/driver/")))
-    assert found["/usr/bin/nvidia-smi"].source == "/run/nvidia/driver/usr/bin/nvidia-smi"
-    assert (
-        found["/run/nvidia-persistenced/socket"].source
-        == "/run/nvidia/driver/run/nvidia-persistenced/socket"
-    )
-    assert (
-        found["/lib/firmware/nvidia/535.1/gsp_tu10x.bin"].source
-        == "/run/nvidia/driver/lib/firmware/nvidia/535.1/gsp_tu10x.bin"
-    )
-    assert found["/dev/nvidia0"].source == "/dev/nvidia0"
-    assert (
-        found["/proc/driver/nvidia/gpus/0000:01:00.0"].source
-        == "/proc/driver/nvidia/gpus/0000:01:00.0"
-    )
+@pytest.mark.parametrize("root", ["/run/nvidia/driver/", "/dev/shm/x", "/process"])
+@pytest.mark.parametrize(
+    ("target", "origin"),
+    [
+        ("/usr/bin/nvidia-smi", "driver"),
+        ("/run/nvidia-persistenced/socket", "driver"),
+        ("/tmp/nvidia-mps", "driver"),
+        ("/lib/firmware/nvidia/535.1/gsp_tu10x.bin", "driver"),
+        ("/dev/nvidia0", "dev"),
+        ("/dev/nvidia-caps", "dev"),
+        ("/proc/driver/nvidia/gpus/0000:01:00.0", "proc"),
+        ("/proc/driver/nvidia/capabilities", "proc"),
+    ],
+)
+def test_sources_carry_the_driver_root(target: str, origin: str, root: str) -> None:
+    """Files and sockets do, wherever it is; devices and /proc entries are written without it. All of them lie in it."""
+    capabilities = "/dev/nvidia-caps/\n/proc/driver/nvidia/capabilities/"
+    found = binds(plan(mig_host(capabilities, root=root), mig_config="all"))[target]
+    in_root = root.rstrip("/") + target
+    assert found.origin == origin
+    assert found.source == (in_root if origin == "driver" else target)
+    assert found.host_path(root) == in_root
 
 
 def test_kinds_modes_and_numbers_are_the_sources() -> None:

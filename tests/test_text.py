@@ -91,12 +91,22 @@ def test_every_mount_is_shown_once() -> None:
         for action in hosts.binds(found).values():
             name = (
                 action.target
-                if action.kind != "file" or action.source.startswith("/proc/")
+                if action.kind != "file" or action.origin == "proc"
                 else action.source.rpartition("/")[2]
             )
             assert name in text
         for title in ("sockets and directories", "devices", "the driver's own files"):
             assert text.count(f"\n{title}\n") <= 1
+
+
+def test_a_driver_root_below_dev_changes_nothing_but_paths() -> None:
+    """What is a file, a device or a view of the kernel's is told by the plan, not by how a path begins."""
+    hosts_by_root = {root: mig_host(root=root) for root in ("/srv/shm/x", "/dev/shm/x")}
+    elsewhere, below_dev = (
+        render(plan(host, capabilities=ALL, mig_config="all"), colour=False)
+        for host in hosts_by_root.values()
+    )
+    assert below_dev == elsewhere.replace("/srv/shm/x", "/dev/shm/x")
 
 
 def test_sockets_and_directories_have_their_own_section() -> None:

@@ -83,9 +83,9 @@ def test_values_work_as_keys() -> None:
     """Equal values are one key; a plan hashes although it holds dictionaries."""
     why = Why("a", "b", "c")
     assert {
-        Bind("file", "/s", "/t", (), 0o644, why),
-        Bind("file", "/s", "/t", (), 0o644, Why("a", "b", "c")),
-    } == {Bind("file", "/s", "/t", (), 0o644, why)}
+        Bind("file", "/s", "/t", (), 0o644, why, origin="driver"),
+        Bind("file", "/s", "/t", (), 0o644, Why("a", "b", "c"), origin="driver"),
+    } == {Bind("file", "/s", "/t", (), 0o644, why, origin="driver")}
     assert (
         len(
             {

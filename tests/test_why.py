@@ -125,6 +125,19 @@ def test_everything_in_any_plan_is_explained_by_its_path(tmp_path: Path, capsys:
         assert code == 0, [answer["name"] for answer in answers if not answer["in_plan"]]
 
 
+def test_everything_is_explained_by_its_path_on_the_host(tmp_path: Path, capsys: Captured) -> None:
+    """Each file of a driver root below /dev is found by its source, and what is a library there is called one."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    host = tmp_path / "host.json"
+    host.write_text(json.dumps(read_snapshot("operator-driver-root") | {"root": "/dev/shm/x"}))
+    plan, _ = plan_bundle(bundle, str(host), None)
+    binds = [action for action in plan.actions if isinstance(action, Bind)]
+    code, answers = ask(capsys, bundle, str(host), *(action.source for action in binds))
+    assert code == 0, [answer["name"] for answer in answers if not answer["in_plan"]]
+    libraries = {action.source for action in binds if ".so" in action.source}
+    assert libraries == {answer["name"] for answer in answers if answer["kind"] == "library"}
+
+
 def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None:
     """For every row of the catalogue that some host has: with the variables set, it is in; each by itself is needed."""
     bundle = str(make_bundle(tmp_path / "b", ALL, "NVIDIA_DRIVER_CAPABILITIES=utility"))

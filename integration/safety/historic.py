@@ -319,7 +319,17 @@ def detach_with_fake_proc(open_procfs: Callable[[], int]) -> list[str]:
     """Attach a mount, undo it through ``open_procfs`` while /proc is made up, and return which of both mounts are left."""
     fake = make_fake_proc()
     sources = open_sources(
-        [Bind("file", str(DRIVER / "usr/bin/nvidia-smi"), "/tmp/there", ("ro",), 0o644, _WHY)],
+        [
+            Bind(
+                "file",
+                str(DRIVER / "usr/bin/nvidia-smi"),
+                "/tmp/there",
+                ("ro",),
+                0o644,
+                _WHY,
+                origin="driver",
+            )
+        ],
         "/",
         0,
         0,

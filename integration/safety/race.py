@@ -274,9 +274,9 @@ def walks(count: int) -> Tally:
 NEW = f"{LIBS}/new"
 _MAKE = (
     MakeDirectory(NEW, 0o755, _WHY),
-    Bind("file", "/unused", f"{NEW}/placeholder", _OPTIONS, 0o644, _WHY),
+    Bind("file", "/unused", f"{NEW}/placeholder", _OPTIONS, 0o644, _WHY, origin="driver"),
     Symlink(f"{LIBS}/deep/link", "libc.so.6", _WHY),
-    Bind("file", "/unused", f"{LIBS}/deep/er/placeholder", _OPTIONS, 0o644, _WHY),
+    Bind("file", "/unused", f"{LIBS}/deep/er/placeholder", _OPTIONS, 0o644, _WHY, origin="driver"),
 )
 
 
@@ -357,7 +357,15 @@ def attaches(count: int) -> Tally:
     tally = Tally()
     container = arena.standalone()
     procfs = own_procfs()
-    action = Bind("file", str(arena.DRIVER / "usr/bin/nvidia-smi"), ATTACHED, _OPTIONS, 0o644, _WHY)
+    action = Bind(
+        "file",
+        str(arena.DRIVER / "usr/bin/nvidia-smi"),
+        ATTACHED,
+        _OPTIONS,
+        0o644,
+        _WHY,
+        origin="driver",
+    )
     before = len(arena.mount_points())
     while tally.tries < count:
         tally.tries += 1

@@ -53,7 +53,7 @@ class PlannedTree(LayeredTree):
         root = "" if host is None else host.root.rstrip("/")
         for action in plan.actions:
             if isinstance(action, Bind):
-                self.sources[action.target] = action.source.removeprefix(root)
+                self.sources[action.target] = action.host_path(root).removeprefix(root)
                 self._add(action.target, self._source_node(action))
             elif isinstance(action, Tmpfs):
                 self._add(action.target, Node("dir", action.mode))

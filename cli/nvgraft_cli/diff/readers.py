@@ -350,7 +350,7 @@ def log_side(label: str, text: str) -> Side:
         elif made := re.fullmatch(r"mounting (\S+) at (\S+?)(?: with flags \S+)?", message):
             source, target = made[1], made[2].removeprefix(rootfs)
             order.append(target)
-            if source.startswith("/dev/") and target != "/dev/nvidia-caps":
+            if target.startswith("/dev/") and target != "/dev/nvidia-caps":
                 nodes[target] = Node(target, source, None)
             else:
                 mounts[target] = Mount(

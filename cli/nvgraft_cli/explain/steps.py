@@ -58,9 +58,7 @@ def _headline(plan: Plan, refusal: Refusal | None) -> str:
         return f"The hook does nothing, and the container starts without the driver: {plan.reason}"
     binds = [action for action in plan.actions if isinstance(action, Bind)]
     nodes = sum(action.kind == "device" for action in binds)
-    files = sum(
-        action.kind == "file" and not action.source.startswith("/proc/") for action in binds
-    )
+    files = sum(action.kind == "file" and action.origin == "driver" for action in binds)
     amount = size(sum(action.size for action in binds))
     things = f"{files} files ({amount}), {nodes} device nodes, {len(plan.links)} SONAME links"
     return f"The container gets driver {plan.host['driver_version']}: {things}"
@@ -288,7 +286,7 @@ def reason(action: Action) -> str:
 def _files(plan: Plan) -> Step:
     entries = []
     for action in plan.actions:
-        if isinstance(action, Bind) and not action.source.startswith("/proc/"):
+        if isinstance(action, Bind) and action.origin != "proc":
             how = (
                 "same path on the host"
                 if action.source == action.target

@@ -66,11 +66,7 @@ def _lines(plan: Plan, style: _Style) -> Iterator[str]:
     if plan.decision != "inject":
         return
     binds = [action for action in plan.actions if isinstance(action, Bind)]
-    files = [
-        action
-        for action in binds
-        if action.kind == "file" and not action.source.startswith("/proc/")
-    ]
+    files = [action for action in binds if action.kind == "file" and action.origin == "driver"]
     for group in _GROUPS:
         chosen = [action for action in files if action.why.capability == group]
         if chosen:
@@ -84,7 +80,7 @@ def _lines(plan: Plan, style: _Style) -> Iterator[str]:
     yield from _section(
         style,
         "sockets and directories",
-        [action for action in binds if action.kind in {"socket", "dir"} and _plain(action)],
+        [action for action in binds if action.kind != "file" and action.origin == "driver"],
     )
     yield from _devices(plan.actions, style)
     yield from _kernel_views(plan.actions, style)
@@ -94,10 +90,6 @@ def _lines(plan: Plan, style: _Style) -> Iterator[str]:
             yield ""
             yield style.head("loader cache") + "  rebuilt with " + ", ".join(action.directories)
     yield from _findings(plan, style)
-
-
-def _plain(action: Bind) -> bool:
-    return not action.source.startswith(("/proc/", "/dev/"))
 
 
 def _count(items: list[Bind], noun: str) -> str:
@@ -144,12 +136,7 @@ def _section(style: _Style, title: str, actions: list[Bind]) -> Iterator[str]:
 
 
 def _devices(actions: Iterable[Action], style: _Style) -> Iterator[str]:
-    nodes = [
-        action
-        for action in actions
-        if isinstance(action, Bind)
-        and (action.kind == "device" or action.source.startswith("/dev/"))
-    ]
+    nodes = [action for action in actions if isinstance(action, Bind) and action.origin == "dev"]
     allowed = {
         (action.major, action.minor) for action in actions if isinstance(action, AllowDevice)
     }
@@ -176,8 +163,7 @@ def _kernel_views(actions: Iterable[Action], style: _Style) -> Iterator[str]:
     views = [
         action
         for action in actions
-        if isinstance(action, Tmpfs)
-        or (isinstance(action, Bind) and action.source.startswith("/proc/"))
+        if isinstance(action, Tmpfs) or (isinstance(action, Bind) and action.origin == "proc")
     ]
     if views:
         yield ""

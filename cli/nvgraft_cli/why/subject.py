@@ -34,8 +34,6 @@ def parse_subject(text: str, gpus: tuple[Gpu, ...]) -> Subject:
         for row, _ in rows:
             if name == row:
                 return Subject("binary", text, row, component_class)
-    if text.startswith("/dev/") or _is_device(text, gpus):
-        return Subject("device", text)
     # The longest prefix is the row: libnvidia-ml.so is no libnvidia-m.
     found = [
         (len(row), row, group)
@@ -53,6 +51,8 @@ def parse_subject(text: str, gpus: tuple[Gpu, ...]) -> Subject:
     if found:
         _, row, group = max(found)
         return Subject("library", text, row, group)
+    if text.startswith("/dev/") or _is_device(text, gpus):
+        return Subject("device", text)
     return Subject("path", text)
 
 
@@ -100,7 +100,7 @@ def _brings(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
     if subject.kind == "device":
         paths, numbers = _device_identity(subject.name, gpus)
         if isinstance(action, Bind):
-            return action.target in paths or action.target == subject.name
+            return action.target in paths or subject.name in {action.target, action.source}
         return isinstance(action, AllowDevice) and (action.major, action.minor) in numbers
     if isinstance(action, Bind):
         return _names(subject, action.target) or action.source == subject.name

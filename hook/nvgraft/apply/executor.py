@@ -196,7 +196,6 @@ def _link_refused(container: Container, path: str, cause: str) -> Refusal:
 
 def _is_configured(plan: Plan, container: Container) -> bool:
     """Tell whether every mount of ``plan`` is there already: the hook was run twice for one start (SECURITY R36)."""
-    root = plan.host["root"].rstrip("/")
     mounts = [action for action in plan.actions if isinstance(action, Bind | Tmpfs)]
     for action in mounts:
         try:
@@ -212,10 +211,7 @@ def _is_configured(plan: Plan, container: Container) -> bool:
                     return False
                 continue
             found = os.fstat(fd)
-            unrooted = action.source.startswith(("/dev/", "/proc/"))
-            source = os.stat(
-                root + action.source if unrooted else action.source, follow_symlinks=False
-            )
+            source = os.stat(action.host_path(plan.host["root"]), follow_symlinks=False)
             if (found.st_dev, found.st_ino) != (source.st_dev, source.st_ino):
                 return False
         except (OSError, Refusal):

@@ -83,7 +83,7 @@ class Sources:
 def open_sources(actions: Iterable[Action], root: str, uid: int, gid: int) -> Sources:
     """Make every mount of ``actions`` and fill each tmpfs.
 
-    :param root: the driver root, below which devices and /proc entries are opened as well.
+    :param root: the driver root.
     :raises Refusal: stage ``mount``, when a source is missing or not what was planned.
     """
     sources = Sources()
@@ -113,8 +113,7 @@ def open_sources(actions: Iterable[Action], root: str, uid: int, gid: int) -> So
 
 
 def _clone(action: Bind, root: str) -> int:
-    unrooted = action.source.startswith(("/dev/", "/proc/"))
-    path = root.rstrip("/") + action.source if unrooted else action.source
+    path = action.host_path(root)
     try:
         fd = syscalls.open_tree(-1, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_SYMLINK_NOFOLLOW)
     except syscalls.MissingFeature:

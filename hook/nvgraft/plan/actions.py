@@ -11,7 +11,9 @@ from nvgraft.base.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
+
+    Origin = Literal["driver", "dev", "proc"]
 
 SCHEMA = "nvgraft.plan/1"
 
@@ -65,11 +67,12 @@ class MakeDirectory(Action):
 class Bind(Action):
     """Bind ``source`` of the host on ``target``. ``kind`` is file, dir, device or socket; ``mode`` is the placeholder's.
 
-    Sources are written with the driver root, but for devices and /proc entries. ``size`` is for people (bytes) and not
-    part of the document.
+    ``origin`` says where the source comes from. "driver": a file, socket or directory in the driver root, written with it.
+    "dev" and "proc": a device node (or a directory of them) and an entry of /proc, written without it.
+    ``size`` (bytes) is for people. Neither is part of the document.
     """
 
-    __slots__ = ("kind", "mode", "options", "rdev", "size", "source", "target", "why")
+    __slots__ = ("kind", "mode", "options", "origin", "rdev", "size", "source", "target", "why")
     op = "mount"
 
     def __init__(
@@ -82,6 +85,8 @@ class Bind(Action):
         why: Why,
         rdev: tuple[int, int] | None = None,
         size: int = 0,
+        *,
+        origin: Origin,
     ) -> None:
         self.kind = kind
         self.source = source
@@ -91,6 +96,11 @@ class Bind(Action):
         self.why = why
         self.rdev = rdev
         self.size = size
+        self.origin = origin
+
+    def host_path(self, root: str) -> str:
+        """Return where the source is on the host: /dev and /proc, too, are those below the driver root ``root``."""
+        return self.source if self.origin == "driver" else root.rstrip("/") + self.source
 
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = {

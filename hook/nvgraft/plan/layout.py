@@ -84,16 +84,29 @@ class Layout:
         why: Why,
         rdev: tuple[int, int] | None = None,
         size: int = 0,
+        *,
+        origin: Origin,
     ) -> None:
         self._binds[target] = None
-        self.actions.append(Bind(kind, source, target, options, mode & ~_UMASK, why, rdev, size))
+        mode &= ~_UMASK
+        self.actions.append(
+            Bind(kind, source, target, options, mode, why, rdev, size, origin=origin)
+        )
 
     def bind_directory(
-        self, source: str, wanted: str, target: str, options: tuple[str, ...], mode: int, why: Why
+        self,
+        source: str,
+        wanted: str,
+        target: str,
+        options: tuple[str, ...],
+        mode: int,
+        why: Why,
+        *,
+        origin: Origin,
     ) -> None:
         """Plan a directory of the host at ``target``, which is where ``wanted`` leads to."""
         self._cover(wanted, target)
-        self.bind("dir", source, target, options, mode, why)
+        self.bind("dir", source, target, options, mode, why, origin=origin)
 
     def _cover(self, wanted: str, path: str) -> None:
         """Refuse to hide what was planned before: the image's links have brought both to one place (SECURITY R22)."""
@@ -296,4 +309,6 @@ def _hidden(path: str, mount: str) -> Refusal:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvgraft.plan.actions import Origin
+
     Checkpoint = tuple[int, int, dict[str, str], dict[str, str]]

@@ -336,7 +336,9 @@ class _Planner:
             self.layout.directory(entry.path, entry.mode, why)
         else:
             self.layout.placeholder(entry.path, entry.mode, why)
-        self.layout.bind(kind, entry.path, entry.path, _PROC_OPTIONS, entry.mode, why)
+        self.layout.bind(
+            kind, entry.path, entry.path, _PROC_OPTIONS, entry.mode, why, origin="proc"
+        )
 
     def _optional(self, kind: str, what: str, step: Any, component: Component) -> None:
         """Run a step whose failure must not keep a container from starting; hostile links still do (SECURITY R18)."""
@@ -468,6 +470,7 @@ class _Planner:
             component.mode,
             why,
             size=component.size,
+            origin="driver",
         )
 
     def _firmware(self, component: Component) -> None:
@@ -486,6 +489,7 @@ class _Planner:
                 _SOCKET_OPTIONS,
                 component.mode,
                 why,
+                origin="driver",
             )
         else:
             self.layout.placeholder(target, component.mode, why, accept=component.kind)
@@ -496,6 +500,7 @@ class _Planner:
                 _SOCKET_OPTIONS,
                 component.mode,
                 why,
+                origin="driver",
             )
 
     def _control(self, device: DeviceNode) -> None:
@@ -530,7 +535,14 @@ class _Planner:
         target = self.layout.resolve(device.path)
         self.layout.placeholder(target, device.node.mode, why, accept="char", rdev=device.rdev)
         self.layout.bind(
-            "device", device.path, target, _DEVICE_OPTIONS, device.node.mode, why, device.rdev
+            "device",
+            device.path,
+            target,
+            _DEVICE_OPTIONS,
+            device.node.mode,
+            why,
+            device.rdev,
+            origin="dev",
         )
 
     def _mig_access(self, path: str, why: Why) -> None:
@@ -580,7 +592,13 @@ class _Planner:
         target = self.layout.resolve(_CAPS_DIRECTORY)
         self.layout.directory(target, caps.mode, why)
         self.layout.bind_directory(
-            _CAPS_DIRECTORY, _CAPS_DIRECTORY, target, _CAPS_OPTIONS, caps.mode, why
+            _CAPS_DIRECTORY,
+            _CAPS_DIRECTORY,
+            target,
+            _CAPS_OPTIONS,
+            caps.mode,
+            why,
+            origin="dev",
         )
         access = next(
             (
