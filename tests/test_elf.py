@@ -148,7 +148,7 @@ def test_what_no_loader_takes_is_no_library(tmp_path: Path) -> None:
     data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", [], None))
     file = tmp_path / "lib.so"
     file.write_bytes(data[:16] + b"\2" + data[17:])
-    with pytest.raises(ValueError, match="it is no shared object"):
+    with pytest.raises(ValueError, match="it is not a shared object"):
         library_of(file)
     headers = int.from_bytes(data[32:40], "little")
     types = range(headers, headers + 56 * data[56], 56)

@@ -1,32 +1,31 @@
-"""Every way in which the engine says no.
+"""The engine's error types and the text of their messages.
 
-A refusal is one line that keeps the words of the reference stack, because people search for them, followed by
-cause and fix after `` | ``. Nothing here formats a traceback, and nothing else in the engine prints to stderr
-by itself.
+A refusal is one line: the words of the reference stack, which people search for, then `` | `` and
+the cause and fix. Only the doors (``nvgraft.hook``, ``nvgraft.runtime``) print these lines.
 """
 
-#: What a control character in hostile input is turned into before it reaches a log (one visible character each).
 from __future__ import annotations
 
+#: Control character -> the escape that replaces it in logs, because input may be hostile.
 _ESCAPES = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))}
 
-#: A line on stderr is bounded: runc keeps a hook's output in memory as a whole.
+#: Bytes of one line on stderr. runc keeps the whole output of a hook in memory.
 LINE_LIMIT = 4096
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with control characters and undecodable bytes escaped, so that input cannot forge log lines."""
+    """Escape control characters and undecodable bytes, so that input cannot forge log lines."""
     return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
 
 
 class Refusal(Exception):
-    """The container is not configured; exit code 1.
+    """A container that is not configured; exit code 1.
 
-    :param stage: the reference CLI's stage (``mount``, ``device``, ...) or ``""`` for errors of the reference hook,
-        which carry no prefix.
+    :param stage: the stage of the reference CLI (``mount``, ``device``, ...), or ``""`` for errors
+        of the reference hook, which have no prefix.
     :param text: the reference's words, paths included.
     :param hint: cause and fix in our words, appended after `` | ``.
-    :param first_line: what the reference prints on a line, or several, of its own before ``text``; mostly nothing.
+    :param first_line: lines that the reference prints before ``text``; usually empty.
     """
 
     exit_code = 1
@@ -39,15 +38,15 @@ class Refusal(Exception):
         self.first_line = first_line
 
     def reference_line(self, program: str = "nvgraft") -> str:
-        """The line that the reference prints for this failure, under the name of ``program``."""
+        """Return the line that the reference prints for this failure, with ``program`` as its name."""
         if not self.stage:
             return self.text
-        # "error parsing IMEX info" is the one phrase of the reference that does not follow "STAGE error".
+        # All phrases of the reference end in "error", except "error parsing IMEX info".
         phrase = self.stage if self.stage.startswith("error ") else f"{self.stage} error"
         return f"{program}: {phrase}: {self.text}"
 
     def line(self, program: str = "nvgraft") -> str:
-        """The whole message for stderr, hint included, control characters escaped, without the final newline."""
+        """Return the whole escaped message for stderr, with the hint, without the final newline."""
         text = printable(self.reference_line(program))
         if self.first_line:
             text = "\n".join((*map(printable, self.first_line.split("\n")), text))
@@ -57,7 +56,7 @@ class Refusal(Exception):
 
 
 class UsageError(Refusal):
-    """The command line makes no sense; exit code 2. ``usage`` is printed below the message."""
+    """A command line that cannot be understood; exit code 2. ``usage`` is printed below the text."""
 
     exit_code = 2
 
@@ -70,6 +69,6 @@ class UsageError(Refusal):
 
 
 class UndoFailed(Refusal):
-    """A failure whose undo failed too: something of ours is left behind and is named; exit code 3."""
+    """A failure whose undo failed too; exit code 3. The message names what is left behind."""
 
     exit_code = 3

@@ -1,7 +1,7 @@
-"""Reading the hook's own documents: whole, bounded, and with the cause in the reference's words.
+"""Bounded reads and complete writes, with causes in the reference's words.
 
-For files of the host that an administrator or the engine wrote. Nothing inside a container's root file system is read
-with these: that goes through the root file system's descriptor.
+These functions are for files of the host that an administrator, the kernel or nvgraft wrote. Files
+of a container are opened through the descriptor of its root file system instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nvgraft.base._os import os
 
 
 def reason(error: OSError) -> str:
-    """Return the kernel's reason as the reference prints it: ``no such file or directory``."""
+    """Return the text of an errno as the reference prints it: ``no such file or directory``."""
     text = os.strerror(error.errno) if error.errno else str(error)
     return text[:1].lower() + text[1:]
 
@@ -22,11 +22,12 @@ def reason(error: OSError) -> str:
 def read_fd(fd: int, limit: int) -> bytes:
     """Read ``fd`` to its end.
 
-    :raises OSError: EFBIG when there is more than ``limit`` bytes, or what read(2) says.
+    :raises OSError: EFBIG for more than ``limit`` bytes, or as read(2).
     """
     chunks = []
     left = limit + 1
-    # Room for what there is and one byte more: for a large buffer that stays empty memory would be mapped and given back.
+    # The buffer is one byte larger than the file: memory of a larger one would be mapped for
+    # nothing.
     room = max(os.fstat(fd).st_size + 1, 1 << 12)
     while left > 0 and (chunk := os.read(fd, min(left, room))):
         chunks.append(chunk)
@@ -37,9 +38,9 @@ def read_fd(fd: int, limit: int) -> bytes:
 
 
 def read_text(path: str, limit: int = 1 << 26) -> str:
-    """Return the content of a file of the kernel's.
+    """Return the content of a file that the kernel makes, such as one below /proc.
 
-    :raises OSError: as :func:`read_fd`, or what open(2) says.
+    :raises OSError: as :func:`read_fd` or open(2).
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -51,7 +52,7 @@ def read_text(path: str, limit: int = 1 << 26) -> str:
 def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write all of ``data``.
 
-    :raises OSError: EIO when the kernel takes nothing and gives no reason, or what write(2) says.
+    :raises OSError: EIO when write(2) accepts no byte without an error, or as write(2).
     """
     rest = memoryview(data)
     while rest:
@@ -62,9 +63,10 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def open_file(path: str, dir_fd: int | None = None) -> int:
-    """Open a regular file for reading; a FIFO or a device in its place is refused instead of waited for.
+    """Open a regular file for reading, and never wait for a FIFO or a device in its place.
 
-    :raises OSError: EISDIR for a directory, EINVAL for anything else that is no regular file, or what open(2) says.
+    :raises OSError: EISDIR for a directory, EINVAL for another file that is not regular, or as
+        open(2).
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=dir_fd)
     try:
@@ -76,9 +78,9 @@ def open_file(path: str, dir_fd: int | None = None) -> int:
 
 
 def require_regular(mode: int) -> None:
-    """Check the ``st_mode`` of an opened file.
+    """Check the ``st_mode`` of an open file.
 
-    :raises OSError: EISDIR for a directory, EINVAL for anything else that is no regular file.
+    :raises OSError: EISDIR for a directory, EINVAL for another file that is not regular.
     """
     if not stat.S_ISREG(mode):
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
@@ -86,15 +88,20 @@ def require_regular(mode: int) -> None:
 
 
 def readable(fd: int, seconds: float) -> bool:
-    """Wait until ``fd`` can be read (or, a pidfd, has ended) for at most ``seconds``; tell whether it can.
+    """Wait at most ``seconds`` until ``fd`` is readable (a pidfd: has ended), and tell whether it
+    is.
 
-    With poll(2): select(2) takes no descriptor above 1023, and the hook raises its limit beyond that.
+    This uses poll(2): select(2) takes no descriptor above 1023, and the hook raises its limit
+    beyond that.
     """
     return _ready(fd, select.POLLIN, seconds)
 
 
 def writable(fd: int, seconds: float) -> bool:
-    """Wait until ``fd`` takes bytes for at most ``seconds``; tell whether it does. A pipe takes PIPE_BUF (4096) then."""
+    """Wait at most ``seconds`` until ``fd`` is writable, and tell whether it is.
+
+    A writable pipe has room for PIPE_BUF (4096) bytes.
+    """
     return _ready(fd, select.POLLOUT, seconds)
 
 

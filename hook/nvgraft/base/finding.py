@@ -1,4 +1,4 @@
-"""A finding: something a person should know of a decision, with an id that documents and tests name."""
+"""Findings: what a person should know about a decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 class Finding(Value):
-    """Something that a person should know: a stable id, ``level`` info or warning, a message and what to do."""
+    """A remark about a plan: a stable ``id``, a ``level`` (info or warning), a message and a
+    ``hint`` what to do.
+    """
 
     __slots__ = ("hint", "id", "level", "message")
 

@@ -1,8 +1,8 @@
-"""Changes to a JSON document that leave every other byte of it as it was.
+"""Edit a JSON document without touching any other byte of it.
 
-A document that is parsed and written again loses what the reader does not know: digits of large numbers, unknown or
-repeated members, escapes, bytes that are no UTF-8. Here only the places of values are looked up, in a document that
-``jsontext.loads`` has accepted, and text is put there. What is changed, and why, is the caller's business.
+Parsing and writing a document again would lose digits of large numbers, repeated members, escapes
+and bytes that are not UTF-8. A :class:`Document` finds the positions of values in a text that
+``jsontext.loads`` has accepted, and inserts or replaces text there.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    #: What :meth:`Document.merge` adds: the text of a value, texts of an array's items, or members of an object.
+    #: For :meth:`Document.merge`: the text of a value, texts of an array's items, or members of an
+    #: object.
     Addition = str | list[str] | Mapping[str, "Addition"]
 
 _SPACE = " \t\n\r"
 
 
 class Place(Value):
-    """Where a value stands: ``text[start:end]``; for a member of an object its name begins at ``name_start``."""
+    """The position of a value: ``text[start:end]``. The name of an object's member begins at
+    ``name_start``.
+    """
 
     __slots__ = ("end", "name_start", "start", "value")
 
@@ -35,7 +38,7 @@ class Place(Value):
 
 
 class Document:
-    """A JSON document and the changes that are to be made to it, each in a place of its own: one append to one parent."""
+    """A JSON document and changes to it. No two changes may overlap: append once to each parent."""
 
     __slots__ = ("_changes", "text")
 
@@ -44,13 +47,15 @@ class Document:
         self._changes: list[tuple[int, int, str]] = []
 
     def root(self) -> Place:
-        """Return the place of the document's value."""
+        """Return the position of the whole value."""
         start = self._skip(0)
         value, end = value_at(self.text, start)
         return Place(start, end, value, start)
 
     def members(self, parent: Place) -> list[tuple[str, Place]]:
-        """Return each member of an object with its name, repeated ones included; null has none."""
+        """Return name and position of each member of an object, repeated ones included; null has
+        none.
+        """
         found: list[tuple[str, Place]] = []
         if parent.value is None:
             return found
@@ -65,7 +70,7 @@ class Document:
         return found
 
     def items(self, parent: Place) -> list[Place]:
-        """Return the items of an array; null has none."""
+        """Return the positions of an array's items; null has none."""
         found: list[Place] = []
         if parent.value is None:
             return found
@@ -77,26 +82,30 @@ class Document:
         return found
 
     def member(self, parent: Place, name: str) -> Place | None:
-        """Return the member ``name`` of an object, whose case does not matter, or None.
+        """Return the position of the member ``name`` (in any case) of an object, or None.
 
-        :raises JsonError: there are two.
+        :raises JsonError: the object has two such members.
         """
         found = [place for key, place in self.members(parent) if key.casefold() == name.casefold()]
         if len(found) > 1:
             raise JsonError(
                 f'duplicate member "{name}"',
-                "two readers of this document may take different ones; leave one of them",
+                "two readers of this document may take different ones: remove one of them",
             )
         return found[0] if found else None
 
     def append(self, parent: Place, text: str) -> None:
-        """Put a member (``"name":value``) or an item, or several with commas between them, behind the last one."""
+        """Append text to an object or array: a member (``"name":value``), an item, or several with
+        commas.
+        """
         comma = "," if parent.value else ""
         self._changes.append((parent.end - 1, parent.end - 1, comma + text))
 
     def merge(self, parent: Place, additions: Mapping[str, Addition]) -> None:
-        """Add to the members of an object, making what is missing: an array's items and an object's members go behind the last one,
-        a text becomes the value of a member that is not there yet. What is added to has the right type, or is null.
+        """Add members to an object, and items to its arrays, making those that are missing.
+
+        An addition that is a text becomes the value of a missing member; an existing value stays.
+        An existing member has the type of its addition, or is null.
 
         :raises JsonError: a member occurs twice.
         """
@@ -119,16 +128,16 @@ class Document:
             self.append(parent, ",".join(missing))
 
     def replace(self, place: Place, text: str) -> None:
-        """Put another value in the place of one."""
+        """Replace a value."""
         self._changes.append((place.start, place.end, text))
 
     def keep(self, parent: Place, children: Iterable[Place]) -> str:
-        """Return the text of an object or array that has only these of its members or items."""
+        """Return the text of an object or array with only these of its members or items."""
         kept = ",".join(self.text[child.name_start : child.end] for child in children)
         return self.text[parent.start] + kept + self.text[parent.end - 1]
 
     def changed(self) -> bytes:
-        """Return the document with all changes."""
+        """Return the document with all changes made."""
         text = self.text
         for start, end, new in sorted(self._changes, reverse=True):
             text = text[:start] + new + text[end:]
@@ -140,13 +149,13 @@ class Document:
         return at
 
     def _next(self, end: int) -> int:
-        """Return where the next member or item begins, or the closing bracket stands."""
+        """Return the position of the next member or item, or of the closing bracket."""
         at = self._skip(end)
         return self._skip(at + 1) if self.text[at] == "," else at
 
 
 def _text(added: Addition) -> str:
-    """Return the JSON text of what is added where nothing is."""
+    """Return an addition as the JSON text of a new value."""
     if isinstance(added, str):
         return added
     if isinstance(added, list):
@@ -159,5 +168,5 @@ def _text(added: Addition) -> str:
 
 
 def _holds(added: Addition) -> bool:
-    """Tell whether there is anything to add."""
+    """Tell whether an addition adds anything."""
     return bool(added) if isinstance(added, (str, list)) else any(map(_holds, added.values()))

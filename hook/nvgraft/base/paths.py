@@ -1,7 +1,7 @@
-"""What ``os`` and ``posixpath`` offer beyond ``posix`` and a start needs: names joined and taken apart, names as the kernel takes them.
+"""Path and environment functions of ``os`` and ``posixpath`` that the engine needs.
 
-``os`` loads the abstract classes of collections and its own environment, a millisecond, a tenth of a start that wants no GPU. So what
-every start loads works with ``posix``, the module under it, and with these (docs/decisions/0026).
+The engine does not load these two modules (see ``nvgraft.base._os``), and neither has a C version
+of what is here.
 """
 
 from __future__ import annotations
@@ -18,54 +18,56 @@ _ENCODING = sys.getfilesystemencoding()
 
 
 def fsencode(name: str) -> bytes:
-    """Return the bytes that the kernel knows ``name`` by, as ``os.fsencode``."""
+    """Return ``name`` as bytes for the kernel, like ``os.fsencode``."""
     return name.encode(_ENCODING, "surrogateescape")
 
 
 def fsdecode(name: bytes) -> str:
-    """Return a name of the kernel's as text that :func:`fsencode` takes back, as ``os.fsdecode``."""
+    """Return a name from the kernel as text, like ``os.fsdecode``; :func:`fsencode` is the inverse."""
     return name.decode(_ENCODING, "surrogateescape")
 
 
 def environment() -> Mapping[str, str]:
-    """Return what this process was started with, as ``os.environ``; later changes are not in it."""
+    """Return the environment with which this process was started, like ``os.environ`` at that time."""
     return {fsdecode(name): fsdecode(value) for name, value in os.environ.items()}
 
 
 def exists(path: str) -> bool:
-    """Tell whether there is something at ``path``, links followed, as ``os.path.exists``."""
+    """Tell whether ``path`` exists, following links, like ``os.path.exists``."""
     try:
         os.stat(path)
-    except (OSError, ValueError):  # ValueError: a NUL in it
+    except (OSError, ValueError):  # ValueError: the path has a NUL byte
         return False
     return True
 
 
 def join(directory: str, name: str) -> str:
-    """Return ``name`` as seen from ``directory``, as ``posixpath.join``."""
+    """Join two paths, like ``posixpath.join``: an absolute ``name`` is returned as it is."""
     if name.startswith("/"):
         return name
     return directory + name if not directory or directory.endswith("/") else f"{directory}/{name}"
 
 
 def split(path: str) -> tuple[str, str]:
-    """Return what is before the last slash, without slashes at its end, and what is after it, as ``posixpath.split``."""
+    """Split a path at its last slash into directory and name, like ``posixpath.split``."""
     head, slash, tail = path.rpartition("/")
     return head.rstrip("/") or head + slash, tail
 
 
 def dirname(path: str) -> str:
-    """Return what :func:`split` has first."""
+    """Return the directory of a path, like ``posixpath.dirname``."""
     return split(path)[0]
 
 
 def basename(path: str) -> str:
-    """Return what is after the last slash."""
+    """Return the part after the last slash, like ``posixpath.basename``."""
     return path.rpartition("/")[2]
 
 
 def clean(path: str) -> str:
-    """Return the shortest equal path by its text alone, as Go's ``filepath.Clean``: no ``//`` at the start, "" is "." ."""
+    """Simplify a path by its text alone, like Go's ``filepath.Clean``: "" becomes ".", "//x"
+    becomes "/x".
+    """
     root = "/" if path.startswith("/") else ""
     parts: list[str] = []
     for part in path.split("/"):

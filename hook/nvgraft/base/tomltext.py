@@ -1,4 +1,7 @@
-"""TOML in, with one kind of error. The parser (tomllib, which loads ``typing`` and ``re``) is loaded only when it is used."""
+"""Parse TOML with one kind of error.
+
+The parser, tomllib, is imported only when it is used, because it imports ``typing`` and ``re``.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ if TYPE_CHECKING:
 def loads(text: str) -> dict[str, Any]:
     """Return the tables of a TOML document.
 
-    :raises ValueError: it is no TOML (then the text ends in the place: ``(at line 1, column 2)``), is nested too deeply, or
-        has a number of more than 64 bits, which TOML does not have, no other reader takes, and Python does not print.
+    :raises ValueError: the text is not TOML (the message ends in the position: ``(at line 1, column
+        2)``), is nested too deeply, or has an integer of more than 64 bits, which TOML does not
+        allow.
     """
     import tomllib
 

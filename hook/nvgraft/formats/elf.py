@@ -1,7 +1,7 @@
-"""Facts about an ELF file, by bounded reads: class, machine, SONAME, NEEDED, ABI tag and interpreter.
+"""Read facts from ELF files: class, machine, SONAME, NEEDED, ABI tag and interpreter.
 
-No code of the file is run or mapped. A file that is cut short, or lies about its tables, raises ValueError, and no more
-than READ_LIMIT bytes of it are read, however many tables claim the same ones (SECURITY R17).
+No code of a file is run or mapped. A truncated file, or one with wrong tables, raises ValueError.
+At most READ_LIMIT bytes of a file are read, even if many tables name the same bytes (SECURITY R17).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Bytes that are read from one file; the driver's largest libraries need about 10 KiB.
+#: The most bytes read from one file; the driver's largest libraries need about 10 KiB.
 READ_LIMIT = 1 << 20
 
-#: e_machine -> the name that a host snapshot uses.
+#: e_machine -> its name in a host snapshot.
 MACHINES = {3: "EM_386", 40: "EM_ARM", 21: "EM_PPC64", 62: "EM_X86_64", 183: "EM_AARCH64"}
 
 _PT_DYNAMIC, _PT_INTERP, _PT_LOAD = 2, 3, 1
@@ -27,12 +27,12 @@ _SHT_NOTE = 7
 _ET_DYN = 3
 _PT_GNU_PROPERTY, _NT_GNU_PROPERTY, _X86_ISA_1_NEEDED = 0x6474E553, 5, 0xC0008002
 
-#: Bytes that are read at once: headers stand at the beginning.
+#: Bytes of the first read, which holds the headers of most files.
 _HEAD = 1024
 
 
 class ElfFacts(Value):
-    """What the hook and the planner need to know of one ELF file; ``bits`` is 32 or 64, absent facts are None."""
+    """The facts of one ELF file that discovery needs. ``bits`` is 32 or 64; absent facts are None."""
 
     __slots__ = ("abi_tag", "bits", "interp", "machine", "needed", "soname")
 
@@ -54,7 +54,7 @@ class ElfFacts(Value):
 
 
 class _Layout:
-    """Where the fields of a 32-bit or a 64-bit file stand."""
+    """The struct formats of a 32-bit or a 64-bit file."""
 
     def __init__(self, bits: int) -> None:
         wide = bits == 64
@@ -66,15 +66,16 @@ class _Layout:
 
 
 class NoFacts(ValueError):
-    """A file that libelf opens and learns nothing from: it is no ELF file, or what should come behind its header is not there."""
+    """A file that libelf opens without finding anything: it is not ELF, or its tables are damaged."""
 
 
 def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
-    """Return the facts of the open file ``fd``. The ABI tag stands in a section: pass ``sections`` false to leave it out.
+    """Return the facts of the open file ``fd``.
 
-    :raises NoFacts: when it is no ELF file, or is damaged; the text says what is wrong.
-    :raises ValueError: when it is empty, or its header is of no little-endian machine, which libelf refuses to open.
-    :raises OSError: when it cannot be read.
+    :param sections: false leaves out the ABI tag, the one fact that is in a section.
+    :raises NoFacts: the file is not ELF, or is damaged; the text says what is wrong.
+    :raises ValueError: the file is empty or not little-endian, which libelf refuses to open.
+    :raises OSError: the file cannot be read.
     """
     file = File(fd)
     try:
@@ -97,7 +98,9 @@ def _facts(file: File, sections: bool) -> ElfFacts:
 
 
 class Library(Value):
-    """What ldconfig asks of a shared object: class, machine and processor flags as numbers, SONAME, and the x86 ISA level."""
+    """The facts of a shared object that ldconfig uses. ``machine`` and ``flags`` are e_machine and
+    e_flags.
+    """
 
     __slots__ = ("bits", "flags", "isa_level", "machine", "soname")
 
@@ -112,14 +115,16 @@ class Library(Value):
 
 
 def read_library(fd: int, *, isa_level: bool = False) -> Library:
-    """Return what ldconfig asks of the open file ``fd``; with ``isa_level`` also what it needs of an x86 processor.
+    """Return the facts of the open file ``fd`` that ldconfig uses.
 
-    :raises ValueError: when it is no shared object with a dynamic section, or as :func:`read_facts`.
-    :raises OSError: when it cannot be read.
+    :param isa_level: also read which x86 ISA level the file needs.
+    :raises ValueError: the file is not a shared object with a dynamic section, or as
+        :func:`read_facts`.
+    :raises OSError: the file cannot be read.
     """
     file = File(fd)
     if file.header[0] != _ET_DYN:
-        raise ValueError("it is no shared object")
+        raise ValueError("it is not a shared object")
     segments = segments_of(file)
     if not any(kind == _PT_DYNAMIC and length for kind, _offset, _address, length in segments):
         raise ValueError("it has no dynamic section")
@@ -134,7 +139,7 @@ def read_library(fd: int, *, isa_level: bool = False) -> Library:
 
 
 class File:
-    """An open ELF file, of which the tables are read in pieces."""
+    """An open ELF file whose tables are read when they are needed."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -183,7 +188,7 @@ def segments_of(file: File) -> list[tuple[int, int, int, int]]:
 def dynamic_entries(
     file: File, segments: list[tuple[int, int, int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield tag and value of each entry of the dynamic section, if there is one."""
+    """Yield tag and value of each entry of the dynamic section; nothing where there is none."""
     table = next(
         ((offset, length) for kind, offset, _address, length in segments if kind == _PT_DYNAMIC),
         None,
@@ -200,9 +205,9 @@ def dynamic_entries(
 
 
 class Names:
-    """The string table of a dynamic section, from which each name is read when it is asked for.
+    """The string table of a dynamic section. Each name is read from the file on its own.
 
-    A real libcuda has 100 KiB of strings and its SONAME at their end: read the name, not the table.
+    A real libcuda has 100 KiB of strings, with its SONAME at their end.
     """
 
     def __init__(
@@ -213,7 +218,9 @@ class Names:
         self._size = size
 
     def name(self, offset: int, limit: int = 256) -> str:
-        """Return the name at ``offset`` of the table; with its end it has at most ``limit`` bytes."""
+        """Return the name at ``offset`` of the table, of at most ``limit`` bytes with its final
+        NUL.
+        """
         if offset >= self._size:
             raise ValueError("a name outside of its string table")
         text = self._file.read(self._start + offset, min(limit, self._size - offset)).split(
@@ -248,7 +255,7 @@ def _dynamic(
 
 
 def file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """Return where in the file what is mapped at ``address`` stands."""
+    """Return the file offset of a virtual address."""
     for kind, offset, start, length in segments:
         if kind == _PT_LOAD and start <= address < start + length:
             return address - start + offset
@@ -256,7 +263,7 @@ def file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
 
 
 def _isa_level(file: File, segments: list[tuple[int, int, int, int]]) -> int:
-    """Return the number of the highest ISA level that the GNU property note of an x86 object asks for."""
+    """Return the highest x86 ISA level in the file's GNU property note, counted from 0."""
     align = file.bits // 8
     for kind, offset, _address, length in segments:
         if kind != _PT_GNU_PROPERTY:
@@ -296,7 +303,7 @@ def _abi_tag(file: File) -> tuple[int, int, int] | None:
         name_size, _length, kind, name, system, major, minor, patch = struct.unpack(
             "<III4sIIII", read(row[4], 32)
         )
-        # Only the first note counts, and only when it says GNU, ABI tag, Linux.
+        # The first note decides: it must be GNU's ABI tag for Linux.
         if (name_size, kind, name, system) == (4, 1, b"GNU\0", 0):
             return major, minor, patch
         return None

@@ -1,7 +1,8 @@
-"""Reading /etc/ld.so.conf: the directories that it names, with the files that it includes.
+"""Read /etc/ld.so.conf: the directories that it names, with the files that it includes.
 
-The text is an image's. What is read, and how deep and how much, is bounded; whatever lies beyond is left out and said so.
-Files and directories are looked at through the functions that a caller gives: this module knows no file system.
+The text may come from a hostile image, so depth, files, patterns and names are bounded, and a
+result says whether a bound was reached. The caller passes the functions that read files and
+directories.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 PATH = "/etc/ld.so.conf"
 
-#: Bytes of one file, and how much is read in all; a distribution has a handful of files of some lines.
+#: Bytes of one file. Distributions have a handful of files with a few lines each.
 FILE_LIMIT = 64 << 10
 _DEPTH = 5
 _FILES = 256
 _PATTERNS = 256
-#: Names that are compared with patterns, and characters of one component of a pattern.
+#: File names compared with patterns, and characters of one component of a pattern.
 _NAMES = 4096
 _COMPONENT = 255
-#: Different characters that are looked up in the brackets of a component.
+#: Different characters that are matched against the brackets of one component.
 _CHARACTERS = 4096
 _LINES = 1024
 
@@ -33,11 +34,12 @@ _WILD = frozenset("*?[")
 
 
 class Configuration:
-    """``directories`` in their order, as they are written; ``complete`` is false when a bound left something out.
+    """The ``directories`` of a configuration, in order; ``complete`` is false when a bound was
+    reached.
 
-    :param read: returns a file's text; raises FileNotFoundError where there is none, and OSError with EFBIG for more than
-        FILE_LIMIT bytes.
-    :param names: returns the names in a directory, none where there is no directory.
+    :param read: returns a file's text; raises FileNotFoundError, or OSError with EFBIG for more
+        than FILE_LIMIT bytes.
+    :param names: returns the names in a directory; none where there is no directory.
     """
 
     def __init__(self, read: Callable[[str], bytes], names: Callable[[str], list[str]]) -> None:
@@ -50,7 +52,7 @@ class Configuration:
         self._compared = 0
 
     def load(self, path: str = PATH, depth: int = 0) -> None:
-        """Take what the file ``path`` says, and what it includes; a file counts once."""
+        """Read the file ``path`` and the files that it includes, each once."""
         if path in self.files:
             return
         if depth > _DEPTH or len(self.files) == _FILES:
@@ -90,7 +92,7 @@ class Configuration:
             self.load(path, depth + 1)
 
     def _matches(self, pattern: str) -> list[str]:
-        """Return the paths that a pattern of file names stands for, sorted, as glob(3) does; one without wildcards is a path."""
+        """Expand a pattern of file names like glob(3): sorted; without wildcards it is a path."""
         found = [""]
         for part in filter(None, pattern.split("/")):
             if not _WILD.isdisjoint(part):
@@ -120,10 +122,12 @@ class Configuration:
 
 
 class Pattern:
-    """A pattern of file names: ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``; a leading dot has to be written.
+    """A pattern of file names: ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``. Only a leading dot
+    matches one.
 
-    All ways to match are followed at once, as bits of a number, so the time is a name's length whatever the pattern.
-    ``complete`` is false when names hold more characters than are looked up in brackets.
+    All ways to match are followed together, as bits of a number, so the time is proportional to the
+    length of the name for every pattern. ``complete`` is false when a bound on characters was
+    reached.
     """
 
     __slots__ = ("_any", "_brackets", "_end", "_hidden", "_known", "_literal", "_stars", "complete")
@@ -131,7 +135,7 @@ class Pattern:
     def __init__(self, pattern: str) -> None:
         self.complete = True
         self._hidden = pattern.startswith(".")
-        self._known: dict[str, int] = {}  # character -> the tokens that take it
+        self._known: dict[str, int] = {}  # character -> bits of the tokens that match it
         self._literal: dict[str, int] = {}
         self._brackets: list[tuple[int, _Characters]] = []
         self._stars = self._any = 0
@@ -153,13 +157,12 @@ class Pattern:
         self._end = bit
 
     def fits(self, name: str) -> bool:
-        """Tell whether a file name fits."""
+        """Tell whether a file name matches."""
         if name.startswith(".") and not self._hidden:
             return False
         stars = self._stars
-        state = (
-            1 | (stars & 1) << 1
-        )  # a bit for each number of tokens that may have been matched; a star may stand for nothing
+        # Bit n: the first n tokens may have been matched. A star matches nothing, too.
+        state = 1 | (stars & 1) << 1
         for character in name:
             state = (state & self._taking(character)) << 1 | state & stars
             if not state:
@@ -182,7 +185,9 @@ class Pattern:
 
 
 class _Characters:
-    """One character of a name: ``literal``, or any of ``ranges``, or any but those when ``negated``."""
+    """A token for one character: ``literal``, or one of ``ranges``, or when ``negated`` none of
+    them.
+    """
 
     __slots__ = ("literal", "negated", "ranges")
 

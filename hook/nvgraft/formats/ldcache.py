@@ -1,8 +1,7 @@
-"""Reading the dynamic loader's cache, /etc/ld.so.cache.
+"""Read the loader cache, /etc/ld.so.cache.
 
-Three files exist in the wild: the old libc5 format alone, the new one alone (glibc's default since 2.32), and the new one
-appended to the old one. Where a new part exists it is the one that glibc and the reference read. Which of the libraries
-are the driver's is not decided here.
+Three forms exist: the old libc5 format alone, the new one alone (glibc's default since 2.32), and
+the new one appended to the old one. glibc and the reference read the new part where there is one.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _OLD_HEADER, _OLD_ENTRY = 16, 12
 NEW_HEADER, NEW_ENTRY = 48, 24
 
-#: Bytes of a name in it: a path that is longer cannot be opened.
+#: The most bytes of a name: a longer path cannot be opened.
 NAME_LIMIT = 4096
 
-#: The largest cache that is read, in bytes: twenty times the largest seen on a full distribution.
+#: The largest cache that is read, in bytes; twenty times the largest seen on a full distribution.
 SIZE_LIMIT = 16 << 20
 
 _ELF = 0x0001  # set for every libc5 and libc6 entry
 _ARCHITECTURE = 0xFF00
 
-#: machine (uname -m) -> the architecture bits of its 64-bit and 32-bit libraries (reference behaviour 5.2).
+#: machine (uname -m) -> the architecture bits of its 64-bit and 32-bit libraries (reference
+#: behaviour 5.2).
 ARCHITECTURES: dict[str, tuple[int, int | None]] = {
     "x86_64": (0x0300, 0x0000),
     "aarch64": (0x0A00, 0x0900),
@@ -56,7 +56,7 @@ _SPELLINGS = {
 
 
 class CacheEntry(Value):
-    """One library: its SONAME, the architecture bits of its flags, and where it lies."""
+    """One library of a loader cache: SONAME, architecture bits of its flags, and path."""
 
     __slots__ = ("architecture", "path", "soname")
 
@@ -67,7 +67,9 @@ class CacheEntry(Value):
 
 
 def entry_from_listing(soname: str, flags: str, path: str) -> CacheEntry | None:
-    """Return the entry that `ldconfig -p` prints as ``soname (flags) => path``; None for a library of no known libc."""
+    """Return the entry that `ldconfig -p` prints as ``soname (flags) => path``; None for an unknown
+    libc.
+    """
     words = [word.strip() for word in flags.split(",")]
     if words[0] not in {"libc6", "libc5", "ELF"}:
         return None
@@ -76,22 +78,29 @@ def entry_from_listing(soname: str, flags: str, path: str) -> CacheEntry | None:
 
 
 def listing_flags(entry: CacheEntry) -> str:
-    """Return the flags of ``entry`` as `ldconfig -p` prints them: the inverse of :func:`entry_from_listing`."""
+    """Return the flags of ``entry`` as `ldconfig -p` prints them; the inverse of
+    :func:`entry_from_listing`.
+    """
     word = next((word for word, bits in _SPELLINGS.items() if bits == entry.architecture), "")
     return f"libc6,{word}" if word else "libc6"
 
 
 def parse(data: bytes, prefixes: tuple[bytes, ...] = (b"",)) -> list[CacheEntry]:
-    """Return the entries of a loader cache, in its order, whose SONAME starts with one of ``prefixes``.
+    """Return the entries, in order, whose SONAME starts with one of ``prefixes``.
 
-    :raises ValueError: when ``data`` is not a loader cache of this machine's byte order, or is cut short.
+    :raises ValueError: ``data`` is not a loader cache of this machine's byte order, or is
+        truncated.
     """
     part = find_part(data)
     return (_parse_new if part.new else _parse_old)(data, part, prefixes)
 
 
 class Part(Value):
-    """Where the table is that a loader reads: ``base``, from which the new format counts, ``first`` entry, their ``count``."""
+    """The part of a loader cache that a loader reads, as offsets in the file.
+
+    ``base`` is where the part begins (offsets of the new format count from it), ``first`` its first
+    entry.
+    """
 
     __slots__ = ("base", "count", "first", "new")
 
@@ -103,12 +112,12 @@ class Part(Value):
 
     @property
     def end(self) -> int:
-        """Where the table ends; the strings of the old format count from here."""
+        """The offset behind the last entry; string offsets of the old format count from here."""
         return self.first + self.count * (NEW_ENTRY if self.new else _OLD_ENTRY)
 
 
 def find_part(data: bytes) -> Part:
-    """Return the part of a loader cache that counts: the new one where there is one.
+    """Return the part that a loader reads: the new one where there is one.
 
     :raises ValueError: as :func:`parse`.
     """
@@ -160,7 +169,7 @@ def _parse_old(data: bytes, part: Part, prefixes: tuple[bytes, ...]) -> list[Cac
 
 
 def _string(data: bytes, offset: int) -> str:
-    # Bounded, since any number of entries may point into one name that is as long as the file.
+    # Bounded: any number of entries may point into one name that is as long as the file.
     end = data.find(b"\0", offset, offset + NAME_LIMIT + 1)
     if end < 0 or offset >= len(data):
         raise ValueError(
@@ -170,28 +179,31 @@ def _string(data: bytes, offset: int) -> str:
 
 
 def compare_names(one: str, other: str) -> int:
-    """Compare two library names as ldconfig does: return a negative number, 0 or a positive one.
+    """Compare two library names as ldconfig does, and return a negative number, 0 or a positive
+    one.
 
-    ldconfig lets the greatest name of a SONAME own its link.
+    Of several files with one SONAME, ldconfig links the one with the greatest name.
     """
     first, second = sort_key(paths.fsencode(one)), sort_key(paths.fsencode(other))
     return (first > second) - (first < second)
 
 
-#: Everything but digits, for finding the runs of digits in a name.
+#: Translation that replaces everything but digits by a blank, to find the runs of digits in a name.
 _NO_DIGITS = bytes(byte if 48 <= byte <= 57 else 32 for byte in range(256))
 
-#: glibc compares characters as its machine's char, which has a sign on x86; what ends a name counts as 0. Digits, which
-#: stand above everything, get a mark that is greater than any of these.
+#: glibc compares characters as signed char on x86, and the end of a name as 0. Digits sort above
+#: all of them: they get a mark that is greater than any of these.
 _CHARACTERS = bytes([0x7F, *range(0x80, 0xFF), *range(0x7F), 0x7E])
 _MARK = b"\xff"
 _INT = 1 << 32
 
 
 def sort_key(name: bytes) -> bytes:
-    """Return bytes that stand to each other as names do in glibc's order (_dl_cache_libcmp), by which a cache is sorted.
+    """Return bytes that compare as names do in glibc's order (_dl_cache_libcmp), by which a cache
+    is sorted.
 
-    Runs of digits compare by their value, which is an int there and wraps like one; they stand above all other characters.
+    Runs of digits compare by value, which is a C int and wraps like one, and sort above all other
+    characters.
     """
     parts: list[bytes] = []
     done = 0

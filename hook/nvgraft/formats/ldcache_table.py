@@ -1,12 +1,13 @@
-"""A loader cache that rows are added to: glibc's new format, in which every glibc loader since 2.2 finds its libraries.
+"""Add rows to a loader cache, in glibc's new format, which every glibc loader since 2.2 reads.
 
-The rows of an existing cache are kept as they are, bytes and order, and only the places where something is added are
-looked at: an image may have tens of thousands of rows, and a container's start waits. An old format is read, and written
-as a new one. Which rows a container needs, and files and directories at all, are not this module's business.
+Existing rows keep their bytes and their order, and only rows near an addition are read: an image
+may have tens of thousands of rows, and a container's start waits. An old format is read, and
+written as a new one.
 
-The order is that of glibc's ldconfig, because the loader finds a name by bisection and takes the first row that fits: names
-descending (:func:`nvgraft.formats.ldcache.sort_key`), then flags descending, then rows of glibc-hwcaps subdirectories by their
-name, then those of the older subdirectories, then plain ones in the order of the search path.
+The order is that of glibc's ldconfig, because the loader finds a name by bisection and takes the
+first row that fits: names descending (:func:`nvgraft.formats.ldcache.sort_key`), then flags
+descending, then rows of glibc-hwcaps subdirectories by name, then rows of the older subdirectories,
+then plain rows in the order of the search path.
 """
 
 from __future__ import annotations
@@ -37,26 +38,29 @@ _EXTENSION_MAGIC = 0xEAA42174
 _GENERATOR, _HWCAPS = 0, 1
 _SECTIONS_LIMIT = 16  # glibc knows two
 
-#: In the capabilities of a row: the low half is the number of a glibc-hwcaps subdirectory, the high half may hold an ISA level.
+#: The hwcap field of a row in a glibc-hwcaps subdirectory: this bit, the number of the subdirectory
+#: in the low half, and an ISA level in the high half.
 _NAMED = 1 << 62
 _ISA_LEVELS = 0x3FF << 32
 
-#: Rows of one name beyond which they are not put in order, and names of subdirectories that are read.
+#: The most rows of one name that are sorted, and the most subdirectory names that are read.
 _GROUP_LIMIT = 1000
 _HWCAPS_LIMIT = 256
 
-#: How many names are looked at to find one of a directory's own files.
+#: The most names that are searched for a file of a directory itself.
 _LOOKS = 64
 
-#: Kinds of rows, in their order: of glibc-hwcaps subdirectories, of the older ones, and those about which the search path decides.
+#: Kinds of rows, in sorting order: in a glibc-hwcaps subdirectory, in an older subdirectory, plain.
 _HWCAPS_ROW, _OLDER, _PLAIN = range(3)
 
-#: Rows that are looked at or moved at once: what a processor keeps at hand.
+#: Rows that are processed together, so that they stay in the processor's cache.
 _AT_ONCE = 2048
 
 
 class Row(Value):
-    """One library: SONAME, the loader's flags, path; and, in a glibc-hwcaps subdirectory, its name and the ISA level needed."""
+    """One library: SONAME, flags and path; in a glibc-hwcaps subdirectory its name and ISA level
+    too.
+    """
 
     __slots__ = ("flags", "hwcaps", "isa_level", "path", "soname")
 
@@ -76,7 +80,7 @@ class Row(Value):
 
 
 class _Item:
-    """A row in the making of a group: one of the table's, by its bytes, or a new one."""
+    """A row while a group is sorted: an existing one, with its bytes in ``packed``, or a new one."""
 
     __slots__ = ("flags", "hwcap", "hwcaps", "packed", "path", "soname")
 
@@ -98,22 +102,27 @@ class _Item:
 
     @property
     def kind(self) -> int:
-        """What stands before what among rows of one name and one architecture."""
+        """The sorting order among rows of one name and one architecture."""
         return _HWCAPS_ROW if self.hwcaps is not None else _OLDER if self.hwcap else _PLAIN
 
 
 class Places:
-    """The search path: which directory comes before which, under all the names that it has."""
+    """The search path of a loader.
+
+    :param ranks: directory, under each of its names -> its place in the search path.
+    """
 
     def __init__(self, ranks: Mapping[bytes, int]) -> None:
         self._ranks = ranks
 
     def rank(self, path: bytes) -> int:
-        """Return the rank of a file's directory; what is not on the search path comes after what is."""
+        """Return the rank of a file's directory; a directory that is not in the search path comes
+        last.
+        """
         return self._ranks.get(path.rpartition(b"/")[0], 1 << 30)
 
     def same(self, one: bytes, other: bytes) -> bool:
-        """Tell whether two paths are one file of the search path, or equal."""
+        """Tell whether two paths are equal or name the same file of the search path."""
         if one == other:
             return True
         rank = self.rank(one)
@@ -124,11 +133,12 @@ class Places:
 
 
 class _Names:
-    """The names that rows point to: those of a file, followed by those that were added since.
+    """The names that rows point to: those of a file, then those that were added.
 
-    A file of a few megabytes is not copied for it: ``data`` is all of it, of which the names are what is from ``begin`` to ``end``.
+    ``data`` is the whole file, so that megabytes need not be copied; its names are
+    ``data[begin:end]``.
 
-    :param origin: what rows call the beginning of ``data``.
+    :param origin: the position that rows give to the beginning of ``data``.
     """
 
     __slots__ = ("_added", "_begin", "_data", "_end", "_origin")
@@ -153,9 +163,9 @@ class _Names:
         return self._origin + self._end + len(self._added)
 
     def check(self, positions: Sequence[int]) -> None:
-        """Check that a name is at each of the positions, and that the last one has an end.
+        """Check that every position is inside the names, and that the last name is terminated.
 
-        :raises ValueError: when not.
+        :raises ValueError: otherwise.
         """
         if min(positions) < self.first or max(positions) >= self.last:
             raise ValueError("a name lies outside of its strings")
@@ -168,12 +178,11 @@ class _Names:
         if start >= self._end:
             source, start = self._added, start - self._end
         end = source.find(0, start, start + NAME_LIMIT)
-        return source[
-            start : end if end >= 0 else start + NAME_LIMIT
-        ]  # any number of rows may name one that is endless
+        # Bounded: any number of rows may point to one name without an end.
+        return source[start : end if end >= 0 else start + NAME_LIMIT]
 
     def below(self, directories: Sequence[bytes], positions: Sequence[int]) -> list[int]:
-        """Return the indexes of those ``positions`` at which the path of a file below one of the directories begins."""
+        """Return the indexes of the ``positions`` of paths below one of the directories."""
         starts = tuple(directory + b"/" for directory in directories)
         data, origin = self._data + self._added, self._origin
         return [
@@ -183,12 +192,15 @@ class _Names:
         ]
 
     def has_file_of(self, directory: bytes) -> bool:
-        """Tell whether a file of ``directory`` itself is named; not found among very many of its subdirectories is no."""
+        """Tell whether a file of ``directory`` itself is named; not found among very many of its
+        subdirectories is no.
+        """
         start = directory + b"/"
         found = self._data.find(start, self._begin, self._end)
         for _ in range(_LOOKS):
             end = self._data.find(0, found, self._end) if found >= 0 else -1
-            if end < 0:  # of a cache without rows nobody has checked that the last name has an end
+            # in a cache without rows nothing has checked that the last name is terminated
+            if end < 0:
                 return False
             if (found == self._begin or not self._data[found - 1]) and b"/" not in self._data[
                 found + len(start) : end
@@ -198,11 +210,11 @@ class _Names:
         return False
 
     def with_added(self, more: bytes) -> _Names:
-        """Return these names, and ``more`` from their :attr:`last` position on."""
+        """Return these names followed by ``more``, which begins at position :attr:`last`."""
         return _Names(self._data, self._begin, self._end, self._origin, self._added + more)
 
     def position(self, name: bytes) -> int:
-        """Return the position of a name, or of the end of another one; negative when there is none."""
+        """Return the position of a name (it may be the end of a longer one), or a negative number."""
         ended = name + b"\0"
         found = self._data.find(ended, self._begin, self._end)
         if found < 0 <= (added := self._added.find(ended)):
@@ -210,12 +222,12 @@ class _Names:
         return self._origin + found if found >= 0 else -1
 
     def pieces(self) -> list[bytes | memoryview]:
-        """Return all of them, one piece after the other."""
+        """Return the names as pieces to be concatenated."""
         return [memoryview(self._data)[self._begin : self._end], self._added]
 
 
 class Table:
-    """The rows of a loader cache. Values: adding and removing rows gives another table."""
+    """The rows of a loader cache. Adding and removing rows returns another table."""
 
     __slots__ = ("_hwcaps", "_keys", "_names", "_numbers", "_rows")
 
@@ -228,16 +240,16 @@ class Table:
         self._rows = memoryview(rows)
         self._names = names or _Names()
         self._hwcaps = tuple(hwcaps)
-        self._numbers = self._rows.cast(
-            "I"
-        )  # six for each row, the second and third are positions of names
+        # Six numbers for each row, of which the second and third are positions of names.
+        self._numbers = self._rows.cast("I")
         self._keys: dict[int, bytes] = {}
 
     @classmethod
     def parse(cls, data: bytes) -> Table:
-        """Return the table of a cache in any format.
+        """Return the table of a loader cache in any format.
 
-        :raises ValueError: when it is none, of another byte order, or damaged; a loader would not use it either.
+        :raises ValueError: the data is not a loader cache, has another byte order, or is damaged. A
+            loader does not use such a file either.
         """
         part = find_part(data)
         if not part.new:
@@ -290,18 +302,24 @@ class Table:
         return self._hwcaps[number] if number < len(self._hwcaps) else b""
 
     def has_file_of(self, directory: bytes) -> bool:
-        """Tell whether a file of ``directory`` itself is named; not found among very many of its subdirectories is no."""
+        """Tell whether a file of ``directory`` itself is named; not found among very many of its
+        subdirectories is no.
+        """
         return self._names.has_file_of(directory)
 
     def below(self, directories: Sequence[bytes]) -> Iterator[tuple[int, Row, bytes]]:
-        """Yield the number, the row and the path of what lies below the directories, but for older subdirectories of capabilities."""
+        """Yield index, row and path of each library below the directories, but not of older
+        subdirectories.
+        """
         for index in self._names.below(directories, self._numbers[2::6].tolist()):
             item = self._item(index)
             if item.kind != _OLDER:
                 yield index, Row(item.soname, item.flags, item.path, item.hwcaps), item.path
 
     def lookup(self, soname: bytes) -> list[Row]:
-        """Return the rows that a loader finds for a name, in their order; those of older subdirectories of capabilities left out."""
+        """Return the rows that a loader finds for a name, in order, without those of older
+        subdirectories.
+        """
         low, high = self._group(sort_key(soname))
         items = [self._item(index) for index in range(low, high)]
         return [
@@ -317,7 +335,7 @@ class Table:
         ]
 
     def without(self, indexes: Set[int]) -> Table:
-        """Return the table without those rows."""
+        """Return the table without the rows of these indexes."""
         kept, done = [], 0
         for index in sorted(indexes):
             kept.append(self._rows[done * NEW_ENTRY : index * NEW_ENTRY])
@@ -325,14 +343,15 @@ class Table:
         kept.append(self._rows[done * NEW_ENTRY :])
         return Table(b"".join(kept), self._names, self._hwcaps)
 
-    def with_rows(self, wanted: Sequence[Row], places: Places) -> Table:
-        """Return the table with all of ``wanted``, itself when it has them already, each where the loader takes it first.
+    def with_rows(self, additions: Sequence[Row], places: Places) -> Table:
+        """Return the table with all of ``additions``, each where the loader takes it first.
 
-        Plain rows of a name that is wanted come in the order of ``places``; two paths to one file are one row.
+        The result is this table when it has them already. Plain rows of an added name are put in
+        the order of ``places``; two paths to one file are one row.
         """
-        table = self._with_names({row.hwcaps for row in wanted if row.hwcaps is not None})
+        table = self._with_names({row.hwcaps for row in additions if row.hwcaps is not None})
         groups: dict[bytes, list[Row]] = {}
-        for row in wanted:
+        for row in additions:
             groups.setdefault(sort_key(row.soname), []).append(row)
         names = _NewNames(table._names.last)
         pieces: list[bytes | memoryview] = []
@@ -340,9 +359,8 @@ class Table:
         for key in sorted(groups, reverse=True):
             low, high = table._group(key)
             if high - low > _GROUP_LIMIT:
-                high = (
-                    low  # no cache of ldconfig's has that: ours come first, and what follows stays
-                )
+                # ldconfig never writes so many: ours come first, the others stay as they are
+                high = low
             items = [table._item(index) for index in range(low, high)]
             merged = _merged(items, groups[key], places)
             if merged == items:
@@ -356,7 +374,9 @@ class Table:
         return Table(b"".join(pieces), table._names.with_added(names.data()), table._hwcaps)
 
     def _group(self, key: bytes) -> tuple[int, int]:
-        """Return the range of rows whose name compares equal to ``key``; an empty one is where they would be."""
+        """Return the range of rows whose name compares equal to ``key``; an empty range is where to
+        insert.
+        """
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -377,7 +397,9 @@ class Table:
         )
 
     def _with_names(self, names: Set[bytes]) -> Table:
-        """Return the table with more names of glibc-hwcaps subdirectories; rows know them by number, in sorted order."""
+        """Return the table with more glibc-hwcaps subdirectories, which rows name by number in
+        sorted order.
+        """
         if names <= set(self._hwcaps):
             return self
         hwcaps = sorted({*names, *self._hwcaps})
@@ -391,7 +413,7 @@ class Table:
         return Table(b"".join(rows), self._names, hwcaps)
 
     def data(self) -> bytes:
-        """Return the file: new format alone, little-endian, with the names of its glibc-hwcaps subdirectories."""
+        """Return the file: the new format alone, little-endian, with its glibc-hwcaps extension."""
         names = self._names
         for name in self._hwcaps:
             if names.position(name) < 0:
@@ -408,9 +430,10 @@ class Table:
         )
 
     def _moved(self, distance: int) -> Iterator[bytes | memoryview]:
-        """Yield the rows with ``distance`` added to both positions of each: sums of two long numbers, not of each row's two.
+        """Yield the rows with ``distance`` added to both positions of each.
 
-        No field overflows into the next, because all positions lie inside of a file of at most SIZE_LIMIT bytes.
+        Many rows are added as one long integer. No field overflows into the next one, because all
+        positions are inside a file of at most SIZE_LIMIT bytes.
         """
         if not distance:
             yield self._rows
@@ -429,7 +452,7 @@ class Table:
 
 
 class _NewNames:
-    """New names, each once, from position ``start`` on."""
+    """Names to be added, each once, from position ``start`` on."""
 
     def __init__(self, start: int) -> None:
         self._start = start
@@ -477,7 +500,7 @@ def _same(one: _Item, other: _Item, places: Places) -> bool:
 
 
 def _extension(start: int, positions: Sequence[int]) -> bytes:
-    """Return the extension directory that stands at ``start`` of the file, with its sections."""
+    """Return the extension directory, at offset ``start`` of the file, with its sections."""
     names = struct.pack(f"<{len(positions)}I", *positions)
     generator = f"nvgraft {__version__}".encode()
     sections = (
@@ -492,7 +515,9 @@ def _extension(start: int, positions: Sequence[int]) -> bytes:
 
 
 def _hwcaps_names(data: bytes, base: int, offset: int) -> tuple[bytes, ...]:
-    """Return the names of glibc-hwcaps subdirectories; none where the extension is damaged, as for a loader."""
+    """Return the names of glibc-hwcaps subdirectories; none if the extension is damaged, as a
+    loader does.
+    """
     if not offset or offset % 4 or offset + 8 > len(data):
         return ()
     magic, count = struct.unpack_from("<II", data, offset)
@@ -513,6 +538,6 @@ def _hwcaps_names(data: bytes, base: int, offset: int) -> tuple[bytes, ...]:
                     for position in struct.unpack_from(f"<{size // 4}I", data, start)
                 ]
                 return tuple(data[at : data.index(0, at, at + NAME_LIMIT)] for at in starts)
-            except ValueError:  # a name has no end
+            except ValueError:  # a name is not terminated
                 return ()
     return ()

@@ -1,8 +1,8 @@
-"""A file tree that may be live or recorded, and the one way to resolve a path in it.
+"""File trees, live or recorded, and the resolution of paths in them.
 
-Everything that decides (inventory, target, plan) reads through :class:`Tree`, so that a live host, a host snapshot and a
-container's root file system give the same answer to the same question. Nothing here writes, and nothing that was
-resolved here is used again as a string for a write: the applier opens its targets itself (SECURITY R18).
+Inventory, target and plan read files through :class:`Tree`, so that a live host, a host snapshot
+and a container's root file system answer alike. Nothing here writes, and no path that is resolved
+here is used for a write: the applier opens its targets itself (SECURITY R18).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvgraft.formats.elf import ElfFacts
 
-#: Symbolic links followed in one resolution; the reference's limit (the kernel's own is 40).
+#: The most symbolic links followed in one resolution: the reference's limit (the kernel's is 40).
 MAX_LINKS = 20
 
 _TYPES = {
@@ -33,7 +33,7 @@ _TYPES = {
 
 
 class Node(Value):
-    """What lstat says of one path: ``type`` is one of file, dir, symlink, char, block, socket, fifo."""
+    """The result of lstat(2). ``type`` is one of file, dir, symlink, char, block, socket, fifo."""
 
     __slots__ = ("gid", "mode", "rdev", "size", "target", "type", "uid")
 
@@ -57,7 +57,7 @@ class Node(Value):
 
 
 class PathError(Exception):
-    """A path cannot be resolved inside its tree; ``text`` is the reference's wording with the tree's ``label``."""
+    """A path that cannot be resolved in its tree. ``text`` has the reference's words."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -65,51 +65,59 @@ class PathError(Exception):
 
 
 class Tree:
-    """A tree of files below one root. ``label`` is the root's name in messages ("" for the host's own root).
+    """A tree of files. ``label`` is the name of its root in messages ("" for the host's own root).
 
-    A tree that does not change while it is used may have a set as ``_plain``: directories that exist and are reached without a
-    link, remembered so that :meth:`resolve` does not walk there again.
+    A tree that does not change while it is used may set ``_plain`` to a set: :meth:`resolve` keeps
+    in it the directories that exist and are reached without a symbolic link, and does not walk
+    there again.
     """
 
     label = ""
-    #: Whether ``..`` means what it means to a process inside: of the root it is the root, and of nothing it is nothing. A plan does
-    #: not follow the one, and takes the other for the directory above.
+    #: Whether ``..`` is what it is for a process inside: at the root it is the root, and below a
+    #: missing directory it is an error. Otherwise it is an error at the root, and else the
+    #: directory above.
     closed = False
     _plain: set[str] | None = None
 
     def lstat(self, path: str) -> Node | None:
-        """Return the node at ``path``, whose parents are directories and no links, or None where nothing is.
+        """Return the node at ``path``, or None where there is nothing. Its parents must not be
+        links.
 
-        :raises OSError: when it cannot be told (permission, I/O).
+        :raises OSError: the kernel refuses to tell (permission, I/O).
         """
         raise NotImplementedError
 
     def listdir(self, path: str) -> list[str]:
-        """Return the names in the directory at a resolved ``path``, sorted; none where it does not exist."""
+        """Return the sorted names in the directory at a resolved ``path``; none if it does not
+        exist.
+        """
         raise NotImplementedError
 
     def read(self, path: str, limit: int) -> bytes:
-        """Return at most ``limit`` bytes of the regular file at a resolved ``path``.
+        """Return the content of the regular file at a resolved ``path``.
 
-        :raises OSError: ENOENT, EACCES, EINVAL for anything but a regular file, EFBIG beyond the limit.
+        :raises OSError: ENOENT, EACCES, EINVAL for a file that is not regular, EFBIG for more than
+            ``limit`` bytes.
         """
         raise NotImplementedError
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:
-        """Return the ELF facts of the file at a resolved ``path``; without ``sections`` the ABI tag is left out.
+        """Return the ELF facts of the file at a resolved ``path``; without ``sections`` no ABI tag.
 
-        :raises OSError: when it cannot be opened.
-        :raises ValueError: when it is no ELF file, or damaged.
+        :raises OSError: the file cannot be opened.
+        :raises ValueError: the file is not ELF, or is damaged.
         """
         raise NotImplementedError
 
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
-        """Follow every symbolic link of ``path`` inside this tree and return the path without any (reference behaviour 6.2).
+        """Return ``path`` with every symbolic link followed inside this tree (reference behaviour
+        6.2).
 
-        Components that do not exist are kept as they are. With ``follow_last`` false the last component is kept even
-        when it is a link.
+        Components that do not exist are kept as they are.
 
-        :raises PathError: for a ``..`` above the root, more than MAX_LINKS links, a link in /proc, or a file in place of a directory.
+        :param follow_last: false keeps the last component even if it is a link.
+        :raises PathError: for a ``..`` above the root, more than MAX_LINKS links, a link in /proc,
+            or a file in the place of a directory.
         """
         parent, _, name = path.rpartition("/")
         plain = self._plain
@@ -119,7 +127,7 @@ class Tree:
                 return path
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
-        exists = 0  # how many components of `done` are known to exist
+        exists = 0  # the number of components of `done` that exist
         links = 0
         while pending:
             part = pending.pop()
@@ -147,7 +155,8 @@ class Tree:
                 continue
             if node.type == "symlink" and (pending or follow_last):
                 links += 1
-                # A link of procfs leads past its text, to whatever root, directory or file a process has (SECURITY R18).
+                # The kernel follows a link in procfs to a process's root, directory or file, not by
+                # its text (SECURITY R18).
                 if links > MAX_LINKS or done[:1] == ["proc"]:
                     raise PathError(
                         f"path error: {self.label or '/'}/{path}: too many levels of symbolic links"
@@ -167,29 +176,31 @@ class Tree:
         return resolved
 
     def _lstat_below(self, path: str, place: str) -> Node | None:
-        """Return the node at ``place``, on the way of ``path``."""
+        """Return the node at ``place``, a prefix of ``path`` in its resolved form."""
         try:
             return self.lstat(place)
         except OSError as error:
             raise PathError(f"path error: {self.label or '/'}/{path}: {reason(error)}") from error
 
     def find(self, path: str) -> tuple[str, Node | None]:
-        """Resolve ``path`` and return it with what is there."""
+        """Resolve ``path``, and return the result with its node."""
         resolved = self.resolve(path)
         return resolved, self.lstat(resolved) if resolved != "/" else Node("dir", 0o755)
 
 
 class LiveTree(Tree):
-    """The tree below an open directory. Each component is opened from its parent's descriptor, links are never followed
-    by the kernel, so a tree that is changed meanwhile can lie to us but not lead us out of it.
+    """The tree below an open directory.
 
-    What was read once is remembered: a decision is made on one state of the tree. Close it after use.
+    Each component is opened from the descriptor of its parent, and the kernel follows no link: a
+    tree that changes meanwhile may give wrong answers but cannot lead out of itself. Nodes are read
+    once, so that a decision sees one state of the tree. Close it after use.
 
-    ``statuses`` has every path that lstat was asked for, with what the kernel said, None where nothing is.
+    ``statuses`` has the result of lstat for each path that was asked for, None where there is
+    nothing.
     """
 
     def __init__(self, root_fd: int, label: str = "") -> None:
-        """Take over ``root_fd``, an O_PATH descriptor of a directory."""
+        """Take ownership of ``root_fd``, an O_PATH descriptor of a directory."""
         self.label = label
         self._plain = set()
         self.statuses: dict[str, os.stat_result | None] = {}
@@ -198,13 +209,13 @@ class LiveTree(Tree):
         self._facts: dict[tuple[str, bool], ElfFacts] = {}
 
     def close(self) -> None:
-        """Close every descriptor, the root's included."""
+        """Close all descriptors, including the root's."""
         for fd in self._directories.values():
             os.close(fd)
         self._directories.clear()
 
     def directory(self, path: str) -> int:
-        """Return an O_PATH descriptor, owned by this tree, of the directory at a resolved ``path``."""
+        """Return an O_PATH descriptor of the directory at a resolved ``path``; the tree owns it."""
         path = path.rstrip("/")
         fd = self._directories.get(path)
         if fd is None:
@@ -242,7 +253,8 @@ class LiveTree(Tree):
                 found.st_size,
             )
         except OSError as error:
-            # ENOTDIR and ELOOP: a parent has become something else since it was looked at. EINVAL: a link has, since just now.
+            # ENOTDIR and ELOOP: a parent was replaced meanwhile. EINVAL: a link was, before
+            # readlink.
             if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL}:
                 raise
         self.statuses[path] = found if node is not None else None
@@ -264,9 +276,10 @@ class LiveTree(Tree):
             os.close(fd)
 
     def open(self, path: str) -> int:
-        """Open the regular file at a resolved ``path`` for reading; a FIFO or a device is never opened (SECURITY R17).
+        """Open the regular file at a resolved ``path``; never open a FIFO or a device (SECURITY
+        R17).
 
-        :raises OSError: EINVAL for anything but a regular file.
+        :raises OSError: EINVAL for a file that is not regular.
         """
         parent, _, name = path.rpartition("/")
         held = os.open(
@@ -306,6 +319,6 @@ class LiveTree(Tree):
 def open_tree_at(path: str, label: str = "") -> LiveTree:
     """Return the live tree below the directory ``path`` of this host.
 
-    :raises OSError: when it is missing or no directory.
+    :raises OSError: it is missing or not a directory.
     """
     return LiveTree(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), label)
