@@ -24,6 +24,7 @@ from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import Bind, Plan, Tmpfs
 from nvgraft.plan.planner import Settings, make_plan
 from nvgraft.request.request import Request
+from nvgraft_specs.catalogue import BINARIES, LIBRARIES, Row
 
 Document = dict[str, Any]
 
@@ -151,6 +152,11 @@ def host(
         "char_majors": majors or {},
         "files": files,
     }
+
+
+def row(name: str) -> Row:
+    """Return the catalogue's row of a library or a program."""
+    return next(row for row in (*LIBRARIES, *BINARIES) if row.name == name)
 
 
 def inventory(document: Document, path: str = OFFLINE_PATH, mps_directory: str = "") -> Inventory:

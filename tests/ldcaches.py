@@ -21,6 +21,7 @@ from nvgraft.host.components import Component
 from nvgraft.plan.actions import Bind, Plan, UpdateLoaderCache, Why
 from nvgraft.plan.soname_links import soname_links
 from nvgraft_cli.simulate.stubs import shared_object
+from nvgraft_specs.catalogue import LIBRARIES
 
 MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
 FLAGS = loader_flags(platform.machine())[0]
@@ -123,7 +124,7 @@ def plan_for(
     """Return the plan for a small driver, whose files lie in the same directory on the host."""
     tree = open_tree_at(str(root))
     mounted = [
-        (Component("", "", f"/host/{name}", "", "file", 0o644, 0, soname), directory)
+        (Component(LIBRARIES[0], f"/host/{name}", "", 0o644, 0, soname), directory)
         for soname, name in driver.items()
     ]
     links, _ = soname_links(tree, mounted)

@@ -1,7 +1,7 @@
 """Invariants of the component tables."""
 
 import re
-from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
 
@@ -13,24 +13,27 @@ TABLES = {"libraries": catalogue.LIBRARIES, "binaries": catalogue.BINARIES}
 SHARED = {"glvnd"}
 
 
-def rows(table: str) -> Iterator[tuple[str, str, str]]:
-    for component_class, entries in TABLES[table]:
-        for row, since in entries:
-            yield component_class, row, since
+def row_names(table: str) -> list[str]:
+    return [row.name for row in TABLES[table]]
+
+
+def classes_in_order(table: str) -> list[str]:
+    """The classes of the table's blocks: one of each block, so that a class with two blocks stands twice."""
+    return [name for name, _ in groupby(row.component_class for row in TABLES[table])]
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_no_row_stands_twice(table: str) -> None:
     """Neither in one class nor in two, and no class has two blocks."""
-    found = [row for _, row, _ in rows(table)]
+    found = row_names(table)
     assert len(found) == len(set(found))
-    classes = [component_class for component_class, _ in TABLES[table]]
+    classes = classes_in_order(table)
     assert len(classes) == len(set(classes))
 
 
 def test_no_library_row_is_a_prefix_of_another() -> None:
     """The first matching row takes a library: a shorter one before it would take it away."""
-    found = [row for _, row, _ in rows("libraries")]
+    found = row_names("libraries")
     assert [
         (one, other) for one in found for other in found if one != other and other.startswith(one)
     ] == []
@@ -39,14 +42,14 @@ def test_no_library_row_is_a_prefix_of_another() -> None:
 @pytest.mark.parametrize("table", TABLES)
 def test_versions_are_releases(table: str) -> None:
     """``since`` is empty or MAJOR.MINOR.PATCH of libnvidia-container, which begins at 1.0."""
-    for _, row, since in rows(table):
-        assert since == "" or re.fullmatch(r"1\.\d+\.\d+", since), row
+    for row in TABLES[table]:
+        assert row.since == "" or re.fullmatch(r"1\.\d+\.\d+", row.since), row
 
 
 def test_names_are_plain() -> None:
     """Library rows end in .so, binaries are file names: nothing in the tables is a path or a pattern."""
-    assert all(re.fullmatch(r"lib[A-Za-z0-9_-]+\.so", row) for _, row, _ in rows("libraries"))
-    assert all(re.fullmatch(r"nv[a-z-]+", row) for _, row, _ in rows("binaries"))
+    assert all(re.fullmatch(r"lib[A-Za-z0-9_-]+\.so", name) for name in row_names("libraries"))
+    assert all(re.fullmatch(r"nv[a-z-]+", name) for name in row_names("binaries"))
 
 
 def test_every_capability_is_covered() -> None:
@@ -64,7 +67,7 @@ def test_every_class_is_known_and_reachable(
     table: str, switches: dict[str, tuple[str, ...]]
 ) -> None:
     """Capabilities switch on classes that exist, and every class is switched on by the capability of its name, or is shared."""
-    classes = {component_class for component_class, _ in TABLES[table]}
+    classes = set(classes_in_order(table))
     assert {name for enabled in switches.values() for name in enabled} == classes
     for component_class in classes - SHARED:
         assert component_class in switches[component_class]
@@ -72,7 +75,7 @@ def test_every_class_is_known_and_reachable(
 
 def test_lookup_order_is_the_recorded_one() -> None:
     """utility, compute, ngx, video, graphics, glvnd: it is the order of mounts."""
-    assert [component_class for component_class, _ in catalogue.LIBRARIES] == [
+    assert classes_in_order("libraries") == [
         "utility",
         "compute",
         "ngx",
@@ -80,14 +83,14 @@ def test_lookup_order_is_the_recorded_one() -> None:
         "graphics",
         "glvnd",
     ]
-    assert [component_class for component_class, _ in catalogue.BINARIES] == ["utility", "compute"]
+    assert classes_in_order("binaries") == ["utility", "compute"]
 
 
 def test_links_belong_to_library_rows() -> None:
     """Each link stands beside a library of the tables, and leads to a plain name."""
-    known = [row for _, row, _ in rows("libraries")]
+    prefixes = row_names("libraries")
     for prefix, name, target in catalogue.LIBRARY_LINKS:
-        assert prefix in known
+        assert prefix in prefixes
         assert "/" not in name + target
         assert name != target
 
@@ -98,7 +101,7 @@ def test_places_are_absolute() -> None:
         path.startswith("/") and path == path.rstrip("/")
         for path in (*catalogue.SERVICE_SOCKETS, catalogue.MPS_DIRECTORY)
     )
-    assert catalogue.TLS_LIBRARY in [row for _, row, _ in rows("libraries")]
+    assert catalogue.TLS_LIBRARY in row_names("libraries")
 
 
 def test_numbers_fit_their_kernel_types() -> None:

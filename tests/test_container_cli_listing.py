@@ -107,7 +107,7 @@ def test_the_administration_of_mig_takes_the_place_of_its_devices(name: str, min
     """The capability and its node, then each GPU's directory and all its nodes; access files of devices are left out."""
     found = inventory("mig570")
     paths = listed(found, "--device=all", f"--mig-{name}=all")[6:]
-    minors = [row_minor for row, row_minor in found.mig_minors if row.startswith("gpu0/")]
+    minors = [row_minor for row, row_minor in found.mig.minors if row.startswith("gpu0/")]
     assert len(minors) > 20
     assert paths[: len(minors) + 4] == [
         f"/proc/driver/nvidia/capabilities/mig/{name}",
@@ -149,7 +149,7 @@ def test_services_can_be_left_out() -> None:
         listed(inventory("run560", omit={"persistenced", "fabricmanager"}), "--ipcs")
         == everything[2:]
     )
-    assert inventory("run560", omit={"gsp-firmware"}).firmware == ()
+    assert inventory("run560", omit={"gsp-firmware"}).files.firmware == ()
 
 
 def test_a_host_without_gpus() -> None:

@@ -469,13 +469,13 @@ class Node:
             if self.driver is not None:
                 host = side.host
                 on_disk = Host(
-                    "node",
-                    "/",
-                    open_tree_at(str(self.driver), ""),
-                    host.entries,
-                    host.report,
-                    host.majors,
-                    host.machine,
+                    name="node",
+                    root="/",
+                    tree=open_tree_at(str(self.driver), ""),
+                    entries=host.entries,
+                    report=host.report,
+                    majors=host.majors,
+                    machine=host.machine,
                 )
                 patient.planned = PlannedTree(container.rootfs, patient.injected, on_disk)
             return {result.failure.id: result.document() for result in examine(patient)}

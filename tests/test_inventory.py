@@ -9,13 +9,20 @@ from hosts import gpu, host, inventory
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.ldcache import CacheEntry
 from nvgraft.formats.tree import Node
-from nvgraft.host.components import Component, DeviceNode, Inventory, ProcEntry, device_file_minor
+from nvgraft.host.components import (
+    Component,
+    DeviceNode,
+    Firmware,
+    Inventory,
+    ProcEntry,
+    device_file_minor,
+)
 from nvgraft.host.inventory import parse_majors, read_inventory
 from nvgraft.host.libraries import find_loaded_library
 from nvgraft.host.snapshot import SnapshotTree, snapshot_host
 
 
-def paths(components: tuple[Component, ...]) -> list[str]:
+def paths(components: tuple[Component | Firmware, ...]) -> list[str]:
     return [component.path for component in components]
 
 
@@ -37,31 +44,31 @@ def test_a_library_is_found_through_its_links() -> None:
             cache="libcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1",
         )
     )
-    assert found.libraries == (
+    assert found.files.libraries == (
         Component(
-            "compute",
-            "libcuda.so",
+            hosts.row("libcuda.so"),
             "/opt/nv/libcuda.so.535.1",
             "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.1 -> /opt/nv/libcuda.so.535.1",
-            "file",
             0o755,
             1000,
             "libcuda.so.1",
         ),
     )
-    assert found.libraries[0].name == "libcuda.so.535.1"
+    assert found.files.libraries[0].name == "libcuda.so.535.1"
 
 
 def test_a_library_without_links_is_found_at_its_place() -> None:
     """No arrow is shown where nothing was followed."""
     found = inventory(host("/usr/lib/libcuda.so.535.1 elf libcuda.so.1"))
-    assert found.libraries[0].found == "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1"
+    assert (
+        found.files.libraries[0].found == "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1"
+    )
 
 
 def test_the_last_accepted_candidate_wins() -> None:
     """Of several entries of one row the last one in cache order counts, rejected ones do not."""
     text = "/a/libcuda.so.535.1 elf libcuda.so.1\n/b/libcuda.so.535.1 elf libcuda.so.1\n/c/libcuda.so.470.1 elf libcuda.so.1"
-    assert paths(inventory(host(text)).libraries) == ["/b/libcuda.so.535.1"]
+    assert paths(inventory(host(text)).files.libraries) == ["/b/libcuda.so.535.1"]
 
 
 def test_the_order_is_that_of_the_tables() -> None:
@@ -70,7 +77,7 @@ def test_the_order_is_that_of_the_tables() -> None:
         f"/l/{name}.so.535.1 elf {name}.so.1"
         for name in ("libcuda", "libnvidia-cfg", "libnvidia-ml")
     )
-    assert [component.row for component in inventory(host(text)).libraries] == [
+    assert [component.row.name for component in inventory(host(text)).files.libraries] == [
         "libnvidia-ml.so",
         "libnvidia-cfg.so",
         "libcuda.so",
@@ -89,12 +96,12 @@ def test_the_order_is_that_of_the_tables() -> None:
 )
 def test_only_files_of_the_running_driver_are_taken(name: str, accepted: bool) -> None:
     """A file's name must end in the version that NVML reports."""
-    assert len(inventory(host(f"/l/{name} elf libcuda.so.1")).libraries) == accepted
+    assert len(inventory(host(f"/l/{name} elf libcuda.so.1")).files.libraries) == accepted
 
 
 def test_the_version_is_looked_for_in_the_name_alone() -> None:
     """A directory named like the version makes no library of it."""
-    assert inventory(host("/opt/535.1/libcuda.so elf libcuda.so.1")).libraries == ()
+    assert inventory(host("/opt/535.1/libcuda.so elf libcuda.so.1")).files.libraries == ()
 
 
 def test_only_names_of_the_tables_are_looked_at() -> None:
@@ -104,7 +111,7 @@ def test_only_names_of_the_tables_are_looked_at() -> None:
             "/l/libcudart.so.535.1 elf libcudart.so.12", cache="libfoo.so.1 (libc6,x86-64) => /gone"
         )
     )
-    assert found.libraries == ()
+    assert found.files.libraries == ()
 
 
 def test_a_second_name_of_the_same_file_is_no_second_candidate() -> None:
@@ -115,7 +122,7 @@ def test_a_second_name_of_the_same_file_is_no_second_candidate() -> None:
             cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1\nlibcuda.so (libc6,x86-64) => /l/libcuda.so",
         )
     )
-    assert [component.found for component in found.libraries] == [
+    assert [component.found for component in found.files.libraries] == [
         "loader cache: libcuda.so.1 => /l/libcuda.so.535.1"
     ]
 
@@ -168,9 +175,10 @@ def damaged(name: str) -> hosts.Document:
 def test_a_library_is_chosen_by_its_name_alone() -> None:
     """The reference opens the file and learns nothing from it: it is the driver's by its name, and no loader's by its content."""
     assert [
-        (found.path, found.soname) for found in inventory(damaged("libcuda.so.535.1")).libraries
+        (found.path, found.soname)
+        for found in inventory(damaged("libcuda.so.535.1")).files.libraries
     ] == [("/l/libcuda.so.535.1", "")]
-    assert inventory(damaged("libcuda.so.1")).libraries == ()
+    assert inventory(damaged("libcuda.so.1")).files.libraries == ()
 
 
 def test_the_tls_library_is_chosen_by_its_content() -> None:
@@ -202,7 +210,7 @@ def test_a_loop_of_links_is_fatal() -> None:
 def test_the_tls_library_is_chosen_by_its_abi_tag(tag: str, taken: bool) -> None:
     """Of the two TLS libraries of older drivers only the one for kernels from 2.3.99 is taken."""
     found = inventory(host(f"/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 {tag}"))
-    assert len(found.libraries) == taken
+    assert len(found.files.libraries) == taken
 
 
 def test_a_rejected_tls_library_does_not_replace_the_accepted_one() -> None:
@@ -212,7 +220,7 @@ def test_a_rejected_tls_library_does_not_replace_the_accepted_one() -> None:
         "/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.2.5",
     )
     for text in (f"{right}\n{wrong}", f"{wrong}\n{right}"):
-        assert paths(inventory(host(text)).libraries) == ["/l/tls/libnvidia-tls.so.535.1"]
+        assert paths(inventory(host(text)).files.libraries) == ["/l/tls/libnvidia-tls.so.535.1"]
 
 
 def test_a_tls_library_without_a_tag_is_fatal() -> None:
@@ -221,7 +229,7 @@ def test_a_tls_library_without_a_tag_is_fatal() -> None:
         refused(host("/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1")).text
         == "elf section 0x7 missing: /l/libnvidia-tls.so.535.1"
     )
-    assert inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1 tag=2.2.5")).libraries
+    assert inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1 tag=2.2.5")).files.libraries
 
 
 def test_32_bit_libraries_are_kept_apart() -> None:
@@ -229,7 +237,7 @@ def test_32_bit_libraries_are_kept_apart() -> None:
     found = inventory(
         host("/l/libcuda.so.535.1 elf libcuda.so.1\n/l32/libcuda.so.535.1 elf libcuda.so.1 bits=32")
     )
-    assert (paths(found.libraries), paths(found.libraries32)) == (
+    assert (paths(found.files.libraries), paths(found.files.libraries32)) == (
         ["/l/libcuda.so.535.1"],
         ["/l32/libcuda.so.535.1"],
     )
@@ -260,18 +268,19 @@ def test_each_machine_takes_its_own_entries(
         f"libcuda.so.1 ({flags}) => {place}/libcuda.so.535.1" for place, flags in places.items()
     )
     found = inventory(host(text, cache=cache, machine=machine))
-    assert (paths(found.libraries), paths(found.libraries32)) == (wide, narrow)
+    assert (paths(found.files.libraries), paths(found.files.libraries32)) == (wide, narrow)
 
 
 def test_what_is_not_there_is_listed_as_missing() -> None:
     """Every row without a file, libraries and binaries, with its class."""
-    missing = inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1\n/usr/bin/nvidia-smi")).missing
+    files = inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1\n/usr/bin/nvidia-smi")).files
+    missing = {(row.component_class, row.name) for row in files.missing}
     assert ("compute", "libcuda.so") not in missing
     assert {
         ("compute", "libcudadebugger.so"),
         ("glvnd", "libGLX_nvidia.so"),
         ("utility", "nvidia-persistenced"),
-    } <= set(missing)
+    } <= missing
     assert ("utility", "nvidia-smi") not in missing
 
 
@@ -281,7 +290,7 @@ def test_what_is_not_there_is_listed_as_missing() -> None:
 def test_the_first_directory_of_the_search_path_wins() -> None:
     """Directories are searched in their order, and the result has the order of the tables."""
     text = "/a/nvidia-cuda-mps-server\n/b/nvidia-smi\n/c/nvidia-smi\n/c/nvidia-debugdump"
-    assert paths(inventory(host(text), "/a:/c:/b").binaries) == [
+    assert paths(inventory(host(text), "/a:/c:/b").files.binaries) == [
         "/c/nvidia-smi",
         "/c/nvidia-debugdump",
         "/a/nvidia-cuda-mps-server",
@@ -290,7 +299,9 @@ def test_the_first_directory_of_the_search_path_wins() -> None:
 
 def test_an_empty_element_is_the_current_directory() -> None:
     """Which inside a driver root is its root."""
-    assert paths(inventory(host("/nvidia-smi\n/b/nvidia-smi"), ":/b").binaries) == ["/nvidia-smi"]
+    assert paths(inventory(host("/nvidia-smi\n/b/nvidia-smi"), ":/b").files.binaries) == [
+        "/nvidia-smi"
+    ]
 
 
 def test_binaries_are_followed_but_need_not_be_executable() -> None:
@@ -298,22 +309,24 @@ def test_binaries_are_followed_but_need_not_be_executable() -> None:
     found = inventory(
         host("/usr/bin/nvidia-smi -> /opt/nvidia-smi.real\n/opt/nvidia-smi.real mode=0600"),
         "/usr/bin",
-    ).binaries[0]
-    assert (found.name, found.mode, found.row) == ("nvidia-smi.real", 0o600, "nvidia-smi")
+    ).files.binaries[0]
+    assert (found.name, found.mode, found.row.name) == ("nvidia-smi.real", 0o600, "nvidia-smi")
     assert found.found == "PATH: /usr/bin/nvidia-smi -> /opt/nvidia-smi.real"
 
 
 def test_a_dangling_link_is_no_hit() -> None:
     """The search goes on in the next directory."""
-    assert paths(inventory(host("/a/nvidia-smi -> /gone\n/b/nvidia-smi"), "/a:/b").binaries) == [
-        "/b/nvidia-smi"
-    ]
+    assert paths(
+        inventory(host("/a/nvidia-smi -> /gone\n/b/nvidia-smi"), "/a:/b").files.binaries
+    ) == ["/b/nvidia-smi"]
 
 
 def test_a_bad_element_of_the_search_path_is_passed_over() -> None:
     """A file, a loop of links or a way out of the root in PATH does not stop the reference."""
     text = "/file\n/loop -> loop\n/out -> ../..\n/b/nvidia-smi"
-    assert paths(inventory(host(text), "/file:/loop:/out:/../..:/b").binaries) == ["/b/nvidia-smi"]
+    assert paths(inventory(host(text), "/file:/loop:/out:/../..:/b").files.binaries) == [
+        "/b/nvidia-smi"
+    ]
 
 
 # ---- firmware, sockets
@@ -330,8 +343,8 @@ def test_firmware_of_the_running_driver_is_globbed() -> None:
         /usr/lib/firmware/nvidia/535.1/booter.bin
         /usr/lib/firmware/nvidia/470.1/gsp.bin
     """
-    found = inventory(host(text)).firmware
-    assert [component.row for component in found] == [
+    found = inventory(host(text)).files.firmware
+    assert [image.target for image in found] == [
         f"/lib/firmware/nvidia/535.1/gsp{part}.bin" for part in ("", "_ga10x", "_tu10x")
     ]
     assert paths(found) == [
@@ -341,7 +354,7 @@ def test_firmware_of_the_running_driver_is_globbed() -> None:
 
 def test_a_host_without_firmware_has_none() -> None:
     """A driver without GSP images is no error."""
-    assert inventory(host("/l/x")).firmware == ()
+    assert inventory(host("/l/x")).files.firmware == ()
 
 
 def test_sockets_are_found_through_var_run() -> None:
@@ -351,7 +364,9 @@ def test_sockets_are_found_through_var_run() -> None:
             "/var/run -> /run\n/run/nvidia-persistenced/socket socket\n/run/nvidia-fabricmanager/socket socket"
         )
     )
-    assert [(socket.path, socket.component_class, socket.kind) for socket in found.sockets] == [
+    assert [
+        (socket.path, socket.component_class, socket.kind) for socket in found.files.sockets
+    ] == [
         ("/run/nvidia-persistenced/socket", "utility", "socket"),
         ("/run/nvidia-fabricmanager/socket", "utility", "socket"),
     ]
@@ -360,7 +375,7 @@ def test_sockets_are_found_through_var_run() -> None:
 def test_a_socket_elsewhere_counts_as_mps() -> None:
     """The reference tells sockets apart by the end of the resolved path: one behind another link needs compute."""
     found = inventory(host("/var/run/nvidia-persistenced -> /opt/nvp\n/opt/nvp/socket socket"))
-    assert [(socket.path, socket.component_class) for socket in found.sockets] == [
+    assert [(socket.path, socket.component_class) for socket in found.files.sockets] == [
         ("/opt/nvp/socket", "compute")
     ]
 
@@ -372,7 +387,7 @@ def test_the_mps_directory(asked: str, found_at: str | None) -> None:
     """The default, the one of CUDA_MPS_PIPE_DIRECTORY through its links, or none."""
     mps = inventory(
         host("/tmp/nvidia-mps/ mode=0777\n/mps -> /real/mps\n/real/mps/"), mps_directory=asked
-    ).mps
+    ).files.mps
     assert (mps.path if mps else None) == found_at
     assert mps is None or mps.kind == "dir"
 
@@ -394,7 +409,11 @@ def test_what_the_user_may_not_see_is_missing() -> None:
     live = snapshot_host(document)
     live.tree = Forbidden(document["files"])
     found = read_inventory(live, "/secret:/b", "/secret/mps")
-    assert (found.sockets, found.mps, paths(found.binaries)) == ((), None, ["/b/nvidia-smi"])
+    assert (found.files.sockets, found.files.mps, paths(found.files.binaries)) == (
+        (),
+        None,
+        ["/b/nvidia-smi"],
+    )
 
 
 def test_a_socket_behind_a_loop_is_fatal() -> None:
@@ -412,20 +431,20 @@ def test_control_devices() -> None:
             "/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char 510:1\n/dev/nvidia-uvm char 510:0"
         )
     )
-    assert [(node.path, node.rdev, node.node is None) for node in found.control] == [
+    assert [(node.path, node.rdev, node.node is None) for node in found.devices.control] == [
         ("/dev/nvidiactl", (195, 255), True),
         ("/dev/nvidia-uvm", (510, 0), False),
         ("/dev/nvidia-uvm-tools", (510, 1), False),
         ("/dev/nvidia-modeset", (195, 254), False),
     ]
-    assert [node.path for node in inventory(host("/dev/nvidiactl char 195:255")).control] == [
-        "/dev/nvidiactl"
-    ]
+    assert [
+        node.path for node in inventory(host("/dev/nvidiactl char 195:255")).devices.control
+    ] == ["/dev/nvidiactl"]
 
 
 def test_a_wrong_modeset_number_is_kept_for_the_plan_to_see() -> None:
     """What the node should be and what it is stay apart."""
-    modeset = inventory(host("/dev/nvidia-modeset char 1:3")).control[-1]
+    modeset = inventory(host("/dev/nvidia-modeset char 1:3")).devices.control[-1]
     assert modeset.rdev == (195, 254)
     assert modeset.node is not None
     assert modeset.node.rdev == (1, 3)
@@ -434,10 +453,10 @@ def test_a_wrong_modeset_number_is_kept_for_the_plan_to_see() -> None:
 def test_gpu_nodes_follow_the_minor_not_the_index() -> None:
     """NVML's index 0 may have minor 1."""
     found = inventory(host("/dev/nvidia0 char 195:0", [gpu(1), gpu(0)]))
-    assert found.nodes == (
+    assert [device.node for device in found.devices.gpus] == [
         DeviceNode("/dev/nvidia1", (195, 1), None),
         DeviceNode("/dev/nvidia0", (195, 0), Node("char", 0o666, rdev=(195, 0))),
-    )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -455,14 +474,15 @@ def test_the_proc_directory_has_a_domain_of_eight_or_four_digits(
 ) -> None:
     """Both spellings are looked for; a GPU that the kernel module does not list has none."""
     found = inventory(host(f"/proc/driver/nvidia/gpus/{directory}/", [gpu(0, pci=pci)]))
-    assert [entry.path if entry else None for entry in found.proc_dirs] == [path]
+    entry = found.devices.gpus[0].proc_directory
+    assert (entry.path if entry else None) == path
 
 
 def test_eight_digits_come_first() -> None:
     """As in the reference, should there be both."""
     text = "/proc/driver/nvidia/gpus/0000:01:00.0/\n/proc/driver/nvidia/gpus/00000000:01:00.0/"
-    assert inventory(host(text, [gpu(0)])).proc_dirs == (
-        ProcEntry("/proc/driver/nvidia/gpus/00000000:01:00.0", 0o755),
+    assert inventory(host(text, [gpu(0)])).devices.gpus[0].proc_directory == ProcEntry(
+        "/proc/driver/nvidia/gpus/00000000:01:00.0", 0o755
     )
 
 
@@ -486,7 +506,7 @@ def test_a_proc_file_without_recorded_content_is_refused() -> None:
 
 def test_sixty_four_gpus_are_the_most() -> None:
     """The reference's device mask has 64 bits; one more is refused in its words."""
-    assert len(inventory(host("", [gpu(minor) for minor in range(64)])).gpus) == 64
+    assert len(inventory(host("", [gpu(minor) for minor in range(64)])).devices.gpus) == 64
     assert (
         refused(host("", [gpu(minor) for minor in range(65)])).reference_line()
         == "nvgraft: device error: too many devices"
@@ -500,17 +520,17 @@ def test_mig_access_files_and_their_nodes() -> None:
     """config, monitor, then per MIG device its GPU and compute instance; the nodes' minors come from the files."""
     found = inventory(hosts.mig_host())
     base = "/proc/driver/nvidia/capabilities"
-    assert [entry.path for entry in found.mig_access] == [
+    assert [entry.path for entry in found.mig.access_files] == [
         f"{base}/mig/config",
         f"{base}/mig/monitor",
         f"{base}/gpu0/mig/gi1/access",
         f"{base}/gpu0/mig/gi1/ci0/access",
     ]
-    assert [(node.path, node.rdev) for node in found.cap_nodes] == [
+    assert [(node.path, node.rdev) for node in found.mig.nodes] == [
         (f"/dev/nvidia-caps/nvidia-cap{minor}", (236, minor)) for minor in (1, 2, 12, 13)
     ]
-    assert found.capabilities_dir == ProcEntry(base, 0o755)
-    assert found.mig_minors == (
+    assert found.mig.proc_directory == ProcEntry(base, 0o755)
+    assert found.mig.minors == (
         ("config", 1),
         ("monitor", 2),
         ("gpu0/gi1/access", 12),
@@ -524,7 +544,7 @@ def test_access_paths_use_the_minor_of_the_gpu() -> None:
     """Not its index, nor its UUID."""
     text = "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access = DeviceFileMinor: 9"
     found = inventory(host(text, [gpu(0), gpu(5, migs=["MIG-x 1/0"])]))
-    assert [entry.path for entry in found.mig_access] == [
+    assert [entry.path for entry in found.mig.access_files] == [
         "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access"
     ]
 
@@ -532,15 +552,15 @@ def test_access_paths_use_the_minor_of_the_gpu() -> None:
 def test_a_driver_without_capability_nodes() -> None:
     """Where /proc/devices has no nvidia-caps, access is by /proc alone."""
     found = inventory(hosts.mig_host(majors={}))
-    assert (found.caps_major, found.cap_nodes) == (None, ())
-    assert len(found.mig_access) == 4
+    assert (found.mig.major, found.mig.nodes) == (None, ())
+    assert len(found.mig.access_files) == 4
 
 
 def test_mig_files_are_read_only_where_a_gpu_can_do_mig() -> None:
     """mig-minors has thousands of rows: a host of plain GPUs does not pay for them."""
     found = inventory(hosts.mig_host(gpus=[gpu(0)]))
-    assert (found.mig_access, found.mig_minors, found.cap_nodes) == ((), (), ())
-    assert inventory(hosts.mig_host(gpus=[gpu(0, mig="disabled")])).mig_minors
+    assert (found.mig.access_files, found.mig.minors, found.mig.nodes) == ((), (), ())
+    assert inventory(hosts.mig_host(gpus=[gpu(0, mig="disabled")])).mig.minors
 
 
 @pytest.mark.parametrize(
@@ -565,11 +585,11 @@ def test_imex_channels() -> None:
         for entry in ("channel0 char 234:0", "channel12 char 234:12", "channel", "x1")
     )
     found = inventory(host(text, majors={"nvidia-caps-imex-channels": 234}))
-    assert [(node.path, node.rdev) for node in found.imex] == [
+    assert [(node.path, node.rdev) for node in found.devices.imex_channels] == [
         ("/dev/nvidia-caps-imex-channels/channel0", (234, 0)),
         ("/dev/nvidia-caps-imex-channels/channel12", (234, 12)),
     ]
-    assert inventory(host(text)).imex == ()
+    assert inventory(host(text)).devices.imex_channels == ()
 
 
 def test_only_the_imex_channels_that_are_asked_for_are_looked_at() -> None:
@@ -592,9 +612,10 @@ def test_only_the_imex_channels_that_are_asked_for_are_looked_at() -> None:
     assert isinstance(found.tree, SnapshotTree)
     found.tree = Watched(found.tree._files)
     assert [
-        node.rdev for node in read_inventory(found, "/usr/bin", channels=(7, 19, 7, 20)).imex
+        node.rdev
+        for node in read_inventory(found, "/usr/bin", channels=(7, 19, 7, 20)).devices.imex_channels
     ] == [(234, 7), (234, 19)]
-    assert read_inventory(found, "/usr/bin", channels=()).imex == ()
+    assert read_inventory(found, "/usr/bin", channels=()).devices.imex_channels == ()
     assert {path.rpartition("/")[2] for path in looked if "imex" in path} == {
         "channel7",
         "channel19",

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+import nvgraft
 from machines import CAPABILITIES, PROC, SONAMES, VERSIONS, Machine
 from nvgraft.host import kept_inventory, live
 from nvgraft.request.config import Config
@@ -314,6 +315,12 @@ def test_members_of_another_shape_are_not_used(
     assert member in document
     kept.write(kept_inventory.KIND, key, {**document, member: value})
     machine.check()
+
+
+def test_an_upgrade_is_seen_in_files_that_exist() -> None:
+    """Each of the modules whose state is a part of the key is in the package: of a missing one no change would be seen."""
+    package = Path(nvgraft.__file__).parent
+    assert [path for path in kept_inventory.SOURCES if not (package / path).is_file()] == []
 
 
 def test_a_simulated_hosts_documents_count(machine: Machine) -> None:

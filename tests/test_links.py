@@ -13,7 +13,7 @@ CUDA = "libcuda.so.535.54.03"
 
 
 def component(name: str = CUDA, soname: str | None = "libcuda.so.1") -> Component:
-    return Component("compute", "libcuda.so", f"/host/{name}", "", "file", 0o644, 0, soname)
+    return Component(hosts.row("libcuda.so"), f"/host/{name}", "", 0o644, 0, soname)
 
 
 def links(

@@ -42,10 +42,22 @@ def archive(root: Path) -> ImageTree:
     return ImageTree("image", [("layer", lambda: io.BytesIO(data.getvalue()))])
 
 
+def host_of(driver: LiveTree) -> Host:
+    """Return a host with these files and without a GPU."""
+    return Host(
+        name="host",
+        root="/",
+        tree=driver,
+        entries=[],
+        report=DriverReport("570.1", "12.8", ()),
+        majors={},
+        machine="x86_64",
+    )
+
+
 def planned(image: Tree, root: Path, driver: LiveTree) -> PlannedTree:
     """Return the image with the driver, as it is planned."""
-    host = Host("host", "/", driver, [], DriverReport("570.1", "12.8", ()), {}, "x86_64")
-    return PlannedTree(image, plan_for(root), host)
+    return PlannedTree(image, plan_for(root), host_of(driver))
 
 
 def check(root: Path) -> None:
@@ -176,7 +188,7 @@ def test_ldconfig_makes_it_anew(image: Path) -> None:
     (image / "opt/lib/libother.so.2.1").unlink()
     os.utime(image / "opt/lib", (1, 1))
     driver, live = open_tree_at(str(image)), open_tree_at(str(image))
-    host = Host("host", "/", driver, [], DriverReport("570.1", "12.8", ()), {}, "x86_64")
+    host = host_of(driver)
     tables = [
         PlannedTree(live, plan_for(image, {}), host, rebuilt=rebuilt).loader_cache
         for rebuilt in (False, True)

@@ -1029,24 +1029,24 @@ def test_every_source_is_the_hosts(
         assert hostile
         return
     inventory = INVENTORIES[host]
-    components = [
-        *inventory.libraries,
-        *inventory.libraries32,
-        *inventory.binaries,
-        *inventory.firmware,
-        *inventory.sockets,
-    ]
-    components += [inventory.mps] if inventory.mps else []
-    known = {inventory.root.rstrip("/") + item.path for item in components}
-    known |= {
-        node.path
-        for node in (*inventory.control, *inventory.nodes, *inventory.cap_nodes, *inventory.imex)
-    }
-    known |= {entry.path for entry in (*inventory.mig_access, *inventory.proc_dirs) if entry}
+    files, nodes, mig = inventory.files, inventory.devices, inventory.mig
+    driver_files = (
+        *files.libraries,
+        *files.libraries32,
+        *files.binaries,
+        *files.firmware,
+        *files.sockets,
+        files.mps,
+    )
+    sources = {inventory.root.rstrip("/") + file.path for file in driver_files if file}
+    sources |= {node.path for node in (*nodes.control, *mig.nodes, *nodes.imex_channels)}
+    sources |= {gpu.node.path for gpu in nodes.gpus}
+    proc_entries = (*mig.access_files, *(gpu.proc_directory for gpu in nodes.gpus))
+    sources |= {entry.path for entry in proc_entries if entry}
     made: set[str] = set()
     for action in found.actions:
         if isinstance(action, Bind):
-            assert action.source in known
+            assert action.source in sources
         path = (
             action.target if isinstance(action, Bind | Tmpfs) else getattr(action, "path", "/none")
         )

@@ -178,16 +178,14 @@ def test_an_unpacked_driver_has_the_libraries_of_the_installed_one(
     package = open_package(str(unpack(tmp_path, name)), "/", installed)
     assert package.report == installed.report
     found, expected = read_inventory(package, OFFLINE_PATH), read_inventory(installed, OFFLINE_PATH)
-    for part in ("libraries", "libraries32", "gpus", "control", "nodes"):
-        ours = [
-            (item.name, item.row) if part.startswith("lib") else item
-            for item in getattr(found, part)
-        ]
-        theirs = [
-            (item.name, item.row) if part.startswith("lib") else item
-            for item in getattr(expected, part)
-        ]
+    for part in ("libraries", "libraries32"):
+        ours, theirs = (
+            [(library.name, library.row) for library in getattr(inventory.files, part)]
+            for inventory in (found, expected)
+        )
         assert ours == theirs, part
+    assert found.devices.control == expected.devices.control
+    assert [gpu.node for gpu in found.devices.gpus] == [gpu.node for gpu in expected.devices.gpus]
 
 
 def test_an_upgrade_is_planned_before_it_is_installed(tmp_path: Path, capsys: Captured) -> None:

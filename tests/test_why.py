@@ -150,10 +150,7 @@ def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None
             if isinstance(action, Bind)
         }
         rows = [
-            row
-            for _, group in (*catalogue.LIBRARIES, *catalogue.BINARIES)
-            for row, _ in group
-            if row in mounted
+            row.name for row in (*catalogue.LIBRARIES, *catalogue.BINARIES) if row.name in mounted
         ]
         for answer in ask(capsys, bundle, name, *rows)[1]:
             if not answer["in_plan"]:

@@ -19,6 +19,7 @@ from nvgraft.request.config import host_ldconfig
 from nvgraft.startup import bytecode
 from nvgraft.system import privileges
 from nvgraft.system.launch import Interruptible, hold_signals
+from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -191,21 +192,21 @@ def log_inventory(log: DebugLog, inventory: Inventory) -> None:
     """Log what was found on the host, and what was not."""
     if not log.is_open:
         return
-    for component in (*inventory.libraries, *inventory.libraries32, *inventory.binaries):
+    files, devices = inventory.files, inventory.devices
+    for component in (*files.libraries, *files.libraries32, *files.binaries):
         log.note(f"selecting {component.path}")
-    for component_class, row in inventory.missing:
-        log.warn_of(
-            f"missing {'library' if row.startswith('lib') else 'binary'} {row} ({component_class})"
-        )
-    for component in inventory.firmware:
-        log.note(f"listing firmware path {component.row}")
-    for node in inventory.control:
+    for row in files.missing:
+        kind = "library" if row in catalogue.LIBRARIES else "binary"
+        log.warn_of(f"missing {kind} {row.name} ({row.component_class})")
+    for firmware in files.firmware:
+        log.note(f"listing firmware path {firmware.target}")
+    for node in devices.control:
         log.note(f"listing device {node.path}")
-    for ipc in (*inventory.sockets, inventory.mps):
-        if ipc is not None:
-            log.note(f"listing ipc path {ipc.path}")
-    for gpu, node in zip(inventory.gpus, inventory.nodes, strict=True):
-        log.note(f"listing device {node.path} ({gpu.uuid} at {gpu.bus_id})")
+    for socket in (*files.sockets, files.mps):
+        if socket is not None:
+            log.note(f"listing ipc path {socket.path}")
+    for device in devices.gpus:
+        log.note(f"listing device {device.node.path} ({device.gpu.uuid} at {device.gpu.bus_id})")
 
 
 def _log_plan(log: DebugLog, plan: Plan, container: Container) -> None:

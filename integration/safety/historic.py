@@ -379,7 +379,7 @@ def _environment_as_options() -> bool:
 
 def _environment_selects() -> str:
     try:
-        select_devices(("mode=0777",), hosts.inventory(hosts.full_host()).gpus)
+        select_devices(("mode=0777",), hosts.inventory(hosts.full_host()).report.gpus)
     except Refusal as refusal:
         return "refused: " + refusal.line().removeprefix("nvgraft: ").partition(" | ")[0]
     return "accepted"

@@ -1,92 +1,76 @@
 """Driver components by capability: the tables that decide which file belongs to which request.
 
 Source: the recorded behaviour of nvidia-container-cli (reference behaviour 5.1). The order of rows is lookup order and mount
-order. ``since`` is the first release of libnvidia-container that lists the row; empty means from 1.0.
+order.
 
-Data only: how a file is found and when it is rejected is ``nvgraft.host.inventory``'s business.
+Data only: ``nvgraft.host.inventory`` and ``nvgraft.host.libraries`` have the rules by which a file is found or rejected.
 """
 
-#: class -> rows of (name prefix, since). The first five classes are in lookup order; "glvnd" belongs to graphics.
-LIBRARIES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    (
-        "utility",
-        (
-            ("libnvidia-ml.so", ""),
-            ("libnvidia-cfg.so", ""),
-            ("libnvidia-nscq.so", "1.4.0"),
-        ),
-    ),
-    (
-        "compute",
-        (
-            ("libcuda.so", ""),
-            ("libcudadebugger.so", "1.10.0"),
-            ("libnvidia-opencl.so", ""),
-            ("libnvidia-gpucomp.so", "1.14.0"),
-            ("libnvidia-ptxjitcompiler.so", ""),
-            ("libnvidia-fatbinaryloader.so", ""),
-            ("libnvidia-allocator.so", "1.1.0"),
-            ("libnvidia-compiler.so", ""),
-            ("libnvidia-pkcs11.so", "1.8.0"),
-            ("libnvidia-pkcs11-openssl3.so", "1.14.0"),
-            ("libnvidia-nvvm.so", "1.12.0"),
-            ("libnvidia-tileiras.so", "1.19.0"),
-        ),
-    ),
-    ("ngx", (("libnvidia-ngx.so", "1.2.0"),)),
-    (
-        "video",
-        (
-            ("libvdpau_nvidia.so", ""),
-            ("libnvidia-encode.so", ""),
-            ("libnvidia-opticalflow.so", "1.0.2"),
-            ("libnvcuvid.so", ""),
-        ),
-    ),
-    (
-        "graphics",
-        (
-            ("libnvidia-eglcore.so", ""),
-            ("libnvidia-glcore.so", ""),
-            ("libnvidia-tls.so", ""),
-            ("libnvidia-glsi.so", ""),
-            ("libnvidia-fbc.so", ""),
-            ("libnvidia-ifr.so", ""),
-            ("libnvidia-rtcore.so", "1.0.4"),
-            ("libnvoptix.so", "1.0.4"),
-        ),
-    ),
-    (
-        "glvnd",
-        (
-            ("libGLX_nvidia.so", ""),
-            ("libEGL_nvidia.so", ""),
-            ("libGLESv2_nvidia.so", ""),
-            ("libGLESv1_CM_nvidia.so", ""),
-            ("libnvidia-glvkspirv.so", "1.0.3"),
-            ("libnvidia-cbl.so", "1.0.7"),
-        ),
-    ),
+from __future__ import annotations
+
+
+class Row:
+    """A row of the catalogue: the files of one component of the driver.
+
+    ``name`` begins the names of a library's files, and is the whole name of a program. ``component_class`` is the class that
+    capabilities switch on, ``since`` the first release of libnvidia-container that lists the row ("": from 1.0).
+    """
+
+    def __init__(self, component_class: str, name: str, since: str = "") -> None:
+        self.component_class = component_class
+        self.name = name
+        self.since = since
+
+    def __repr__(self) -> str:
+        return f"Row({self.component_class!r}, {self.name!r})"
+
+
+#: Libraries. Rows of one class stand together, the first five classes are in lookup order; "glvnd" belongs to graphics.
+LIBRARIES = (
+    Row("utility", "libnvidia-ml.so"),
+    Row("utility", "libnvidia-cfg.so"),
+    Row("utility", "libnvidia-nscq.so", "1.4.0"),
+    Row("compute", "libcuda.so"),
+    Row("compute", "libcudadebugger.so", "1.10.0"),
+    Row("compute", "libnvidia-opencl.so"),
+    Row("compute", "libnvidia-gpucomp.so", "1.14.0"),
+    Row("compute", "libnvidia-ptxjitcompiler.so"),
+    Row("compute", "libnvidia-fatbinaryloader.so"),
+    Row("compute", "libnvidia-allocator.so", "1.1.0"),
+    Row("compute", "libnvidia-compiler.so"),
+    Row("compute", "libnvidia-pkcs11.so", "1.8.0"),
+    Row("compute", "libnvidia-pkcs11-openssl3.so", "1.14.0"),
+    Row("compute", "libnvidia-nvvm.so", "1.12.0"),
+    Row("compute", "libnvidia-tileiras.so", "1.19.0"),
+    Row("ngx", "libnvidia-ngx.so", "1.2.0"),
+    Row("video", "libvdpau_nvidia.so"),
+    Row("video", "libnvidia-encode.so"),
+    Row("video", "libnvidia-opticalflow.so", "1.0.2"),
+    Row("video", "libnvcuvid.so"),
+    Row("graphics", "libnvidia-eglcore.so"),
+    Row("graphics", "libnvidia-glcore.so"),
+    Row("graphics", "libnvidia-tls.so"),
+    Row("graphics", "libnvidia-glsi.so"),
+    Row("graphics", "libnvidia-fbc.so"),
+    Row("graphics", "libnvidia-ifr.so"),
+    Row("graphics", "libnvidia-rtcore.so", "1.0.4"),
+    Row("graphics", "libnvoptix.so", "1.0.4"),
+    Row("glvnd", "libGLX_nvidia.so"),
+    Row("glvnd", "libEGL_nvidia.so"),
+    Row("glvnd", "libGLESv2_nvidia.so"),
+    Row("glvnd", "libGLESv1_CM_nvidia.so"),
+    Row("glvnd", "libnvidia-glvkspirv.so", "1.0.3"),
+    Row("glvnd", "libnvidia-cbl.so", "1.0.7"),
 )
 
-#: class -> rows of (file name, since).
-BINARIES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    (
-        "utility",
-        (
-            ("nvidia-smi", ""),
-            ("nvidia-debugdump", ""),
-            ("nvidia-persistenced", ""),
-            ("nv-fabricmanager", "1.4.0"),
-        ),
-    ),
-    (
-        "compute",
-        (
-            ("nvidia-cuda-mps-control", ""),
-            ("nvidia-cuda-mps-server", ""),
-        ),
-    ),
+#: Programs.
+BINARIES = (
+    Row("utility", "nvidia-smi"),
+    Row("utility", "nvidia-debugdump"),
+    Row("utility", "nvidia-persistenced"),
+    Row("utility", "nv-fabricmanager", "1.4.0"),
+    Row("compute", "nvidia-cuda-mps-control"),
+    Row("compute", "nvidia-cuda-mps-server"),
 )
 
 #: capability -> classes of LIBRARIES that it switches on.

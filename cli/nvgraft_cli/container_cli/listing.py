@@ -23,17 +23,14 @@ _GPU_COLUMNS = (
 
 def info_text(inventory: Inventory, *, csv: bool) -> str:
     """Return what ``info`` prints."""
-    rows = [_gpu_row(index, gpu) for index, gpu in enumerate(inventory.gpus)]
+    report = inventory.report
+    rows = [_gpu_row(index, gpu) for index, gpu in enumerate(report.gpus)]
     if csv:
-        versions = (
-            f"NVRM version,CUDA version\n{inventory.driver_version},{inventory.cuda_version}\n"
-        )
+        versions = f"NVRM version,CUDA version\n{report.driver_version},{report.cuda_version}\n"
         return (
             "\n".join([versions, ",".join(_GPU_COLUMNS), *(",".join(row) for row in rows)]) + "\n"
         )
-    blocks = [
-        [("NVRM version", inventory.driver_version), ("CUDA version", inventory.cuda_version)]
-    ]
+    blocks = [[("NVRM version", report.driver_version), ("CUDA version", report.cuda_version)]]
     blocks += [list(zip(_GPU_COLUMNS, row, strict=True)) for row in rows]
     return "\n".join(
         "".join(f"{name + ':':15} {value}\n" for name, value in block) for block in blocks
@@ -57,7 +54,7 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
 
     :raises Refusal: stages ``device``, ``mig-config`` and ``mig-monitor``.
     """
-    selection = select_devices(options.devices or (), inventory.gpus)
+    selection = select_devices(options.devices or (), inventory.report.gpus)
     administered = []
     for name, value in (("config", options.mig_config), ("monitor", options.mig_monitor)):
         check_mig_request(f"mig-{name}", value, selection)
@@ -65,8 +62,8 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
             administered.append(name)
     paths: list[str] = []
     if options.devices is not None:
-        paths += [node.path for node in inventory.control]
-        paths += [inventory.nodes[index].path for index in selection.gpus]
+        paths += [node.path for node in inventory.devices.control]
+        paths += [inventory.devices.gpus[index].node.path for index in selection.gpus]
         if not administered:
             paths += _mig_access(inventory, selection)
     paths += [
@@ -75,27 +72,24 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
     ]
     for name in administered:
         paths += _mig_administration(inventory, selection, name)
+    files = inventory.files
     if options.binaries:
-        paths += [component.path for component in inventory.binaries]
+        paths += [component.path for component in files.binaries]
     if options.libraries:
-        paths += [component.path for component in inventory.libraries]
+        paths += [component.path for component in files.libraries]
         if options.compat32:
-            paths += [component.path for component in inventory.libraries32]
+            paths += [component.path for component in files.libraries32]
     if options.ipcs:
-        paths += [
-            component.path
-            for component in (*inventory.sockets, inventory.mps)
-            if component is not None
-        ]
+        paths += [socket.path for socket in (*files.sockets, files.mps) if socket is not None]
     if options.firmwares:
-        paths += [component.row for component in inventory.firmware]
+        paths += [firmware.target for firmware in files.firmware]
     return paths
 
 
 def _mig_access(inventory: Inventory, selection: Selection) -> Iterator[str]:
     for index, device in selection.migs:
         access = [
-            mig_access_path(inventory.gpus[index], device, compute=compute)
+            mig_access_path(inventory.report.gpus[index], device, compute=compute)
             for compute in (False, True)
         ]
         yield from access
@@ -105,28 +99,24 @@ def _mig_access(inventory: Inventory, selection: Selection) -> Iterator[str]:
 
 def _cap_node(inventory: Inventory, access: str) -> Iterator[str]:
     """Yield the node under /dev that stands for a capability, unless this driver keeps them in /proc alone."""
-    if inventory.caps_major is not None:
+    if inventory.mig.major is not None:
         minors = (
-            device_file_minor(entry) for entry in inventory.mig_access if entry.path == access
+            device_file_minor(file) for file in inventory.mig.access_files if file.path == access
         )
         yield from (f"{_CAPS_DIRECTORY}/nvidia-cap{minor}" for minor in minors if minor is not None)
 
 
 def _mig_administration(inventory: Inventory, selection: Selection, name: str) -> Iterator[str]:
-    gpus = [
-        inventory.gpus[index]
-        for index in selection.gpus
-        if inventory.gpus[index].mig != "unsupported"
-    ]
+    selected = [inventory.report.gpus[index] for index in selection.gpus]
+    gpus = [gpu for gpu in selected if gpu.mig != "unsupported"]
     if not gpus:
         return
     yield f"{_CAPABILITIES}/mig/{name}"
     yield from _cap_node(inventory, f"{_CAPABILITIES}/mig/{name}")
     for gpu in gpus:
         yield f"{_CAPABILITIES}/gpu{gpu.minor}"
-        if inventory.caps_major is not None:
+        if inventory.mig.major is not None:
             yield _CAPS_DIRECTORY
-            rows = (
-                minor for row, minor in inventory.mig_minors if row.startswith(f"gpu{gpu.minor}/")
-            )
-            yield from (f"{_CAPS_DIRECTORY}/nvidia-cap{minor}" for minor in rows)
+            for capability, minor in inventory.mig.minors:
+                if capability.startswith(f"gpu{gpu.minor}/"):
+                    yield f"{_CAPS_DIRECTORY}/nvidia-cap{minor}"

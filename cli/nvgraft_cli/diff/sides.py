@@ -15,8 +15,8 @@ from nvgraft_specs import catalogue
 #: A driver's version as it ends the name of a library.
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 
-LIBRARY_PREFIXES = tuple(row for _, rows in catalogue.LIBRARIES for row, _ in rows)
-_BINARIES = frozenset(name for _, rows in catalogue.BINARIES for name, _ in rows)
+LIBRARY_PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
+_BINARIES = frozenset(row.name for row in catalogue.BINARIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 from nvgraft_specs import brands, catalogue, names
 
-_PREFIXES = tuple(row for _, rows in catalogue.LIBRARIES for row, _ in rows)
+_PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
 _VERSIONED = re.compile(r"^(lib[\w+-]+\.so)\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 
 #: Alternatives of requirements that are told; an image of CUDA has some thirty, a hostile one may have any number.
@@ -55,12 +55,12 @@ def capability_not_requested(patient: Patient) -> Iterator[Finding]:
     asked = plan.request["capabilities"]
     have = f"this container requests {', '.join(asked) or 'nothing'} ({plan.request['capabilities_from']})"
     program = posixpath.basename(next(iter(patient.container.arguments), ""))
-    for group, rows in catalogue.BINARIES:
-        if program in {row for row, _ in rows} and group not in asked:
+    for row in catalogue.BINARIES:
+        if program == row.name and row.component_class not in asked:
             yield Finding(
-                f"{program} is provided by capability '{group}'; {have}",
+                f"{program} is provided by capability '{row.component_class}'; {have}",
                 "what a container starts is not mounted, so it is not found",
-                f"{names.DRIVER_CAPABILITIES}={','.join([*asked, group])}",
+                f"{names.DRIVER_CAPABILITIES}={','.join([*asked, row.component_class])}",
             )
     if "utility" not in asked:
         yield Finding(

@@ -154,8 +154,11 @@ def device_permissions(patient: Patient) -> Iterator[Finding]:
         patient.member("process", "user", "gid") or 0,
         *(more if isinstance(more, list) else ()),
     ]
-    inventory = patient.host.inventory
-    nodes = {node.path: node.node for node in (*inventory.control, *inventory.nodes)}
+    devices = patient.host.inventory.devices
+    nodes = {
+        device.path: device.node
+        for device in (*devices.control, *(gpu.node for gpu in devices.gpus))
+    }
     for action in patient.binds():
         node = nodes.get(action.source)
         if node is None or action.kind != "device" or uid == node.uid or node.mode & 0o006 == 0o006:

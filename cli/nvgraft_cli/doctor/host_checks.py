@@ -167,9 +167,9 @@ def _resolves_to(patient: Patient, path: str, version: str) -> bool:
 def nvml_slow(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#183, #556, #202; NVIDIA/nvidia-docker#1203, #1252."""
     inventory = patient.host.inventory
-    count = len(inventory.gpus)
+    count = len(inventory.report.gpus)
     if count >= _MANY_GPUS and not any(
-        "persistenced" in socket.path for socket in inventory.sockets
+        "persistenced" in socket.path for socket in inventory.files.sockets
     ):
         yield Finding(
             f"{count} GPUs, and nvidia-persistenced is not running",

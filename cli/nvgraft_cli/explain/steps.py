@@ -168,26 +168,27 @@ def _request_facts(case: Case) -> Iterator[Fact]:
 
 
 def _host(label: str, inventory: Inventory) -> Step:
+    report, files = inventory.report, inventory.files
     facts = [
-        Fact("driver", inventory.driver_version, "as the driver itself says, through NVML"),
-        Fact("CUDA", inventory.cuda_version, "the newest version that this driver serves"),
+        Fact("driver", report.driver_version, "as the driver itself says, through NVML"),
+        Fact("CUDA", report.cuda_version, "the newest version that this driver serves"),
         Fact("driver root", inventory.root, "files are looked up below it"),
     ]
-    for index, gpu in enumerate(inventory.gpus):
+    for index, gpu in enumerate(report.gpus):
         mig = "" if gpu.mig != "enabled" else f", MIG with {len(gpu.mig_devices)} devices"
         facts.append(
             Fact(
                 f"GPU {index}", gpu.model + mig, f"{gpu.uuid}, /dev/nvidia{gpu.minor}, {gpu.bus_id}"
             )
         )
-    if not inventory.gpus:
+    if not report.gpus:
         facts.append(Fact("GPUs", "none", "NVML reports no GPU"))
     counts = (
-        ("libraries", len(inventory.libraries)),
-        ("32-bit libraries", len(inventory.libraries32)),
-        ("programs", len(inventory.binaries)),
-        ("firmware files", len(inventory.firmware)),
-        ("sockets", len(inventory.sockets)),
+        ("libraries", len(files.libraries)),
+        ("32-bit libraries", len(files.libraries32)),
+        ("programs", len(files.binaries)),
+        ("firmware files", len(files.firmware)),
+        ("sockets", len(files.sockets)),
     )
     facts.append(
         Fact(
@@ -196,8 +197,8 @@ def _host(label: str, inventory: Inventory) -> Step:
             or "no file of the driver",
         )
     )
-    if inventory.missing:
-        rows = [row for _, row in inventory.missing]
+    if files.missing:
+        rows = [row.name for row in files.missing]
         more = f" and {len(rows) - _SHOWN_MISSING} more" if len(rows) > _SHOWN_MISSING else ""
         facts.append(
             Fact(

@@ -102,7 +102,15 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
     )
     majors = gpus.majors if gpus is not None else {}
     tree = PackageTree(files, gpus.tree if gpus is not None else None)
-    return Host(f"driver-{version}", installed_at, tree, entries, report, majors, machine)
+    return Host(
+        name=f"driver-{version}",
+        root=installed_at,
+        tree=tree,
+        entries=entries,
+        report=report,
+        majors=majors,
+        machine=machine,
+    )
 
 
 def _versions(tree: Tree) -> dict[str, set[str]]:

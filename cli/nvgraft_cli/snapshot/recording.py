@@ -153,19 +153,19 @@ def record(
     """
     tree = RecordingTree(host.tree)
     watched = Host(
-        host.name,
-        host.root,
-        tree,
-        host.entries,
-        host.report,
-        host.majors,
-        host.machine,
-        host.refusal,
+        name=host.name,
+        root=host.root,
+        tree=tree,
+        entries=host.entries,
+        report=host.report,
+        majors=host.majors,
+        machine=host.machine,
+        refusal=host.refusal,
     )
-    inventory = read_inventory(watched, search_path, mps_directory)
+    files = read_inventory(watched, search_path, mps_directory).files
     for entry in host.entries:
         tree.look(entry.path)
-    for component in (*inventory.binaries, *inventory.libraries, *inventory.libraries32):
+    for component in (*files.binaries, *files.libraries, *files.libraries32):
         try:
             tree.elf(component.path, sections=True)
         except (ValueError, OSError):

@@ -75,7 +75,7 @@ def answer(text: str, case: Case) -> Answer:
     """
     plan, refusal = case.outcome
     try:
-        gpus = case.host.inventory.gpus
+        gpus = case.host.inventory.report.gpus
     except Refusal:
         gpus = ()
     subject = parse_subject(text, gpus)

@@ -42,7 +42,7 @@ class Candidate:
 def candidates(host: Host, row: str) -> list[Candidate]:
     """Return what the host's loader cache has for a row, in the cache's order, and the selector's verdict on each."""
     wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
-    rows = [name for _, group in catalogue.LIBRARIES for name, _ in group]
+    rows = [row.name for row in catalogue.LIBRARIES]
     found: list[tuple[int, Candidate]] = []
     for entry in host.entries:
         first = next((name for name in rows if entry.soname.startswith(name)), "")
@@ -117,9 +117,11 @@ def _capability(subject: Subject, plan: Plan) -> Exclusion:
 
 def _device(subject: Subject, plan: Plan, inventory: Inventory) -> Exclusion:
     path = subject.name
-    if path == "/dev/nvidia-modeset" and any(node.path == path for node in inventory.control):
+    gpus = inventory.report.gpus
+    control = {node.path for node in inventory.devices.control}
+    if path == "/dev/nvidia-modeset" and path in control:
         return Exclusion("capability", "only the capability display brings /dev/nvidia-modeset")
-    if path.startswith("/dev/nvidia-uvm") and any(node.path == path for node in inventory.control):
+    if path.startswith("/dev/nvidia-uvm") and path in control:
         return Exclusion("capability", f"{path} is for CUDA: only compute and video bring it")
     if path.startswith("/dev/nvidia-caps-imex-channels/"):
         return Exclusion("imex", "IMEX channels come with NVIDIA_IMEX_CHANNELS alone")
@@ -133,28 +135,24 @@ def _device(subject: Subject, plan: Plan, inventory: Inventory) -> Exclusion:
         )
     if path.startswith("/dev/"):
         index = next(
-            (
-                index
-                for index, gpu in enumerate(inventory.gpus)
-                if path == f"/dev/nvidia{gpu.minor}"
-            ),
+            (index for index, gpu in enumerate(gpus) if path == f"/dev/nvidia{gpu.minor}"),
             None,
         )
         if index is None:
-            known = ", ".join(f"/dev/nvidia{gpu.minor}" for gpu in inventory.gpus) or "none"
+            known = ", ".join(f"/dev/nvidia{gpu.minor}" for gpu in gpus) or "none"
             return Exclusion(
                 "not-on-host",
                 f"{path} is no device of this host's driver; its GPUs are {known}",
                 "nvidia-smi -L on the host",
             )
-        return _not_asked(f"GPU {index} ({inventory.gpus[index].uuid})", plan)
+        return _not_asked(f"GPU {index} ({gpus[index].uuid})", plan)
     try:
-        select_devices([path], inventory.gpus)
+        select_devices([path], gpus)
     except Refusal as refusal:
         return Exclusion(
             "not-on-host", f"{refusal.text}: {refusal.hint}", "nvidia-smi -L on the host"
         )
-    if not inventory.gpus:
+    if not gpus:
         return Exclusion(
             "not-on-host", "NVML reports no GPU on this host", "nvidia-smi -L on the host"
         )
@@ -176,7 +174,7 @@ def _component(subject: Subject, case: Case, plan: Plan, inventory: Inventory) -
     if not set(bringing) & set(plan.request["capabilities"]):
         asked = ", ".join(plan.request["capabilities"]) or "none"
         text = f"{subject.row} belongs to {' and '.join(bringing)}, which is not asked for: the container has {asked}"
-        if subject.row not in {row for _, row in inventory.missing}:
+        if subject.row not in {row.name for row in inventory.files.missing}:
             return Exclusion("capability", f"{text} ({plan.request['capabilities_from']})")
     if not library:
         return Exclusion(
@@ -237,7 +235,7 @@ def _elsewhere(subject: Subject, case: Case) -> str:
 
 
 def _path(subject: Subject, case: Case) -> Exclusion:
-    rows = [row for _, group in (*catalogue.LIBRARIES, *catalogue.BINARIES) for row, _ in group]
+    rows = [row.name for row in (*catalogue.LIBRARIES, *catalogue.BINARIES)]
     close = difflib.get_close_matches(subject.basename, rows, n=3, cutoff=0.6)
     near = f"; the catalogue has {', '.join(close)}" if close else ""
     if case.container.rootfs_known:

@@ -30,27 +30,17 @@ def parse_subject(text: str, gpus: tuple[Gpu, ...]) -> Subject:
     if text in names.CAPABILITIES:
         return Subject("capability", text)
     name = posixpath.basename(text)
-    for component_class, rows in catalogue.BINARIES:
-        for row, _ in rows:
-            if name == row:
-                return Subject("binary", text, row, component_class)
+    for row in catalogue.BINARIES:
+        if name == row.name:
+            return Subject("binary", text, row.name, row.component_class)
     # The longest prefix is the row: libnvidia-ml.so is no libnvidia-m.
-    found = [
-        (len(row), row, group)
-        for group, rows in catalogue.LIBRARIES
-        for row, _ in rows
-        if f"{name}.".startswith(f"{row}.")
-    ]
-    if not found and name.startswith("lib"):
-        found = [
-            (len(row), row, group)
-            for group, rows in catalogue.LIBRARIES
-            for row, _ in rows
-            if row.partition(".so")[0] == name.partition(".so")[0]
-        ]
-    if found:
-        _, row, group = max(found)
-        return Subject("library", text, row, group)
+    rows = [row for row in catalogue.LIBRARIES if f"{name}.".startswith(f"{row.name}.")]
+    if not rows and name.startswith("lib"):
+        stem = name.partition(".so")[0]
+        rows = [row for row in catalogue.LIBRARIES if row.name.partition(".so")[0] == stem]
+    if rows:
+        row = max(rows, key=lambda row: len(row.name))
+        return Subject("library", text, row.name, row.component_class)
     if text.startswith("/dev/") or _is_device(text, gpus):
         return Subject("device", text)
     return Subject("path", text)

@@ -13,9 +13,10 @@ from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nvgraft.formats.ldcache import CacheEntry
+    from nvgraft_specs.catalogue import Row
 
 
 #: SONAME of what is mounted as one of the driver's libraries although no loader takes it.
@@ -23,30 +24,20 @@ NO_LIBRARY = ""
 
 
 class Component(Value):
-    """A file of the driver.
+    """A library or a program of the driver, which is mounted under its own name.
 
-    ``path`` is resolved inside the driver root and relative to it; ``row`` is the catalogue row that named it, ``found``
-    says how it was found, ``kind`` is file, dir or socket, ``mode`` its permission bits, ``size`` its bytes.
+    ``row`` is the catalogue row that named it, ``path`` is resolved inside the driver root and relative to it, ``found``
+    says how it was found, ``mode`` its permission bits, ``size`` its bytes. ``soname`` is None for what has none.
     """
 
-    __slots__ = ("component_class", "found", "kind", "mode", "path", "row", "size", "soname")
+    __slots__ = ("found", "mode", "path", "row", "size", "soname")
 
     def __init__(
-        self,
-        component_class: str,
-        row: str,
-        path: str,
-        found: str,
-        kind: str,
-        mode: int,
-        size: int = 0,
-        soname: str | None = None,
+        self, row: Row, path: str, found: str, mode: int, size: int = 0, soname: str | None = None
     ) -> None:
-        self.component_class = component_class
         self.row = row
         self.path = path
         self.found = found
-        self.kind = kind
         self.mode = mode
         self.size = size
         self.soname = soname
@@ -55,6 +46,39 @@ class Component(Value):
     def name(self) -> str:
         """The file's own name, by which it is chosen and under which it is mounted."""
         return self.path.rpartition("/")[2]
+
+
+class Firmware(Value):
+    """A GSP firmware image: ``path`` is resolved inside the driver root, ``target`` is where the container shall see it."""
+
+    __slots__ = ("found", "mode", "path", "size", "target")
+
+    def __init__(self, path: str, target: str, found: str, mode: int, size: int) -> None:
+        self.path = path
+        self.target = target
+        self.found = found
+        self.mode = mode
+        self.size = size
+
+
+class Socket(Value):
+    """A socket of a host service, or the MPS daemon's directory.
+
+    ``well_known`` is the path at which the service listens, ``path`` what that leads to inside the driver root;
+    ``component_class`` has to be switched on for it; ``kind`` is socket, dir or file.
+    """
+
+    __slots__ = ("component_class", "found", "kind", "mode", "path", "well_known")
+
+    def __init__(
+        self, component_class: str, well_known: str, path: str, found: str, kind: str, mode: int
+    ) -> None:
+        self.component_class = component_class
+        self.well_known = well_known
+        self.path = path
+        self.found = found
+        self.kind = kind
+        self.mode = mode
 
 
 class DeviceNode(Value):
@@ -82,16 +106,17 @@ class ProcEntry(Value):
 class Libraries(Value):
     """The libraries that were selected from the loader cache, of this machine's architecture and of its 32-bit one.
 
-    ``missing`` has (class, row) of the catalogue's rows for which there is none.
+    ``missing`` are the catalogue's rows for which there is none.
     """
 
     __slots__ = ("missing", "narrow", "wide")
 
     def __init__(
         self,
+        *,
         wide: tuple[Component, ...],
         narrow: tuple[Component, ...],
-        missing: tuple[tuple[str, str], ...],
+        missing: tuple[Row, ...],
     ) -> None:
         self.wide = wide
         self.narrow = narrow
@@ -113,6 +138,7 @@ class Host:
 
     def __init__(
         self,
+        *,
         name: str,
         root: str,
         tree: Tree,
@@ -135,85 +161,146 @@ class Host:
         self.keep: Callable[[Libraries], str] | None = None
 
 
-class Inventory(Value):
-    """Everything a plan can draw on, in the reference's order of discovery."""
+class DriverFiles(Value):
+    """The driver's files and its services' sockets, each in the reference's order of discovery.
+
+    ``missing`` are the catalogue's rows for which this host has neither a library nor a program.
+    """
 
     __slots__ = (
         "binaries",
-        "cap_nodes",
-        "capabilities_dir",
-        "caps_dir",
-        "caps_major",
-        "control",
-        "cuda_version",
-        "driver_version",
         "firmware",
-        "gpus",
-        "host",
-        "imex",
         "libraries",
         "libraries32",
-        "machine",
-        "mig_access",
-        "mig_minors",
         "missing",
         "mps",
-        "nodes",
-        "proc_dirs",
-        "proc_files",
-        "root",
         "sockets",
     )
 
     def __init__(
         self,
-        host: str,
-        root: str,
-        machine: str,
-        report: DriverReport,
+        *,
         libraries: tuple[Component, ...],
         libraries32: tuple[Component, ...],
         binaries: tuple[Component, ...],
-        firmware: tuple[Component, ...],
-        sockets: tuple[Component, ...],
-        mps: Component | None,
-        control: tuple[DeviceNode, ...],
-        nodes: tuple[DeviceNode, ...],
-        proc_files: tuple[ProcEntry, ...],
-        proc_dirs: tuple[ProcEntry | None, ...],
-        caps_major: int | None,
-        mig_minors: tuple[tuple[str, int], ...],
-        mig_access: tuple[ProcEntry, ...],
-        cap_nodes: tuple[DeviceNode, ...],
-        capabilities_dir: ProcEntry | None,
-        caps_dir: Node | None,
-        imex: tuple[DeviceNode, ...],
-        missing: tuple[tuple[str, str], ...],
+        firmware: tuple[Firmware, ...],
+        sockets: tuple[Socket, ...],
+        mps: Socket | None,
+        missing: tuple[Row, ...],
     ) -> None:
-        self.host = host
-        self.root = root
-        self.machine = machine
-        self.driver_version = report.driver_version
-        self.cuda_version = report.cuda_version
-        self.gpus = report.gpus
         self.libraries = libraries
         self.libraries32 = libraries32
         self.binaries = binaries
         self.firmware = firmware
         self.sockets = sockets
         self.mps = mps
-        self.control = control
-        self.nodes = nodes
-        self.proc_files = proc_files
-        self.proc_dirs = proc_dirs
-        self.caps_major = caps_major
-        self.mig_minors = mig_minors
-        self.mig_access = mig_access
-        self.cap_nodes = cap_nodes
-        self.capabilities_dir = capabilities_dir
-        self.caps_dir = caps_dir
-        self.imex = imex
         self.missing = missing
+
+
+class GpuDevice(Value):
+    """A GPU, its device node, and its directory below /proc/driver/nvidia/gpus; None where the kernel module has none."""
+
+    __slots__ = ("gpu", "node", "proc_directory")
+
+    def __init__(self, gpu: Gpu, node: DeviceNode, proc_directory: ProcEntry | None) -> None:
+        self.gpu = gpu
+        self.node = node
+        self.proc_directory = proc_directory
+
+
+class Devices(Value):
+    """What the driver serves under /dev: control nodes, GPUs in NVML's index order, and IMEX channels."""
+
+    __slots__ = ("control", "gpus", "imex_channels")
+
+    def __init__(
+        self,
+        *,
+        control: tuple[DeviceNode, ...],
+        gpus: tuple[GpuDevice, ...],
+        imex_channels: tuple[DeviceNode, ...],
+    ) -> None:
+        self.control = control
+        self.gpus = gpus
+        self.imex_channels = imex_channels
+
+
+class MigCapabilities(Value):
+    """What grants access to MIG devices and to the administration of MIG.
+
+    ``major`` is the nvidia-caps major number (None: the driver keeps MIG access in /proc alone), ``minors`` are the rows
+    (capability, minor) of mig-minors, ``access_files`` the capabilities' files under /proc, ``nodes`` the nodes that belong to
+    them. ``proc_directory`` is /proc/driver/nvidia/capabilities, ``dev_directory`` /dev/nvidia-caps.
+    """
+
+    __slots__ = ("access_files", "dev_directory", "major", "minors", "nodes", "proc_directory")
+
+    def __init__(
+        self,
+        *,
+        major: int | None,
+        minors: tuple[tuple[str, int], ...],
+        access_files: tuple[ProcEntry, ...],
+        nodes: tuple[DeviceNode, ...],
+        proc_directory: ProcEntry | None,
+        dev_directory: Node | None,
+    ) -> None:
+        self.major = major
+        self.minors = minors
+        self.access_files = access_files
+        self.nodes = nodes
+        self.proc_directory = proc_directory
+        self.dev_directory = dev_directory
+
+
+class Inventory(Value):
+    """Everything a plan can draw on.
+
+    :param host_name: a name for people; of a live host its node name.
+    :param root: the driver root as an absolute path.
+    :param machine: the kernel's name of the architecture.
+    :param proc_files: the text files of /proc/driver/nvidia that are copied into a container.
+    """
+
+    __slots__ = (
+        "devices",
+        "files",
+        "host_name",
+        "machine",
+        "mig",
+        "proc_files",
+        "report",
+        "root",
+    )
+
+    def __init__(
+        self,
+        *,
+        host_name: str,
+        root: str,
+        machine: str,
+        report: DriverReport,
+        files: DriverFiles,
+        devices: Devices,
+        mig: MigCapabilities,
+        proc_files: tuple[ProcEntry, ...],
+    ) -> None:
+        self.host_name = host_name
+        self.root = root
+        self.machine = machine
+        self.report = report
+        self.files = files
+        self.devices = devices
+        self.mig = mig
+        self.proc_files = proc_files
+
+
+def in_rows(
+    table: Sequence[Row], chosen: Mapping[Row, Component]
+) -> tuple[tuple[Component, ...], tuple[Row, ...]]:
+    """Return the components that were chosen, in the order of the table's rows, and the rows that have none."""
+    components = tuple([chosen[row] for row in table if row in chosen])
+    return components, tuple([row for row in table if row not in chosen])
 
 
 def number(text: str) -> int | None:

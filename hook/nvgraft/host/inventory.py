@@ -13,10 +13,17 @@ from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.components import (
     Component,
     DeviceNode,
+    Devices,
+    DriverFiles,
+    Firmware,
+    GpuDevice,
     Host,
     Inventory,
+    MigCapabilities,
     ProcEntry,
+    Socket,
     device_file_minor,
+    in_rows,
     mig_access_path,
     number,
 )
@@ -27,6 +34,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from nvgraft_specs.catalogue import Row
+
+_PROC = "/proc/driver/nvidia"
 #: Small text files of /proc are read whole; the largest, mig-minors, has about 5 KiB.
 _TEXT_LIMIT = 1 << 18
 
@@ -76,131 +86,98 @@ def read_inventory(
         firmware = () if "gsp-firmware" in omit else _firmware(tree, report.driver_version)
     except PathError as error:
         raise Refusal("detection", error.text) from error
-    proc = "/proc/driver/nvidia"
-    mig_minors: tuple[tuple[str, int], ...] = ()
-    mig_access: tuple[ProcEntry, ...] = ()
-    if any(gpu.mig != "unsupported" for gpu in report.gpus):
-        mig_minors = read_mig_minors(tree)
-        mig_access = _mig_access(tree, report.gpus)
-    caps_major = host.majors.get("nvidia-caps")
-    caps = tree.lstat(f"{proc}/capabilities")
-    imex_major = host.majors.get("nvidia-caps-imex-channels")
     return Inventory(
-        host.name,
-        host.root,
-        host.machine,
-        report,
-        libraries.wide,
-        libraries.narrow,
-        binaries,
-        firmware,
-        sockets,
-        mps,
-        _control(tree),
-        tuple(_gpu_node(tree, gpu) for gpu in report.gpus),
-        tuple(
-            entry
-            for name in catalogue.PROC_FILES
-            if (entry := _proc_file(tree, f"{proc}/{name}")) is not None
+        host_name=host.name,
+        root=host.root,
+        machine=host.machine,
+        report=report,
+        files=DriverFiles(
+            libraries=libraries.wide,
+            libraries32=libraries.narrow,
+            binaries=binaries,
+            firmware=firmware,
+            sockets=sockets,
+            mps=mps,
+            missing=(*libraries.missing, *missing_binaries),
         ),
-        tuple(_gpu_proc_dir(tree, gpu) for gpu in report.gpus),
-        caps_major,
-        mig_minors,
-        mig_access,
-        () if caps_major is None else _cap_nodes(tree, mig_access, caps_major),
-        ProcEntry(f"{proc}/capabilities", caps.mode)
-        if caps is not None and caps.type == "dir"
-        else None,
-        tree.lstat("/dev/nvidia-caps"),
-        () if imex_major is None else _imex(tree, imex_major, channels),
-        (*libraries.missing, *missing_binaries),
+        devices=Devices(
+            control=_control(tree),
+            gpus=tuple([_gpu_device(tree, gpu) for gpu in report.gpus]),
+            imex_channels=_imex(tree, host.majors.get("nvidia-caps-imex-channels"), channels),
+        ),
+        mig=_mig_capabilities(tree, report.gpus, host.majors.get("nvidia-caps")),
+        proc_files=tuple(
+            [
+                entry
+                for name in catalogue.PROC_FILES
+                if (entry := _proc_file(tree, f"{_PROC}/{name}")) is not None
+            ]
+        ),
     )
 
 
-def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
+def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[Row, ...]]:
     """Find each binary in the first directory of ``path`` that has it; existence is all that counts (reference behaviour 5.4)."""
-    rows = [(name, row) for name, rows in catalogue.BINARIES for row, _since in rows]
-    chosen: dict[str, Component] = {}
+    chosen: dict[Row, Component] = {}
     for directory in path.split(":"):
-        for component_class, row in rows:
+        for row in catalogue.BINARIES:
             if row in chosen:
                 continue
-            wanted = f"{directory or '.'}/{row}"
+            program = f"{directory or '.'}/{row.name}"
             try:
-                resolved, node = tree.find(wanted)
+                resolved, node = tree.find(program)
             except PathError:
                 continue  # a search path may name what is no directory, or one that this user may not enter
             if node is not None:
-                found = f"PATH: {wanted}" + (f" -> {resolved}" if resolved != wanted else "")
-                chosen[row] = Component(
-                    component_class, row, resolved, found, "file", node.mode, node.size
-                )
-    missing = tuple((component_class, row) for component_class, row in rows if row not in chosen)
-    return tuple(chosen[row] for _, row in rows if row in chosen), missing
+                found = f"PATH: {program}" + (f" -> {resolved}" if resolved != program else "")
+                chosen[row] = Component(row, resolved, found, node.mode, node.size)
+    return in_rows(catalogue.BINARIES, chosen)
 
 
-def _firmware(tree: Tree, version: str) -> tuple[Component, ...]:
-    """Return the GSP firmware images of the running driver; ``row`` is the path that the container shall see (5.5)."""
-    wanted = f"/lib/firmware/nvidia/{version}"
-    directory = tree.resolve(wanted)
+def _firmware(tree: Tree, version: str) -> tuple[Firmware, ...]:
+    """Return the GSP firmware images of the running driver (reference behaviour 5.5)."""
+    target = f"/lib/firmware/nvidia/{version}"
+    directory = tree.resolve(target)
     images = []
     for name in tree.listdir(directory):
         if name.startswith("gsp") and name.endswith(".bin"):
             path, node = tree.find(f"{directory}/{name}")
             if node is not None:
-                images.append(
-                    Component(
-                        "firmware",
-                        f"{wanted}/{name}",
-                        path,
-                        f"firmware of driver {version}",
-                        "file",
-                        node.mode,
-                        node.size,
-                    )
-                )
+                found = f"firmware of driver {version}"
+                images.append(Firmware(path, f"{target}/{name}", found, node.mode, node.size))
     return tuple(images)
 
 
 def _sockets(
     tree: Tree, services: Iterable[str], mps_directory: str
-) -> tuple[tuple[Component, ...], Component | None]:
+) -> tuple[tuple[Socket, ...], Socket | None]:
     """Return the sockets of host services, and the MPS directory, as far as they exist (5.6)."""
     sockets = []
-    for wanted in services:
-        path, node = _probe(tree, wanted)
+    for service in services:
+        path, node = _probe(tree, service)
         if node is not None:
             # A resolved path that is no suffix of the well-known one counts as MPS' own (reference behaviour 6.5 A9).
             component_class = (
                 "utility"
-                if any(known.endswith(path) for known in catalogue.SERVICE_SOCKETS)
+                if any(socket.endswith(path) for socket in catalogue.SERVICE_SOCKETS)
                 else "compute"
             )
-            sockets.append(
-                Component(
-                    component_class, wanted, path, f"socket: {wanted}", _kind(node), node.mode
-                )
-            )
+            found = f"socket: {service}"
+            sockets.append(Socket(component_class, service, path, found, _kind(node), node.mode))
     path, node = _probe(tree, mps_directory)
     if node is None:
         return tuple(sockets), None
-    return tuple(sockets), Component(
-        "compute",
-        mps_directory,
-        path,
-        f"MPS pipe directory: {mps_directory}",
-        _kind(node),
-        node.mode,
-    )
+    found = f"MPS pipe directory: {mps_directory}"
+    return tuple(sockets), Socket("compute", mps_directory, path, found, _kind(node), node.mode)
 
 
-def _probe(tree: Tree, wanted: str) -> tuple[str, Node | None]:
+def _probe(tree: Tree, path: str) -> tuple[str, Node | None]:
     """Return what ``find`` does; what this user may not see counts as missing (5.6)."""
     try:
-        return tree.find(wanted)
+        return tree.find(path)
     except PathError as error:
         if isinstance(error.__cause__, PermissionError):
-            return wanted, None
+            return path, None
         raise
 
 
@@ -224,15 +201,16 @@ def _control(tree: Tree) -> tuple[DeviceNode, ...]:
     return tuple(nodes)
 
 
-def _gpu_node(tree: Tree, gpu: Gpu) -> DeviceNode:
+def _gpu_device(tree: Tree, gpu: Gpu) -> GpuDevice:
     path = f"/dev/nvidia{gpu.minor}"
-    return DeviceNode(path, (catalogue.NVIDIA_MAJOR, gpu.minor), tree.lstat(path))
+    node = DeviceNode(path, (catalogue.NVIDIA_MAJOR, gpu.minor), tree.lstat(path))
+    return GpuDevice(gpu, node, _gpu_proc_directory(tree, gpu))
 
 
-def _gpu_proc_dir(tree: Tree, gpu: Gpu) -> ProcEntry | None:
+def _gpu_proc_directory(tree: Tree, gpu: Gpu) -> ProcEntry | None:
     """Return the GPU's directory, whose name has a PCI domain of eight digits in some drivers and of four in most."""
     for address in (gpu.bus_id, gpu.bus_id[4:]):
-        path = f"/proc/driver/nvidia/gpus/{address}"
+        path = f"{_PROC}/gpus/{address}"
         node = tree.lstat(path)
         if node is not None:
             return ProcEntry(path, node.mode)
@@ -251,6 +229,25 @@ def _proc_file(tree: Tree, path: str) -> ProcEntry | None:
         raise Refusal("mount", f"file read error: {path}: {reason(error)}") from error
 
 
+def _mig_capabilities(tree: Tree, gpus: Collection[Gpu], major: int | None) -> MigCapabilities:
+    minors: tuple[tuple[str, int], ...] = ()
+    access_files: tuple[ProcEntry, ...] = ()
+    if any(gpu.mig != "unsupported" for gpu in gpus):
+        minors = read_mig_minors(tree)
+        access_files = _mig_access_files(tree, gpus)
+    directory = tree.lstat(f"{_PROC}/capabilities")
+    return MigCapabilities(
+        major=major,
+        minors=minors,
+        access_files=access_files,
+        nodes=() if major is None else _cap_nodes(tree, access_files, major),
+        proc_directory=ProcEntry(f"{_PROC}/capabilities", directory.mode)
+        if directory is not None and directory.type == "dir"
+        else None,
+        dev_directory=tree.lstat("/dev/nvidia-caps"),
+    )
+
+
 def read_mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
     """Return the rows of mig-minors: which capability has which minor of the nvidia-caps major."""
     entry = _proc_file(tree, "/proc/driver/nvidia-caps/mig-minors")
@@ -262,9 +259,9 @@ def read_mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
     return tuple(rows)
 
 
-def _mig_access(tree: Tree, gpus: Iterable[Gpu]) -> tuple[ProcEntry, ...]:
+def _mig_access_files(tree: Tree, gpus: Iterable[Gpu]) -> tuple[ProcEntry, ...]:
     """Return the access files of every MIG device, and those of the "config" and "monitor" capabilities, that exist."""
-    paths = [f"/proc/driver/nvidia/capabilities/mig/{name}" for name in ("config", "monitor")]
+    paths = [f"{_PROC}/capabilities/mig/{name}" for name in ("config", "monitor")]
     paths += [
         mig_access_path(gpu, device, compute=compute)
         for gpu in gpus
@@ -276,15 +273,17 @@ def _mig_access(tree: Tree, gpus: Iterable[Gpu]) -> tuple[ProcEntry, ...]:
     )
 
 
-def _cap_nodes(tree: Tree, access: Iterable[ProcEntry], major: int) -> tuple[DeviceNode, ...]:
+def _cap_nodes(tree: Tree, access_files: Iterable[ProcEntry], major: int) -> tuple[DeviceNode, ...]:
     minors = dict.fromkeys(
-        minor for entry in access if (minor := device_file_minor(entry)) is not None
+        minor for entry in access_files if (minor := device_file_minor(entry)) is not None
     )
     paths = ((f"/dev/nvidia-caps/nvidia-cap{minor}", minor) for minor in minors)
     return tuple(DeviceNode(path, (major, minor), tree.lstat(path)) for path, minor in paths)
 
 
-def _imex(tree: Tree, major: int, channels: Iterable[int] | None) -> tuple[DeviceNode, ...]:
+def _imex(tree: Tree, major: int | None, channels: Iterable[int] | None) -> tuple[DeviceNode, ...]:
+    if major is None:
+        return ()
     directory = "/dev/nvidia-caps-imex-channels"
     if channels is None:
         numbers = [

@@ -29,7 +29,7 @@ from nvgraft_specs import catalogue, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from nvgraft.request.config import Config
@@ -47,17 +47,17 @@ _PROC = "/proc/driver/nvidia"
 _TEXT_LIMIT = 1 << 18
 #: What a user name in config.toml is looked up in.
 _ACCOUNTS = ("/etc/nsswitch.conf", "/etc/passwd", "/etc/group")
-#: Modules that make what is kept, whether or not they are loaded when it is used.
-_SOURCES = (
-    "components",
-    "elf",
-    "gpus",
-    "inventory",
-    "ldcache",
-    "libraries",
-    "live",
-    "nvml",
-    "tree",
+#: Files of the package that make what is kept, whether or not they are loaded when it is used.
+SOURCES = (
+    "formats/elf.py",
+    "formats/ldcache.py",
+    "formats/tree.py",
+    "host/components.py",
+    "host/gpus.py",
+    "host/inventory.py",
+    "host/libraries.py",
+    "host/live.py",
+    "host/nvml.py",
 )
 #: What a document that is not ours to the last word is met with.
 _DAMAGE = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
@@ -139,8 +139,8 @@ def reaches_nvml(name: str) -> bool:
 
 def _key(config: Config) -> list[object]:
     """Return what is asked: whoever asks for something else has a document of his own."""
-    here = paths.dirname(__file__)
-    sources = [str(catalogue.__file__), *(f"{here}/{name}.py" for name in _SOURCES)]
+    package = paths.dirname(paths.dirname(__file__))
+    sources = [str(catalogue.__file__), *(f"{package}/{path}" for path in SOURCES)]
     inherited = sorted(
         [name, value] for name, value in paths.environment().items() if reaches_nvml(name)
     )
@@ -335,30 +335,36 @@ def _keep(
         "files": files,
         "driver": [host.report.driver_version, host.report.cuda_version],
         "gpus": [
-            [*(getattr(gpu, name) for name in _GPU), [list(mig._key()) for mig in gpu.mig_devices]]
+            [_fields(gpu, _GPU), [_fields(mig, _MIG_DEVICE) for mig in gpu.mig_devices]]
             for gpu in host.report.gpus
         ],
-        "wide": [list(component._key()) for component in libraries.wide],
-        "narrow": [list(component._key()) for component in libraries.narrow],
-        "missing": [list(row) for row in libraries.missing],
+        "wide": [[library.row.name, *_fields(library, _LIBRARY)] for library in libraries.wide],
+        "narrow": [[library.row.name, *_fields(library, _LIBRARY)] for library in libraries.narrow],
+        "missing": [row.name for row in libraries.missing],
     }
     return "" if kept.write(KIND, key, document) else f"{kept.DIRECTORY} cannot be written"
 
 
-#: The order of a GPU's fields in the document; its MIG devices follow.
+#: The order of fields in the document, which is the one of the parameters.
 _GPU = ("minor", "uuid", "bus_id", "brand", "arch", "mig", "model")
+_MIG_DEVICE = ("uuid", "gpu_instance", "compute_instance")
+_LIBRARY = ("path", "found", "mode", "size", "soname")
+
+
+def _fields(value: Value, names: Iterable[str]) -> list[object]:
+    return [getattr(value, name) for name in names]
 
 
 def _host(config: Config, kept: Kept, seen: LiveTree) -> Host:
     uname = os.uname()
     host = Host(
-        uname.nodename,
-        config.cli_root or "/",
-        seen,
-        (),
-        kept.report,
-        live.read_majors(),
-        uname.machine,
+        name=uname.nodename,
+        root=config.cli_root or "/",
+        tree=seen,
+        entries=(),
+        report=kept.report,
+        majors=live.read_majors(),
+        machine=uname.machine,
     )
     host.origin = "from the cache"
     host.libraries = kept.libraries
@@ -367,17 +373,17 @@ def _host(config: Config, kept: Kept, seen: LiveTree) -> Host:
 
 def _kept(document: dict[str, Any]) -> Kept:
     gpus = tuple(
-        Gpu(
-            **dict(zip(_GPU, row, strict=True)),
-            mig_devices=tuple(_value(MigDevice, mig) for mig in migs),
-        )
-        for *row, migs in document["gpus"]
+        [
+            Gpu(*(*fields, tuple([MigDevice(*mig) for mig in migs])))
+            for fields, migs in document["gpus"]
+        ]
     )
     driver_version, cuda_version = document["driver"]
+    rows = {row.name: row for row in catalogue.LIBRARIES}
     libraries = Libraries(
-        tuple(_value(Component, row) for row in document["wide"]),
-        tuple(_value(Component, row) for row in document["narrow"]),
-        tuple((component_class, row) for component_class, row in document["missing"]),
+        wide=tuple([Component(rows[name], *fields) for name, *fields in document["wide"]]),
+        narrow=tuple([Component(rows[name], *fields) for name, *fields in document["narrow"]]),
+        missing=tuple([rows[name] for name in document["missing"]]),
     )
     return Kept(
         document["made"],
@@ -385,8 +391,3 @@ def _kept(document: dict[str, Any]) -> Kept:
         libraries,
         tuple(document["files"]),
     )
-
-
-def _value(kind: type[Any], row: list[object]) -> Any:
-    """Return a value from its fields, in the order of its slots, which are its parameters' names."""
-    return kind(**dict(zip(kind.__slots__, row, strict=True)))

@@ -12,19 +12,21 @@ from nvgraft.base.files import reason
 from nvgraft.formats.elf import NoFacts
 from nvgraft.formats.ldcache import ARCHITECTURES, CacheEntry
 from nvgraft.formats.tree import PathError, Tree
-from nvgraft.host.components import NO_LIBRARY, Component, Host, Libraries
+from nvgraft.host.components import NO_LIBRARY, Component, Host, Libraries, in_rows
 from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from nvgraft_specs.catalogue import Row
+
 _REINSTALL = "reinstall the driver, then run ldconfig"
 
-_ROWS = tuple(row for _, rows in catalogue.LIBRARIES for row, _ in rows)
+_NAMES = tuple([row.name for row in catalogue.LIBRARIES])
 
 #: Loader cache entries whose SONAME starts otherwise are no driver component: the cache reader may skip them.
-LIBRARY_PREFIXES = tuple(row.encode() for row in _ROWS)
+LIBRARY_PREFIXES = tuple([name.encode() for name in _NAMES])
 
 
 def select_libraries(host: Host) -> Libraries:
@@ -34,14 +36,18 @@ def select_libraries(host: Host) -> Libraries:
     """
     wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
     libraries, missing = _libraries(host, wide)
-    return Libraries(libraries, _libraries(host, narrow)[0] if narrow is not None else (), missing)
+    return Libraries(
+        wide=libraries,
+        narrow=() if narrow is None else _libraries(host, narrow)[0],
+        missing=missing,
+    )
 
 
 def look_at_candidates(tree: Tree, entries: Iterable[CacheEntry], machine: str) -> None:
     """Look at all that :func:`select_libraries` will look at, for a tree that remembers; faults are its business."""
     architectures = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])
     for entry in entries:
-        if entry.architecture in architectures and entry.soname.startswith(_ROWS):
+        if entry.architecture in architectures and entry.soname.startswith(_NAMES):
             try:
                 path = tree.resolve(entry.path)
                 tree.elf(path, sections=_is_tls(path))
@@ -53,17 +59,14 @@ def _is_tls(path: str) -> bool:
     return paths.basename(path).startswith(catalogue.TLS_LIBRARY)
 
 
-def _libraries(
-    host: Host, architecture: int
-) -> tuple[tuple[Component, ...], tuple[tuple[str, str], ...]]:
+def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tuple[Row, ...]]:
     """Select the libraries of one architecture: the last accepted candidate of a row wins (reference behaviour 5.2, 5.3)."""
-    rows = [(name, row) for name, rows in catalogue.LIBRARIES for row, _since in rows]
-    chosen: dict[str, Component] = {}
+    chosen: dict[Row, Component] = {}
     for entry in host.entries:
         if entry.architecture != architecture:
             continue
-        for component_class, row in rows:
-            if not entry.soname.startswith(row):
+        for row in catalogue.LIBRARIES:
+            if not entry.soname.startswith(row.name):
                 continue
             try:
                 path = host.tree.resolve(entry.path)
@@ -71,19 +74,16 @@ def _libraries(
                 raise Refusal("detection", error.text) from error
             if row in chosen and chosen[row].path == path:
                 continue  # the same file under another name: it may fit a later row
-            component = _select(host, component_class, row, entry, path)
+            component = _select(host, row, entry, path)
             if component is not None:
                 chosen[row] = component
             break
-    missing = tuple((component_class, row) for component_class, row in rows if row not in chosen)
-    return tuple(chosen[row] for _, row in rows if row in chosen), missing
+    return in_rows(catalogue.LIBRARIES, chosen)
 
 
-def _select(
-    host: Host, component_class: str, row: str, entry: CacheEntry, path: str
-) -> Component | None:
+def _select(host: Host, row: Row, entry: CacheEntry, path: str) -> Component | None:
     """Return the component at ``path``, or None when the selector rejects it."""
-    shown = host.root.rstrip("/") + path
+    host_path = host.root.rstrip("/") + path
     tls = _is_tls(path)
     try:
         facts = host.tree.elf(path, sections=tls)
@@ -91,24 +91,24 @@ def _select(
         node = host.tree.lstat(path)
         if node is not None and node.type == "dir":
             raise Refusal(
-                "detection", f"elf file read error: {shown}", f"it is a directory: {_REINSTALL}"
+                "detection", f"elf file read error: {host_path}", f"it is a directory: {_REINSTALL}"
             ) from error
         raise Refusal(
             "detection",
-            f"open failed: {shown}: {reason(error)}",
+            f"open failed: {host_path}: {reason(error)}",
             f"the loader cache names {entry.path} for {entry.soname}, which cannot be read: run ldconfig on the host",
         ) from error
     except ValueError as error:
         if tls or not isinstance(error, NoFacts):
             raise Refusal(
-                "detection", f"elf file read error: {shown}", f"{error}: {_REINSTALL}"
+                "detection", f"elf file read error: {host_path}", f"{error}: {_REINSTALL}"
             ) from error
         facts = None  # of no other library the reference reads more than its name
     abi_tag = facts.abi_tag if facts else None
     if tls and abi_tag is None:
         raise Refusal(
             "detection",
-            f"elf section 0x7 missing: {shown}",
+            f"elf section 0x7 missing: {host_path}",
             "it carries no .note.ABI-tag: reinstall the driver",
         )
     if rejection(path, abi_tag, host.report.driver_version):
@@ -117,16 +117,8 @@ def _select(
     links = f" -> {path}" if path != entry.path else ""
     found = f"loader cache: {entry.soname} => {entry.path}{links}"
     soname = facts.soname if facts else NO_LIBRARY
-    return Component(
-        component_class,
-        row,
-        path,
-        found,
-        "file",
-        node.mode if node else 0o644,
-        node.size if node else 0,
-        soname,
-    )
+    mode, size = (node.mode, node.size) if node else (0o644, 0)
+    return Component(row, path, found, mode, size, soname)
 
 
 def rejection(path: str, abi_tag: tuple[int, int, int] | None, driver_version: str) -> str:

@@ -72,7 +72,16 @@ def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[]
         raise Refusal(
             "initialization", f"open failed: /proc/devices: {reason(error)}", "mount /proc"
         ) from error
-    return Host(os.uname().nodename, root, tree, entries, report, majors, machine, refusal)
+    return Host(
+        name=os.uname().nodename,
+        root=root,
+        tree=tree,
+        entries=entries,
+        report=report,
+        majors=majors,
+        machine=machine,
+        refusal=refusal,
+    )
 
 
 def open_driver_root(config: Config) -> LiveTree:

@@ -165,13 +165,13 @@ def snapshot_host(document: dict[str, Any]) -> Host:
     ]
     machine = document.get("machine") or _machine(files)
     return Host(
-        document["name"],
-        document["root"],
-        SnapshotTree(files),
-        entries,
-        driver_report(document),
-        dict(document["char_majors"]),
-        machine,
+        name=document["name"],
+        root=document["root"],
+        tree=SnapshotTree(files),
+        entries=entries,
+        report=driver_report(document),
+        majors=dict(document["char_majors"]),
+        machine=machine,
     )
 
 

@@ -17,8 +17,10 @@ from nvgraft.host.components import (
     NO_LIBRARY,
     Component,
     DeviceNode,
+    Firmware,
     Inventory,
     ProcEntry,
+    Socket,
     device_file_minor,
     mig_access_path,
 )
@@ -32,11 +34,14 @@ from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
 
     from nvgraft.request.config import Config
     from nvgraft.request.request import Request
+    from nvgraft_specs.catalogue import Row
+
+    _Part = TypeVar("_Part")
 
 # Options per kind of mount, as mountinfo shows them (reference behaviour 6.4).
 _FILE_OPTIONS = ("nodev", "nosuid", "ro")
@@ -87,9 +92,9 @@ def make_plan(request: Request, inventory: Inventory, target: Target, settings: 
     # Found with the container, refused before any device is looked at.
     compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
     compat, remarks = compat_directory(
-        target.tree, inventory.driver_version, settings.cuda_compat, compute=compute
+        target.tree, inventory.report.driver_version, settings.cuda_compat, compute=compute
     )
-    selection = select_devices(request.devices, inventory.gpus)
+    selection = select_devices(request.devices, inventory.report.gpus)
     check_mig_request("mig-config", request.mig_config, selection)
     check_mig_request("mig-monitor", request.mig_monitor, selection)
     _check_requirements(request, inventory, selection)
@@ -123,10 +128,10 @@ def make_plan(request: Request, inventory: Inventory, target: Target, settings: 
 
 def _host_document(inventory: Inventory) -> dict[str, Any]:
     return {
-        "name": inventory.host,
+        "name": inventory.host_name,
         "root": inventory.root.rstrip("/") or "/",
-        "driver_version": inventory.driver_version,
-        "cuda_version": inventory.cuda_version,
+        "driver_version": inventory.report.driver_version,
+        "cuda_version": inventory.report.cuda_version,
     }
 
 
@@ -151,10 +156,10 @@ def _check_requirements(request: Request, inventory: Inventory, selection: Selec
     from nvgraft_specs import brands
 
     chosen = [*selection.gpus, *(index for index, _ in selection.migs)]
-    devices = [
-        (inventory.gpus[index].arch, brands.name(inventory.gpus[index].brand)) for index in chosen
-    ]
-    check(request.requirements, inventory.driver_version, inventory.cuda_version, devices)
+    report = inventory.report
+    gpus = [report.gpus[index] for index in chosen]
+    devices = [(gpu.arch, brands.name(gpu.brand)) for gpu in gpus]
+    check(request.requirements, report.driver_version, report.cuda_version, devices)
 
 
 class _Planner:
@@ -193,32 +198,33 @@ class _Planner:
             self._application_profile()
         self._binaries()
         self._all_libraries()
-        for component in self.inventory.firmware:
-            self._optional("firmware", component.row, self._firmware, component)
-        for component in self.inventory.sockets:
-            if component.component_class in self.library_classes:
-                self._optional("socket", component.path, self._socket, component)
-        if self.inventory.mps is not None and self.compute:
-            self._optional("mps", self.inventory.mps.path, self._socket, self.inventory.mps)
-        for node in self.inventory.control:
+        files = self.inventory.files
+        for firmware in files.firmware:
+            self._optional("firmware", firmware.target, self._firmware, firmware)
+        for socket in files.sockets:
+            if socket.component_class in self.library_classes:
+                self._optional("socket", socket.path, self._socket, socket)
+        if files.mps is not None and self.compute:
+            self._optional("mps", files.mps.path, self._socket, files.mps)
+        for node in self.inventory.devices.control:
             self._control(node)
 
     def gpu(self, index: int) -> None:
         """One GPU's node and its /proc directory."""
-        gpu = self.inventory.gpus[index]
+        device = self.inventory.devices.gpus[index]
+        gpu = device.gpu
         self._device(
-            self.inventory.nodes[index],
-            Why("device", f"GPU {index}", f"NVML: {gpu.uuid}, minor {gpu.minor}"),
+            device.node, Why("device", f"GPU {index}", f"NVML: {gpu.uuid}, minor {gpu.minor}")
         )
-        entry = self.inventory.proc_dirs[index]
-        if entry is None:
+        if device.proc_directory is None:
             path = f"{PROC_DIRECTORY}/gpus/{gpu.bus_id[4:]}"
             raise Refusal(
                 "mount",
                 f"stat failed: {path}: no such file or directory",
                 "NVML knows this GPU, the kernel module does not: reboot",
             )
-        self._proc("dir", entry, Why("device", f"GPU {index}", f"PCI address {gpu.bus_id}"))
+        why = Why("device", f"GPU {index}", f"PCI address {gpu.bus_id}")
+        self._proc("dir", device.proc_directory, why)
 
     def mig(self) -> None:
         """Access to MIG devices, or to the administration of MIG."""
@@ -227,7 +233,7 @@ class _Planner:
         ]
         if not any(wanted for _, wanted in administer):
             for index, device in self.selection.migs:
-                gpu = self.inventory.gpus[index]
+                gpu = self.inventory.report.gpus[index]
                 why = Why(
                     "device",
                     f"MIG {device.uuid}",
@@ -236,11 +242,8 @@ class _Planner:
                 for compute in (False, True):
                     self._mig_access(mig_access_path(gpu, device, compute=compute), why)
             return
-        capable = [
-            self.inventory.gpus[index]
-            for index in self.selection.gpus
-            if self.inventory.gpus[index].mig != "unsupported"
-        ]
+        selected = [self.inventory.report.gpus[index] for index in self.selection.gpus]
+        capable = [gpu for gpu in selected if gpu.mig != "unsupported"]
         if not capable:
             return
         for name, wanted in administer:
@@ -252,7 +255,7 @@ class _Planner:
 
     def imex(self) -> None:
         """The IMEX channels that were asked for."""
-        nodes = {node.rdev[1]: node for node in self.inventory.imex}
+        nodes = {node.rdev[1]: node for node in self.inventory.devices.imex_channels}
         for channel in imex_channels(self.request.imex_channels):
             path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
             if channel not in nodes:
@@ -299,23 +302,23 @@ class _Planner:
 
     def remarks(self) -> None:
         """What a person should know of this decision."""
-        inventory = self.inventory
-        if not inventory.gpus:
+        report, files = self.inventory.report, self.inventory.files
+        if not report.gpus:
             self._warn(
                 "no-gpu",
                 "NVML reports no GPU: the container gets driver files and control devices only",
                 "see nvidia-smi -L on the host",
             )
-        if not inventory.libraries:
-            version = inventory.driver_version
+        if not files.libraries:
+            version = report.driver_version
             self._warn(
                 "no-libraries",
                 f"no library in the loader cache ends in the driver version {version}: nothing is mounted for the loader to find",
                 "the libraries on this host belong to another driver version: reinstall the driver, run ldconfig",
             )
         enabled = set(self.library_classes) | set(self.binary_classes)
-        absent = [row for component_class, row in inventory.missing if component_class in enabled]
-        if absent and inventory.libraries:
+        absent = [row.name for row in files.missing if row.component_class in enabled]
+        if absent and files.libraries:
             self.findings.append(
                 Finding(
                     "not-on-host",
@@ -340,14 +343,14 @@ class _Planner:
             kind, entry.path, entry.path, _PROC_OPTIONS, entry.mode, why, origin="proc"
         )
 
-    def _optional(self, kind: str, what: str, step: Any, component: Component) -> None:
+    def _optional(self, kind: str, path: str, step: Callable[[_Part], None], part: _Part) -> None:
         """Run a step whose failure must not keep a container from starting; hostile links still do (SECURITY R18)."""
         kept = self.layout.checkpoint()
         try:
-            step(component)
+            step(part)
         except OnVolume as refusal:
             self.layout.rewind(kept)
-            self._warn(f"{kind}-skipped", f"{what} is left out: {refusal.text}", refusal.hint)
+            self._warn(f"{kind}-skipped", f"{path} is left out: {refusal.text}", refusal.hint)
 
     def _warn(self, id: str, message: str, hint: str) -> None:
         self.findings.append(Finding(id, "warning", message, hint))
@@ -389,7 +392,7 @@ class _Planner:
         self.layout.mount_tmpfs(_PROFILE_DIRECTORY, path, why)
         mask = 0
         for index in self.selection.gpus:
-            mask |= 1 << self.inventory.gpus[index].minor
+            mask |= 1 << self.inventory.report.gpus[index].minor
         if self.selection.gpus:
             content = (
                 '{ "profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
@@ -398,23 +401,24 @@ class _Planner:
             self.layout.write_file(f"{path}/{_PROFILE_NAME}", TMPFS_MODE, content, why)
 
     def _binaries(self) -> None:
-        if not self.inventory.binaries:
+        if not self.inventory.files.binaries:
             return
         directory = self.layout.directory_for_mounts(BINARIES_DIRECTORY)
-        for component, row, component_class in _matching(
-            self.inventory.binaries, catalogue.BINARIES, self.binary_classes
+        for component, row in _matching(
+            self.inventory.files.binaries, catalogue.BINARIES, self.binary_classes
         ):
             self._component(
                 component,
                 f"{directory}/{component.name}",
-                self._why(component, row, component_class, catalogue.BINARY_CLASSES),
+                self._why(component, row, catalogue.BINARY_CLASSES),
             )
 
     def _all_libraries(self) -> None:
         wide, narrow = loader_flags(self.inventory.machine)
-        self._library_directory(self.inventory.libraries, self.target.libs_dir, wide)
+        self._library_directory(self.inventory.files.libraries, self.target.libs_dir, wide)
         if "compat32" in self.request.capabilities:
-            self._library_directory(self.inventory.libraries32, self.target.libs32_dir, narrow)
+            libraries32 = self.inventory.files.libraries32
+            self._library_directory(libraries32, self.target.libs32_dir, narrow)
         for component, directory in self._libraries:
             for prefix, name, link_target in catalogue.LIBRARY_LINKS:
                 if component.name.startswith(prefix):
@@ -425,13 +429,11 @@ class _Planner:
         if not libraries:
             return
         directory = self.layout.directory_for_mounts(wanted)
-        for component, row, component_class in _matching(
-            libraries, catalogue.LIBRARIES, self.library_classes
-        ):
+        for component, row in _matching(libraries, catalogue.LIBRARIES, self.library_classes):
             self._component(
                 component,
                 f"{directory}/{component.name}",
-                self._why(component, row, component_class, catalogue.LIBRARY_CLASSES),
+                self._why(component, row, catalogue.LIBRARY_CLASSES),
             )
             self._libraries.append((component, directory))
             if component.soname == NO_LIBRARY:
@@ -446,21 +448,17 @@ class _Planner:
                 (f"{directory}/{component.name}", component.soname or component.name, flags)
             )
 
-    def _why(
-        self,
-        component: Component,
-        row: str,
-        component_class: str,
-        classes: Mapping[str, tuple[str, ...]],
-    ) -> Why:
-        asked = [
-            name for name in self.request.capabilities if component_class in classes.get(name, ())
+    def _why(self, component: Component, row: Row, classes: Mapping[str, tuple[str, ...]]) -> Why:
+        capabilities = [
+            name
+            for name in self.request.capabilities
+            if row.component_class in classes.get(name, ())
         ]
-        # Several may ask for it: the one of its own name says it best.
-        capability = component_class if component_class in asked else asked[0]
-        return Why(capability, row, component.found)
+        # Several capabilities may switch the class on: the one of its own name says it best.
+        own = row.component_class
+        return Why(own if own in capabilities else capabilities[0], row.name, component.found)
 
-    def _component(self, component: Component, target: str, why: Why) -> None:
+    def _component(self, component: Component | Firmware, target: str, why: Why) -> None:
         self.layout.placeholder(target, component.mode, why)
         self.layout.bind(
             "file",
@@ -473,12 +471,12 @@ class _Planner:
             origin="driver",
         )
 
-    def _firmware(self, component: Component) -> None:
-        why = Why("", "GSP firmware", component.found)
-        self._component(component, self.layout.resolve(component.row), why)
+    def _firmware(self, firmware: Firmware) -> None:
+        why = Why("", "GSP firmware", firmware.found)
+        self._component(firmware, self.layout.resolve(firmware.target), why)
 
-    def _socket(self, component: Component) -> None:
-        why = Why(component.component_class, component.row, component.found)
+    def _socket(self, component: Socket) -> None:
+        why = Why(component.component_class, component.well_known, component.found)
         target = self.layout.resolve(component.path)
         if component.kind == "dir":
             self.layout.directory(target, component.mode, why)
@@ -546,7 +544,7 @@ class _Planner:
         )
 
     def _mig_access(self, path: str, why: Why) -> None:
-        entry = next((entry for entry in self.inventory.mig_access if entry.path == path), None)
+        entry = self._access_file(path)
         if entry is None:
             raise Refusal(
                 "mount",
@@ -554,14 +552,14 @@ class _Planner:
                 "NVML knows this MIG device, the kernel module does not",
             )
         self._proc("file", entry, why)
-        if self.inventory.caps_major is None:
+        if self.inventory.mig.major is None:
             return  # a driver that keeps MIG access in /proc alone
         node = self._cap_node(entry)
         self._device(node, why)
 
     def _cap_node(self, entry: ProcEntry) -> DeviceNode:
         minor = device_file_minor(entry)
-        node = next((node for node in self.inventory.cap_nodes if node.rdev[1] == minor), None)
+        node = next((node for node in self.inventory.mig.nodes if node.rdev[1] == minor), None)
         if node is None:
             raise Refusal(
                 "mount",
@@ -572,50 +570,44 @@ class _Planner:
 
     def _mig_administration(self, name: str, minors: Sequence[int]) -> None:
         why = Why("device", f"MIG {name}", f"NVIDIA_MIG_{name.upper()}_DEVICES=all")
-        entry = self.inventory.capabilities_dir
-        if entry is None:
+        mig = self.inventory.mig
+        if mig.proc_directory is None:
             raise Refusal(
                 "mount",
                 f"stat failed: {PROC_DIRECTORY}/capabilities: no such file or directory",
                 "the kernel module has no MIG capabilities",
             )
-        self._proc("dir", entry, why)
-        if self.inventory.caps_major is None:
+        self._proc("dir", mig.proc_directory, why)
+        if mig.major is None:
             return
-        caps = self.inventory.caps_dir
-        if caps is None:
+        if mig.dev_directory is None:
             raise Refusal(
                 "mount",
                 f"stat failed: {_CAPS_DIRECTORY}: no such file or directory",
                 "run nvidia-modprobe on the host to make the nodes",
             )
         target = self.layout.resolve(_CAPS_DIRECTORY)
-        self.layout.directory(target, caps.mode, why)
+        mode = mig.dev_directory.mode
+        self.layout.directory(target, mode, why)
         self.layout.bind_directory(
             _CAPS_DIRECTORY,
             _CAPS_DIRECTORY,
             target,
             _CAPS_OPTIONS,
-            caps.mode,
+            mode,
             why,
             origin="dev",
         )
-        access = next(
-            (
-                entry
-                for entry in self.inventory.mig_access
-                if entry.path == f"{PROC_DIRECTORY}/capabilities/mig/{name}"
-            ),
-            None,
-        )
+        access = self._access_file(f"{PROC_DIRECTORY}/capabilities/mig/{name}")
         if access is not None:
-            self.layout.allow_device(
-                (self.inventory.caps_major, self._cap_node(access).rdev[1]), why
-            )
+            self.layout.allow_device((mig.major, self._cap_node(access).rdev[1]), why)
         for minor in minors:
-            for row, cap_minor in self.inventory.mig_minors:
-                if row.startswith(f"gpu{minor}/"):
-                    self.layout.allow_device((self.inventory.caps_major, cap_minor), why)
+            for capability, cap_minor in mig.minors:
+                if capability.startswith(f"gpu{minor}/"):
+                    self.layout.allow_device((mig.major, cap_minor), why)
+
+    def _access_file(self, path: str) -> ProcEntry | None:
+        return next((file for file in self.inventory.mig.access_files if file.path == path), None)
 
 
 def _switched_on(
@@ -627,17 +619,15 @@ def _switched_on(
 
 
 def _matching(
-    components: Iterable[Component],
-    table: tuple[tuple[str, tuple[tuple[str, str], ...]], ...],
-    classes: Sequence[str],
-) -> list[tuple[Component, str, str]]:
-    """Return the components whose own name starts with a row of an enabled class, with that row and class."""
-    rows = [(name, row) for name, rows in table if name in classes for row, _since in rows]
+    components: Iterable[Component], table: Iterable[Row], classes: Sequence[str]
+) -> list[tuple[Component, Row]]:
+    """Return the components whose own name starts with a row of an enabled class, with that row."""
+    rows = [row for row in table if row.component_class in classes]
     matches = []
     for component in components:
         name = component.name
-        for component_class, row in rows:
-            if name.startswith(row):
-                matches.append((component, row, component_class))
+        for row in rows:
+            if name.startswith(row.name):
+                matches.append((component, row))
                 break
     return matches
