@@ -97,5 +97,5 @@ def test_the_kernel_is_asked_by_root_alone(installed: Installed) -> None:
     )
     assert (
         found["device-filter"]["status"],
-        "for root to ask" in found["device-filter"]["lacking"],
+        "only root can find out" in found["device-filter"]["lacking"],
     ) == ("not-checked", True)

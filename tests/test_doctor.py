@@ -1,4 +1,4 @@
-"""``nvgraft doctor``: each failure is found in a setup like that of the threads that reported it, and nowhere else."""
+"""``nvgraft doctor``: each failure is found in a setup like the reported ones, and nowhere else."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ VERSION_TEXT = (
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
 
-#: What podman writes into config.json, and the hook as ``nvgraft register`` has it written.
+#: What podman writes into config.json, and the hook as ``nvgraft register`` writes it.
 PODMAN = {"annotations": {"io.container.manager": "libpod"}}
 HOOK = {
     "path": "/usr/bin/nvidia-container-runtime-hook",
@@ -52,12 +52,12 @@ HOOK = {
 }
 
 
-def well_host() -> Document:
-    """Return a host on which nothing is wrong, with versions that can be told apart."""
+def healthy_host() -> Document:
+    """Return a host without problems."""
     return hosts.full_host(f"/proc/driver/nvidia/version = {VERSION_TEXT}\n")
 
 
-def well_image() -> dict[str, bytes]:
+def healthy_image() -> dict[str, bytes]:
     """Return an image in which everything loads."""
     return {
         "etc/debian_version": b"12\n",
@@ -72,12 +72,12 @@ def well_image() -> dict[str, bytes]:
 
 
 class Setup:
-    """A host, an image and a config.json, all well until a case changes them."""
+    """A host, an image and a config.json without problems, until a case changes them."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.host = well_host()
-        self.files = well_image()
+        self.host = healthy_host()
+        self.files = healthy_image()
         self.env = [ALL]
         self.config: Document = {}
         self.args = ["app"]
@@ -118,7 +118,7 @@ class Setup:
         return [*words, "--bundle", str(bundle)]
 
 
-def results(setup: Setup, capsys: Captured) -> tuple[int, dict[str, Document]]:
+def run_doctor(setup: Setup, capsys: Captured) -> tuple[int, dict[str, Document]]:
     code = main(["doctor", *setup.arguments(), "--format", "json"])
     out, err = capsys.readouterr()
     assert err == ""
@@ -130,16 +130,16 @@ def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
 
 
-def test_where_all_is_well_nothing_is_found(setup: Setup, capsys: Captured) -> None:
-    """Exit 0; what could not be checked says why, and is not called well."""
-    code, found = results(setup, capsys)
-    assert {name: result["findings"] for name, result in found.items() if result["findings"]} == {}
+def test_a_healthy_setup_has_no_findings(setup: Setup, capsys: Captured) -> None:
+    """Exit 0. Checks that could not be made say why, and are not called ok."""
+    code, results = run_doctor(setup, capsys)
+    assert ids(results) == set()
     assert code == 0
-    assert set(found) == set(CHECKS)
-    for result in found.values():
+    assert set(results) == set(CHECKS)
+    for result in results.values():
         assert result["status"] in {"ok", "not-checked"}
         assert bool(result["lacking"]) == (result["status"] == "not-checked")
-    assert sum(result["status"] == "ok" for result in found.values()) >= 18
+    assert sum(result["status"] == "ok" for result in results.values()) >= 18
 
 
 def entry(setup: Setup, path: str, **changes: Any) -> None:
@@ -175,7 +175,8 @@ def _many_gpus(setup: Setup) -> None:
     setup.host["nvml"]["gpus"] = [hosts.gpu(number) for number in range(4)]
     for number in range(4):
         setup.host["files"] |= hosts.tree(
-            f"/dev/nvidia{number} char 195:{number}\n/proc/driver/nvidia/gpus/0000:{number + 1:02x}:00.0/\n"
+            f"/dev/nvidia{number} char 195:{number}\n"
+            f"/proc/driver/nvidia/gpus/0000:{number + 1:02x}:00.0/\n"
         )
     setup.host["files"] = {
         path: item for path, item in setup.host["files"].items() if "persistenced" not in path
@@ -256,7 +257,7 @@ def _set(**values: Any) -> Callable[[Setup], None]:
     return change
 
 
-#: failure -> how its setup differs from one that is well, and words of what has to be told
+#: failure -> how its setup differs from the healthy one, and words of the expected message
 CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     "driver-not-loaded": (
         lambda setup: without(setup, "/dev/nvidia-uvm"),
@@ -264,15 +265,15 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     ),
     "driver-library-mismatch": (
         _mismatch,
-        "loaded kernel module is 530.9, library selected is 535.1 (",
+        "the loaded kernel module has version 530.9, the library 535.1 (",
     ),
     "nvml-library-missing": (_no_library, "is at /run/opengl-driver/lib/libnvidia-ml.so.535.1"),
     "host-layout": (
         _stale_cache,
-        "the loader cache names /usr/lib/x86_64-linux-gnu/libnvidia-none.so.1, which does not exist",
+        "names /usr/lib/x86_64-linux-gnu/libnvidia-none.so.1, which does not exist",
     ),
     "nvml-slow": (_many_gpus, "4 GPUs, and nvidia-persistenced is not running"),
-    "ldconfig-unusable": (_dynamic_ldconfig, "/opt/ldconfig is not static"),
+    "ldconfig-unusable": (_dynamic_ldconfig, "/opt/ldconfig is not statically linked"),
     "mode-not-legacy": (_set(toml='[nvidia-container-runtime]\nmode = "cdi"\n'), 'mode = "cdi"'),
     "cdi-stale": (_cdi, "(specification 530.30, driver 535.1)"),
     "hook-registration": (
@@ -301,7 +302,8 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     ),
     "requirement-unmet": (
         _set(env=[ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99 brand=titan,driver>=400"]),
-        "alternatives tried: cuda>=99: cuda>=99 does not hold; brand=titan,driver>=400: brand=titan does not hold",
+        "alternatives tried: cuda>=99: cuda>=99 does not hold; "
+        "brand=titan,driver>=400: brand=titan does not hold",
     ),
     "rootless": (
         _set(config={"linux": {"uidMappings": [{"containerID": 0, "hostID": 1000, "size": 1}]}}),
@@ -309,7 +311,7 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     ),
     "device-filter": (
         _set(config={"linux": {"cgroupsPath": "user.slice:libpod:abc"}}),
-        "failed to add device rules: user.slice:libpod:abc is a cgroup of a user's own",
+        "failed to add device rules: a rootless engine created the cgroup user.slice:libpod:abc",
     ),
     "device-rules-lost": (
         _set(config={"linux": {"cgroupsPath": "machine.slice:libpod:abc"}}),
@@ -328,14 +330,18 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         lambda setup: setup.files.update(
             {"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17": b"x"}
         ),
-        "the image contains /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17 (host 535.1)",
+        "the image contains /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17, "
+        "but the host's driver is 535.1",
     ),
     "compat-libraries": (_compat, "expect CUDA error 803"),
     "graphics-incomplete": (
         _set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"]),
         "the image lacks libXext.so.6",
     ),
-    "loader-missing": (_no_loader, f"nvidia-smi needs {LOADER}, which the image lacks"),
+    "loader-missing": (
+        _no_loader,
+        f"nvidia-smi needs the ELF interpreter {LOADER}, which the image lacks",
+    ),
     "soname-links-missing": (
         lambda setup: setup.files.update(
             {
@@ -347,82 +353,88 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     ),
     "library-path": (
         _nix,
-        "it is mounted in /usr/lib64, and the loader looks in /nix/store/abc-glibc/lib",
+        "it is mounted in /usr/lib64, and the loader searches /nix/store/abc-glibc/lib",
     ),
     "tmp-missing": (lambda setup: setup.files.__delitem__("tmp/.keep"), "the image has no /tmp"),
     "stderr-hidden": (
         _set(config=PODMAN | {"hooks": {"prestart": [HOOK]}}),
-        "run.oci.hooks.stderr is not set",
+        "without the annotation run.oci.hooks.stderr",
     ),
     "hook-not-installed": (
         _set(config={"annotations": PODMAN["annotations"] | {"run.oci.hooks.stderr": "/run/e"}}),
-        "podman wrote this config.json, and no hook for GPUs is in it",
+        "podman wrote this config.json and put no GPU hook into it",
     ),
 }
 
 
 @pytest.mark.parametrize("failure", CASES)
 def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> None:
-    """By its own check and no other, with a cause and a fix; exit 1."""
+    """Only the check of that failure finds it, with a cause and a fix; exit 1."""
     change, words = CASES[failure]
     change(setup)
-    code, found = results(setup, capsys)
+    code, results = run_doctor(setup, capsys)
     assert code == 1
-    findings = found[failure]["findings"]
+    findings = results[failure]["findings"]
     assert any(words in finding["message"] for finding in findings), (
         findings,
-        found[failure]["lacking"],
+        results[failure]["lacking"],
     )
     for finding in findings:
         assert finding["cause"]
         assert finding["fix"]
         assert finding["level"] in {"error", "warning"}
-    assert {name for name, result in found.items() if result["findings"]} == {failure}
-    assert found[failure]["phrase"] == next(row.phrase for row in FAILURES if row.id == failure)
+    assert ids(results) == {failure}
+    assert results[failure]["phrase"] == next(row.phrase for row in FAILURES if row.id == failure)
 
 
 @pytest.mark.parametrize("failure", CASES)
-def test_a_failure_is_mended_by_taking_the_change_back(
+def test_a_failure_is_not_found_without_its_change(
     failure: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """The check does not fire by itself: without the change it is well, or could not be made."""
-    (tmp_path / "well").mkdir()
-    _, found = results(Setup(tmp_path / "well"), capsys)
-    assert found[failure]["findings"] == []
+    """In the healthy setup the check passes, or cannot be made."""
+    (tmp_path / "healthy").mkdir()
+    _, results = run_doctor(Setup(tmp_path / "healthy"), capsys)
+    assert results[failure]["findings"] == []
 
 
-def test_files_that_the_runtime_mounts_are_not_lacking(setup: Setup, capsys: Captured) -> None:
-    """nvgraft-runtime has written them into config.json; what else the image lacks is still said."""
+def test_files_that_the_runtime_mounts_are_not_missing(setup: Setup, capsys: Captured) -> None:
+    """Files that nvgraft-runtime has written into config.json count as present."""
     setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=graphics,display"]
     places = ("/etc/vulkan/icd.d/nvidia_icd.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
     setup.config["mounts"] = [
         {"destination": path, "source": path, "options": ["ro", "rbind"]} for path in places
     ]
-    [finding] = results(setup, capsys)[1]["graphics-incomplete"]["findings"]
+    [finding] = run_doctor(setup, capsys)[1]["graphics-incomplete"]["findings"]
     assert finding["message"].endswith("the image lacks libXext.so.6 (which libGLX_nvidia needs)")
 
 
-def test_a_requirement_without_end_is_told_in_part(setup: Setup, capsys: Captured) -> None:
-    """What holds is not told, and of what does not a hundred alternatives: there may be thousands."""
+def test_only_a_hundred_failed_alternatives_are_listed(setup: Setup, capsys: Captured) -> None:
+    """A requirement may have thousands; one that is met is not listed."""
     setup.env = [
         ALL,
         "NVIDIA_REQUIRE_A=driver>99999 cuda>=1",
         "NVIDIA_REQUIRE_B=" + " ".join(f"cuda>={number}" for number in range(100, 400)),
         "NVIDIA_REQUIRE_C=cuda>=500",
     ]
-    [finding] = results(setup, capsys)[1]["requirement-unmet"]["findings"]
+    [finding] = run_doctor(setup, capsys)[1]["requirement-unmet"]["findings"]
     assert finding["message"].count("does not hold") == 100
     assert "driver>99999" not in finding["message"]
 
 
 CGROUP2 = Mount(41, "/", "/sys/fs/cgroup", "rw", False, "cgroup2", "cgroup2")
 CGROUP1 = Mount(36, "/", "/sys/fs/cgroup/devices", "rw,relatime", False, "cgroup", "cgroup")
-#: The words of the engine in a user namespace, and of nvidia-container-cli (NVIDIA/nvidia-docker#1688).
-NOT_PERMITTED = "unable to find any existing device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted"
+NO_CAPABILITY = "nvgraft: permission error: capability change failed: operation not permitted"
+#: What the engine says in a user namespace, as nvidia-container-cli does
+#: (NVIDIA/nvidia-docker#1688).
+NOT_PERMITTED = (
+    "unable to find any existing device filters attached to the cgroup: "
+    "bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted"
+)
 
 
 class Node:
-    """The node itself, with docker, podman, the hook and cgroup v2, all well until a case changes it; the driver is recorded."""
+    """This node with docker, podman, the hook and cgroup v2, without problems until a case
+    changes it; the driver is a recorded one."""
 
     def __init__(self, place: Path) -> None:
         self.setup = Setup(place)
@@ -491,8 +503,8 @@ class Silent(HostSide):
         raise self.refusal
 
 
-def ids(found: dict[str, Document]) -> set[str]:
-    return {name for name, result in found.items() if result["findings"]}
+def ids(results: dict[str, Document]) -> set[str]:
+    return {name for name, result in results.items() if result["findings"]}
 
 
 def _machine(**values: Any) -> Callable[[Node], None]:
@@ -514,7 +526,7 @@ def _label(node: Node) -> None:
 
 
 def _old_libc(node: Node) -> None:
-    """The driver needs a version of glibc that only its own node has; the loaders of both are stand-ins."""
+    """Make the driver need a glibc version that only its node has; both loaders are stand-ins."""
     node.driver = node.root / "driver"
     image = node.setup.files
     for name, soname, source, versions, needs in (
@@ -565,7 +577,7 @@ def _old_libc(node: Node) -> None:
     image["lib/x86_64-linux-gnu/libc.so.6"] = (node.driver / "old/libc.so.6").read_bytes()
 
 
-#: What only the node itself tells: failure, what is wrong there, and words of what has to be told.
+#: Failures that only the node shows: failure, the change, and words of the expected message.
 NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
     (
         "cgroup-not-found",
@@ -582,7 +594,7 @@ NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
     (
         "hook-not-installed",
         _no_hook,
-        "docker --gpus needs 'nvidia-container-runtime-hook' in dockerd's PATH: not found",
+        "docker --gpus needs nvidia-container-runtime-hook, which is not in dockerd's PATH",
     ),
     (
         "hook-not-installed",
@@ -594,7 +606,7 @@ NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
         lambda node: node.write(
             "/usr/share/containers/oci/hooks.d/old.json", '{"hook": {"path": "/opt/nvidia-hook"}}'
         ),
-        "/usr/share/containers/oci/hooks.d/old.json names /opt/nvidia-hook, which cannot be executed",
+        "/hooks.d/old.json names /opt/nvidia-hook, which cannot be executed",
     ),
     (
         "hook-not-installed",
@@ -603,7 +615,7 @@ NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
     ),
     (
         "device-filter",
-        _machine(nested=True, filter_error=NOT_PERMITTED),
+        _machine(in_user_namespace=True, filter_error=NOT_PERMITTED),
         f"failed to add device rules: {NOT_PERMITTED}",
     ),
     (
@@ -613,13 +625,13 @@ NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
     ),
     (
         "device-filter",
-        _machine(nested=True, uid=1000, filter_error=None),
+        _machine(in_user_namespace=True, uid=1000, filter_error=None),
         "failed to add device rules: bpf(): operation not permitted",
     ),
     (
         "device-filter",
-        _machine(mounts=(CGROUP1, CGROUP2), nested=True, filter_error=None),
-        "failed to add device rules: /sys/fs/cgroup/devices: devices.allow: operation not permitted",
+        _machine(mounts=(CGROUP1, CGROUP2), in_user_namespace=True, filter_error=None),
+        "rules: /sys/fs/cgroup/devices: devices.allow: operation not permitted",
     ),
     (
         "device-filter",
@@ -633,11 +645,8 @@ NODE_CASES: list[tuple[str, Callable[[Node], None], str]] = [
     ),
     (
         "rootless",
-        _machine(
-            powerless="nvgraft: permission error: capability change failed: operation not permitted",
-            filter_error=None,
-        ),
-        "root lacks CAP_SYS_ADMIN here: nvgraft: permission error: capability change failed: operation not permitted",
+        _machine(privilege_error=NO_CAPABILITY, filter_error=None),
+        f"root lacks CAP_SYS_ADMIN here: {NO_CAPABILITY}",
     ),
     (
         "device-permissions",
@@ -671,36 +680,36 @@ NEWER_GLIBC = pytest.param(
 def test_a_failure_of_the_node_is_found(
     failure: str, change: Callable[[Node], None], words: str, node: Node
 ) -> None:
-    """By its own check and no other; without the change the node is well, and the check was made."""
+    """Only the check of that failure finds it, with a cause and a fix."""
     change(node)
-    found = node.examine()
-    assert ids(found) == {failure}
+    results = node.examine()
+    assert ids(results) == {failure}
     assert any(
         words in finding["message"] and finding["cause"] and finding["fix"]
-        for finding in found[failure]["findings"]
-    ), found[failure]
-    assert found[failure]["status"] == "found"
+        for finding in results[failure]["findings"]
+    ), results[failure]
+    assert results[failure]["status"] == "found"
 
 
-def test_a_node_that_is_well(node: Node) -> None:
-    """What no snapshot tells is checked there."""
-    found = node.examine()
-    assert ids(found) == set()
+def test_a_healthy_node_has_no_findings(node: Node) -> None:
+    """On the node, the checks are made that no snapshot allows."""
+    results = node.examine()
+    assert ids(results) == set()
     for name in ("cgroup-not-found", "hook-not-installed", "device-filter", "device-permissions"):
-        assert found[name]["status"] == "ok", found[name]["lacking"]
+        assert results[name]["status"] == "ok", results[name]["lacking"]
 
 
 @pytest.mark.requires("gcc", "x86_64")
 def test_a_glibc_that_is_new_enough(node: Node) -> None:
-    """The driver's library finds the version that it needs: the check is made, and well."""
+    """The driver's library finds the version that it needs: the check passes."""
     _old_libc(node)
     assert node.driver is not None
     node.setup.files["lib/x86_64-linux-gnu/libc.so.6"] = (
         node.driver / "new/libc.so.6"
     ).read_bytes()
-    found = node.examine()
-    assert ids(found) == set()
-    assert found["glibc-too-old"]["status"] == "ok"
+    results = node.examine()
+    assert ids(results) == set()
+    assert results["glibc-too-old"]["status"] == "ok"
 
 
 def _allow(node: Node, *rules: Document) -> None:
@@ -708,12 +717,12 @@ def _allow(node: Node, *rules: Document) -> None:
 
 
 def test_a_device_filter_that_is_not_needed(node: Node) -> None:
-    """Where config.json allows the devices already, as for a privileged container, no-cgroups alone is the fix; otherwise they
-    have to be named as well."""
-    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED)
+    """The fix is no-cgroups alone where config.json allows the devices, as for a privileged
+    container; elsewhere the engine must get the devices as well."""
+    node.machine = replace(node.machine, in_user_namespace=True, filter_error=NOT_PERMITTED)
     (finding,) = node.examine()["device-filter"]["findings"]
     assert finding["fix"].endswith(
-        "and name the devices for the engine (podman --device, docker --device)"
+        "and pass the devices to the engine (podman --device, docker --device)"
     )
     _allow(node, {"allow": True, "access": "rwm"})
     (finding,) = node.examine()["device-filter"]["findings"]
@@ -723,33 +732,35 @@ def test_a_device_filter_that_is_not_needed(node: Node) -> None:
 @pytest.mark.parametrize(
     ("machine", "lacking"),
     [
-        ({"uid": 1000, "filter_error": None}, "for root to ask"),
+        ({"uid": 1000, "filter_error": None}, "only root can find out"),
         (
-            {"unseen": "the mounts of cgroups cannot be looked at: permission denied"},
-            "cannot be looked at: permission denied",
+            {"mounts_error": "the cgroup mounts cannot be read: permission denied"},
+            "cannot be read: permission denied",
         ),
     ],
 )
 def test_what_the_kernel_allows_is_not_guessed(machine: Document, lacking: str, node: Node) -> None:
-    """Of cgroup v2 only root finds it out."""
+    """With cgroup v2 only root can find it out."""
     node.machine = replace(node.machine, **machine)
     result = node.examine()["device-filter"]
     assert (result["status"], lacking in result["lacking"]) == ("not-checked", True)
 
 
 def test_without_cgroups_no_filter_is_needed(node: Node) -> None:
-    """With no-cgroups the step is left out; then config.json has to allow the devices, the last rule for each counting."""
+    """With no-cgroups, config.json must allow the devices; the last rule for each decides."""
     node.config = Config(cli_no_cgroups=True)
-    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED, mounts=())
-    found = node.examine()
-    assert ids(found) == {"device-rules-lost"}
+    node.machine = replace(
+        node.machine, in_user_namespace=True, filter_error=NOT_PERMITTED, mounts=()
+    )
+    results = node.examine()
+    assert ids(results) == {"device-rules-lost"}
     assert (
-        "NVML will say Unknown Error at once"
-        in found["device-rules-lost"]["findings"][0]["message"]
+        "NVML will report Unknown Error from the start"
+        in results["device-rules-lost"]["findings"][0]["message"]
     )
     assert (
-        found["device-filter"]["lacking"]
-        == found["cgroup-not-found"]["lacking"]
+        results["device-filter"]["lacking"]
+        == results["cgroup-not-found"]["lacking"]
         == "no-cgroups = true: no device rule is written"
     )
     _allow(
@@ -771,57 +782,55 @@ def test_without_cgroups_no_filter_is_needed(node: Node) -> None:
 
 
 def test_a_container_without_gpus_needs_no_cgroup(node: Node) -> None:
-    """For it nothing is looked for."""
+    """A missing cgroup is no finding for it."""
     node.setup.env = ["NVIDIA_VISIBLE_DEVICES=void"]
     node.machine = replace(node.machine, mounts=(), filter_error=None)
-    found = node.examine()
-    assert ids(found) == {"devices-not-requested"}
-    assert "the container gets nothing" in found["device-filter"]["lacking"]
+    results = node.examine()
+    assert ids(results) == {"devices-not-requested"}
+    assert "the container gets nothing" in results["device-filter"]["lacking"]
 
 
 def test_a_node_is_checked_without_a_container(node: Node) -> None:
-    """What needs none is found all the same, and so is what NVML answers."""
-    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED)
+    """Failures of the node and errors of NVML are found."""
+    node.machine = replace(node.machine, in_user_namespace=True, filter_error=NOT_PERMITTED)
     assert ids(node.examine(bundle=False)) == {"device-filter"}
-    node.machine = replace(node.machine, nested=False, filter_error="")
+    node.machine = replace(node.machine, in_user_namespace=False, filter_error="")
     node.refusal = Refusal("initialization", "nvml error: unknown error")
-    found = node.examine(bundle=False)
-    assert "nvml error: unknown error" in found["driver-not-loaded"]["findings"][-1]["message"]
+    results = node.examine(bundle=False)
+    assert "nvml error: unknown error" in results["driver-not-loaded"]["findings"][-1]["message"]
 
 
 def test_a_refusal_hides_nothing_of_the_node(node: Node) -> None:
-    """What would stop the container next is told at once."""
-    node.machine = replace(node.machine, nested=True, filter_error=NOT_PERMITTED)
+    """The failure that would stop the container next is found in the same run."""
+    node.machine = replace(node.machine, in_user_namespace=True, filter_error=NOT_PERMITTED)
     node.setup.env = [ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"]
     assert ids(node.examine()) == {"requirement-unmet", "device-filter"}
 
 
-def test_what_was_found_before_a_check_breaks_off_counts(setup: Setup, capsys: Captured) -> None:
-    """A node that is closed to the user is told, although SELinux is not recorded."""
+def test_findings_of_an_incomplete_check_count(setup: Setup, capsys: Captured) -> None:
+    """A device node that the user may not open is found, although SELinux is not recorded."""
     _closed_node(setup)
     setup.config["process"]["selinuxLabel"] = "system_u:system_r:container_t:s0"
-    _, found = results(setup, capsys)
-    assert found["device-permissions"]["status"] == "found"
-    assert "SELinux" in found["device-permissions"]["lacking"]
+    _, results = run_doctor(setup, capsys)
+    assert results["device-permissions"]["status"] == "found"
+    assert "SELinux" in results["device-permissions"]["lacking"]
 
 
-def test_no_gpu_at_all_is_told(setup: Setup, capsys: Captured) -> None:
-    """With none the driver comes without a device."""
+def test_a_driver_without_a_gpu_is_a_warning(setup: Setup, capsys: Captured) -> None:
+    """The value none asks for the driver's files without a device."""
     setup.env = ["NVIDIA_VISIBLE_DEVICES=none"]
-    _, found = results(setup, capsys)
-    assert {name for name, result in found.items() if result["findings"]} == {
-        "devices-not-requested"
-    }
-    (finding,) = found["devices-not-requested"]["findings"]
+    _, results = run_doctor(setup, capsys)
+    assert ids(results) == {"devices-not-requested"}
+    (finding,) = results["devices-not-requested"]["findings"]
     assert finding["level"] == "warning"
     assert (
         finding["message"]
-        == "NVIDIA_VISIBLE_DEVICES=none: the driver's files are mounted, and no GPU is"
+        == "NVIDIA_VISIBLE_DEVICES=none: the driver's files are mounted, but no GPU"
     )
 
 
-def test_a_variable_that_was_given_is_not_the_images(setup: Setup, capsys: Captured) -> None:
-    """Although the image has the same value."""
+def test_a_variable_of_the_orchestrator_is_not_the_images(setup: Setup, capsys: Captured) -> None:
+    """Also where the image sets the same value."""
     setup.image = True
     words = setup.arguments()
     assert main(["doctor", *words, "--env", ALL]) == 0
@@ -842,91 +851,91 @@ def test_a_variable_that_was_given_is_not_the_images(setup: Setup, capsys: Captu
 def test_a_hook_that_the_original_stack_registers(
     changes: Document, levels: list[str], setup: Setup, capsys: Captured
 ) -> None:
-    """Is no error: what it lacks stops no container, and docker has no setting for it."""
+    """Members that it lacks are not errors: containers start, and docker cannot set them."""
     hook = {
         "path": "/usr/bin/nvidia-container-runtime-hook",
         "args": ["/usr/bin/nvidia-container-runtime-hook", "prestart"],
     }
     setup.config["hooks"] = {"prestart": [hook | changes]}
-    _, found = results(setup, capsys)
-    assert [finding["level"] for finding in found["hook-registration"]["findings"]] == levels
+    _, results = run_doctor(setup, capsys)
+    assert [finding["level"] for finding in results["hook-registration"]["findings"]] == levels
 
 
-def test_every_check_has_a_failure_and_the_issue_of_users_has_25(capsys: Captured) -> None:
+def test_every_check_has_a_failure() -> None:
     """Ids are those of the table, which docs and explain-error use as well."""
     assert set(CHECKS) <= {failure.id for failure in FAILURES}
     assert len(CHECKS) >= 25
 
 
-def test_placeholders_of_an_image_are_told(setup: Setup, capsys: Captured) -> None:
-    """Zero-byte driver files: the image was made under the nvidia runtime."""
+def test_placeholders_in_an_image_are_found(setup: Setup, capsys: Captured) -> None:
+    """Zero-byte driver files: the image was built under the nvidia runtime."""
     setup.files |= {
         f"usr/lib/x86_64-linux-gnu/{name}.so.418.56": b"" for name in ("libcuda", "libnvidia-ml")
     }
-    _, found = results(setup, capsys)
+    _, results = run_doctor(setup, capsys)
     assert any(
         "2 zero-byte driver files in the image" in finding["message"]
-        for finding in found["image-has-driver"]["findings"]
+        for finding in results["image-has-driver"]["findings"]
     )
 
 
 def test_a_refusal_that_no_check_explains_is_a_finding(setup: Setup, capsys: Captured) -> None:
-    """The container would not start, whatever the reason."""
+    """The container would not start."""
     setup.links = {"usr/lib/x86_64-linux-gnu": "../../../../outside"}
-    code, found = results(setup, capsys)
+    code, results = run_doctor(setup, capsys)
     assert code == 1
-    assert any(result["findings"] for result in found.values())
+    assert any(result["findings"] for result in results.values())
 
 
 def test_musl_is_named(setup: Setup, capsys: Captured) -> None:
-    """Where the image's only loader is musl's."""
+    """The message names musl's loader where the image has no other."""
     _no_loader(setup)
     setup.files["lib/ld-musl-x86_64.so.1"] = b"musl"
-    _, found = results(setup, capsys)
+    _, results = run_doctor(setup, capsys)
     assert (
         "musl's loader /lib/ld-musl-x86_64.so.1"
-        in found["loader-missing"]["findings"][0]["message"]
+        in results["loader-missing"]["findings"][0]["message"]
     )
 
 
 def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
-    """What needs a container says so."""
-    document = copy.deepcopy(well_host())
+    """Checks that need a container say so."""
+    document = copy.deepcopy(healthy_host())
     (tmp_path / "h.json").write_text(json.dumps(document))
     assert main(["doctor", "--host", str(tmp_path / "h.json"), "--format", "json"]) == 0
-    found = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
-    assert found["driver-library-mismatch"]["status"] == "ok"
-    assert found["loader-missing"]["lacking"] == "no container was given (--bundle)"
+    results = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
+    assert results["driver-library-mismatch"]["status"] == "ok"
+    assert results["loader-missing"]["lacking"] == "no container was given (--bundle)"
 
 
 def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: Captured) -> None:
-    """Nothing is said of files that nobody has seen."""
+    """Checks of the image's files are not made."""
     words = setup.arguments()
     alone = setup.place / "alone.json"
     alone.write_bytes((setup.place / "b/config.json").read_bytes())
     assert main(["doctor", *words[:2], "--bundle", str(alone), "--format", "json"]) == 0
-    found = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
-    assert found["devices-not-requested"]["status"] == "ok"
+    results = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
+    assert results["devices-not-requested"]["status"] == "ok"
     for name in ("image-has-driver", "loader-missing", "tmp-missing", "library-path"):
-        assert found[name]["lacking"] == "a config.json alone has no files", name
+        assert results[name]["lacking"] == "a config.json alone does not show the image's files"
 
 
 def test_text_is_for_people(setup: Setup, capsys: Captured) -> None:
-    """Id, phrase, cause and fix; what was not checked is counted, and listed on request; no name steers the terminal."""
+    """Checks that were not made are counted; --verbose lists them. Names are made printable."""
     setup.env = ["NVIDIA_VISIBLE_DEVICES=9\x7f"]
     _no_loader(setup)
     words = setup.arguments()
     assert main(["doctor", *words]) == 1
     out = capsys.readouterr().out
-    assert "not checked (--verbose tells why)" in out
+    assert "not checked (--verbose says why)" in out
     assert "\x7f" not in out
     assert main(["doctor", *words, "--verbose"]) == 1
     assert "\nnot checked: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("junk", [[], {}, [[]], [{}], "x", 7, {"a": []}, [{"size": []}]], ids=repr)
-def test_members_of_any_type_are_looked_at(junk: Any, setup: Setup, capsys: Captured) -> None:
-    """config.json is a stranger's: what the hook does not read may hold anything."""
+def test_members_of_any_type_are_checked(junk: Any, setup: Setup, capsys: Captured) -> None:
+    """config.json is foreign: a member that the hook does not read may have any type."""
     setup.config = {
         "annotations": junk,
         "linux": {
@@ -940,9 +949,9 @@ def test_members_of_any_type_are_looked_at(junk: Any, setup: Setup, capsys: Capt
             "selinuxLabel": junk,
         },
     }
-    code, found = results(setup, capsys)
+    code, results = run_doctor(setup, capsys)
     assert code in (0, 1)
-    assert set(found) >= set(CHECKS)
+    assert set(results) >= set(CHECKS)
     numbers = {"allow": True, "major": junk, "minor": junk, "access": junk}
     setup.config = {
         "linux": {
@@ -951,13 +960,11 @@ def test_members_of_any_type_are_looked_at(junk: Any, setup: Setup, capsys: Capt
         },
         "annotations": {"io.container.manager": junk},
     }
-    assert "device-rules-lost" in {
-        name for name, result in results(setup, capsys)[1].items() if result["findings"]
-    }
+    assert "device-rules-lost" in ids(run_doctor(setup, capsys)[1])
 
 
 def test_bad_input_is_exit_2(setup: Setup, capsys: Captured) -> None:
-    """A bundle that is none, a host that is none."""
+    """A bundle or a host that does not exist."""
     assert main(["doctor", "--bundle", str(setup.place / "none"), "--host", "eks-t4"]) == 2
     assert main(["doctor", "--host", str(setup.place / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 2

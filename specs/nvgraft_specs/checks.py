@@ -1,8 +1,8 @@
-"""What goes wrong with GPUs in containers: one row for each failure that users report, with a stable id.
+"""The failures of GPU containers that users report, each with a stable id.
 
-``nvgraft doctor`` looks for these before a container starts, ``nvgraft explain-error`` recognises them in what was printed,
-and docs/failures.md has a section for each id. The ``phrase`` is what people paste into a search engine, word for word as
-the original stack prints it. How a failure is found or recognised is not written here.
+``nvgraft doctor`` looks for them before a container starts, ``nvgraft explain-error`` recognises
+them in printed errors, and docs/failures.md has a section for each id. How a failure is found or
+recognised is written there, not here.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure: its stable id, a title, and the phrase that users see and search for."""
+    """A failure that users report.
+
+    :ivar id: a stable id.
+    :ivar phrase: what users see and search for, word for word as the reference prints it.
+    """
 
     id: str
     title: str
@@ -20,27 +24,27 @@ class Failure:
 FAILURES = (
     Failure(
         "driver-library-mismatch",
-        "the driver was upgraded under a loaded kernel module",
+        "the driver was upgraded while its old kernel module stayed loaded",
         "nvml error: driver/library version mismatch",
     ),
     Failure(
         "nvml-library-missing",
-        "the host has no libnvidia-ml.so.1 that the loader finds",
+        "the host's loader does not find libnvidia-ml.so.1",
         "load library failed: libnvidia-ml.so.1",
     ),
     Failure(
         "devices-not-requested",
-        "the container asks for no GPU, so it gets nothing, without a word",
+        "the container asks for no GPU, so it gets none, and no error says so",
         "NVIDIA_VISIBLE_DEVICES",
     ),
     Failure(
         "capability-not-requested",
-        "the driver files of a capability are not asked for",
+        "the container does not request a driver capability that it needs",
         'exec: "nvidia-smi": executable file not found in $PATH',
     ),
     Failure(
         "device-rules-lost",
-        "systemd takes the hook's device rules away on daemon-reload",
+        "the container's device rules are missing, or systemd will remove them",
         "Failed to initialize NVML: Unknown Error",
     ),
     Failure(
@@ -50,7 +54,7 @@ FAILURES = (
     ),
     Failure(
         "soname-links-missing",
-        "libraries are mounted but no SONAME link leads to them",
+        "libraries are mounted, but no SONAME link leads to them",
         "NVIDIA-SMI couldn't find libnvidia-ml.so library",
     ),
     Failure(
@@ -65,27 +69,27 @@ FAILURES = (
     ),
     Failure(
         "requirement-unmet",
-        "the image wants a newer CUDA than the driver has",
+        "the image requires a newer CUDA or driver than the host has",
         "requirement error: unsatisfied condition: cuda>=",
     ),
     Failure(
         "target-is-symlink",
-        "the image has a symbolic link where a driver file goes",
+        "the image has a symbolic link where a driver file is to be mounted",
         "file creation failed: file exists",
     ),
     Failure(
         "image-has-driver",
-        "the image carries driver libraries of its own",
+        "the image contains driver libraries of its own",
         "Failed to initialize NVML: Driver/library version mismatch",
     ),
     Failure(
         "rootless",
-        "a rootless engine cannot do what the hook is configured for",
+        "the hook is configured for more than a rootless engine may do",
         "capability change failed: operation not permitted",
     ),
     Failure(
         "cgroup-not-found",
-        "the devices cgroup is not where it is looked for",
+        "the hook does not find the container's devices cgroup",
         "cgroup subsystem devices not found",
     ),
     Failure(
@@ -95,23 +99,23 @@ FAILURES = (
     ),
     Failure(
         "nvml-slow",
-        "asking NVML takes longer than the original waits",
+        "NVML takes longer to answer than nvidia-container-cli waits",
         "driver rpc error: timed out",
     ),
-    Failure("stderr-hidden", "the engine does not show what the hook says", "error executing hook"),
+    Failure("stderr-hidden", "the engine hides the hook's error message", "error executing hook"),
     Failure(
         "devices-from-image",
-        "the image, not the orchestrator, asks for all GPUs",
+        "the image, not the orchestrator, asks for GPUs",
         "insufficient privileges to read device list",
     ),
     Failure(
         "graphics-incomplete",
-        "Vulkan, EGL or GLX lack a file that the hook does not bring",
+        "Vulkan, EGL or GLX need a file that the hook does not mount",
         "Failed loading library associated with ICD JSON",
     ),
     Failure(
         "compat-libraries",
-        "CUDA compatibility libraries of the image do not fit",
+        "the image's CUDA compatibility libraries do not fit this host",
         "forward compatibility was attempted on non supported HW",
     ),
     Failure(
@@ -119,20 +123,20 @@ FAILURES = (
         "the host's driver is not where the loader cache says",
         "unsupported file format: /etc/ld.so.cache",
     ),
-    Failure("cdi-stale", "a CDI specification names files that are gone", "error stat'ing file"),
+    Failure("cdi-stale", "a CDI specification names missing files", "error stat'ing file"),
     Failure(
         "unknown-device",
-        "a device is asked for that the host lacks",
+        "the container asks for a device that the host does not have",
         "device error: unknown device",
     ),
     Failure(
         "socket-in-the-way",
-        "a service's socket exists already in the container",
+        "a volume covers the place of a driver service's socket",
         "nvidia-persistenced/socket: no such device or address",
     ),
     Failure(
         "driver-not-loaded",
-        "there is no GPU, or the driver is half loaded",
+        "there is no GPU, or the driver is not fully loaded",
         "nvml error: driver not loaded",
     ),
     Failure(
@@ -142,19 +146,19 @@ FAILURES = (
     ),
     Failure(
         "library-path",
-        "the driver's directory is not searched by the image's loader",
+        "the image's loader does not search the driver's directory",
         "libcuda.so.1: cannot open shared object file",
     ),
     Failure("tmp-missing", "the image has no /tmp", "/tmp: no such file or directory"),  # noqa: S108 - a phrase
     Failure("hook-registration", "the hook is registered in an unsafe way", "LD_PRELOAD"),
     Failure(
         "mode-not-legacy",
-        "the engine's mode is not the hook's",
+        "the hook is called in a mode that it does not support",
         "invoking the NVIDIA Container Runtime Hook directly",
     ),
     Failure(
         "mig-privilege",
-        "administering MIG needs a privileged container",
+        "MIG administration needs a privileged container",
         "cannot set MIG_CONFIG_DEVICES in non privileged container",
     ),
     Failure(

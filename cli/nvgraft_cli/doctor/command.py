@@ -1,4 +1,4 @@
-"""``nvgraft doctor``: what will go wrong with this host, this container, or both."""
+"""``nvgraft doctor``: find what will go wrong with a host, a container, or both."""
 
 import argparse
 import os
@@ -21,19 +21,22 @@ _EXAMPLES = """\
 examples:
   nvgraft doctor                                    this node
   nvgraft doctor --bundle ./web --host node17.json
-  nvgraft doctor --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4 --cdi /etc/cdi/nvidia.yaml
+  nvgraft doctor --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
+  nvgraft doctor --host eks-t4 --cdi /etc/cdi/nvidia.yaml
 
-Every finding has the id of a section in docs/failures.md. What could not be checked is counted, and listed with --verbose.
+The id of each problem is the name of its section in docs/failures.md. Checks that could not be made
+are counted; --verbose lists them with the reason.
 
-exit code: 0 nothing found, 1 something found, 2 bad usage or input"""
+exit code: 0 no problem found, 1 problems found, 2 bad usage or input"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``doctor``."""
     parser = subparsers.add_parser(
         "doctor",
-        help="look for what makes GPU containers fail, before they start",
-        description="Check a host, a container, or a container on a host for the failures that users of GPU containers report.",
+        help="find what will make a GPU container fail, before it starts",
+        description="Check a host, a container, or a container on a host for the failures that "
+        "users of GPU containers report.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -60,23 +63,23 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="list also what is well, and what could not be checked",
+        help="also list the checks that passed, and those that could not be made",
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run, looks_only=True, open_first=_look_first)
+    parser.set_defaults(run=run, looks_only=True, open_first=_open_first)
 
 
-def _look_first(args: argparse.Namespace) -> None:
-    from nvgraft_cli.doctor.machine import look_first
+def _open_first(args: argparse.Namespace) -> None:
+    from nvgraft_cli.doctor.machine import probe_first
 
     ask_first(args)
-    look_first(args)
+    probe_first(args)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was found; return the exit code.
+    """Print the results of the checks; return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
     from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
@@ -104,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_readable(paths: list[str]) -> None:
-    """Check that files which were named are there; what is wrong in them is a finding.
+    """Check that the named files can be read. Faults in their content are findings, not errors.
 
     :raises InputError: naming the first that cannot be read.
     """
@@ -130,15 +133,16 @@ def _lines(results: "list[Result]", *, verbose: bool, colour: bool) -> Iterator[
             yield f"  cause      {printable(finding.cause)}"
             yield f"  fix        {printable(finding.fix)}"
             yield ""
-    well = [result for result in results if not result.findings and not result.lacking]
-    lacking = [result for result in results if result.lacking]
+    passed = [result for result in results if not result.findings and not result.lacking]
+    incomplete = [result for result in results if result.lacking]
     if verbose:
-        yield from (f"ok: {result.failure.id}" for result in well)
-        # One line for each reason: without a container it is the same for most of them.
-        for reason in dict.fromkeys(result.lacking for result in lacking):
-            ids = ", ".join(result.failure.id for result in lacking if result.lacking == reason)
+        yield from (f"ok: {result.failure.id}" for result in passed)
+        # One line for each reason: without a container, most checks have the same one.
+        for reason in dict.fromkeys(result.lacking for result in incomplete):
+            ids = ", ".join(result.failure.id for result in incomplete if result.lacking == reason)
             yield f"not checked: {ids}: {printable(reason)}"
-    found = sum(len(result.findings) for result in results)
-    yield f"{found} found, {len(well)} checked and well, {len(lacking)} not checked" + (
-        "" if verbose or not lacking else " (--verbose tells why)"
+    problems = sum(len(result.findings) for result in results)
+    noun = "problem" if problems == 1 else "problems"
+    yield f"{problems} {noun} found, {len(passed)} checks passed, {len(incomplete)} not checked" + (
+        "" if verbose or not incomplete else " (--verbose says why)"
     )

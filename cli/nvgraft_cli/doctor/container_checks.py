@@ -1,4 +1,7 @@
-"""Checks of a container: what it asks for, and what its image has. Each docstring names the threads that reported the failure."""
+"""Checks of a container: what it asks for, and what its image contains.
+
+The docstring of each check names the threads that reported the failure.
+"""
 
 import posixpath
 import re
@@ -16,11 +19,11 @@ from nvgraft_specs import brands, catalogue, names
 _PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
 _VERSIONED = re.compile(r"^(lib[\w+-]+\.so)\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 
-#: Alternatives of requirements that are told; an image of CUDA has some thirty, a hostile one may have any number.
-_TRIED = 100
+#: Alternatives of requirements to list: a CUDA image has some thirty, a hostile one any number.
+_ALTERNATIVES = 100
 
-#: What an image has that is of use with a capability alone.
-_TELLTALES = {
+#: Files of an image that work only with a capability.
+_CAPABILITY_FILES = {
     "graphics": tuple(
         f"/usr/{directory}/{library}"
         for directory in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64")
@@ -31,62 +34,69 @@ _TELLTALES = {
 
 
 def devices_not_requested(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-container-toolkit#718, #672; NVIDIA/nvidia-docker#1668, #1226; containers/podman#16839."""
+    """NVIDIA/nvidia-container-toolkit#718, #672; NVIDIA/nvidia-docker#1668, #1226;
+    containers/podman#16839."""
     outcome = resolve_request(patient.container.spec, patient.host.config)
     if isinstance(outcome, Skip):
         yield Finding(
             f"the container gets nothing: {outcome.reason}",
-            "the hook ends without a word when no device is asked for; the program then finds no GPU",
+            "the hook does nothing, and reports nothing, when a container asks for no device; "
+            "the program then finds no GPU",
             f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)",
         )
     elif not outcome.devices:
         value = patient.container.spec.env.get(names.VISIBLE_DEVICES, "")
         yield Finding(
-            f"{names.VISIBLE_DEVICES}={value}: the driver's files are mounted, and no GPU is",
-            "with none the container gets the capabilities alone",
-            f"set {names.VISIBLE_DEVICES}=all, or to the GPUs that it needs",
+            f"{names.VISIBLE_DEVICES}={value}: the driver's files are mounted, but no GPU",
+            "the value none asks for the driver's files without a GPU",
+            f"set {names.VISIBLE_DEVICES} to all, or to the GPUs that the container needs",
             "warning",
         )
 
 
 def capability_not_requested(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#1103, #1226; NVIDIA/cloud-native-docs#477; apptainer/apptainer#2210."""
+    """NVIDIA/nvidia-docker#1103, #1226; NVIDIA/cloud-native-docs#477;
+    apptainer/apptainer#2210."""
     plan = patient.injected
-    asked = plan.request["capabilities"]
-    have = f"this container requests {', '.join(asked) or 'nothing'} ({plan.request['capabilities_from']})"
+    requested = plan.request["capabilities"]
+    capabilities = ", ".join(requested) or "nothing"
+    request = f"this container requests {capabilities} ({plan.request['capabilities_from']})"
+
+    def fix(capability: str) -> str:
+        return f"set {names.DRIVER_CAPABILITIES}={','.join([*requested, capability])}"
+
     program = posixpath.basename(next(iter(patient.container.arguments), ""))
     for row in catalogue.BINARIES:
-        if program == row.name and row.component_class not in asked:
+        if program == row.name and row.component_class not in requested:
             yield Finding(
-                f"{program} is provided by capability '{row.component_class}'; {have}",
-                "what a container starts is not mounted, so it is not found",
-                f"{names.DRIVER_CAPABILITIES}={','.join([*asked, row.component_class])}",
+                f"{program} is provided by capability '{row.component_class}'; {request}",
+                "the program that the container starts is not mounted, so the start fails",
+                fix(row.component_class),
             )
-    if "utility" not in asked:
+    if "utility" not in requested:
         yield Finding(
-            f"nvidia-smi and NVML are provided by capability 'utility'; {have}",
-            "programs that look for GPUs by NVML (PyTorch with PYTORCH_NVML_BASED_CUDA_CHECK, monitoring) find none",
-            f"{names.DRIVER_CAPABILITIES}={','.join([*asked, 'utility'])}",
+            f"nvidia-smi and NVML are provided by capability 'utility'; {request}",
+            "programs that find GPUs through NVML (monitoring, PyTorch with "
+            "PYTORCH_NVML_BASED_CUDA_CHECK) find none",
+            fix("utility"),
             "warning",
         )
-    if "compute" not in asked and "video" not in asked:
+    if "compute" not in requested and "video" not in requested:
         yield Finding(
-            f"libcuda.so.1 is provided by capability 'compute'; {have}",
+            f"libcuda.so.1 is provided by capability 'compute'; {request}",
             "CUDA programs find no driver",
-            f"{names.DRIVER_CAPABILITIES}={','.join([*asked, 'compute'])}",
+            fix("compute"),
             "warning",
         )
-    for capability, paths in _TELLTALES.items():
-        found = patient.in_image(*paths)
-        if (
-            found
-            and capability not in asked
-            and not (capability == "graphics" and "display" in asked)
-        ):
+    for capability, paths in _CAPABILITY_FILES.items():
+        if capability in requested or (capability == "graphics" and "display" in requested):
+            continue
+        path = patient.in_image(*paths)
+        if path:
             yield Finding(
-                f"the image has {found}, which works with capability '{capability}'; {have}",
+                f"the image has {path}, which needs capability '{capability}'; {request}",
                 f"the driver's files for {capability} are not mounted",
-                f"{names.DRIVER_CAPABILITIES}={','.join([*asked, capability])}",
+                fix(capability),
                 "warning",
             )
 
@@ -95,7 +105,7 @@ def devices_from_image(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/k8s-device-plugin#61, #87, #203; bottlerocket-os/bottlerocket#3718."""
     image = patient.container.image_env
     if image is None:
-        raise NotChecked("a config.json does not tell which variables come from the image")
+        raise NotChecked("a config.json does not say which variables come from the image")
     value = image.get(names.VISIBLE_DEVICES)
     if (
         value is None
@@ -103,21 +113,19 @@ def devices_from_image(patient: Patient) -> Iterator[Finding]:
         or value in {"", "void", "none"}
     ):
         return
-    policy = patient.host.config.accept_nvidia_visible_devices_envvar_when_unprivileged
+    accepted = patient.host.config.accept_nvidia_visible_devices_envvar_when_unprivileged
     yield Finding(
         f"{names.VISIBLE_DEVICES}={value} comes from the image, not from the orchestrator",
-        "an unprivileged container gets "
-        + (
-            f"the GPUs of this value ({value})"
-            if policy
-            else "no GPU: config.toml ignores the variable"
-        ),
-        "have the orchestrator set the variable (void for none), or accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+        f"an unprivileged container gets the GPUs that the image names ({value})"
+        if accepted
+        else "an unprivileged container gets no GPU: config.toml says to ignore the variable",
+        "let the orchestrator set the variable (void for no GPU), or set "
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false in config.toml",
         "warning",
     )
 
 
-def _holds(requirement: str, report: DriverReport, devices: list[tuple[str, str]]) -> bool:
+def _is_met(requirement: str, report: DriverReport, devices: list[tuple[str, str]]) -> bool:
     try:
         check([requirement], report.driver_version, report.cuda_version, devices)
     except Refusal:
@@ -134,9 +142,9 @@ def requirement_unmet(patient: Patient) -> Iterator[Finding]:
     report = patient.host.host.report
     devices = [(gpu.arch, brands.name(gpu.brand)) for gpu in report.gpus]
     kinds: list[tuple[str | None, str | None]] = [*dict.fromkeys(devices)] or [(None, None)]
-    tried: list[str] = []
+    failed: list[str] = []
     for requirement in request.requirements if request is not None else ():
-        if len(tried) >= _TRIED or _holds(requirement, report, devices):
+        if len(failed) >= _ALTERNATIVES or _is_met(requirement, report, devices):
             continue
         for arch, brand in kinds:
             facts = {
@@ -145,17 +153,19 @@ def requirement_unmet(patient: Patient) -> Iterator[Finding]:
                 "arch": arch,
                 "brand": brand,
             }
-            answers = alternatives(requirement, facts, _TRIED)
-            if all(answer.factor for answer in answers):
-                tried += [
-                    f"{answer.term}: {answer.factor} {'does not hold' if answer.valid else 'is no valid condition'}"
-                    for answer in answers
-                ]
+            answers = alternatives(requirement, facts, _ALTERNATIVES)
+            if not all(answer.factor for answer in answers):
+                continue  # this kind of GPU meets the requirement
+            for answer in answers:
+                fault = "does not hold" if answer.valid else "is not a valid condition"
+                failed.append(f"{answer.term}: {answer.factor} {fault}")
     yield Finding(
-        f"{refusal.reference_line()}: driver {report.driver_version} provides cuda {report.cuda_version}; "
-        f"alternatives tried: {'; '.join(dict.fromkeys(tried))}",
-        "the image declares what it needs in NVIDIA_REQUIRE_*; the original names the first alternative only",
-        "a newer driver, an older image, or, without support, NVIDIA_DISABLE_REQUIRE=1",
+        f"{refusal.reference_line()}: driver {report.driver_version} provides cuda "
+        f"{report.cuda_version}; alternatives tried: {'; '.join(dict.fromkeys(failed))}",
+        "the image states its needs in NVIDIA_REQUIRE_*, and this host does not meet them; the "
+        "error names only the first alternative",
+        "use a newer driver or an older image; to start it anyway, unsupported, set "
+        "NVIDIA_DISABLE_REQUIRE=1",
     )
 
 
@@ -165,8 +175,9 @@ def unknown_device(patient: Patient) -> Iterator[Finding]:
     if refusal is not None and refusal.stage == "device":
         yield Finding(
             f"{refusal.reference_line()}: {refusal.hint}",
-            "an index that is too large, the UUID of a GPU that was replaced, or a MIG device that was made anew",
-            f"nvidia-smi -L on the host, then {names.VISIBLE_DEVICES}",
+            "the index is too large, the GPU with this UUID was replaced, or the MIG device was "
+            "created anew",
+            f"run nvidia-smi -L on the host and set {names.VISIBLE_DEVICES} to a device in it",
         )
 
 
@@ -175,7 +186,7 @@ def mig_privilege(patient: Patient) -> Iterator[Finding]:
     refusal = patient.refusal
     if refusal is not None and "in non privileged container" in refusal.text:
         yield Finding(
-            refusal.text, "administering MIG needs CAP_SYS_ADMIN in the container", refusal.hint
+            refusal.text, "MIG administration needs CAP_SYS_ADMIN in the container", refusal.hint
         )
 
 
@@ -192,20 +203,22 @@ def target_is_symlink(patient: Patient) -> Iterator[Finding]:
         node = patient.rootfs.lstat(patient.rootfs.resolve(inside, follow_last=False))
     except (PathError, OSError):
         node = None
-    what = (
-        f"is a symbolic link to {node.target}"
-        if node is not None and node.type == "symlink"
-        else f"is a {node.type if node else 'thing'}"
-    )
+    if node is None:
+        obstacle = "exists already"
+    elif node.type == "symlink":
+        obstacle = f"is a symbolic link to {node.target}"
+    else:
+        obstacle = f"is a {node.type}"
     yield Finding(
-        f"{refusal.reference_line()}: {inside} in the image {what}",
-        "driver packages were installed in the image, or it was made for another platform",
+        f"{refusal.reference_line()}: {inside} in the image {obstacle}",
+        "driver packages were installed in the image, or it was built for another platform",
         "remove the driver packages (libnvidia-*, nvidia-utils) from the image",
     )
 
 
 def image_has_driver(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/libnvidia-container#266, #138, #140; NVIDIA/nvidia-docker#1488, #1307; NVIDIA/enroot#155."""
+    """NVIDIA/libnvidia-container#266, #138, #140; NVIDIA/nvidia-docker#1488, #1307;
+    NVIDIA/enroot#155."""
     _ = patient.rootfs
     version = patient.host.host.report.driver_version
     empty, foreign = [], []
@@ -219,30 +232,34 @@ def image_has_driver(patient: Patient) -> Iterator[Finding]:
         elif match is not None and match[2] != version:
             foreign.append(path)
     if foreign:
+        more = f" and {len(foreign) - 1} more driver libraries" if len(foreign) > 1 else ""
         yield Finding(
-            f"the image contains {foreign[0]}"
-            + (f" and {len(foreign) - 1} more driver libraries" if len(foreign) > 1 else "")
-            + f" (host {version})",
-            "of two versions in one directory the loader cache links the greater one, which then does not fit the kernel module",
+            f"the image contains {foreign[0]}{more}, but the host's driver is {version}",
+            "of two versions in one directory, the SONAME link leads to the greater one; if that "
+            "is the image's, it does not fit the kernel module",
             "remove the driver packages (libnvidia-*, nvidia-utils) from the image",
         )
     if empty:
         yield Finding(
             f"{len(empty)} zero-byte driver files in the image, such as {empty[0]}",
-            "the image was built or committed under the nvidia runtime: its mount points stayed behind",
-            "build it without the GPU runtime, or remove the empty files",
+            "the image was built or committed under the nvidia runtime, and its mount points "
+            "stayed in the image",
+            "build the image without the nvidia runtime, or remove the empty files",
             "error" if any(not path.endswith(version) for path in empty) else "warning",
         )
 
 
 def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#1300, #1690; NVIDIA/libnvidia-container#187; NVIDIA/enroot#138, #265."""
+    """NVIDIA/nvidia-docker#1300, #1690; NVIDIA/libnvidia-container#187;
+    NVIDIA/enroot#138, #265."""
     for finding in patient.injected.findings:
         if finding.id in {"socket-skipped", "mps-skipped"}:
             yield Finding(
                 finding.message,
-                "a volume of the container lies where it would be mounted; the original fails at a socket of the host's that comes with it",
-                "where the container needs it: name it as a volume of its own, and do not mount the host's whole /run",
+                "a volume of the container covers the place where it would be mounted; the "
+                "original hook fails if that volume contains the host's socket",
+                "if the container needs it, mount it as a volume of its own instead of the host's "
+                "whole /run",
                 "warning",
             )
 
@@ -250,51 +267,52 @@ def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
 def stderr_hidden(patient: Patient) -> Iterator[Finding]:
     """containers/podman#16094, #24502; containers/crun#665."""
     if not patient.by_podman:
-        raise NotChecked("config.json does not tell that podman wrote it")
+        raise NotChecked("config.json does not say that podman wrote it")
     if patient.member("annotations", "run.oci.hooks.stderr") is None:
         yield Finding(
-            "podman wrote this config.json, and the annotation run.oci.hooks.stderr is not set: when a hook fails, crun hides why",
-            "crun, which podman starts unless told otherwise, reports the hook's path and exit code alone",
-            "nvgraft last-error CONTAINER tells it afterwards; or --annotation run.oci.hooks.stderr=/run/hook.err",
+            "podman wrote this config.json without the annotation run.oci.hooks.stderr: if a hook "
+            "fails, its error message is hidden",
+            "crun, podman's default runtime, reports only the hook's path and exit code",
+            "after a failure, run nvgraft last-error CONTAINER; or start the container with "
+            "--annotation run.oci.hooks.stderr=/run/hook.err",
             "warning",
         )
 
 
 def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#328, #337, #1520; NVIDIA/libnvidia-container#132; NVIDIA/nvidia-container-toolkit#16."""
-    asked = set(patient.injected.request["capabilities"])
-    if not asked & {"graphics", "display"}:
-        raise NotChecked("neither graphics nor display is asked for")
-    lacking = []
+    """NVIDIA/nvidia-docker#328, #337, #1520; NVIDIA/libnvidia-container#132;
+    NVIDIA/nvidia-container-toolkit#16."""
+    requested = set(patient.injected.request["capabilities"])
+    if not requested & {"graphics", "display"}:
+        raise NotChecked("the container requests neither graphics nor display")
+    missing = []
     if not patient.in_image(*(f"{directory}/libXext.so.6" for directory in _LIBRARY_PLACES)):
-        lacking.append("libXext.so.6 (which libGLX_nvidia needs)")
-    mounts = patient.member("mounts")
-    given = (
-        {mount.get("destination") for mount in mounts if isinstance(mount, dict)}
-        if isinstance(mounts, list)
-        else set()
-    )
+        missing.append("libXext.so.6 (which libGLX_nvidia needs)")
+    mounted = [mount.get("destination") for mount in patient.objects("mounts")]
     icd = ("/usr/share/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json")
-    if given.isdisjoint(icd) and not patient.in_image(*icd):
-        lacking.append("/usr/share/vulkan/icd.d/nvidia_icd.json (for Vulkan)")
+    if not any(path in mounted for path in icd) and not patient.in_image(*icd):
+        missing.append("/usr/share/vulkan/icd.d/nvidia_icd.json (for Vulkan)")
     vendor = (
         "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
         "/etc/glvnd/egl_vendor.d/10_nvidia.json",
     )
-    if given.isdisjoint(vendor) and not patient.in_image(*vendor):
-        lacking.append("/usr/share/glvnd/egl_vendor.d/10_nvidia.json (for EGL)")
-    if lacking:
+    if not any(path in mounted for path in vendor) and not patient.in_image(*vendor):
+        missing.append("/usr/share/glvnd/egl_vendor.d/10_nvidia.json (for EGL)")
+    if missing:
         yield Finding(
-            "graphics is asked for, and the image lacks " + ", ".join(lacking),
-            "the hook brings the driver's libraries; the loaders of Vulkan and EGL find them by these files, which the hook does not bring",
-            "add the files to the image (packages libglvnd0, libxext6, libvulkan1); nvgraft-runtime, or CDI, mounts those of the host",
+            "the container requests graphics, and the image lacks " + ", ".join(missing),
+            "the hook mounts the driver's libraries, but not these files, by which the loaders of "
+            "Vulkan and EGL find them",
+            "add the files to the image (packages libglvnd0, libxext6, libvulkan1), or use "
+            "nvgraft-runtime or CDI, which mount the host's",
             "warning",
         )
-    if "display" not in asked:
+    if "display" not in requested:
         yield Finding(
-            "graphics without display: /dev/nvidia-modeset is not given to the container",
-            "programs that drive a display (Xorg, DRM leases) need it",
-            f"{names.DRIVER_CAPABILITIES}={','.join(sorted(asked | {'display'}))}",
+            "the container requests graphics without display, so it does not get "
+            "/dev/nvidia-modeset",
+            "programs that drive a display (Xorg, DRM leases) need this device",
+            f"set {names.DRIVER_CAPABILITIES}={','.join(sorted(requested | {'display'}))}",
             "warning",
         )
 
@@ -323,60 +341,63 @@ def compat_libraries(patient: Patient) -> Iterator[Finding]:
     if not versions:
         raise NotChecked("the image has no /usr/local/cuda/compat libraries")
     report = patient.host.host.report
-    ours = int(report.driver_version.partition(".")[0])
+    driver_major = int(report.driver_version.partition(".")[0])
     for version in versions:
         major = int(version.partition(".")[0])
         geforce = [
             gpu.model for gpu in report.gpus if brands.name(gpu.brand) in {"GeForce", "Titan"}
         ]
         path = patient.container.spec.env.get("LD_LIBRARY_PATH", "")
-        if major > ours and geforce:
+        if major > driver_major and geforce:
             yield Finding(
-                f"the image ships compat libcuda {version}, and {geforce[0]} is not made for it: expect CUDA error 804",
-                "forward compatibility works on data center GPUs alone",
-                'an image for the driver\'s own CUDA version, or cuda-compat-mode = "disabled"',
+                f"the image ships compat libcuda {version}, which {geforce[0]} does not support: "
+                "expect CUDA error 804",
+                "forward compatibility works on data center GPUs only",
+                "use an image for the driver's own CUDA version, or set "
+                'cuda-compat-mode = "disabled" in config.toml',
             )
-        elif major <= ours and "/usr/local/cuda/compat" in path:
+        elif major <= driver_major and "/usr/local/cuda/compat" in path:
             yield Finding(
-                f"the image ships compat libcuda {version}, the host's driver is {report.driver_version}, "
-                "and LD_LIBRARY_PATH names the older one first: expect CUDA error 803",
-                "a compatibility library is for drivers older than itself",
-                "take /usr/local/cuda/compat out of LD_LIBRARY_PATH",
+                f"the image ships compat libcuda {version}, and LD_LIBRARY_PATH names it before "
+                f"the host's driver {report.driver_version}: expect CUDA error 803",
+                "a compatibility library works only with a driver older than itself",
+                "remove /usr/local/cuda/compat from LD_LIBRARY_PATH",
             )
 
 
 def tmp_missing(patient: Patient) -> Iterator[Finding]:
-    """Programs that use temporary files or MPS in images from scratch."""
+    """Programs that use temporary files, or MPS, in images built from scratch."""
     volumes = {destination.rstrip("/") for _, destination in patient.container.spec.mounts}
     if not patient.in_image("/tmp") and "/tmp" not in volumes:  # noqa: S108 - the image's
         yield Finding(
             "the image has no /tmp",
-            "CUDA's MPS and many programs put their files there",
+            "CUDA's MPS and many programs create files there",
             "add the directory to the image, or mount a tmpfs on /tmp (docker --tmpfs /tmp)",
             "warning",
         )
 
 
 def hook_registration(patient: Patient) -> Iterator[Finding]:
-    """CVE-2025-23266: a hook without an environment of its own inherits that of the container."""
+    """CVE-2025-23266: a hook without an environment of its own inherits the container's."""
     from nvgraft_cli.register.audit import STAGES, problems
 
     if not isinstance(patient.member("hooks"), dict):
         raise NotChecked("config.json has no hooks")
     ours = gpu_hooks(patient)
     if not ours:
-        raise NotChecked("no hook for GPUs is in config.json")
+        raise NotChecked("config.json has no GPU hook")
     for stage, hook in ours:
         for problem in problems(hook, stage):
             if problem.member == "path" and patient.host.document is not None:
-                continue  # whose the program is can be told on its own node alone
+                continue  # only the node itself can tell who owns the program
             if problem.member == "timeout" and "timeout" not in hook:
-                continue  # docker writes none, and has no setting for one
+                continue  # docker writes no timeout, and has no setting for one
             yield Finding(
                 f"{stage} hook {hook.get('path')}: {problem.member}: {problem.text}",
-                "a hook runs as root on the host, in whatever surroundings it is given",
+                "a hook runs as root on the host with the environment and the limits of its "
+                "registration",
                 problem.fix,
-                # What the original's own entries lack stops no container.
+                # The reference's own entries lack these members, and containers start with them.
                 "warning"
                 if problem.member == "timeout" or (stage in STAGES and not hook.get("env"))
                 else "error",

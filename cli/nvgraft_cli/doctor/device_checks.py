@@ -1,5 +1,7 @@
-"""Checks of what lets a container open its device nodes: cgroups, modes, SELinux. Each docstring names the threads that
-reported the failure."""
+"""Checks of what lets a container open its device nodes: cgroups, modes, SELinux.
+
+The docstring of each check names the threads that reported the failure.
+"""
 
 import re
 from collections.abc import Iterator
@@ -11,42 +13,49 @@ from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
 
 #: systemd's form of linux.cgroupsPath: slice, prefix, name.
 _SYSTEMD = re.compile(r"[^/:]*:[^:]+:[^:]+")
-#: The slice that podman puts a user's own containers into; those of root are in machine.slice.
-_USERS = "user.slice:"
+#: podman's slice for the containers of ordinary users; those of root are in machine.slice.
+_USER_SLICE = "user.slice:"
 
-#: What leaves access to the modes of the nodes: a rootless engine has no device rules of its own.
+#: A rootless engine sets no device rules: the modes of the device nodes then decide alone.
 _ROOTLESS = (
-    "no-cgroups = true in [nvidia-container-cli] of the config.toml that this user's hook reads"
+    "set no-cgroups = true in [nvidia-container-cli] of the config.toml that this user's hook reads"
 )
 
-#: SELinux's type of a confined container, and the booleans of which one lets it open the driver's nodes.
+#: SELinux's type of a confined container, and the booleans that let it open the driver's nodes.
 _CONFINED = "container_t"
 _BOOLEANS = ("container_use_devices", "container_use_xserver_devices")
 
 
-def _no_step(patient: Patient) -> bool:
-    """Tell whether a container is given for which no device rule is planned.
+def _no_rules_planned(patient: Patient) -> bool:
+    """Tell whether the plan of the container has no device rule.
 
-    :raises NotChecked: for a container that gets nothing, or none is written for any.
+    False without a container, and for a container that is refused: the node is checked anyway.
+
+    :raises NotChecked: when the container gets nothing, or the configuration forbids device rules.
     """
     if patient.host.config.cli_no_cgroups:
         raise NotChecked("no-cgroups = true: no device rule is written")
     if not patient.has_container or patient.refusal is not None:
-        return False  # what is asked of the node can be told, whatever stands in this container's way before
+        return False
     return not patient.rules
 
 
-def _machine(patient: Patient, what: str) -> Machine:
+def _machine(patient: Patient, fact: str) -> Machine:
+    """Return the facts about this node.
+
+    :param fact: what the check needs of them, for the error.
+    :raises NotChecked: when the host is a snapshot, or the cgroup mounts could not be read.
+    """
     if patient.host.document is not None:
-        raise NotChecked(f"{what} is not recorded in a snapshot: only on the node itself")
-    if patient.machine.unseen:
-        raise NotChecked(patient.machine.unseen)
+        raise NotChecked(f"a snapshot does not record {fact}: run this on the node")
+    if patient.machine.mounts_error:
+        raise NotChecked(patient.machine.mounts_error)
     return patient.machine
 
 
 def cgroup_not_found(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#1447, #1486, #1660; NVIDIA/k8s-device-plugin#324."""
-    if _no_step(patient):
+    if _no_rules_planned(patient):
         return
     machine = _machine(patient, "where cgroups are mounted")
     try:
@@ -54,26 +63,30 @@ def cgroup_not_found(patient: Patient) -> Iterator[Finding]:
     except ValueError as error:
         yield Finding(
             f"failed to get device cgroup mount path: {error}",
-            "in this place, perhaps a container, the hook cannot find a container's device rules",
-            "mount /sys/fs/cgroup, or set no-cgroups = true and name the devices for the engine (docker --device)",
+            "the cgroup file system is not mounted here as the hook needs it to find a "
+            "container's device rules; perhaps this is a container itself",
+            "mount /sys/fs/cgroup, or set no-cgroups = true and pass the devices to the engine "
+            "(docker --device)",
         )
 
 
 def device_filter(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-container-toolkit#678, #139, #1482; NVIDIA/libnvidia-container#209, #256, #313; NVIDIA/nvidia-docker#1688."""
-    if _no_step(patient):
+    """NVIDIA/nvidia-container-toolkit#678, #139, #1482;
+    NVIDIA/libnvidia-container#209, #256, #313; NVIDIA/nvidia-docker#1688."""
+    if _no_rules_planned(patient):
         return
     path = patient.member("linux", "cgroupsPath") if patient.has_container else None
-    if isinstance(path, str) and path.startswith(_USERS):
+    if isinstance(path, str) and path.startswith(_USER_SLICE):
         yield Finding(
-            f"failed to add device rules: {path} is a cgroup of a user's own, made by a rootless engine",
-            "the kernel takes device rules from root in the first user namespace alone: operation not permitted",
+            f"failed to add device rules: a rootless engine created the cgroup {path}",
+            "the kernel accepts device rules only from root in the initial user namespace: "
+            "operation not permitted",
             _ROOTLESS,
         )
         return
     machine = _machine(patient, "what the kernel lets a hook change")
-    if machine.powerless:
-        raise NotChecked(f"a hook does not get that far: {machine.powerless}")
+    if machine.privilege_error:
+        raise NotChecked(f"a hook would stop earlier: {machine.privilege_error}")
     try:
         version, mount = machine.device_cgroup()
     except ValueError as error:
@@ -82,32 +95,37 @@ def device_filter(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             f"failed to add device rules: {machine.filter_error}", _cause(machine), _fix(patient)
         )
-    elif machine.nested:
-        what = f"{mount.point}: devices.allow" if version == 1 else "bpf()"
+    elif machine.in_user_namespace:
+        operation = f"{mount.point}: devices.allow" if version == 1 else "bpf()"
         yield Finding(
-            f"failed to add device rules: {what}: operation not permitted",
+            f"failed to add device rules: {operation}: operation not permitted",
             _cause(machine),
             _fix(patient),
         )
     elif version == 1 and "ro" in mount.options.split(","):
-        cause = "cgroup v1 is mounted read-only here, as engines do it for the containers that they start"
         yield Finding(
             f"failed to add device rules: {mount.point}: devices.allow: read-only file system",
-            cause,
+            "cgroup v1 is mounted read-only here, as engines mount it in their containers",
             _fix(patient),
         )
     elif machine.uid != 0:
-        raise NotChecked("what the kernel lets a hook change is for root to ask")
+        raise NotChecked("only root can find out what the kernel lets a hook change: run as root")
 
 
 def _cause(machine: Machine) -> str:
-    if machine.nested:
-        return "this is a user namespace, of a rootless engine or a container: the kernel takes device rules from root in the first one alone"
-    if machine.hardened:
-        return "the sysctl net.core.bpf_jit_harden is 2: the kernel shows device programs in a form from which they cannot be loaded again"
+    if machine.in_user_namespace:
+        return (
+            "this is the user namespace of a rootless engine or of a container: the kernel "
+            "accepts device rules only from root in the initial user namespace"
+        )
+    if machine.jit_hardened:
+        return (
+            "the sysctl net.core.bpf_jit_harden is 2: the kernel does not show device programs "
+            "in a form that can be loaded again"
+        )
     return (
-        "in a container without the rights of a privileged one, or under a seccomp filter, bpf() is forbidden; "
-        "a kernel without CONFIG_CGROUP_BPF has no device programs"
+        "bpf() is forbidden in a container that is not privileged and by some seccomp filters; a "
+        "kernel without CONFIG_CGROUP_BPF has no device programs"
     )
 
 
@@ -118,41 +136,48 @@ def _fix(patient: Patient) -> str:
         allowed = False
     if allowed:
         return f"{NO_CGROUPS}: config.json allows the GPU's device numbers already"
-    return f"{NO_CGROUPS}, and name the devices for the engine (podman --device, docker --device)"
+    return f"{NO_CGROUPS}, and pass the devices to the engine (podman --device, docker --device)"
 
 
 def device_rules_lost(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-container-toolkit#48, #1227, #251; NVIDIA/nvidia-docker#1730, #1671; NVIDIA/gpu-operator#485."""
+    """NVIDIA/nvidia-container-toolkit#48, #1227, #251; NVIDIA/nvidia-docker#1730, #1671;
+    NVIDIA/gpu-operator#485."""
     if patient.devices_allowed:
         return
     path = patient.member("linux", "cgroupsPath")
-    rootless = isinstance(path, str) and path.startswith(_USERS)
+    rootless = isinstance(path, str) and path.startswith(_USER_SLICE)
     if patient.host.config.cli_no_cgroups:
         if rootless or patient.member("linux", "uidMappings"):
             raise NotChecked(
-                "config.json does not tell whether the engine is rootless, and then without device rules of its own"
+                "config.json does not say whether the engine is rootless; a rootless engine needs "
+                "no device rules"
             )
         yield Finding(
-            "no-cgroups = true, and config.json does not allow the GPU's device numbers: NVML will say Unknown Error at once",
-            "with no-cgroups nobody adds them to the container's device cgroup: the nodes are there, and may not be opened",
-            "no-cgroups = false, or name the devices for the engine (docker --device)",
+            "no-cgroups = true, and config.json does not allow the GPU's device numbers: NVML will "
+            "report Unknown Error from the start",
+            "with no-cgroups the hook does not allow them in the container's device cgroup: the "
+            "nodes exist, but opening them is forbidden",
+            "set no-cgroups = false, or pass the devices to the engine (docker --device)",
         )
     elif isinstance(path, str) and _SYSTEMD.fullmatch(path) and not rootless:
         yield Finding(
-            f"GPU devices are allowed only by the hook, and {path} is a cgroup of systemd's: 'systemctl daemon-reload' will revoke them",
-            "systemd writes the rules that it knows, which are those of config.json",
-            "name the devices for the engine (docker --device), make links in /dev/char, or use the cgroupfs driver",
+            f"only the hook allows the GPU's devices, and systemd manages the cgroup {path}: "
+            "'systemctl daemon-reload' will revoke them",
+            "systemd writes only the rules that it knows, which are those of config.json",
+            "pass the devices to the engine (docker --device), create links in /dev/char, or use "
+            "the cgroupfs driver",
             "warning",
         )
 
 
 def device_permissions(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547, #1523; VirtualGL/virtualgl#10."""
+    """NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547, #1523;
+    VirtualGL/virtualgl#10."""
     uid = patient.member("process", "user", "uid") or 0
-    more = patient.member("process", "user", "additionalGids")
+    additional = patient.member("process", "user", "additionalGids")
     groups = [
         patient.member("process", "user", "gid") or 0,
-        *(more if isinstance(more, list) else ()),
+        *(additional if isinstance(additional, list) else ()),
     ]
     devices = patient.host.inventory.devices
     nodes = {
@@ -166,10 +191,11 @@ def device_permissions(patient: Patient) -> Iterator[Finding]:
         if node.gid in groups and node.mode & 0o060 == 0o060:
             continue
         yield Finding(
-            f"insufficient permissions expected: {action.source} is {node.mode:04o} {node.uid}:{node.gid}; "
-            f"the process runs as uid {uid} without gid {node.gid}",
-            "the modes of the host's device nodes hold in the container as well",
-            f"additionalGids {node.gid} (docker --group-add {node.gid}), or NVreg_DeviceFileMode=0666 for the nvidia module",
+            f"expect insufficient permissions: {action.source} is {node.mode:04o} "
+            f"{node.uid}:{node.gid}; the process runs as uid {uid} without gid {node.gid}",
+            "owner and mode of the host's device nodes also apply in the container",
+            f"add group {node.gid} to the process (docker --group-add {node.gid}), or set "
+            "NVreg_DeviceFileMode=0666 for the nvidia module",
         )
         break
     label = patient.member("process", "selinuxLabel")
@@ -178,31 +204,35 @@ def device_permissions(patient: Patient) -> Iterator[Finding]:
 
 
 def _selinux(machine: Machine, label: str) -> Iterator[Finding]:
-    switches = [machine.text(f"/sys/fs/selinux/booleans/{name}") for name in _BOOLEANS]
-    # A boolean is its value now and the one that is pending.
+    # The file of a boolean holds its current value, then the pending one.
+    booleans = [machine.text(f"/sys/fs/selinux/booleans/{name}") for name in _BOOLEANS]
     if machine.text("/sys/fs/selinux/enforce") == "1" and not any(
-        (value or "").startswith("1") for value in switches
+        (text or "").startswith("1") for text in booleans
     ):
         yield Finding(
-            f"SELinux is enforcing, and {label} may not open xserver_misc_device_t, the type of /dev/nvidia*",
-            f"the boolean {_BOOLEANS[0]} is off",
-            f"setsebool -P {_BOOLEANS[0]} 1, or start the container with --security-opt label=disable",
+            f"SELinux is enforcing, and {label} may not open xserver_misc_device_t, the type of "
+            "/dev/nvidia*",
+            f"the SELinux boolean {_BOOLEANS[0]} is off",
+            f"run setsebool -P {_BOOLEANS[0]} 1, or start the container with "
+            "--security-opt label=disable",
             "warning",
         )
 
 
 def rootless(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/libnvidia-container#49, #104; containers/crun#665; opencontainers/runc#2952."""
-    if patient.host.document is None and patient.machine.powerless:
+    if patient.host.document is None and patient.machine.privilege_error:
         yield Finding(
-            f"root lacks CAP_SYS_ADMIN here: {patient.machine.powerless}",
-            "this is a container without that capability, and so will be the hook that an engine starts in it",
+            f"root lacks CAP_SYS_ADMIN here: {patient.machine.privilege_error}",
+            "this is a container without that capability, so a hook that an engine starts here "
+            "lacks it too",
             "start the engine on the node itself, or in a privileged container",
         )
-    sizes = [row.get("size") for row in patient.rows("linux", "uidMappings")]
+    sizes = [mapping.get("size") for mapping in patient.objects("linux", "uidMappings")]
     if sizes == [1] and not patient.host.config.cli_no_cgroups:
         yield Finding(
-            "the container's user namespace has a single id: a rootless engine, and no-cgroups is not set",
-            "device rules cannot be written by a user, and groups cannot be changed",
-            f"{_ROOTLESS}; ranges in /etc/subuid and /etc/subgid",
+            "the container's user namespace has a single id, as a rootless engine makes it, and "
+            "no-cgroups is not set",
+            "an ordinary user can neither write device rules nor change groups",
+            f"{_ROOTLESS}; give the user ranges in /etc/subuid and /etc/subgid",
         )

@@ -1,4 +1,4 @@
-"""All checks, in the order in which their failures come, and what each of them found."""
+"""Run all checks, in the order in which their failures would occur, and collect the results."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from nvgraft_cli.doctor.patient import Check, Finding, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_specs.checks import FAILURES, Failure
 
-#: failure -> its check
+#: The check of each failure, by the failure's id.
 CHECKS: dict[str, Check] = {
     "driver-not-loaded": host_checks.driver_not_loaded,
     "driver-library-mismatch": host_checks.driver_library_mismatch,
@@ -48,14 +48,18 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one check found. ``lacking`` tells why it was not made, or not to its end; without it and without findings all is well."""
+    """The result of one check.
+
+    :ivar lacking: why the check was not made, or not completed; "" where it was. A complete check
+        without findings has passed.
+    """
 
     failure: Failure
     findings: tuple[Finding, ...]
     lacking: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return the result for machines."""
+        """Return the result as in ``nvgraft.doctor/1``."""
         return {
             "id": self.failure.id,
             "title": self.failure.title,
@@ -75,11 +79,11 @@ class Result:
 
 
 def examine(patient: Patient) -> list[Result]:
-    """Make every check that can be made.
+    """Run every check.
 
-    A refusal of the hook that no check explains is a finding too: the container would not start.
+    A refusal of the hook that no check explains becomes a finding: the container would not start.
 
-    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be read.
+    :raises nvgraft_cli.shell.errors.InputError: when an input cannot be read.
     """
     by_id = {failure.id: failure for failure in FAILURES}
     results = {
@@ -95,18 +99,17 @@ def _run(failure: Failure, check: Check, patient: Patient) -> Result:
     findings: list[Finding] = []
     try:
         for finding in check(patient):
-            findings.append(finding)  # noqa: PERF402 - what was found before a check breaks off counts
-    except NotChecked as lacking:
-        return Result(failure, tuple(findings), str(lacking))
+            findings.append(finding)  # noqa: PERF402 - keep the findings of a check that breaks off
+    except NotChecked as error:
+        return Result(failure, tuple(findings), str(error))
     except Refusal as refusal:
-        return Result(
-            failure, tuple(findings), f"not before this is mended: {refusal.reference_line()}"
-        )
+        lacking = f"this must be fixed first: {refusal.reference_line()}"
+        return Result(failure, tuple(findings), lacking)
     return Result(failure, tuple(findings))
 
 
 def _refusal(patient: Patient) -> Refusal | None:
-    """Return why the hook would refuse the container, or, where none was given, any."""
+    """Return why the hook would refuse the container, or any container where none was given."""
     try:
         if patient.has_container:
             return patient.refusal
@@ -116,18 +119,16 @@ def _refusal(patient: Patient) -> Refusal | None:
 
 
 def _explain(refusal: Refusal, results: dict[str, Result], by_id: dict[str, Failure]) -> None:
-    """Add the refusal to ``results``, unless a check has found what it is about."""
+    """Add the refusal to ``results``, unless a check has explained it already."""
     meanings = analyse(refusal.line()).meanings
     identifier = next((meaning.failure for meaning in meanings if meaning.failure), "refused")
-    if any(
-        results[name].findings
-        for name in {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"}
-        & set(results)
-    ):
+    explaining = {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"}
+    if any(results[name].findings for name in explaining & set(results)):
         return
     failure = by_id.get(identifier) or Failure(
         "refused", "the hook would refuse this container", refusal.text
     )
     cause = meanings[0].cause if meanings else refusal.hint
-    finding = Finding(refusal.reference_line(), cause, refusal.hint or "see nvgraft explain-error")
+    fix = refusal.hint or "run nvgraft explain-error with this message"
+    finding = Finding(refusal.reference_line(), cause, fix)
     results[identifier] = Result(failure, (finding,))

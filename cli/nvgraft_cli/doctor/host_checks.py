@@ -1,4 +1,7 @@
-"""Checks of a host: its driver, its loader cache, its engines. Each docstring names the threads that reported the failure."""
+"""Checks of a host: its driver, its loader cache, its engines.
+
+The docstring of each check names the threads that reported the failure.
+"""
 
 import json
 import re
@@ -16,7 +19,7 @@ from nvgraft_specs.models.cdi import Spec, load_cdi
 _VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d+\.\d+(?:\.\d+)?)")
 _SUFFIX = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
 
-#: Where hosts without a file system hierarchy of the usual kind keep the driver.
+#: Where else hosts keep the driver's libraries.
 _OTHER_DIRECTORIES = (
     "/run/opengl-driver/lib",
     "/usr/local/glibc/usr/lib",
@@ -35,7 +38,7 @@ _OTHER_DIRECTORIES = (
 _DAEMON = "/etc/docker/daemon.json"
 _CDI_SUFFIXES = (".json", ".yaml", ".yml")
 
-#: From this many GPUs on, asking NVML without persistence mode takes the original longer than it waits.
+#: Without persistence mode, NVML needs longer for this many GPUs than the reference waits.
 _MANY_GPUS = 4
 
 
@@ -46,8 +49,8 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Finding]:
         raise NotChecked("the nvidia kernel module is not loaded")
     module = _VERSION.search(text)
     if module is None:
-        raise NotChecked("/proc/driver/nvidia/version has another form than the driver gives it")
-    found: dict[str, str] = {}
+        raise NotChecked("/proc/driver/nvidia/version does not have the form that the driver uses")
+    libraries: dict[str, str] = {}  # version -> path
     for entry in patient.entries:
         if entry.soname in {"libnvidia-ml.so.1", "libcuda.so.1"}:
             try:
@@ -56,26 +59,28 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Finding]:
                 continue
             suffix = _SUFFIX.search(path)
             if suffix is not None:
-                found.setdefault(suffix[1], path)
-    if found and module[1] not in found:
-        version, path = next(iter(found.items()))
+                libraries.setdefault(suffix[1], path)
+    if libraries and module[1] not in libraries:
+        version, path = next(iter(libraries.items()))
         yield Finding(
-            f"loaded kernel module is {module[1]}, library selected is {version} ({path})",
-            "the driver's packages were upgraded while the old module stayed loaded; every GPU container fails until it is reloaded",
-            "reboot, or stop what uses the GPUs and reload the nvidia modules",
+            f"the loaded kernel module has version {module[1]}, the library {version} ({path})",
+            "the driver's packages were upgraded while the old module stayed loaded; every GPU "
+            "container fails until the new module is loaded",
+            "reboot, or stop all programs that use the GPUs and reload the nvidia modules",
         )
 
 
 def nvml_library_missing(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/libnvidia-container#231; NVIDIA/nvidia-container-toolkit#154, #231; NixOS/nixpkgs#83713."""
+    """NVIDIA/libnvidia-container#231; NVIDIA/nvidia-container-toolkit#154, #231;
+    NixOS/nixpkgs#83713."""
     try:
         if any(entry.soname == "libnvidia-ml.so.1" for entry in patient.entries):
             return
         missing = "libnvidia-ml.so.1 is not in the host's loader cache"
-    except NotChecked as lacking:
+    except NotChecked as error:
         if patient.driver_answers:
             raise
-        missing = f"libnvidia-ml.so.1 is not found: {lacking}"
+        missing = f"libnvidia-ml.so.1 is not found: {error}"
     for directory in _OTHER_DIRECTORIES:
         names = [
             name
@@ -85,30 +90,34 @@ def nvml_library_missing(patient: Patient) -> Iterator[Finding]:
         if names:
             yield Finding(
                 f"{missing}; it is at {directory}/{names[0]}",
-                "the driver lies in a directory that ldconfig does not look into",
-                f"add {directory} to /etc/ld.so.conf.d on the host and run ldconfig",
+                "the driver is in a directory that ldconfig does not search",
+                f"add {directory} to a file in /etc/ld.so.conf.d on the host, then run ldconfig",
             )
             return
+    place = "on the host" if patient.host.document is None else "in the snapshot"
     yield Finding(
-        f"{missing}; {'it is in none of the' if patient.host.document is None else 'the snapshot has it in none of the other'} "
-        "places where drivers are kept",
+        f"{missing}, and {place} it is in no other directory where drivers are usually kept",
         "no NVIDIA driver is installed on this host (or below this driver root)",
-        "install the driver, or set root under [nvidia-container-cli] in config.toml to where it is",
+        "install the driver, or set root under [nvidia-container-cli] in config.toml to the "
+        "directory that holds it",
     )
 
 
 def driver_not_loaded(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#1786, #512; NVIDIA/enroot#106; ggml-org/llama.cpp#7218 (CUDA error 999)."""
+    """NVIDIA/nvidia-docker#1786, #512; NVIDIA/enroot#106;
+    ggml-org/llama.cpp#7218 (CUDA error 999)."""
     if patient.host_text("/proc/driver/nvidia/version") is None:
         yield Finding(
             "the nvidia kernel module is not loaded: there is no /proc/driver/nvidia/version",
-            "no GPU in this machine, a module that was not built for the running kernel, or Secure Boot that refuses it",
-            "lspci -d 10de:; dkms status; modprobe nvidia; dmesg | grep -i nvrm",
+            "this machine has no GPU, the module was not built for the running kernel, or Secure "
+            "Boot refuses it",
+            "look for the cause: lspci -d 10de:; dkms status; modprobe nvidia; "
+            "dmesg | grep -i nvrm",
         )
         return
     tree = patient.host_tree
     for path, harm in (
-        ("/dev/nvidiactl", "nothing works without it"),
+        ("/dev/nvidiactl", "no program can use a GPU without it"),
         (
             "/dev/nvidia-uvm",
             "CUDA will fail with error 999 in containers that start before the node exists",
@@ -117,8 +126,9 @@ def driver_not_loaded(patient: Patient) -> Iterator[Finding]:
         if tree.lstat(path) is None:
             yield Finding(
                 f"{path} is missing: {harm}",
-                "the module that makes it has not been loaded since the machine started",
-                "nvidia-modprobe -u -c0 on the host (load-kmods = true in config.toml does it at the next start)",
+                "the module that makes this node has not been loaded since the machine booted",
+                "run nvidia-modprobe -u -c0 on the host (with load-kmods = true in config.toml, "
+                "the next container start does it)",
             )
     try:
         gpus = patient.host.host.report.gpus
@@ -127,24 +137,26 @@ def driver_not_loaded(patient: Patient) -> Iterator[Finding]:
     if not gpus:
         yield Finding(
             "NVML reports no GPU",
-            "the driver is loaded and has no GPU that works",
-            "nvidia-smi -L; dmesg | grep -i xid",
+            "the driver is loaded, but no GPU works",
+            "look for the cause: nvidia-smi -L; dmesg | grep -i xid",
         )
 
 
 def host_layout(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/libnvidia-container#234, #146, #153; NVIDIA/nvidia-container-toolkit#71, #209, #751."""
+    """NVIDIA/libnvidia-container#234, #146, #153;
+    NVIDIA/nvidia-container-toolkit#71, #209, #751."""
     version = patient.host.host.report.driver_version
-    named = [
+    libraries = [
         entry for entry in patient.entries if entry.soname.startswith(("libcuda.so", "libnvidia-"))
     ]
-    if named and not any(_resolves_to(patient, entry.path, version) for entry in named):
+    if libraries and not any(_resolves_to(patient, entry.path, version) for entry in libraries):
         yield Finding(
-            f"the loader cache names {len(named)} driver libraries, and none of them is of the running driver {version}",
-            "the cache belongs to another driver than the one that runs",
+            f"the loader cache names {len(libraries)} driver libraries, "
+            f"none of them of the running driver {version}",
+            "the loader cache was written for another driver",
             "run ldconfig on the host (in the driver root)",
         )
-    for entry in named:
+    for entry in libraries:
         try:
             if patient.host_tree.find(entry.path)[1] is None:
                 yield Finding(
@@ -173,8 +185,9 @@ def nvml_slow(patient: Patient) -> Iterator[Finding]:
     ):
         yield Finding(
             f"{count} GPUs, and nvidia-persistenced is not running",
-            "without persistence mode every start initialises all GPUs; the original CLI waits 10 seconds for that",
-            "systemctl enable --now nvidia-persistenced",
+            "without persistence mode, every container start initialises all GPUs; the original "
+            "nvidia-container-cli gives up after 10 seconds",
+            "run systemctl enable --now nvidia-persistenced on the host",
             "warning",
         )
 
@@ -187,21 +200,18 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
             "the hook writes the loader cache itself and runs no ldconfig ([nvgraft] ldcache)"
         )
     program = config.cli_ldconfig.removeprefix("@")
-    wrapper = (
-        "it is a shell wrapper" if patient.host.document is None else "it may be a shell wrapper"
-    )
     if not config.cli_ldconfig.startswith("@"):
         yield Finding(
             f'ldconfig = "{config.cli_ldconfig}" in config.toml names a program of the image',
-            "a program of an image is never run with privilege",
-            f'ldconfig = "@{program}"',
+            "the hook never runs a program of the image with privileges",
+            f'set ldconfig = "@{program}" in config.toml',
         )
     node = patient.on_host(program)
     if node is None:
         yield Finding(
             f"{program} does not exist on the host",
-            "ldconfig in config.toml names a program that is not there",
-            'ldconfig = "@/sbin/ldconfig"',
+            "ldconfig in config.toml names a program that does not exist",
+            'set ldconfig = "@/sbin/ldconfig" in config.toml',
         )
         return
     try:
@@ -211,43 +221,46 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
     except ValueError as error:
         if "not recorded" in str(error):
             raise NotChecked(f"{program}: {error}") from error
+        wrapper = "is" if patient.host.document is None else "may be"
         yield Finding(
-            f"{program} is no program of the kernel's own kind: {wrapper}",
-            "Debian and Ubuntu keep the program in /sbin/ldconfig.real; the wrapper ends with error code 127",
-            'ldconfig = "@/sbin/ldconfig.real" in config.toml',
+            f"{program} is not an ELF program: it {wrapper} a shell wrapper",
+            "Debian and Ubuntu keep the real program in /sbin/ldconfig.real; in a container the "
+            "wrapper ends with error code 127",
+            'set ldconfig = "@/sbin/ldconfig.real" in config.toml',
         )
         return
     if facts.interp is not None:
         yield Finding(
-            f"{program} is not static",
-            "it would need libraries of the image",
-            "use the distribution's own ldconfig",
+            f"{program} is not statically linked",
+            "in the container it would need libraries of the image",
+            "name the distribution's own ldconfig in config.toml",
         )
 
 
 def hook_not_installed(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33; containers/podman#16839 (a hook that does not match)."""
+    """NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33;
+    containers/podman#16839 (a hook that does not match)."""
     if patient.has_container:
         yield from _not_hooked(patient)
     machine = patient.machine
     runtimes: dict[str, object] = {}
     try:
         document = json.loads(machine.text(_DAEMON) or "{}")
-        named = document.get("runtimes") if isinstance(document, dict) else None
-        runtimes = named if isinstance(named, dict) else {}
+        member = document.get("runtimes") if isinstance(document, dict) else None
+        runtimes = member if isinstance(member, dict) else {}
     except (OSError, ValueError) as error:
         yield Finding(
             f"{_DAEMON} cannot be read: {error}",
-            "dockerd does not start with it either",
-            f"mend {_DAEMON}",
+            "the file is damaged or not readable; dockerd will not start with it",
+            f"correct {_DAEMON}",
         )
     for name, runtime in runtimes.items():
         program = runtime.get("path") if isinstance(runtime, dict) else None
         if isinstance(program, str) and machine.program(program) is None:
             yield Finding(
                 f"docker's runtime {name} is {program}, which is not in PATH",
-                "it was removed, or never installed",
-                f"mend {_DAEMON}, restart docker",
+                "the program was removed, or never installed",
+                f"install it, or remove the runtime from {_DAEMON}; then restart docker",
             )
     if (
         machine.program("dockerd")
@@ -255,9 +268,10 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
         and "nvidia" not in runtimes
     ):
         yield Finding(
-            "docker --gpus needs 'nvidia-container-runtime-hook' in dockerd's PATH: not found",
-            "the engine raises this error before any hook runs",
-            "./dev install --names PREFIX=/usr/local, or nvgraft register docker; then restart docker",
+            "docker --gpus needs nvidia-container-runtime-hook, which is not in dockerd's PATH",
+            "dockerd offers --gpus only if it finds this program when it starts",
+            "run ./dev install --names PREFIX=/usr/local, or nvgraft register docker; then restart "
+            "docker",
         )
     for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
         for name in machine.listdir(directory):
@@ -265,31 +279,35 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
 
 
 def _not_hooked(patient: Patient) -> Iterator[Finding]:
-    """podman writes the hooks that match into config.json, and what a CDI specification adds as device nodes."""
+    """Check that podman added a hook or a CDI device: it writes both into config.json."""
     if not patient.by_podman:
         return
     outcome = resolve_request(patient.container.spec, patient.host.config)
-    given = any(
-        str(row.get("path", "")).startswith("/dev/nvidia")
-        for row in patient.rows("linux", "devices")
+    has_devices = any(
+        str(device.get("path", "")).startswith("/dev/nvidia")
+        for device in patient.objects("linux", "devices")
     )
-    if not isinstance(outcome, Skip) and not given and not gpu_hooks(patient):
+    if not isinstance(outcome, Skip) and not has_devices and not gpu_hooks(patient):
         yield Finding(
-            "podman wrote this config.json, and no hook for GPUs is in it: the container gets nothing, without a word",
-            "no file in its hooks directories names the hook, or the conditions under 'when' do not match this container",
-            "nvgraft register podman; podman --hooks-dir names the directory; --security-opt label=disable where SELinux is in the way",
+            "podman wrote this config.json and put no GPU hook into it: the container gets no GPU, "
+            "and no error says so",
+            "no file in podman's hooks directories names the hook, or its conditions under 'when' "
+            "do not match this container",
+            "run nvgraft register podman; check that podman --hooks-dir names the directory; where "
+            "SELinux denies access, use --security-opt label=disable",
         )
 
 
 def gpu_hooks(patient: Patient) -> list[tuple[str, dict[str, Any]]]:
-    """Return the hooks for GPUs in config.json, each with its stage."""
-    hooks = patient.member("hooks")
+    """Return the GPU hooks of config.json, each with its stage."""
+    stages = patient.member("hooks")
+    if not isinstance(stages, dict):
+        return []
     return [
         (stage, hook)
-        for stage, rows in (hooks.items() if isinstance(hooks, dict) else ())
-        for hook in (rows if isinstance(rows, list) else ())
-        if isinstance(hook, dict)
-        and re.search("nvidia-container|nvgraft", str(hook.get("path", "")))
+        for stage in stages
+        for hook in patient.objects("hooks", stage)
+        if re.search("nvidia-container|nvgraft", str(hook.get("path", "")))
     ]
 
 
@@ -297,7 +315,7 @@ def _hook_file(machine: Machine, path: str) -> Iterator[Finding]:
     try:
         program = json.loads(machine.text(path) or "{}")["hook"]["path"]
     except (OSError, ValueError, KeyError, TypeError):
-        return  # podman skips, or complains of, what is no hook of ours
+        return  # not a hook of ours: podman skips it, or reports it itself
     if (
         isinstance(program, str)
         and ("nvidia" in program or "nvgraft" in program)
@@ -306,7 +324,7 @@ def _hook_file(machine: Machine, path: str) -> Iterator[Finding]:
         yield Finding(
             f"{path} names {program}, which cannot be executed",
             "the program was moved or removed",
-            "nvgraft register podman, or remove the file",
+            f"run nvgraft register podman, or remove {path}",
         )
 
 
@@ -322,48 +340,52 @@ def cdi_stale(patient: Patient) -> Iterator[Finding]:
                 if name.endswith(_CDI_SUFFIXES)
             ]
     if not paths:
-        raise NotChecked("no CDI specification was given (--cdi), and none is installed here")
+        raise NotChecked("no CDI specification was given (--cdi), and none is installed")
     for path in paths:
         try:
             spec = load_cdi(path)
         except DocumentError as error:
             yield Finding(
-                str(error), "engines refuse a specification that they cannot read", "write it again"
+                str(error),
+                "engines refuse a specification that they cannot read",
+                f"write it again: nvgraft cdi generate --output {path}",
             )
             continue
         yield from _stale(patient, path, spec)
 
 
 def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Finding]:
-    wanted = [
+    host_paths = [
         mount.host_path
         for edits in (spec.edits, *(device.edits for device in spec.devices))
         for mount in edits.mounts
     ]
-    version = patient.host.host.report.driver_version
-    named = {
+    driver_version = patient.host.host.report.driver_version
+    versions = {
         match[1]
-        for name in wanted
-        if (match := _SUFFIX.search(name)) and int(match[1].partition(".")[0]) > 300
+        for host_path in host_paths
+        if (match := _SUFFIX.search(host_path)) and int(match[1].partition(".")[0]) > 300
     }
-    gone = []
-    for name in dict.fromkeys(wanted):
+    missing = []
+    for host_path in dict.fromkeys(host_paths):
         try:
-            if patient.on_host(name) is None:
-                gone.append(name)
+            if patient.on_host(host_path) is None:
+                missing.append(host_path)
         except NotChecked:
             continue
-    if gone or (named and version not in named):
-        spoken = f" (specification {', '.join(sorted(named))}, driver {version})" if named else ""
-        missing = (
-            f"{len(gone)} of {len(wanted)} host paths are missing, such as {gone[0]}"
-            if gone
+    if missing or (versions and driver_version not in versions):
+        fault = (
+            f"{len(missing)} of {len(host_paths)} host paths do not exist, such as {missing[0]}"
+            if missing
             else "its files are of another driver version"
         )
+        if versions:
+            fault += f" (specification {', '.join(sorted(versions))}, driver {driver_version})"
         yield Finding(
-            f"CDI specification {path} is stale: {missing}{spoken}",
-            "the driver was upgraded after the specification was written: containers will not start",
-            f"nvgraft cdi generate --output {path}",
+            f"CDI specification {path} is out of date: {fault}",
+            "the driver was upgraded after the specification was written: containers that use it "
+            "will not start",
+            f"write it again: nvgraft cdi generate --output {path}",
         )
 
 
@@ -372,7 +394,8 @@ def mode_not_legacy(patient: Patient) -> Iterator[Finding]:
     config = patient.host.config
     if config.runtime_mode not in {"auto", "legacy"} and not config.hook_skip_mode_detection:
         yield Finding(
-            f'mode = "{config.runtime_mode}" under [nvidia-container-runtime]: the hook alone refuses to work in it',
-            "docker --gpus calls the hook directly, which is for mode legacy",
-            'mode = "auto", or start containers with --runtime=nvidia',
+            f'mode = "{config.runtime_mode}" in [nvidia-container-runtime] of config.toml: in this '
+            "mode the hook refuses every GPU container",
+            "docker --gpus calls the hook directly, which only mode legacy supports",
+            'set mode = "auto" in config.toml, or start containers with --runtime=nvidia',
         )

@@ -1,4 +1,4 @@
-"""Checks of what will load in the container: the answers of ``nvgraft prove``, as findings."""
+"""Checks of what will load in the container: results of ``nvgraft prove`` as findings."""
 
 from collections.abc import Iterator
 
@@ -8,24 +8,29 @@ from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.proof import Proof, prove
 
 _SMI = "/usr/bin/nvidia-smi"
-_MISSING = "cannot open shared object file"
+_NOT_FOUND = "cannot open shared object file"
 
 
-def _proof(patient: Patient, what: str) -> Proof:
+def _prove(patient: Patient, name: str) -> Proof:
     return prove(
-        what, None, patient.planned, patient.injected, patient.container, patient.host.isa_level
+        name, None, patient.planned, patient.injected, patient.container, patient.host.isa_level
     )
 
 
-def _cuda(patient: Patient) -> Proof:
-    asked = set(patient.injected.request["capabilities"])
-    if not asked & {"compute", "video"}:
-        raise NotChecked("neither compute nor video is asked for: libcuda.so.1 is not mounted")
-    return _proof(patient, "libcuda.so.1")
+def _prove_cuda(patient: Patient) -> Proof:
+    requested = set(patient.injected.request["capabilities"])
+    if not requested & {"compute", "video"}:
+        raise NotChecked(
+            "libcuda.so.1 is not mounted: the container requests neither compute nor video"
+        )
+    return _prove(patient, "libcuda.so.1")
 
 
-def _other_failure(proof: Proof) -> None:
-    """A load that fails for another reason says nothing about the one that is looked for."""
+def _check_no_other_failure(proof: Proof) -> None:
+    """Check that libcuda.so.1 does not fail to load for a reason that another check is about.
+
+    :raises NotChecked: when it does: the check in hand then says nothing.
+    """
     if proof.verdict == "no" and proof.load.failures:
         raise NotChecked(
             f"libcuda.so.1 does not load for another reason: {proof.load.failures[0].words}"
@@ -36,46 +41,49 @@ def loader_missing(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-container-toolkit#243, #128; NVIDIA/nvidia-docker#809."""
     if all(bind.target != _SMI for bind in patient.binds()):
         raise NotChecked("nvidia-smi is not mounted")
-    proof = _proof(patient, _SMI)
+    proof = _prove(patient, _SMI)
     failure = next(iter(proof.load.failures), None)
     if failure is not None and failure.name == proof.loader:
         musl = next((note for note in proof.notes if "musl" in note), "")
         yield Finding(
-            f'"no such file or directory" is about the ELF interpreter: nvidia-smi needs {proof.loader}, which the image lacks'
-            + (f"; {musl}" if musl else ""),
+            f"nvidia-smi needs the ELF interpreter {proof.loader}, which the image lacks: its "
+            'start fails with "no such file or directory"' + (f"; {musl}" if musl else ""),
             "the driver's programs and libraries are built for glibc",
-            "an image with glibc (debian, ubuntu, ubi, distroless/cc)",
+            "use an image with glibc (debian, ubuntu, ubi, distroless/cc)",
         )
 
 
 def library_path(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-container-toolkit#128, #944; Nix and distroless images whose loader never looks into /usr/lib64."""
-    proof = _cuda(patient)
+    """NVIDIA/nvidia-container-toolkit#128, #944; Nix and distroless images, whose loader does not
+    search /usr/lib64."""
+    proof = _prove_cuda(patient)
     failure = next(
         (
             failure
             for failure in proof.load.failures
-            if failure.name == "libcuda.so.1" and _MISSING in failure.words
+            if failure.name == "libcuda.so.1" and _NOT_FOUND in failure.words
         ),
         None,
     )
     if failure is None:
-        _other_failure(proof)
+        _check_no_other_failure(proof)
         return
-    place = patient.injected.target["libs_dir"]
-    looked = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in failure.tried))
+    libs_dir = patient.injected.target["libs_dir"]
+    searched = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in failure.tried))
     yield Finding(
-        f"libcuda.so.1: cannot open shared object file: it is mounted in {place}, and the loader looks in {looked}",
-        "the image's loader was built with other directories, and does not read /etc/ld.so.cache",
-        f"LD_LIBRARY_PATH={place} in the container's environment",
+        f"libcuda.so.1: cannot open shared object file: it is mounted in {libs_dir}, and the "
+        f"loader searches {searched}",
+        "the image's loader was built for other directories, and does not read /etc/ld.so.cache",
+        f"set LD_LIBRARY_PATH={libs_dir} in the container's environment",
     )
 
 
 def soname_links_missing(patient: Patient) -> Iterator[Finding]:
-    """NVIDIA/nvidia-docker#1399, #1301; NVIDIA/nvidia-container-toolkit#1099, #944; kata-containers/kata-containers#12582."""
+    """NVIDIA/nvidia-docker#1399, #1301; NVIDIA/nvidia-container-toolkit#1099, #944;
+    kata-containers/kata-containers#12582."""
     tree = patient.planned
     links = {path for path, _ in patient.injected.links}
-    lost = []
+    wrong = []  # (path of the SONAME link, name of the library that it should lead to)
     for bind in patient.binds():
         if ".so." not in bind.target or bind.kind != "file":
             continue
@@ -84,40 +92,39 @@ def soname_links_missing(patient: Patient) -> Iterator[Finding]:
         except (OSError, ValueError):
             continue
         directory, _, name = bind.target.rpartition("/")
-        wanted = f"{directory}/{facts.soname}"
-        if facts.soname in {None, name} or wanted in links:
+        link = f"{directory}/{facts.soname}"
+        if facts.soname in {None, name} or link in links:
             continue
         try:
-            leads = tree.find(wanted)[0]
+            leads_to = tree.find(link)[0]
         except (PathError, OSError):
-            leads = ""
-        if leads != bind.target:
-            lost.append((wanted, name))
-    if lost:
-        wanted, name = lost[0]
+            leads_to = ""
+        if leads_to != bind.target:
+            wrong.append((link, name))
+    if wrong:
+        link, name = wrong[0]
+        others = f"; {len(wrong) - 1} more libraries have the same problem" if wrong[1:] else ""
         yield Finding(
-            f"{wanted} will not lead to {name}"
-            + (
-                f", nor will {len(lost) - 1} more names to their libraries" if len(lost) > 1 else ""
-            ),
-            "something else has that name in the image, or a greater version stands beside it",
-            f"remove {', '.join(path for path, _ in lost)} and their kin from the image",
+            f"{link} will not lead to {name}{others}",
+            "the image has another file of that name, or a greater version of the library",
+            f"remove {', '.join(path for path, _ in wrong)} and libraries of the same name from "
+            "the image",
         )
 
 
 def glibc_too_old(patient: Patient) -> Iterator[Finding]:
     """apptainer/apptainer#945, #598, #1080, #2421."""
-    proof = _cuda(patient)
-    found: list[Failure] = [
+    proof = _prove_cuda(patient)
+    failures: list[Failure] = [
         failure for failure in proof.load.failures if "version `" in failure.words
     ]
-    if any("versions" in text for text in proof.load.unknown) and not found:
-        raise NotChecked("the snapshot does not record which versions of glibc the driver needs")
-    if not found:
-        _other_failure(proof)
-    for failure in found[:1]:
+    if any("versions" in text for text in proof.load.unknown) and not failures:
+        raise NotChecked("the snapshot does not record which glibc versions the driver needs")
+    if not failures:
+        _check_no_other_failure(proof)
+    for failure in failures[:1]:
         yield Finding(
             failure.words,
-            "a library of the host was built with a newer glibc than the image has",
-            "a newer base image",
+            "a library of the host needs a newer glibc than the image has",
+            "use a newer base image",
         )

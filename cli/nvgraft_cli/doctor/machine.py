@@ -1,6 +1,7 @@
-"""What the node alone can tell, and no snapshot: its own files, and what its kernel would let a hook do that is started from here.
+"""Facts about this node that no snapshot records: its files, and what its kernel lets a hook do.
 
-The kernel is asked with the caller's own rights, before the command is confined; whether the answer is well is the checks' business.
+The kernel is asked with the caller's own rights, before the command is confined. The checks judge
+the answers.
 """
 
 import argparse
@@ -16,51 +17,52 @@ from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, mounts_of_type
 from nvgraft_specs import names
 
-#: Where engines create the cgroup of a container, on either version: anywhere but in the root.
-_SOMEWHERE = "/container"
+#: A container's cgroup as an engine creates it, in either version: anywhere but in the root.
+_CONTAINER_CGROUP = "/container"
 
-#: r0 = 0; exit: what a runtime's device program ends with.
+#: r0 = 0; exit: the end of every device program of a runtime.
 _DENY = bytes((0xB7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0))
 _NVIDIACTL = DeviceRule("c", 195, 255, "rw")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The node.
+    """This node.
 
-    :ivar root: the directory that its files are below; "" for the file system's own root.
-    :ivar mounts: the mounts that can hold device rules and can be reached.
-    :ivar unseen: why they could not be looked at.
-    :ivar uid: who asks; the node's hooks run as root.
-    :ivar powerless: why a hook that root starts from here would not even begin.
-    :ivar nested: this is a user namespace other than the first one.
-    :ivar hardened: the kernel does not show what the device programs really are (sysctl net.core.bpf_jit_harden is 2).
-    :ivar filter_error: what the engine's own way to list and load device programs has ended with, "" where both went well; None
-        where it was not gone: cgroup v1, or a caller who is not root.
+    :ivar root: the directory that holds its files; "" for the root of the file system.
+    :ivar mounts: the reachable mounts that can hold device rules.
+    :ivar mounts_error: why the mounts could not be read.
+    :ivar uid: the caller's user id; the node's hooks run as root.
+    :ivar privilege_error: why a hook that root starts here would stop before its first step.
+    :ivar in_user_namespace: whether this is a user namespace other than the first one.
+    :ivar jit_hardened: whether the kernel hides the real device programs (the sysctl
+        net.core.bpf_jit_harden is 2).
+    :ivar filter_error: the error of listing and loading device programs as the engine does it, ""
+        where both succeed; None where it was not tried: cgroup v1, or a caller who is not root.
     """
 
     root: str = ""
     mounts: tuple[Mount, ...] = ()
-    unseen: str = ""
+    mounts_error: str = ""
     uid: int = 0
-    powerless: str = ""
-    nested: bool = False
-    hardened: bool = False
+    privilege_error: str = ""
+    in_user_namespace: bool = False
+    jit_hardened: bool = False
     filter_error: str | None = None
 
     def device_cgroup(self) -> tuple[int, Mount]:
-        """Return the version of the cgroups that decide about a container's devices, and where they are mounted.
+        """Return the version and the mount of the cgroups that decide about a container's devices.
 
-        :raises ValueError: the engine's own words for what stops it from finding them.
+        :raises ValueError: in the engine's words, when it would not find them.
         """
-        version, _, mount = choose(_SOMEWHERE, _SOMEWHERE, self.mounts)
+        version, _, mount = choose(_CONTAINER_CGROUP, _CONTAINER_CGROUP, self.mounts)
         return version, mount
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file of the node; None where there is none.
+        """Return the text of one of the node's files, or None if it does not exist.
 
         :raises OSError: when it cannot be read.
-        :raises ValueError: when it is no text.
+        :raises ValueError: when it is not UTF-8 text.
         """
         try:
             with open(self.root + path, encoding="utf-8") as file:
@@ -69,41 +71,43 @@ class Machine:
             return None
 
     def listdir(self, path: str) -> list[str]:
-        """Return the names in a directory of the node, sorted; none where there is no such directory."""
+        """Return the sorted names in a directory of the node, none if it is not a directory."""
         try:
             return sorted(os.listdir(self.root + path))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def program(self, name: str) -> str | None:
-        """Return the path of a program, which ``name`` is or which the search path of engines leads to; None where nothing can be run."""
+        """Return the path of an executable, or None if there is none.
+
+        :param name: a path, or a name to look up in the engines' search path.
+        """
         if "/" in name:
             return name if os.access(self.root + name, os.X_OK) else None
-        found = shutil.which(
-            name, path=":".join(self.root + directory for directory in names.DEFAULT_PATH)
-        )
-        return None if found is None else found[len(self.root) :]
+        directories = [self.root + directory for directory in names.DEFAULT_PATH]
+        path = shutil.which(name, path=":".join(directories))
+        return None if path is None else path[len(self.root) :]
 
 
-#: What was found out before the command was confined.
-_looked: list[Machine] = []
+#: This machine, as it was before the command was confined.
+_probed: list[Machine] = []
 
 
-def look_first(args: argparse.Namespace) -> None:
-    """For ``open_first``: look at this machine, if it is the host."""
+def probe_first(args: argparse.Namespace) -> None:
+    """Probe this machine, if it is the host. For ``open_first``: before the command is confined."""
     if args.host is None:
-        _looked[:] = [look()]
+        _probed[:] = [probe()]
 
 
 def this_machine() -> Machine:
-    """Return this machine as it was before the command was confined, or, where it is not, as it is."""
-    return _looked[0] if _looked else look()
+    """Return this machine as it was before the command was confined, or else as it is now."""
+    return _probed[0] if _probed else probe()
 
 
-def look() -> Machine:
-    """Look at this machine. Nothing is changed: a device program that is loaded for the test is attached to nothing."""
+def probe() -> Machine:
+    """Probe this machine. Nothing changes: the device program of the test is attached nowhere."""
     mounts: tuple[Mount, ...] = ()
-    unseen = powerless = ""
+    mounts_error = privilege_error = ""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             reachable = open_mounts(device_mounts(mounts_of_type(file.read(), "cgroup", "cgroup2")))
@@ -111,31 +115,35 @@ def look() -> Machine:
             syscalls.close(fd)
         mounts = tuple(reachable)
     except (OSError, ValueError) as error:
-        unseen = f"the mounts of cgroups cannot be looked at: {reason(error) if isinstance(error, OSError) else error}"
+        words = reason(error) if isinstance(error, OSError) else str(error)
+        mounts_error = f"the cgroup mounts cannot be read: {words}"
     uid = os.geteuid()
     if uid == 0:
         try:
             privileges.demand()
         except Refusal as refusal:
-            powerless = refusal.reference_line()
-    machine = Machine("", mounts, unseen, uid, powerless, userns.inside(), _hardened())
+            privilege_error = refusal.reference_line()
+    machine = Machine(
+        "", mounts, mounts_error, uid, privilege_error, userns.inside(), _jit_hardened()
+    )
     return replace(machine, filter_error=_try_filter(machine))
 
 
-def _hardened() -> bool:
+def _jit_hardened() -> bool:
     try:
         with open("/proc/sys/net/core/bpf_jit_harden", encoding="ascii") as file:
             return file.read().strip() == "2"
     except OSError:
-        return False  # not for everybody to read, and not on every kernel
+        return False  # not every user may read it, and not every kernel has it
 
 
 def _try_filter(machine: Machine) -> str | None:
+    """List and load device programs as the engine does; return the error, as ``filter_error``."""
     try:
         version, mount = machine.device_cgroup()
     except ValueError:
         return None
-    if version == 1 or machine.uid != 0 or machine.powerless:
+    if version == 1 or machine.uid != 0 or machine.privilege_error:
         return None
     try:
         fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

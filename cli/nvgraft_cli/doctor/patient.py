@@ -1,4 +1,4 @@
-"""What the checks look at: a host, a container, both, and what can be told of them although something is broken."""
+"""The facts that checks read about a host and a container, also where a part of them is broken."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ from nvgraft_cli.doctor.machine import Machine, this_machine
 
 
 class NotChecked(Exception):
-    """A check cannot be made; the text says what is lacking."""
+    """A check cannot be made; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: what was seen, why that is so, and what to do."""
+    """One problem: what was seen, its cause, and how to fix it."""
 
     message: str
     cause: str
@@ -37,7 +37,10 @@ Check = Callable[["Patient"], Iterator[Finding]]
 
 
 class Patient:
-    """A host and a container, as far as they were given; what is missing raises :class:`NotChecked` when it is asked for."""
+    """The host and the container to check.
+
+    A property whose facts are missing raises :class:`NotChecked`.
+    """
 
     def __init__(
         self,
@@ -53,9 +56,9 @@ class Patient:
 
     @cached_property
     def machine(self) -> Machine:
-        """The host, where it is this machine: what no snapshot records."""
+        """The facts about this machine that no snapshot records."""
         if self.host.document is not None:
-            raise NotChecked("only on the node itself, not from a snapshot")
+            raise NotChecked("this can be checked on the node only, not from a snapshot")
         return self._machine or this_machine()
 
     @property
@@ -74,31 +77,36 @@ class Patient:
     def rootfs(self) -> Tree:
         """The files of the image."""
         if not self.container.rootfs_known:
-            raise NotChecked("a config.json alone has no files")
+            raise NotChecked("a config.json alone does not show the image's files")
         return self.container.rootfs
 
     @cached_property
     def config_json(self) -> dict[str, Any]:
-        """config.json whole: checks look at members that the hook does not read."""
+        """The whole config.json: checks read members that the hook does not."""
         self.container.spec  # noqa: B018 - refuses what the hook refuses
         document: dict[str, Any] = json.loads(self.container.data)
         return document
 
     def member(self, *path: str) -> Any:
-        """Return a member of config.json, None where it, or one on the way, is absent or of another type."""
+        """Return the member of config.json at ``path``.
+
+        None where it is absent, or where a member above it is absent or not an object.
+        """
         value: Any = self.config_json
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
         return value
 
-    def rows(self, *path: str) -> list[dict[str, Any]]:
-        """Return the objects of a list in config.json; none where it is absent or of another type."""
-        value = self.member(*path)
-        return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    def objects(self, *path: str) -> list[dict[str, Any]]:
+        """Return the objects of the list at ``path`` in config.json; none if it is not a list."""
+        items = self.member(*path)
+        if not isinstance(items, list):
+            return []
+        return [item for item in items if isinstance(item, dict)]
 
     @property
     def by_podman(self) -> bool:
-        """Whether config.json tells that podman wrote it."""
+        """Whether config.json says that podman wrote it."""
         return bool(self.member("annotations", "io.container.manager") == "libpod")
 
     @cached_property
@@ -121,21 +129,21 @@ class Patient:
 
     @property
     def injected(self) -> Plan:
-        """The plan of a container that gets something."""
+        """The plan of a container that gets driver files."""
         if self.plan.decision != "inject":
             raise NotChecked(f"the container gets nothing: {self.plan.reason}")
         return self.plan
 
     @cached_property
     def planned(self) -> PlannedTree:
-        """The container's file system as it will be."""
+        """The container's file system after the plan is applied."""
         _ = self.rootfs
         _ = self.injected
         return self.case.planned_tree
 
     @cached_property
     def host_tree(self) -> Tree:
-        """The host's files below its driver root, whatever NVML says."""
+        """The host's files below its driver root, also where NVML fails."""
         try:
             return self.host.host.tree
         except Refusal:
@@ -146,9 +154,9 @@ class Patient:
 
     @property
     def driver_answers(self) -> bool:
-        """Whether NVML was found, and had no error."""
+        """Whether NVML was found and answered without an error."""
         try:
-            self.host.host  # noqa: B018 - asked, and kept
+            self.host.host  # noqa: B018 - read once and kept
         except Refusal:
             return False
         return True
@@ -165,34 +173,35 @@ class Patient:
             raise NotChecked(f"the host's loader cache cannot be read: {error}") from error
 
     def host_text(self, path: str) -> str | None:
-        """Return a small text file of the host's /proc; None where there is none.
+        """Return a small text file of the host's /proc, or None if it does not exist.
 
         :raises NotChecked: when a snapshot does not record it.
         """
         try:
             return self.host_tree.read(path, 1 << 16).decode("utf-8", "replace")
         except FileNotFoundError as error:
-            if self.host.document is not None:  # there the driver has answered
-                raise NotChecked(f"{path} is not recorded in the snapshot") from error
+            # In a snapshot the driver has answered: the file exists and was not recorded.
+            if self.host.document is not None:
+                raise NotChecked(f"the snapshot does not record {path}") from error
             return None
         except OSError as error:
             raise NotChecked(f"{path}: {error.strerror or error}") from error
 
     def on_host(self, path: str) -> Node | None:
-        """Return what the host has at ``path``, links followed.
+        """Return the host's file at ``path``, symbolic links followed, or None if there is none.
 
-        :raises NotChecked: when a snapshot does not record it: absent and not recorded look the same there.
+        :raises NotChecked: when a snapshot has no such file: it may exist and not be recorded.
         """
         try:
             node = self.host_tree.find(path)[1]
         except (PathError, OSError) as error:
-            raise NotChecked(f"{path} cannot be looked at: {error}") from error
+            raise NotChecked(f"{path} cannot be looked up: {error}") from error
         if node is None and isinstance(self.host_tree, SnapshotTree):
-            raise NotChecked(f"{path} is not recorded in the snapshot")
+            raise NotChecked(f"the snapshot does not record {path}")
         return node
 
     def in_image(self, *paths: str) -> str | None:
-        """Return the first of ``paths`` that the image has."""
+        """Return the first of ``paths`` that exists in the image."""
         for path in paths:
             try:
                 if self.rootfs.find(path)[1] is not None:
@@ -202,7 +211,7 @@ class Patient:
         return None
 
     def image_libraries(self) -> Iterator[tuple[str, Node]]:
-        """Yield the files of the directories in which images keep libraries."""
+        """Yield path and node of each file in the directories where images keep libraries."""
         seen = set()
         for directory in LIBRARY_DIRECTORIES:
             try:
@@ -227,27 +236,25 @@ class Patient:
 
     @property
     def devices_allowed(self) -> bool:
-        """Whether config.json itself, without the hook, lets the container open every device node that is mounted."""
+        """Whether config.json alone, without the hook, allows every mounted device node."""
         return all(self._allowed(action.rdev) for action in self.binds() if action.rdev)
 
-    def _allowed(self, number: tuple[int, int]) -> bool:
+    def _allowed(self, rdev: tuple[int, int]) -> bool:
+        major, minor = rdev
         access: set[str] = set()
-        for rule in self.rows("linux", "resources", "devices"):  # a later rule wins
-            if rule.get("type", "a") not in (
-                "a",
-                "c",
-                "u",
-            ):  # a tuple: what strangers write need not be hashable
-                continue
-            if all(
-                rule.get(name) in (None, -1, have)
-                for name, have in zip(("major", "minor"), number, strict=True)
+        for rule in self.objects("linux", "resources", "devices"):  # a later rule wins
+            # Compared with tuples, not sets: a foreign value need not be hashable.
+            if (
+                rule.get("type", "a") in ("a", "c", "u")
+                and rule.get("major") in (None, -1, major)
+                and rule.get("minor") in (None, -1, minor)
             ):
                 letters = set(str(rule.get("access") or "rwm"))
                 access = access | letters if rule.get("allow") else access - letters
         return access >= {"r", "w"}
 
 
+#: Where images keep libraries.
 LIBRARY_DIRECTORIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",

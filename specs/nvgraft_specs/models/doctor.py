@@ -1,4 +1,4 @@
-"""The document ``nvgraft.doctor/1``: what every check found (``nvgraft doctor``)."""
+"""The document ``nvgraft.doctor/1``: the result of every check of ``nvgraft doctor``."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ SCHEMA = "nvgraft.doctor/1"
 
 
 class Finding(Strict):
-    """One thing that is wrong."""
+    """One problem."""
 
     level: Literal["error", "warning"]
     message: str = Field(description="what was seen")
@@ -19,20 +19,21 @@ class Finding(Strict):
 
 
 class Result(Strict):
-    """What one check found."""
+    """The result of one check."""
 
     id: str = Field(
-        description="the section of docs/failures.md; refused: the hook's own refusal, which no check explains"
+        description="the section of docs/failures.md; refused: the hook refuses the container, and "
+        "no check explains why"
     )
     title: str
     phrase: str = Field(description="the words that users see")
     status: Literal["ok", "found", "not-checked"]
-    lacking: str = Field(description="why it was not checked, or not to its end; else empty")
+    lacking: str = Field(description="why the check was not made or not completed; else empty")
     findings: list[Finding]
 
 
 class Examination(Strict):
-    """Every check, whether it could be made or not."""
+    """The results of all checks, also of those that could not be made."""
 
     version: Literal["nvgraft.doctor/1"] = Field(alias="schema")
     results: list[Result]
