@@ -302,8 +302,10 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     ),
     "requirement-unmet": (
         _set(env=[ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99 brand=titan,driver>=400"]),
-        "alternatives tried: cuda>=99: cuda>=99 does not hold; "
-        "brand=titan,driver>=400: brand=titan does not hold",
+        (
+            "alternatives tried: cuda>=99: cuda>=99 does not hold; "
+            "brand=titan,driver>=400: brand=titan does not hold"
+        ),
     ),
     "rootless": (
         _set(config={"linux": {"uidMappings": [{"containerID": 0, "hostID": 1000, "size": 1}]}}),
@@ -330,8 +332,10 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         lambda setup: setup.files.update(
             {"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17": b"x"}
         ),
-        "the image contains /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17, "
-        "but the host's driver is 535.1",
+        (
+            "the image contains /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.525.105.17, "
+            "but the host's driver is 535.1"
+        ),
     ),
     "compat-libraries": (_compat, "expect CUDA error 803"),
     "graphics-incomplete": (

@@ -1,4 +1,4 @@
-"""``nvgraft explain-error``: what people paste is recognised, however it is wrapped, and nothing else is."""
+"""``nvgraft explain-error``: pasted errors are recognised in any wrapping; others are not."""
 
 import io
 import json
@@ -17,7 +17,7 @@ Captured = pytest.CaptureFixture[str]
 
 DATA = tomllib.loads((files("nvgraft_specs") / "errors.toml").read_text("utf-8"))
 
-#: what users paste -> the failure that it is, as the threads found out; "" where doctor has no check
+#: A pasted error and its failure, as the threads determined it; "" where doctor has no check.
 PASTES = [
     (text, failure)
     for line in (Path(__file__).parent / "fixtures/pasted-errors.tsv").read_text().splitlines()
@@ -26,8 +26,8 @@ PASTES = [
 
 
 @pytest.mark.parametrize(("paste", "failure"), PASTES, ids=[paste[:60] for paste, _ in PASTES])
-def test_what_people_paste_is_recognised(paste: str, failure: str) -> None:
-    """As the one failure that it is, with a cause, something to do, and no unfilled group."""
+def test_a_pasted_error_is_recognised(paste: str, failure: str) -> None:
+    """It has exactly one meaning, with a cause, a next step, and no unfilled group."""
     meanings = analyse(paste).meanings
     assert [meaning.failure for meaning in meanings] == [failure]
     assert meanings[0].cause
@@ -35,8 +35,8 @@ def test_what_people_paste_is_recognised(paste: str, failure: str) -> None:
     assert "{" not in meanings[0].cause + "".join(meanings[0].next)
 
 
-def test_every_row_is_recognised_somewhere() -> None:
-    """No row of the table is shadowed by another, or matches nothing that was ever printed."""
+def test_every_row_is_used() -> None:
+    """Each row of the table explains one of the pastes; none is hidden by another row."""
     used = {meaning.cause for paste, _ in PASTES for meaning in analyse(paste).meanings}
     fixed = [row["cause"] for row in DATA["error"] if "{" not in row["cause"]]
     assert [cause for cause in fixed if cause not in used] == []
@@ -45,25 +45,31 @@ def test_every_row_is_recognised_somewhere() -> None:
 
 def test_rows_are_well_formed() -> None:
     """Stages and failures are known ones."""
-    known = {failure.id for failure in FAILURES} | {""}
+    ids = {failure.id for failure in FAILURES} | {""}
     for row in DATA["error"]:
         assert row["stage"] in STAGES
-        assert row["failure"] in known
-    assert len(known) == len(FAILURES) + 1
+        assert row["failure"] in ids
+    assert len(ids) == len(FAILURES) + 1
 
 
 WRAPPINGS = {
     "docker and runc": (
-        "docker: Error response from daemon: failed to create task for container: failed to create shim task: "
-        "OCI runtime create failed: runc create failed: unable to start container process: error during container init: "
-        "error running prestart hook #0: exit status 1, stdout: , stderr: Auto-detected mode as 'legacy'\n{}: unknown."
+        "docker: Error response from daemon: failed to create task for container: "
+        "failed to create shim task: OCI runtime create failed: runc create failed: "
+        "unable to start container process: error during container init: "
+        "error running prestart hook #0: exit status 1, stdout: , "
+        "stderr: Auto-detected mode as 'legacy'\n{}: unknown."
     ),
     "old docker": (
-        "docker: Error response from daemon: OCI runtime create failed: container_linux.go:345: starting container process caused "
-        '"process_linux.go:430: container init caused \\"process_linux.go:413: running prestart hook 0 caused '
+        "docker: Error response from daemon: OCI runtime create failed: container_linux.go:345: "
+        'starting container process caused "process_linux.go:430: container init caused '
+        '\\"process_linux.go:413: running prestart hook 0 caused '
         '\\\\\\"error running hook: exit status 1, stdout: , stderr: {}\\\\n\\\\\\"\\"": unknown.'
     ),
-    "crun with stderr": "Error: OCI runtime error: crun: error executing hook `/usr/bin/nvidia-container-runtime-hook` (exit code: 1)\n{}",
+    "crun with stderr": (
+        "Error: OCI runtime error: crun: error executing hook "
+        "`/usr/bin/nvidia-container-runtime-hook` (exit code: 1)\n{}"
+    ),
     "enroot": "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1\n{}",
     "a terminal": "\x1b[31m{}\x1b[0m",
 }
@@ -71,22 +77,22 @@ WRAPPINGS = {
 
 @pytest.mark.parametrize("wrapping", WRAPPINGS.values(), ids=WRAPPINGS)
 @pytest.mark.parametrize("paste", [PASTES[0][0], PASTES[20][0], PASTES[24][0]])
-def test_wrapping_hides_nothing(wrapping: str, paste: str) -> None:
-    """The same meanings and the same stage as the bare error has."""
+def test_a_wrapped_error_is_recognised(wrapping: str, paste: str) -> None:
+    """It has the meanings and the stage of the bare error."""
     bare, wrapped = analyse(paste), analyse(wrapping.replace("{}", paste))
     assert wrapped.meanings == bare.meanings != ()
     assert wrapped.stage == bare.stage != ""
 
 
-def test_the_chain_of_wrappers_is_told_from_the_outside_in() -> None:
-    """So that a reader learns who started whom."""
+def test_wrappers_are_listed_from_the_outermost() -> None:
+    """A reader sees which program started which."""
     text = WRAPPINGS["docker and runc"].replace("{}", PASTES[0][0])
     names = [wrapper.name for wrapper in analyse(text).wrappers]
     assert names == ["docker", "containerd", "runc", "prestart hook", "nvidia-container-cli"]
 
 
 def test_nvgrafts_own_line_is_recognised_too() -> None:
-    """It reproduces the original's words."""
+    """It begins with the reference's words."""
     analysis = analyse("nvgraft: device error: 9: unknown device | the host has GPU 0,1")
     assert analysis.stage == "device"
     assert [meaning.failure for meaning in analysis.meanings] == ["unknown-device"]
@@ -102,29 +108,26 @@ def test_nvgrafts_own_line_is_recognised_too() -> None:
         "{0}{1}",
     ],
 )
-def test_what_is_not_known_is_not_guessed(text: str, capsys: Captured) -> None:
+def test_an_unknown_error_is_not_guessed(text: str, capsys: Captured) -> None:
     """Exit 1, and advice on where to look."""
     assert main(["explain-error", text]) == 1
-    assert (
-        "nothing in this text is an error of GPU containers that is known here"
-        in capsys.readouterr().out
-    )
+    assert "this text contains no known error of GPU containers" in capsys.readouterr().out
 
 
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """For pipes; bytes that are no UTF-8 do not matter."""
+    """Without an argument; bytes that are not UTF-8 do no harm."""
     stdin = SimpleNamespace(
         buffer=io.BytesIO(b"\xff\n" + PASTES[0][0].encode()), isatty=lambda: False
     )
     monkeypatch.setattr("sys.stdin", stdin)
     assert main(["explain-error"]) == 0
     out = capsys.readouterr().out
-    assert "driver-library-mismatch: the driver was upgraded under a loaded kernel module" in out
-    assert "it failed at the stage: initialization" in out
+    assert "driver-library-mismatch: the driver was upgraded while its old kernel module" in out
+    assert "failed at the stage: initialization" in out
 
 
-def test_json_is_the_same_answer(capsys: Captured) -> None:
-    """For machines."""
+def test_json_has_stage_and_meanings(capsys: Captured) -> None:
+    """The document holds what the text says."""
     assert main(["explain-error", "--format", "json", PASTES[0][0]]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["stage"] == "initialization"
@@ -136,18 +139,18 @@ def test_no_text_is_an_input_error(capsys: Captured) -> None:
     assert main(["explain-error", "  "]) == 2
     assert (
         capsys.readouterr().err
-        == "nvgraft explain-error: no text: give the error as an argument, or on standard input\n"
+        == "nvgraft explain-error: no text: pass the error as an argument, or on standard input\n"
     )
 
 
 def test_a_paste_cannot_steer_the_terminal(capsys: Captured) -> None:
-    """What is quoted from it is printed harmlessly."""
+    """Quoted words are printed without control characters."""
     main(["explain-error", "device error: \x1b]0;x\x07\x1b[2J9\x9b: unknown device"])
     assert not {"\x1b", "\x07", "\x9b"} & set(capsys.readouterr().out)
 
 
 def test_long_hostile_text_takes_no_time() -> None:
-    """Patterns are linear: a quarter of a mebibyte of near misses ends quickly (a backtracking one would take minutes)."""
+    """Patterns are linear in 256 KiB of near misses; one that backtracks would take minutes."""
     for piece in (
         "file creation failed: a",
         "device error: ",
@@ -161,6 +164,6 @@ def test_long_hostile_text_takes_no_time() -> None:
 
 
 def test_only_the_end_of_a_long_paste_is_read() -> None:
-    """Where the error is."""
+    """The error is at the end."""
     assert len(plain("x" * (2 << 20))) == LIMIT
     assert analyse("y" * (2 << 20) + PASTES[0][0]).meanings[0].failure == "driver-library-mismatch"

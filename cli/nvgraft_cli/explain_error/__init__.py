@@ -1,1 +1,1 @@
-"""``nvgraft explain-error``: what a pasted error means. What is known about errors, how a paste is taken apart, the command."""
+"""``nvgraft explain-error``: say what a pasted error of a GPU container means."""

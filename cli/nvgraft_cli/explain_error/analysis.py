@@ -1,7 +1,7 @@
-"""A pasted error taken apart: who wrapped whom, at which stage it failed, what that means, and what to look at next.
+"""Analyse a pasted error: which programs passed it on, which stage failed, the cause, what to do.
 
-Engines quote what a runtime says, runtimes quote what a hook says, each with its own prefixes, and some escape it once more.
-The knowledge itself is data: ``nvgraft_specs/errors.toml``.
+Engines quote the runtime's message and runtimes quote the hook's, each with a prefix of its own,
+and some escape it once more. The known errors are data: ``nvgraft_specs/errors.toml``.
 """
 
 import re
@@ -14,10 +14,10 @@ from typing import Any
 import nvgraft_specs
 from nvgraft_specs.checks import FAILURES
 
-#: Of a longer paste only the end is looked at: the error is there.
+#: Only the last bytes of a longer paste are analysed: the error is at its end.
 LIMIT = 1 << 18
 
-#: The original's stages in the order in which they come: what stands before the failing one has worked.
+#: The reference's stages in their order: the stages before the failing one have succeeded.
 STAGES = (
     "engine",
     "hook",
@@ -41,7 +41,7 @@ _STAGE = re.compile(r"(?:nvidia-container-cli|nvgraft): ([a-z-]+) error: ?([^\n]
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A program that reported somebody else's error."""
+    """A program that passed on another program's error."""
 
     name: str
     says: str
@@ -49,9 +49,12 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One recognised error: the words that were found, the stage that prints them, the cause, what to look at next.
+    """One recognised error.
 
-    ``failure`` is the id that ``nvgraft doctor`` uses, or "".
+    :ivar failure: the id that ``nvgraft doctor`` uses, or "".
+    :ivar stage: the stage that prints the error.
+    :ivar words: the recognised part of the paste.
+    :ivar next: what to do next.
     """
 
     failure: str
@@ -64,7 +67,12 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All that a paste tells. ``wrappers`` are from the outside in; ``stage`` and ``detail`` are the failing program's own."""
+    """The analysis of a paste.
+
+    :ivar wrappers: the programs that passed the error on, the outermost first.
+    :ivar stage: the failing program's own name of the stage, or "".
+    :ivar detail: the failing program's own message, or "".
+    """
 
     wrappers: tuple[Wrapper, ...]
     stage: str
@@ -72,62 +80,64 @@ class Analysis:
     meanings: tuple[Meaning, ...]
 
 
+#: Compiled patterns, each with its table of errors.toml.
+_Table = list[tuple[re.Pattern[str], dict[str, Any]]]
+
+
 @cache
-def _knowledge() -> tuple[
-    list[tuple[re.Pattern[str], dict[str, Any]]], list[tuple[re.Pattern[str], dict[str, Any]]]
-]:
+def _known_errors() -> tuple[_Table, _Table]:
+    """Return the errors and the wrappers of errors.toml."""
     data = tomllib.loads(Path(nvgraft_specs.__file__).with_name("errors.toml").read_text("utf-8"))
     errors = [(re.compile(row["pattern"], re.IGNORECASE), row) for row in data["error"]]
     return errors, [(re.compile(row["pattern"]), row) for row in data["wrapper"]]
 
 
 def plain(text: str) -> str:
-    """Return the end of ``text`` without terminal sequences and without the backslashes that quoting puts before quotes."""
+    """Return the end of ``text`` without terminal sequences and without escaped quotes."""
     text = _TERMINAL.sub("", text[-LIMIT:])
-    # Looking back keeps a long row of backslashes from being tried at each of them.
+    # The lookbehind makes a long row of backslashes match once, not at each backslash.
     text = re.sub(r"(?<!\\)\\+n", "\n", text)
     text = re.sub(r"(?<!\\)\\+([\"'`])", r"\1", text)
     return text.translate({0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"'})
 
 
 def analyse(text: str) -> Analysis:
-    """Take a paste apart. What is not recognised is not guessed at."""
+    """Analyse a paste. Errors that are not known are not guessed."""
     text = plain(text)
-    errors, known_wrappers = _knowledge()
+    known_errors, known_wrappers = _known_errors()
     wrappers = tuple(
         Wrapper(row["name"], row["says"]) for pattern, row in known_wrappers if pattern.search(text)
     )
-    stage = _STAGE.search(text)
-    meanings = []
-    taken: list[tuple[int, int]] = []
-    for pattern, row in errors:
+    by_position: dict[int, Meaning] = {}
+    spans: list[tuple[int, int]] = []
+    for pattern, row in known_errors:
         match = pattern.search(text)
-        # A more special row has explained these words already.
-        if match is None or any(
-            start < match.end() and match.start() < end for start, end in taken
-        ):
+        if match is None:
             continue
-        taken.append(match.span())
-        meanings.append((match.start(), _meaning(row, match)))
-    specific = [meaning for _, meaning in sorted(meanings, key=lambda item: item[0])]
-    # That crun hides the reason is news only where the reason is not in the paste.
-    if len(specific) > 1:
-        specific = [meaning for meaning in specific if meaning.failure != "stderr-hidden"]
+        if any(start < match.end() and match.start() < end for start, end in spans):
+            continue  # a more special pattern has matched these words already
+        spans.append(match.span())
+        by_position[match.start()] = _meaning(row, match)
+    meanings = [by_position[position] for position in sorted(by_position)]
+    # That crun hides the reason matters only if the paste does not contain the reason.
+    if len(meanings) > 1:
+        meanings = [meaning for meaning in meanings if meaning.failure != "stderr-hidden"]
+    stage = _STAGE.search(text)
     return Analysis(
-        wrappers, stage[1] if stage else "", stage[2].strip() if stage else "", tuple(specific)
+        wrappers, stage[1] if stage else "", stage[2].strip() if stage else "", tuple(meanings)
     )
 
 
 def _meaning(row: dict[str, Any], match: re.Match[str]) -> Meaning:
-    # Of alternatives only one has groups: {1} is the first that took part.
+    # Of alternatives, only the one that matched has groups: {1} is its first.
     groups = [group for group in match.groups() if group]
 
+    def group_text(reference: re.Match[str]) -> str:
+        index = int(reference[1]) - 1
+        return groups[index] if index < len(groups) else "it"
+
     def fill(text: str) -> str:
-        return re.sub(
-            r"\{(\d)\}",
-            lambda number: groups[int(number[1]) - 1] if int(number[1]) <= len(groups) else "it",
-            text,
-        )
+        return re.sub(r"\{(\d)\}", group_text, text)
 
     title = next((failure.title for failure in FAILURES if failure.id == row["failure"]), "")
     return Meaning(

@@ -1,4 +1,4 @@
-"""``nvgraft explain-error``: paste an error, get the stage, the cause, and what to look at next."""
+"""``nvgraft explain-error``: print the stage and the cause of a pasted error, and what to do."""
 
 import argparse
 import os
@@ -19,10 +19,10 @@ _SCHEMA = "nvgraft.explain-error/1"
 
 _EXAMPLES = """\
 examples:
-  nvgraft explain-error 'nvidia-container-cli: initialization error: nvml error: driver/library version mismatch'
+  nvgraft explain-error 'initialization error: nvml error: driver/library version mismatch'
   docker run --gpus all ubuntu nvidia-smi 2>&1 | nvgraft explain-error
 
-exit code: 0 recognised, 1 nothing in it is known, 2 bad usage or input"""
+exit code: 0 recognised, 1 no known error in the text, 2 bad usage or input"""
 
 _WIDTH = 120
 
@@ -31,8 +31,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command ``explain-error``."""
     parser = subparsers.add_parser(
         "explain-error",
-        help="say what a pasted error of a GPU container means",
-        description="Take an error apart, however docker, podman, runc or crun have wrapped it, and say what it means.",
+        help="explain a pasted error of a GPU container",
+        description="Explain an error of a GPU container, in whatever docker, podman, runc and "
+        "crun have wrapped it: the stage that failed, the cause, and what to do.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             print("nvgraft: paste the error, then press Ctrl-D", file=sys.stderr)
         text = sys.stdin.buffer.read(LIMIT).decode("utf-8", "replace")
     if not text.strip():
-        raise InputError("no text: give the error as an argument, or on standard input")
+        raise InputError("no text: pass the error as an argument, or on standard input")
     analysis = analyse(text)
     if args.format == "json":
         print_document({"schema": _SCHEMA, **asdict(analysis)})
@@ -71,16 +72,19 @@ def run(args: argparse.Namespace) -> int:
 def _lines(analysis: "Analysis", *, colour: bool) -> Iterator[str]:
     bold, plain = ("\x1b[1m", "\x1b[0m") if colour else ("", "")
     if analysis.wrappers:
-        yield "who says what, from the outside in:"
+        yield "passed on by, the outermost first:"
         for wrapper in analysis.wrappers:
             yield f"  {wrapper.name:<20}  {wrapper.says}"
         yield ""
     if analysis.stage:
-        yield f"it failed at the stage: {printable(analysis.stage)}"
+        yield f"failed at the stage: {printable(analysis.stage)}"
         yield ""
     if not analysis.meanings:
-        yield "nothing in this text is an error of GPU containers that is known here"
-        yield "look for the innermost quoted message, or set debug in config.toml and start the container again"
+        yield "this text contains no known error of GPU containers"
+        yield (
+            "paste the whole output, with the innermost quoted message; or set debug in "
+            "config.toml, start the container again, and read the log"
+        )
         return
     for number, meaning in enumerate(analysis.meanings):
         if number:

@@ -1,4 +1,5 @@
-"""The document ``nvgraft.explain-error/1``: a pasted error taken apart (``nvgraft explain-error``)."""
+"""The document ``nvgraft.explain-error/1``: a pasted error explained by ``nvgraft
+explain-error``."""
 
 from typing import Literal
 
@@ -10,28 +11,28 @@ SCHEMA = "nvgraft.explain-error/1"
 
 
 class Wrapper(Strict):
-    """A program that reported somebody else's error."""
+    """A program that passed on another program's error."""
 
     name: str
     says: str
 
 
 class Meaning(Strict):
-    """One error that was recognised."""
+    """One recognised error."""
 
     failure: str = Field(description="the section of docs/failures.md, or empty")
     title: str
-    stage: str = Field(description="where on the way to a running container it is said")
-    words: str = Field(description="the part of the text that was recognised")
+    stage: str = Field(description="the stage of a container's start that prints this error")
+    words: str = Field(description="the recognised part of the text")
     cause: str
-    next: list[str] = Field(description="what to look at")
+    next: list[str] = Field(description="what to do next")
 
 
 class Analysis(Strict):
-    """All that a text tells."""
+    """The explanation of a text."""
 
     version: Literal["nvgraft.explain-error/1"] = Field(alias="schema")
-    wrappers: list[Wrapper] = Field(description="from the outside in")
-    stage: str = Field(description="the failing program's own word for it, or empty")
+    wrappers: list[Wrapper] = Field(description="the outermost first")
+    stage: str = Field(description="the failing program's own name of the stage, or empty")
     detail: str
     meanings: list[Meaning]
