@@ -38,7 +38,9 @@ class Refusal(Exception):
         self.first_line = first_line
 
     def reference_line(self, program: str = "nvgraft") -> str:
-        """Return the line that the reference prints for this failure, with ``program`` as its name."""
+        """Return the line that the reference prints for this failure, with ``program`` as its
+        name.
+        """
         if not self.stage:
             return self.text
         # All phrases of the reference end in "error", except "error parsing IMEX info".
@@ -56,7 +58,9 @@ class Refusal(Exception):
 
 
 class UsageError(Refusal):
-    """A command line that cannot be understood; exit code 2. ``usage`` is printed below the text."""
+    """A command line that cannot be understood; exit code 2. ``usage`` is printed below the
+    text.
+    """
 
     exit_code = 2
 

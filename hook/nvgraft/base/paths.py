@@ -23,12 +23,16 @@ def fsencode(name: str) -> bytes:
 
 
 def fsdecode(name: bytes) -> str:
-    """Return a name from the kernel as text, like ``os.fsdecode``; :func:`fsencode` is the inverse."""
+    """Return a name from the kernel as text, like ``os.fsdecode``; :func:`fsencode` is the
+    inverse.
+    """
     return name.decode(_ENCODING, "surrogateescape")
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment with which this process was started, like ``os.environ`` at that time."""
+    """Return the environment with which this process was started, like ``os.environ`` at that
+    time.
+    """
     return {fsdecode(name): fsdecode(value) for name, value in os.environ.items()}
 
 

@@ -32,7 +32,9 @@ _HEAD = 1024
 
 
 class ElfFacts(Value):
-    """The facts of one ELF file that discovery needs. ``bits`` is 32 or 64; absent facts are None."""
+    """The facts of one ELF file that discovery needs. ``bits`` is 32 or 64; absent facts are
+    None.
+    """
 
     __slots__ = ("abi_tag", "bits", "interp", "machine", "needed", "soname")
 
@@ -66,7 +68,9 @@ class _Layout:
 
 
 class NoFacts(ValueError):
-    """A file that libelf opens without finding anything: it is not ELF, or its tables are damaged."""
+    """A file that libelf opens without finding anything: it is not ELF, or its tables are
+    damaged.
+    """
 
 
 def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:

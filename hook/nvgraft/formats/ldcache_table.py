@@ -80,7 +80,9 @@ class Row(Value):
 
 
 class _Item:
-    """A row while a group is sorted: an existing one, with its bytes in ``packed``, or a new one."""
+    """A row while a group is sorted: an existing one, with its bytes in ``packed``, or a new
+    one.
+    """
 
     __slots__ = ("flags", "hwcap", "hwcaps", "packed", "path", "soname")
 
@@ -214,7 +216,9 @@ class _Names:
         return _Names(self._data, self._begin, self._end, self._origin, self._added + more)
 
     def position(self, name: bytes) -> int:
-        """Return the position of a name (it may be the end of a longer one), or a negative number."""
+        """Return the position of a name (it may be the end of a longer one), or a negative
+        number.
+        """
         ended = name + b"\0"
         found = self._data.find(ended, self._begin, self._end)
         if found < 0 <= (added := self._added.find(ended)):

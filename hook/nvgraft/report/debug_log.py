@@ -1,6 +1,5 @@
-"""The debug log of the hook and of ``configure``: a text for people, in glog's line format (reference behaviour 4.6).
-
-What is logged is decided where it happens; without a file nothing is written.
+"""The debug log of the hook and of ``configure``, in glog's line format (reference behaviour
+4.6).
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ _HEADER = "\n-- WARNING, the following logs are for debugging purposes only --\n
 
 
 class DebugLog:
-    """Lines appended to a file, once one is opened; what is logged before, or without one, is dropped. Close it after use."""
+    """A log file. Lines that are logged while no file is open are dropped. Close it after use."""
 
     def __init__(self) -> None:
         self._fd = -1
 
     def open(self, path: str) -> None:
-        """Open ``path``; "" stands for no file.
+        """Open ``path``; "" opens nothing.
 
-        :raises OSError: when it cannot be opened.
+        :raises OSError: the file cannot be opened.
         """
         if path:
-            # A FIFO that nobody reads is an error; waiting for a reader would hold up the start of every container.
+            # O_NONBLOCK: a FIFO without a reader is an error, instead of a start that waits for
+            # one.
             flags = (
                 os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
             )
@@ -37,7 +37,7 @@ class DebugLog:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether anything that is logged is kept."""
+        """Tell whether a file is open."""
         return self._fd >= 0
 
     def close(self) -> None:

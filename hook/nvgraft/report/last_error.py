@@ -1,7 +1,7 @@
-"""What the hook last said about a container, kept where root can read it: crun and podman show no hook's stderr.
+"""Keep the last messages of the hook about each container, because crun and podman hide its stderr.
 
-One small file for each container under /run/nvgraft, the newest ones only. Reading them is the CLI's business
-(``nvgraft last-error``). Nothing here may make a start fail: where no record can be kept, none is kept.
+Each container has one small file under /run/nvgraft; only the newest are kept. ``nvgraft
+last-error`` reads them. A start never fails because no record can be kept.
 """
 
 from __future__ import annotations
@@ -11,33 +11,34 @@ import time
 from nvgraft.base._os import os
 from nvgraft.system.rundir import open_private
 
-#: Where the records are; root alone can look, since messages quote paths of images.
+#: The directory of the records. Only root can read it, since messages quote paths of images.
 DIRECTORY = "/run/nvgraft/last-error"
 
-#: Records that are kept; the oldest go first.
+#: The most records that are kept; the oldest are removed.
 KEPT = 64
 
-#: Bytes of one record.
+#: The most bytes of one record.
 SIZE_LIMIT = 8192
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
 def file_name(container_id: str) -> str:
-    """Return a file name for an id that an engine chose: nothing in it can lead to another directory."""
+    """Return a file name, without any slash, for an id that an engine chose."""
     name = "".join(char if char in _SAFE else f"%{ord(char):x}" for char in container_id[:128])
     return ("id-" + name)[:200]
 
 
 def open_directory() -> int | None:
-    """Open the directory of records; None where none can be kept."""
+    """Open the directory of records; return None where there can be none."""
     return open_private(DIRECTORY)
 
 
 def keep(directory: int, container_id: str, exit_code: int, lines: list[str]) -> None:
-    """Write the record of ``container_id`` in place of its last one: time, exit code and what was said."""
+    """Replace the record of ``container_id``: time, exit code and the lines."""
     name = file_name(container_id)
-    head = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} exit {exit_code} container {container_id[:128]!r}"
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    head = f"{now} exit {exit_code} container {container_id[:128]!r}"
     data = "\n".join([head, *lines, ""]).encode("utf-8", "backslashreplace")[:SIZE_LIMIT]
     temporary = f".{name}.{os.getpid()}"
     try:

@@ -1,6 +1,6 @@
-"""A child that does one thing for the hook, and ends with it, at the latest (SECURITY R37).
+"""Run a function in a child process that ends with the hook at the latest (SECURITY R37).
 
-It answers through a pipe. What it does, what it may still do and what its answer means is the business of who starts it.
+The child answers through a pipe. The caller confines it and reads its answer.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-#: Seconds that a child gets to end by itself after it has answered, and to be gone after it was killed.
+#: Seconds for a child to end by itself after its answer, and to disappear after SIGKILL.
 _GRACE, _KILLED = 0.1, 1.0
 
 
-#: In the number of a process's clock (clock_getcpuclockid(3)): the one that the scheduler keeps, in ns.
+#: The clock type, in the id of a process's clock (clock_getcpuclockid(3)), that counts scheduled
+#: time.
 _CPUCLOCK_SCHED = 2
 
 
 class Child:
-    """A running child: its number, and the descriptor ``output`` of what it writes. It has to be ended."""
+    """A running child process. Read its answer from the descriptor ``output``, and call
+    :meth:`end`.
+    """
 
     __slots__ = ("_process", "output", "pid")
 
@@ -40,7 +43,9 @@ class Child:
         self._process = syscalls.pidfd_open(pid)
 
     def read(self, deadline: float, limit: int) -> bytes | None:
-        """Return all that it writes, cut soon after ``limit`` bytes; None when the monotonic ``deadline`` passes first."""
+        """Return all output, truncated soon after ``limit`` bytes, or None after the monotonic
+        ``deadline``.
+        """
         data = b""
         while readable(self.output, deadline - time.monotonic()):
             chunk = os.read(self.output, 1 << 16)
@@ -50,9 +55,11 @@ class Child:
         return None
 
     def follow(self, deadline: float, kept: int, still: float = 1e6) -> tuple[bool, bytes]:
-        """Wait for its end; return whether ``deadline`` came first, and the last ``kept`` bytes of what it has written.
+        """Wait for the end; return whether the child had to be given up, and its last ``kept``
+        bytes of output.
 
-        :param still: seconds, looked at one after the other, of which it may not spend all without working or writing anything.
+        :param deadline: the monotonic time after which it is given up.
+        :param still: seconds without processor time and output after which it is given up.
         """
         written = b""
         worked = self._processor_time()
@@ -78,12 +85,13 @@ class Child:
         try:
             return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)
         except OSError:
-            return -1.0  # it has ended
+            return -1.0  # the child has ended
 
     def end(self, *, grace: float = _GRACE) -> int | None:
-        """Kill it unless it ends within ``grace`` seconds, and return its wait status.
+        """Kill the child unless it ends within ``grace`` seconds, and return its wait status.
 
-        None for one that the kernel cannot end, because a driver hangs: it is left behind, not waited for.
+        None stands for a child that the kernel cannot end because a driver hangs; it is left
+        behind.
         """
         try:
             if not readable(self._process, grace):
@@ -97,13 +105,14 @@ class Child:
 
 
 def start(work: Callable[[int], None], *, forks: bool = True) -> Child:
-    """Run ``work``, which is given the descriptor to answer to, in a child that ends with it.
+    """Start a child that calls ``work`` with the descriptor for its answer, and then ends.
 
-    All signals are blocked there: no handler of this process's may undo what is not the child's.
+    All signals are blocked in the child, since the handlers of this process would undo this
+    process's work.
 
-    :param forks: whether ``work`` starts processes. It is then the first one of a pid namespace, with which they all end;
-        otherwise it is so where that costs nothing.
-    :raises OSError: when not even a process can be made.
+    :param forks: whether ``work`` starts processes. The child is then the first process of a pid
+        namespace, so that they all end with it. Otherwise it is so where that is possible.
+    :raises OSError: no process can be made.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     started = None
@@ -119,7 +128,7 @@ def start(work: Callable[[int], None], *, forks: bool = True) -> Child:
         if started is None:
             syscalls.close(reader)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-        else:  # a signal that had to wait until now
+        else:  # a pending signal was delivered by the line above
             started.end(grace=0)
         raise
     finally:
@@ -127,7 +136,8 @@ def start(work: Callable[[int], None], *, forks: bool = True) -> Child:
 
 
 def _fork(forks: bool) -> int:
-    # In a user namespace a pid namespace may be the last child's (see fork_in_pid_namespace): it is kept for one that forks.
+    # In a user namespace only one pid namespace may be possible (see fork_in_pid_namespace): it is
+    # kept for a child that forks.
     if forks or not userns.inside():
         try:
             return syscalls.fork_in_pid_namespace()
@@ -145,13 +155,15 @@ def _become(work: Callable[[int], None], reader: int, writer: int) -> NoReturn:
         work(writer)
         code = 0
     finally:
-        os._exit(code)  # the copy of this process that it is never goes on, whatever has happened
+        os._exit(code)  # the child is a copy of this process and must never continue as one
 
 
 def tie(writer: int) -> None:
-    """Have the kernel kill this child when its parent ends. It forgets that when ids or capabilities change: then say it again.
+    """Let the kernel kill this child when its parent ends.
 
-    :raises OSError: EPIPE: the parent has ended before that, so nobody reads ``writer``.
+    Call it again after each change of ids or capabilities, which resets this.
+
+    :raises OSError: EPIPE: the parent has ended already, so nobody reads ``writer``.
     """
     _prctl.prctl(_prctl.PR_SET_PDEATHSIG, _signal.SIGKILL)
     orphaned = select.poll()
@@ -161,7 +173,9 @@ def tie(writer: int) -> None:
 
 
 def silence() -> None:
-    """Connect stdin, stdout and stderr with /dev/null: a descendant of the hook must not hold the runtime's pipes open."""
+    """Connect stdin, stdout and stderr with /dev/null, so that no descendant holds the runtime's
+    pipes.
+    """
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for fd in range(3):
         os.dup2(null, fd)

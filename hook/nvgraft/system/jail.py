@@ -1,11 +1,11 @@
-"""Running one static program, held in memory, locked into a container's root file system (SECURITY R31, R37).
+"""Run one static program from memory, confined to a container's root file system (SECURITY R31,
+R37).
 
-New mount, pid, network, IPC and UTS namespaces; a root in which only the named directories are writable and nothing can
-be executed; the container root's ids without a capability; a short list of system calls; limits; no descriptor but an
-empty stdin and a pipe that is read here. The program ends when it is late, when this process ends, and with everything
-that it may have started.
-
-This process keeps its own namespaces. What may be run, and what its end means, is the caller's business.
+The program gets new mount, pid, network, IPC and UTS namespaces, a root in which only the named
+directories are writable and nothing can be executed, the container root's ids without capabilities,
+a short list of system calls, resource limits, an empty stdin, and a pipe for its output. It is
+killed when it is late and when this process ends, with all processes that it has started. This
+process keeps its own namespaces.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-#: The reference's limits but for the size of a file, which was 1 and later 2 MiB there: an image with many libraries has a
-#: larger cache. It is the size up to which nvgraft reads one.
+#: The reference's limits, except for the size of a file: 1, later 2 MiB there, which is too little
+#: for the loader cache of an image with many libraries. This is the largest cache that nvgraft
+#: reads.
 _LIMITS = (
     (syscalls.RLIMIT_CPU, 10),
     (syscalls.RLIMIT_AS, 2 << 30),
@@ -33,11 +34,12 @@ _LIMITS = (
     (syscalls.RLIMIT_CORE, 0),
 )
 
-#: Seconds that it may wait for one thing: who swaps a FIFO in for a file that it is about to open would hold it until its time is
-#: over. Nothing keeps a program that has no capability from opening one, whether by mount flags, Landlock or seccomp.
+#: Seconds that the program may wait without working: a process of the container could replace a
+#: file by a FIFO just before it is opened. Neither mount flags nor Landlock nor seccomp prevent
+#: opening one.
 _STILL = 5.0
 
-#: Of what the program prints only the end is kept, in bytes.
+#: Bytes of the program's output that are kept, from its end.
 _OUTPUT_KEPT = 4096
 _CANNOT_EXECUTE = 127
 _IMAGE_FD = 3
@@ -51,7 +53,10 @@ _LOCKED_DOWN = (
 
 
 class Jail(Value):
-    """Where a program runs and as whom. ``writable`` are (path in the root, descriptor) of directories."""
+    """The confinement of a program. ``writable`` has (path in the root, descriptor) of directories.
+
+    ``pivot`` chooses pivot_root(2); otherwise chroot(2) is used.
+    """
 
     __slots__ = ("filter_program", "gid", "pivot", "rootfs_fd", "uid", "writable")
 
@@ -73,7 +78,9 @@ class Jail(Value):
 
 
 class Outcome(Value):
-    """How the program ended: ``signal`` or else ``code``, why it was killed if it was ``late``, the last line it printed."""
+    """The end of the program: ``signal`` or else exit ``code``, its last line of output, and in
+    ``late`` why it was killed, if it was.
+    """
 
     __slots__ = ("code", "last_line", "late", "signal")
 
@@ -85,9 +92,11 @@ class Outcome(Value):
 
 
 def run(image: int, argv: Sequence[str], jail: Jail, timeout: float) -> Outcome:
-    """Run the program ``image`` for at most ``timeout`` seconds, or until it only waits; a jail that cannot be built is an end with code 1.
+    """Run the program in the descriptor ``image`` for at most ``timeout`` seconds.
 
-    :raises OSError: when not even a process can be made.
+    If the jail cannot be built, the outcome has code 1 and the reason in its last line.
+
+    :raises OSError: no process can be made.
     """
     deadline = time.monotonic() + timeout
     fixed_groups = userns.groups_are_fixed()
@@ -99,7 +108,10 @@ def run(image: int, argv: Sequence[str], jail: Jail, timeout: float) -> Outcome:
         with launch.Interruptible():
             stopped, printed = started.follow(deadline, _OUTPUT_KEPT, _STILL)
             if stopped and time.monotonic() < deadline:
-                late = f"it had waited for {_STILL:g} seconds for something in the image: a FIFO in a file's place?"
+                late = (
+                    f"it had waited for {_STILL:g} seconds for something in the image:"
+                    " a FIFO in a file's place?"
+                )
             elif stopped:
                 late = f"it had not finished after {timeout:g} seconds"
     finally:
@@ -115,7 +127,7 @@ def _become(
     try:
         os.dup2(output, 1)
         os.dup2(output, 2)
-        # Python ignores SIGPIPE and SIGXFSZ, and a runtime may have left more ignored or blocked (crun blocks them all).
+        # Python ignores SIGPIPE and SIGXFSZ, and crun starts hooks with all signals blocked.
         for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
             _signal.signal(number, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
@@ -136,16 +148,17 @@ def _become(
 
 
 def _enter_root(jail: Jail) -> None:
-    """Make a copy of the container's mounts this process's root, read-only but for the writable directories themselves.
+    """Make a copy of the container's mounts the root of this process, read-only except for
+    ``writable``.
 
-    Directories are copied with what is mounted in them: the driver's libraries are mounts there.
+    The copies are recursive, because the driver's libraries are mounts in these directories.
     """
-    # Copied before unshare: the descriptors are of the container's mount namespace, and from another one not copyable.
+    # Copy before unshare: mounts of another mount namespace cannot be cloned.
     root = _locked_down_copy(jail.rootfs_fd)
     openings = []
     for path, fd in jail.writable:
         copy = _locked_down_copy(fd)
-        # What the container may not write stays so; and of what may be written only this mount, none that lies in it.
+        # A directory that is read-only for the container stays so, and so do all mounts below it.
         if not os.fstatvfs(fd).f_flag & os.ST_RDONLY:
             syscalls.mount_setattr(copy, 0, attr_clear=syscalls.MOUNT_ATTR_RDONLY)
         openings.append((path, copy))
@@ -181,13 +194,13 @@ def _locked_down_copy(directory: int) -> int:
     copy = syscalls.open_tree(
         directory, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH
     )
-    # Private as well: what is mounted on a copy of a shared mount would appear in the container, or on the host.
+    # Private: a mount on a copy of a shared mount would propagate to the container or to the host.
     syscalls.mount_setattr(copy, _LOCKED_DOWN, syscalls.MS_PRIVATE, recursive=True)
     return copy
 
 
 def _close_all_but(image: int) -> None:
-    """Leave an empty stdin, the output pipe as 1 and 2, and the program, which is close-on-exec."""
+    """Close every descriptor but an empty stdin, the output pipe (1 and 2) and ``image``."""
     os.dup2(os.pipe2(os.O_CLOEXEC)[0], 0)
     if image > 3:
         syscalls.close_range(3, image - 1)

@@ -1,7 +1,8 @@
-"""One hook at a time for each root file system.
+"""Locks that let one hook at a time work on a root file system.
 
-An engine may start the hook twice for one container, and two containers may share a root file system. Both hooks would
-make the same placeholders and write the same loader cache. So the second waits, and then plans on what the first has made.
+An engine may start the hook twice for one container, and two containers may share a root file
+system. Both hooks would make the same placeholders and write the same loader cache. The second one
+waits, and then plans with the result of the first.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from nvgraft.base.errors import Refusal
 from nvgraft.system import launch, syscalls
 from nvgraft.system.rundir import require_private
 
-#: Where the locks are; a lock is a file named after the root directory's inode, gone when nobody holds it.
+#: The directory of the locks. A lock is a file named after the inode of the root directory, and is
+#: removed with the lock.
 DIRECTORY = "/run/nvgraft/lock"
 
-#: Seconds to wait: more than a whole start takes, less than what runtimes grant a hook.
+#: Seconds to wait for a lock: more than a whole start takes, less than runtimes give a hook.
 TIMEOUT = 60.0
 
 _PAUSE = 0.01
 
 
 class RootfsLock:
-    """A context in which nobody else's hook works on the same root file system; without ``fd`` it is open to all."""
+    """A context that holds a lock until its end. Without ``fd`` it locks nothing."""
 
     __slots__ = ("_directory", "_fd", "_name")
 
@@ -42,7 +44,7 @@ class RootfsLock:
         try:
             os.unlink(self._name, dir_fd=self._directory)
         except OSError:
-            return  # whoever takes this lock next takes the file with it
+            return  # the next holder of the lock removes the file
         finally:
             syscalls.close(self._fd)
             syscalls.close(self._directory)
@@ -54,19 +56,18 @@ def lock_name(device: int, inode: int) -> str:
 
 
 def lock_rootfs(rootfs_fd: int) -> RootfsLock:
-    """Wait for the lock of the root directory ``rootfs_fd``, and return it. Signals end the waiting only (see ``launch``).
+    """Wait for the lock of the root directory ``rootfs_fd``, and return it.
 
-    Where this user cannot make locks (rootless, there is no directory that all of one user's hooks share) it locks nothing.
+    Signals are delivered only while it waits (see ``launch``). Rootless, where hooks of one user
+    have no directory in common, it locks nothing.
 
-    :raises Refusal: stage ``container`` when another hook holds it for longer than TIMEOUT seconds.
+    :raises Refusal: stage ``container``: another hook held the lock for more than TIMEOUT seconds.
     """
     root = os.fstat(rootfs_fd)
     name = lock_name(root.st_dev, root.st_ino)
     lock = acquire(name, TIMEOUT)
     if lock is None:
-        hint = (
-            f"it is held by another process ({DIRECTORY}/{name}): a hook that hangs, see last-error"
-        )
+        hint = f"a hook that hangs holds the lock {DIRECTORY}/{name}: see `nvgraft last-error`"
         raise Refusal(
             "container",
             f"another hook has been working on this root file system for {TIMEOUT:g} s",
@@ -76,7 +77,7 @@ def lock_rootfs(rootfs_fd: int) -> RootfsLock:
 
 
 def acquire(name: str, timeout: float) -> RootfsLock | None:
-    """Wait up to ``timeout`` seconds for the lock ``name``; None when it is still held by then."""
+    """Wait at most ``timeout`` seconds for the lock ``name``; return None if it is still held."""
     directory = require_private(DIRECTORY)
     if directory is None:
         return RootfsLock()
@@ -95,7 +96,7 @@ def acquire(name: str, timeout: float) -> RootfsLock | None:
 
 
 def drop_unheld() -> None:
-    """Remove the locks of hooks that were killed. Those that are held stay."""
+    """Remove the locks of hooks that were killed, but not those that are held."""
     directory = require_private(DIRECTORY)
     if directory is None:
         return
@@ -104,14 +105,14 @@ def drop_unheld() -> None:
     finally:
         syscalls.close(directory)
     for name in names:
-        held = acquire(name, 0)
-        if held is not None:
-            with held:
+        lock = acquire(name, 0)
+        if lock is not None:
+            with lock:
                 pass
 
 
 def _try(name: str, directory: int) -> int | None:
-    """Return a descriptor that holds the lock, or None for now."""
+    """Return a descriptor that holds the lock, or None if another process holds it."""
     fd = os.open(
         name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
     )
@@ -121,7 +122,7 @@ def _try(name: str, directory: int) -> int | None:
         if taken and _is_current(fd, name, directory):
             return fd
     except BaseException:
-        if taken:  # nobody else can have it: what is left of it would be a file that nobody needs
+        if taken:  # no other process holds it, so its file can be removed
             os.unlink(name, dir_fd=directory)
         syscalls.close(fd)
         raise
@@ -140,7 +141,9 @@ def _try_lock(fd: int) -> bool:
 
 
 def _is_current(fd: int, name: str, directory: int) -> bool:
-    """Tell whether ``name`` is still the locked file: its last holder may have removed it between opening and locking."""
+    """Tell whether ``name`` is the locked file: its last holder may have removed it before we
+    locked it.
+    """
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

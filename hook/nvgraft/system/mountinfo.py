@@ -1,4 +1,4 @@
-"""Reading /proc/PID/mountinfo: what is mounted where, and who else would see a new mount (proc_pid_mountinfo(5))."""
+"""Parse /proc/PID/mountinfo (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from nvgraft.base.values import Value
 
 
 class Mount(Value):
-    """One line: mount ``id``, its ``root`` inside the file system, mount ``point``, ``options``, ``shared`` (a mount made
-    below it would appear elsewhere, too), ``fstype`` and ``source``."""
+    """One mount. ``root`` is the mounted directory inside its file system, ``point`` where it is
+    mounted.
+
+    ``shared`` tells whether a mount that is made below it propagates to other mount namespaces.
+    """
 
     __slots__ = ("fstype", "id", "options", "point", "root", "shared", "source")
 
@@ -32,49 +35,50 @@ def _unescape(field: str) -> str:
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
-    """Return the mounts of ``text`` in its order. Lines end at newlines alone: a path may hold any other separator.
+    """Return the mounts in order. Only newlines end lines: a path may contain every other
+    separator.
 
-    :raises ValueError: for a line that is not of the documented form.
+    :raises ValueError: a line does not have the documented form.
     """
     return [_parse_line(line) for line in text.split("\n") if line]
 
 
 def mounts_of_type(text: str, *fstypes: str) -> list[Mount]:
-    """Return the mounts of these file system types alone, in order: of a node's thousands only some are ever looked at.
+    """Return the mounts of these file system types, in order. Nodes have thousands of others.
 
-    :raises ValueError: as :func:`parse_mountinfo`, for those lines.
+    :raises ValueError: as :func:`parse_mountinfo`, for these lines.
     """
-    # Blanks in names are escaped: " - " stands before the type and nowhere else.
-    found = []
+    # Blanks in names are escaped, so " - " is only before the type.
+    lines = []
     for mark in (f" - {fstype} " for fstype in fstypes):
         at = text.find(mark)
         while at >= 0:
             start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
-            found.append((start, text[start : end if end >= 0 else len(text)]))
+            lines.append((start, text[start : end if end >= 0 else len(text)]))
             at = text.find(mark, at + len(mark))
-    return [_parse_line(line) for _, line in sorted(found)]
+    return [_parse_line(line) for _, line in sorted(lines)]
 
 
 class MountTable:
-    """The mounts of one mountinfo by their ids; a line is parsed when it is asked for."""
+    """The mounts of one mountinfo by id. A line is parsed when its mount is asked for."""
 
-    __slots__ = ("_known", "_text")
+    __slots__ = ("_parsed", "_text")
 
     def __init__(self, text: str = "") -> None:
         self._text = f"\n{text}\n"
-        self._known: dict[int, Mount | None] = {}
+        self._parsed: dict[int, Mount | None] = {}
 
     def get(self, id: int) -> Mount | None:
         """Return the mount ``id``, or None when there is none.
 
         :raises ValueError: as :func:`parse_mountinfo`.
         """
-        if id not in self._known:
+        if id not in self._parsed:
             start = self._text.find(f"\n{id} ") + 1
-            self._known[id] = (
+            self._parsed[id] = (
                 _parse_line(self._text[start : self._text.find("\n", start)]) if start else None
             )
-        return self._known[id]
+        return self._parsed[id]
 
 
 def _parse_line(line: str) -> Mount:

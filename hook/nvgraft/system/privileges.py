@@ -1,10 +1,10 @@
-"""The capabilities that the hook keeps, phase by phase; docs/security.md has the table with the reasons.
+"""Drop capabilities phase by phase; docs/security.md has the table with the reasons.
 
-What a phase has no use for is gone for good, from the bounding set as well. The children that run modprobe, ldconfig and
-NVML keep less, and say so themselves.
+Capabilities that later phases do not need are dropped for good, from the bounding set as well. The
+children that run modprobe, ldconfig and NVML drop more, by themselves.
 
-The C half of python-prctl is used by itself: the other half makes properties of every capability, three times over, at every
-start (docs/decisions/0026).
+Only the C half of python-prctl is imported: its Python half makes three property objects of every
+capability at every start (docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 DAC_OVERRIDE = _prctl.CAP_DAC_OVERRIDE
 _ALL = tuple(range(_prctl.CAP_LAST_CAP + 1))
 
-#: Until the end: mounting, making files for the container's root, device rules, the loader cache, and taking it all back.
+#: Until the end: to mount, make files for the container's root, allow devices, write the loader
+#: cache, and undo all of it.
 APPLY = frozenset(
     (
         _prctl.CAP_CHOWN,
@@ -41,28 +42,31 @@ APPLY = frozenset(
         _prctl.CAP_SYS_CHROOT,
     )
 )
-#: Until the container's mount namespace is entered: looking at the container's process.
+#: Until the container's mount namespace is entered: to look at the container's process.
 LOOK = APPLY | {_prctl.CAP_SYS_PTRACE}
-#: Until the driver's modules and nodes are there.
+#: At the beginning: to load the driver's kernel modules and make its device nodes.
 START = LOOK | {_prctl.CAP_MKNOD, _prctl.CAP_SYS_MODULE}
 
 
 def demand() -> None:
-    """Refuse to begin without the one capability that everything needs.
+    """Refuse to start without CAP_SYS_ADMIN, which every later step needs.
 
     :raises Refusal: stage ``permission``, in the reference's words.
     """
     if not _has(_prctl.CAP_SYS_ADMIN):
-        hint = "run it as root, or, rootless, as the root of a user namespace; the engine must not take CAP_SYS_ADMIN from its hooks"
+        hint = (
+            "run the hook as root, or as the root of a user namespace;"
+            " the engine must not drop CAP_SYS_ADMIN for its hooks"
+        )
         raise Refusal("permission", "capability change failed: operation not permitted", hint)
 
 
-#: What this process has given up already.
+#: The capabilities that this process has dropped.
 _gone: set[int] = set()
 
 
 def keep(capabilities: Collection[int]) -> None:
-    """Give up every other capability for good, for this process and all that it starts."""
+    """Drop all other capabilities for good, for this process and every process that it starts."""
     others = [
         capability
         for capability in _ALL
@@ -75,7 +79,9 @@ def keep(capabilities: Collection[int]) -> None:
 
 
 def regain(capability: int) -> None:
-    """Make a capability effective again that the kernel has only set aside, as it does when file system ids change."""
+    """Make a permitted capability effective again, after a change of file system ids has cleared
+    it.
+    """
     _prctl.set_caps([capability], [], [], [], [], [])
 
 
@@ -84,29 +90,32 @@ def _has(capability: int) -> bool:
 
 
 def _give_up(capabilities: Sequence[int]) -> None:
+    # To be removed from the effective, the permitted and the inheritable set.
     gone = list(capabilities)
-    _prctl.set_caps(
-        [], [], [], gone, gone, gone
-    )  # of the effective, the permitted and the inheritable set
+    _prctl.set_caps([], [], [], gone, gone, gone)
 
 
 def forbid(capabilities: Iterable[int]) -> None:
-    """Take these out of the bounding set: no program can get them again. Needs CAP_SETPCAP."""
+    """Drop capabilities from the bounding set, so that no program can get them. Needs
+    CAP_SETPCAP.
+    """
     for capability in capabilities:
         try:
             _prctl.prctl(_prctl.PR_CAPBSET_DROP, capability)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: newer than this kernel
+            if error.errno != errno.EINVAL:  # EINVAL: this kernel does not know it
                 raise
 
 
 def become(uid: int, gid: int, *, fixed_groups: bool) -> None:
-    """Take these ids, no group besides, and no capability for good, not even one that is newer than this program knows.
+    """Take these ids without supplementary groups, and drop every capability for good.
 
-    :param fixed_groups: whether setgroups(2) is forbidden here.
+    This includes capabilities that are newer than this program.
+
+    :param fixed_groups: whether setgroups(2) is forbidden in this user namespace.
     """
     forbid(_ALL)
-    # Root gets no capability by an execve.
+    # With this, execve gives root no capabilities.
     _prctl.prctl(_prctl.PR_SET_SECUREBITS, _prctl.SECBIT_NOROOT | _prctl.SECBIT_NOROOT_LOCKED)
     if os.getgroups() and not fixed_groups:
         os.setgroups([])
@@ -116,6 +125,6 @@ def become(uid: int, gid: int, *, fixed_groups: bool) -> None:
 
 
 def confine() -> None:
-    """Keep no capability, and get none by executing something."""
+    """Drop all capabilities, and get none by execve."""
     _give_up(_ALL)
     syscalls.set_no_new_privs()

@@ -1,4 +1,6 @@
-"""Our directories under /run: root's own, made when they are first needed, gone with the next start of the machine."""
+"""Private directories under /run. They are made when they are first needed, and last until a
+reboot.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,17 @@ from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.system import syscalls, userns
 
-#: What a user hears who is not the host's root: /run is not theirs, or cannot be written in their mount namespace.
+#: Errors that a user who is not the host's root gets: /run is not theirs, or read-only for them.
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 def open_private(path: str, *, create: bool = True) -> int | None:
-    """Open the directory ``path``; with ``create`` make it and its parent if need be. Both are for this user alone.
+    """Open the directory ``path``, which only this user can read; make it and its parent if needed.
 
-    Return None where there is none that is this user's own and closed to others: rootless, or something in its place. Called
-    before the hook enters the container's mount namespace, in which /run is somebody else's.
+    Return None where there is no such directory: rootless, or something else in its place. Call
+    this before entering the container's mount namespace, whose /run is not the host's.
+
+    :param create: false only opens an existing directory.
     """
     try:
         return _open(path, create=create)
@@ -28,16 +32,19 @@ def open_private(path: str, *, create: bool = True) -> int | None:
 
 
 def require_private(path: str) -> int | None:
-    """Do as :func:`open_private` where a start depends on it: None only for a user who may not have such a directory.
+    """Do as :func:`open_private`; return None only for a user who cannot have such a directory.
 
-    :raises Refusal: stage "initialization", for root in the host's user namespace, and for a machine without the means.
+    :raises Refusal: stage "initialization": the host's root has no such directory either.
     """
     try:
         return _open(path, create=True)
     except OSError as error:
         if error.errno in _DENIED and (os.geteuid() != 0 or userns.inside()):
             return None
-        fix = "the hook keeps locks and a journal there: it must be root's own, closed to others, in a /run that can be written"
+        fix = (
+            "the hook keeps locks and a journal there:"
+            " make /run writable, and leave this directory to root alone (mode 0700)"
+        )
         raise Refusal("initialization", f"open failed: {path}: {reason(error)}", fix) from error
 
 

@@ -1,9 +1,10 @@
-"""Seccomp filters: programs of classic BPF as bytes, which :func:`nvgraft.system.syscalls.set_seccomp_filter` installs.
+"""Build seccomp filters: programs of classic BPF for
+:func:`nvgraft.system.syscalls.set_seccomp_filter`.
 
-Here are the two forms, a list of what is allowed and one of what is not, and what both begin with. ALLOWED is what ldconfig may
-call while it reads a container's hostile files: the list of reference behaviour 6.10 without what ldconfig has no use
-for, plus what the ldconfig of glibc 2.36, 2.39 and 2.41 was seen to call. Everything else fails with EPERM, which ldconfig
-can report, instead of killing it without a word.
+A filter allows the calls of a list, or denies them. ALLOWED is what ldconfig may call while it
+reads a container's hostile files: the list of reference behaviour 6.10 without calls that ldconfig
+does not need, plus those that the ldconfig of glibc 2.36, 2.39 and 2.41 makes. Other calls fail
+with EPERM, which ldconfig can report, instead of a silent kill.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: name -> its numbers on x86-64 and aarch64; None where the architecture has only a newer form of the call.
+#: name -> its numbers on x86-64 and aarch64; None where the architecture has only a newer form of
+#: the call.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     # The start of a static program, memory, the end.
     "execveat": (322, 281),
@@ -92,11 +94,13 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "unlinkat": (263, 35),
 }
 
-#: Answered with success and not carried out. The cache of a container need not survive a power cut, its next start makes
-#: a new one, and waiting for a disk here would be the longest step of the whole hook.
+#: Calls that succeed without any effect. A container's loader cache need not survive a power cut,
+#: since its next start makes a new one, and waiting for a disk would be the longest step of the
+#: hook.
 SKIPPED: dict[str, tuple[int, int]] = {"fsync": (74, 82), "fdatasync": (75, 83)}
 
-#: What only looks, or only asks a driver, has no use for, as :data:`ALLOWED`.
+#: Calls that a program which only reads files or asks a driver does not need; columns as in
+#: ALLOWED.
 POWERS: dict[str, tuple[int | None, int | None]] = {
     # Mounts and namespaces.
     "mount": (165, 40),
@@ -113,7 +117,7 @@ POWERS: dict[str, tuple[int | None, int | None]] = {
     "open_tree_attr": (467, 467),
     "setns": (308, 268),
     "unshare": (272, 97),
-    # Programs, other processes, and calls that filters do not see.
+    # Programs, other processes, and io_uring, whose operations filters do not see.
     "execve": (59, 221),
     "execveat": (322, 281),
     "ptrace": (101, 117),
@@ -158,36 +162,30 @@ POWERS: dict[str, tuple[int | None, int | None]] = {
 #: uname -m -> (column of the tables above, the architecture as seccomp names it, AUDIT_ARCH_*).
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = (
-    0x20,
-    0x15,
-    0x35,
-    0x06,
-)  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_RET|K
+# BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_RET|K
+_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _JUMP_IF_SET = 0x45  # BPF_JMP|JSET|K
-_NUMBER_AT, _ARCHITECTURE_AT, _FLAGS_AT = (
-    0,
-    4,
-    16,
-)  # offsets in struct seccomp_data; the low half of the first argument
+#: Offsets in struct seccomp_data; the last one is the low half of the first argument.
+_NUMBER_AT, _ARCHITECTURE_AT, _FLAGS_AT = 0, 4, 16
 _RET_ALLOW, _RET_ERRNO, _RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _RET_EPERM = _RET_ERRNO | errno.EPERM
 #: clone, and fork and vfork, by column; both architectures have one number for clone3.
 _CLONE, _FORKS, _CLONE3, _CLONE_THREAD = (56, 220), ((57, 58), ()), 435, 0x00010000
-_X32 = 0x40000000  # from here on x86-64 has the same calls again, for its 32-bit pointers
+_X32 = 0x40000000  # from here on, x86-64 numbers the same calls again for 32-bit pointers
 
 
 def program(machine: str) -> bytes:
-    """Return the filter for ``machine`` (uname -m) as an array of struct sock_filter.
+    """Return the filter of ALLOWED for ``machine`` (uname -m) as an array of struct sock_filter.
 
-    A program of another architecture is killed: its numbers would mean other calls.
+    A program of another architecture is killed, because its numbers mean other calls.
 
-    :raises ValueError: for an architecture whose numbers are not known here.
+    :raises ValueError: the call numbers of the architecture are not known.
     """
     column, steps = _start(machine)
     allowed = [number for numbers in ALLOWED.values() if (number := numbers[column]) is not None]
     skipped = [numbers[column] for numbers in SKIPPED.values()]
-    # A jump counts the steps between: to "allow" and "skip" over the remaining comparisons and what returns before them.
+    # A jump skips a number of steps: here the remaining comparisons and the returns before the
+    # target.
     rest = len(allowed) + len(skipped)
     for number in allowed:
         rest -= 1
@@ -202,17 +200,18 @@ def program(machine: str) -> bytes:
 def denying(
     machine: str, calls: Mapping[str, tuple[int | None, int | None]], *, processes: bool = True
 ) -> bytes:
-    """Return a filter for ``machine`` with which these ``calls`` fail with EPERM and all others are allowed.
+    """Return a filter for ``machine`` that lets ``calls`` fail with EPERM and allows all others.
 
-    :param calls: as :data:`ALLOWED`.
-    :param processes: whether it may start processes; otherwise only threads.
-    :raises ValueError: for an architecture whose numbers are not known here.
+    :param calls: columns as in ALLOWED.
+    :param processes: false allows new threads but no new processes.
+    :raises ValueError: the call numbers of the architecture are not known.
     """
     column, steps = _start(machine)
     denied = [number for numbers in calls.values() if (number := numbers[column]) is not None]
     if not processes:
         denied += _FORKS[column]
-        # A filter cannot look into the structure of clone3. The C library takes ENOSYS for an old kernel and calls clone.
+        # A filter cannot read the argument structure of clone3. After ENOSYS the C library calls
+        # clone.
         steps += [
             (_JUMP_IF_EQUAL, 0, 1, _CLONE3),
             (_RETURN, 0, 0, _RET_ERRNO | errno.ENOSYS),
@@ -231,7 +230,9 @@ def denying(
 
 
 def _start(machine: str) -> tuple[int, list[tuple[int, int, int, int]]]:
-    """Return the column of ``machine`` in a table of calls, and the steps that load the number of the call."""
+    """Return the column of ``machine`` in the tables, and the first steps, which load the call's
+    number.
+    """
     if machine not in _MACHINES:
         raise ValueError(f"the system call numbers of {machine} are not known")
     column, architecture = _MACHINES[machine]

@@ -1,7 +1,8 @@
-"""Opening a file that decides what root does: nobody else may have written it, or be able to replace it (SECURITY R13).
+"""Open files that only root can have written or replaced, because they decide what root does
+(SECURITY R13).
 
-Each component is opened from its parent's descriptor and looked at: what is checked is what is read. Files of images, and
-of people who only plan, are none of this module's business.
+Each component is opened from the descriptor of its parent and then checked, so what is checked is
+what is read. Files of images, and those of people who only plan, are opened elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from nvgraft.base import files
 from nvgraft.base._os import os
 from nvgraft.system import userns
 
-#: Symbolic links that are followed: one to where an administrator keeps the file.
+#: The most symbolic links that are followed: an administrator may keep the file elsewhere.
 _LINKS = 1
 
 _DIRECTORY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -21,7 +22,9 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Untrusted(Exception):
-    """Somebody else than root may have written the file; ``place`` is where, ``hint`` the fix."""
+    """A user other than root may have written the file. ``place`` is the path in question, ``hint``
+    the fix.
+    """
 
     def __init__(self, place: str, problem: str, hint: str) -> None:
         super().__init__(f"{place}: {problem}")
@@ -29,14 +32,14 @@ class Untrusted(Exception):
 
 
 def open_trusted(path: str, *, sticky: bool = False) -> int:
-    """Open the regular file ``path``, which is absolute, for reading.
+    """Open the regular file at the absolute ``path`` for reading.
 
-    It, and every directory and link on the way, must belong to root (or to this user, who can then do no more than he could
-    anyway), and must not be writable by others.
+    The file, and every directory and link on the way, must belong to root or to this user (who
+    gains nothing by it), and must not be writable by others.
 
-    :param sticky: also pass through directories like /tmp, where everybody may make names but not replace those of others.
-    :raises Untrusted: naming the first that is not so, or a second symbolic link.
-    :raises OSError: what open(2) says; EISDIR or EINVAL for what is no regular file.
+    :param sticky: accept directories like /tmp, where users cannot replace files of others.
+    :raises Untrusted: names the first path that is not so, or a second symbolic link.
+    :raises OSError: as open(2); EISDIR or EINVAL for a file that is not regular.
     """
     rest = _parts(path)
     links = 0

@@ -1,6 +1,7 @@
-"""Whether this process is in a user namespace, and who its ids are there.
+"""Tell whether this process is in a user namespace, and what ids mean there.
 
-In one, most of the host's users have no number: the kernel shows each of them as the overflow id, root among them.
+In a user namespace most users of the host, root included, have no id. The kernel shows all of them
+as the overflow id.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _OVERFLOW = 65534
 
 def inside() -> bool:
     """Tell whether this process is in a user namespace other than the first one."""
-    # A kernel without user namespaces has no map at all.
+    # A kernel without user namespaces has no such files.
     return any(
         _read(f"/proc/self/{name}").split() not in ([], _IDENTITY)
         for name in ("uid_map", "gid_map")
@@ -21,19 +22,22 @@ def inside() -> bool:
 
 
 def groups_are_fixed() -> bool:
-    """Tell whether setgroups(2) is forbidden here for good, as it is where a user without privileges made the namespace."""
+    """Tell whether setgroups(2) is forbidden, as it is in a namespace that an unprivileged user
+    made.
+    """
     return _read("/proc/self/setgroups").strip() == "deny"
 
 
 def overflow_uid() -> int:
-    """Return the uid as which the kernel shows a user who has no number here."""
+    """Return the uid that the kernel shows for users without an id in this namespace."""
     text = _read("/proc/sys/kernel/overflowuid").strip()
     return int(text) if text.isdecimal() else _OVERFLOW
 
 
 def is_root(uid: int) -> bool:
-    """Tell whether a file of owner ``uid`` counts as the host root's: in a user namespace its owner may have no number
-    (SECURITY R23)."""
+    """Tell whether ``uid`` stands for the host's root, which may be the overflow id (SECURITY
+    R23).
+    """
     return uid == 0 or (uid == overflow_uid() and inside())
 
 
