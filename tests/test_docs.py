@@ -197,3 +197,38 @@ def test_every_action_of_a_plan_has_a_row() -> None:
         if isinstance(value, type) and issubclass(value, actions.Action) and value.op
     ]
     assert sorted(rows) == sorted((action.__name__, action.op) for action in classes)
+
+
+RECORDS = sorted((console.DOCS / "decisions").glob("0*.md"))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [record for record in RECORDS if not record.name.startswith(_IN_WORK)],
+    ids=lambda record: record.name[:4],
+)
+def test_a_decision_has_its_number_its_status_and_its_date(record: Path) -> None:
+    """The first lines of every record; one that is replaced names a record that exists."""
+    lines = record.read_text().splitlines()
+    assert lines[0].startswith(f"# {record.name[:4]}: ")
+    status = re.fullmatch(r"- Status: (accepted|replaced by \[(\d{4})\]\(.*\)).*", lines[2])
+    assert status
+    assert re.fullmatch(r"- Date: \d{4}-\d\d-\d\d", lines[3])
+    if status[2]:
+        assert any(other.name.startswith(status[2]) for other in RECORDS)
+
+
+def test_the_index_of_decisions_has_every_number() -> None:
+    """A record is linked once; a number up to the last one that has no record is explained."""
+    text = (console.DOCS / "decisions/README.md").read_text()
+    records, _, gaps = text.partition("Numbers without a record")
+    listed = re.findall(r"^\| \[(\d{4})\]\((\1-[\w-]+\.md)\)", records, re.MULTILINE)
+    assert [name for _, name in listed] == [record.name for record in RECORDS]
+    explained = {
+        number
+        for first, last in re.findall(r"\b(\d{4})(?: to (\d{4}))?\b", gaps)
+        for number in range(int(first), int(last or first) + 1)
+    }
+    numbers = {int(number) for number, _ in listed}
+    assert numbers | explained == set(range(1, max(numbers) + 1))
+    assert not numbers & explained
