@@ -6,10 +6,10 @@ import pytest
 
 import hosts
 from nvgraft.base.errors import Refusal
-from nvgraft.host.graphics_files import DriverFiles, matches
+from nvgraft.host.graphics_files import FileFinder, matches
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft.wrapper.additions import Additions, find
-from nvgraft_specs import driver_files as table
+from nvgraft_specs import graphics_files as table
 from nvgraft_specs import names
 
 LIBDIR = "/usr/lib/x86_64-linux-gnu"
@@ -60,9 +60,9 @@ def look(
 ) -> Additions:
     """Return what a recorded host with these files has."""
     host = snapshot_host(hosts.host(lines, **changes))
-    files = DriverFiles(host.tree, host.machine, lambda: host.entries)
+    finder = FileFinder(host.tree, host.machine, lambda: host.entries)
     return find(
-        files,
+        finder,
         SEARCH_PATH,
         gates,
         devices,
@@ -240,7 +240,7 @@ def test_what_a_snapshot_does_not_record() -> None:
     host = snapshot_host(document)
     with pytest.raises(Refusal, match="failed to parse /proc/driver") as error:
         find(
-            DriverFiles(host.tree, host.machine, lambda: host.entries),
+            FileFinder(host.tree, host.machine, lambda: host.entries),
             SEARCH_PATH,
             (),
             ("0",),

@@ -82,7 +82,7 @@ ALONE: dict[str, tuple[tuple[str, ...], ...]] = {
 ELSEWHERE = {
     "inventory": "test_inventory_command",
     "recover": "test_recover",
-    "last-error": "test_lasterror",
+    "last-error": "test_last_error",
 }
 #: JSON of another kind: a log on stderr, and a format with a standard of its own.
 OTHER = {"watch", "cdi"}

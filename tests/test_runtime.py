@@ -682,6 +682,6 @@ def test_what_only_graphics_needs_is_not_loaded(node: Node) -> None:
             "nvgraft.host.graphics_files",
             "nvgraft.host.live",
             "nvgraft.formats.tree",
-            "nvgraft_specs.driver_files",
+            "nvgraft_specs.graphics_files",
         }
     )

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from nvgraft.base.errors import Refusal
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import Gpu, MigDevice
-from nvgraft.host.graphics_files import CharDevice, DriverFiles
+from nvgraft.host.graphics_files import CharDevice, FileFinder
 from nvgraft.host.inventory import read_mig_minors
 from nvgraft.host.live import drm_names
-from nvgraft_specs import driver_files as table
+from nvgraft_specs import graphics_files as table
 
 _BINARIES = (
     table.XORG_BINARY,
@@ -79,7 +79,7 @@ class Contents:
             self.hooks.append(("create-symlinks", *arguments))
 
 
-class GpuDevice(NamedTuple):
+class CdiDevice(NamedTuple):
     """A GPU, or with ``mig_index`` a MIG device of it, with what a container needs for it beside the rest."""
 
     gpu_index: int
@@ -92,7 +92,7 @@ class Discovered(NamedTuple):
     """What a host offers: for every container, for each device, and what could not be told."""
 
     common: Contents
-    devices: list[GpuDevice]
+    devices: list[CdiDevice]
     missing: list[str]
 
 
@@ -130,7 +130,7 @@ class _Discovery:
     def __init__(self, host: Host, search_path: str, facts: Facts | None) -> None:
         self._host = host
         self._tree = host.tree
-        self._files = DriverFiles(host.tree, host.machine, lambda: host.entries)
+        self._finder = FileFinder(host.tree, host.machine, lambda: host.entries)
         self._root = host.root.rstrip("/")
         self._version = host.report.driver_version
         self._search_path = search_path
@@ -141,8 +141,8 @@ class _Discovery:
     def discover(self) -> Discovered:
         common = Contents()
         self._dirs = self._driver_directories()
-        common.nodes = self._files.nodes(_CONTROL_NODES)
-        mounts, links = self._files.graphics(self._version)
+        common.nodes = self._finder.char_devices(_CONTROL_NODES)
+        mounts, links = self._finder.graphics_files(self._version)
         common.mounts += (self._mount(mount.path, mount.target) for mount in mounts)
         common.add_links(links)
         self._libraries(common)
@@ -150,7 +150,7 @@ class _Discovery:
         self._firmware(common)
         for name in _BINARIES:
             common.mounts += map(
-                self._mount, self._files.first(self._search_path.split(":"), name, executable=True)
+                self._mount, self._finder.first(self._search_path.split(":"), name, executable=True)
             )
         common.env += [
             f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(self._dirs)}",
@@ -167,23 +167,23 @@ class _Discovery:
     # ---- libraries
 
     def _driver_directories(self) -> list[str]:
-        found = self._files.directories(self._version)
-        if not found:
+        directories = self._finder.library_directories(self._version)
+        if not directories:
             where = self._root or "/"
             raise Refusal(
                 "detection",
                 f"libcuda.so.{self._version}: not found below {where}",
                 "the files of the running driver are not there, or not in the loader cache: install them, or run ldconfig",
             )
-        return found
+        return directories
 
     def _libraries(self, common: Contents) -> None:
         directories = [*self._dirs, *(f"{directory}/vdpau" for directory in self._dirs)]
         files = [
-            *self._files.files(directories, f"*.so.{self._version}"),
-            *self._files.files(self._dirs, "libnvidia-nvvm70.so.*"),
+            *self._finder.matching(directories, f"*.so.{self._version}"),
+            *self._finder.matching(self._dirs, "libnvidia-nvvm70.so.*"),
         ]
-        libraries = list(dict.fromkeys(self._files.find(path)[0] for path in files))
+        libraries = list(dict.fromkeys(self._finder.find(path)[0] for path in files))
         common.mounts += map(self._mount, libraries)
         common.add_links(link for path in libraries for link in self._library_links(path))
         common.hooks.append(("enable-cuda-compat", f"--host-driver-version={self._version}"))
@@ -232,9 +232,9 @@ class _Discovery:
         for name in _SERVICE_SOCKETS:
             common.mounts += (
                 self._mount(path, options=_SOCKET_OPTIONS)
-                for path in self._files.first(("/run", "/var/run"), name)
+                for path in self._finder.first(("/run", "/var/run"), name)
             )
-        if self._files.find(_MPS_DIRECTORY)[1] is not None:
+        if self._finder.find(_MPS_DIRECTORY)[1] is not None:
             common.mounts.append(self._mount(_MPS_DIRECTORY, options=_SOCKET_OPTIONS))
 
     def _firmware(self, common: Contents) -> None:
@@ -245,12 +245,12 @@ class _Discovery:
             for path in (f"{top}/{kernel}" if kernel else top, top)
         ]
         common.mounts += map(
-            self._mount, self._files.files(directories, f"nvidia/{self._version}/gsp*.bin")
+            self._mount, self._finder.matching(directories, f"nvidia/{self._version}/gsp*.bin")
         )
 
     # ---- devices
 
-    def _devices(self) -> Iterator[GpuDevice]:
+    def _devices(self) -> Iterator[CdiDevice]:
         gpus = self._host.report.gpus
         for index, gpu in enumerate(gpus):
             if gpu.mig != "enabled":
@@ -270,12 +270,12 @@ class _Discovery:
         gpu: Gpu,
         needed: Iterable[str],
         optional: Iterable[str],
-    ) -> Iterator[GpuDevice]:
+    ) -> Iterator[CdiDevice]:
         """Yield the device, if all nodes are there that it does not work without."""
         nodes = [f"/dev/nvidia{gpu.minor}", *needed]
-        contents = Contents(nodes=self._files.nodes([*nodes, *optional]))
-        found = {node.path for node in contents.nodes}
-        absent = [path for path in nodes if path not in found]
+        contents = Contents(nodes=self._finder.char_devices([*nodes, *optional]))
+        present = {node.path for node in contents.nodes}
+        absent = [path for path in nodes if path not in present]
         if absent:
             self._missing.append(
                 f"{uuid} is left out: this host has no device node {', '.join(absent)}"
@@ -284,9 +284,9 @@ class _Discovery:
         contents.add_links(
             link
             for kind in ("card", "render")
-            for link in self._files.drm_links(found, f"pci-{_pci_address(gpu)}-{kind}")
+            for link in self._finder.drm_links(present, f"pci-{_pci_address(gpu)}-{kind}")
         )
-        yield GpuDevice(index, mig_index, uuid, contents)
+        yield CdiDevice(index, mig_index, uuid, contents)
 
     def _drm_nodes(self, gpu: Gpu) -> list[str]:
         names = self._facts.drm.get(_pci_address(gpu), ()) if self._facts is not None else ()

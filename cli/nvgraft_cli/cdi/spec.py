@@ -5,8 +5,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from nvgraft_cli.cdi.discovery import Contents, Discovered, GpuDevice
-from nvgraft_specs.driver_files import NODE_ACCESS
+from nvgraft_cli.cdi.discovery import CdiDevice, Contents, Discovered
+from nvgraft_specs.graphics_files import NODE_ACCESS
 from nvgraft_specs.models import cdi
 
 KIND = "nvidia.com/gpu"
@@ -107,7 +107,7 @@ def text(document: cdi.Spec, form: str) -> str:
     )
 
 
-def _name(device: GpuDevice, strategy: str) -> str:
+def _name(device: CdiDevice, strategy: str) -> str:
     if strategy == "uuid":
         return device.uuid
     name = (

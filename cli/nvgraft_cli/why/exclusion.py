@@ -18,7 +18,7 @@ from nvgraft.plan.actions import Plan
 from nvgraft.plan.selection import select_devices
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.subject import Subject
-from nvgraft_specs import catalogue, driver_files
+from nvgraft_specs import catalogue, graphics_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,16 +263,16 @@ def _path(subject: Subject, case: Case) -> Exclusion:
 def _by_runtime(subject: Subject) -> str:
     """Return what to do for a file or node that the runtime adds to config.json and no hook brings (reference behaviour 9.5)."""
     places = {
-        f"{target}/{name}" for target, names in driver_files.CONFIGS.items() for name in names
+        f"{target}/{name}" for target, names in graphics_files.CONFIGS.items() for name in names
     }
     places |= {
         f"/etc/{name.format(machine=machine)}"
-        for name in driver_files.VULKAN_CONFIGS
-        for machine in driver_files.VULKAN_MACHINES
+        for name in graphics_files.VULKAN_CONFIGS
+        for machine in graphics_files.VULKAN_MACHINES
     }
     libraries = [
         f"{name.partition('.so')[0]}.so"
-        for name in (*driver_files.EGL_LIBRARIES, driver_files.VULKAN_PRODUCER)
+        for name in (*graphics_files.EGL_LIBRARIES, graphics_files.VULKAN_PRODUCER)
     ]
     asked = ""
     if (
@@ -281,7 +281,7 @@ def _by_runtime(subject: Subject) -> str:
         or subject.basename.startswith(tuple(libraries))
     ):
         asked = "capability graphics or display"
-    for variable, (patterns, files) in driver_files.GATED.items():
+    for variable, (patterns, files) in graphics_files.GATED.items():
         if subject.name in files or any(matches(subject.name, pattern) for pattern in patterns):
             asked = f"{variable}=enabled"
     return (

@@ -1,7 +1,7 @@
 """A driver's files by their names: in well-known directories, and libraries in the loader cache where those have none.
 
-This is how CDI specifications and the runtime look for files (reference behaviour 10.3). The hook goes by the loader cache
-(:mod:`nvgraft.host.libraries`). Which files there are to look for is data: ``nvgraft_specs.driver_files``.
+CDI specifications and the runtime look for files in this way (reference behaviour 10.3); the hook goes by the loader cache
+(:mod:`nvgraft.host.libraries`). The names to look for are data: ``nvgraft_specs.graphics_files``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from nvgraft.base import paths
 from nvgraft.base.values import Value
 from nvgraft.formats.ldcache import ARCHITECTURES
 from nvgraft.formats.tree import MAX_LINKS, Node, PathError, Tree
-from nvgraft_specs import driver_files as table
+from nvgraft_specs import graphics_files as table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ def matches(name: str, pattern: str) -> bool:
         return False
     at = len(first)
     for part in rest[:-1]:
-        found = name.find(part, at)
-        if found < 0:
+        start = name.find(part, at)
+        if start < 0:
             return False
-        at = found + len(part)
+        at = start + len(part)
     return name.endswith(rest[-1]) and len(name) - len(rest[-1]) >= at
 
 
-class DriverFiles:
-    """The files of one driver root, live or recorded.
+class FileFinder:
+    """Finds files of one driver root, live or recorded, by their names.
 
-    :param entries: returns the loader cache, when it is needed.
+    :param entries: returns the loader cache; it is called when the cache is first needed.
     """
 
     def __init__(
@@ -82,19 +82,19 @@ class DriverFiles:
         self._listings: dict[str, list[str]] = {}
 
     def find(self, path: str) -> tuple[str, Node | None]:
-        """Return what ``path`` leads to; what cannot be reached, or may not be seen, is not there."""
+        """Return the path that ``path`` leads to, and its node; None where it cannot be reached or may not be seen."""
         try:
             return self.tree.find(path)
         except (PathError, OSError):
             return path, None
 
-    def files(self, directories: Iterable[str], pattern: str) -> Iterator[str]:
-        """Yield the files below ``directories`` that match, as they are called there; links are not followed in their names."""
+    def matching(self, directories: Iterable[str], pattern: str) -> Iterator[str]:
+        """Yield the paths below ``directories`` that match and lead to a file; links are not followed in them."""
         for directory in dict.fromkeys(directories):
-            parent, _, name = f"{directory.rstrip('/')}/{pattern}".rpartition("/")
-            names = [name] if "*" not in name else self._names(parent, name)
-            for found in names:
-                path = f"{parent}/{found}"
+            parent, _, last = f"{directory.rstrip('/')}/{pattern}".rpartition("/")
+            names = [last] if "*" not in last else self._names(parent, last)
+            for name in names:
+                path = f"{parent}/{name}"
                 node = self.find(path)[1]
                 if node is not None and node.type != "dir":
                     yield path
@@ -116,39 +116,35 @@ class DriverFiles:
     def first(
         self, directories: Iterable[str], name: str, *, executable: bool = False
     ) -> list[str]:
-        """Return the first of the files, if there is one."""
-        for path in self.files(directories, name):
+        """Return the first of the files with that name, or nothing."""
+        for path in self.matching(directories, name):
             node = self.find(path)[1]
             if not executable or (node is not None and node.mode & 0o111):
                 return [path]
         return []
 
-    def nodes(self, patterns: Iterable[str]) -> list[CharDevice]:
+    def char_devices(self, patterns: Iterable[str]) -> list[CharDevice]:
         """Return the character devices whose paths match, each once."""
-        found: dict[str, CharDevice] = {}
+        devices: dict[str, CharDevice] = {}
         for pattern in patterns:
             directory, _, name = pattern.rpartition("/")
-            for path in self.files([directory], name):
+            for path in self.matching([directory], name):
                 node = self.find(path)[1]
                 if node is not None and node.type == "char" and node.rdev is not None:
-                    found.setdefault(path, CharDevice(path, node.rdev, node.mode, node.gid))
-        return list(found.values())
+                    devices.setdefault(path, CharDevice(path, node.rdev, node.mode, node.gid))
+        return list(devices.values())
 
     # ---- libraries
 
-    def located(self, pattern: str) -> list[str]:
+    def libraries(self, pattern: str) -> list[str]:
         """Return the libraries that match, links followed: those of the well-known directories, or else those of the loader cache."""
-        found = [self.find(path)[0] for path in self.files(table.LIBRARY_DIRECTORIES, pattern)]
-        if not found:
-            found = [
-                self.find(path)[0]
-                for path in self._in_cache()
-                if matches(paths.basename(path), pattern)
-            ]
-        return list(dict.fromkeys(found))
+        names = list(self.matching(table.LIBRARY_DIRECTORIES, pattern))
+        if not names:
+            names = [path for path in self._in_cache() if matches(paths.basename(path), pattern)]
+        return list(dict.fromkeys([self.find(path)[0] for path in names]))
 
     def _in_cache(self) -> list[str]:
-        """Return the loader cache's files of this machine, and those that they lead to."""
+        """Return the files of this machine's architecture in the loader cache, and those that they lead to."""
         if self._cached is None:
             wide = ARCHITECTURES.get(self.machine, (None,))[0]
             self._cached = [
@@ -175,35 +171,31 @@ class DriverFiles:
             path = paths.clean(paths.join(paths.dirname(path), node.target))
         return []
 
-    def version(self) -> str:
+    def driver_version(self) -> str:
         """Return the driver's version as the names of its libraries tell it, or "" without any."""
-        for library in table.VERSION_LIBRARIES:
-            found = self.located(f"{library}*.*")
-            if found:
-                return paths.basename(found[0]).removeprefix(library)
+        for prefix in table.VERSION_LIBRARIES:
+            libraries = self.libraries(f"{prefix}*.*")
+            if libraries:
+                return paths.basename(libraries[0]).removeprefix(prefix)
         return ""
 
-    def directories(self, version: str) -> list[str]:
+    def library_directories(self, version: str) -> list[str]:
         """Return the directories that libraries of the driver ``version`` are in; none without those that tell a version."""
-        known = any(self.located(library + version) for library in table.VERSION_LIBRARIES)
-        return (
-            list(dict.fromkeys(map(paths.dirname, self.located(f"lib*.so.{version}"))))
-            if known
-            else []
-        )
+        if not any(self.libraries(prefix + version) for prefix in table.VERSION_LIBRARIES):
+            return []
+        return list(dict.fromkeys(map(paths.dirname, self.libraries(f"lib*.so.{version}"))))
 
     # ---- graphics
 
-    def graphics(self, version: str) -> tuple[list[FileMount], list[str]]:
+    def graphics_files(self, version: str) -> tuple[list[FileMount], list[str]]:
         """Return the files that graphics needs beside the libraries of the driver ``version``, and links, ``TARGET::LINK``, to them.
 
-        Configuration has its place in a container, wherever the host has it; all else keeps its path.
+        Configuration files have a fixed path in a container, wherever the host has them; all others keep their path.
         """
-        mounts = [path for pattern in table.EGL_LIBRARIES for path in self.located(pattern)]
-        allocator = self.located(
-            table.ALLOCATOR + version
-        )  # mounted with other libraries, if at all
-        vulkan = self.located(table.VULKAN_PRODUCER + version)
+        mounts = [path for pattern in table.EGL_LIBRARIES for path in self.libraries(pattern)]
+        # The allocator itself is one of the driver's libraries, and mounted with them.
+        allocator = self.libraries(table.ALLOCATOR + version)
+        vulkan = self.libraries(table.VULKAN_PRODUCER + version)
         modules = self._xorg_directories(version)
         server = self.first(modules, table.XORG_SERVER + version)
         mounts += [*vulkan, *self.first(modules, table.XORG_DRIVER), *server]
@@ -218,7 +210,7 @@ class DriverFiles:
 
     def _xorg_directories(self, version: str) -> list[str]:
         directories = []
-        for directory in self.directories(version):
+        for directory in self.library_directories(version):
             directories += [
                 f"{directory}/nvidia/xorg",
                 *(f"{directory}/xorg/{part}" for part in table.XORG_MODULES),

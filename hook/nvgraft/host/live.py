@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nvgraft.formats.ldcache import CacheEntry
     from nvgraft.host.gpus import DriverReport
-    from nvgraft.host.graphics_files import DriverFiles
+    from nvgraft.host.graphics_files import FileFinder
     from nvgraft.request.config import Config
 
 _CACHE = "/etc/ld.so.cache"
@@ -101,14 +101,14 @@ def read_majors() -> dict[str, int]:
     return parse_majors(read_text("/proc/devices"))
 
 
-def driver_files(config: Config) -> DriverFiles:
-    """Return the driver's files by their names; NVML is not asked.
+def file_finder(config: Config) -> FileFinder:
+    """Return the finder of the driver's files by their names. It does not ask NVML.
 
     :raises OSError: the driver root is missing or no directory.
     """
-    from nvgraft.host.graphics_files import DriverFiles
+    from nvgraft.host.graphics_files import FileFinder
     from nvgraft.host.libraries import LIBRARY_PREFIXES
-    from nvgraft_specs import driver_files as table
+    from nvgraft_specs import graphics_files as table
 
     tree = open_driver_root(config)
     names_only_here = (*table.EGL_LIBRARIES, table.VULKAN_PRODUCER)
@@ -120,7 +120,7 @@ def driver_files(config: Config) -> DriverFiles:
         except Refusal:
             return []  # as the reference: what is only in the cache is not found then
 
-    return DriverFiles(tree, os.uname().machine, entries)
+    return FileFinder(tree, os.uname().machine, entries)
 
 
 def drm_names(address: str) -> list[str]:

@@ -13,8 +13,8 @@ from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.base.values import Value
 from nvgraft.host.gpus import parse_information
-from nvgraft.host.graphics_files import CharDevice, DriverFiles, FileMount
-from nvgraft_specs import driver_files as table
+from nvgraft.host.graphics_files import CharDevice, FileFinder, FileMount
+from nvgraft_specs import graphics_files as table
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
@@ -64,30 +64,29 @@ def look_at_host(
     :param devices: the ids that are asked for together with graphics; none: graphics is not asked for.
     :raises Refusal: the driver root or the driver's version is not found.
     """
-    from nvgraft.host.live import driver_files, drm_names
+    from nvgraft.host.live import drm_names, file_finder
 
     root = config.cli_root or "/"
     try:
-        files = driver_files(config)
+        finder = file_finder(config)
     except OSError as error:
         text = f"{_MOUNTS_ERROR}failed to get driver version: open {root}: {reason(error)}"
         raise Refusal("", text, "root in config.toml must name the driver root") from None
     # What was opened is closed by the exec that follows, or with this process.
-    found = find(files, search_path, gates, devices, drm_names)
-    return Additions(
-        found.nodes, [_rooted(mount, root, files) for mount in found.mounts], found.links
-    )
+    additions = find(finder, search_path, gates, devices, drm_names)
+    mounts = [_rooted(mount, root, finder) for mount in additions.mounts]
+    return Additions(additions.nodes, mounts, additions.links)
 
 
-def _rooted(mount: FileMount, root: str, files: DriverFiles) -> FileMount:
+def _rooted(mount: FileMount, root: str, finder: FileFinder) -> FileMount:
     """Return the mount with its source on the host. Links of a driver root are followed inside of it, which nobody else will do."""
     if root == "/":
         return mount
-    return FileMount(root.rstrip("/") + files.find(mount.path)[0], mount.target)
+    return FileMount(root.rstrip("/") + finder.find(mount.path)[0], mount.target)
 
 
 def find(
-    files: DriverFiles,
+    finder: FileFinder,
     search_path: Sequence[str],
     gates: Sequence[str],
     devices: Sequence[str],
@@ -98,51 +97,55 @@ def find(
     :param drm_names: PCI address -> names in /dev/dri.
     :raises Refusal: with devices: the driver's version is not found, or a GPU's information cannot be read.
     """
-    found = Additions()
+    additions = Additions()
     for gate in gates:
-        found += _gated(files, gate)
-    return found + _graphics(files, search_path, devices, drm_names) if devices else found
+        additions += _gated(finder, gate)
+    return additions + _graphics(finder, search_path, devices, drm_names) if devices else additions
 
 
-def _gated(files: DriverFiles, gate: str) -> Additions:
-    patterns, mounts = table.GATED[gate]
-    nodes = sorted(files.nodes(patterns), key=lambda node: (node.path.count("/"), node.path))
-    there = [FileMount(path) for path in mounts if files.find(path)[1] is not None]
-    return Additions(nodes, there if nodes else ())
+def _gated(finder: FileFinder, gate: str) -> Additions:
+    patterns, paths = table.GATED[gate]
+    devices = finder.char_devices(patterns)
+    if not devices:
+        return Additions()
+    return Additions(
+        sorted(devices, key=lambda device: (device.path.count("/"), device.path)),
+        [FileMount(path) for path in paths if finder.find(path)[1] is not None],
+    )
 
 
 def _graphics(
-    files: DriverFiles,
+    finder: FileFinder,
     search_path: Sequence[str],
     devices: Sequence[str],
     drm_names: Callable[[str], Iterable[str]],
 ) -> Additions:
-    version = files.version()
+    version = finder.driver_version()
     if not version:
         raise _no_version()
-    mounts, links = files.graphics(version)
-    mounts += map(FileMount, files.first(search_path, table.XORG_BINARY, executable=True))
+    mounts, links = finder.graphics_files(version)
+    mounts += map(FileMount, finder.first(search_path, table.XORG_BINARY, executable=True))
     selected = {
-        f"/dev/dri/{name}" for address in _selected(files, devices) for name in drm_names(address)
+        f"/dev/dri/{name}" for address in _selected(finder, devices) for name in drm_names(address)
     }
-    nodes = [node for node in files.nodes(table.DRM_NODES) if node.path in selected]
-    by_path = files.drm_links({node.path for node in nodes}, "pci-*-*")
+    nodes = [node for node in finder.char_devices(table.DRM_NODES) if node.path in selected]
+    by_path = finder.drm_links({node.path for node in nodes}, "pci-*-*")
     return Additions(nodes, mounts, dict.fromkeys([*by_path, *links]))
 
 
-def _selected(files: DriverFiles, devices: Sequence[str]) -> list[str]:
+def _selected(finder: FileFinder, devices: Sequence[str]) -> list[str]:
     """Return the PCI addresses of the GPUs that are asked for by their minor number, UUID or address, as the kernel module writes them.
 
     An index is compared with the minor number: that is how the reference does it, here and nowhere else.
     """
     chosen = _chosen(devices)
     addresses = []
-    for name in files.tree.listdir(_GPUS):
+    for name in finder.tree.listdir(_GPUS):
         path = f"{_GPUS}/{name}/information"
-        if files.find(path)[1] is None:
+        if finder.find(path)[1] is None:
             continue
         try:
-            information = parse_information(files.tree.read(path, _INFORMATION_LIMIT))
+            information = parse_information(finder.tree.read(path, _INFORMATION_LIMIT))
         except OSError as error:
             hint = f"the nvidia kernel module tells there which GPU it is ({error.strerror})"
             raise Refusal("", f"{_NODES_ERROR}{path}: open {path}: {reason(error)}", hint) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nvgraft.base.jsontext import dumps
 from nvgraft.base.paths import clean
 from nvgraft.request.oci import as_array, as_number, as_object, as_string
-from nvgraft_specs import driver_files as table
+from nvgraft_specs import graphics_files as table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

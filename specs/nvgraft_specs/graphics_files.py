@@ -1,7 +1,7 @@
-"""Driver files that are looked for by name in well-known directories, and where a container is given them: tables.
+"""Files that a driver has for graphics and for gated components, by name, and where a container is given them: tables.
 
-Source: reference behaviour 10.3 and 10.4. They make up the better part of a CDI specification, and what the runtime adds to
-a config.json (9.5, 1.9). In patterns ``*`` alone has a meaning. How a file is found is ``nvgraft.host.graphics_files``' business.
+Source: reference behaviour 10.3 and 10.4. CDI specifications and what the runtime adds to a config.json (9.5, 1.9) are made of
+them. In patterns only ``*`` has a meaning. Data only: ``nvgraft.host.graphics_files`` finds the files.
 """
 
 #: Where libraries are looked for before the loader cache is.
