@@ -13,7 +13,7 @@ from nvgraft.plan import actions
 from nvgraft_specs.checks import FAILURES
 
 ROOT = console.DOCS.parent
-PAGES = [ROOT / "README.md", *sorted(console.DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(console.DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", console.pages(), ids=lambda page: page.stem)
@@ -232,3 +232,13 @@ def test_the_index_of_decisions_has_every_number() -> None:
     numbers = {int(number) for number, _ in listed}
     assert numbers | explained == set(range(1, max(numbers) + 1))
     assert not numbers & explained
+
+
+def test_the_glossary_says_where_each_term_lives() -> None:
+    """Terms are in alphabetical order, and each entry ends with a link (whose file exists: see above)."""
+    lines = (console.DOCS / "glossary.md").read_text().splitlines()
+    entries = [line for line in lines if line.startswith("- ")]
+    terms = [re.sub(r"[*():]", "", line[2:].partition("**: ")[0]).casefold() for line in entries]
+    assert len(terms) > 40
+    assert terms == sorted(terms)
+    assert [line for line in entries if not re.search(r"\. \[[^\]]+\]\([^)]+\)$", line)] == []
