@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import _prctl
 import pytest
 
 from nvgraft.system import child, syscalls, userns
@@ -221,7 +220,7 @@ time.sleep(60)
 
 def test_an_orphan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child whose parent ended before it could be tied to it finds nobody to answer to, and stops."""
-    monkeypatch.setattr(_prctl, "prctl", lambda *_: None)
+    monkeypatch.setattr(syscalls, "set_parent_death_signal", lambda _: None)
     reader, writer = os.pipe()
     child.tie(writer)
     os.close(reader)

@@ -9,13 +9,12 @@ Source: reference behaviour 9.1 and 9.2.
 
 from __future__ import annotations
 
-import _signal
-import _stat as stat
 import os
 import posixpath
 
 from nvgraft import __version__
 from nvgraft.base import files
+from nvgraft.base._os import signal, stat
 from nvgraft.base.errors import Refusal, printable
 from nvgraft.request.config import (
     Config,
@@ -300,8 +299,8 @@ def _become(runtime: str, arguments: Sequence[str]) -> None:
     :raises Refusal: the kernel does not execute it.
     """
     # What Python has changed in this process: signals that it ignores, and the variable of a C locale.
-    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
-        _signal.signal(number, _signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     _restore_locale()
     try:
         os.execv(runtime, [runtime, *arguments])  # noqa: S606 - it is what the engine asked for

@@ -10,9 +10,9 @@ RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs are not counted there.
 
 from __future__ import annotations
 
-import _struct as struct
 import errno
 
+from nvgraft.base._struct import struct
 from nvgraft.system import syscalls
 
 TYPE_CHECKING = False

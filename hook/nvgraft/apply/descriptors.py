@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.files import read_fd
 
 

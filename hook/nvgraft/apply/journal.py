@@ -10,11 +10,11 @@ announces. /run is in memory, so nothing is synchronised to a disk, and after a 
 
 from __future__ import annotations
 
-import _struct as struct
 import time
 
 from nvgraft.base import paths
 from nvgraft.base._os import os
+from nvgraft.base._struct import struct
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import open_file, read_fd, reason, write_all
 from nvgraft.base.values import Value

@@ -9,7 +9,6 @@ Mounts and device rules are not here: they ended with the container's mount name
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
 from nvgraft.apply import journal
@@ -17,7 +16,7 @@ from nvgraft.apply.journal import Heading, Item, Left
 from nvgraft.apply.restore import Owner, put_back
 from nvgraft.apply.targets import open_in_root, unlike
 from nvgraft.base import paths
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.values import Value
 from nvgraft.container.container import Container
 from nvgraft.system import syscalls

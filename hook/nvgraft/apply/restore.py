@@ -7,13 +7,12 @@ are worth a record is not decided here.
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
 from nvgraft.apply import journal
 from nvgraft.apply.descriptors import read_whole, reopen
 from nvgraft.base import paths
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.files import write_all
 from nvgraft.system import privileges, syscalls
 

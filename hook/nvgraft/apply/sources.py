@@ -6,10 +6,9 @@ in which they were created). Nothing of the container is touched, and what is ma
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason, write_all
 from nvgraft.plan.actions import Action, Bind, MakeDirectory, Tmpfs, WriteFile

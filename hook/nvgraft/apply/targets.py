@@ -6,7 +6,6 @@ the plan was made is refused, and what is made is remembered in the undo log by 
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 import time
 
@@ -14,7 +13,7 @@ from nvgraft.apply.journal import Item
 from nvgraft.apply.sources import Sources
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base import paths
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.container.container import Container

@@ -6,11 +6,10 @@ of a container are opened through the descriptor of its root file system instead
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 import select
 
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 
 
 def reason(error: OSError) -> str:

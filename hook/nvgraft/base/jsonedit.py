@@ -7,9 +7,7 @@ and bytes that are not UTF-8. A :class:`Document` finds the positions of values 
 
 from __future__ import annotations
 
-from _json import scanstring
-
-from nvgraft.base.jsontext import JsonError, value_at
+from nvgraft.base.jsontext import JsonError, string_at, value_at
 from nvgraft.base.values import Value
 
 TYPE_CHECKING = False
@@ -62,7 +60,7 @@ class Document:
         at = self._skip(parent.start + 1)
         while self.text[at] != "}":
             name_start = at
-            name, at = scanstring(self.text, at + 1, True)
+            name, at = string_at(self.text, at)
             start = self._skip(self._skip(at) + 1)
             value, end = value_at(self.text, start)
             found.append((name, Place(start, end, value, name_start)))

@@ -11,7 +11,7 @@ case. Which members there are is the callers' business.
 
 from __future__ import annotations
 
-from _json import encode_basestring, make_scanner
+from _json import encode_basestring, make_scanner, scanstring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,6 +119,11 @@ def value_at(text: str, start: int) -> tuple[object, int]:
     """Return the value that begins at ``start``, and the index behind it, in a document that :func:`loads` has accepted."""
     value, end = _scan(text, start)
     return value, end
+
+
+def string_at(text: str, start: int) -> tuple[str, int]:
+    """Return the string whose quote is at ``start``, and the index behind it, in such a document."""
+    return scanstring(text, start + 1, True)
 
 
 def members(value: dict[str, object], wanted: Mapping[str, str]) -> dict[str, object]:

@@ -12,9 +12,8 @@ then plain rows in the order of the search path.
 
 from __future__ import annotations
 
-import _struct as struct
-
 from nvgraft import __version__
+from nvgraft.base._struct import struct
 from nvgraft.base.values import Value
 from nvgraft.formats.ldcache import (
     NAME_LIMIT,

@@ -7,10 +7,9 @@ here is used for a write: the applier opens its targets itself (SECURITY R18).
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.files import read_fd, reason
 from nvgraft.base.values import Value
 

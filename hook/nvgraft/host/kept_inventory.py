@@ -13,11 +13,10 @@ while it was read.
 
 from __future__ import annotations
 
-import _stat as stat
 import time
 
 from nvgraft.base import paths
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.files import read_text
 from nvgraft.base.values import Value
 from nvgraft.formats.tree import LiveTree

@@ -10,14 +10,11 @@ have wanted that.
 
 from __future__ import annotations
 
-import _signal
-import _stat as stat
 import errno
 import os
 import posixpath
 
-import _prctl
-
+from nvgraft.base._os import signal, stat
 from nvgraft.base.files import open_file, read_fd, readable, reason
 from nvgraft.base.finding import Finding
 from nvgraft.base.values import Value
@@ -35,7 +32,6 @@ TIMEOUT = 10.0
 #: In the order of loading: the others are built on the first.
 _MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _PROGRAMS = ("/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe")
-_CAPABILITIES = (_prctl.CAP_SYS_MODULE, _prctl.CAP_MKNOD)
 _SETTING = "or set load-kmods = false under [nvidia-container-cli] in config.toml"
 _DONE = "done"
 _SYS = "/sys"
@@ -295,7 +291,7 @@ def _confine(root: str) -> None:
     if root != "/":
         os.chroot(root)
     os.chdir("/")
-    privileges.keep(_CAPABILITIES)
+    privileges.keep(privileges.MODULES)
     syscalls.set_no_new_privs()
 
 
@@ -307,7 +303,7 @@ def _modprobe(module: str) -> str:
     pid = os.fork()
     if pid == 0:
         try:
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.execve(program, [program, module], {})  # noqa: S606 - no shell is the point
         finally:
             os._exit(127)

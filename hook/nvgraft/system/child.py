@@ -5,14 +5,11 @@ The child answers through a pipe. The caller confines it and reads its answer.
 
 from __future__ import annotations
 
-import _signal
 import errno
 import select
 import time
 
-import _prctl
-
-from nvgraft.base._os import os
+from nvgraft.base._os import os, signal
 from nvgraft.base.files import readable
 from nvgraft.system import syscalls, userns
 
@@ -95,7 +92,7 @@ class Child:
         """
         try:
             if not readable(self._process, grace):
-                os.kill(self.pid, _signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
                 if not readable(self._process, _KILLED):
                     return None
             return os.waitpid(self.pid, 0)[1]
@@ -116,18 +113,18 @@ def start(work: Callable[[int], None], *, forks: bool = True) -> Child:
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     started = None
-    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = _fork(forks)
         if pid == 0:
             _become(work, reader, writer)
         started = Child(pid, reader)
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return started
     except BaseException:
         if started is None:
             syscalls.close(reader)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         else:  # a pending signal was delivered by the line above
             started.end(grace=0)
         raise
@@ -165,7 +162,7 @@ def tie(writer: int) -> None:
 
     :raises OSError: EPIPE: the parent has ended already, so nobody reads ``writer``.
     """
-    _prctl.prctl(_prctl.PR_SET_PDEATHSIG, _signal.SIGKILL)
+    syscalls.set_parent_death_signal(signal.SIGKILL)
     orphaned = select.poll()
     orphaned.register(writer, 0)
     if orphaned.poll(0):

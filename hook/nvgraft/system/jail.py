@@ -10,11 +10,10 @@ process keeps its own namespaces.
 
 from __future__ import annotations
 
-import _signal
 import errno
 import time
 
-from nvgraft.base._os import os
+from nvgraft.base._os import os, signal
 from nvgraft.base.values import Value
 from nvgraft.system import child, launch, privileges, syscalls, userns
 
@@ -116,7 +115,7 @@ def run(image: int, argv: Sequence[str], jail: Jail, timeout: float) -> Outcome:
                 late = f"it had not finished after {timeout:g} seconds"
     finally:
         status = started.end(grace=0)
-    return Outcome(_signal.SIGKILL if status is None else status, late, printed)
+    return Outcome(signal.SIGKILL if status is None else status, late, printed)
 
 
 def _become(
@@ -128,9 +127,9 @@ def _become(
         os.dup2(output, 1)
         os.dup2(output, 2)
         # Python ignores SIGPIPE and SIGXFSZ, and crun starts hooks with all signals blocked.
-        for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
-            _signal.signal(number, _signal.SIG_DFL)
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _enter_root(jail)
         _close_all_but(image)
         for resource, limit in _LIMITS:

@@ -8,12 +8,11 @@ was found on the host (:mod:`nvgraft.host.kept_inventory`).
 
 from __future__ import annotations
 
-import _stat as stat
 import time
 
 from nvgraft import __version__
 from nvgraft.base import files, jsontext
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.system.rundir import open_private
 
 DIRECTORY = "/run/nvgraft/cache"

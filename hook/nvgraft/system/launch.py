@@ -7,10 +7,9 @@ blocks every signal and connects stderr with /dev/null. Capabilities are dropped
 
 from __future__ import annotations
 
-import _signal
 import sys
 
-from nvgraft.base._os import os
+from nvgraft.base._os import os, signal
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.system import syscalls
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 LOADER_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "GCONV_PATH")
 
 #: Signals that end a hook, after which its work is undone.
-ENDING_SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGALRM)
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
 
 #: Seconds after which the hook undoes its work and ends by itself, before the runtime kills it.
 DEADLINE = HOOK_TIMEOUT - 15
 
 #: Signals that Python ignores, because the calls return errors instead.
-_IGNORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
-_FIXED = (_signal.SIGKILL, _signal.SIGSTOP)
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+_FIXED = (signal.SIGKILL, signal.SIGSTOP)
 
 
 class Interrupted(BaseException):
@@ -44,7 +43,7 @@ class Interrupted(BaseException):
 
     def line(self, program: str = "nvgraft") -> str:
         """Return the message for stderr."""
-        if self.number == _signal.SIGALRM:
+        if self.number == signal.SIGALRM:
             return (
                 f"{program}: not done after {DEADLINE} s, and a runtime waits for {HOOK_TIMEOUT} s;"
                 " everything was undone"
@@ -73,11 +72,11 @@ class Interruptible:
     __slots__ = ("_mask",)
 
     def __enter__(self) -> None:
-        self._mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
     def __exit__(self, *_error: object) -> None:
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
 def hold_signals() -> None:
@@ -85,7 +84,7 @@ def hold_signals() -> None:
 
     A signal must not come between a change and its registration in the undo log.
     """
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, ENDING_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
 
 
 def take_signals() -> None:
@@ -136,13 +135,13 @@ def reset_process() -> int:
     :returns: a descriptor of the old working directory, to which paths in OCI documents are
         relative.
     """
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-    for number in _signal.valid_signals().difference(ENDING_SIGNALS, _IGNORED, _FIXED):
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals().difference(ENDING_SIGNALS, _IGNORED, _FIXED):
         # getsignal is not a system call: the interpreter has asked for all handlers at its start.
-        if _signal.getsignal(number) != _signal.SIG_DFL:
-            _signal.signal(number, _signal.SIG_DFL)
+        if signal.getsignal(number) != signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
     for number in ENDING_SIGNALS:
-        _signal.signal(number, _interrupt)
+        signal.signal(number, _interrupt)
     for fd, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
         # A later open would take the number of a closed stream, and a message would be written into
         # that file. The number may be taken already: libffi from 3.5 on keeps a file open from its
@@ -165,7 +164,7 @@ def reset_process() -> int:
 
 def set_deadline(seconds: float = DEADLINE) -> None:
     """Interrupt this process after ``seconds`` of wall-clock time."""
-    _signal.setitimer(_signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def path_of(directory: int) -> str:

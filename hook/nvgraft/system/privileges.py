@@ -44,8 +44,10 @@ APPLY = frozenset(
 )
 #: Until the container's mount namespace is entered: to look at the container's process.
 LOOK = APPLY | {_prctl.CAP_SYS_PTRACE}
-#: At the beginning: to load the driver's kernel modules and make its device nodes.
-START = LOOK | {_prctl.CAP_MKNOD, _prctl.CAP_SYS_MODULE}
+#: What the child that loads the driver's kernel modules and makes its device nodes keeps.
+MODULES = frozenset((_prctl.CAP_MKNOD, _prctl.CAP_SYS_MODULE))
+#: At the beginning: to start that child.
+START = LOOK | MODULES
 
 
 def demand() -> None:

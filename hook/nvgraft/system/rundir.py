@@ -4,11 +4,10 @@ reboot.
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
 from nvgraft.base import paths
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.system import syscalls, userns

@@ -9,8 +9,9 @@ with EPERM, which ldconfig can report, instead of a silent kill.
 
 from __future__ import annotations
 
-import _struct as struct
 import errno
+
+from nvgraft.base._struct import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

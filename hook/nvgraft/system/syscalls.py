@@ -73,6 +73,7 @@ RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_AS = 0, 1, 4, 7, 9
 STATX_BTIME = 0x800
 STATX_MNT_ID = 0x1000
 AT_SECURE = 23
+PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_SET_NO_NEW_PRIVS = 38
@@ -589,6 +590,11 @@ def is_secure_execution() -> bool:
 def set_dumpable(allowed: bool) -> None:
     """Allow or forbid core dumps of this process, and that others of its user look into it (PR_SET_DUMPABLE)."""
     _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, int(allowed), None, 0, 0)
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends (PR_SET_PDEATHSIG)."""
+    _prctl(f"PR_SET_PDEATHSIG, {number}", PR_SET_PDEATHSIG, number, None, 0, 0)
 
 
 def set_no_new_privs() -> None:

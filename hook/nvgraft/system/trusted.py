@@ -7,11 +7,10 @@ what is read. Files of images, and those of people who only plan, are opened els
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
 from nvgraft.base import files
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.system import userns
 
 #: The most symbolic links that are followed: an administrator may keep the file elsewhere.

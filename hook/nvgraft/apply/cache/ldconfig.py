@@ -9,14 +9,13 @@ Which directories get SONAME links is the plan's business, not this module's.
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 
 from nvgraft.apply.cache.rootfs import check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
 from nvgraft.apply.restore import Directory, Entry, Links, Owner
 from nvgraft.apply.targets import open_in_root
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.formats import elf, ld_so_conf
 from nvgraft.system import jail, seccomp, syscalls, userns

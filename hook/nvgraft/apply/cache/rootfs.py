@@ -6,13 +6,12 @@ What is read decides about loader cache rows only. Where something is made or mo
 
 from __future__ import annotations
 
-import _stat as stat
 import errno
 import time
 
 from nvgraft.apply.descriptors import Unreadable, read_whole, reopen
 from nvgraft.apply.targets import open_in_root
-from nvgraft.base._os import os
+from nvgraft.base._os import os, stat
 from nvgraft.formats import ld_so_conf
 from nvgraft.system import syscalls
 
