@@ -272,7 +272,7 @@ MAY_START = {
     "system/syscalls.py": {"fork"},
 }
 #: bytecode.py and syscalls.py open what is loaded already, the interpreter and the C library.
-MAY_LOAD_LIBRARIES = {"startup/bytecode.py", "system/syscalls.py", "host/nvml.py"}
+MAY_LOAD_LIBRARIES = {"startup/bytecode.py", "system/_ffi.py", "host/nvml.py"}
 MAY_RUN_CODE = {"startup/bytecode.py"}
 
 

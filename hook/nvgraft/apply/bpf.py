@@ -14,12 +14,14 @@ import errno
 
 from nvgraft.base._struct import struct
 from nvgraft.system import syscalls
+from nvgraft.system._ffi import address, buffer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvgraft.apply.cgroup import DeviceRule
+    from nvgraft.system._ffi import Buffer
 
 # Commands, program and attach types, flags: linux/bpf.h.
 _PROG_LOAD, _PROG_ATTACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _PROG_QUERY = 5, 8, 13, 15, 16
@@ -52,8 +54,8 @@ class ProgramError(Exception):
     """A program cannot be read, rebuilt or exchanged; the text follows "failed to add device rules: "."""
 
 
-def _attributes(layout: str, *values: int) -> syscalls.Buffer:
-    return syscalls.buffer(struct.pack(layout, *values), _ATTR_SIZE)
+def _attributes(layout: str, *values: int) -> Buffer:
+    return buffer(struct.pack(layout, *values), _ATTR_SIZE)
 
 
 def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
@@ -63,10 +65,8 @@ def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
     """
     room = 64
     for _ in range(_QUERY_TRIES):
-        ids = syscalls.buffer(b"", 4 * room)
-        attributes = _attributes(
-            "=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, syscalls.address(ids), room
-        )
+        ids = buffer(b"", 4 * room)
+        attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, address(ids), room)
         try:
             syscalls.bpf(_PROG_QUERY, attributes)
         except OSError as error:
@@ -130,15 +130,13 @@ def check_code(code: bytes) -> None:
 def _info(program_fd: int) -> tuple[int, bytes, int]:
     """Return the id, the instructions and the number of maps of a program; the first of two questions gives the length."""
     length = 0
-    code = syscalls.buffer(b"", 1)
+    code = buffer(b"", 1)
     while True:
-        info = syscalls.buffer(
-            struct.pack("=16xIIQQ", 0, length, 0, syscalls.address(code)), _INFO_SIZE
-        )
+        info = buffer(struct.pack("=16xIIQQ", 0, length, 0, address(code)), _INFO_SIZE)
         try:
             syscalls.bpf(
                 _OBJ_GET_INFO_BY_FD,
-                _attributes("=IIQ", program_fd, len(info), syscalls.address(info)),
+                _attributes("=IIQ", program_fd, len(info), address(info)),
             )
         except OSError as error:
             raise ProgramError(f"unable to read a device filter: {reason(error)}") from error
@@ -146,7 +144,7 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
         if needed == length:
             break
         length = needed
-        code = syscalls.buffer(b"", length)
+        code = buffer(b"", length)
     if not shown or not length:
         # Without CAP_BPF the length is 0; a program hardened by net.core.bpf_jit_harden has its pointer cleared.
         raise ProgramError("unable to read a device filter: operation not permitted")
@@ -195,13 +193,13 @@ def load(code: bytes) -> int:
     :raises ProgramError: when the verifier rejects it, or when the kernel made something else of it: then what it had
         shown of the original was not all of it.
     """
-    instructions = syscalls.buffer(code)
-    licence = syscalls.buffer(b"Apache\0")
+    instructions = buffer(code)
+    licence = buffer(b"Apache\0")
     values = (
         _PROG_TYPE_CGROUP_DEVICE,
         len(code) // _INSN.size,
-        syscalls.address(instructions),
-        syscalls.address(licence),
+        address(instructions),
+        address(licence),
     )
     for attempt in range(_LOAD_TRIES):
         try:

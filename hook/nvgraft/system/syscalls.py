@@ -6,28 +6,34 @@ missing file. No policy here: who may call what, and in which order, is decided 
 
 Paths are ``str`` or ``bytes``, never with a NUL byte (C would see a shorter path). Every descriptor that is returned
 is close-on-exec. Interrupted calls are repeated.
-
-The C half of ctypes is used without the package around it: loading that costs as much as a fifth of the whole interpreter's
-start (docs/decisions/0026).
 """
 
 from __future__ import annotations
 
-import _ctypes
 import errno
 import sys
 
 from nvgraft.base import paths
 from nvgraft.base._os import os
+from nvgraft.system._ffi import (
+    CHAR_P,
+    INT,
+    LONG,
+    SIZE,
+    UINT,
+    ULONG,
+    VOID_P,
+    address,
+    buffer,
+    find_function,
+    get_errno,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from ctypes import Array, c_char
-    from typing import Any
 
-    #: Memory that the kernel may write to; whatever else is handed over is immutable. Its ``raw`` are the bytes.
-    Buffer = Array[c_char]
+    from nvgraft.system._ffi import Buffer, Type
 
 # Flags, as in the kernel's uapi headers.
 AT_EMPTY_PATH = 0x1000
@@ -168,70 +174,12 @@ def _path(path: str | bytes) -> bytes:
     return raw
 
 
-# What ctypes calls c_int, c_uint and so on; their base class takes no type argument when the program runs.
-
-
-class _INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "i"
-
-
-class _UINT(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "I"
-
-
-class _LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "l"
-
-
-class _ULONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "L"
-
-
-class _CHAR(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "c"
-
-
-class _STR(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """A ``const char *``: text or a structure that the kernel only reads; None is a null pointer."""
-
-    _type_ = "z"
-
-
-class _PTR(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """An address."""
-
-    _type_ = "P"
-
-
-_SIZE = _ULONG
-
-
-class _Function(_ctypes.CFuncPtr):
-    """A function of the C library, which leaves its errno to be asked for."""
-
-    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-
-
-def _address_of(name: str) -> int:
-    """Return where the C library has ``name``.
-
-    :raises OSError: when it has none.
-    """
-    program: Any = None  # all that this process has loaded
-    return _ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), name)
-
-
 class _Call:
     """One system call: its argument types, and the loop over EINTR. It is looked up when it is first made."""
 
     __slots__ = ("_function", "_name", "_number", "_result", "_types")
 
-    def __init__(
-        self,
-        name: str,
-        *types: type[_ctypes._SimpleCData[Any]],
-        result: type[_ctypes._SimpleCData[Any]] = _INT,
-    ) -> None:
+    def __init__(self, name: str, *types: Type, result: Type = INT) -> None:
         self._name = name
         self._types = types
         self._result = result
@@ -240,16 +188,11 @@ class _Call:
 
     def _find(self) -> Callable[..., int]:
         if self._name in _NUMBERS:
-            function = _Function(_address_of("syscall"))
-            function.argtypes = (_LONG, *self._types)
-            function.restype = _LONG
+            self._function = find_function("syscall", (LONG, *self._types), LONG)
             self._number = (_NUMBERS[self._name][_GENERIC],)
         else:
-            function = _Function(_address_of(self._name))
-            function.argtypes = self._types
-            function.restype = self._result
-        self._function = function
-        return function
+            self._function = find_function(self._name, self._types, self._result)
+        return self._function
 
     def __call__(self, call: str | Callable[[], str], *args: object) -> int:
         """Make the call. ``call`` are its arguments as an error shows them, or returns them: most calls need none."""
@@ -268,7 +211,7 @@ class _Call:
             result = function(*self._number, *args)
             if result >= 0:
                 return result
-            number = _ctypes.get_errno()
+            number = get_errno()
             if number != errno.EINTR:
                 return -number
 
@@ -278,49 +221,37 @@ class _Call:
         )
 
 
-def buffer(data: bytes, size: int = 0) -> Buffer:
-    """Return memory of ``size`` bytes, or as many as ``data`` has, that begins with ``data`` and is zero behind it."""
-    memory: Buffer = (_CHAR * max(size, len(data)))()  # type: ignore[assignment] # what ctypes calls c_char
-    memory.raw = data
-    return memory
-
-
-def address(memory: Buffer) -> int:
-    """Return where ``memory`` is, for a field of a structure; who keeps the number keeps the memory."""
-    return _ctypes.addressof(memory)
-
-
 def _words(*values: int) -> bytes:
     """Return a structure of unsigned 64-bit fields."""
     return b"".join([value.to_bytes(8, sys.byteorder) for value in values])
 
 
-_openat2 = _Call("openat2", _INT, _STR, _STR, _SIZE)
-_open_tree = _Call("open_tree", _INT, _STR, _UINT)
-_move_mount = _Call("move_mount", _INT, _STR, _INT, _STR, _UINT)
-_mount_setattr = _Call("mount_setattr", _INT, _STR, _UINT, _STR, _SIZE)
-_fsopen = _Call("fsopen", _STR, _UINT)
-_fsconfig = _Call("fsconfig", _INT, _UINT, _STR, _STR, _INT)
-_fsmount = _Call("fsmount", _INT, _UINT, _UINT)
-_pidfd_open = _Call("pidfd_open", _INT, _UINT)
-_close_range = _Call("close_range", _UINT, _UINT, _UINT)
-_pivot_root = _Call("pivot_root", _STR, _STR)
-_bpf = _Call("bpf", _INT, _PTR, _UINT)
-_setns = _Call("setns", _INT, _INT)
-_unshare = _Call("unshare", _INT)
-_umount2 = _Call("umount2", _STR, _INT)
-_mount = _Call("mount", _STR, _STR, _STR, _ULONG, _STR)
-_fcntl = _Call("fcntl", _INT, _INT, _INT)
-_prctl = _Call("prctl", _INT, _ULONG, _PTR, _ULONG, _ULONG)
-_getauxval = _Call("getauxval", _ULONG, result=_LONG)
-_flock = _Call("flock", _INT, _INT)
-_setfsuid = _Call("setfsuid", _UINT, result=_UINT)  # they return the previous id, never an error
-_setfsgid = _Call("setfsgid", _UINT, result=_UINT)
-_prlimit = _Call("prlimit64", _INT, _INT, _STR, _PTR)
-_landlock_create_ruleset = _Call("landlock_create_ruleset", _STR, _SIZE, _UINT)
-_landlock_add_rule = _Call("landlock_add_rule", _INT, _UINT, _STR, _UINT)
-_landlock_restrict_self = _Call("landlock_restrict_self", _INT, _UINT)
-_statx = _Call("statx", _INT, _STR, _INT, _UINT, _PTR)
+_openat2 = _Call("openat2", INT, CHAR_P, CHAR_P, SIZE)
+_open_tree = _Call("open_tree", INT, CHAR_P, UINT)
+_move_mount = _Call("move_mount", INT, CHAR_P, INT, CHAR_P, UINT)
+_mount_setattr = _Call("mount_setattr", INT, CHAR_P, UINT, CHAR_P, SIZE)
+_fsopen = _Call("fsopen", CHAR_P, UINT)
+_fsconfig = _Call("fsconfig", INT, UINT, CHAR_P, CHAR_P, INT)
+_fsmount = _Call("fsmount", INT, UINT, UINT)
+_pidfd_open = _Call("pidfd_open", INT, UINT)
+_close_range = _Call("close_range", UINT, UINT, UINT)
+_pivot_root = _Call("pivot_root", CHAR_P, CHAR_P)
+_bpf = _Call("bpf", INT, VOID_P, UINT)
+_setns = _Call("setns", INT, INT)
+_unshare = _Call("unshare", INT)
+_umount2 = _Call("umount2", CHAR_P, INT)
+_mount = _Call("mount", CHAR_P, CHAR_P, CHAR_P, ULONG, CHAR_P)
+_fcntl = _Call("fcntl", INT, INT, INT)
+_prctl = _Call("prctl", INT, ULONG, VOID_P, ULONG, ULONG)
+_getauxval = _Call("getauxval", ULONG, result=LONG)
+_flock = _Call("flock", INT, INT)
+_setfsuid = _Call("setfsuid", UINT, result=UINT)  # they return the previous id, never an error
+_setfsgid = _Call("setfsgid", UINT, result=UINT)
+_prlimit = _Call("prlimit64", INT, INT, CHAR_P, VOID_P)
+_landlock_create_ruleset = _Call("landlock_create_ruleset", CHAR_P, SIZE, UINT)
+_landlock_add_rule = _Call("landlock_add_rule", INT, UINT, CHAR_P, UINT)
+_landlock_restrict_self = _Call("landlock_restrict_self", INT, UINT)
+_statx = _Call("statx", INT, CHAR_P, INT, UINT, VOID_P)
 
 
 #: struct open_how by (flags, mode, resolve); there are not many.

@@ -1,0 +1,108 @@
+"""Functions of the C library, called by ``_ctypes``: the C half of ctypes, without the package around it.
+
+The package makes some forty types, loads ``struct`` and opens the interpreter's own C interface, 2 to 4 ms of every start
+(docs/decisions/0002). The names used here are those that the package of Python 3.8 to 3.14 itself imports.
+
+Which functions there are, and how their errors are reported, belongs to :mod:`nvgraft.system.syscalls`.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+from _ctypes import get_errno
+
+from nvgraft.base._os import os
+
+__all__ = [
+    "CHAR_P",
+    "INT",
+    "LONG",
+    "SIZE",
+    "UINT",
+    "ULONG",
+    "VOID_P",
+    "Buffer",
+    "address",
+    "buffer",
+    "find_function",
+    "get_errno",
+]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from ctypes import Array, c_char
+    from typing import Any
+
+    #: Memory that a function may write to. Its ``raw`` are the bytes.
+    Buffer = Array[c_char]
+    #: A C type of an argument or a result.
+    Type = type[_ctypes._SimpleCData[Any]]
+
+
+# What ctypes calls c_int, c_uint and so on. The base class takes no type argument when the program runs.
+
+
+class INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class UINT(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "I"
+
+
+class LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
+
+
+class ULONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "L"
+
+
+class CHAR_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """A ``const char *`` to immutable bytes: text, or a structure that is only read. None is a null pointer."""
+
+    _type_ = "z"
+
+
+class VOID_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """An address. None is a null pointer."""
+
+    _type_ = "P"
+
+
+class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "c"
+
+
+SIZE = ULONG
+
+
+class _Function(_ctypes.CFuncPtr):
+    """A function of the C library. Each call saves its errno for get_errno()."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+
+
+def find_function(name: str, arguments: Sequence[Type], result: Type) -> Callable[..., int]:
+    """Look up a function in what this process has loaded, that is in the C library.
+
+    :raises OSError: the C library does not have it.
+    """
+    program: Any = None
+    function = _Function(_ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), name))
+    function.argtypes = arguments
+    function.restype = result
+    return function
+
+
+def buffer(data: bytes, size: int = 0) -> Buffer:
+    """Return memory of ``size`` bytes, or of as many as ``data`` has: first ``data``, then zeros."""
+    memory: Buffer = (_Char * max(size, len(data)))()  # type: ignore[assignment] # what ctypes calls c_char
+    memory.raw = data
+    return memory
+
+
+def address(memory: Buffer) -> int:
+    """Return the address of ``memory``, for a field of a structure. Keep ``memory`` for as long as the address is used."""
+    return _ctypes.addressof(memory)
