@@ -13,7 +13,7 @@ import prctl
 import pytest
 
 from nvgraft.startup.bytecode import DIRECTORY, GROUPS
-from nvgraft_cli.install import pack
+from nvgraft_cli.install import install, pack
 
 CHECKOUT = Path(__file__).parent.parent
 #: Loads all groups as the hook does, and tells what the import system was asked for, beside and behind them.
@@ -168,12 +168,13 @@ except ZeroDivisionError:
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_the_collector_is_stopped_without_its_module(library: Path) -> None:
-    """As gc.disable() would, which a start does not load."""
-    program = f"import sys; sys.path.append({str(library)!r}); from nvgraft.startup import bytecode; bytecode.stop_collector()\n"
-    program += "loaded = 'gc' in sys.modules\nimport gc\nprint(loaded, gc.isenabled())"
+def test_a_launcher_stops_the_collector_and_loads_its_group(library: Path) -> None:
+    """Both come before anything else of the program: the collector would look through all that is loaded."""
+    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}\n"
+    program += install.LOAD.format(group="hook")
+    program += "import gc\nprint(gc.isenabled(), 'nvgraft.hook' in sys.modules)"
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("False False\n", "")
+    assert (done.stdout, done.stderr) == ("False True\n", "")
 
 
 def test_what_only_readers_need_stays_out(library: Path) -> None:

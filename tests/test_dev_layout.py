@@ -19,9 +19,11 @@ ENGINE = CHECKOUT / "hook" / "nvgraft"
 SPECS = CHECKOUT / "specs" / "nvgraft_specs"
 
 #: The import budget (docs/decisions/0002): these, what they load themselves, and the engine's own modules.
-#: ``__future__`` is loaded from a checkout only: the installer takes it out of the byte code.
+#: ``__future__`` is loaded from a checkout only: the installer takes it out of the byte code. ``gc`` is part of the
+#: interpreter's own program: to stop the collector by its module costs nothing that can be measured.
 BUDGET = (
     "__future__",
+    "gc",
     "os",
     "ctypes",
     "_struct",

@@ -173,9 +173,9 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
     watch = Watch(clock)
     watch.importing()
     sys.path.append(library)
-    from nvgraft.startup import bytecode
+    from nvgraft.startup import bytecode, collector
 
-    bytecode.stop_collector()
+    collector.stop_collector()
     bytecode.load = watch.counted(bytecode.load)  # type: ignore[assignment]
     bytecode.load("hook")
     from nvgraft.hook import main as hook

@@ -58,9 +58,10 @@ sys.path.{extend}
 {call}
 """
 
-#: What the programs of the engine begin with; nvgraft.startup.bytecode tells why.
+#: What the programs of the engine begin with; nvgraft.startup.bytecode and nvgraft.startup.collector say why.
 LOAD = """\
-from nvgraft.startup.bytecode import load, stop_collector
+from nvgraft.startup.bytecode import load
+from nvgraft.startup.collector import stop_collector
 
 stop_collector()
 load("{group}")

@@ -9,13 +9,10 @@ Writing the files is the installer's business (docs/decisions/0025). A file is t
 pieces: a length in four bytes, low one first, and, as marshal writes it, a list of modules: name, whether it is a package, its source
 below the files' directory, the source's time (s) and size, and its code, compiled without docstrings and annotations. Pieces are of
 some 64 KiB, so that each is read into the memory that the one before it was in: new memory costs a fault a page.
-
-The launchers also stop the garbage collector first: what is loaded stays, and it would look through all of it again and again.
 """
 
 from __future__ import annotations
 
-import _ctypes
 import marshal
 import posix as os  # not from nvgraft.base._os: nothing of ours is loaded yet
 import sys
@@ -24,7 +21,6 @@ from _frozen_importlib_external import MAGIC_NUMBER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType
-    from typing import Any
 
 #: Directory of the files, beside the packages.
 DIRECTORY = "bytecode"
@@ -49,27 +45,6 @@ GROUPS = {
 }
 
 _done: set[str] = set()
-
-
-class _PythonFunction(_ctypes.CFuncPtr):
-    """A function of the interpreter's own C interface, which is called with its lock held."""
-
-    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
-
-
-def stop_collector() -> None:
-    """Stop the search for objects that only refer to each other: this process is soon over, and makes next to none of them.
-
-    As ``gc.disable()``, without the module, which the hook does not load (docs/decisions/0026).
-    """
-    program: Any = None  # the interpreter itself
-    try:
-        disable = _PythonFunction(
-            _ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), "PyGC_Disable")
-        )
-    except OSError:
-        return  # an interpreter that exports nothing collects
-    disable()
 
 
 def load(group: str) -> None:
