@@ -21,7 +21,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.container import container as containers
 from nvgraft.container.container import Container
 from nvgraft.formats.tree import LiveTree
-from nvgraft.plan.actions import Action, Bind, MakeDirectory, Plan, Symlink, Tmpfs, Why
+from nvgraft.plan.actions import Action, Bind, MakeDirectory, Symlink, Tmpfs, Why
 from nvgraft.system import syscalls
 from safety import arena
 from safety.arena import CANARY, DRIVER, LIBS, OUTSIDE, ROOTFS
@@ -53,7 +53,16 @@ def in_arena(function: Callable[[], T]) -> T:
 def bind(
     target: str, source: str = SMI, kind: str = "file", rdev: tuple[int, int] | None = None
 ) -> Bind:
-    return Bind(kind, source, target, OPTIONS, 0o644, WHY, rdev, origin="dev" if rdev else "driver")
+    return Bind(
+        kind,
+        "dev" if rdev else "driver",
+        source,
+        target,
+        OPTIONS,
+        0o644,
+        WHY,
+        rdev,
+    )
 
 
 def prepare(
@@ -77,7 +86,7 @@ def attach(*actions: Bind | Tmpfs, keep: bool = False) -> str:
     """
     container = arena.standalone()
     undo = UndoLog()
-    sources = open_sources(actions, "/", 0, 0)
+    sources = open_sources(actions, 0, 0)
     made = Targets(container, sources, undo)
     procfs = own_procfs()
     try:
@@ -380,17 +389,14 @@ def test_what_is_made_belongs_to_the_container_s_root() -> None:
     def scenario() -> list[int]:
         container = arena.standalone()
         container.uid = container.gid = 100000
-        plan = Plan(
-            "inject",
-            "",
-            {},
-            {},
-            {},
-            (MakeDirectory("/tmp/d", 0o755, WHY), bind("/tmp/d/f"), Symlink("/tmp/d/l", "x", WHY)),
-        )
+        actions = [
+            MakeDirectory("/tmp/d", 0o755, WHY),
+            bind("/tmp/d/f"),
+            Symlink("/tmp/d/l", "x", WHY),
+        ]
         made = Targets(container, Sources(), UndoLog())
         with Owner(container.uid, container.gid):
-            made.prepare(plan.actions, lambda _: None)
+            made.prepare(actions, lambda _: None)
         made.close()
         mine = ROOTFS / "tmp/mine"
         mine.touch()
@@ -442,7 +448,7 @@ def test_a_source_that_is_not_what_was_planned_is_refused(
     def scenario() -> str:
         change(Path(SMI))
         with pytest.raises(Refusal) as caught:
-            open_sources([action], "/", 0, 0)
+            open_sources([action], 0, 0)
         return caught.value.line()
 
     assert message in in_arena(scenario)

@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
 }
 """
 
-_PLAN = Plan("skip", "", {}, {}, {})
+_PLAN = Plan("skip", "")
 _ORDINARY = Loading()
 
 

@@ -21,7 +21,7 @@ from nvgraft.formats.ldcache import entry_from_listing
 from nvgraft.host.components import Inventory
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
-from nvgraft.plan.actions import Bind, Plan, Tmpfs
+from nvgraft.plan.actions import Bind, Injection, Plan, Tmpfs
 from nvgraft.plan.planner import Settings, make_plan
 from nvgraft.request.request import Request
 from nvgraft_specs.catalogue import BINARIES, LIBRARIES, Row
@@ -235,7 +235,7 @@ def plan(
     simulated: bool = False,
     mps_directory: str = "",
     **request: Any,
-) -> Plan:
+) -> Injection:
     """Plan a container with that request (``devices`` and ``capabilities`` as comma lists) on a host document."""
     asked = Request(
         tuple(filter(None, devices.split(","))),

@@ -131,10 +131,10 @@ def plan_for(
     tree.close()
     why = Why("", "", "")
     paths = [f"{directory}/{name}" for name in driver.values()]
-    binds = [Bind("file", path, path, ("ro",), 0o644, why, origin="driver") for path in paths]
+    binds = [Bind("file", "driver", path, path, ("ro",), 0o644, why) for path in paths]
     libraries = tuple((path, soname, FLAGS) for path, soname in zip(paths, driver, strict=True))
     cache = UpdateLoaderCache((directory,) if given is None else given, why, libraries)
-    return Plan("inject", "", {"root": "/"}, {}, {}, (*binds, cache), tuple(sorted(links.items())))
+    return Plan("inject", "", (*binds, cache), tuple(sorted(links.items())))
 
 
 def update(

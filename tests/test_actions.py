@@ -18,8 +18,11 @@ from nvgraft.plan.actions import (
     Action,
     AllowDevice,
     Bind,
+    Injection,
     MakeDirectory,
     Plan,
+    PlanHost,
+    PlanTarget,
     Symlink,
     Tmpfs,
     UpdateLoaderCache,
@@ -27,7 +30,7 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 from nvgraft.plan.planner import Settings, make_plan
-from nvgraft.request.request import Request
+from nvgraft.request.request import Origin, Request
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 from nvgraft_specs.models import DocumentError, schema_path
@@ -45,7 +48,7 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
             {"op": "dir", "path": "/a", "mode": "0755", "why": REASON},
         ),
         (
-            Bind("file", "/s", "/t", ("nodev", "ro"), 0o44, WHY, size=9, origin="driver"),
+            Bind("file", "driver", "/s", "/t", ("nodev", "ro"), 0o44, WHY, size=9),
             {
                 "op": "mount",
                 "type": "bind",
@@ -58,7 +61,7 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
             },
         ),
         (
-            Bind("device", "/s", "/t", ("ro",), 0o644, WHY, (195, 255), origin="dev"),
+            Bind("device", "dev", "/s", "/t", ("ro",), 0o644, WHY, (195, 255)),
             {
                 "op": "mount",
                 "type": "bind",
@@ -128,12 +131,11 @@ def test_every_kind_of_action_is_tested() -> None:
 
 def test_the_document_has_its_members_in_order() -> None:
     """As DESIGN's example has them."""
-    document = Plan(
-        "inject",
+    document = Injection(
         "r",
-        {"name": "h"},
-        {"devices": []},
-        {"rootfs": "/r"},
+        PlanHost("h", "/", "535.1", "12.2"),
+        Request(("0",), ("compute",), origin=Origin("NVIDIA_VISIBLE_DEVICES=0", "default")),
+        PlanTarget("/r", "/usr/lib64", "/usr/lib", "/usr/bin", 0, 0),
         (),
         (("/l", "t"),),
         (Finding("id", "info", "m"),),
@@ -148,6 +150,30 @@ def test_the_document_has_its_members_in_order() -> None:
         "actions",
         "links",
         "findings",
+    ]
+    assert list(document["host"].items()) == [
+        ("name", "h"),
+        ("root", "/"),
+        ("driver_version", "535.1"),
+        ("cuda_version", "12.2"),
+    ]
+    assert list(document["request"].items()) == [
+        ("devices", ["0"]),
+        ("capabilities", ["compute"]),
+        ("requirements", []),
+        ("mig_config", ""),
+        ("mig_monitor", ""),
+        ("imex_channels", []),
+        ("devices_from", "NVIDIA_VISIBLE_DEVICES=0"),
+        ("capabilities_from", "default"),
+    ]
+    assert list(document["target"].items()) == [
+        ("rootfs", "/r"),
+        ("libs_dir", "/usr/lib64"),
+        ("libs32_dir", "/usr/lib"),
+        ("bins_dir", "/usr/bin"),
+        ("uid", 0),
+        ("gid", 0),
     ]
     assert document["links"] == {"/l": "t"}
     assert document["findings"] == [{"id": "id", "level": "info", "message": "m", "hint": ""}]
@@ -201,8 +227,8 @@ def test_plans_are_what_the_schema_says(
         plan(mig_host(), mig_config="all", mig_monitor="all"),
         plan(mig_host(), devices="0:0", capabilities=",".join(names.CAPABILITIES)),
         plan(full_host(gpus=[]), devices=""),
-        Plan("skip", "not a GPU container", {}, {}, {}),
-        Plan("refuse", "nvgraft: device error: 9: unknown device", {}, {}, {}),
+        Plan("skip", "not a GPU container"),
+        Plan("refuse", "nvgraft: device error: 9: unknown device"),
     ],
     ids=["mig-config", "mig", "no GPU", "skip", "refuse"],
 )

@@ -529,11 +529,8 @@ def test_what_cdi_has_no_word_for() -> None:
     plan = Plan(
         "inject",
         "",
-        {},
-        {},
-        {},
         (
-            Bind("device", "/dev/nvidia0", "/dev/x0", ("rw",), 0, why, (195, 0), origin="dev"),
+            Bind("device", "dev", "/dev/nvidia0", "/dev/x0", ("rw",), 0, why, (195, 0)),
             *actions,
         ),
     )

@@ -229,7 +229,7 @@ STRINGS = {
 MODULES = {"os.path", "pathlib", "shutil", "glob", "tempfile", "fnmatch", "fileinput"}
 #: (module of apply/, function, first argument) -> why this one needs no directory descriptor.
 WITHOUT_DIRECTORY = {
-    ("executor.py", "stat", "action.host_path(plan.host['root'])"): "a source: the host's own path",
+    ("executor.py", "stat", "action.host_path"): "a source: the host's own path",
     ("ldconfig.py", "open", "path"): "the host's ldconfig",
     ("journal.py", "utime", "fd"): "a descriptor",
     ("journal.py", "listdir", "directory"): "a descriptor",

@@ -17,7 +17,7 @@ from nvgraft.container.container import Container
 from nvgraft.plan.actions import Plan, ReplaceLink, Why
 from nvgraft.system.launch import Interrupted
 
-NOTHING = Plan("inject", "", {"root": "/"}, {}, {})
+NOTHING = Plan("inject", "")
 NOWHERE = Container(1234, 77, "/rootfs", 78, 0, 0)
 
 Work = Callable[[UndoLog], None]

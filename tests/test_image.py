@@ -24,6 +24,7 @@ from images import (
     write_directory,
 )
 from nvgraft.formats.tree import Tree
+from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.image import tree as image_tree
 from nvgraft_cli.case.image.archive import is_image, open_image
@@ -153,10 +154,10 @@ def test_an_image_is_planned_like_its_root_file_system(
     bundle, _ = plan_bundle(
         str(make_bundle(tmp_path / "b", *EVERYTHING, files=files)), "eks-t4", None
     )
-    assert image.decision == "inject"
+    assert isinstance(image, Injection)
     assert image.actions == bundle.actions
     assert image.links == bundle.links
-    assert image.target["libs_dir"] == "/usr/lib/x86_64-linux-gnu"
+    assert image.target.libs_dir == "/usr/lib/x86_64-linux-gnu"
 
 
 def test_an_images_own_environment_counts_and_can_be_added_to(
@@ -187,7 +188,8 @@ def test_a_root_file_system_alone_is_planned(tmp_path: Path) -> None:
     assert plan_bundle(str(rootfs), "eks-t4", None)[0].decision == "skip"
     plan, refusal = plan_bundle(str(rootfs), "eks-t4", None, EVERYTHING)
     assert refusal is None
-    assert plan.target["rootfs"] == str(rootfs)
+    assert isinstance(plan, Injection)
+    assert plan.target.rootfs == str(rootfs)
     assert (
         plan.actions
         == plan_bundle(str(make_bundle(tmp_path / "b", *EVERYTHING)), "eks-t4", None)[0].actions
@@ -199,24 +201,25 @@ def test_a_config_json_alone_is_planned(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
     with open_container(f"{bundle}/config.json") as container:
         assert container.rootfs_known
-    assert (
-        plan_bundle(f"{bundle}/config.json", "eks-t4", None)[0].target["libs_dir"]
-        == "/usr/lib/x86_64-linux-gnu"
-    )
+    plan, _ = plan_bundle(f"{bundle}/config.json", "eks-t4", None)
+    assert isinstance(plan, Injection)
+    assert plan.target.libs_dir == "/usr/lib/x86_64-linux-gnu"
     alone = tmp_path / "web.json"
     alone.write_bytes((bundle / "config.json").read_bytes())
     with open_container(str(alone)) as container:
         assert not container.rootfs_known
     plan, refusal = plan_bundle(str(alone), "eks-t4", None)
     assert refusal is None
-    assert plan.target["libs_dir"] == "/usr/lib64"
+    assert isinstance(plan, Injection)
+    assert plan.target.libs_dir == "/usr/lib64"
 
 
 def test_variables_are_added_to_a_bundle(tmp_path: Path) -> None:
     """To try what a change would do; what the hook refuses stays refused."""
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")
     plan, _ = plan_bundle(str(bundle), "eks-t4", None, ["NVIDIA_DRIVER_CAPABILITIES=utility"])
-    assert plan.request["capabilities"] == ["utility"]
+    assert isinstance(plan, Injection)
+    assert plan.request.capabilities == ("utility",)
     (bundle / "config.json").write_text("{")
     _, refusal = plan_bundle(str(bundle), "eks-t4", None, ["A=b"])
     assert refusal is not None

@@ -27,7 +27,7 @@ def made(plan: Layout) -> list[tuple[str, int]]:
 
 def mount(plan: Layout, path: str, mode: int = 0o644) -> None:
     plan.placeholder(path, mode, WHY)
-    plan.bind("file", "/host" + path, path, ("ro",), mode, WHY, origin="driver")
+    plan.bind("file", "driver", "/host" + path, path, ("ro",), mode, WHY)
 
 
 # ---- directories and parents
@@ -143,7 +143,7 @@ def test_a_second_mount_on_the_same_target_is_stacked() -> None:
 def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
     """What lies below a mount of this plan cannot be reached any more."""
     plan = layout("/a/")
-    plan.bind("dir", "/host/a", "/a", ("ro",), 0o755, WHY, origin="driver")
+    plan.bind("dir", "driver", "/host/a", "/a", ("ro",), 0o755, WHY)
     plan.placeholder("/ab", 0o644, WHY)
     with pytest.raises(
         Refusal, match=r"^mount operation failed: /a/b/c: hidden by the mount on /a$"
@@ -154,9 +154,9 @@ def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
 def test_modes_of_placeholders_are_under_the_umask() -> None:
     """A node of 0666 is made 0644."""
     plan = layout()
-    plan.bind("device", "/dev/x", "/dev/x", ("ro",), 0o666, WHY, (195, 0), 17, origin="dev")
+    plan.bind("device", "dev", "/dev/x", "/dev/x", ("ro",), 0o666, WHY, (195, 0), 17)
     assert plan.actions == [
-        Bind("device", "/dev/x", "/dev/x", ("ro",), 0o644, WHY, (195, 0), 17, origin="dev")
+        Bind("device", "dev", "/dev/x", "/dev/x", ("ro",), 0o644, WHY, (195, 0), 17)
     ]
 
 
@@ -235,7 +235,7 @@ def test_a_tmpfs_starts_empty() -> None:
         Tmpfs("/p", ("nodev", "noexec", "nosuid", "rw"), 0o555, WHY),
         WriteFile("/p/text", 0o444, "t", WHY),
         MakeDirectory("/p/old", 0o755, WHY),
-        Bind("file", "/host/p/old/file", "/p/old/file", ("ro",), 0o644, WHY, origin="driver"),
+        Bind("file", "driver", "/host/p/old/file", "/p/old/file", ("ro",), 0o644, WHY),
     ]
 
 
@@ -262,7 +262,7 @@ def test_names_below_a_tmpfs_follow_it() -> None:
 
 def bound(plan: Layout, wanted: str) -> None:
     plan.bind_directory(
-        "/host" + wanted, wanted, plan.resolve(wanted), ("rw",), 0o755, WHY, origin="driver"
+        "driver", "/host" + wanted, wanted, plan.resolve(wanted), ("rw",), 0o755, WHY
     )
 
 

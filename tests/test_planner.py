@@ -197,7 +197,7 @@ def test_sources_carry_the_driver_root(target: str, origin: str, root: str) -> N
     in_root = root.rstrip("/") + target
     assert found.origin == origin
     assert found.source == (in_root if origin == "driver" else target)
-    assert found.host_path(root) == in_root
+    assert found.host_path == in_root
 
 
 def test_kinds_modes_and_numbers_are_the_sources() -> None:
@@ -913,13 +913,13 @@ def test_the_plan_says_what_it_is_for() -> None:
         Settings(cgroups=True, simulated=False),
     )
     assert found.reason == "the container asks for 1, 0"
-    assert found.host == {
+    assert found.host.document() == {
         "name": "test-host",
         "root": "/drv",
         "driver_version": "535.1",
         "cuda_version": "12.2",
     }
-    assert found.request == {
+    assert found.request.document() == {
         "devices": ["1", "0"],
         "capabilities": ["compute"],
         "requirements": ["cuda>=12"],
@@ -929,7 +929,7 @@ def test_the_plan_says_what_it_is_for() -> None:
         "devices_from": "NVIDIA_VISIBLE_DEVICES=1,0",
         "capabilities_from": "default",
     }
-    assert found.target == {
+    assert found.target.document() == {
         "rootfs": ROOTFS,
         "libs_dir": LIBS,
         "libs32_dir": "/usr/lib/i386-linux-gnu",

@@ -10,7 +10,7 @@ from bundles import EVERYTHING, make_bundle
 from hosts import finding_ids, mount_targets
 from nvgraft.host.components import Host
 from nvgraft.host.snapshot import snapshot_host
-from nvgraft.plan.actions import AllowDevice, Plan
+from nvgraft.plan.actions import AllowDevice, Injection, Plan
 from nvgraft_cli.case import hosts as host_sides
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.case.planning import plan_bundle
@@ -37,8 +37,8 @@ def test_a_gallery_host_is_known_by_name(bundle: Path) -> None:
     """The name of a host and the path of its document give the same plan."""
     by_name, refusal = plan_bundle(str(bundle), "eks-t4", None)
     assert refusal is None
-    assert by_name.decision == "inject"
-    assert by_name.host["name"] == "eks-t4"
+    assert isinstance(by_name, Injection)
+    assert by_name.host.name == "eks-t4"
     assert plan_bundle(str(bundle), gallery.path("eks-t4"), None) == (by_name, None)
 
 
@@ -49,8 +49,9 @@ def test_any_document_is_a_host(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "node17.json"
     path.write_text(json.dumps(document))
     plan, _ = plan_bundle(str(bundle), str(path), None)
-    assert plan.host["name"] == "test-host"
-    assert plan.target["rootfs"] == f"{bundle}/rootfs"
+    assert isinstance(plan, Injection)
+    assert plan.host.name == "test-host"
+    assert plan.target.rootfs == f"{bundle}/rootfs"
     assert "/dev/nvidia1" in mount_targets(plan)
 
 
@@ -92,7 +93,8 @@ def test_missing_inputs_are_input_errors(bundle: Path, tmp_path: Path) -> None:
 def test_a_recorded_host_without_config_toml_gets_the_defaults(bundle: Path) -> None:
     """And its own driver root."""
     plan, _ = plan_bundle(str(bundle), "operator-driver-root", None)
-    assert plan.host["root"] == read_snapshot("operator-driver-root")["root"] != "/"
+    assert isinstance(plan, Injection)
+    assert plan.host.root == read_snapshot("operator-driver-root")["root"] != "/"
     assert allowed(plan) > 0
 
 

@@ -5,7 +5,8 @@ import pytest
 import hosts
 from hosts import full_host, mig_host, plan
 from nvgraft.base.finding import Finding
-from nvgraft.plan.actions import Plan
+from nvgraft.plan.actions import Injection, Plan
+from nvgraft.request.request import Request
 from nvgraft_cli.shell.text import render, size
 
 ALL = "compat32,compute,display,graphics,ngx,utility,video"
@@ -64,7 +65,7 @@ def test_the_head_says_what_is_decided_for_whom() -> None:
 @pytest.mark.parametrize("decision", ["skip", "refuse"])
 def test_other_decisions_are_one_line(decision: str) -> None:
     """There is nothing else to say."""
-    assert lines(Plan(decision, "because", {}, {}, {})) == [f"{decision}: because"]
+    assert lines(Plan(decision, "because")) == [f"{decision}: because"]
 
 
 def test_files_are_grouped_by_what_asked_for_them() -> None:
@@ -190,11 +191,10 @@ def test_names_cannot_steer_the_terminal() -> None:
     document = full_host(f"/opt/{'x'}.535.1")
     document["name"] = evil
     found = plan(document, hosts.target(label=f"/b/{evil}"))
-    found = Plan(
-        found.decision,
+    found = Injection(
         evil,
         found.host,
-        {**found.request, "devices": [evil]},
+        Request((evil,), found.request.capabilities),
         found.target,
         found.actions,
         ((f"/{evil}", evil),),

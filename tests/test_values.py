@@ -83,15 +83,15 @@ def test_values_work_as_keys() -> None:
     """Equal values are one key; a plan hashes although it holds dictionaries."""
     why = Why("a", "b", "c")
     assert {
-        Bind("file", "/s", "/t", (), 0o644, why, origin="driver"),
-        Bind("file", "/s", "/t", (), 0o644, Why("a", "b", "c"), origin="driver"),
-    } == {Bind("file", "/s", "/t", (), 0o644, why, origin="driver")}
+        Bind("file", "driver", "/s", "/t", (), 0o644, why),
+        Bind("file", "driver", "/s", "/t", (), 0o644, Why("a", "b", "c")),
+    } == {Bind("file", "driver", "/s", "/t", (), 0o644, why)}
     assert (
         len(
             {
-                Plan("skip", "r", {}, {}, {}),
-                Plan("skip", "r", {}, {}, {}),
-                Plan("skip", "other", {}, {}, {}),
+                Plan("skip", "r"),
+                Plan("skip", "r"),
+                Plan("skip", "other"),
             }
         )
         == 2

@@ -116,9 +116,7 @@ def plan_links(target: Target, links: Sequence[tuple[str, str]]) -> Plan:
             layout.rewind(kept)
             message, hint = f"{path} is left out: {refusal.text}", refusal.hint
         findings.append(Finding("link-skipped", "warning", message, hint))
-    return Plan(
-        "inject", "links", {"root": "/"}, {}, {}, tuple(layout.actions), (), tuple(findings)
-    )
+    return Plan("inject", "links", tuple(layout.actions), findings=tuple(findings))
 
 
 def _apply(plan: Plan, container: Container, warn: Callable[[str], None]) -> bool:

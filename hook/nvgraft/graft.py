@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nvgraft.apply.cache_step import LoaderCacheStep
     from nvgraft.base.finding import Finding
     from nvgraft.host.components import Host, Inventory
-    from nvgraft.plan.actions import Plan
+    from nvgraft.plan.actions import Injection, Plan
     from nvgraft.plan.planner import Settings
     from nvgraft.report.debug_log import DebugLog
     from nvgraft.request.config import Config
@@ -131,7 +131,7 @@ def _load_the_rest() -> None:
     bytecode.load("apply")
 
 
-def _plan(job: Job, config: Config, host: Host, container: Container, log: DebugLog) -> Plan:
+def _plan(job: Job, config: Config, host: Host, container: Container, log: DebugLog) -> Injection:
     from nvgraft.host.inventory import read_inventory
     from nvgraft.plan.planner import make_plan
 
@@ -209,13 +209,13 @@ def log_inventory(log: DebugLog, inventory: Inventory) -> None:
         log.note(f"listing device {device.node.path} ({device.gpu.uuid} at {device.gpu.bus_id})")
 
 
-def _log_plan(log: DebugLog, plan: Plan, container: Container) -> None:
+def _log_plan(log: DebugLog, plan: Injection, container: Container) -> None:
     if not log.is_open:
         return
     from nvgraft.plan.actions import Bind, Tmpfs
 
-    log.note(f"setting libs directory to {plan.target['libs_dir']}")
-    log.note(f"setting libs32 directory to {plan.target['libs32_dir']}")
+    log.note(f"setting libs directory to {plan.target.libs_dir}")
+    log.note(f"setting libs32 directory to {plan.target.libs32_dir}")
     for action in plan.actions:
         if isinstance(action, Bind):
             log.note(f"mounting {action.source} at {container.rootfs}{action.target}")

@@ -322,15 +322,14 @@ def detach_with_fake_proc(open_procfs: Callable[[], int]) -> list[str]:
         [
             Bind(
                 "file",
+                "driver",
                 str(DRIVER / "usr/bin/nvidia-smi"),
                 "/tmp/there",
                 ("ro",),
                 0o644,
                 _WHY,
-                origin="driver",
             )
         ],
-        "/",
         0,
         0,
     )

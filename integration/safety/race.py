@@ -274,9 +274,9 @@ def walks(count: int) -> Tally:
 NEW = f"{LIBS}/new"
 _MAKE = (
     MakeDirectory(NEW, 0o755, _WHY),
-    Bind("file", "/unused", f"{NEW}/placeholder", _OPTIONS, 0o644, _WHY, origin="driver"),
+    Bind("file", "driver", "/unused", f"{NEW}/placeholder", _OPTIONS, 0o644, _WHY),
     Symlink(f"{LIBS}/deep/link", "libc.so.6", _WHY),
-    Bind("file", "/unused", f"{LIBS}/deep/er/placeholder", _OPTIONS, 0o644, _WHY, origin="driver"),
+    Bind("file", "driver", "/unused", f"{LIBS}/deep/er/placeholder", _OPTIONS, 0o644, _WHY),
 )
 
 
@@ -358,19 +358,13 @@ def attaches(count: int) -> Tally:
     container = arena.standalone()
     procfs = own_procfs()
     action = Bind(
-        "file",
-        str(arena.DRIVER / "usr/bin/nvidia-smi"),
-        ATTACHED,
-        _OPTIONS,
-        0o644,
-        _WHY,
-        origin="driver",
+        "file", "driver", str(arena.DRIVER / "usr/bin/nvidia-smi"), ATTACHED, _OPTIONS, 0o644, _WHY
     )
     before = len(arena.mount_points())
     while tally.tries < count:
         tally.tries += 1
         undo = UndoLog()
-        sources = open_sources([action], "/", 0, 0)
+        sources = open_sources([action], 0, 0)
         targets = Targets(container, sources, undo)
         try:
             targets.prepare([action], lambda _: None)

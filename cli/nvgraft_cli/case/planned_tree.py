@@ -50,10 +50,9 @@ class PlannedTree(LayeredTree):
         self._names: dict[str, set[str]] = {}
         #: target of a mount -> its source below the driver root
         self.sources: dict[str, str] = {}
-        root = "" if host is None else host.root.rstrip("/")
         for action in plan.actions:
             if isinstance(action, Bind):
-                self.sources[action.target] = action.host_path(root).removeprefix(root)
+                self.sources[action.target] = action.path
                 self._add(action.target, self._source_node(action))
             elif isinstance(action, Tmpfs):
                 self._add(action.target, Node("dir", action.mode))

@@ -46,7 +46,7 @@ class Case:
         try:
             return self._plan(), None
         except Refusal as refusal:
-            return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal
+            return Plan("refuse", refusal.reference_line()), refusal
 
     @cached_property
     def planned_tree(self) -> PlannedTree:
@@ -65,7 +65,7 @@ class Case:
         if decision.refusal is not None:
             raise decision.refusal
         if decision.request is None:
-            return Plan("skip", decision.reason, {}, {}, {})
+            return Plan("skip", decision.reason)
         check_request(decision.request)
         target = self.target  # the reference looks at the container before the driver's files
         return make_plan(decision.request, self.host.inventory, target, self.host.settings)
@@ -83,4 +83,4 @@ def plan_bundle(
         with open_container(bundle, env) as container:
             return Case(open_host(snapshot, config_path), container).outcome
     except Refusal as refusal:
-        return Plan("refuse", refusal.reference_line(), {}, {}, {}), refusal
+        return Plan("refuse", refusal.reference_line()), refusal

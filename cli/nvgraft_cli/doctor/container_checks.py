@@ -58,9 +58,9 @@ def capability_not_requested(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#1103, #1226; NVIDIA/cloud-native-docs#477;
     apptainer/apptainer#2210."""
     plan = patient.injected
-    requested = plan.request["capabilities"]
+    requested = plan.request.capabilities
     capabilities = ", ".join(requested) or "nothing"
-    request = f"this container requests {capabilities} ({plan.request['capabilities_from']})"
+    request = f"this container requests {capabilities} ({plan.request.origin.capabilities})"
 
     def fix(capability: str) -> str:
         return f"set {names.DRIVER_CAPABILITIES}={','.join([*requested, capability])}"
@@ -282,7 +282,7 @@ def stderr_hidden(patient: Patient) -> Iterator[Finding]:
 def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
     """NVIDIA/nvidia-docker#328, #337, #1520; NVIDIA/libnvidia-container#132;
     NVIDIA/nvidia-container-toolkit#16."""
-    requested = set(patient.injected.request["capabilities"])
+    requested = set(patient.injected.request.capabilities)
     if not requested & {"graphics", "display"}:
         raise NotChecked("the container requests neither graphics nor display")
     missing = []

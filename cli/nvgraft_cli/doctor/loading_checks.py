@@ -18,7 +18,7 @@ def _prove(patient: Patient, name: str) -> Proof:
 
 
 def _prove_cuda(patient: Patient) -> Proof:
-    requested = set(patient.injected.request["capabilities"])
+    requested = set(patient.injected.request.capabilities)
     if not requested & {"compute", "video"}:
         raise NotChecked(
             "libcuda.so.1 is not mounted: the container requests neither compute nor video"
@@ -68,7 +68,7 @@ def library_path(patient: Patient) -> Iterator[Finding]:
     if failure is None:
         _check_no_other_failure(proof)
         return
-    libs_dir = patient.injected.target["libs_dir"]
+    libs_dir = patient.injected.target.libs_dir
     searched = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in failure.tried))
     yield Finding(
         f"libcuda.so.1: cannot open shared object file: it is mounted in {libs_dir}, and the "

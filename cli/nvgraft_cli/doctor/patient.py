@@ -11,7 +11,7 @@ from nvgraft.formats.ldcache import SIZE_LIMIT, CacheEntry, parse
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.live import open_driver_root
 from nvgraft.host.snapshot import SnapshotTree
-from nvgraft.plan.actions import AllowDevice, Bind, Plan
+from nvgraft.plan.actions import AllowDevice, Bind, Injection, Plan
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -128,9 +128,9 @@ class Patient:
         return plan
 
     @property
-    def injected(self) -> Plan:
+    def injected(self) -> Injection:
         """The plan of a container that gets driver files."""
-        if self.plan.decision != "inject":
+        if not isinstance(self.plan, Injection):
             raise NotChecked(f"the container gets nothing: {self.plan.reason}")
         return self.plan
 

@@ -11,6 +11,7 @@ from nvgraft.plan.actions import (
     Action,
     AllowDevice,
     Bind,
+    Injection,
     MakeDirectory,
     Plan,
     Symlink,
@@ -54,14 +55,14 @@ def tell(case: Case) -> Story:
 def _headline(plan: Plan, refusal: Refusal | None) -> str:
     if refusal is not None:
         return f"The hook refuses, and the container does not start: {refusal.text}"
-    if plan.decision == "skip":
+    if not isinstance(plan, Injection):
         return f"The hook does nothing, and the container starts without the driver: {plan.reason}"
     binds = [action for action in plan.actions if isinstance(action, Bind)]
     nodes = sum(action.kind == "device" for action in binds)
     files = sum(action.kind == "file" and action.origin == "driver" for action in binds)
     amount = size(sum(action.size for action in binds))
     things = f"{files} files ({amount}), {nodes} device nodes, {len(plan.links)} SONAME links"
-    return f"The container gets driver {plan.host['driver_version']}: {things}"
+    return f"The container gets driver {plan.host.driver_version}: {things}"
 
 
 def _steps(case: Case, plan: Plan, refusal: Refusal | None) -> Iterator[Step]:

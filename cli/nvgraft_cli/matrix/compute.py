@@ -193,7 +193,7 @@ def _plan_slice(task: tuple[int, int]) -> tuple[tuple[int, int], list[Cell] | In
 
 def _cell(host: HostSide, container: ContainerSide | Refusal) -> Cell:
     if isinstance(container, Refusal):
-        plan = Plan("refuse", container.reference_line(), {}, {}, {})
+        plan = Plan("refuse", container.reference_line())
     else:
         plan, _ = Case(host, container).outcome
     warnings = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
-from nvgraft.plan.actions import Plan
+from nvgraft.plan.actions import Injection, Plan
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -206,7 +206,7 @@ def _all(thing: Object | None) -> Iterator[Object]:
 
 def _machine(plan: Plan) -> tuple[str, int]:
     """Return the machine of the driver that is mounted, where no program says it."""
-    arm = "aarch64" in str(plan.target.get("libs_dir", ""))
+    arm = isinstance(plan, Injection) and "aarch64" in plan.target.libs_dir
     return ("EM_AARCH64" if arm else "EM_X86_64", 64)
 
 

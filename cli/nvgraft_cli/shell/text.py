@@ -6,7 +6,16 @@ from typing import Any
 
 from nvgraft.base.errors import printable
 from nvgraft.base.values import Value
-from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    Injection,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+)
 
 _GROUPS = ("utility", "compute", "video", "graphics", "display", "ngx", "")
 
@@ -62,9 +71,9 @@ class _Style:
 
 def _lines(plan: Plan, style: _Style) -> Iterator[str]:
     yield style.head(f"{plan.decision}: {plan.reason}")
-    yield from _facts(plan)
-    if plan.decision != "inject":
+    if not isinstance(plan, Injection):
         return
+    yield from _facts(plan)
     binds = [action for action in plan.actions if isinstance(action, Bind)]
     files = [action for action in binds if action.kind == "file" and action.origin == "driver"]
     for group in _GROUPS:
@@ -96,19 +105,16 @@ def _count(items: list[Bind], noun: str) -> str:
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
 
 
-def _facts(plan: Plan) -> Iterator[str]:
+def _facts(plan: Injection) -> Iterator[str]:
     host, request, target = plan.host, plan.request, plan.target
-    if host:
-        root = "" if host["root"] == "/" else f" at {host['root']}"
-        yield f"  host      {host['name']}{root}: driver {host['driver_version']}, CUDA {host['cuda_version']}"
-    if request:
-        devices = ",".join(request["devices"]) or "none"
-        yield f"  devices   {devices}  ({request['devices_from']})"
-        yield f"  driver    {', '.join(request['capabilities']) or 'no capability'}  ({request['capabilities_from']})"
-        if request["requirements"]:
-            yield f"  requires  {'; '.join(request['requirements'])}"
-    if target:
-        yield f"  rootfs    {target['rootfs']}: libraries go to {target['libs_dir']}"
+    root = "" if host.root == "/" else f" at {host.root}"
+    yield f"  host      {host.name}{root}: driver {host.driver_version}, CUDA {host.cuda_version}"
+    yield f"  devices   {','.join(request.devices) or 'none'}  ({request.origin.devices})"
+    capabilities = ", ".join(request.capabilities) or "no capability"
+    yield f"  driver    {capabilities}  ({request.origin.capabilities})"
+    if request.requirements:
+        yield f"  requires  {'; '.join(request.requirements)}"
+    yield f"  rootfs    {target.rootfs}: libraries go to {target.libs_dir}"
 
 
 def _table(actions: Iterable[Bind]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvgraft.base.errors import Refusal, printable
-from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
+from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, Tmpfs, WriteFile
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.exclusion import Candidate, Exclusion, candidates, exclusion
@@ -83,7 +83,7 @@ def answer(text: str, case: Case) -> Answer:
     tried: tuple[Candidate, ...] = ()
     if subject.kind == "library" and plan.decision == "inject":
         tried = tuple(candidates(case.host.host, subject.row))
-    if found:
+    if isinstance(plan, Injection) and found:
         return Answer(text, subject.kind, tuple(_chain(subject, plan, found)), tried, None, ())
     excluded = exclusion(subject, case, plan, refusal)
     change = smallest_change(subject, case, lambda other: bool(matching(subject, other, gpus)))
@@ -91,14 +91,14 @@ def answer(text: str, case: Case) -> Answer:
 
 
 def _chain(
-    subject: Subject, plan: Plan, found: list[Action | tuple[str, str]]
+    subject: Subject, plan: Injection, found: list[Action | tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
     request = plan.request
-    yield "asked for", f"{','.join(request['devices']) or 'no device'} ({request['devices_from']})"
+    yield "asked for", f"{','.join(request.devices) or 'no device'} ({request.origin.devices})"
     first = next((action for action in found if not isinstance(action, tuple)), None)
     why = getattr(first, "why", None)
     if why is not None and why.capability in names.CAPABILITIES:
-        yield "capability", f"{why.capability} ({request['capabilities_from']})"
+        yield "capability", f"{why.capability} ({request.origin.capabilities})"
     if subject.kind == "capability":
         yield (
             "brings",

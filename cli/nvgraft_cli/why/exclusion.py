@@ -14,7 +14,7 @@ from nvgraft.formats.tree import PathError
 from nvgraft.host.components import Host, Inventory
 from nvgraft.host.graphics_files import matches
 from nvgraft.host.libraries import rejection
-from nvgraft.plan.actions import Plan
+from nvgraft.plan.actions import Injection, Plan
 from nvgraft.plan.selection import select_devices
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.subject import Subject
@@ -88,10 +88,10 @@ def candidates(host: Host, row: str) -> list[Candidate]:
 
 def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None) -> Exclusion:
     """Return the first rule that keeps the subject out of the container of ``case``."""
-    if plan.decision == "skip":
-        return Exclusion("nothing-requested", f"the container gets nothing at all: {plan.reason}")
     if refusal is not None:
         return Exclusion("refused", f"the container does not start: {refusal.line()}")
+    if not isinstance(plan, Injection):
+        return Exclusion("nothing-requested", f"the container gets nothing at all: {plan.reason}")
     inventory = case.host.inventory
     if subject.kind == "capability":
         return _capability(subject, plan)
@@ -102,20 +102,20 @@ def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None)
     return _path(subject, case)
 
 
-def _capability(subject: Subject, plan: Plan) -> Exclusion:
-    if subject.name in plan.request["capabilities"]:
+def _capability(subject: Subject, plan: Injection) -> Exclusion:
+    if subject.name in plan.request.capabilities:
         return Exclusion(
             "nothing-on-host",
             f"capability {subject.name} is asked for, and this host has nothing that only it brings",
         )
-    asked = ", ".join(plan.request["capabilities"]) or "none"
+    asked = ", ".join(plan.request.capabilities) or "none"
     return Exclusion(
         "capability",
-        f"capability {subject.name} is not asked for: the container has {asked} ({plan.request['capabilities_from']})",
+        f"capability {subject.name} is not asked for: the container has {asked} ({plan.request.origin.capabilities})",
     )
 
 
-def _device(subject: Subject, plan: Plan, inventory: Inventory) -> Exclusion:
+def _device(subject: Subject, plan: Injection, inventory: Inventory) -> Exclusion:
     path = subject.name
     gpus = inventory.report.gpus
     control = {node.path for node in inventory.devices.control}
@@ -159,23 +159,23 @@ def _device(subject: Subject, plan: Plan, inventory: Inventory) -> Exclusion:
     return _not_asked(path, plan)
 
 
-def _not_asked(name: str, plan: Plan) -> Exclusion:
-    asked = ",".join(plan.request["devices"]) or "none"
+def _not_asked(name: str, plan: Injection) -> Exclusion:
+    asked = ",".join(plan.request.devices) or "none"
     return Exclusion(
         "device",
-        f"{name} is not asked for: the container has {asked} ({plan.request['devices_from']})",
+        f"{name} is not asked for: the container has {asked} ({plan.request.origin.devices})",
     )
 
 
-def _component(subject: Subject, case: Case, plan: Plan, inventory: Inventory) -> Exclusion:
+def _component(subject: Subject, case: Case, plan: Injection, inventory: Inventory) -> Exclusion:
     library = subject.kind == "library"
     classes = catalogue.LIBRARY_CLASSES if library else catalogue.BINARY_CLASSES
     bringing = [name for name, switched in classes.items() if subject.component_class in switched]
-    if not set(bringing) & set(plan.request["capabilities"]):
-        asked = ", ".join(plan.request["capabilities"]) or "none"
+    if not set(bringing) & set(plan.request.capabilities):
+        asked = ", ".join(plan.request.capabilities) or "none"
         text = f"{subject.row} belongs to {' and '.join(bringing)}, which is not asked for: the container has {asked}"
         if subject.row not in {row.name for row in inventory.files.missing}:
-            return Exclusion("capability", f"{text} ({plan.request['capabilities_from']})")
+            return Exclusion("capability", f"{text} ({plan.request.origin.capabilities})")
     if not library:
         return Exclusion(
             "not-on-host",

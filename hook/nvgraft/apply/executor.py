@@ -115,7 +115,7 @@ def _carry_out(
 ) -> None:
     _allow_descriptors(plan)
     # In the host's mount namespace: everything that is looked up there.
-    sources = open_sources(plan.actions, plan.host["root"], container.uid, container.gid)
+    sources = open_sources(plan.actions, container.uid, container.gid)
     held.append(sources.close)
     rules = [
         cgroup.DeviceRule("c", action.major, action.minor, action.access)
@@ -211,7 +211,7 @@ def _is_configured(plan: Plan, container: Container) -> bool:
                     return False
                 continue
             found = os.fstat(fd)
-            source = os.stat(action.host_path(plan.host["root"]), follow_symlinks=False)
+            source = os.stat(action.host_path, follow_symlinks=False)
             if (found.st_dev, found.st_ino) != (source.st_dev, source.st_ino):
                 return False
         except (OSError, Refusal):

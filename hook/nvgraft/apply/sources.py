@@ -79,17 +79,16 @@ class Sources:
         self._tmpfs.sort(key=lambda place: -len(place[0]))
 
 
-def open_sources(actions: Iterable[Action], root: str, uid: int, gid: int) -> Sources:
+def open_sources(actions: Iterable[Action], uid: int, gid: int) -> Sources:
     """Make every mount of ``actions`` and fill each tmpfs.
 
-    :param root: the driver root.
     :raises Refusal: stage ``mount``, when a source is missing or not what was planned.
     """
     sources = Sources()
     try:
         for action in actions:
             if isinstance(action, Bind):
-                sources.mounts.append((action, _clone(action, root)))
+                sources.mounts.append((action, _clone(action)))
             elif isinstance(action, Tmpfs):
                 sources.add_tmpfs(action, _new_tmpfs(action, uid, gid))
             elif isinstance(action, MakeDirectory):
@@ -111,8 +110,8 @@ def open_sources(actions: Iterable[Action], root: str, uid: int, gid: int) -> So
     return sources
 
 
-def _clone(action: Bind, root: str) -> int:
-    path = action.host_path(root)
+def _clone(action: Bind) -> int:
+    path = action.host_path
     try:
         fd = syscalls.open_tree(-1, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_SYMLINK_NOFOLLOW)
     except syscalls.MissingFeature:

@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal
 
+    from nvgraft.request.request import Request
+
     Origin = Literal["driver", "dev", "proc"]
 
 SCHEMA = "nvgraft.plan/1"
@@ -65,42 +67,59 @@ class MakeDirectory(Action):
 
 
 class Bind(Action):
-    """Bind ``source`` of the host on ``target``. ``kind`` is file, dir, device or socket; ``mode`` is the placeholder's.
+    """Bind ``path`` of the host, below the driver root ``root``, on ``target``; ``mode`` is the placeholder's.
 
-    ``origin`` says where the source comes from. "driver": a file, socket or directory in the driver root, written with it.
-    "dev" and "proc": a device node (or a directory of them) and an entry of /proc, written without it.
-    ``size`` (bytes) is for people. Neither is part of the document.
+    ``kind`` is file, dir, device or socket. ``origin`` says what the source belongs to: the files of the driver ("driver"),
+    its device nodes ("dev") or its entries of /proc ("proc"). ``size`` (bytes) is for people and not part of the document.
     """
 
-    __slots__ = ("kind", "mode", "options", "origin", "rdev", "size", "source", "target", "why")
+    __slots__ = (
+        "kind",
+        "mode",
+        "options",
+        "origin",
+        "path",
+        "rdev",
+        "root",
+        "size",
+        "target",
+        "why",
+    )
     op = "mount"
 
     def __init__(
         self,
         kind: str,
-        source: str,
+        origin: Origin,
+        path: str,
         target: str,
         options: tuple[str, ...],
         mode: int,
         why: Why,
         rdev: tuple[int, int] | None = None,
         size: int = 0,
-        *,
-        origin: Origin,
+        root: str = "",
     ) -> None:
         self.kind = kind
-        self.source = source
+        self.origin = origin
+        self.path = path
         self.target = target
         self.options = options
         self.mode = mode
         self.why = why
         self.rdev = rdev
         self.size = size
-        self.origin = origin
+        self.root = root
 
-    def host_path(self, root: str) -> str:
-        """Return where the source is on the host: /dev and /proc, too, are those below the driver root ``root``."""
-        return self.source if self.origin == "driver" else root.rstrip("/") + self.source
+    @property
+    def source(self) -> str:
+        """The source as documents and messages write it: /dev and /proc entries without the driver root."""
+        return self.host_path if self.origin == "driver" else self.path
+
+    @property
+    def host_path(self) -> str:
+        """Where the source is on the host."""
+        return self.root + self.path
 
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -232,33 +251,70 @@ class UpdateLoaderCache(Action):
         return {"op": self.op, "dirs": list(self.directories), "why": self.why.document()}
 
 
+class PlanHost(Value):
+    """The host that a plan is for; ``root`` is the driver root."""
+
+    __slots__ = ("cuda_version", "driver_version", "name", "root")
+
+    def __init__(self, name: str, root: str, driver_version: str, cuda_version: str) -> None:
+        self.name = name
+        self.root = root
+        self.driver_version = driver_version
+        self.cuda_version = cuda_version
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "root": self.root,
+            "driver_version": self.driver_version,
+            "cuda_version": self.cuda_version,
+        }
+
+
+class PlanTarget(Value):
+    """The root file system that a plan is for: its path, its directories for files of the driver, and its owner."""
+
+    __slots__ = ("bins_dir", "gid", "libs32_dir", "libs_dir", "rootfs", "uid")
+
+    def __init__(
+        self, rootfs: str, libs_dir: str, libs32_dir: str, bins_dir: str, uid: int, gid: int
+    ) -> None:
+        self.rootfs = rootfs
+        self.libs_dir = libs_dir
+        self.libs32_dir = libs32_dir
+        self.bins_dir = bins_dir
+        self.uid = uid
+        self.gid = gid
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "rootfs": self.rootfs,
+            "libs_dir": self.libs_dir,
+            "libs32_dir": self.libs32_dir,
+            "bins_dir": self.bins_dir,
+            "uid": self.uid,
+            "gid": self.gid,
+        }
+
+
 class Plan(Value):
     """A decision and all that carries it out. ``decision`` is inject, skip or refuse; only inject has actions."""
 
-    __slots__ = ("actions", "decision", "findings", "host", "links", "reason", "request", "target")
+    __slots__ = ("actions", "decision", "findings", "links", "reason")
 
     def __init__(
         self,
         decision: str,
         reason: str,
-        host: dict[str, Any],
-        request: dict[str, Any],
-        target: dict[str, Any],
         actions: tuple[Action, ...] = (),
         links: tuple[tuple[str, str], ...] = (),
         findings: tuple[Finding, ...] = (),
     ) -> None:
         self.decision = decision
         self.reason = reason
-        self.host = host
-        self.request = request
-        self.target = target
         self.actions = actions
         self.links = links
         self.findings = findings
-
-    def __hash__(self) -> int:
-        return hash((self.decision, self.reason, self.actions, self.links, self.findings))
 
     def document(self) -> dict[str, Any]:
         """Return the ``nvgraft.plan/1`` document."""
@@ -266,10 +322,38 @@ class Plan(Value):
             "schema": SCHEMA,
             "decision": self.decision,
             "reason": self.reason,
-            "host": self.host,
-            "request": self.request,
-            "target": self.target,
+            "host": {},
+            "request": {},
+            "target": {},
             "actions": [action.document() for action in self.actions],
             "links": dict(self.links),
             "findings": [finding.document() for finding in self.findings],
+        }
+
+
+class Injection(Plan):
+    """A plan that gives a container the driver, with what it was made from."""
+
+    __slots__ = (*Plan.__slots__, "host", "request", "target")
+
+    def __init__(
+        self,
+        reason: str,
+        host: PlanHost,
+        request: Request,
+        target: PlanTarget,
+        actions: tuple[Action, ...] = (),
+        links: tuple[tuple[str, str], ...] = (),
+        findings: tuple[Finding, ...] = (),
+    ) -> None:
+        super().__init__("inject", reason, actions, links, findings)
+        self.host = host
+        self.request = request
+        self.target = target
+
+    def document(self) -> dict[str, Any]:
+        return super().document() | {
+            "host": self.host.document(),
+            "request": self.request.document(),
+            "target": self.target.document(),
         }

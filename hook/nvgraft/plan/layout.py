@@ -48,12 +48,16 @@ class OnVolume(Refusal):
 
 
 class Layout:
-    """Collects ``actions`` for ``target`` in order; device rules are left out unless ``cgroups``."""
+    """Collects ``actions`` for ``target`` in order; device rules are left out unless ``cgroups``.
 
-    def __init__(self, target: Target, *, cgroups: bool) -> None:
+    :param root: the driver root, in which the sources of binds are.
+    """
+
+    def __init__(self, target: Target, *, cgroups: bool, root: str = "/") -> None:
         self.actions: list[Action] = []
         self._target = target
         self._cgroups = cgroups
+        self._root = root.rstrip("/")
         self._made: dict[str, str] = {}  # path -> type of what an action makes there
         self._tmpfs: dict[str, str] = {}  # where a tmpfs is asked for -> where it is planned
         self._inside: tuple[str, ...] = ()  # what the path of anything in a tmpfs begins with
@@ -77,36 +81,34 @@ class Layout:
     def bind(
         self,
         kind: str,
-        source: str,
+        origin: Origin,
+        path: str,
         target: str,
         options: tuple[str, ...],
         mode: int,
         why: Why,
         rdev: tuple[int, int] | None = None,
         size: int = 0,
-        *,
-        origin: Origin,
     ) -> None:
         self._binds[target] = None
         mode &= ~_UMASK
         self.actions.append(
-            Bind(kind, source, target, options, mode, why, rdev, size, origin=origin)
+            Bind(kind, origin, path, target, options, mode, why, rdev, size, self._root)
         )
 
     def bind_directory(
         self,
-        source: str,
+        origin: Origin,
+        path: str,
         wanted: str,
         target: str,
         options: tuple[str, ...],
         mode: int,
         why: Why,
-        *,
-        origin: Origin,
     ) -> None:
         """Plan a directory of the host at ``target``, which is where ``wanted`` leads to."""
         self._cover(wanted, target)
-        self.bind("dir", source, target, options, mode, why, origin=origin)
+        self.bind("dir", origin, path, target, options, mode, why)
 
     def _cover(self, wanted: str, path: str) -> None:
         """Refuse to hide what was planned before: the image's links have brought both to one place (SECURITY R22)."""

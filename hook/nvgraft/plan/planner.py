@@ -24,7 +24,7 @@ from nvgraft.host.components import (
     device_file_minor,
     mig_access_path,
 )
-from nvgraft.plan.actions import Plan, UpdateLoaderCache, Why
+from nvgraft.plan.actions import Injection, PlanHost, PlanTarget, UpdateLoaderCache, Why
 from nvgraft.plan.compat import MODES, compat_directory
 from nvgraft.plan.layout import TMPFS_MODE, Layout, OnVolume
 from nvgraft.plan.selection import Selection, check_mig_request, imex_channels, select_devices
@@ -35,7 +35,7 @@ from nvgraft_specs import catalogue
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     from nvgraft.request.config import Config
     from nvgraft.request.request import Request
@@ -84,7 +84,9 @@ class Settings:
         )
 
 
-def make_plan(request: Request, inventory: Inventory, target: Target, settings: Settings) -> Plan:
+def make_plan(
+    request: Request, inventory: Inventory, target: Target, settings: Settings
+) -> Injection:
     """Decide what a container gets.
 
     :raises Refusal: with the reference's words, for the first fault in the reference's order.
@@ -107,46 +109,27 @@ def make_plan(request: Request, inventory: Inventory, target: Target, settings: 
     planner.loader_cache(compat)
     planner.findings.extend(remarks)
     planner.remarks()
-    return Plan(
-        "inject",
+    return Injection(
         "the container asks for " + (", ".join(request.devices) or "driver files without devices"),
-        _host_document(inventory),
-        request_document(request),
-        {
-            "rootfs": target.rootfs,
-            "libs_dir": target.libs_dir,
-            "libs32_dir": target.libs32_dir,
-            "bins_dir": BINARIES_DIRECTORY,
-            "uid": target.uid,
-            "gid": target.gid,
-        },
+        PlanHost(
+            inventory.host_name,
+            inventory.root.rstrip("/") or "/",
+            inventory.report.driver_version,
+            inventory.report.cuda_version,
+        ),
+        request,
+        PlanTarget(
+            target.rootfs,
+            target.libs_dir,
+            target.libs32_dir,
+            BINARIES_DIRECTORY,
+            target.uid,
+            target.gid,
+        ),
         tuple(planner.layout.actions),
         tuple(sorted(planner.links.items())),
         tuple(planner.findings),
     )
-
-
-def _host_document(inventory: Inventory) -> dict[str, Any]:
-    return {
-        "name": inventory.host_name,
-        "root": inventory.root.rstrip("/") or "/",
-        "driver_version": inventory.report.driver_version,
-        "cuda_version": inventory.report.cuda_version,
-    }
-
-
-def request_document(request: Request) -> dict[str, Any]:
-    """Return the ``request`` part of a plan document."""
-    return {
-        "devices": list(request.devices),
-        "capabilities": list(request.capabilities),
-        "requirements": list(request.requirements),
-        "mig_config": request.mig_config,
-        "mig_monitor": request.mig_monitor,
-        "imex_channels": list(request.imex_channels),
-        "devices_from": request.origin.devices,
-        "capabilities_from": request.origin.capabilities,
-    }
 
 
 def _check_requirements(request: Request, inventory: Inventory, selection: Selection) -> None:
@@ -178,7 +161,7 @@ class _Planner:
         self.target = target
         self.settings = settings
         self.selection = selection
-        self.layout = Layout(target, cgroups=settings.cgroups)
+        self.layout = Layout(target, cgroups=settings.cgroups, root=inventory.root)
         self.links: dict[str, str] = {}
         self.findings: list[Finding] = []
         self._libraries: list[tuple[Component, str]] = []  # mounted libraries and their directories
@@ -330,18 +313,13 @@ class _Planner:
 
     # ---- parts
 
-    def _rooted(self, path: str) -> str:
-        return self.inventory.root.rstrip("/") + path
-
     def _proc(self, kind: str, entry: ProcEntry, why: Why) -> None:
         """Bind an entry of the driver's /proc directory at its own path, inside the planned tmpfs."""
         if kind == "dir":
             self.layout.directory(entry.path, entry.mode, why)
         else:
             self.layout.placeholder(entry.path, entry.mode, why)
-        self.layout.bind(
-            kind, entry.path, entry.path, _PROC_OPTIONS, entry.mode, why, origin="proc"
-        )
+        self.layout.bind(kind, "proc", entry.path, entry.path, _PROC_OPTIONS, entry.mode, why)
 
     def _optional(self, kind: str, path: str, step: Callable[[_Part], None], part: _Part) -> None:
         """Run a step whose failure must not keep a container from starting; hostile links still do (SECURITY R18)."""
@@ -462,13 +440,13 @@ class _Planner:
         self.layout.placeholder(target, component.mode, why)
         self.layout.bind(
             "file",
-            self._rooted(component.path),
+            "driver",
+            component.path,
             target,
             _FILE_OPTIONS,
             component.mode,
             why,
             size=component.size,
-            origin="driver",
         )
 
     def _firmware(self, firmware: Firmware) -> None:
@@ -481,24 +459,24 @@ class _Planner:
         if component.kind == "dir":
             self.layout.directory(target, component.mode, why)
             self.layout.bind_directory(
-                self._rooted(component.path),
+                "driver",
+                component.path,
                 component.path,
                 target,
                 _SOCKET_OPTIONS,
                 component.mode,
                 why,
-                origin="driver",
             )
         else:
             self.layout.placeholder(target, component.mode, why, accept=component.kind)
             self.layout.bind(
                 component.kind,
-                self._rooted(component.path),
+                "driver",
+                component.path,
                 target,
                 _SOCKET_OPTIONS,
                 component.mode,
                 why,
-                origin="driver",
             )
 
     def _control(self, device: DeviceNode) -> None:
@@ -534,13 +512,13 @@ class _Planner:
         self.layout.placeholder(target, device.node.mode, why, accept="char", rdev=device.rdev)
         self.layout.bind(
             "device",
+            "dev",
             device.path,
             target,
             _DEVICE_OPTIONS,
             device.node.mode,
             why,
             device.rdev,
-            origin="dev",
         )
 
     def _mig_access(self, path: str, why: Why) -> None:
@@ -590,13 +568,7 @@ class _Planner:
         mode = mig.dev_directory.mode
         self.layout.directory(target, mode, why)
         self.layout.bind_directory(
-            _CAPS_DIRECTORY,
-            _CAPS_DIRECTORY,
-            target,
-            _CAPS_OPTIONS,
-            mode,
-            why,
-            origin="dev",
+            "dev", _CAPS_DIRECTORY, _CAPS_DIRECTORY, target, _CAPS_OPTIONS, mode, why
         )
         access = self._access_file(f"{PROC_DIRECTORY}/capabilities/mig/{name}")
         if access is not None:

@@ -16,6 +16,7 @@ from nvgraft_specs import names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
     from nvgraft.request.config import Config
     from nvgraft.request.oci import ContainerConfig
@@ -83,6 +84,19 @@ class Request(Value):
         self.cuda_version = cuda_version
         self.origin = origin
         self.warnings = warnings
+
+    def document(self) -> dict[str, Any]:
+        """Return the ``request`` of a plan document."""
+        return {
+            "devices": list(self.devices),
+            "capabilities": list(self.capabilities),
+            "requirements": list(self.requirements),
+            "mig_config": self.mig_config,
+            "mig_monitor": self.mig_monitor,
+            "imex_channels": list(self.imex_channels),
+            "devices_from": self.origin.devices,
+            "capabilities_from": self.origin.capabilities,
+        }
 
 
 class Skip(Value):
