@@ -6,10 +6,16 @@ import struct
 from pathlib import Path
 
 from nvgraft.apply import bpf
-from nvgraft.apply.cgroup import DeviceRule
+from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.system import syscalls
 
-ZERO = DeviceRule("c", 1, 5, "rw")
+
+def device(major: int, minor: int, access: str = "rw") -> AllowDevice:
+    """Return the permission to open a device."""
+    return AllowDevice(major, minor, Why("", "test", "test"), access)
+
+
+ZERO = device(1, 5)
 DENY_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 ALLOW_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
 #: What a runtime attaches: everything denied but /dev/zero.

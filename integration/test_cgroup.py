@@ -23,19 +23,21 @@ from cgroups import (
     attach,
     attach_link,
     attributes,
+    device,
     hierarchy,
 )
 from nvgraft.apply import bpf
-from nvgraft.apply.cgroup import DeviceCgroup, DeviceRule, find_cgroup
+from nvgraft.apply.cgroup import DeviceCgroup, find_cgroup
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal
+from nvgraft.plan.actions import AllowDevice
 from nvgraft.system import syscalls
 
 pytestmark = pytest.mark.requires("root", "cgroup-v1", "cgroup-v2")
 
 #: A major number for local use (Linux devices.txt, 240 to 254): no driver has it, so opening a node gives ENXIO.
 UNUSED = 241
-NODE, OTHER = DeviceRule("c", UNUSED, 7, "rw"), DeviceRule("c", UNUSED, 8, "rw")
+NODE, OTHER = device(UNUSED, 7), device(UNUSED, 8)
 DENIED, ALLOWED = errno.EPERM, errno.ENXIO
 #: The process in the cgroup: per line either "open PATH FLAGS" or "mknod PATH DEVICE", answered with the errno.
 PROBE = """
@@ -96,14 +98,14 @@ class Box:
         self.process.stdin.write(f"{call} {path} {number}\n")
         return int(self.process.stdout.readline())
 
-    def open(self, rule: DeviceRule, flags: int = os.O_RDWR) -> int:
+    def open(self, rule: AllowDevice, flags: int = os.O_RDWR) -> int:
         """Return the errno of opening the node of ``rule`` from inside, 0 for success."""
         path = self.nodes / f"{rule.major}-{rule.minor}"
         if not path.exists():
             os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(rule.major, rule.minor))
         return self.ask("open", path, flags)
 
-    def mknod(self, rule: DeviceRule) -> int:
+    def mknod(self, rule: AllowDevice) -> int:
         return self.ask("mknod", self.nodes / "made", os.makedev(rule.major, rule.minor))
 
     def rules(self) -> object:
@@ -139,7 +141,7 @@ def box_v2(nodes: Path) -> Iterator[Box]:
     made.close()
 
 
-def allow(box: Box, *rules: DeviceRule) -> tuple[DeviceCgroup, UndoLog]:
+def allow(box: Box, *rules: AllowDevice) -> tuple[DeviceCgroup, UndoLog]:
     found, undo = find_cgroup(box.process.pid), UndoLog()
     assert (found.version, found.path, found.is_root) == (box.version, str(box.path), False)
     found.allow(rules, undo)
@@ -173,7 +175,7 @@ def test_exactly_the_nodes_asked_for_open(box: Box) -> None:
 def test_real_device_works(box: Box) -> None:
     """/dev/null opens for reading and writing once it is allowed."""
     box.confine()
-    null = DeviceRule("c", 1, 3, "rw")
+    null = device(1, 3)
     assert box.open(null) == DENIED
     found, _ = allow(box, null)
     assert box.open(null) == 0
@@ -183,7 +185,7 @@ def test_real_device_works(box: Box) -> None:
 def test_read_only_rule(box: Box) -> None:
     """A rule without w lets a node be opened for reading, not for writing."""
     box.confine()
-    found, undo = allow(box, DeviceRule("c", UNUSED, 7, "r"))
+    found, undo = allow(box, device(UNUSED, 7, "r"))
     assert (box.open(NODE, os.O_RDONLY), box.open(NODE, os.O_WRONLY), box.open(NODE)) == (
         ALLOWED,
         DENIED,
@@ -197,19 +199,15 @@ def test_read_only_rule(box: Box) -> None:
 def test_all_nodes_of_a_large_mig_host(box: Box) -> None:
     """Six hundred nodes of two drivers are allowed together, and only they."""
     box.confine()
-    many = [
-        DeviceRule("c", major, minor, "rw")
-        for major in (UNUSED, UNUSED + 1)
-        for minor in range(300)
-    ]
+    many = [device(major, minor) for major in (UNUSED, UNUSED + 1) for minor in range(300)]
     found, undo = allow(box, *many)
     probed = [
         many[0],
         many[299],
         many[300],
         many[599],
-        DeviceRule("c", UNUSED, 300, "rw"),
-        DeviceRule("c", UNUSED + 2, 0, "rw"),
+        device(UNUSED, 300),
+        device(UNUSED + 2, 0),
     ]
     assert [box.open(rule) for rule in probed] == [ALLOWED] * 4 + [DENIED] * 2
     assert undo.run() == []
@@ -329,7 +327,7 @@ def test_v1_parent_that_allows_less_is_the_reason(nodes: Path) -> None:
 def test_v2_every_attached_program_is_extended(box_v2: Box, count: int) -> None:
     """All programs must allow an access, so each of them is extended; undo brings the same programs back."""
     for number in range(count):
-        box_v2.attach(bpf.allow_code((ZERO, DeviceRule("c", 9, number, "rw"))) + DENY_ALL)
+        box_v2.attach(bpf.allow_code((ZERO, device(9, number))) + DENY_ALL)
     before = box_v2.rules()
     found, undo = allow(box_v2, NODE)
     assert (box_v2.open(NODE), box_v2.open(OTHER), box_v2.open(ZERO)) == (ALLOWED, DENIED, 0)
@@ -341,7 +339,7 @@ def test_v2_every_attached_program_is_extended(box_v2: Box, count: int) -> None:
 def test_v2_full_cgroup_is_refused(box_v2: Box) -> None:
     """With 64 programs the kernel replaces none without detaching another, which would allow too much: refused."""
     for number in range(64):
-        box_v2.attach(bpf.allow_code((ZERO, DeviceRule("c", 9, number, "rw"))) + DENY_ALL)
+        box_v2.attach(bpf.allow_code((ZERO, device(9, number))) + DENY_ALL)
     before = box_v2.rules()
     found, undo = find_cgroup(box_v2.process.pid), UndoLog()
     with pytest.raises(Refusal, match="as many as the kernel takes"):
@@ -536,7 +534,7 @@ def test_runc_own_rules_are_extended(version: int, nodes: Path, tmp_path: Path) 
         assert (found.version, found.path) == (version, str(hierarchy(version) / name))
         probe = Box(version, nodes)
         (Path(found.path) / "cgroup.procs").write_text(str(probe.process.pid))
-        null = DeviceRule("c", 1, 3, "rw")
+        null = device(1, 3)
         assert (probe.open(NODE), probe.open(OTHER), probe.open(null)) == (DENIED, DENIED, 0)
         found.allow((NODE,), undo)
         assert (probe.open(NODE), probe.open(OTHER), probe.open(null)) == (ALLOWED, DENIED, 0)

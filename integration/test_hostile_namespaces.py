@@ -18,11 +18,10 @@ import pytest
 
 from attacked import CANARY, DRIVER, LIBS, PLACE, ROOTFS, Case, Outcome, bind_rootfs, runtime_mounts
 from bundles import EVERYTHING, make_bundle
-from cgroups import ALLOW_ALL, DENY_ALL, FILTER, ZERO, attach, attach_link, hierarchy
+from cgroups import ALLOW_ALL, DENY_ALL, FILTER, ZERO, attach, attach_link, device, hierarchy
 from containers import CGROUPS, LOOK, Bundle
 from harness import LDCONFIG, Installed
 from nvgraft.apply import bpf
-from nvgraft.apply.cgroup import DeviceRule
 from nvgraft.system import syscalls
 from nvgraft_specs import gallery
 
@@ -542,7 +541,7 @@ def test_t59_a_second_thread_is_refused(
 def attach_all(count: int) -> Callable[[int], None]:
     def rules(cgroup: int) -> None:
         for number in range(count):
-            attach(cgroup, bpf.allow_code((ZERO, DeviceRule("c", 9, number, "rw"))) + DENY_ALL)
+            attach(cgroup, bpf.allow_code((ZERO, device(9, number))) + DENY_ALL)
 
     return rules
 

@@ -5,6 +5,7 @@ from nvgraft.apply import bpf, cgroup, journal
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
 from nvgraft.host import kept_inventory, nvml
+from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.request import requirements
 from nvgraft.request.config import Config
 from nvgraft.system import kept
@@ -77,7 +78,7 @@ def kept_journal(data: bytes) -> None:
         )
 
 
-_RULES = [cgroup.DeviceRule("c", 195, minor, "rw") for minor in (0, 255)]
+_RULES = [AllowDevice(195, minor, Why("", "", "")) for minor in (0, 255)]
 
 
 def device_cgroup(data: bytes) -> None:
@@ -99,7 +100,7 @@ def device_cgroup(data: bytes) -> None:
     except ValueError:
         return
     # What is granted then: nothing is asked for a second time.
-    granted = listed + "".join(f"\n{rule.type} {rule.major}:{rule.minor} rw" for rule in missing)
+    granted = listed + "".join(f"\nc {rule.major}:{rule.minor} rw" for rule in missing)
     assert not list(cgroup.missing_rules(granted, _RULES)) or any(
         rule.access != "rw" for rule in missing
     )

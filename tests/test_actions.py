@@ -114,6 +114,13 @@ def test_each_action_has_its_entry(action: Action, document: dict[str, Any]) -> 
     assert json.dumps(action.document()) == json.dumps(document)
 
 
+@pytest.mark.parametrize("access", ["", "m", "rwm"])
+def test_a_container_may_never_create_devices(access: str) -> None:
+    """A permission is to read, to write or both."""
+    with pytest.raises(ValueError, match="no such access"):
+        AllowDevice(195, 0, WHY, access)
+
+
 def test_every_kind_of_action_is_tested() -> None:
     """A new one needs its line above, and an entry in the schema."""
     assert {kind.__name__ for kind in Action.__subclasses__()} == {

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvgraft.apply import bpf, cgroup
-from nvgraft.apply.cgroup import DeviceCgroup, DeviceRule
+from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal
+from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.system import syscalls
 from nvgraft.system.mountinfo import Mount, parse_mountinfo
 
@@ -34,31 +35,9 @@ def mount(root: str, point: str, fstype: str) -> Mount:
 
 V1 = mount("/", "/sys/fs/cgroup/devices", "cgroup")
 V2 = mount("/", "/sys/fs/cgroup/unified", "cgroup2")
-GPU = DeviceRule("c", 195, 0, "rw")
-CONTROL = DeviceRule("c", 195, 255, "rw")
-
-
-def test_rule_is_a_character_device_without_mknod() -> None:
-    """A rule for a block device, for mknod, or for no access at all cannot be made."""
-    for arguments in (("b", "rw"), ("c", "rwm"), ("c", "")):
-        with pytest.raises(ValueError, match="no such device rule"):
-            DeviceRule(arguments[0], 195, 0, arguments[1])
-
-
-def test_rule_identity_counts_every_field() -> None:
-    """Rules that differ in any field differ."""
-    assert (
-        len(
-            {
-                GPU,
-                DeviceRule("c", 195, 0, "rw"),
-                DeviceRule("c", 196, 0, "rw"),
-                CONTROL,
-                DeviceRule("c", 195, 0, "r"),
-            }
-        )
-        == 4
-    )
+WHY = Why("", "", "")
+GPU = AllowDevice(195, 0, WHY)
+CONTROL = AllowDevice(195, 255, WHY)
 
 
 def test_mountinfo_keeps_device_hierarchies_and_undoes_escapes() -> None:
@@ -183,8 +162,8 @@ def test_mount_prefix_is_stripped_from_the_start(root: str, path: str, expected:
 )
 def test_v1_writes_only_what_is_missing(listed: str, expected: list[str]) -> None:
     """A node is left alone when one entry of devices.list allows it whole; else the letters its own entry lacks are added."""
-    missing = cgroup.missing_rules(listed, (GPU, CONTROL, GPU))
-    assert [f"{rule.type} {rule.major}:{rule.minor} {rule.access}" for rule in missing] == expected
+    missing = cgroup.missing_rules(listed, (GPU, CONTROL))
+    assert [f"c {rule.major}:{rule.minor} {rule.access}" for rule in missing] == expected
 
 
 class Host:
@@ -457,10 +436,10 @@ def execute(code: bytes, kind: int, access: int, major: int, minor: int) -> int:
 
 RULES = st.lists(
     st.builds(
-        DeviceRule,
-        st.just("c"),
+        AllowDevice,
         st.integers(0, 3),
         st.integers(0, 3),
+        st.just(WHY),
         st.sampled_from(["r", "w", "rw"]),
     ),
     max_size=8,
@@ -469,7 +448,7 @@ RULES = st.lists(
 
 @given(RULES, st.sampled_from([1, 2]), st.integers(0, 7), st.integers(0, 3), st.integers(0, 3))
 def test_program_allows_exactly_the_rules(
-    rules: list[DeviceRule], kind: int, access: int, major: int, minor: int
+    rules: list[AllowDevice], kind: int, access: int, major: int, minor: int
 ) -> None:
     """A request gets 1 when a rule names the node and all letters asked for, without mknod; else the original decides."""
     granted = any(
@@ -494,10 +473,7 @@ def test_program_never_allows_mknod_or_block_devices() -> None:
 
 def test_program_with_more_nodes_than_a_jump_can_reach() -> None:
     """Twenty thousand nodes of one major number all work, and so does what is behind them."""
-    code = (
-        bpf.allow_code([DeviceRule("c", 195, minor, "rw") for minor in range(20_000)])
-        + ORIGINAL_CODE
-    )
+    code = bpf.allow_code([AllowDevice(195, minor, WHY) for minor in range(20_000)]) + ORIGINAL_CODE
     assert [execute(code, 2, READ, 195, minor) for minor in (0, 8191, 8192, 19_999, 20_000)] == [
         1,
         1,

@@ -10,9 +10,10 @@ import shutil
 from dataclasses import dataclass, replace
 
 from nvgraft.apply import bpf
-from nvgraft.apply.cgroup import DeviceRule, choose, device_mounts, open_mounts
+from nvgraft.apply.cgroup import choose, device_mounts, open_mounts
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
+from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, mounts_of_type
 from nvgraft_specs import names
@@ -22,7 +23,7 @@ _CONTAINER_CGROUP = "/container"
 
 #: r0 = 0; exit: the end of every device program of a runtime.
 _DENY = bytes((0xB7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0))
-_NVIDIACTL = DeviceRule("c", 195, 255, "rw")
+_NVIDIACTL = AllowDevice(195, 255, Why("", "nvidiactl", "control device"))
 
 
 @dataclass(frozen=True, slots=True)

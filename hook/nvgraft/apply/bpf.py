@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvgraft.apply.cgroup import DeviceRule
+    from nvgraft.plan.actions import AllowDevice
     from nvgraft.system._ffi import Buffer
 
 # Commands, program and attach types, flags: linux/bpf.h.
@@ -155,7 +155,7 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
     )
 
 
-def allow_code(rules: Sequence[DeviceRule]) -> bytes:
+def allow_code(rules: Sequence[AllowDevice]) -> bytes:
     """Return instructions that allow the nodes of ``rules`` and otherwise go on with what is put behind them.
 
     An access is allowed when it asks for nothing but the letters of its rule (reference behaviour 7.3): never for
@@ -163,7 +163,7 @@ def allow_code(rules: Sequence[DeviceRule]) -> bytes:
     for the verifier: it has one open branch at a time to come back to.
     """
     blocks: dict[tuple[int, int], list[int]] = {}
-    for rule in dict.fromkeys(rules):
+    for rule in rules:
         access = sum(_ACCESS[letter] for letter in set(rule.access))
         blocks.setdefault((access, rule.major), []).append(rule.minor)
     # struct bpf_cgroup_dev_ctx: access in the upper, type in the lower half of the first word, major, minor.

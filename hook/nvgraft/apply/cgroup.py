@@ -13,7 +13,7 @@ from nvgraft.apply import bpf, journal
 from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
-from nvgraft.base.values import Value
+from nvgraft.plan.actions import AllowDevice
 from nvgraft.system import syscalls
 from nvgraft.system.mountinfo import Mount, mounts_of_type
 
@@ -27,23 +27,6 @@ if TYPE_CHECKING:
 NO_CGROUPS = (
     "set `no-cgroups = true` in [nvidia-container-cli] to leave the container's device rules alone"
 )
-
-
-class DeviceRule(Value):
-    """A device node that the container may open: ``type`` "c", numbers, ``access`` of the letters r and w.
-
-    Creating nodes (m) is never granted, see reference behaviour 7.2 and 7.3.
-    """
-
-    __slots__ = ("access", "major", "minor", "type")
-
-    def __init__(self, type: str, major: int, minor: int, access: str) -> None:
-        if type != "c" or not access or set(access) - {"r", "w"}:
-            raise ValueError(f"no such device rule: {type} {major}:{minor} {access}")
-        self.type = type
-        self.major = major
-        self.minor = minor
-        self.access = access
 
 
 def below(mount: Mount, path: str) -> str:
@@ -112,7 +95,7 @@ def choose(
     return version, path, mount
 
 
-def missing_rules(listed: str, rules: Sequence[DeviceRule]) -> Iterator[DeviceRule]:
+def missing_rules(listed: str, rules: Sequence[AllowDevice]) -> Iterator[AllowDevice]:
     """Yield what has to be added to ``listed``, the text of ``devices.list``, for ``rules`` to hold.
 
     A result has only the letters that the node's own entry lacks, so that denying it takes back exactly what it gave
@@ -124,11 +107,11 @@ def missing_rules(listed: str, rules: Sequence[DeviceRule]) -> Iterator[DeviceRu
         (kind, number.split(":"), access)
         for kind, number, access in (line.split() for line in _lines(listed))
     ]
-    for rule in dict.fromkeys(rules):
+    for rule in rules:
         numbers = [str(rule.major), str(rule.minor)]
         granted = ""
         for kind, pattern, access in entries:
-            if kind not in ("a", rule.type) or any(
+            if kind not in ("a", "c") or any(
                 have not in (want, "*") for have, want in zip(pattern, numbers, strict=True)
             ):
                 continue
@@ -138,12 +121,8 @@ def missing_rules(listed: str, rules: Sequence[DeviceRule]) -> Iterator[DeviceRu
             if pattern == numbers:
                 granted = access
         else:
-            yield DeviceRule(
-                rule.type,
-                rule.major,
-                rule.minor,
-                "".join(letter for letter in rule.access if letter not in granted),
-            )
+            access = "".join(letter for letter in rule.access if letter not in granted)
+            yield AllowDevice(rule.major, rule.minor, rule.why, access)
 
 
 class DeviceCgroup:
@@ -185,7 +164,7 @@ class DeviceCgroup:
         """Return what the journal has to say: rules end with the cgroup, whose inode number no other one gets."""
         return journal.Item("devices", self.path, str(os.fstat(self._fd).st_ino))
 
-    def allow(self, rules: Sequence[DeviceRule], undo: UndoLog) -> None:
+    def allow(self, rules: Sequence[AllowDevice], undo: UndoLog) -> None:
         """Let the container open the nodes of ``rules``, all of them in one step, and register how to take it back.
 
         :raises Refusal: when the cgroup cannot be changed; what had been done by then is in ``undo``.
@@ -200,7 +179,7 @@ class DeviceCgroup:
         except bpf.ProgramError as error:
             raise _add_failed(str(error), f"the cgroup is {self.path}; {NO_CGROUPS}") from error
 
-    def _allow_v1(self, rules: Sequence[DeviceRule], undo: UndoLog) -> None:
+    def _allow_v1(self, rules: Sequence[AllowDevice], undo: UndoLog) -> None:
         try:
             missing = list(missing_rules(_read(self._fd, "devices.list"), rules))
         except (OSError, ValueError) as error:
@@ -216,8 +195,8 @@ class DeviceCgroup:
         for rule in missing:
             self._write_v1(allow, deny, rule, undo)
 
-    def _write_v1(self, allow: int, deny: int, rule: DeviceRule, undo: UndoLog) -> None:
-        line = f"{rule.type} {rule.major}:{rule.minor} {rule.access}"
+    def _write_v1(self, allow: int, deny: int, rule: AllowDevice, undo: UndoLog) -> None:
+        line = f"c {rule.major}:{rule.minor} {rule.access}"
 
         def take_back() -> None:
             try:
@@ -239,7 +218,7 @@ class DeviceCgroup:
                 f"{self.path}/devices.allow: {line}: {bpf.reason(error)}", hint
             ) from error
 
-    def _allow_v2(self, rules: Sequence[DeviceRule], undo: UndoLog) -> None:
+    def _allow_v2(self, rules: Sequence[AllowDevice], undo: UndoLog) -> None:
         flags, programs = bpf.query(self._fd)
         if not programs:
             return  # without a program every device is allowed

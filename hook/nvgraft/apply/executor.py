@@ -117,11 +117,7 @@ def _carry_out(
     # In the host's mount namespace: everything that is looked up there.
     sources = open_sources(plan.actions, container.uid, container.gid)
     held.append(sources.close)
-    rules = [
-        cgroup.DeviceRule("c", action.major, action.minor, action.access)
-        for action in plan.actions
-        if isinstance(action, AllowDevice)
-    ]
+    rules = [action for action in plan.actions if isinstance(action, AllowDevice)]
     devices = None
     if rules:
         devices = cgroup.find_cgroup(container.pid)

@@ -205,12 +205,17 @@ class ReplaceLink(Symlink):
 
 
 class AllowDevice(Action):
-    """Let the container's cgroup open a character device."""
+    """Let the container's cgroup open a character device; ``access`` has the letters r and w.
+
+    Creating nodes (m) is never granted, see reference behaviour 7.2 and 7.3.
+    """
 
     __slots__ = ("access", "major", "minor", "why")
     op = "allow-device"
 
     def __init__(self, major: int, minor: int, why: Why, access: str = "rw") -> None:
+        if not access or access.strip("rw"):
+            raise ValueError(f"no such access to a device: {access}")
         self.major = major
         self.minor = minor
         self.access = access
