@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,13 +70,34 @@ def test_the_programs_of_the_examples_are_stubs(image: str) -> None:
     } == examples.FILES[image]
 
 
+def failure_sections() -> dict[str, str]:
+    """Return the text of each section of docs/failures.md by its heading."""
+    text = (console.DOCS / "failures.md").read_text()
+    return dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+
+
 def test_every_failure_has_a_section() -> None:
     """With the phrase that people search for."""
-    text = (console.DOCS / "failures.md").read_text()
-    sections = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    sections = failure_sections()
     assert list(sections) == [failure.id for failure in FAILURES]
     for failure in FAILURES:
         assert failure.phrase in sections[failure.id]
+
+
+def test_a_section_says_what_explain_error_says() -> None:
+    """Causes and next steps are the same in both; the page marks commands, and has words in capitals for names."""
+    sections = {name: text.replace("`", "") for name, text in failure_sections().items()}
+    errors = tomllib.loads((ROOT / "specs/nvgraft_specs/errors.toml").read_text())["error"]
+    missing = [
+        text
+        for error in errors
+        if error["failure"]
+        for text in (f"At the stage *{error['stage']}*: {error['cause']}", *error["next"])
+        if not re.search(
+            "[A-Z]+".join(map(re.escape, re.split(r"\{\d\}", text))), sections[error["failure"]]
+        )
+    ]
+    assert missing == []
 
 
 #: Where a path to code in a page may begin.
