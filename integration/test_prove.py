@@ -160,13 +160,13 @@ class Root:
 
 def _loaded(root: Object) -> list[str]:
     """Return the objects of a load in the loader's order: breadth first."""
-    if root.again:
+    if root.already_loaded:
         return []
     found, queue = [], [root]
     while queue:
         thing = queue.pop(0)
         found.append(thing.path)
-        queue += [child for child in thing.needs if not child.again]
+        queue += [child for child in thing.needs if not child.already_loaded]
     return found
 
 
@@ -218,7 +218,7 @@ def test_what_a_library_needs_is_loaded_with_it(root: Root) -> None:
     assert root.agree("liba.so.1").verdict == "yes"
     (root.path / "usr/lib/x86_64-linux-gnu/libc2.so.1").unlink()
     ours = root.agree("liba.so.1")
-    assert ours.load.failures[0].asked_by == "/usr/lib/x86_64-linux-gnu/libb.so.1"
+    assert ours.load.failures[0].needed_by == "/usr/lib/x86_64-linux-gnu/libb.so.1"
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_a_program_that_does_not_start_opens_nothing(root: Root) -> None:
     root.compile("opt/app", _PROGRAM, links=("opt/own/libown.so.1",))
     root.stub(f"{LIBS}/liba.so.1")
     ours = root.agree("liba.so.1", "/opt/app")
-    assert ours.load.failures[0].asked_by == "/opt/app"
+    assert ours.load.failures[0].needed_by == "/opt/app"
 
 
 @pytest.mark.parametrize("cached", [False, True])

@@ -1,4 +1,4 @@
-"""``nvgraft prove`` from a snapshot answers as on the files that the snapshot was made of; what it lacks is said."""
+"""``nvgraft prove`` answers from a snapshot as from the recorded files, and lists missing facts."""
 
 import json
 from pathlib import Path
@@ -21,12 +21,19 @@ from test_prove import X86, image, library
 LIBS = "usr/lib/x86_64-linux-gnu"
 VERSION = "560.35.03"
 
-#: A driver: file -> SONAME, NEEDED, and what decides about loading.
+#: A driver: file -> SONAME, NEEDED, and search directories and versions.
 Driver = dict[str, tuple[str, list[str], Loading]]
 
 
-def driver(cuda: Loading = Loading(), needed: str = "libc.so.6", **others: Loading) -> Driver:  # noqa: B008
-    """Return a driver of three libraries; ``others`` say more of nvidia_ml and ptxjit."""
+def driver(
+    cuda: Loading = Loading(),  # noqa: B008
+    needed: str = "libc.so.6",
+    **others: Loading,
+) -> Driver:
+    """Return a driver of three libraries.
+
+    :param cuda: search directories and versions of libcuda; ``others`` those of ml and ptxjit.
+    """
     return {
         f"libcuda.so.{VERSION}": ("libcuda.so.1", [needed], cuda),
         f"libnvidia-ml.so.{VERSION}": (
@@ -60,7 +67,7 @@ def needs_nvml(version: str) -> Driver:
     )
 
 
-#: What is special -> the driver, files of the image, and the verdict.
+#: Case -> the driver, files of the image, and the verdict.
 SETUPS: dict[str, tuple[Driver, dict[str, bytes], str]] = {
     "nothing special": (driver(), {}, "yes"),
     "RUNPATH leads to what it needs": (
@@ -96,7 +103,7 @@ SETUPS: dict[str, tuple[Driver, dict[str, bytes], str]] = {
 
 
 def unpacked(place: Path, files: Driver) -> str:
-    """Make the files of a driver package."""
+    """Write the files of a driver package; return its directory."""
     (place / LIBS).mkdir(parents=True)
     for name, (soname, needed, loading) in files.items():
         (place / LIBS / name).write_bytes(
@@ -106,12 +113,12 @@ def unpacked(place: Path, files: Driver) -> str:
 
 
 def bundle(place: Path, files: dict[str, bytes]) -> str:
-    """Make a bundle with a C library of its own, unless ``files`` has another one."""
+    """Make a bundle with a C library, unless ``files`` has one."""
     made = make_bundle(place, *EVERYTHING, files=())
-    own = image()
+    ordinary = image()
     if f"{LIBS}/libc.so.6" in files:
-        del own["lib/x86_64-linux-gnu/libc.so.6"]
-    for name, data in {**own, **files}.items():
+        del ordinary["lib/x86_64-linux-gnu/libc.so.6"]
+    for name, data in {**ordinary, **files}.items():
         (made / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
         (made / "rootfs" / name).write_bytes(data)
     return str(made)
@@ -128,7 +135,7 @@ def answer(host: HostSide, container: str) -> dict[str, Any]:
 
 
 def recorded_side(document: dict[str, Any], place: Path) -> HostSide:
-    """Return the host of a document that has been written and read again."""
+    """Write a document and read it again as a host."""
     path = place / "host.json"
     path.write_text(json.dumps(document))
     return HostSide("recorded", Config(), read_snapshot(str(path)))
@@ -136,7 +143,7 @@ def recorded_side(document: dict[str, Any], place: Path) -> HostSide:
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_snapshot_answers_as_the_files_do(name: str, tmp_path: Path) -> None:
-    """The same document, and nothing in it is unknown; a recording of the recording answers so again."""
+    """The answers are equal, without unknown facts; a recording of the snapshot is the same."""
     files, extra, verdict = SETUPS[name]
     package = open_package(
         unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2"))
@@ -153,8 +160,8 @@ def test_a_snapshot_answers_as_the_files_do(name: str, tmp_path: Path) -> None:
     assert again == document
 
 
-def test_a_snapshot_without_these_facts_says_so(tmp_path: Path) -> None:
-    """As older ones are: it loads as far as is recorded, and never simply yes."""
+def test_missing_facts_make_the_answer_unknown(tmp_path: Path) -> None:
+    """Older snapshots lack search directories and versions: the answer is not a plain yes."""
     files, extra, _ = SETUPS["nothing special"]
     package = open_package(
         unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2"))
@@ -163,15 +170,15 @@ def test_a_snapshot_without_these_facts_says_so(tmp_path: Path) -> None:
     for entry in document["files"].values():
         for key in ("rpath", "runpath", "flags_1", "versions_needed", "versions_defined"):
             entry.get("elf", {}).pop(key, None)
-    found = answer(recorded_side(document, tmp_path), bundle(tmp_path / "b", extra))
-    assert found["verdict"] == "unknown"
-    assert found["unknown"] == [
-        f"which search directories and versions /{LIBS}/libcuda.so.1 names is not recorded"
+    document = answer(recorded_side(document, tmp_path), bundle(tmp_path / "b", extra))
+    assert document["verdict"] == "unknown"
+    assert document["unknown"] == [
+        f"the search directories and versions that /{LIBS}/libcuda.so.1 names"
     ]
 
 
-def test_a_provider_whose_versions_are_not_recorded_says_so(tmp_path: Path) -> None:
-    """That a library defines what another one needs is not taken for granted."""
+def test_unrecorded_versions_of_a_provider_make_the_answer_unknown(tmp_path: Path) -> None:
+    """A library is not assumed to define the versions that another one needs."""
     package = open_package(
         unpacked(tmp_path / "driver", needs_nvml("NVML_1")),
         "/",
@@ -180,9 +187,9 @@ def test_a_provider_whose_versions_are_not_recorded_says_so(tmp_path: Path) -> N
     document = record(package, OFFLINE_PATH, "")
     for entry in document["files"].values():
         entry.get("elf", {}).pop("versions_defined", None)
-    found = answer(recorded_side(document, tmp_path), bundle(tmp_path / "b", {}))
-    assert found["verdict"] == "unknown"
-    assert found["unknown"] == [f"which versions /{LIBS}/libnvidia-ml.so.1 defines is not recorded"]
+    document = answer(recorded_side(document, tmp_path), bundle(tmp_path / "b", {}))
+    assert document["verdict"] == "unknown"
+    assert document["unknown"] == [f"the versions that /{LIBS}/libnvidia-ml.so.1 defines"]
 
 
 def test_a_document_stays_small(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""``nvgraft prove``: whether a library or a program will load in the container, and from where.
+"""``nvgraft prove``: tell whether a library or a program will load, and from which file.
 
-``search`` knows where a loader looks, ``loading`` walks from one object to the next as it does, ``proof`` puts one question to
-it, ``command`` says what came out. What a file says of itself is :mod:`nvgraft_cli.case.dynamic`'s.
+``search`` finds one library as a loader does, ``loading`` loads an object with all that it needs,
+``proof`` answers one question, ``command`` prints the answers. Reading ELF files belongs to
+:mod:`nvgraft_cli.case.dynamic`.
 """

@@ -1,4 +1,4 @@
-"""``nvgraft prove``: will it load in the container, and from which file?"""
+"""``nvgraft prove``: print whether libraries and programs will load, and from which files."""
 
 import argparse
 import os
@@ -14,9 +14,9 @@ _SCHEMA = "nvgraft.prove/1"
 _EXAMPLES = """\
 examples:
   nvgraft prove --bundle ./web --host node17.json
-  nvgraft prove /usr/bin/nvidia-smi --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
+  nvgraft prove /usr/bin/nvidia-smi --bundle image.tar --host eks-t4
 
-Libraries are asked for as dlopen() is, by the container's own program. Which symbols an object lacks is not looked at.
+A library is opened as by dlopen() in the container's program. Missing symbols are not found.
 
 exit code: 0 everything loads, 1 something does not, 2 bad usage or input"""
 
@@ -25,8 +25,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command ``prove``."""
     parser = subparsers.add_parser(
         "prove",
-        help="tell whether libcuda.so.1 (or any library or program) will load in the container, and from where",
-        description="Walk the dynamic loading of a library or program over the container's file system as it will be.",
+        help="tell whether a library or program will load in the container, and from where",
+        description="Follow the dynamic loader as it loads a library or program in the container "
+        "with the driver mounted.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,10 +36,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="WHAT",
         nargs="*",
         default=["libcuda.so.1"],
-        help="SONAME or path (default: libcuda.so.1)",
+        help="a SONAME or a path (default: libcuda.so.1)",
     )
     parser.add_argument(
-        "--program", metavar="PATH", help="the program that asks (default: the container's own)"
+        "--program",
+        metavar="PATH",
+        help="the program that opens a library (default: the container's own)",
     )
     add_case(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
@@ -46,9 +49,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the proof; return the exit code.
+    """Print the answers; return the exit code.
 
-    :raises InputError: for inputs that cannot be used, and where nothing is mounted so that nothing can be proved.
+    :raises InputError: when an input cannot be used, or is a config.json without files.
     """
     from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
@@ -60,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
         with open_container(args.bundle, args.env) as container:
             if not container.rootfs_known:
                 raise InputError(
-                    f"{args.bundle}: a config.json alone has no files to load: give the bundle, its rootfs or an image"
+                    f"{args.bundle}: a config.json alone does not show the files to load | pass "
+                    "--bundle the bundle, its root file system or an image"
                 )
             case = Case(open_host(args.host, args.config), container)
             plan, refusal = case.outcome

@@ -1,7 +1,7 @@
-"""Loading one object with all that it needs, as a dynamic loader does it, and what goes wrong first.
+"""Load one object with all that it needs, as a dynamic loader does, and tell what goes wrong first.
 
-Breadth first, each library once, by the name that asked for it or by its SONAME; then the versions. Relocation is not
-tried: which symbols an object lacks is not looked at.
+The order is breadth first. Each library is loaded once, under the name that requested it or its
+SONAME; versions are checked at the end. Relocation is not tried: missing symbols are not found.
 """
 
 import posixpath
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.search import Asker, Found, Searcher
+from nvgraft_cli.prove.search import Located, Requester, Searcher
 
-#: What a loader says of a library that it has not found.
+#: A loader's words for a library that it did not find.
 NOT_FOUND = "cannot open shared object file: No such file or directory"
 
-#: What a snapshot may lack of an object, and the fact that it is.
+#: What a snapshot may not record of an object, and the attribute of Dynamic that holds it.
 _RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
 
 #: Objects of one load; a large CUDA program has about 200.
@@ -24,9 +24,14 @@ _OBJECTS = 5000
 
 @dataclass(slots=True)
 class Object:
-    """A loaded object: the name that asked for it, where it was found and by which rule, and what it led to.
+    """A loaded object.
 
-    :ivar again: where it stands already, if it was loaded before; what it needs stands there too.
+    :ivar name: the name that requested it.
+    :ivar path: its path as the loader names it.
+    :ivar how: the rule by which it was found.
+    :ivar facts: None where they are not recorded.
+    :ivar needs: the objects that it needs, in order; empty where ``already_loaded`` is set.
+    :ivar already_loaded: how it had been loaded before, or "" if it was not.
     """
 
     name: str
@@ -35,14 +40,19 @@ class Object:
     from_host: bool
     facts: Dynamic | None
     needs: list["Object"] = field(default_factory=list)
-    again: str = ""
+    already_loaded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a loader would say: who asked for ``name``, its words, and where it has looked."""
+    """An error of the loader.
 
-    asked_by: str
+    :ivar needed_by: the object that needs ``name``, or "".
+    :ivar words: the loader's message.
+    :ivar tried: the paths that the loader tried, each with the reason why it did not take it.
+    """
+
+    needed_by: str
     name: str
     words: str
     tried: tuple[tuple[str, str], ...] = ()
@@ -50,49 +60,55 @@ class Failure:
 
 @dataclass(slots=True)
 class Load:
-    """The outcome: the tree of objects, failures in the loader's order, and what could not be told."""
+    """The outcome of a load.
+
+    :ivar root: the requested object with all that it needs; None if it was not found.
+    :ivar failures: in the loader's order.
+    :ivar unknown: facts that a snapshot does not record and that may change the outcome.
+    """
 
     root: Object | None
     failures: list[Failure] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
 
-def load(name: str, tree: PlannedTree, searcher: Searcher, program: Asker | None) -> Load:
-    """Load ``name``: a SONAME or path as dlopen() gets it from ``program``, which has been started before, or a program's path.
+def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | None) -> Load:
+    """Load a library as ``program`` does with dlopen(), or start ``program``.
 
-    :param program: the program that asks, whose RPATH or RUNPATH counts; None: nothing is known of it.
+    :param name: the SONAME or path that dlopen() gets, or the program's own path.
+    :param program: the running program, whose RPATH or RUNPATH counts; None if it is not known.
     """
-    walk = _Walk(tree, searcher)
+    loading = _Loading(tree, searcher)
     if program is not None:
-        started = walk.start(program)
-        walk.follow(started, [])
-        walk.check_versions()
-        if started.path == name or walk.failures:
-            return walk.outcome(started)
-        walk.program_is_loaded()
-    above = [] if program is None else [program]
-    root = walk.known(name)
+        started = loading.start(program)
+        loading.load_needed(started, [])
+        loading.check_versions()
+        if started.path == name or loading.failures:
+            return loading.outcome(started)
+        loading.program_is_running()
+    chain = [] if program is None else [program]
+    root = loading.loaded(name)
     if root is None:
-        found = walk.find("" if program is None else program.path, name, above)
-        if found is None:
-            return walk.outcome(None)
-        root = walk.enter(name, found)
-    if not root.again:
-        walk.follow(root, above)
-        walk.check_versions()
-    return walk.outcome(root)
+        located = loading.find("" if program is None else program.path, name, chain)
+        if located is None:
+            return loading.outcome(None)
+        root = loading.enter(name, located)
+    if not root.already_loaded:
+        loading.load_needed(root, chain)
+        loading.check_versions()
+    return loading.outcome(root)
 
 
-class _Walk:
+class _Loading:
     def __init__(self, tree: PlannedTree, searcher: Searcher) -> None:
         self._tree = tree
         self._searcher = searcher
-        self.loaded: dict[str, Object] = {}
-        self._files: dict[str, Object] = {}
-        self._checked: set[str] = set()
+        self._by_name: dict[str, Object] = {}
+        self._by_file: dict[str, Object] = {}
+        self._versions_checked: set[str] = set()
         self._loader: Object | None = None
         self._program = ""
-        self._started: set[int] = set()
+        self._loaded_at_start: set[int] = set()
         self.failures: list[Failure] = []
         self._unknown: list[str] = []
         self._enter_loader()
@@ -101,164 +117,162 @@ class _Walk:
         return Load(root, self.failures, self._unknown + self._searcher.unknown)
 
     def _enter_loader(self) -> None:
-        """The loader is there from the start, under its SONAME; libc.so.6 needs it."""
+        """Enter the loader under its SONAME: it is always loaded, and libc.so.6 needs it."""
         path = self._searcher.loader.path
         try:
             resolved = self._tree.resolve(path)
             facts = self._searcher.facts(resolved)
         except (BadElf, OSError, PathError):
             return
-        thing = Object(
-            facts.soname or posixpath.basename(path),
-            path,
-            "the loader itself",
-            self._tree.from_host(resolved),
-            facts,
-        )
-        self.loaded[thing.name] = thing
-        self._files[resolved] = self._loader = thing
+        name = facts.soname or posixpath.basename(path)
+        loader = Object(name, path, "the loader itself", self._tree.from_host(resolved), facts)
+        self._by_name[name] = loader
+        self._by_file[resolved] = self._loader = loader
 
-    def start(self, program: Asker) -> Object:
+    def start(self, program: Requester) -> Object:
         """Enter the program that the kernel has mapped."""
         path = self._tree.resolve(program.path)
-        thing = Object(
+        started = Object(
             program.path, program.path, "by its path", self._tree.from_host(path), program.facts
         )
-        self._files[path] = thing
+        self._by_file[path] = started
         self._program = program.path
-        return thing
+        return started
 
-    def program_is_loaded(self) -> None:
-        """What is loaded by now, nobody needs to look for."""
-        self._started = {id(thing) for thing in self._files.values()}
+    def program_is_running(self) -> None:
+        """Note that all objects entered so far belong to the start of the program."""
+        self._loaded_at_start = {id(loaded) for loaded in self._by_file.values()}
 
-    def follow(self, root: Object, above: list[Asker]) -> None:
-        """Load what ``root`` needs, and what that needs."""
-        queue = [(root, above)]
-        while queue and len(self._files) < _OBJECTS:
-            current, chain = queue.pop(0)
+    def load_needed(self, root: Object, chain: list[Requester]) -> None:
+        """Load the objects that ``root`` needs, and those that they need.
+
+        :param chain: the objects that led to ``root``.
+        """
+        queue = [(root, chain)]
+        while queue and len(self._by_file) < _OBJECTS:
+            current, current_chain = queue.pop(0)
             if current.facts is None:
                 continue
-            below = [*chain, self._asker(current, chain)]
-            for needed in current.facts.needed:
-                known = self.known(needed)
-                if known is not None:
-                    current.needs.append(known)
-                    continue
-                found = self.find(current.path, needed, below)
-                if found is None:
-                    continue
-                child = self.enter(needed, found)
-                current.needs.append(child)
-                if not child.again:
-                    queue.append((child, below))
+            needed_chain = [*current_chain, self._requester(current, current_chain)]
+            for name in current.facts.needed:
+                needed = self.loaded(name)
+                if needed is None:
+                    located = self.find(current.path, name, needed_chain)
+                    if located is None:
+                        continue
+                    needed = self.enter(name, located)
+                    if not needed.already_loaded:
+                        queue.append((needed, needed_chain))
+                current.needs.append(needed)
 
-    def known(self, name: str) -> Object | None:
-        """Return what is loaded under a name already; nobody looks for it again."""
-        thing = self.loaded.get(name)
-        return None if thing is None else self._again(name, thing.path, thing)
+    def loaded(self, name: str) -> Object | None:
+        """Return the object that is loaded under a name already, or None."""
+        loaded = self._by_name.get(name)
+        return None if loaded is None else self._again(name, loaded.path, loaded.how, loaded)
 
-    def _again(self, name: str, path: str, known: Object, how: str = "") -> Object:
-        where = (
-            "the loader itself"
-            if known is self._loader
-            else "loaded with the program"
-            if id(known) in self._started
-            else "as above"
+    def _again(self, name: str, path: str, how: str, loaded: Object) -> Object:
+        """Return an entry for an object that is loaded already."""
+        if loaded is self._loader:
+            already_loaded = "the loader itself"
+        elif id(loaded) in self._loaded_at_start:
+            already_loaded = "loaded with the program"
+        else:
+            already_loaded = "as above"
+        return Object(
+            name, path, how, loaded.from_host, loaded.facts, already_loaded=already_loaded
         )
-        return Object(name, path, how or known.how, known.from_host, known.facts, again=where)
 
-    def _asker(self, thing: Object, chain: list[Asker]) -> Asker:
-        assert thing.facts is not None
-        # $ORIGIN of a program is where it lies, that of a library the directory under whose name it was found.
+    def _requester(self, current: Object, chain: list[Requester]) -> Requester:
+        assert current.facts is not None
+        # $ORIGIN of a program is the directory of its file; that of a library is the directory in
+        # the path under which it was found.
         path = (
-            posixpath.join(self._searcher.directory, thing.path)
+            posixpath.join(self._searcher.directory, current.path)
             if chain
-            else self._tree.resolve(thing.path)
+            else self._tree.resolve(current.path)
         )
-        return Asker(thing.path, posixpath.dirname(path), thing.facts)
+        return Requester(current.path, posixpath.dirname(path), current.facts)
 
-    def find(self, asked_by: str, name: str, chain: list[Asker]) -> Found | None:
-        if self._searcher.loader.musl and _musl_is_itself(name):
+    def find(self, needed_by: str, name: str, chain: list[Requester]) -> Located | None:
+        """Search a library; a failure is noted."""
+        if self._searcher.loader.musl and _is_part_of_musl(name):
             path = self._searcher.loader.path
-            return Found(path, self._tree.resolve(path), "musl's loader takes itself for it")
+            return Located(path, self._tree.resolve(path), "musl's loader itself")
         try:
-            found = self._searcher.find(name, chain)
+            located = self._searcher.find(name, chain)
             words = f"{name}: {NOT_FOUND}"
         except BadElf as error:
-            found, words = None, str(error)
-        if found is None:
+            located, words = None, str(error)
+        if located is None:
             if self._searcher.loader.musl:
-                words = self._musl_words(asked_by, name, words)
-            self.failures.append(Failure(asked_by, name, words, tuple(self._searcher.tried)))
-        return found
+                words = self._musl_words(needed_by, name, words)
+            self.failures.append(Failure(needed_by, name, words, tuple(self._searcher.tried)))
+        return located
 
-    def _musl_words(self, asked_by: str, name: str, words: str) -> str:
-        """Return what musl says for glibc's ``words``; the program's own dlopen() is not told."""
-        directory = words.endswith("Is a directory")
-        reason = (
-            "No such file or directory"
-            if words.endswith(NOT_FOUND)
-            else "Is a directory"
-            if directory
-            else "Exec format error"
-        )
-        opened = asked_by == self._program and bool(self._started)
-        return f"Error loading shared library {name}: {reason}" + (
-            "" if opened or not asked_by else f" (needed by {asked_by})"
-        )
+    def _musl_words(self, needed_by: str, name: str, words: str) -> str:
+        """Return musl's message for glibc's ``words``."""
+        if words.endswith(NOT_FOUND):
+            reason = "No such file or directory"
+        elif words.endswith("Is a directory"):
+            reason = "Is a directory"
+        else:
+            reason = "Exec format error"
+        message = f"Error loading shared library {name}: {reason}"
+        # musl does not name the program where the program itself called dlopen().
+        by_dlopen = needed_by == self._program and bool(self._loaded_at_start)
+        return message if by_dlopen or not needed_by else f"{message} (needed by {needed_by})"
 
-    def enter(self, name: str, found: Found) -> Object:
-        known = self._files.get(found.path)
-        if known is not None:
-            self.loaded[name] = known
-            return self._again(name, found.name, known, found.how)
+    def enter(self, name: str, located: Located) -> Object:
+        """Enter a file under a name. A file that is loaded already is not loaded again."""
+        loaded = self._by_file.get(located.file)
+        if loaded is not None:
+            self._by_name[name] = loaded
+            return self._again(name, located.path, located.how, loaded)
         try:
-            facts: Dynamic | None = self._searcher.facts(found.path)
+            facts: Dynamic | None = self._searcher.facts(located.file)
         except OSError:
             facts = None
-            self._not_recorded(f"what {found.name} needs is not recorded")
-        thing = Object(name, found.name, found.how, self._tree.from_host(found.path), facts)
-        self._files[found.path] = thing
-        for key in (name, facts.soname if facts is not None else None):
-            if key:
-                self.loaded.setdefault(key, thing)
-        return thing
+            self._not_recorded(f"the libraries that {located.path} needs")
+        entered = Object(name, located.path, located.how, self._tree.from_host(located.file), facts)
+        self._by_file[located.file] = entered
+        self._by_name.setdefault(name, entered)
+        if facts is not None and facts.soname:
+            self._by_name.setdefault(facts.soname, entered)
+        return entered
 
-    def _not_recorded(self, text: str) -> None:
-        if text not in self._unknown:
-            self._unknown.append(text)
+    def _not_recorded(self, fact: str) -> None:
+        if fact not in self._unknown:
+            self._unknown.append(fact)
 
     def check_versions(self) -> None:
-        """Every version that an object needs must be defined by the library that it names; one without any is let through.
+        """Check that libraries define the versions that objects need of them.
 
-        musl does not look at versions.
+        A library without any versions passes, and musl does not check versions.
         """
-        for path, thing in self._files.items():
-            if thing.facts is None or path in self._checked or self._searcher.loader.musl:
+        for path, loaded in self._by_file.items():
+            if loaded.facts is None or path in self._versions_checked or self._searcher.loader.musl:
                 continue
-            self._checked.add(path)
-            lacking = [word for word, fact in _RECORDED if getattr(thing.facts, fact) is None]
-            if lacking:
-                self._not_recorded(
-                    f"which {' and '.join(lacking)} {thing.path} names is not recorded"
-                )
-            for library, version in thing.facts.versions_needed or ():
-                provider = self.loaded.get(library)
-                if provider is None or provider.facts is None:
-                    continue  # said already: it is missing, or not recorded
-                defined = provider.facts.versions_defined
-                if defined is None:
-                    self._not_recorded(f"which versions {provider.path} defines is not recorded")
-                elif defined and version not in defined:
-                    words = (
-                        f"{provider.path}: version `{version}' not found (required by {thing.path})"
-                    )
-                    self.failures.append(Failure(thing.path, library, words))
+            self._versions_checked.add(path)
+            missing = [word for word, fact in _RECORDED if getattr(loaded.facts, fact) is None]
+            if missing:
+                self._not_recorded(f"the {' and '.join(missing)} that {loaded.path} names")
+            for library, version in loaded.facts.versions_needed or ():
+                self._check_version(loaded, library, version)
+
+    def _check_version(self, loaded: Object, library: str, version: str) -> None:
+        provider = self._by_name.get(library)
+        if provider is None or provider.facts is None:
+            return  # reported already: it is missing, or its facts are not recorded
+        defined = provider.facts.versions_defined
+        if defined is None:
+            self._not_recorded(f"the versions that {provider.path} defines")
+        elif defined and version not in defined:
+            words = f"{provider.path}: version `{version}' not found (required by {loaded.path})"
+            self.failures.append(Failure(loaded.path, library, words))
 
 
-def _musl_is_itself(name: str) -> bool:
-    """Tell whether musl's loader takes itself for a library: all that is part of its libc, under glibc's names too."""
+def _is_part_of_musl(name: str) -> bool:
+    """Tell whether musl's loader stands for a library: for every part of a libc, also glibc's."""
     stem = posixpath.basename(name).removeprefix("lib").partition(".")[0]
     return name.startswith(("libc.", "ld-musl-")) or (
         name.startswith("lib") and stem in {"pthread", "rt", "m", "dl", "util", "xnet"}

@@ -1,4 +1,4 @@
-"""One question to the loader, put together: which program asks, by which loader, what it finds, and the verdict."""
+"""Answer one question: which program requests the object, which loader it uses, and the verdict."""
 
 import errno
 import posixpath
@@ -13,7 +13,7 @@ from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
-from nvgraft_cli.prove.search import Asker, Searcher, default_loader, read_loader
+from nvgraft_cli.prove.search import Requester, Searcher, default_loader, read_loader
 from nvgraft_cli.shell.errors import InputError
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -21,7 +21,12 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The answer to one question. ``verdict`` is yes, no, or unknown, where a recorded host lacks a fact."""
+    """The answer to one question.
+
+    :ivar what: the library or program in question, as it was given.
+    :ivar verdict: yes, no, or unknown where a snapshot does not record a fact.
+    :ivar program: the program that opens the library, or "".
+    """
 
     what: str
     verdict: str
@@ -31,7 +36,7 @@ class Proof:
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the answer for machines."""
+        """Return the answer as in ``nvgraft.prove/1``."""
         return {
             "what": self.what,
             "verdict": self.verdict,
@@ -40,7 +45,7 @@ class Proof:
             "objects": None if self.load.root is None else _object(self.load.root),
             "failures": [
                 {
-                    "asked_by": failure.asked_by,
+                    "asked_by": failure.needed_by,
                     "name": failure.name,
                     "words": failure.words,
                     "tried": [{"path": path, "reason": why} for path, why in failure.tried],
@@ -52,17 +57,17 @@ class Proof:
         }
 
     def lines(self, *, colour: bool) -> Iterator[str]:
-        """Return the answer for people."""
+        """Return the answer as text."""
         words = {
             "yes": ("32", "loads"),
             "no": ("31", "does not load"),
-            "unknown": ("33", "loads as far as is recorded"),
+            "unknown": ("33", "loads, as far as is known"),
         }
         code, verdict = words[self.verdict]
         text = f"{printable(self.what)} {verdict}"
         yield f"\x1b[1;{code}m{text}\x1b[0m" if colour else text
-        asker = f"asked for by {printable(self.program)}, " if self.program else ""
-        yield f"  {asker}loader {printable(self.loader)}"
+        program = f"opened by {printable(self.program)}, " if self.program else ""
+        yield f"  {program}loader {printable(self.loader)}"
         for note in self.notes:
             yield f"  note: {printable(note)}"
         if self.load.root is not None:
@@ -71,35 +76,38 @@ class Proof:
         for number, failure in enumerate(self.load.failures):
             yield ""
             yield printable(("first failure: " if number == 0 else "then: ") + failure.words)
-            if failure.asked_by:
-                yield f"  needed by {printable(failure.asked_by)}"
+            if failure.needed_by:
+                yield f"  needed by {printable(failure.needed_by)}"
             for path, why in failure.tried:
-                yield f"  looked at {printable(path)}: {printable(why)}"
+                yield f"  tried {printable(path)}: {printable(why)}"
         if self.load.unknown:
             yield ""
-            yield from (f"not recorded: {printable(text)}" for text in self.load.unknown)
+            yield from (f"not known: {printable(text)}" for text in self.load.unknown)
 
 
-def _object(thing: Object) -> dict[str, Any]:
+def _object(loaded: Object) -> dict[str, Any]:
     return {
-        "name": thing.name,
-        "path": thing.path,
-        "how": thing.how,
-        "from": "host" if thing.from_host else "image",
-        "needs": [_object(child) for child in thing.needs] if not thing.again else [],
+        "name": loaded.name,
+        "path": loaded.path,
+        "how": loaded.how,
+        "from": "host" if loaded.from_host else "image",
+        "needs": [_object(needed) for needed in loaded.needs],
     }
 
 
-def _tree(thing: Object, first: str, rest: str) -> Iterator[str]:
-    side = "host" if thing.from_host else "image"
-    yield first + printable(f"{thing.name} => {thing.path}  ({side}, {thing.again or thing.how})")
-    if thing.again:
-        return
-    for number, child in enumerate(thing.needs):
-        last = number == len(thing.needs) - 1
-        yield from _tree(
-            child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
-        )
+def _tree(loaded: Object, first: str, rest: str) -> Iterator[str]:
+    """Yield the lines of a tree.
+
+    :param first: the prefix of the first line; ``rest`` that of the others.
+    """
+    side = "host" if loaded.from_host else "image"
+    how = loaded.already_loaded or loaded.how
+    yield first + printable(f"{loaded.name} => {loaded.path}  ({side}, {how})")
+    for number, needed in enumerate(loaded.needs, 1):
+        if number < len(loaded.needs):
+            yield from _tree(needed, rest + "├─ ", rest + "│  ")
+        else:
+            yield from _tree(needed, rest + "└─ ", rest + "   ")
 
 
 def prove(
@@ -110,10 +118,12 @@ def prove(
     container: ContainerSide,
     isa_level: str | None = None,
 ) -> Proof:
-    """Answer whether ``what`` loads: a program is started, a library (its path or SONAME) opened by ``program``.
+    """Answer whether ``what`` loads: a program when it is started, a library when it is opened.
 
-    :param isa_level: the level of the host's processor; None: it is not known, or none of x86-64.
-    :raises InputError: when the program that should ask is not there.
+    :param what: a path, or a library's SONAME.
+    :param program: the program that opens the library; None for the container's own.
+    :param isa_level: the level of the host's x86-64 processor; None if it is not known.
+    :raises InputError: when ``program`` is not in the container.
     """
     notes: list[str] = []
     facts = None
@@ -123,71 +133,72 @@ def prove(
                 tree, tree.resolve(posixpath.join(container.working_directory, what))
             )
         except NotRecorded:
-            notes.append(f"which loader {what} names is not recorded: the usual one is assumed")
+            notes.append(
+                f"the snapshot does not record which loader {what} names: the usual one is assumed"
+            )
         except (BadElf, OSError, PathError) as error:
             words = f"{what}: {_words(error)}"
-            if (
-                isinstance(error, OSError)
-                and error.errno == errno.ENOENT
-                and ".so" in posixpath.basename(what)
-            ):
+            missing = isinstance(error, OSError) and error.errno == errno.ENOENT
+            if missing and ".so" in posixpath.basename(what):
                 words = f"{what}: {NOT_FOUND}"
             return Proof(
                 what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes)
             )
         if facts is not None and facts.interp is None and not facts.needed and facts.soname is None:
             static = Object(what, what, "by its path", tree.from_host(tree.resolve(what)), facts)
-            return Proof(what, "yes", "", "none: it is static", Load(static), ())
+            return Proof(what, "yes", "", "none: it is statically linked", Load(static), ())
     if facts is not None and facts.interp is not None:
-        caller, asked_by = _asker(what, tree, facts), ""
+        requester, opened_by = _requester(what, tree, facts), ""
     elif "/" in what and facts is None:
-        caller, asked_by = None, ""
+        requester, opened_by = None, ""
     else:
-        caller = _caller(program, tree, container, notes)
-        asked_by = "" if caller is None else caller.path
-    starts = facts if caller is None else caller.facts
-    machine, bits = _machine(plan) if starts is None else (starts.machine, starts.bits)
-    path = starts.interp if starts is not None and starts.interp else default_loader(machine, bits)
+        requester = _opening_program(program, tree, container, notes)
+        opened_by = "" if requester is None else requester.path
+    first = facts if requester is None else requester.facts
+    machine, bits = _machine(plan) if first is None else (first.machine, first.bits)
+    path = first.interp if first is not None and first.interp else default_loader(machine, bits)
     try:
         loader = read_loader(tree, path, machine, bits)
     except OSError as error:
-        return _without_loader(what, path, asked_by, error, tree, notes)
+        return _without_loader(what, path, opened_by, error, tree, notes)
     library_path = container.spec.env.get("LD_LIBRARY_PATH", "")
     searcher = Searcher(
-        tree, loader, machine, bits, caller, library_path, container.working_directory, isa_level
+        tree, loader, machine, bits, requester, library_path, container.working_directory, isa_level
     )
-    outcome = load(what, tree, searcher, caller)
+    outcome = load(what, tree, searcher, requester)
     verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
-    if loader.musl and any(thing.from_host for thing in _all(outcome.root)):
+    if loader.musl and any(loaded.from_host for loaded in _all(outcome.root)):
         notes.append(
-            "this image has musl: libraries of the driver are built for glibc, and musl lacks symbols that they need"
+            "the image is built on musl: the driver's libraries are built for glibc and need "
+            "symbols that musl lacks"
         )
         outcome.failures.append(
             Failure(loader.path, what, "Error relocating: symbols of glibc are not in musl's libc")
         )
         verdict = "no"
-    return Proof(what, verdict, asked_by, loader.path, outcome, tuple(notes))
+    return Proof(what, verdict, opened_by, loader.path, outcome, tuple(notes))
 
 
-def _asker(path: str, tree: PlannedTree, facts: Dynamic) -> Asker:
-    """Return a program as what asks for libraries: $ORIGIN of a program is the directory in which it lies, links followed."""
-    return Asker(path, posixpath.dirname(tree.resolve(path)), facts)
+def _requester(path: str, tree: PlannedTree, facts: Dynamic) -> Requester:
+    """Return a program as requester. Its $ORIGIN is the directory of its file, links followed."""
+    return Requester(path, posixpath.dirname(tree.resolve(path)), facts)
 
 
 def _without_loader(
-    what: str, path: str, asked_by: str, error: OSError, tree: PlannedTree, notes: list[str]
+    what: str, path: str, opened_by: str, error: OSError, tree: PlannedTree, notes: list[str]
 ) -> Proof:
+    """Return the answer for an image that lacks the loader ``path``."""
     musl = [name for name in tree.listdir("/lib") if name.startswith("ld-musl-")]
     if musl:
         notes.append(
-            f"the image has musl's loader /lib/{musl[0]}, which programs and libraries of glibc cannot use"
+            f"the image has musl's loader /lib/{musl[0]}, which cannot load programs and libraries "
+            "that are built for glibc"
         )
-    words = (
-        f"{what}: No such file or directory"
-        if "/" in what
-        else f"{what}: the image has no loader for glibc"
-    )
-    failure = Failure(what if "/" in what else asked_by, path, words, ((path, _words(error)),))
+    tried = ((path, _words(error)),)
+    if "/" in what:
+        failure = Failure(what, path, f"{what}: No such file or directory", tried)
+    else:
+        failure = Failure(opened_by, path, f"{what}: the image has no loader for glibc", tried)
     return Proof(what, "no", "", path, Load(None, [failure]), tuple(notes))
 
 
@@ -197,24 +208,27 @@ def _words(error: Exception) -> str:
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
-def _all(thing: Object | None) -> Iterator[Object]:
-    if thing is not None:
-        yield thing
-        for child in thing.needs:
-            yield from _all(child)
+def _all(root: Object | None) -> Iterator[Object]:
+    if root is not None:
+        yield root
+        for needed in root.needs:
+            yield from _all(needed)
 
 
 def _machine(plan: Plan) -> tuple[str, int]:
-    """Return the machine of the driver that is mounted, where no program says it."""
+    """Return machine and bits of the mounted driver, for where no program tells them."""
     arm = isinstance(plan, Injection) and "aarch64" in plan.target.libs_dir
     return ("EM_AARCH64" if arm else "EM_X86_64", 64)
 
 
-def _caller(
+def _opening_program(
     program: str | None, tree: PlannedTree, container: ContainerSide, notes: list[str]
-) -> Asker | None:
-    """Return the program that asks: the one that was named, else what the container starts, behind its #! lines."""
-    path = program or _start_of(tree, container)
+) -> Requester | None:
+    """Return the program that opens the library, or None if it is not known.
+
+    It is ``program``, or else the program that the container starts; a script's is its interpreter.
+    """
+    path = program or _container_program(tree, container)
     for _ in range(4):
         if path is None:
             notes.append(
@@ -230,20 +244,23 @@ def _caller(
         except (OSError, PathError) as error:
             if program is not None:
                 raise InputError(
-                    f"{program}: {_words(error)}: --program must name a program of the container"
+                    f"{program}: {_words(error)} | pass --program the path of a program in the "
+                    "container"
                 ) from error
             path = None
             continue
         if facts.interp is None:
             notes.append(
-                f"{path} is static and can load no library: a dynamic program without RPATH is assumed"
+                f"{path} is statically linked and cannot load libraries: a dynamic program without "
+                "RPATH is assumed"
             )
             return None
-        return _asker(path, tree, facts)
+        return _requester(path, tree, facts)
     return None
 
 
 def _interpreter(tree: PlannedTree, path: str) -> str | None:
+    """Return the program that a script names in its first line, behind env if it names that."""
     try:
         line = tree.read(tree.resolve(path), 1 << 20).split(b"\n", 1)[0]
     except (OSError, PathError):
@@ -256,7 +273,7 @@ def _interpreter(tree: PlannedTree, path: str) -> str | None:
     return words[0] if words else None
 
 
-def _start_of(tree: PlannedTree, container: ContainerSide) -> str | None:
+def _container_program(tree: PlannedTree, container: ContainerSide) -> str | None:
     arguments = container.arguments
     if not arguments:
         return None
@@ -267,9 +284,9 @@ def _start_of(tree: PlannedTree, container: ContainerSide) -> str | None:
 def _in_path(tree: PlannedTree, name: str, path: str) -> str | None:
     for directory in path.split(":"):
         try:
-            found = posixpath.join("/", directory, name)
-            if tree.find(found)[1] is not None:
-                return found
+            candidate = posixpath.join("/", directory, name)
+            if tree.find(candidate)[1] is not None:
+                return candidate
         except (PathError, OSError):
             continue
     return None

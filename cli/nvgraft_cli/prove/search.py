@@ -1,7 +1,8 @@
-"""Where the dynamic loader of an image looks for libraries: its own directories, its cache, and what the container says.
+"""Find a library as the dynamic loader of an image does.
 
-A loader is built with its directories and the path of its cache: a Nix image's are in the store, Debian's are the multiarch
-ones. They are read from the loader's own file. Source: ld.so(8), and glibc's elf/dl-load.c for the order.
+A loader searches RPATH or RUNPATH, LD_LIBRARY_PATH, its cache, and directories built into it. Its
+own file tells these directories and the path of its cache: in a Nix image they are in the store, in
+Debian the multiarch ones. Sources: ld.so(8), and for the order glibc's elf/dl-load.c.
 """
 
 import posixpath
@@ -29,7 +30,7 @@ _GLIBC_LOADERS = {
     ("EM_ARM", 32): "/lib/ld-linux-armhf.so.3",
     ("EM_PPC64", 64): "/lib64/ld64.so.2",
 }
-#: (machine, bits) -> uname -m of the machine, and which of its two kinds of library that is.
+#: (machine, bits) -> the name in uname -m, and 0 for native libraries or 1 for compat32.
 _KINDS = {
     ("EM_X86_64", 64): ("x86_64", 0),
     ("EM_386", 32): ("x86_64", 1),
@@ -46,24 +47,31 @@ _MULTIARCH = {
     ("EM_PPC64", 64): "powerpc64le-linux-gnu",
 }
 
-#: Two or more directories in a row, each with its slash and its NUL: the array that glibc's loader is built with.
-#: (They begin where a text does: to begin at each of its slashes would take the square of its length.)
+#: The array of directories built into glibc's loader: two or more in a row, each with "/" and NUL.
+#: The lookbehind makes a text match once; trying at each of its slashes would take quadratic time.
 _SYSTEM_DIRECTORIES = re.compile(rb"(?<![\x21-\x7e])(?:/[\x21-\x7e]*/\0){2,}")
 #: Subdirectories of glibc-hwcaps that a loader (2.33 and later, on x86-64) knows, best first.
 _HWCAPS = re.compile(rb"\0((?:x86-64-v[2-9]:?)+)\0")
-#: Flags of a row of no known libc: ldconfig writes them for a 32-bit library that needs none. Every loader takes it, at last.
+#: Flags of a cache row without a libc: ldconfig writes them for a 32-bit library that needs no
+#: libc. Every loader takes such a row if there is no better one.
 _ELF = 1
-#: Dynamic string tokens: $ORIGIN or ${ORIGIN}, and not $ORIGINAL.
+#: Dynamic string tokens: $ORIGIN or ${ORIGIN}, but not $ORIGINAL.
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 _CACHE_PATH = re.compile(rb"(?<![\x21-\x7e])(/[\x21-\x7e]*/ld\.so\.cache)\0")
 
+#: The rule "how" of a library in one of the loader's own directories.
+_BUILT_IN = "directory built into the loader"
+
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """A dynamic loader: its path, whether it is musl's, and what it was built with.
+    """A dynamic loader.
 
-    :ivar hwcaps: names of glibc-hwcaps subdirectories, best first.
+    :ivar musl: whether it is musl's.
+    :ivar directories: the directories built into it; none where they are not known.
+    :ivar cache: the path of its cache.
+    :ivar hwcaps: names of glibc-hwcaps subdirectories that it knows, best first.
     """
 
     path: str
@@ -74,8 +82,12 @@ class Loader:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """An object that asks for others: its path as the loader names it, what $ORIGIN stands for in it, and what it says."""
+class Requester:
+    """An object that needs others.
+
+    :ivar path: its path as the loader names it.
+    :ivar origin: the value of $ORIGIN in its search paths.
+    """
 
     path: str
     origin: str
@@ -88,16 +100,21 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A candidate that was taken: its path as the loader names it, the file behind it, and the rule that led there."""
+class Located:
+    """A library that the loader has found.
 
-    name: str
+    :ivar path: its path as the loader names it.
+    :ivar file: its file, symbolic links followed.
+    :ivar how: the rule by which it was found.
+    """
+
     path: str
+    file: str
     how: str
 
 
 def default_loader(machine: str, bits: int) -> str:
-    """Return where programs of glibc expect their loader."""
+    """Return the path of the loader that glibc's programs name."""
     return _GLIBC_LOADERS.get((machine, bits), "/lib64/ld-linux-x86-64.so.2")
 
 
@@ -118,15 +135,19 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
 
 
 def built_in(data: bytes) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-    """Return what a loader of glibc was built with: directories, none if they cannot be told, its cache, and its hwcaps."""
-    cache = _CACHE_PATH.search(data)
+    """Return the directories, the path of the cache, and the hwcaps built into glibc's loader.
+
+    No directories are returned if they are not recognised.
+
+    :param data: the loader's file.
+    """
+    directories: tuple[str, ...] = ()
     array = _SYSTEM_DIRECTORIES.search(data)
+    if array is not None:
+        parts = [part.decode() for part in array[0].split(b"\0") if part]
+        directories = tuple(part.rstrip("/") or "/" for part in parts)
+    cache = _CACHE_PATH.search(data)
     hwcaps = _HWCAPS.search(data)
-    directories = (
-        tuple(part.decode().rstrip("/") or "/" for part in array[0].split(b"\0") if part)
-        if array is not None
-        else ()
-    )
     names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":"))
     return directories, cache[1].decode() if cache else CACHE, names
 
@@ -142,12 +163,13 @@ def _usual_directories(tree: PlannedTree, machine: str, bits: int) -> tuple[str,
 class Searcher:
     """Finds libraries as one loader does, in one container.
 
-    :param program: the program that runs; None: one that says nothing about libraries.
-    :param environment: the container's, of which LD_LIBRARY_PATH counts; ``directory`` is what relative paths count from.
-    :param isa_level: the host's processor; None: it is not known.
+    :param program: the running program; None if it is not known.
+    :param library_path: the value of LD_LIBRARY_PATH.
+    :param directory: the working directory, to which relative paths are relative.
+    :param isa_level: the level of the host's processor; None if it is not known.
 
-    :ivar tried: the paths that were passed over for the library that was searched last, in order, and why.
-    :ivar unknown: what could not be told on the way.
+    :ivar tried: the paths that the last search did not take, in order, each with the reason.
+    :ivar unknown: facts that a snapshot does not record and that may change the result.
     """
 
     def __init__(
@@ -156,7 +178,7 @@ class Searcher:
         loader: Loader,
         machine: str,
         bits: int,
-        program: Asker | None,
+        program: Requester | None,
         library_path: str,
         directory: str,
         isa_level: str | None,
@@ -172,8 +194,8 @@ class Searcher:
         self.tried: list[tuple[str, str]] = []
         entries = re.split("[:\n]" if loader.musl else "[:;]", library_path) if library_path else []
         self._library_path = entries if loader.musl else self._expand(entries, program)
-        # What better processors take, only to say what is not known.
-        self._unsure = loader.hwcaps if isa_level is None else ()
+        # Subdirectories that the host's processor may or may not support.
+        self._undecided_hwcaps = loader.hwcaps if isa_level is None else ()
         self._hwcaps = (
             () if isa_level is None else tuple(name for name in loader.hwcaps if name <= isa_level)
         )
@@ -181,42 +203,47 @@ class Searcher:
         self._directories = _musl_directories(tree, loader) if loader.musl else loader.directories
 
     def facts(self, path: str) -> Dynamic:
-        """Return what the loader reads of the file at a resolved ``path``; read once.
+        """Return what the loader reads in the file at a resolved ``path``; it is read once.
 
-        :raises BadElf: and OSError, as :func:`nvgraft_cli.case.dynamic.read_dynamic`.
+        :raises BadElf: as :func:`nvgraft_cli.case.dynamic.read_dynamic` does, like OSError.
         """
-        known = self._facts.get(path)
-        if known is None:
+        facts = self._facts.get(path)
+        if facts is None:
             try:
-                known = read_dynamic(self._tree, path)
+                facts = read_dynamic(self._tree, path)
             except (BadElf, OSError) as error:
-                known = error
-            self._facts[path] = known
-        if isinstance(known, Dynamic):
-            return known
-        raise known
+                facts = error
+            self._facts[path] = facts
+        if isinstance(facts, Dynamic):
+            return facts
+        raise facts
 
-    def find(self, name: str, chain: list[Asker]) -> Found | None:
-        """Return what the loader takes for ``name``, asked for by the last of ``chain``, which the others led to.
+    def find(self, name: str, chain: list[Requester]) -> Located | None:
+        """Return the library that the loader takes for ``name``, or None.
 
-        :raises BadElf: when it stops at a file that is none, or finds libraries of the other class alone.
+        :param chain: the object that needs it, preceded by those that led to that object.
+        :raises BadElf: when the loader stops at a file that is not an ELF library, or finds only
+            libraries of the other ELF class.
         """
         self.tried = []
         other_class = 0
         for path, how in self._candidates(name, chain):
-            found, bits = self._open(path, how)
-            if found is not None:
-                return found
+            located, bits = self._open(path, how)
+            if located is not None:
+                return located
             other_class = bits or other_class
         if other_class:
             raise BadElf(f"{name}: wrong ELF class: ELFCLASS{other_class}")
         return None
 
-    def _open(self, path: str, how: str) -> tuple[Found | None, int]:
-        """Return what is at ``path`` if the loader takes it, and otherwise its class if that is the other one."""
+    def _open(self, path: str, how: str) -> tuple[Located | None, int]:
+        """Return the library at ``path`` if the loader takes it.
+
+        The second value is the bits of a library that is passed over for its ELF class, else 0.
+        """
         resolved = self._resolved(path)
         if resolved is None:
-            self.tried.append((path, "not there"))
+            self.tried.append((path, "does not exist"))
             return None, 0
         node = self._tree.lstat(resolved)
         if node is not None and node.type == "dir":
@@ -226,24 +253,26 @@ class Searcher:
         except BadElf as error:
             raise BadElf(f"{path}: {error}") from error
         except OSError:
-            return Found(path, resolved, how), 0  # it is there; what it needs is not recorded
-        if self.loader.musl and (facts.machine, facts.bits) != (self._machine, self._bits):
-            raise BadElf(
-                f"{path}: for another machine: {facts.machine}, {facts.bits} bits"
-            )  # it takes the first file, whatever it is
+            return Located(path, resolved, how), 0  # it exists; what it needs is not recorded
         if (facts.machine, facts.bits) != (self._machine, self._bits):
-            self.tried.append((path, f"for another machine: {facts.machine}, {facts.bits} bits"))
+            reason = f"for another machine: {facts.machine}, {facts.bits} bits"
+            if self.loader.musl:
+                raise BadElf(f"{path}: {reason}")  # musl stops at the first file
+            self.tried.append((path, reason))
             return None, facts.bits if facts.bits != self._bits else 0
-        return Found(path, resolved, how), 0
+        return Located(path, resolved, how), 0
 
     def _resolved(self, path: str) -> str | None:
         return _resolved(self._tree, posixpath.join(self.directory, path))
 
-    def _candidates(self, name: str, chain: list[Asker]) -> Iterator[tuple[str, str]]:
-        """Return every path at which the loader would look, in its order (ld.so(8); for musl ldso/dynlink.c's)."""
-        asker = chain[-1] if chain else self._program
+    def _candidates(self, name: str, chain: list[Requester]) -> Iterator[tuple[str, str]]:
+        """Yield the paths that the loader would try, in its order, each with the rule.
+
+        Sources: ld.so(8); for musl ldso/dynlink.c.
+        """
+        requester = chain[-1] if chain else self._program
         if "/" in name:
-            paths = [name] if self.loader.musl else self._expand([name], asker)
+            paths = [name] if self.loader.musl else self._expand([name], requester)
             yield from ((path, "by its path") for path in paths)
             return
         if self.loader.musl:
@@ -251,7 +280,7 @@ class Searcher:
             return
         for directory, how in self._first_directories(chain):
             yield from self._in_directory(directory, name, how)
-        no_defaults = asker is not None and asker.search.no_default_directories
+        no_defaults = requester is not None and requester.search.no_default_directories
         cached = self._cached(name)
         if cached is not None and not (
             no_defaults and cached.startswith(tuple(f"{path}/" for path in self._directories))
@@ -259,68 +288,69 @@ class Searcher:
             yield cached, "loader cache"
         if not no_defaults:
             for directory in self._directories:
-                yield from self._in_directory(
-                    directory, name, "directory that the loader is built with"
-                )
+                yield from self._in_directory(directory, name, _BUILT_IN)
 
     def _in_directory(self, directory: str, name: str, how: str) -> Iterator[tuple[str, str]]:
-        """Return the name in a directory, before that in those of its glibc-hwcaps subdirectories that count and exist."""
+        """Yield the paths to try in a directory, first those in glibc-hwcaps subdirectories."""
         for level in self._hwcaps:
-            better = posixpath.join(directory, "glibc-hwcaps", level)
-            if self._resolved(better) is not None:
-                yield posixpath.join(better, name), f"{how}, for processors of level {level}"
-        for level in self._unsure:
+            subdirectory = posixpath.join(directory, "glibc-hwcaps", level)
+            if self._resolved(subdirectory) is not None:
+                yield posixpath.join(subdirectory, name), f"{how}, for processors of level {level}"
+        for level in self._undecided_hwcaps:
             path = posixpath.join(directory, "glibc-hwcaps", level, name)
             if self._resolved(path) is not None:
                 self._not_recorded(path, level)
         yield posixpath.join(directory, name), how
 
     def _not_recorded(self, path: str, level: str) -> None:
-        text = f"whether the host's processor is of level {level}, so that {path} is taken, is not recorded"
-        if text not in self.unknown:
-            self.unknown.append(text)
+        fact = f"whether the host's processor has level {level}; if it has, {path} is loaded"
+        if fact not in self.unknown:
+            self.unknown.append(fact)
 
-    def _first_directories(self, chain: list[Asker]) -> Iterator[tuple[str, str]]:
-        asker = chain[-1] if chain else None
-        if asker is None or asker.search.runpath is None:
-            # The RPATH of whoever led here counts as well, unless it has a RUNPATH itself; at last the program's.
-            program = (
-                [self._program] if self._program is not None and self._program not in chain else []
-            )
-            for other in [*reversed(chain), *program]:
-                if other.search.rpath and other.search.runpath is None:
-                    for directory in self._expand(other.search.rpath.split(":"), other):
-                        yield directory, f"RPATH of {other.path}"
+    def _first_directories(self, chain: list[Requester]) -> Iterator[tuple[str, str]]:
+        """Yield the directories that come before the loader's cache, each with the rule."""
+        requester = chain[-1] if chain else None
+        if requester is None or requester.search.runpath is None:
+            # RPATH is inherited along the chain, and from the program last. It does not count in
+            # an object that has a RUNPATH.
+            inherited_from = list(reversed(chain))
+            if self._program is not None and self._program not in chain:
+                inherited_from.append(self._program)
+            for ancestor in inherited_from:
+                if ancestor.search.rpath and ancestor.search.runpath is None:
+                    for directory in self._expand(ancestor.search.rpath.split(":"), ancestor):
+                        yield directory, f"RPATH of {ancestor.path}"
         yield from ((directory, "LD_LIBRARY_PATH") for directory in self._library_path)
-        if asker is not None and asker.search.runpath:
-            for directory in self._expand(asker.search.runpath.split(":"), asker):
-                yield directory, f"RUNPATH of {asker.path}"
+        if requester is not None and requester.search.runpath:
+            for directory in self._expand(requester.search.runpath.split(":"), requester):
+                yield directory, f"RUNPATH of {requester.path}"
 
-    def _musl_candidates(self, name: str, chain: list[Asker]) -> Iterator[tuple[str, str]]:
+    def _musl_candidates(self, name: str, chain: list[Requester]) -> Iterator[tuple[str, str]]:
         yield from (
             (f"{directory}/{name}", "LD_LIBRARY_PATH")
             for directory in filter(None, self._library_path)
         )
-        for asker in reversed(chain):
-            path = asker.search.rpath if asker.search.runpath is None else asker.search.runpath
-            # It knows $ORIGIN alone, whatever follows; with another token the whole path counts for nothing.
+        for requester in reversed(chain):
+            search = requester.search
+            path = search.rpath if search.runpath is None else search.runpath
+            # musl knows only $ORIGIN, whatever follows it; a path with another token is ignored.
             parts = _MUSL_ORIGIN.split(path or "")
             if not any("$" in part for part in parts):
-                for directory in filter(None, asker.origin.join(parts).split(":")):
-                    yield f"{directory}/{name}", f"RPATH of {asker.path}"
+                for directory in filter(None, requester.origin.join(parts).split(":")):
+                    yield f"{directory}/{name}", f"RPATH of {requester.path}"
         for directory in self._directories:
-            yield f"{directory}/{name}", "directory that the loader is built with"
+            yield f"{directory}/{name}", _BUILT_IN
 
-    def _expand(self, entries: list[str], asker: Asker | None) -> list[str]:
-        """Return paths without $ORIGIN and $LIB; what cannot be expanded is left out, as the loader does."""
+    def _expand(self, entries: list[str], requester: Requester | None) -> list[str]:
+        """Expand $ORIGIN and $LIB; like the loader, leave out entries that cannot be expanded."""
         values = {"LIB": self._lib}
-        if asker is not None:
-            values["ORIGIN"] = asker.origin
+        if requester is not None:
+            values["ORIGIN"] = requester.origin
         expanded = []
         for entry in entries:
             names = {braced or bare for braced, bare in _TOKEN.findall(entry)}
             if "PLATFORM" in names:
-                self.unknown.append(f"what $PLATFORM stands for in {entry} is not recorded")
+                self.unknown.append(f"the value of $PLATFORM in {entry}")
             elif names <= values.keys():
                 text = _TOKEN.sub(lambda match: values[match[1] or match[2]], entry)
                 expanded.append(text.rstrip("/") or text[:1])
@@ -328,34 +358,37 @@ class Searcher:
 
     @cached_property
     def _lib(self) -> str:
-        """What the loader puts for $LIB: Debian's is built with lib/x86_64-linux-gnu, as its first directory shows."""
+        """The value of $LIB: in Debian's loader lib/x86_64-linux-gnu, its first directory."""
         first = self.loader.directories[0].strip("/") if self.loader.directories else ""
         return first if first.startswith("lib") else _LIB.get((self._machine, self._bits), "lib")
 
     def _cached(self, name: str) -> str | None:
-        """Return the one path that the loader takes from its cache (_dl_load_cache_lookup): it tries no second one."""
+        """Return the path that the loader takes from its cache, or None (_dl_load_cache_lookup).
+
+        The loader tries only one path of its cache.
+        """
         if self._table is None:
             return None
-        rows = [
-            row
-            for row in self._table.lookup(name.encode("utf-8", "surrogateescape"))
-            if row.flags in {self._cache_flags, _ELF}
-        ]
-        named = [row for row in rows if row.hwcaps is not None]
-        for row in named:
-            if (
-                row.hwcaps is not None
-                and row.hwcaps.decode("utf-8", "surrogateescape") in self._unsure
-            ):
-                self._not_recorded(_text_of(row), row.hwcaps.decode())
+        by_level: dict[str, list[Row]] = {}
+        plain = []
+        for row in self._table.lookup(name.encode("utf-8", "surrogateescape")):
+            if row.flags not in {self._cache_flags, _ELF}:
+                continue
+            if row.hwcaps is None:
+                plain.append(row)
+            else:
+                level = row.hwcaps.decode("utf-8", "surrogateescape")
+                by_level.setdefault(level, []).append(row)
+        for level, rows in by_level.items():
+            if level in self._undecided_hwcaps:
+                for row in rows:
+                    self._not_recorded(_path_of(row), level)
         for level in self._hwcaps:
-            for row in named:
-                if row.hwcaps == level.encode() and row.isa_level <= self._level:
-                    return _text_of(row)
-        plain = [row for row in rows if row.hwcaps is None]
-        return next(
-            (_text_of(row) for row in sorted(plain, key=lambda row: row.flags == _ELF)), None
-        )
+            for row in by_level.get(level, ()):
+                if row.isa_level <= self._level:
+                    return _path_of(row)
+        plain.sort(key=lambda row: row.flags == _ELF)
+        return _path_of(plain[0]) if plain else None
 
     @cached_property
     def _table(self) -> Table | None:
@@ -371,7 +404,7 @@ class Searcher:
         return loader_flags(machine)[kind]
 
 
-def _text_of(row: Row) -> str:
+def _path_of(row: Row) -> str:
     return row.path.decode("utf-8", "surrogateescape")
 
 
@@ -384,7 +417,7 @@ def _resolved(tree: PlannedTree, path: str) -> str | None:
 
 
 def _musl_directories(tree: PlannedTree, loader: Loader) -> tuple[str, ...]:
-    """Return what /etc/ld-musl-ARCH.path says, or musl's own directories."""
+    """Return the directories of /etc/ld-musl-ARCH.path, or musl's own if it does not exist."""
     architecture = posixpath.basename(loader.path).removeprefix("ld-musl-").removesuffix(".so.1")
     resolved = _resolved(tree, f"/etc/ld-musl-{architecture}.path")
     if resolved is None:

@@ -1,4 +1,5 @@
-"""The document ``nvgraft.prove/1``: whether things load in the container, and from where (``nvgraft prove``)."""
+"""The document ``nvgraft.prove/1``: whether libraries and programs load in the container, and from
+where (``nvgraft prove``)."""
 
 from typing import Literal
 
@@ -10,26 +11,26 @@ SCHEMA = "nvgraft.prove/1"
 
 
 class Object(Strict):
-    """A program or library that is loaded, and what it leads to."""
+    """A loaded program or library, with the objects that it needs."""
 
-    name: str = Field(description="the name by which it was asked for")
+    name: str = Field(description="the name that requested it")
     path: str
     how: str = Field(description="the rule by which it was found")
     side: Literal["host", "image"] = Field(alias="from")
     needs: list["Object"] = Field(
-        description="empty also where the object stands in the tree a second time"
+        description="empty also where the object appears in the tree a second time"
     )
 
 
 class Tried(Strict):
-    """A place where the loader looked in vain."""
+    """A path that the loader tried and did not take."""
 
     path: str
     reason: str
 
 
 class Failure(Strict):
-    """What the loader would say."""
+    """An error of the loader."""
 
     asked_by: str = Field(description="the object that needs it, or empty")
     name: str
@@ -42,18 +43,18 @@ class Proof(Strict):
 
     what: str = Field(description="as it was given")
     verdict: Literal["yes", "no", "unknown"] = Field(
-        description="unknown: it loads as far as the host's snapshot tells"
+        description="unknown: it loads, as far as the host's snapshot tells"
     )
-    program: str = Field(description="the program that asks, or empty")
+    program: str = Field(description="the program that opens the library, or empty")
     loader: str
     objects: Object | None = Field(description="null where not even the first object was found")
     failures: list[Failure] = Field(description="in the loader's order")
-    unknown: list[str] = Field(description="what is not recorded")
+    unknown: list[str] = Field(description="facts that the snapshot does not record")
     notes: list[str]
 
 
 class Proofs(Strict):
-    """One proof for each thing that was named, in that order."""
+    """One proof for each argument, in their order."""
 
     version: Literal["nvgraft.prove/1"] = Field(alias="schema")
     proofs: list[Proof]
