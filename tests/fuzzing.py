@@ -29,10 +29,10 @@ from nvgraft.host.inventory import parse_majors, read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import Plan
 from nvgraft.plan.planner import Settings, make_plan
-from nvgraft.plan.selection import check_request
 from nvgraft.request import oci, requirements
 from nvgraft.request.config import Config, config_from_settings, default_user, settings_from_toml
 from nvgraft.request.decision import decide
+from nvgraft.request.request import check_request
 from nvgraft.system.mountinfo import Mount, parse_mountinfo
 from nvgraft.wrapper.additions import Additions
 from nvgraft.wrapper.rewrite import rewrite
@@ -223,7 +223,7 @@ def _rewrite(data: bytes) -> None:
         ), "not the same when done twice"
 
 
-def _look(_gates: Sequence[str], _devices: Sequence[str]) -> Additions:
+def _look(_gates: Sequence[str], _devices: Sequence[str] | None) -> Additions:
     node = CharDevice("/dev/dri/card0", (226, 0), 0o660, 44)
     return Additions(
         [node],

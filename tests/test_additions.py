@@ -54,6 +54,7 @@ SEARCH_PATH = ("/usr/local/bin", "/usr/bin")
 def look(
     lines: str,
     *devices: str,
+    graphics: bool = True,
     gates: tuple[str, ...] = (),
     drm: dict[str, list[str]] | None = None,
     **changes: Any,
@@ -65,7 +66,7 @@ def look(
         finder,
         SEARCH_PATH,
         gates,
-        devices,
+        devices if graphics else None,
         lambda address: (DRM if drm is None else drm).get(address, ()),
     )
 
@@ -89,7 +90,7 @@ def mounts(found: Additions) -> dict[str, str]:
         (["0,1"], [*CARDS1[:1], *CARDS0[:1], *CARDS1[1:], *CARDS0[1:]], [*LINKS0, *LINKS1]),
         (["all"], [*CARDS1[:1], *CARDS0[:1], *CARDS1[1:], *CARDS0[1:]], [*LINKS0, *LINKS1]),
         (["2", "gpu-aaaa", "05:00.0", "MIG-1", "0:0"], [], []),
-        ([""], [], []),
+        ([], [], []),
         (["none"], [], []),
     ],
 )
@@ -275,9 +276,9 @@ GATED = """
 )
 def test_gated_components(gate: str, paths: list[str], files: list[str]) -> None:
     """Their nodes, sorted, each once, and what they need besides; a host without them has nothing for them, and no driver is needed."""
-    found = look(GATED, gates=(gate,))
+    found = look(GATED, graphics=False, gates=(gate,))
     assert (nodes(found), list(mounts(found))) == (paths, files)
-    assert look("/run/udev/\n/etc/cufile.json", gates=(gate,)) == Additions()
+    assert look("/run/udev/\n/etc/cufile.json", graphics=False, gates=(gate,)) == Additions()
 
 
 def test_every_gate_has_its_devices() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from nvgraft.request.argv import reference_argv
 from nvgraft.request.config import Config
-from nvgraft.request.request import Request
+from nvgraft.request.request import ImexChannels, Request
 
 PLAIN = Request(("all",), ("compute", "utility"))
 
@@ -35,7 +35,9 @@ def test_everything_in_order() -> None:
         cli_user="root:video",
         features_disable_imex_channel_creation=True,
     )
-    request = Request(("1", "0"), ("utility",), ("cuda>=1", ""), ("0", "2"), "all", "x")
+    request = Request(
+        ("1", "0"), ("utility",), ("cuda>=1", ""), ImexChannels(("0", "2")), "all", "x"
+    )
     assert reference_argv(request, config, 0, "/r") == [
         "--root=/drv",
         "--load-kmods",

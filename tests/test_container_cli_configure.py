@@ -27,7 +27,7 @@ def test_the_request_is_the_hooks() -> None:
     assert found.devices == ("0", "GPU-1")
     assert found.capabilities == ("compute", "utility")
     assert found.requirements == ("cuda>=11",)
-    assert found.imex_channels == ("1", "2")
+    assert found.imex_channels.written == ("1", "2")
     assert (found.mig_config, found.mig_monitor) == ("all", "all")
     assert found.origin.devices == "--device=0,GPU-1"
 

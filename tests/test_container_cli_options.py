@@ -184,7 +184,7 @@ def test_list_with_options_lists_what_they_say() -> None:
         options.firmwares,
         options.compat32,
     ) == (True, True, False, False, False)
-    assert options.imex_channels == ("3", "4", "5")
+    assert options.imex_channels.ids() == (3, 4, 5)
     assert (options.mig_config, options.mig_monitor) == ("all,all", "")
     assert options.omit == {"persistenced"}
 
@@ -237,7 +237,7 @@ def test_configure_reads_all_its_options() -> None:
     }
     assert options.requirements == ["cuda>=11", ""]
     assert options.mig_config == "all"
-    assert options.imex_channels == ("1",)
+    assert options.imex_channels.ids() == (1,)
 
 
 def test_configure_reads_short_options() -> None:

@@ -12,9 +12,9 @@ import hosts
 from nvgraft.base.errors import Refusal
 from nvgraft.plan.actions import Bind, Plan
 from nvgraft.plan.planner import Settings, make_plan
-from nvgraft.plan.selection import check_request
 from nvgraft.request.config import Config
 from nvgraft.request.decision import INJECT, REFUSE, SKIP, decide
+from nvgraft.request.request import check_request
 
 LEGACY = Config(runtime_mode="legacy")
 

@@ -26,9 +26,8 @@ from nvgraft.plan.actions import (
 )
 from nvgraft.plan.compat import MODES
 from nvgraft.plan.planner import Settings, make_plan
-from nvgraft.plan.selection import check_request
 from nvgraft.request.config import Config
-from nvgraft.request.request import Origin, Request
+from nvgraft.request.request import ImexChannels, Origin, Request, check_request
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 
@@ -649,7 +648,7 @@ def test_imex_channels_are_devices() -> None:
     """Mounted and allowed after everything of the GPUs."""
     found = plan(
         full_host(f"{IMEX} char 234:3", majors={"nvidia-caps-imex-channels": 234}),
-        imex_channels=("3",),
+        imex_channels=ImexChannels(("3",)),
     )
     assert mount_targets(found)[-1] == IMEX
     assert allowed(found)[-1] == "234:3"
@@ -657,7 +656,9 @@ def test_imex_channels_are_devices() -> None:
 
 def test_a_missing_imex_channel_is_refused() -> None:
     """By the path where it was looked for."""
-    refusal = refused(full_host(majors={"nvidia-caps-imex-channels": 234}), imex_channels=("3",))
+    refusal = refused(
+        full_host(majors={"nvidia-caps-imex-channels": 234}), imex_channels=ImexChannels(("3",))
+    )
     assert refusal.text == f"stat failed: {IMEX}: no such file or directory"
 
 
@@ -681,11 +682,13 @@ def test_requirements_see_the_chosen_devices() -> None:
 
 def test_a_request_is_checked_before_the_host() -> None:
     """IMEX channels and the number of requirements need no host."""
-    check_request(Request(("all",), (), requirements=("",) * 32, imex_channels=("1",)))
+    check_request(
+        Request(("all",), (), requirements=("",) * 32, imex_channels=ImexChannels(("1",)))
+    )
     with pytest.raises(Refusal, match=r"^too many requirements$"):
         check_request(Request(("all",), (), requirements=("",) * 33))
     with pytest.raises(Refusal, match=r"^unsupported IMEX channel value: x$"):
-        check_request(Request(("all",), (), imex_channels=("x",)))
+        check_request(Request(("all",), (), imex_channels=ImexChannels(("x",))))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.request.config import Config
 from nvgraft.request.oci import ContainerConfig
 from nvgraft.request.request import (
+    ImexChannels,
     Request,
     Skip,
     check_mode,
@@ -151,7 +152,7 @@ def test_volume_mounts_request_devices() -> None:
     ]
     request = ask(config, mounts)
     assert request.devices == ("0", "GPU-1", "a/b", "X", "nvidia.com/gpu=0:1", "nvidia.com/gpu=1")
-    assert request.imex_channels == ("7",)
+    assert request.imex_channels.written == ("7",)
     assert request.origin.devices == "volume mounts"
 
 
@@ -327,13 +328,43 @@ def test_imex_channels() -> None:
         "0,all": (),
         "": (),
     }.items():
-        assert ask(NVIDIA_IMEX_CHANNELS=value).imex_channels == channels
-    assert ask(CUDA_VERSION="9.0").imex_channels == ()
+        assert ask(NVIDIA_IMEX_CHANNELS=value).imex_channels.written == channels
+    assert ask(CUDA_VERSION="9.0").imex_channels.written == ()
+    config = Config(features_ignore_imex_channel_requests=True)
+    assert ask(config, NVIDIA_IMEX_CHANNELS="0").imex_channels == ImexChannels()
+
+
+def test_imex_channels_are_decimal_numbers() -> None:
+    """Ids in the order asked, leading zeros or not, up to the last of 2^20."""
+    assert ImexChannels(("7", "00", "1048575")).ids() == (7, 0, 1048575)
+    assert ImexChannels().ids() == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1048576",
+        "-1",
+        "+1",
+        "0x1",
+        "1.0",
+        "",
+        " 1",
+        "all",
+        "channel0",
+        "\u0661",
+        "9" * 5000,
+        "../1",
+    ],
+    ids=lambda value: ascii(value[:20]),
+)
+def test_other_channels_are_unsupported(value: str) -> None:
+    """The refusal has the reference's odd stage, and names the value."""
+    with pytest.raises(Refusal) as caught:
+        ImexChannels(("0", value)).ids()
     assert (
-        ask(
-            Config(features_ignore_imex_channel_requests=True), NVIDIA_IMEX_CHANNELS="0"
-        ).imex_channels
-        == ()
+        caught.value.reference_line()
+        == f"nvgraft: error parsing IMEX info: unsupported IMEX channel value: {value}"
     )
 
 
@@ -344,7 +375,7 @@ def test_ignored_imex_channels_are_reported() -> None:
         accept_nvidia_visible_devices_envvar_when_unprivileged=False,
     )
     request = ask(config, [mount("/0")], NVIDIA_IMEX_CHANNELS="0")
-    assert request.imex_channels == ()
+    assert request.imex_channels.written == ()
     assert request.warnings == (
         "Ignoring request by environment variable(s) in unprivileged container: [NVIDIA_IMEX_CHANNELS]",
     )

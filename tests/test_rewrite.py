@@ -36,7 +36,7 @@ def rewrite_text(
 ) -> Rewrite:
     """Rewrite the text of a config.json on a host that has ``found``; without, the host must not be looked at."""
 
-    def look(gates: Sequence[str], devices: Sequence[str]) -> Additions:
+    def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
         assert found is not None, "the host was looked at"
         return found
 
@@ -310,11 +310,11 @@ def test_a_container_without_gpus_gets_no_graphics() -> None:
 
 
 def test_what_is_asked_of_the_host() -> None:
-    """The gates that are open, and for graphics the ids as the container wrote them."""
-    asked: list[tuple[list[str], list[str]]] = []
+    """The gates that are open, and for graphics the ids as the container wrote them, none for "none"; None without graphics."""
+    asked: list[tuple[list[str], Sequence[str] | None]] = []
 
-    def look(gates: Sequence[str], devices: Sequence[str]) -> Additions:
-        asked.append((list(gates), list(devices)))
+    def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
+        asked.append((list(gates), devices))
         return Additions()
 
     for env in (
@@ -323,7 +323,7 @@ def test_what_is_asked_of_the_host() -> None:
         ("NVIDIA_VISIBLE_DEVICES=none", GRAPHICS[1]),
     ):
         rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, look, link_hook)
-    assert asked == [([], ["0"]), (["NVIDIA_GDS"], []), ([], [""])]
+    assert asked == [([], ("0",)), (["NVIDIA_GDS"], None), ([], ())]
 
 
 def test_what_graphics_adds() -> None:
@@ -490,7 +490,7 @@ def test_hostile_configurations(members: dict[str, object]) -> None:
 def test_a_refusal_of_the_host() -> None:
     """Nothing is rewritten, and the reference's phrase comes first."""
 
-    def look(_gates: Sequence[str], _devices: Sequence[str]) -> Additions:
+    def look(_gates: Sequence[str], _devices: Sequence[str] | None) -> Additions:
         raise Refusal("", "last", "why", first_line="first\nsecond")
 
     with pytest.raises(Refusal) as error:

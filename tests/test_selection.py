@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nvgraft.base.errors import Refusal
 from nvgraft.host.gpus import Gpu, MigDevice
-from nvgraft.plan.selection import Selection, check_mig_request, imex_channels, select_devices
+from nvgraft.plan.selection import Selection, check_mig_request, select_devices
 
 A = MigDevice("MIG-aaaaaaaa-0000", 1, 0)
 B = MigDevice("MIG-bbbbbbbb-0000", 2, 0)
@@ -210,37 +210,3 @@ def test_administration_and_single_mig_devices_exclude_each_other(stage: str) ->
     )
     check_mig_request(stage, "all", Selection((1,), ((1, A),), True))
     check_mig_request(stage, "", Selection((1,), ((1, A),), False))
-
-
-def test_imex_channels_are_decimal_numbers() -> None:
-    """Ids in the order asked, leading zeros or not, up to the last of 2^20."""
-    assert imex_channels(["7", "00", "1048575"]) == (7, 0, 1048575)
-    assert imex_channels([]) == ()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "1048576",
-        "-1",
-        "+1",
-        "0x1",
-        "1.0",
-        "",
-        " 1",
-        "all",
-        "channel0",
-        "\u0661",
-        "9" * 5000,
-        "../1",
-    ],
-    ids=_shortened,
-)
-def test_other_channels_are_unsupported(value: str) -> None:
-    """The refusal has the reference's odd stage, and names the value."""
-    with pytest.raises(Refusal) as caught:
-        imex_channels(["0", value])
-    assert (
-        caught.value.reference_line()
-        == f"nvgraft: error parsing IMEX info: unsupported IMEX channel value: {value}"
-    )

@@ -14,8 +14,8 @@ from nvgraft.container.container import Container
 from nvgraft.container.live_target import LiveTarget
 from nvgraft.host.kept_inventory import read_host
 from nvgraft.host.live import mps_directory
-from nvgraft.plan.selection import check_request, imex_channels
 from nvgraft.request.config import host_ldconfig
+from nvgraft.request.request import check_request
 from nvgraft.startup import bytecode
 from nvgraft.system import privileges
 from nvgraft.system.launch import Interruptible, hold_signals
@@ -82,7 +82,7 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
 
         create = not config.features_disable_imex_channel_creation
         _tell(
-            load_modules(config.cli_root or "/", imex_channels(job.request.imex_channels), create),
+            load_modules(config.cli_root or "/", job.request.imex_channels.ids(), create),
             log,
             warn,
         )
@@ -138,9 +138,12 @@ def _plan(job: Job, config: Config, host: Host, container: Container, log: Debug
     container.read_mounts()  # another hook may have been at work until now
     _log_container(log, job, container)
     target = LiveTarget(container, host.machine)
-    channels = imex_channels(job.request.imex_channels)
     inventory = read_inventory(
-        host, job.search_path(), mps_directory(paths.environment(), config), job.omit, channels
+        host,
+        job.search_path(),
+        mps_directory(paths.environment(), config),
+        job.omit,
+        job.request.imex_channels.ids(),
     )
     log_inventory(log, inventory)
     plan = make_plan(job.request, inventory, target, job.settings())

@@ -198,7 +198,7 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
     except Refusal as refusal:
         raise in_runtime(refusal) from None
 
-    def look(gates: Sequence[str], devices: Sequence[str]) -> Additions:
+    def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
         from nvgraft.wrapper.additions import look_at_host
 
         return look_at_host(config, _search_path(os.environ.get("PATH")), gates, devices)

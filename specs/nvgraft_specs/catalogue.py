@@ -115,6 +115,3 @@ TLS_ABI_TAG = (2, 3, 99)
 
 #: More are refused by the reference ("too many devices"), which indexes them in a 64-bit mask.
 MAX_GPUS = 64
-
-#: IMEX channel ids are device minors: 20 bits.
-IMEX_CHANNELS = 1 << 20

@@ -10,8 +10,8 @@ from nvgraft.base.errors import Refusal
 from nvgraft.container.target import OfflineTarget
 from nvgraft.plan.actions import Plan
 from nvgraft.plan.planner import make_plan
-from nvgraft.plan.selection import check_request
 from nvgraft.request.decision import Decision, decide
+from nvgraft.request.request import check_request
 from nvgraft_cli.case.bundle import ContainerSide, open_container
 from nvgraft_cli.case.hosts import HostSide, open_host
 from nvgraft_cli.case.planned_tree import PlannedTree

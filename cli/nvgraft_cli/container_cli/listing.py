@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nvgraft.host.components import Inventory, device_file_minor, mig_access_path
 from nvgraft.host.gpus import Gpu
-from nvgraft.plan.selection import Selection, check_mig_request, imex_channels, select_devices
+from nvgraft.plan.selection import Selection, check_mig_request, select_devices
 from nvgraft_cli.container_cli.options import ListOptions
 from nvgraft_specs import brands
 
@@ -68,7 +68,7 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
             paths += _mig_access(inventory, selection)
     paths += [
         f"/dev/nvidia-caps-imex-channels/channel{channel}"
-        for channel in imex_channels(options.imex_channels)
+        for channel in options.imex_channels.ids()
     ]
     for name in administered:
         paths += _mig_administration(inventory, selection, name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nvgraft import __version__
 from nvgraft.base.errors import Refusal
-from nvgraft.plan.selection import imex_channels
+from nvgraft.request.request import ImexChannels
 from nvgraft_cli.container_cli.arguments import (
     Command,
     Option,
@@ -158,7 +158,7 @@ class Selectors:
         self.devices: list[str] | None = None
         self.mig_config = ""
         self.mig_monitor = ""
-        self.imex_channels: tuple[str, ...] = ()
+        self.imex_channels = ImexChannels()
         self.compat32 = False
         #: As ``nvgraft.host.inventory.read_inventory`` takes it.
         self.omit: set[str] = set()
@@ -173,7 +173,8 @@ class Selectors:
         elif name == "mig-monitor":
             self.mig_monitor = _joined(self.mig_monitor, value)
         elif name == "imex-channel":
-            self.imex_channels += tuple(channel for channel in value.split(",") if channel)
+            more = [channel for channel in value.split(",") if channel]
+            self.imex_channels = ImexChannels((*self.imex_channels.written, *more))
         elif name in _SERVICES:
             self.omit.add(_SERVICES[name])
         else:
@@ -364,7 +365,7 @@ def parse_list(words: list[str], program: str) -> ListOptions:
         options.libraries = options.binaries = options.ipcs = options.firmwares = (
             options.compat32
         ) = True
-    imex_channels(options.imex_channels)
+    options.imex_channels.ids()  # refuses what is not a channel
     return options
 
 
@@ -406,7 +407,7 @@ def parse_configure(words: list[str], program: str) -> ConfigureOptions:
             options.take(name, argument)
     if not options.rootfs:
         raise usage_fault(command)
-    imex_channels(options.imex_channels)
+    options.imex_channels.ids()  # refuses what is not a channel
     return options
 
 

@@ -19,9 +19,8 @@ from nvgraft.plan.actions import (
     UpdateLoaderCache,
     WriteFile,
 )
-from nvgraft.plan.selection import check_request
 from nvgraft.request.argv import reference_argv
-from nvgraft.request.request import Request
+from nvgraft.request.request import Request, check_request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.story import ALWAYS, Entry, Fact, Step, Story
 from nvgraft_cli.shell.text import size
@@ -143,7 +142,7 @@ def _request_facts(case: Case) -> Iterator[Fact]:
             ("MIG monitor", request.mig_monitor, names.MIG_MONITOR_DEVICES),
             (
                 "IMEX channels",
-                ", ".join(request.imex_channels),
+                ", ".join(request.imex_channels.written),
                 f"{names.IMEX_CHANNELS}, or volume mounts",
             ),
         ):

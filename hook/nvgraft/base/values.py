@@ -1,4 +1,4 @@
-"""The base of the engine's value types.
+"""The base of the engine's value types, and decimal numbers.
 
 ``dataclasses`` costs more at start-up than the whole rest of a skipped container's hook (it loads ``inspect`` and
 ``re``), so values are written out by hand and share this one definition of identity.
@@ -31,3 +31,11 @@ class Value:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
         return f"{type(self).__name__}({fields})"
+
+
+def number(text: str) -> int | None:
+    """Return the value of a decimal number as the kernel prints minors and majors, None for any other text.
+
+    str.isdecimal() alone takes the digits of other scripts, and more of them than int() does.
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None

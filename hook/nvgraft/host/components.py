@@ -7,7 +7,7 @@ planner's.
 from __future__ import annotations
 
 from nvgraft.base.errors import Refusal
-from nvgraft.base.values import Value
+from nvgraft.base.values import Value, number
 from nvgraft.formats.tree import Node, Tree
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 
@@ -301,14 +301,6 @@ def in_rows(
     """Return the components that were chosen, in the order of the table's rows, and the rows that have none."""
     components = tuple([chosen[row] for row in table if row in chosen])
     return components, tuple([row for row in table if row not in chosen])
-
-
-def number(text: str) -> int | None:
-    """Return the value of a decimal number as the kernel prints minors and majors, None for any other text.
-
-    str.isdecimal() alone takes the digits of other scripts, and more of them than int() does.
-    """
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
 def device_file_minor(entry: ProcEntry) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
+from nvgraft.base.values import number
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.components import (
     Component,
@@ -25,7 +26,6 @@ from nvgraft.host.components import (
     device_file_minor,
     in_rows,
     mig_access_path,
-    number,
 )
 from nvgraft.host.gpus import Gpu
 from nvgraft_specs import catalogue

@@ -14,7 +14,7 @@ import sys
 import time
 
 from nvgraft.base.errors import Refusal
-from nvgraft.host.components import number
+from nvgraft.base.values import number
 from nvgraft.host.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.system import child, privileges, seccomp, syscalls, userns
 

@@ -27,7 +27,7 @@ from nvgraft.host.components import (
 from nvgraft.plan.actions import Injection, PlanHost, PlanTarget, UpdateLoaderCache, Why
 from nvgraft.plan.compat import MODES, compat_directory
 from nvgraft.plan.layout import TMPFS_MODE, Layout, OnVolume
-from nvgraft.plan.selection import Selection, check_mig_request, imex_channels, select_devices
+from nvgraft.plan.selection import Selection, check_mig_request, select_devices
 from nvgraft.plan.soname_links import soname_links
 from nvgraft.request.argv import compat_mode
 from nvgraft_specs import catalogue
@@ -239,7 +239,7 @@ class _Planner:
     def imex(self) -> None:
         """The IMEX channels that were asked for."""
         nodes = {node.rdev[1]: node for node in self.inventory.devices.imex_channels}
-        for channel in imex_channels(self.request.imex_channels):
+        for channel in self.request.imex_channels.ids():
             path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
             if channel not in nodes:
                 raise Refusal(

@@ -6,19 +6,14 @@ Names that a container chooses select by full-length match and are never used as
 from __future__ import annotations
 
 from nvgraft.base.errors import Refusal
-from nvgraft.base.values import Value
-from nvgraft.host.components import number
+from nvgraft.base.values import Value, number
 from nvgraft.host.gpus import Gpu, MigDevice
-from nvgraft_specs.catalogue import IMEX_CHANNELS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvgraft.request.request import Request
-
 _HEX = "0123456789abcdefABCDEF"
-_MAX_REQUIREMENTS = 32
 
 
 class Selection(Value):
@@ -125,33 +120,3 @@ def check_mig_request(stage: str, value: str, selection: Selection) -> None:
             raise Refusal(
                 stage, f"all: cannot enable {stage} with specific MIG devices selected", hint
             )
-
-
-def imex_channels(values: Sequence[str]) -> tuple[int, ...]:
-    """Return the requested IMEX channel ids.
-
-    :raises Refusal: "unsupported IMEX channel value: X" for anything but a decimal number below 2^20.
-    """
-    ids = []
-    for value in values:
-        channel = number(value)
-        if channel is None or channel >= IMEX_CHANNELS:
-            hint = f"NVIDIA_IMEX_CHANNELS takes decimal channel ids below {IMEX_CHANNELS}"
-            raise Refusal(
-                "error parsing IMEX info", f"unsupported IMEX channel value: {value}", hint
-            )
-        ids.append(channel)
-    return tuple(ids)
-
-
-def check_request(request: Request) -> None:
-    """Check what the reference CLI checks before it looks at the host.
-
-    :raises Refusal: for a bad IMEX channel, or more than 32 requirements.
-    """
-    imex_channels(request.imex_channels)
-    if len(request.requirements) > _MAX_REQUIREMENTS:
-        hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
-        raise Refusal(
-            "input", "too many requirements", f"{hint}, at most {_MAX_REQUIREMENTS} are evaluated"
-        )

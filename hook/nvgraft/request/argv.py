@@ -37,7 +37,7 @@ def reference_argv(
         (request.devices, f"--device={','.join(request.devices)}"),
         (request.mig_config, f"--mig-config={request.mig_config}"),
         (request.mig_monitor, f"--mig-monitor={request.mig_monitor}"),
-        (request.imex_channels, f"--imex-channel={','.join(request.imex_channels)}"),
+        (channels := request.imex_channels.written, f"--imex-channel={','.join(channels)}"),
     )
     return [
         *(argument for applies, argument in candidates if applies),

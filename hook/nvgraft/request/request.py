@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.paths import clean
-from nvgraft.base.values import Value
+from nvgraft.base.values import Value, number
 from nvgraft.request.config import capability_names
 from nvgraft_specs import names
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 VALUE_LIMIT = 4096
 REQUIREMENT_LIMIT = 64 << 10
 
+#: IMEX channel ids are device minors: 20 bits.
+IMEX_CHANNEL_LIMIT = 1 << 20
+
+_MAX_REQUIREMENTS = 32
+
 LEGACY = "legacy"
 
 
@@ -36,6 +41,47 @@ class Origin(Value):
     def __init__(self, devices: str, capabilities: str) -> None:
         self.devices = devices
         self.capabilities = capabilities
+
+
+class DeviceRequest(Value):
+    """The ids of the devices that a container asks for, none for driver files without a device, and their source for a person."""
+
+    __slots__ = ("ids", "source")
+
+    def __init__(self, ids: tuple[str, ...], source: str) -> None:
+        self.ids = ids
+        self.source = source
+
+
+class ImexChannels(Value):
+    """IMEX channels as they are written, parsed once; :meth:`ids` refuses what is not a channel."""
+
+    __slots__ = ("_ids", "_unsupported", "written")
+
+    def __init__(self, written: tuple[str, ...] = ()) -> None:
+        self.written = written
+        self._unsupported: str | None = None
+        ids = []
+        for text in written:
+            channel = number(text)
+            if channel is None or channel >= IMEX_CHANNEL_LIMIT:
+                self._unsupported = text
+                break
+            ids.append(channel)
+        self._ids = tuple(ids)
+
+    def ids(self) -> tuple[int, ...]:
+        """Return the channels' ids.
+
+        :raises Refusal: "unsupported IMEX channel value: X" for anything but a decimal number below 2^20.
+        """
+        if self._unsupported is not None:
+            raise Refusal(
+                "error parsing IMEX info",
+                f"unsupported IMEX channel value: {self._unsupported}",
+                f"{names.IMEX_CHANNELS} takes decimal channel ids below {IMEX_CHANNEL_LIMIT}",
+            )
+        return self._ids
 
 
 class Request(Value):
@@ -64,7 +110,7 @@ class Request(Value):
         devices: tuple[str, ...],
         capabilities: tuple[str, ...],
         requirements: tuple[str, ...] = (),
-        imex_channels: tuple[str, ...] = (),
+        imex_channels: ImexChannels = ImexChannels(),  # noqa: B008  # inert
         mig_config: str = "",
         mig_monitor: str = "",
         legacy_image: bool = False,
@@ -93,7 +139,7 @@ class Request(Value):
             "requirements": list(self.requirements),
             "mig_config": self.mig_config,
             "mig_monitor": self.mig_monitor,
-            "imex_channels": list(self.imex_channels),
+            "imex_channels": list(self.imex_channels.written),
             "devices_from": self.origin.devices,
             "capabilities_from": self.origin.capabilities,
         }
@@ -118,10 +164,9 @@ def resolve_request(container: ContainerConfig, config: Config) -> Request | Ski
     env = container.env
     privileged = _is_privileged(container)
     legacy = _is_legacy(env)
-    asked = requested_devices(container, config)
-    if isinstance(asked, Skip):
-        return asked
-    devices, source = asked
+    devices = requested_devices(container, config)
+    if isinstance(devices, Skip):
+        return devices
 
     mig = [
         _mig_value(env, name, privileged)
@@ -132,33 +177,46 @@ def resolve_request(container: ContainerConfig, config: Config) -> Request | Ski
         env, config.supported_driver_capabilities, legacy
     )
     return Request(
-        devices=tuple(device for device in devices if device),
+        devices=devices.ids,
         capabilities=capabilities,
         requirements=_requirements(env, config.disable_require, legacy),
-        imex_channels=channels,
+        imex_channels=ImexChannels(channels),
         mig_config=mig[0],
         mig_monitor=mig[1],
         legacy_image=legacy,
         privileged=privileged,
         cuda_version=read_variable(env, names.CUDA_VERSION) or "",
-        origin=Origin(source, capability_source),
+        origin=Origin(devices.source, capability_source),
         warnings=warnings,
     )
 
 
-def requested_devices(container: ContainerConfig, config: Config) -> tuple[list[str], str] | Skip:
-    """Return the device ids that are asked for, ``[""]`` for driver files alone, and where they come from (reference behaviour 1.2).
+def check_request(request: Request) -> None:
+    """Check what the reference CLI checks before it looks at the host.
+
+    :raises Refusal: for an unsupported IMEX channel, or more than 32 requirements.
+    """
+    request.imex_channels.ids()  # refuses what is not a channel
+    if len(request.requirements) > _MAX_REQUIREMENTS:
+        hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
+        raise Refusal(
+            "input", "too many requirements", f"{hint}, at most {_MAX_REQUIREMENTS} are evaluated"
+        )
+
+
+def requested_devices(container: ContainerConfig, config: Config) -> DeviceRequest | Skip:
+    """Return the devices that are asked for, and where they come from (reference behaviour 1.2).
 
     :raises Refusal: an unreadable variable or mount.
     """
-    devices = [name for item in _mounted_ids(container, config) if (name := _mounted_device(item))]
-    if devices:
-        return devices, "volume mounts"
+    mounted = [name for item in _mounted_ids(container, config) if (name := _mounted_device(item))]
+    if mounted:
+        return DeviceRequest(tuple(mounted), "volume mounts")
     env = container.env
     variables = _device_variables(env, config.swarm_resource)
-    devices = _listed(env, variables, _is_legacy(env))
+    ids = _listed(env, variables, _is_legacy(env))
     source = ", ".join(f"{name}={env[name]}" for name in variables if name in env)
-    if not devices:
+    if ids is None:
         return Skip(f"not a GPU container: {source or f'{names.VISIBLE_DEVICES} is not set'}")
     if not _is_trusted(container, config):
         named = " ".join(variables)
@@ -166,7 +224,7 @@ def requested_devices(container: ContainerConfig, config: Config) -> tuple[list[
             f"not a GPU container: it is unprivileged, and config.toml does not accept devices from {named} then",
             f"Ignoring devices requested by environment variable(s) in unprivileged container: [{named}]",
         )
-    return devices, source or "legacy image default"
+    return DeviceRequest(ids, source or "legacy image default")
 
 
 def resolve_mode(configured: str, devices: Sequence[str]) -> tuple[str, str]:
@@ -253,21 +311,21 @@ def _device_variables(env: dict[str, str], swarm_resource: str) -> list[str]:
     return chosen or [names.VISIBLE_DEVICES]
 
 
-def _listed(env: dict[str, str], variables: Iterable[str], legacy: bool) -> list[str]:
-    """Return the ids that the variables list (reference behaviour 1.4); ``[""]`` for none, empty when nothing is wanted."""
+def _listed(env: dict[str, str], variables: Iterable[str], legacy: bool) -> tuple[str, ...] | None:
+    """Return the ids that the variables list (reference behaviour 1.4), none of them for "none"; None where nothing is asked for."""
     values = [value for name in variables if (value := read_variable(env, name)) is not None]
     if not values:
-        return [names.ALL] if legacy else []
+        return (names.ALL,) if legacy else None
     tokens = [token for value in values for item in value.split(",") if (token := item.strip())]
-    if names.VOID in tokens:
-        return []
+    if not tokens or names.VOID in tokens:
+        return None
     for token in tokens:
         if token == names.ALL:
-            return [names.ALL]
+            return (names.ALL,)
         if token == names.NONE:
-            return [""]
+            return ()
     # Of equal ids the reference keeps the last one's place.
-    return list(dict.fromkeys(reversed(tokens)))[::-1]
+    return tuple(dict.fromkeys(reversed(tokens)))[::-1]
 
 
 def _mounted_ids(container: ContainerConfig, config: Config) -> list[str]:
@@ -275,7 +333,7 @@ def _mounted_ids(container: ContainerConfig, config: Config) -> list[str]:
     if not config.accept_nvidia_visible_devices_as_volume_mounts:
         return []
     seen = set()
-    found = []
+    ids = []
     for source, destination in container.mounts:
         if clean(source) != names.VOLUME_MOUNT_SOURCE:
             continue
@@ -284,26 +342,26 @@ def _mounted_ids(container: ContainerConfig, config: Config) -> list[str]:
             continue
         seen.add(destination)
         if destination.startswith(names.VOLUME_MOUNT_PREFIX):
-            wanted = destination[len(names.VOLUME_MOUNT_PREFIX) :].strip("/")
-            if wanted:
+            mounted_id = destination[len(names.VOLUME_MOUNT_PREFIX) :].strip("/")
+            if mounted_id:
                 _check_text(
-                    wanted, f"invalid volume mount device request: {destination}", VALUE_LIMIT
+                    mounted_id, f"invalid volume mount device request: {destination}", VALUE_LIMIT
                 )
-                found.append(wanted)
-    return found
+                ids.append(mounted_id)
+    return ids
 
 
-def _mounted_device(wanted: str) -> str:
-    """Return the device id that a mount requests; empty for a channel and for a name that is no CDI device."""
-    if wanted.startswith(names.VOLUME_MOUNT_IMEX):
-        return ""
-    if not wanted.startswith(names.VOLUME_MOUNT_CDI):
-        return wanted
-    wanted = wanted[len(names.VOLUME_MOUNT_CDI) :]
-    if is_cdi_name(wanted):
-        return wanted
-    parts = wanted.split("/", 2)
-    return f"{parts[0]}/{parts[1]}={parts[2]}" if len(parts) == 3 else ""
+def _mounted_device(mounted_id: str) -> str | None:
+    """Return the device id that a mount requests; None for a channel and for a name that is not a CDI device."""
+    if mounted_id.startswith(names.VOLUME_MOUNT_IMEX):
+        return None
+    if not mounted_id.startswith(names.VOLUME_MOUNT_CDI):
+        return mounted_id
+    name = mounted_id[len(names.VOLUME_MOUNT_CDI) :]
+    if is_cdi_name(name):
+        return name
+    parts = name.split("/", 2)
+    return f"{parts[0]}/{parts[1]}={parts[2]}" if len(parts) == 3 else None
 
 
 def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
@@ -320,23 +378,23 @@ def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
 def _imex_channels(
     container: ContainerConfig, config: Config
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the channel ids, and the warning for those that are ignored (reference behaviour 1.9)."""
+    """Return the channels as they are written, and the warning for those that are ignored (reference behaviour 1.9)."""
     if config.features_ignore_imex_channel_requests:
         return (), ()
     prefix = names.VOLUME_MOUNT_IMEX
-    channels = [
+    mounted = [
         item[len(prefix) :] for item in _mounted_ids(container, config) if item.startswith(prefix)
     ]
-    if channels:
-        return tuple(channels), ()
+    if mounted:
+        return tuple(mounted), ()
     channels = _listed(container.env, (names.IMEX_CHANNELS,), _is_legacy(container.env))
-    if channels in ([], [names.ALL]):
+    if channels is None or channels == (names.ALL,):
         return (), ()
     if not _is_trusted(container, config):
         return (), (
             f"Ignoring request by environment variable(s) in unprivileged container: [{names.IMEX_CHANNELS}]",
         )
-    return tuple(channel for channel in channels if channel), ()
+    return channels, ()
 
 
 def _capabilities(

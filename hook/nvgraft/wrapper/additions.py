@@ -56,12 +56,12 @@ class Additions(Value):
 
 
 def look_at_host(
-    config: Config, search_path: Sequence[str], gates: Sequence[str], devices: Sequence[str]
+    config: Config, search_path: Sequence[str], gates: Sequence[str], devices: Sequence[str] | None
 ) -> Additions:
     """Return what this host has for a container; its sources are written with the driver root.
 
     :param gates: variables of the gated components that are asked for.
-    :param devices: the ids that are asked for together with graphics; none: graphics is not asked for.
+    :param devices: the ids that are asked for together with graphics; None: graphics is not asked for.
     :raises Refusal: the driver root or the driver's version is not found.
     """
     from nvgraft.host.live import drm_names, file_finder
@@ -89,18 +89,21 @@ def find(
     finder: FileFinder,
     search_path: Sequence[str],
     gates: Sequence[str],
-    devices: Sequence[str],
+    devices: Sequence[str] | None,
     drm_names: Callable[[str], Iterable[str]],
 ) -> Additions:
     """Return what there is for a container.
 
+    :param devices: see :func:`look_at_host`.
     :param drm_names: PCI address -> names in /dev/dri.
     :raises Refusal: with devices: the driver's version is not found, or a GPU's information cannot be read.
     """
     additions = Additions()
     for gate in gates:
         additions += _gated(finder, gate)
-    return additions + _graphics(finder, search_path, devices, drm_names) if devices else additions
+    if devices is not None:
+        additions += _graphics(finder, search_path, devices, drm_names)
+    return additions
 
 
 def _gated(finder: FileFinder, gate: str) -> Additions:
@@ -160,7 +163,7 @@ def _chosen(devices: Sequence[str]) -> set[str] | None:
     for device in devices:
         if device == names.ALL:
             return None
-        if device in ("", names.NONE, names.VOID):
+        if device in (names.NONE, names.VOID):
             return set()
     return {part for device in devices for part in device.split(",")}
 

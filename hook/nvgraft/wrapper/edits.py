@@ -29,7 +29,7 @@ _GROUPS = "struct field User.process.user.additionalGids of type []uint32"
 
 
 def config_edits(
-    document: Document, found: Additions, hook: dict[str, object] | None, *, groups: bool
+    document: Document, additions: Additions, hook: dict[str, object] | None, *, groups: bool
 ) -> dict[str, Addition]:
     """Return what is to be merged into the document's root. What has to stand in another place is changed at once.
 
@@ -51,20 +51,26 @@ def config_edits(
     )
     hooks = _object(document, root, "hooks", "struct field Spec.hooks of type specs.Hooks")
     ids = [_number(document, user, name) for name in ("uid", "gid")]
-    nodes = [_node(node, *ids) for node in found.nodes]
-    rules = [_rule(node) for node in found.nodes]
-    known = as_array(_value(document, resources, "devices"), _RULES)
-    gids = dict.fromkeys(node.gid for node in found.nodes if groups and node.needs_group)
-    members = as_array(_value(document, user, "additionalGids"), _GROUPS)
+    nodes = [_node(node, *ids) for node in additions.nodes]
+    rules = [_rule(node) for node in additions.nodes]
+    old_rules = as_array(_value(document, resources, "devices"), _RULES)
+    gids = dict.fromkeys(node.gid for node in additions.nodes if groups and node.needs_group)
+    old_gids = as_array(_value(document, user, "additionalGids"), _GROUPS)
     edits: dict[str, Addition] = {
         "linux": {
             "devices": _put(document, linux, "devices", "path", nodes, _DEVICES),
             "resources": {
-                "devices": [] if known[-len(rules) :] == rules else [dumps(rule) for rule in rules]
+                "devices": []
+                if old_rules[-len(rules) :] == rules
+                else [dumps(rule) for rule in rules]
             },
         },
-        "process": {"user": {"additionalGids": [dumps(gid) for gid in gids if gid not in members]}},
-        "mounts": _put(document, root, "mounts", _DESTINATION, map(_mount, found.mounts), _MOUNTS),
+        "process": {
+            "user": {"additionalGids": [dumps(gid) for gid in gids if gid not in old_gids]}
+        },
+        "mounts": _put(
+            document, root, "mounts", _DESTINATION, map(_mount, additions.mounts), _MOUNTS
+        ),
         "hooks": {
             "createRuntime": [dumps(hook)]
             if hook and hook not in as_array(_value(document, hooks, "createRuntime"), _HOOKS)

@@ -15,7 +15,14 @@ from nvgraft.base.jsonedit import Document, Place
 from nvgraft.base.jsontext import JsonError, dumps
 from nvgraft.base.values import Value
 from nvgraft.request.oci import as_array, as_object, as_string, parse_config
-from nvgraft.request.request import LEGACY, Skip, read_variable, requested_devices, resolve_mode
+from nvgraft.request.request import (
+    LEGACY,
+    DeviceRequest,
+    Skip,
+    read_variable,
+    requested_devices,
+    resolve_mode,
+)
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
@@ -27,8 +34,8 @@ if TYPE_CHECKING:
     from nvgraft.request.oci import ContainerConfig
     from nvgraft.wrapper.additions import Additions
 
-    #: Variables of gated components, ids of devices for graphics (none: it is not asked for) -> what this host has for them.
-    Look = Callable[[Sequence[str], Sequence[str]], Additions]
+    #: Variables of gated components, ids of devices for graphics (None: not asked for) -> what this host has for them.
+    Look = Callable[[Sequence[str], Sequence[str] | None], Additions]
     #: Links, each TARGET::LINK -> the OCI hook that makes them.
     LinkHook = Callable[[Sequence[str]], dict[str, object]]
 
@@ -62,17 +69,21 @@ class Rewrite(Value):
         self.log = log
 
 
-class _Asked(Value):
-    """What a container asks for: whether the hook is inserted, ``gates`` and, for graphics, ``devices`` (see ``Look``)."""
+class _Decision(Value):
+    """What a container gets: whether the hook is inserted, and its ``gates`` and ``graphics_devices`` as ``Look`` takes them."""
 
-    __slots__ = ("devices", "gates", "inject", "log")
+    __slots__ = ("gates", "graphics_devices", "inject", "log")
 
     def __init__(
-        self, inject: bool, gates: list[str], devices: list[str], log: tuple[tuple[str, str], ...]
+        self,
+        inject: bool,
+        gates: list[str],
+        graphics_devices: tuple[str, ...] | None,
+        log: tuple[tuple[str, str], ...],
     ) -> None:
         self.inject = inject
         self.gates = gates
-        self.devices = devices
+        self.graphics_devices = graphics_devices
         self.log = log
 
 
@@ -96,27 +107,32 @@ def rewrite(
         document = Document(data)
         root = document.root()
         annotations = _annotations(document, root, config) if configured in ("auto", "cdi") else []
-        asked = _decide(container, annotations, config, configured)
-        found = look(asked.gates, asked.devices) if asked.gates or asked.devices else None
+        decision = _decide(container, annotations, config, configured)
+        additions = (
+            look(decision.gates, decision.graphics_devices)
+            if decision.gates or decision.graphics_devices is not None
+            else None
+        )
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
         edits = [
-            _process_edits(document, root, asked),
-            _hook_edits(document, root, hook if asked.inject else None),
+            _process_edits(document, root, decision.gates),
+            _hook_edits(document, root, hook if decision.inject else None),
         ]
-        if found is not None:
+        if additions is not None:
             from nvgraft.wrapper.edits import config_edits
 
             edits.append(
                 config_edits(
                     document,
-                    found,
-                    link_hook(found.links) if found.links else None,
+                    additions,
+                    link_hook(additions.links) if additions.links else None,
                     groups=not config.features_no_additional_gids_for_device_nodes,
                 )
             )
         document.merge(root, _united(edits))
-        return Rewrite(document.changed(), asked.log + (() if found is None else _added(found)))
+        added = () if additions is None else _added(additions)
+        return Rewrite(document.changed(), decision.log + added)
     except JsonError as error:
         raise in_runtime(
             Refusal("", f"could not decode OCI spec: {error.text}", f"config.json: {error.hint}")
@@ -139,11 +155,12 @@ def _united(edits: list[dict[str, Addition]]) -> dict[str, Addition]:
     return whole
 
 
-def _added(found: Additions) -> tuple[tuple[str, str], ...]:
+def _added(additions: Additions) -> tuple[tuple[str, str], ...]:
     """Return a line for everything that is added besides the hook."""
-    lines = [f"Mounting {mount.path} at {mount.target}" for mount in found.mounts]
-    lines += [f"Injecting {node.path}" for node in found.nodes]
-    return tuple(("info", line) for line in (*lines, *(f"Linking {link}" for link in found.links)))
+    lines = [f"Mounting {mount.path} at {mount.target}" for mount in additions.mounts]
+    lines += [f"Injecting {node.path}" for node in additions.nodes]
+    lines += [f"Linking {link}" for link in additions.links]
+    return tuple(("info", line) for line in lines)
 
 
 def in_runtime(refusal: Refusal) -> Refusal:
@@ -156,36 +173,37 @@ def in_runtime(refusal: Refusal) -> Refusal:
 
 def _decide(
     container: ContainerConfig, annotated: list[str], config: Config, configured: str
-) -> _Asked:
-    """Return what the container asks for, and what there is to say (reference behaviour 9.3)."""
+) -> _Decision:
+    """Return what the container gets, and the lines to log about it (reference behaviour 9.3)."""
     if configured not in names.MODES:
         fix = f"nvidia-container-runtime.mode in config.toml is one of {', '.join(names.MODES)}"
         raise Refusal("", f'invalid mode "{configured}"', fix)
-    asked = requested_devices(container, config)
-    devices, source = ([], asked.reason) if isinstance(asked, Skip) else asked
-    mode, line = resolve_mode(configured, annotated or devices)
+    devices = requested_devices(container, config)
+    ids = () if isinstance(devices, Skip) else devices.ids
+    mode, line = resolve_mode(configured, annotated or ids)
     log = [("info", line)]
-    if isinstance(asked, Skip) and asked.warning:
-        log.append(("warning", asked.warning))
+    if isinstance(devices, Skip) and devices.warning:
+        log.append(("warning", devices.warning))
     if mode == "cdi" and annotated:
-        devices, source = annotated, "CDI annotations"
-    if mode != LEGACY and devices:
+        devices = DeviceRequest(tuple(annotated), "CDI annotations")
+    if mode != LEGACY and isinstance(devices, DeviceRequest):
         raise Refusal(
             "",
             f"mode {mode} is not served by nvgraft-runtime",
-            f"this container asks for {', '.join(name or names.NONE for name in devices)} ({source}); set nvidia-container-runtime.mode "
+            f"this container asks for {', '.join(devices.ids) or names.NONE} ({devices.source}); set nvidia-container-runtime.mode "
             "to legacy in config.toml and ask for GPUs by index or UUID, or have the engine do CDI by itself",
         )
     # Without a request the reference's default mode is one that inserts nothing; in mode legacy the hook is asked.
-    inject = mode == LEGACY and (configured == LEGACY or bool(devices))
-    log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {source}"))
-    if not devices:
-        return _Asked(inject, [], [], tuple(log))
+    inject = mode == LEGACY and (configured == LEGACY or isinstance(devices, DeviceRequest))
+    reason = devices.reason if isinstance(devices, Skip) else devices.source
+    log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {reason}"))
+    if isinstance(devices, Skip):
+        return _Decision(inject, [], None, tuple(log))
     gates = [name for name in names.GATED_DEVICES if container.env.get(name) == names.GATE_OPEN]
     log += [("warning", line) for line in _remarks(gates, config)]
     capabilities = (read_variable(container.env, names.DRIVER_CAPABILITIES) or "").split(",")
     graphics = any(name in _GRAPHICS for name in capabilities)
-    return _Asked(inject, gates, devices if graphics else [], tuple(log))
+    return _Decision(inject, gates, devices.ids if graphics else None, tuple(log))
 
 
 def _remarks(gates: list[str], config: Config) -> list[str]:
@@ -222,7 +240,7 @@ def _annotations(document: Document, root: Place, config: Config) -> list[str]:
     return [name for value in values for name in value.split(",")]
 
 
-def _process_edits(document: Document, root: Place, asked: _Asked) -> dict[str, Addition]:
+def _process_edits(document: Document, root: Place, gates: Sequence[str]) -> dict[str, Addition]:
     """Return the ids that a process runs with by default, which the reference writes out, and a void for each gate."""
     process = document.member(root, "process")
     if process is None or process.value is None:
@@ -230,7 +248,7 @@ def _process_edits(document: Document, root: Place, asked: _Asked) -> dict[str, 
     user = document.member(process, "user")
     as_object(user and user.value, "struct field Process.process.user of type specs.User")
     void = dumps(f"{names.VISIBLE_DEVICES}={names.VOID}")
-    return {"process": {"env": [void] * len(asked.gates), "user": dict.fromkeys(_IDS, "0")}}
+    return {"process": {"env": [void] * len(gates), "user": dict.fromkeys(_IDS, "0")}}
 
 
 def _hook_edits(
