@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 CHECKOUT = Path(__file__).parent
@@ -19,6 +20,12 @@ RECORDS = CHECKOUT / "tests" / "fixtures" / "reference"
 IN_CI = os.environ.get("CI") == "true"
 #: Requirements that no package of this distribution fulfils, as ./dev has found out: Ubuntu has chromium as a snap only.
 NOT_PACKAGED = set(os.environ.get("NVGRAFT_NOT_PACKAGED", "").split())
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-machine")
 
 
 def _program(name: str) -> Callable[[], str]:

@@ -1,11 +1,11 @@
 """The container's side of an offline plan: where the rootfs is, and what may not be one."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from bundles import make_bundle
+from descriptors import nothing_stays_open
 from nvgraft.base.errors import Refusal
 from nvgraft.request.oci import ContainerConfig
 from nvgraft_cli.case.bundle import ContainerSide, find_rootfs, open_container, rootfs_label
@@ -114,11 +114,9 @@ def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_rootfs_is_opened_once_and_closed(tmp_path: Path) -> None:
     """However many hosts are planned with it; afterwards no descriptor of it is left."""
-    before = len(os.listdir("/proc/self/fd"))
-    with side("rootfs", tmp_path / "b") as container:
+    with nothing_stays_open(), side("rootfs", tmp_path / "b") as container:
         targets = [
             container.target(machine, module=True) for machine in ("x86_64", "aarch64", "x86_64")
         ]
         assert targets[0] is targets[2]
         assert targets[0].libs_dir != targets[1].libs_dir
-    assert len(os.listdir("/proc/self/fd")) == before

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from descriptors import nothing_stays_open
 from nvgraft.apply import bpf, cgroup
 from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft.apply.undo import UndoLog
@@ -201,11 +202,9 @@ class Host:
 
     def refusal(self) -> str:
         """Return the refusal's stage and text, which must come with the switch to use, and leave no descriptor open."""
-        before = os.listdir("/proc/self/fd")
-        with pytest.raises(Refusal) as caught:
+        with nothing_stays_open(), pytest.raises(Refusal) as caught:
             self.find()
         assert "no-cgroups = true" in caught.value.hint
-        assert os.listdir("/proc/self/fd") == before
         return f"{caught.value.stage}: {caught.value.text}"
 
 

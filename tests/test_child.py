@@ -1,15 +1,18 @@
 """Children of the hook: how they are followed, ended, and tied to it."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from descriptors import nothing_stays_open
 from nvgraft.system import child, syscalls, userns
 
 IS_ROOT = os.geteuid() == 0
@@ -17,10 +20,6 @@ IS_ROOT = os.geteuid() == 0
 
 def started(work: Callable[[int], None]) -> child.Child:
     return child.start(work, forks=False)
-
-
-def open_descriptors() -> list[str]:
-    return sorted(os.listdir("/proc/self/fd"))
 
 
 def test_follow_keeps_the_end_of_what_was_written() -> None:
@@ -53,39 +52,76 @@ def test_the_deadline_counts_for_a_silent_child(closes: bool) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
+class Steps:
+    """A child's work in steps: the child takes one each time that its parent polls, and the poll then ends early.
+
+    :param then: milliseconds for which the parent really polls when all steps are taken.
+    :param at_each: what the child does in a step, which takes processor time in any case.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        number: int,
+        then: int,
+        at_each: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self.left = number
+        self.then = then
+        self.at_each = at_each
+        self.begin, self.done = os.pipe(), os.pipe()
+        monkeypatch.setattr(child, "select", SimpleNamespace(poll=self.poll, POLLIN=select.POLLIN))
+
+    def work(self, writer: int) -> None:
+        """Take the steps; this runs in the child."""
+        for _ in range(self.left):
+            os.read(self.begin[0], 1)
+            self.at_each(writer)
+            os.write(self.done[1], b".")
+
+    def poll(self) -> SimpleNamespace:
+        events = select.poll()
+
+        def poll(timeout: float) -> list[tuple[int, int]]:
+            if not self.left or not timeout:
+                return events.poll(self.then if timeout else 0)
+            self.left -= 1
+            os.write(self.begin[1], b".")
+            os.read(self.done[0], 1)
+            return events.poll(0)
+
+        return SimpleNamespace(register=events.register, unregister=events.unregister, poll=poll)
+
+
 @pytest.mark.parametrize("closes", [False, True])
-def test_a_child_that_only_waits_is_late_before_the_deadline(closes: bool) -> None:
-    """One that works in between, however seldom, has all its time; so has one that writes."""
+def test_a_child_that_only_waits_is_late_before_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    """A child is late when it has neither worked nor written for ``still`` seconds, however much it did before."""
+    steps = Steps(monkeypatch, 6, then=0)
 
     def wait(writer: int) -> None:
         if closes:
             os.close(writer)
-        for _ in range(6):
-            time.sleep(0.05)
+        steps.work(writer)
         time.sleep(60)
 
     found = started(wait)
-    start = time.monotonic()
-    assert found.follow(start + 60, 4096, still=0.2) == (True, b"")
-    assert 0.4 < time.monotonic() - start < 30
+    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (True, b"")
+    assert steps.left == 0
     found.end(grace=0)
 
 
 @pytest.mark.parametrize("writes", [False, True])
-def test_a_child_at_work_is_not_late_before_the_deadline(writes: bool) -> None:
+def test_a_child_at_work_is_not_late_before_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
     """Work is processor time or output."""
-
-    def work(writer: int) -> None:
-        for _ in range(30):
-            time.sleep(0.02)
-            if writes:
-                os.write(writer, b"x")
-
-    found = started(work)
-    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (
-        False,
-        b"x" * 30 if writes else b"",
+    steps = Steps(
+        monkeypatch, 30, then=60_000, at_each=lambda writer: writes and os.write(writer, b"x")
     )
+    found = started(steps.work)
+    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (False, b"x" * 30 * writes)
     assert found.end() == 0
 
 
@@ -127,21 +163,21 @@ def test_read_stops_at_its_limit() -> None:
 )
 def test_the_copy_never_goes_on(raised: BaseException) -> None:
     """Whatever the work raises, the child ends there, which is no success, and nothing is left of it here."""
-    parent, before = os.getpid(), open_descriptors()
+    parent = os.getpid()
 
     def fail(_writer: int) -> None:
         raise raised
 
     try:
-        found = started(fail)
-        assert found.read(time.monotonic() + 30, 100) == b""
-        status = found.end()
+        with nothing_stays_open():
+            found = started(fail)
+            assert found.read(time.monotonic() + 30, 100) == b""
+            status = found.end()
         assert status is not None
         assert os.waitstatus_to_exitcode(status) == 1
     finally:
         if os.getpid() != parent:
             os._exit(99)  # which would be the status above
-    assert open_descriptors() == before
 
 
 def test_a_signal_that_waited_for_the_fork_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,18 +194,16 @@ def test_a_signal_that_waited_for_the_fork_ends_the_child(monkeypatch: pytest.Mo
     def with_signal(forks: bool) -> int:
         pid = fork(forks)
         if pid:
-            os.kill(os.getpid(), signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)  # for this thread: another may not have blocked it
         return pid
 
     monkeypatch.setattr(child, "_fork", with_signal)
-    before = open_descriptors()
     previous = signal.signal(signal.SIGUSR1, handler)
     try:
-        with pytest.raises(Late):
+        with nothing_stays_open(), pytest.raises(Late):
             started(lambda _: time.sleep(60))
     finally:
         signal.signal(signal.SIGUSR1, previous)
-    assert open_descriptors() == before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
@@ -181,10 +215,10 @@ def test_a_failed_fork_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(11, "no process")
 
     monkeypatch.setattr(child, "_fork", fork)
-    before, mask = open_descriptors(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with pytest.raises(OSError, match="no process"):
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with nothing_stays_open(), pytest.raises(OSError, match="no process"):
         started(lambda _: None)
-    assert (open_descriptors(), signal.pthread_sigmask(signal.SIG_BLOCK, ())) == (before, mask)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
@@ -259,7 +293,7 @@ def test_where_a_namespace_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> Non
         raise syscalls.SyscallError(1, "unshare(NEWPID)")
 
     monkeypatch.setattr(syscalls, "fork_in_pid_namespace", refused)
-    assert started(lambda _: None).end() == 0
+    assert started(lambda _: None).end(grace=60) == 0
     with pytest.raises(syscalls.SyscallError, match="EPERM"):
         child.start(lambda _: None)
 
@@ -272,4 +306,4 @@ def test_in_a_user_namespace_the_one_pid_namespace_is_kept(monkeypatch: pytest.M
 
     monkeypatch.setattr(userns, "inside", lambda: True)
     monkeypatch.setattr(syscalls, "fork_in_pid_namespace", exploded)
-    assert started(lambda _: None).end() == 0
+    assert started(lambda _: None).end(grace=60) == 0

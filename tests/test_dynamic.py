@@ -106,7 +106,7 @@ def test_what_no_loader_takes_is_said_in_its_words(data: bytes, words: str, tmp_
         read(tmp_path / "f")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 1400), st.binary(min_size=1, max_size=12))
 def test_a_damaged_library_never_fails_otherwise(
     tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes

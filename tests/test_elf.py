@@ -61,7 +61,7 @@ def test_what_is_no_library_says_so(tmp_path: Path, data: bytes, problem: str) -
         facts_of(file)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 900), st.binary(min_size=1, max_size=12))
 def test_a_damaged_library_never_fails_otherwise(
     tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes

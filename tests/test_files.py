@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft.base.files import open_file, read_fd, reason
+from descriptors import nothing_stays_open
+from nvgraft.base.files import open_file, read_fd, readable, reason
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
@@ -26,16 +27,27 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_refused_and_closed(tmp_path: Path) -> None:
     """A directory is EISDIR, a FIFO EINVAL without waiting for a writer; no descriptor stays open."""
     os.mkfifo(tmp_path / "fifo")
-    before = os.listdir("/proc/self/fd")
     for path, number in (
         (tmp_path, errno.EISDIR),
         (tmp_path / "fifo", errno.EINVAL),
         (tmp_path / "none", errno.ENOENT),
     ):
-        with pytest.raises(OSError, match=os.strerror(number)) as error:
+        with nothing_stays_open(), pytest.raises(OSError, match=os.strerror(number)) as error:
             open_file(str(path))
         assert error.value.errno == number
-    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_pipe_is_waited_for_until_it_has_bytes_or_ends() -> None:
+    """A silent pipe uses up the time; bytes, or the end of its writer, make it readable immediately."""
+    reader, writer = os.pipe()
+    assert not readable(reader, 0.001)
+    os.write(writer, b"x")
+    assert readable(reader, 60)
+    os.read(reader, 1)
+    assert not readable(reader, 0)
+    os.close(writer)
+    assert readable(reader, 60)
+    os.close(reader)
 
 
 def test_reasons_begin_in_lower_case() -> None:

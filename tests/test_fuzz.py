@@ -107,7 +107,7 @@ def test_every_seed_and_every_former_finding(target: str) -> None:
 def test_damaged_documents(target: str, fuzz_examples: int) -> None:
     """Pieces taken out, doubled, replaced."""
 
-    @settings(max_examples=fuzz_examples, deadline=None, database=None)
+    @settings(max_examples=fuzz_examples, database=None)
     @given(mutated_bytes(target))
     def check(data: bytes) -> None:
         fuzzing.TARGETS[target].run(data)
@@ -119,7 +119,7 @@ def test_damaged_documents(target: str, fuzz_examples: int) -> None:
 def test_documents_with_other_values(target: str, fuzz_examples: int) -> None:
     """Whole JSON, but with values where others are expected."""
 
-    @settings(max_examples=fuzz_examples, deadline=None, database=None)
+    @settings(max_examples=fuzz_examples, database=None)
     @given(mutated_json(target))
     def check(data: bytes) -> None:
         fuzzing.TARGETS[target].run(data)

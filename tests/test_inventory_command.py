@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from documents import read_document
-from machines import VERSIONS, Machine
+from machines import Machine
 from nvgraft.base.errors import Refusal
 from nvgraft.host import kept_inventory
 from nvgraft.request.config import Config
@@ -144,18 +144,54 @@ def test_a_host_that_cannot_be_read_has_nothing_cached(
     assert kept.read("other", 1) == 1
 
 
+class Clock:
+    """The module ``time`` on a machine whose driver was installed just now: time passes in sleep() alone.
+
+    :param installing: whether another file of the driver is written during every sleep.
+    """
+
+    def __init__(self, machine: Machine, installing: bool) -> None:
+        self.machine = machine
+        self.installing = installing
+        self.slept = 0.0
+        self.started = self.install()
+
+    def install(self) -> int:
+        """Write a library; return the time of the change."""
+        path = "usr/lib/libcuda.so.535.1"
+        self.machine.library(path, "libcuda.so.1")
+        return self.machine.place(path).stat().st_ctime_ns
+
+    def time_ns(self) -> int:
+        return self.started + round(self.slept * 1e9)
+
+    def monotonic(self) -> float:
+        return self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        if self.installing:
+            self.started = self.install() - round(self.slept * 1e9)
+
+
+@pytest.mark.parametrize("installing", [False, True])
 def test_refresh_waits_until_files_are_settled(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    installing: bool,
 ) -> None:
-    """After a driver was installed; for ever it does not wait."""
+    """Refresh waits until no file of the driver is newer than 50 ms, for two seconds at most."""
+    clock = Clock(machine, installing)
     monkeypatch.setattr(kept_inventory, "SETTLED", 50_000_000)
-    machine.driver(VERSIONS[0])
-    machine.library("usr/lib/libcuda.so.535.1", "libcuda.so.1")
-    assert run("refresh") == 0
-    monkeypatch.setattr(refresh, "PATIENCE", 0.0)
-    machine.library("usr/lib/libcuda.so.535.1", "libcuda.so.1")
-    assert run("refresh") == 1
-    assert "not cached: files of the driver have changed just now" in capsys.readouterr().err
+    for module in (kept_inventory, refresh):
+        monkeypatch.setattr(module, "time", clock)
+    assert run("refresh") == int(installing)
+    if installing:
+        assert clock.slept == pytest.approx(2.0, abs=0.06)
+        assert "not cached: files of the driver have changed just now" in capsys.readouterr().err
+    else:
+        assert clock.slept == pytest.approx(0.05)
 
 
 def test_what_cannot_be_kept_is_said(

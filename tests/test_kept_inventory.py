@@ -208,7 +208,7 @@ class Hosts(RuleBasedStateMachine):
 
 
 TestHosts = Hosts.TestCase
-TestHosts.settings = settings(max_examples=40, stateful_step_count=8, deadline=None)
+TestHosts.settings = settings(max_examples=40, stateful_step_count=8)
 
 
 def test_a_failure_is_not_kept(machine: Machine) -> None:

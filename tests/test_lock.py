@@ -125,7 +125,7 @@ def test_a_signal_ends_the_waiting_and_leaves_no_lock_of_ours(
     """While another hook is waited for, signals are taken; while nothing waits, they are held."""
 
     def ring(_seconds: float) -> None:
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
 
     def handler(_number: int, _frame: object) -> None:
         raise InterruptedError

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from descriptors import nothing_stays_open
 from nvgraft.base.errors import Refusal
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.host.nvml import parse_answer, query
@@ -281,16 +282,15 @@ def test_a_child_that_ends_without_an_answer(install: Install, tmp_path: Path, c
 def test_descriptors_and_signals_are_as_before(install: Install) -> None:
     """Neither an answer nor a time-out leaves a pipe open or a signal blocked."""
 
-    def state() -> tuple[list[str], set[signal.Signals | int]]:
-        return sorted(os.listdir("/proc/self/fd")), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-    before = state()
-    install("")
-    ask()
-    assert state() == before
-    install("def nvmlInit(): import time; time.sleep(60)")
-    refused(timeout=0.05)
-    assert state() == before
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with nothing_stays_open():
+        install("")
+        ask()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    with nothing_stays_open():
+        install("def nvmlInit(): import time; time.sleep(60)")
+        refused(timeout=0.05)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
 
 
 TELL = """

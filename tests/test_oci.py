@@ -2,9 +2,7 @@
 
 import json
 import os
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec
 
@@ -12,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvgraft.base import files
 from nvgraft.base.errors import Refusal
+from nvgraft.base.files import readable
 from nvgraft.request.oci import (
     CONFIG_LIMIT,
     ContainerConfig,
@@ -104,6 +104,40 @@ def test_state_is_read_to_the_end_of_stdin() -> None:
     os.close(fd)
 
 
+class Sender:
+    """The other side of stdin: it sends a part each time it is waited for, and never closes its end."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = list(parts)
+        self.reader, self.writer = os.pipe()
+        #: Seconds for which it was waited in vain.
+        self.waited = 0.0
+
+    def readable(self, fd: int, timeout: float) -> bool:
+        """Stand in for files.readable, without its clock."""
+        if timeout and self.parts:
+            os.write(self.writer, self.parts.pop(0))
+        ready = readable(fd, 0)
+        self.waited += 0 if ready else timeout
+        assert self.waited < 60, "it never ends"
+        return ready
+
+
+@pytest.fixture
+def sender(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sender]]:
+    made: list[Sender] = []
+
+    def make(*parts: bytes) -> Sender:
+        made.append(Sender(*parts))
+        monkeypatch.setattr(files, "readable", made[-1].readable)
+        return made[-1]
+
+    yield make
+    for one in made:
+        os.close(one.reader)
+        os.close(one.writer)
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -112,23 +146,13 @@ def test_state_is_read_to_the_end_of_stdin() -> None:
         [b'{"pid":3,"bundle":"/b"', b"}\n"],
     ],
 )
-def test_a_state_that_is_whole_is_not_waited_for(parts: list[bytes]) -> None:
+def test_a_state_that_is_whole_is_not_waited_for(
+    sender: Callable[..., Sender], parts: list[bytes]
+) -> None:
     """The other side may keep the pipe open: one document is all that is read, as by the reference, however it arrives."""
-    reader, writer = os.pipe()
-
-    def send() -> None:
-        for part in parts:
-            os.write(writer, part)
-            time.sleep(0.05)
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    start = time.monotonic()
-    assert read_state(reader) == State(3, "/b")
-    assert time.monotonic() - start < 0.6
-    sender.join()
-    os.close(reader)
-    os.close(writer)
+    stdin = sender(*parts)
+    assert read_state(stdin.reader) == State(3, "/b")
+    assert stdin.waited == 0
 
 
 @pytest.mark.parametrize(
@@ -139,18 +163,16 @@ def test_a_state_that_is_whole_is_not_waited_for(parts: list[bytes]) -> None:
         (b'{"pid":{}', "it has sent 9 bytes"),
     ],
 )
-def test_a_state_that_never_comes_is_not_waited_for(sent: bytes, cause: str) -> None:
-    """The wait has an end, and the message says how far the state came."""
-    reader, writer = os.pipe()
-    os.write(writer, sent)
-    start = time.monotonic()
+def test_a_state_that_never_comes_is_not_waited_for(
+    sender: Callable[..., Sender], sent: bytes, cause: str
+) -> None:
+    """The wait ends after 0.7 s, and the message says how far the state came."""
+    stdin = sender(*[sent] if sent else [])
     with pytest.raises(Refusal) as caught:
-        read_state(reader)
-    assert 0.3 < time.monotonic() - start < 30
+        read_state(stdin.reader)
+    assert stdin.waited == pytest.approx(0.7)
     assert caught.value.text == "could not decode container state: read /dev/stdin: i/o timeout"
     assert cause in caught.value.hint
-    os.close(reader)
-    os.close(writer)
 
 
 def test_unreadable_or_oversized_stdin_is_refused(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def age(root: Path, seconds: int) -> None:
 
 
 @pytest.mark.requires("root")  # for ldconfig
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(ENTRIES, max_size=10, unique_by=lambda entry: entry[:2]),
     st.lists(st.sampled_from(LINES), max_size=4),

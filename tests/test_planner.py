@@ -1002,7 +1002,7 @@ def test_odd_images_are_no_fault(host: str, rootfs: str) -> None:
     assert found.decision == "inject"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     host=st.sampled_from(gallery.names()),
     rootfs=st.sampled_from(sorted(ROOT_FILE_SYSTEMS)),
@@ -1068,7 +1068,7 @@ def test_every_source_is_the_hosts(
             assert parent in made or not parent or target.tree.lstat(parent) is not None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     host=st.sampled_from(gallery.names()),
     rootfs=st.sampled_from(sorted(ROOT_FILE_SYSTEMS)),

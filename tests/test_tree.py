@@ -170,7 +170,7 @@ _TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     links=st.dictionaries(
         st.lists(_NAMES, min_size=1, max_size=3).map("/".join),

@@ -1,11 +1,12 @@
 """`nvgraft watch`: which events of the kernel count, and when the host is read."""
 
 import asyncio
-import os
+import selectors
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyroute2.netlink.uevent import MarshalUevent
@@ -59,11 +60,35 @@ def test_which_events_count(data: bytes, counts: bool) -> None:
     assert uevents.concerns_driver(parsed(data)) == counts
 
 
+class InstantClock(selectors.EpollSelector):
+    """Of an event loop: its time jumps to the next timer when nothing is ready before."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(None if timeout is None else 0)
+        if not ready and timeout:
+            self.now += timeout
+        return ready
+
+
+class InstantLoop(asyncio.SelectorEventLoop):
+    """An event loop that never waits for a timer."""
+
+    def __init__(self) -> None:
+        self.clock = InstantClock()
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now
+
+
 class Scene:
     """A watcher on a machine, with a script of events and what it logged."""
 
     def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.machine = machine
+        self.monkeypatch = monkeypatch
         self.queue: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self.logged: list[Mapping[str, object]] = []
         self.heard = 0
@@ -121,12 +146,15 @@ class Scene:
             try:
                 await script()  # type: ignore[operator]
             finally:
-                os.kill(os.getpid(), signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
                 await asyncio.wait_for(running, 5)
 
         with capture_logs() as lines:
             self.logged = lines  # type: ignore[assignment]
-            asyncio.run(both())
+            with asyncio.Runner(loop_factory=InstantLoop) as runner:
+                clock = SimpleNamespace(monotonic=runner.get_loop().time)
+                self.monkeypatch.setattr(watcher, "time", clock)
+                runner.run(both())
         assert lines[-1]["event"] == "ended"
 
 
@@ -282,7 +310,7 @@ def test_sighup_has_it_read(scene: Scene) -> None:
     """As operators expect."""
 
     async def script() -> None:
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         await scene.until("SIGHUP")
 
     scene.play(script)
