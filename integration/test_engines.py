@@ -151,18 +151,21 @@ def test_containerd_with_the_hook_in_the_spec(bundle: Bundle) -> None:
     assert_grafted(containerd_run(bundle, "/usr/sbin/runc"), devices=True)
 
 
+#: The user's name, number and home are new ones: this machine's own are there on a simulated host too.
 ROOTLESS = """
-useradd --create-home --uid 2001 tester
-grep -q tester /etc/subuid || {{ echo tester:200000:65536 >> /etc/subuid; echo tester:200000:65536 >> /etc/subgid; }}
-cp -a {bundle}/rootfs /home/tester/rootfs && chown -R tester /home/tester/rootfs
-mkdir -p /run/user/2001 && chown tester /run/user/2001
-cat > /home/tester/podman.sh <<'SH'
-export XDG_RUNTIME_DIR=/run/user/2001 HOME=/home/tester
+user=nvgraft-$$
+useradd --create-home --home-dir /home/$user $user
+uid=$(id -u $user)
+grep -q ^$user: /etc/subuid || {{ echo $user:200000:65536 >> /etc/subuid; echo $user:200000:65536 >> /etc/subgid; }}
+cp -a {bundle}/rootfs /home/$user/rootfs && chown -R $user /home/$user/rootfs
+mkdir -p /run/user/$uid && chown $user /run/user/$uid
+cat > /home/$user/podman.sh <<SH
+export XDG_RUNTIME_DIR=/run/user/$uid HOME=/home/$user
 cd
 podman --storage-driver vfs --runtime /usr/bin/crun --cgroup-manager=cgroupfs --hooks-dir /run/hooks.d {run} --rm --cgroups=disabled \
-  {request} --rootfs /home/tester/rootfs sh /look
+  {request} --rootfs /home/$user/rootfs sh /look
 SH
-su tester -c 'sh /home/tester/podman.sh'
+su $user -c "sh /home/$user/podman.sh"
 """
 
 
