@@ -126,6 +126,8 @@ TESTS = {
 #: A path of a source, with the name of something in it if one follows: `plan/layout.py: Layout.bind`.
 _SOURCE = re.compile(r"([\w./*-]+\.py)\b(?:: ([A-Za-z_][\w.]*)`)?")
 _TEST = re.compile(r"(?<![\w/.])(i/)?(test_\w+)(?![\w*]|\.py)")
+#: Tests of one case of the catalogue: `i/test_hostile_config` (`t30`).
+_CASE = re.compile(r"`(?:i/)?(test_\w+)` \(`(t\d+)`")
 _MODULE = re.compile(r"`(nvgraft(?:_cli|_specs)?)((?:\.\w+)+)`")
 
 
@@ -142,6 +144,15 @@ def unknown_names(text: str) -> list[str]:
         place + name
         for place, name in _TEST.findall(text)
         if name not in TESTS or (place and not (ROOT / "integration" / f"{name}.py").exists())
+    ]
+    unknown += [
+        f"{name} ({case})"
+        for name, case in _CASE.findall(text)
+        if not any(
+            f"def test_{case}_" in path.read_text()
+            for folder in ("tests", "integration")
+            for path in (ROOT / folder).glob(f"{name}.py")
+        )
     ]
     for package, names in _MODULE.findall(text):
         if not names.endswith(".json") and not is_module(package + names):
@@ -199,6 +210,8 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
         unknown_names("`plan/layout.py: Layout.bind`, `i/test_runc`, `nvgraft.plan.layout`") == []
     )
     assert unknown_names("`nvgraft.plan/1`, tests/test_container_cli_*.py, `nvgraft.json`") == []
+    assert unknown_names("`test_hostile_requests` (`t32`)") == []
+    assert unknown_names("`test_hostile_requests` (`t99`)") == ["test_hostile_requests (t99)"]
     for name in (
         "plan/outlay.py",
         "plan/layout.py: Layout.bound",
@@ -264,3 +277,29 @@ def test_the_glossary_says_where_each_term_lives() -> None:
     assert len(terms) > 40
     assert terms == sorted(terms)
     assert [line for line in entries if not re.search(r"\. \[[^\]]+\]\([^)]+\)$", line)] == []
+
+
+def test_rules_that_sources_cite_stand_on_their_pages() -> None:
+    """Comments say "reference behaviour 6.4" and "SECURITY R18": the section and the rule exist."""
+    behaviour = (console.DOCS / "reference-behaviour.md").read_text()
+    security = (console.DOCS / "security.md").read_text()
+    sections = set(re.findall(r"^#+ ([\d.]+) ", behaviour, re.MULTILINE))
+    rules = set(re.findall(r"^\| ([RT]\d+) ", security, re.MULTILINE))
+    cited = re.compile(r"reference\s+behaviour ((?:[\d.]*\d(?:, | and | to )?)+)")
+    unknown = []
+    for root in ("hook", "cli", "specs", "tests", "integration", "docs"):
+        for path in (ROOT / root).rglob("*"):
+            if path.suffix not in {".py", ".md", ".c"}:
+                continue
+            text = path.read_text(errors="replace").replace("\n# ", "\n")
+            numbers = {
+                number for group in cited.findall(text) for number in re.findall(r"[\d.]*\d", group)
+            }
+            unknown += [f"{path}: {number}" for number in numbers - sections]
+            marks = {
+                mark
+                for group in re.findall(r"SECURITY ((?:[RT]\d+(?:, | and | to )?)+)", text)
+                for mark in re.findall(r"[RT]\d+", group)
+            }
+            unknown += [f"{path}: {mark}" for mark in marks - rules]
+    assert unknown == []

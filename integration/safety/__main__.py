@@ -19,8 +19,11 @@ REPORT = Path(__file__).parent.parent.parent / "docs" / "safety-figures.md"
 HEADING = """\
 # Safety figures
 
-Made by `./dev safety --write`, each part by the command that it names. What the cases and rules mean: [security](security.md). An
-attack that harms no naive victim, or a test that notices no mutant, would show nothing: controls and mutants stand beside.
+`./dev safety --write` makes this page; each part was measured by the command that stands in it. \
+[Security](security.md) has the meaning of the rules (R) and cases (T).
+
+An attack that harms no naive victim, or a test that notices no mutant, would prove nothing. \
+Controls and mutants therefore stand beside the figures.
 """
 DEFAULT_SEED = 1
 

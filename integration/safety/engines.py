@@ -1,4 +1,4 @@
-"""Engines: the driver in a container under each of them, by kind of user, cgroup and root file system (integration/test_matrix.py)."""
+"""Engines: containers get the driver under each engine, by kind of user, cgroup and root file system (integration/test_matrix.py)."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Faults: each system call of the apply phase fails in turn, also while it is undone; signals come at each; memory and disk end.
+"""Faults: each system call of the apply phase fails in turn, also during the undo; signals come at each call; memory and disk run out.
 
 After a failure nothing of the hook's is left: neither mounts nor files, links, device rules, programs, locks, journals or
 processes (SECURITY R33, cases T45 to T49 and T70). A call may also fail without harm: then the container is configured as

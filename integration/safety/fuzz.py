@@ -1,4 +1,4 @@
-"""Fuzzing the parsers with atheris, which mutates inputs towards code that none has reached yet (SECURITY R9, R16, T65).
+"""Fuzzing: atheris mutates the inputs of each parser towards code that no input has reached yet (SECURITY R9, R16, T65).
 
 ``./dev fuzz [TARGET...] [--seconds N | --inputs N]`` runs it by hand. The targets, their seeds and what counts as a finding are
 ``tests/fuzzing.py``'s. Every target runs in a process of its own, which libFuzzer ends at the first finding; the input is

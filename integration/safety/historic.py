@@ -1,4 +1,4 @@
-"""The holes that programs of this kind have had, each tried again: on a naive way to do the same, and on the hook (SECURITY 2).
+"""Published vulnerabilities of programs of this kind, each tried again on a naive implementation and on the hook.
 
 A replay counts when the naive way is caught: then the attack is real, and what the hook did about it means something.
 """

@@ -1,4 +1,4 @@
-"""Mutation control: each safety measure is removed from a copy of the program, and a named test has to notice (SECURITY T29).
+"""Mutants: each safety measure is removed from a copy of the program, and a named test has to notice (SECURITY T29).
 
 A mutant is one change in the code of one function, which has to be found there exactly once: a measure cannot be changed without
 its mutant. A measure whose removal no test notices might as well not be there.

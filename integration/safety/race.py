@@ -1,4 +1,4 @@
-"""What a neighbour achieves who changes the root file system while the hook works in it: nothing (SECURITY T20 to T23, T28).
+"""Races: a neighbour changes the root file system while the hook works in it, and must achieve nothing (SECURITY T20 to T23, T28).
 
 The victims are the hook's own primitives, each in a loop, and the hook as a whole. Beside them, under the same attack, stand
 naive ways to do the same, which must be led out: an attack that harms nobody has shown nothing about anybody.

@@ -1,4 +1,4 @@
-"""The planner's resolver against the kernel's, on random trees of links (SECURITY T66).
+"""Resolver: the planner follows links as the kernel does after chroot(2), on random trees (SECURITY T66).
 
 Where chroot(2) and open(2) find something, the resolver has to find the same inode; where they find nothing, it must not find
 anything either. Three differences are the reference's, and wanted: a ``..`` above the root is refused instead of staying there,
