@@ -104,6 +104,20 @@ def test_bad_json_is_explained_where_nothing_loaded_the_json_package() -> None:
     assert done.stdout == "unexpected EOF\n"
 
 
+def test_the_words_of_errors_are_loaded_with_the_first_error() -> None:
+    """A start whose documents are good pays for none of them."""
+    script = "import sys; from nvgraft.base.jsontext import *; loads(b'[1]', 99)\n"
+    script += "print('nvgraft.base.json_errors' in sys.modules)\n"
+    script += (
+        "try: loads(b'1 2', 99)\nexcept JsonError: print('nvgraft.base.json_errors' in sys.modules)"
+    )
+    path = f"import sys; sys.path[:0] = {sys.path!r}\n"
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", path + script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\nTrue\n"
+
+
 def test_depth_is_limited_exactly() -> None:
     """64 levels are read, 65 are not, and 100,000 are refused without exhausting the stack."""
     for brackets in ("[]", ('{"a":', "}")):

@@ -1,7 +1,7 @@
 """Strict JSON in and deterministic JSON out, without the ``json`` package.
 
 The package costs the hook more than a skipped container's whole work (it loads ``re``); the C scanner and the string
-encoder below it cost nothing. Only bad input loads ``json.decoder``, which the scanner needs to say what is wrong.
+encoder below it cost nothing. Only bad input loads the words for what is wrong (:mod:`nvgraft.base.json_errors`).
 
 What is stricter than the scanner: no NaN and no infinities, at most 64 levels, a bound on the values, and a member that is
 read must not occur twice, because of two readers of one document the other may take the other one (SECURITY R9). What is as
@@ -39,10 +39,6 @@ class JsonError(Exception):
         self.hint = hint
 
 
-class _NoJson(ValueError):
-    """The scanner met one of its extensions to JSON."""
-
-
 class Repeated(dict[str, object]):
     """An object in which some names occur more than once; the last one won."""
 
@@ -63,7 +59,8 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _constant(name: str) -> object:
-    raise _NoJson(name)
+    """Refuse an extension of the scanner's to JSON: NaN, Infinity, -Infinity."""
+    raise ValueError(name)
 
 
 class _Rules:
@@ -103,12 +100,16 @@ def loads(data: bytes, limit: int, one_value: bool = False) -> object:
     start = len(text) - len(text.lstrip(_SPACE))
     try:
         value, end = _scan(text, start)
-    except (StopIteration, RecursionError, ValueError, SystemError):
-        raise _diagnose(text, start) from None
+    except RecursionError:
+        raise _too_deep() from None
+    except (StopIteration, ValueError, SystemError):
+        raise _refusal(text, start) from None
     if not one_value:
         rest = text[end:].lstrip(_SPACE)
         if rest:
-            raise _explain(text, "Extra data", len(text) - len(rest))
+            from nvgraft.base import json_errors
+
+            raise JsonError(*json_errors.explain(text, "Extra data", len(text) - len(rest)))
     # A document with few brackets cannot be deep; the others are walked, one level at a time.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(value)
@@ -212,126 +213,11 @@ def _check_depth(value: object) -> None:
     raise _too_deep()
 
 
-def _diagnose(text: str, start: int) -> JsonError:
-    """Return why the scanner refuses ``text``."""
-    # To raise its error the scanner looks json.decoder up among the loaded modules (SystemError where it is missing).
-    import json.decoder
+def _refusal(text: str, start: int) -> JsonError:
+    """Return the error for a document that the scanner does not accept."""
+    from nvgraft.base import json_errors  # half as long as this module, and seldom needed
 
     try:
-        _scan(text, start)
-    except StopIteration as stop:
-        return _explain(text, "Expecting value", stop.value)
+        return JsonError(*json_errors.diagnose(text, start, _scan))
     except RecursionError:
         return _too_deep()
-    except json.decoder.JSONDecodeError as error:
-        return _explain(text, error.msg, error.pos)
-    except _NoJson as error:
-        return _explain(text, "Expecting value", _find_constant(text, start, str(error)))
-    except ValueError:
-        pass
-    return JsonError("number out of range", "a number has more digits than any reader accepts")
-
-
-def _string_end(text: str, start: int) -> int:
-    """Return the index behind the string that opens at ``start``."""
-    end = start
-    while (end := text.find('"', end + 1)) >= 0:
-        slashes = end - 1
-        while text[slashes] == "\\":
-            slashes -= 1
-        if (end - slashes) % 2:
-            return end + 1
-    return len(text)
-
-
-def _find_constant(text: str, start: int, name: str) -> int:
-    """Return the index of the first constant ``name`` outside strings."""
-    while start < len(text):
-        quote = text.find('"', start)
-        found = text.find(name, start, quote if quote >= 0 else len(text))
-        if found >= 0:
-            return found
-        if quote < 0:
-            break
-        start = _string_end(text, quote)
-    return start
-
-
-def _innermost(text: str, stop: int) -> str:
-    """Return the bracket that is open at ``stop``, or an empty string."""
-    open_brackets = []
-    at = 0
-    while at < stop:
-        char = text[at]
-        if char == '"':
-            at = _string_end(text, at)
-            continue
-        if char in "[{":
-            open_brackets.append(char)
-        elif char in "]}" and open_brackets:
-            open_brackets.pop()
-        at += 1
-    return open_brackets[-1] if open_brackets else ""
-
-
-def _explain(text: str, problem: str, at: int) -> JsonError:
-    """Return the error for what the scanner calls ``problem``, in Go's words."""
-    at, words = _classify(text, problem, at)
-    line = text.count("\n", 0, at) + 1
-    column = at - text.rfind("\n", 0, at)
-    if at >= len(text):
-        if not text.strip(_SPACE):
-            return JsonError("EOF", "the document is empty")
-        return JsonError(
-            "unexpected EOF", f"the document is truncated: it ends in line {line}, column {column}"
-        )
-    char = text[at]
-    shown = {"'": r"'\''", '"': "'\"'"}.get(char) or f"'{encode_basestring(char)[1:-1]}'"
-    return JsonError(
-        f"invalid character {shown} {words}", f"line {line}, column {column} is no JSON"
-    )
-
-
-def _classify(text: str, problem: str, at: int) -> tuple[int, str]:
-    """Return the index of the offending character (the text's length: truncated) and what Go expected there."""
-    words = "looking for beginning of value"
-    if problem == "Expecting value":
-        rest = text[at : at + 9]
-        if rest[:1] == "-":
-            return at + 1, "in numeric literal"
-        for literal in ("true", "false", "null"):
-            same = 0
-            while same < len(literal) and rest[same : same + 1] == literal[same]:
-                same += 1
-            if same:
-                return at + same, f"in literal {literal} (expecting '{literal[same : same + 1]}')"
-    elif problem == "Extra data":
-        words = "after top-level value"
-    elif problem.startswith("Expecting property name"):
-        words = "looking for beginning of object key string"
-    elif problem.startswith("Expecting ':'"):
-        words = "after object key"
-    elif problem.startswith("Expecting ','"):
-        words = (
-            "after array element" if _innermost(text, at) == "[" else "after object key:value pair"
-        )
-    elif problem.startswith("Illegal trailing comma"):
-        # From Python 3.13 on the position is that of the comma; Go names what follows it.
-        if problem.endswith("object"):
-            words = "looking for beginning of object key string"
-        at = len(text) - len(text[at + 1 :].lstrip(_SPACE))
-    elif problem.startswith("Invalid control character"):
-        words = "in string literal"
-    elif problem.startswith("Invalid \\"):
-        words = "in string escape code"
-        # The scanner points at the backslash or behind it, depending on the escape.
-        at = text.rfind("\\", 0, at + 1) + 1
-        if text[at : at + 1] == "u":
-            words = "in \\u hexadecimal character escape"
-            at += 1
-            while text[at : at + 1] and text[at] in "0123456789abcdefABCDEF":
-                at += 1
-    else:
-        # An unterminated string: it reaches to the end.
-        at = len(text)
-    return at, words
