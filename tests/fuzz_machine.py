@@ -43,7 +43,7 @@ _CONFIG = Config(cli_root="/dev/null")
 def inventory_document(data: bytes) -> None:
     """A document of the inventory cache: as a file, and what is in it."""
     value = kept.parse(data, _KEY)
-    assert value is None or data.startswith(b"nvgraft-cache/1 ")
+    assert value is None or data.startswith(b"nvgraft-cache/2 ")
     try:
         document = jsontext.loads(data, 1 << 24)
     except jsontext.JsonError:

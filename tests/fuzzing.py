@@ -810,7 +810,7 @@ TARGETS: dict[str, Target] = {
             b'"files":{"/a":false}',
             b'"gpus":[',
             b'"wide":[',
-            b"nvgraft-cache/1 ",
+            b"nvgraft-cache/2 ",
             b"null",
             b'"\\u0000"',
         ),
@@ -818,7 +818,7 @@ TARGETS: dict[str, Target] = {
     "kept_journal": Target(
         fuzz_machine.kept_journal,
         (
-            b"nvgraft.journal/1\0",
+            b"nvgraft.journal/2\0",
             b"\n\n",
             b"dir\0/a\0",
             b"link\0",

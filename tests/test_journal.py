@@ -111,7 +111,7 @@ def test_a_journal_that_was_changed_is_damaged(directory: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("nvgraft.journal/2", "/r"), ("nvgraft.journal/1", "/r", "1", "2", "x", "4", "5", "6"), ("",)],
+    [("nvgraft.journal/1", "/r"), ("nvgraft.journal/2", "/r", "1", "2", "x", "4", "5", "6"), ("",)],
 )
 def test_another_format_is_not_read(directory: Path, words: tuple[str, ...]) -> None:
     """A whole record that this version does not know is damage as well."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 
-from nvgraft.base._struct import struct
+from nvgraft.base._stdlib import struct
 from nvgraft.system import syscalls
 from nvgraft.system._ffi import address, buffer
 

@@ -11,10 +11,11 @@ announces. /run is in memory, so nothing is synchronised to a disk, and after a 
 from __future__ import annotations
 
 import time
+import zlib
 
 from nvgraft.base import paths
 from nvgraft.base._os import os
-from nvgraft.base._struct import struct
+from nvgraft.base._stdlib import struct
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import open_file, read_fd, reason, write_all
 from nvgraft.base.values import Value
@@ -35,14 +36,10 @@ SIZE_LIMIT = 64 << 20
 #: Nanoseconds after its last announcement within which a hook has been killed: what engines grant one, and more.
 _AT_WORK = 120 * 10**9
 
-_VERSION = "nvgraft.journal/1"
-_FRAME = struct.Struct(
-    "=4sIQQ"
-)  # _MAGIC, length of the record, its check, the check of these three
-_MAGIC = b"nvgj"
-
-#: How much is checked at once, in bytes: what a processor keeps at hand.
-_CHUNK = 1 << 16
+_VERSION = "nvgraft.journal/2"
+#: _MAGIC, length of the record, its CRC-32, the CRC-32 of these three.
+_FRAME = struct.Struct("=4sIII")
+_MAGIC = b"nvj2"
 
 #: linux/time.h; the clock that file systems take their times from: time.time() runs some milliseconds ahead of it.
 _CLOCK_REALTIME_COARSE = 5
@@ -311,23 +308,10 @@ def _cannot_write(name: str, error: OSError) -> Refusal:
     return Refusal("initialization", f"write failed: {DIRECTORY}/{name}: {reason(error)}", fix)
 
 
-def _check(record: bytes, before: int = 0) -> int:
-    """Return the remainder of ``record``, taken as one number, by 2**61 - 1; ``before`` is that of what stands before it.
-
-    That is what hash() of an int is, and the fastest sum over bytes that needs no further module.
-    """
-    value = before
-    for start in range(0, len(record), _CHUNK):
-        chunk = record[start : start + _CHUNK]
-        shift = 8 * len(chunk) % 61  # 2**61 is 1 there
-        value = hash((value << shift) + hash(int.from_bytes(chunk, "big")))
-    return value
-
-
 def _frame(fields: bytes, data: bytes = b"") -> bytes:
     """Return what stands before ``data`` in the file for a record of both: it may be long, and is not copied."""
-    numbers = (_MAGIC, len(fields) + len(data), _check(data, before=_check(fields)))
-    return _FRAME.pack(*numbers, _check(_FRAME.pack(*numbers, 0))) + fields
+    numbers = (_MAGIC, len(fields) + len(data), zlib.crc32(data, zlib.crc32(fields)))
+    return _FRAME.pack(*numbers, zlib.crc32(_FRAME.pack(*numbers, 0))) + fields
 
 
 def _whole_records(data: bytes) -> Iterator[bytes]:
@@ -335,13 +319,13 @@ def _whole_records(data: bytes) -> Iterator[bytes]:
     offset = 0
     while offset + _FRAME.size <= len(data):
         magic, length, check, own_check = _FRAME.unpack_from(data, offset)
-        if magic != _MAGIC or own_check != _check(_FRAME.pack(magic, length, check, 0)):
+        if magic != _MAGIC or own_check != zlib.crc32(_FRAME.pack(magic, length, check, 0)):
             raise ValueError(f"no record at byte {offset}")
         offset += _FRAME.size
         if offset + length > len(data):
             return
         record = data[offset : offset + length]
-        if _check(record) != check:
+        if zlib.crc32(record) != check:
             raise ValueError(f"the record at byte {offset} is not as it was written")
         yield record
         offset += length

@@ -7,7 +7,7 @@ At most READ_LIMIT bytes of a file are read, even if many tables name the same b
 from __future__ import annotations
 
 from nvgraft.base._os import os
-from nvgraft.base._struct import struct
+from nvgraft.base._stdlib import struct
 from nvgraft.base.values import Value
 
 TYPE_CHECKING = False

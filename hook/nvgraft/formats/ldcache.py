@@ -7,7 +7,7 @@ the new one appended to the old one. glibc and the reference read the new part w
 from __future__ import annotations
 
 from nvgraft.base import paths
-from nvgraft.base._struct import struct
+from nvgraft.base._stdlib import struct
 from nvgraft.base.values import Value
 
 _OLD_MAGIC = b"ld.so-1.7.0"

@@ -13,7 +13,7 @@ then plain rows in the order of the search path.
 from __future__ import annotations
 
 from nvgraft import __version__
-from nvgraft.base._struct import struct
+from nvgraft.base._stdlib import bisect_left, struct
 from nvgraft.base.values import Value
 from nvgraft.formats.ldcache import (
     NAME_LIMIT,
@@ -380,13 +380,8 @@ class Table:
         """Return the range of rows whose name compares equal to ``key``; an empty range is where to
         insert.
         """
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._key(middle) > key:
-                low = middle + 1
-            else:
-                high = middle
+        rows = range(len(self))  # the greatest name comes first
+        low = high = bisect_left(rows, True, key=lambda index: self._key(index) <= key)
         while high < len(self) and high - low <= _GROUP_LIMIT and self._key(high) == key:
             high += 1
         return low, high

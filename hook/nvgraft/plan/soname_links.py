@@ -6,6 +6,7 @@ greatest file name owns the link, a link that points elsewhere is replaced, anyt
 
 from __future__ import annotations
 
+from nvgraft.base._stdlib import bisect_left
 from nvgraft.base.finding import Finding
 from nvgraft.formats.ldcache import compare_names
 
@@ -74,14 +75,8 @@ def _owner(tree: Tree, directory: str, names: Sequence[str], soname: str, mounte
 
 
 def _starting_with(names: Sequence[str], stem: str) -> Sequence[str]:
-    """Return the names that start with ``stem``, by bisection: the names are sorted, and an image has thousands."""
-    low, high = 0, len(names)
-    while low < high:
-        middle = (low + high) // 2
-        if names[middle] < stem:
-            low = middle + 1
-        else:
-            high = middle
-    while high < len(names) and names[high].startswith(stem):
-        high += 1
-    return names[low:high]
+    """Return the names that start with ``stem``. They are sorted, and an image has thousands."""
+    first = end = bisect_left(names, stem)
+    while end < len(names) and names[end].startswith(stem):
+        end += 1
+    return names[first:end]

@@ -6,6 +6,7 @@ selected devices come from the inventory. Which requirements apply to a containe
 
 from __future__ import annotations
 
+from nvgraft.base._stdlib import bisect_left
 from nvgraft.base.errors import Refusal
 from nvgraft.base.values import Value
 
@@ -154,13 +155,7 @@ class _Property:
         key = _numbers(wanted)
         if key is None:
             return None
-        low, high = 0, len(self.keys)
-        while low < high:
-            middle = (low + high) // 2
-            if self.keys[middle] < key:
-                low = middle + 1
-            else:
-                high = middle
+        low = bisect_left(self.keys, key)
         lower, known = self.below[low], self.below[-1]
         upto = self.below[low + 1] if low < len(self.keys) and self.keys[low] == key else lower
         return lower, upto & ~lower, known & ~upto

@@ -9,6 +9,7 @@ was found on the host (:mod:`nvgraft.host.kept_inventory`).
 from __future__ import annotations
 
 import time
+import zlib
 
 from nvgraft import __version__
 from nvgraft.base import files, jsontext
@@ -26,9 +27,7 @@ KEPT = 16
 #: Seconds after which an unfinished file is one that its writer, ended by SIGKILL, will not finish.
 _ABANDONED = 60
 
-_MAGIC = b"nvgraft-cache/1"
-#: A prime for the checksum.
-_PRIME = (1 << 64) - 59
+_MAGIC = b"nvgraft-cache/2"
 
 
 def code(*sources: str) -> list[object]:
@@ -49,7 +48,7 @@ def code(*sources: str) -> list[object]:
 
 def name_of(kind: str, key: object) -> str:
     """Return the file name of the document of that ``kind`` and ``key``."""
-    return f"{kind}-{_sum(jsontext.dumps(key).encode()):x}"
+    return f"{kind}-{zlib.crc32(jsontext.dumps(key).encode()):08x}"
 
 
 def read(kind: str, key: object) -> object | None:
@@ -184,9 +183,4 @@ def _unlink(directory: int, name: str) -> None:
 
 
 def _head(body: bytes) -> bytes:
-    return b"%b %x" % (_MAGIC, _sum(body))
-
-
-def _sum(data: bytes) -> int:
-    """Return a checksum against accidents, without a module to load: the bytes, as one number, modulo a prime."""
-    return int.from_bytes(data, "big") % _PRIME
+    return b"%b %08x" % (_MAGIC, zlib.crc32(body))

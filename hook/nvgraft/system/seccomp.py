@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 
-from nvgraft.base._struct import struct
+from nvgraft.base._stdlib import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
