@@ -16,7 +16,7 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 
 
 def traces() -> set[str]:
-    """What the demonstration could leave behind: directories, mounts, cgroups. Other tests may run beside this one."""
+    """Return the directories, mounts and cgroups that the demonstration could leave behind."""
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     patterns = (
         "opt/nvgraft.*",
@@ -36,7 +36,7 @@ def without_addresses(lines: list[str]) -> list[str]:
 
 
 def test_the_demo_shows_a_configured_container_and_leaves_nothing() -> None:
-    """The container has what the plan says, the README shows what is printed, and the machine is as before."""
+    """The container agrees with the plan and the output with the README; nothing is left."""
     before = traces()
     done = subprocess.run(
         [CHECKOUT / "dev", "demo"],

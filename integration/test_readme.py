@@ -1,4 +1,4 @@
-"""The section "Use it" of the README: its commands, pasted as they stand, work with an installation."""
+"""The commands in the section "Use it" of the README work as they are pasted."""
 
 import os
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
 
 
 def commands() -> Iterator[tuple[str, int]]:
-    """Yield each command of the section, with the exit code that the comment above it names (0 if it names none)."""
+    """Yield each command with the exit code in the comment above it, 0 if there is none."""
     section = (CHECKOUT / "README.md").read_text().partition("\n## Use it\n")[2]
     code = 0
     for block in re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL):
@@ -29,7 +29,7 @@ def commands() -> Iterator[tuple[str, int]]:
 
 
 def test_every_command_can_be_pasted(installed: Installed, tmp_path: Path) -> None:
-    """Each exits as the README says, in a directory that has only the examples, and the named files are written."""
+    """Each has the documented exit code, in a directory that contains only the examples."""
     shutil.copytree(CHECKOUT / "docs/examples", tmp_path / "docs/examples")
     for command, code in commands():
         done = subprocess.run(

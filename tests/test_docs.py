@@ -85,7 +85,7 @@ def test_every_failure_has_a_section() -> None:
 
 
 def test_a_section_says_what_explain_error_says() -> None:
-    """Causes and next steps are the same in both; the page marks commands, and has words in capitals for names."""
+    """Causes and next steps are the same, with capitals for names and marks around commands."""
     sections = {name: text.replace("`", "") for name, text in failure_sections().items()}
     errors = tomllib.loads((ROOT / "specs/nvgraft_specs/errors.toml").read_text())["error"]
     missing = [
@@ -270,7 +270,7 @@ def test_the_index_of_decisions_has_every_number() -> None:
 
 
 def test_the_glossary_says_where_each_term_lives() -> None:
-    """Terms are in alphabetical order, and each entry ends with a link (whose file exists: see above)."""
+    """Terms are in alphabetical order, and each entry ends with a link."""
     lines = (console.DOCS / "glossary.md").read_text().splitlines()
     entries = [line for line in lines if line.startswith("- ")]
     terms = [re.sub(r"[*():]", "", line[2:].partition("**: ")[0]).casefold() for line in entries]

@@ -1,7 +1,9 @@
-"""The demonstration behind ``./dev demo``: one container on a simulated GPU node, started twice, and what differs.
+"""The demonstration behind ``./dev demo``: one container on a simulated GPU node, started without
+the hook and with it.
 
-It runs inside ``nvgraft simulate`` and judges the hook from outside, so it uses the standard library, runc and the
-installed commands alone: nothing of the engine is imported. What it prints is what the container itself saw.
+It runs inside ``nvgraft simulate`` and judges the hook from outside: it uses only the standard
+library, runc and the installed commands, and imports nothing of the engine. It prints what the
+container itself saw.
 """
 
 import json
@@ -16,14 +18,14 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-#: What the driver's libraries need of a C library; the container has no other.
+#: The parts of the C library that the driver's libraries need; the container has no others.
 C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 
-#: A device node that this container was not given: a GPU that another container might own. It makes the node itself.
+#: A node of a GPU that was not given to this container. The container makes the node itself.
 FORBIDDEN_NODE = "/tmp/nvidia7"  # noqa: S108 - in the container
 
-#: What the container runs: sections of plain output. ``--preload`` makes the loader look libcuda.so.1 up by its name alone,
-#: as it does for a program that is linked against it.
+#: The container's program, which prints sections. ``--preload`` makes the loader look libcuda.so.1
+#: up by its name, as it does for a program that is linked against it.
 LOOK_AROUND = f"""
 section() {{ echo "== $1"; }}
 section tree; find / -path /proc -prune -o -path /sys -prune -o -print | while read -r path; do
@@ -41,7 +43,7 @@ Sections = dict[str, list[str]]
 
 
 class DemoFailed(Exception):
-    """A step did not do what it should; the text says which and shows what it printed."""
+    """A step that failed; the text names it and has its output."""
 
 
 def say(step: int, text: str) -> None:
@@ -50,7 +52,7 @@ def say(step: int, text: str) -> None:
 
 
 def show(lines: list[str]) -> None:
-    """Print lines of the container's or the planner's own."""
+    """Print lines of the container's or the planner's output."""
     for line in lines or ["(nothing)"]:
         print(f"      {line.lstrip(chr(9))}")
 
@@ -58,7 +60,7 @@ def show(lines: list[str]) -> None:
 def run(*command: str) -> str:
     """Run a command and return its output.
 
-    :raises DemoFailed: with all that it printed, if it fails.
+    :raises DemoFailed: with the whole output, if the command fails.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -69,7 +71,7 @@ def run(*command: str) -> str:
 
 
 def make_rootfs(rootfs: str) -> None:
-    """A container image of the least: busybox, a dynamic loader and a C library, laid out as Debian does."""
+    """Make a minimal image, laid out like Debian: busybox, a dynamic loader and a C library."""
     for directory in ("bin", "dev", "etc", "lib64", "proc", "sys", "tmp", "usr/bin", LIBRARIES[1:]):
         os.makedirs(f"{rootfs}/{directory}")
     busybox = shutil.which("busybox") or "/bin/busybox"
@@ -87,7 +89,7 @@ def make_rootfs(rootfs: str) -> None:
 
 
 def make_bundle(bundle: str, hook: str | None) -> None:
-    """An OCI bundle as runc itself would write it, asking for both GPUs; with ``hook``, that is its prestart hook."""
+    """Make an OCI bundle with ``runc spec`` that asks for both GPUs and has ``hook`` as its hook."""
     make_rootfs(f"{bundle}/rootfs")
     run("runc", "spec", "--bundle", bundle)
     with open(f"{bundle}/config.json", encoding="utf-8") as file:
@@ -104,7 +106,7 @@ def make_bundle(bundle: str, hook: str | None) -> None:
         kind.append("CAP_MKNOD")
     config["root"]["readonly"] = False
     if hook is not None:
-        # An explicit environment: without one the hook would inherit the runtime's.
+        # Without an explicit environment the hook would inherit the runtime's.
         config["hooks"] = {
             "prestart": [
                 {"path": hook, "args": ["nvgraft-hook", "prestart"], "env": [PATH], "timeout": 30}
@@ -116,9 +118,8 @@ def make_bundle(bundle: str, hook: str | None) -> None:
 
 def start(work: str, bundle: str) -> Sections:
     """Run the bundle's container to its end and return what it saw, by section."""
-    name = os.path.basename(
-        work
-    )  # the machine's cgroups are shared with other simulated nodes, where process ids are the same
+    # The cgroups are this machine's, shared with other simulated nodes: a process id would not do.
+    name = os.path.basename(work)
     try:
         output = run("runc", "--root", f"{work}/runc", "run", "--bundle", bundle, name)
     finally:
@@ -140,12 +141,12 @@ def start(work: str, bundle: str) -> Sections:
 
 
 def mount_points(sections: Sections) -> dict[str, str]:
-    """Return what is mounted in a container: mount point -> options, as mountinfo has them."""
+    """Return the mounts of a container: mount point -> options, as in mountinfo."""
     return {fields[4]: fields[5] for fields in (line.split() for line in sections["mounts"])}
 
 
 def faults(plan: dict[str, object], before: Sections, after: Sections) -> list[str]:
-    """Return every reason why the demonstration has not shown what it claims."""
+    """Return every claim of the demonstration that does not hold."""
     actions = plan["actions"]
     assert isinstance(actions, list)
     planned = {action["target"] for action in actions if action["op"] == "mount"}
@@ -158,7 +159,7 @@ def faults(plan: dict[str, object], before: Sections, after: Sections) -> list[s
         found.append("the container had a libcuda.so.1 without the hook")
     if not any(line.split()[:2] == ["libcuda.so.1", "=>"] for line in after["loader"]):
         found.append("the loader does not find libcuda.so.1")
-    # There is no driver behind the node: past the device cgroup, the kernel says ENXIO.
+    # There is no driver behind the node: if the device cgroup allows it, open fails with ENXIO.
     if not any("No such device or address" in line for line in after["allowed"]):
         found.append(f"/dev/nvidia0 cannot be opened: {' '.join(after['allowed'])}")
     if not any("Operation not permitted" in line for line in after["forbidden"]):
@@ -167,7 +168,7 @@ def faults(plan: dict[str, object], before: Sections, after: Sections) -> list[s
 
 
 def demonstrate(prefix: str, work: str) -> list[str]:
-    """Show the whole way from a plan to a configured container; return what did not hold."""
+    """Show the way from a plan to a configured container; return what :func:`faults` found."""
     plain, grafted = f"{work}/plain", f"{work}/grafted"
     say(
         1,
@@ -177,7 +178,7 @@ def demonstrate(prefix: str, work: str) -> list[str]:
     make_bundle(grafted, hook=f"{prefix}/bin/nvgraft-hook")
     show([f"{plain}: no hook", f"{grafted}: prestart hook {prefix}/bin/nvgraft-hook"])
 
-    say(2, "nvgraft plan: what the hook is going to do")
+    say(2, "nvgraft plan: what the hook will do")
     show(run(f"{prefix}/bin/nvgraft", "plan", "--bundle", grafted).splitlines())
     plan = json.loads(run(f"{prefix}/bin/nvgraft", "plan", "--bundle", grafted, "--format", "json"))
 
@@ -204,7 +205,7 @@ def demonstrate(prefix: str, work: str) -> list[str]:
     )
     show(
         [
-            f"opening a node of another GPU, which the container made itself:{line.rpartition(':')[2]}"
+            f"opening a node of another GPU, made by the container:{line.rpartition(':')[2]}"
             for line in after["forbidden"]
         ]
     )
@@ -226,13 +227,12 @@ def demonstrate(prefix: str, work: str) -> list[str]:
 
 
 def main() -> int:
-    """Run the demonstration with the installation at ``sys.argv[1]``; 0 when everything held."""
+    """Run the demonstration on the installation ``sys.argv[1]``; return 0 if all claims hold."""
     if os.uname().machine != "x86_64":
-        print("demo: the simulated node is an x86_64 machine, this is not", file=sys.stderr)
+        print("demo: the simulated node is an x86_64 machine | run this on x86_64", file=sys.stderr)
         return 1
-    signal.signal(
-        signal.SIGPIPE, signal.SIG_DFL
-    )  # whoever reads only the first lines has seen enough
+    # End quietly if the reader closes the pipe, as in "./dev demo | head".
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with tempfile.TemporaryDirectory(prefix="nvgraft-demo.") as work:
         try:
             found = demonstrate(sys.argv[1], work)
@@ -245,7 +245,8 @@ def main() -> int:
         print("\ndemo: FAILED: " + "; ".join(found), file=sys.stderr)
         return 1
     print(
-        "\ndemo: OK. The container has exactly the planned mounts, its loader finds libcuda.so.1, and only the GPUs that it was given open."
+        "\ndemo: OK. The container has exactly the planned mounts, its loader finds libcuda.so.1, "
+        "and it can open only the GPUs that it was given."
     )
     return 0
 
