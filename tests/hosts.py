@@ -24,7 +24,7 @@ from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import Bind, Injection, Plan, Tmpfs
 from nvgraft.plan.planner import Settings, make_plan
 from nvgraft.request.request import Request
-from nvgraft_specs.catalogue import BINARIES, LIBRARIES, Row
+from nvgraft_specs.catalogue import BINARIES, LIBRARIES, CatalogueRow
 
 Document = dict[str, Any]
 
@@ -154,7 +154,7 @@ def host(
     }
 
 
-def row(name: str) -> Row:
+def row(name: str) -> CatalogueRow:
     """Return the catalogue's row of a library or a program."""
     return next(row for row in (*LIBRARIES, *BINARIES) if row.name == name)
 

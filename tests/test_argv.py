@@ -36,7 +36,12 @@ def test_everything_in_order() -> None:
         features_disable_imex_channel_creation=True,
     )
     request = Request(
-        ("1", "0"), ("utility",), ("cuda>=1", ""), ImexChannels(("0", "2")), "all", "x"
+        ("1", "0"),
+        ("utility",),
+        requirements=("cuda>=1", ""),
+        imex_channels=ImexChannels(("0", "2")),
+        mig_config="all",
+        mig_monitor="x",
     )
     assert reference_argv(request, config, 0, "/r") == [
         "--root=/drv",

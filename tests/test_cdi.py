@@ -20,7 +20,7 @@ from nvgraft.plan.actions import AllowDevice, Bind, Plan, Tmpfs, Why
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, spec
-from nvgraft_cli.cdi.discovery import Facts, discover, live_facts, recorded_facts
+from nvgraft_cli.cdi.discovery import CdiFacts, discover, live_facts, recorded_facts
 from nvgraft_cli.cdi.planned import planned_spec
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.snapshot.recording import record
@@ -448,7 +448,7 @@ def test_drm_nodes_are_recorded() -> None:
     """With the links to them, and the kernel's release."""
     lines = "/dev/dri/card1 char 226:1\n/dev/dri/by-path/pci-0000:01:00.0-card -> ../card1"
     host = snapshot_host(small_host(lines))
-    facts = Facts("6.1.0", {"0000:01:00.0": ["card1"]})
+    facts = CdiFacts("6.1.0", {"0000:01:00.0": ["card1"]})
     again = record(host, OFFLINE_PATH, "", facts)
     assert recorded_facts(again) == facts
     assert discover(snapshot_host(again), OFFLINE_PATH, facts) == discover(

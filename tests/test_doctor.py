@@ -473,7 +473,7 @@ class Node:
         words = self.setup.arguments()
         if self.refusal is None:
             side = HostSide("node", self.config, None)
-            side.host = snapshot_host(self.setup.host)
+            side.facts = snapshot_host(self.setup.host)
         else:
             side = Silent("node", self.config, None)
             side.refusal = self.refusal
@@ -483,7 +483,7 @@ class Node:
                 silent = snapshot_host(self.setup.host)
                 patient.host_tree, patient.entries = silent.tree, list(silent.entries)
             if self.driver is not None:
-                host = side.host
+                host = side.facts
                 on_disk = Host(
                     name="node",
                     root="/",
@@ -503,7 +503,7 @@ class Silent(HostSide):
     refusal = Refusal("initialization", "")
 
     @property
-    def host(self) -> Host:
+    def facts(self) -> Host:
         raise self.refusal
 
 

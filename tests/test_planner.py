@@ -906,7 +906,7 @@ def test_the_plan_says_what_it_is_for() -> None:
     asked = Request(
         ("1", "0"),
         ("compute",),
-        ("cuda>=12",),
+        requirements=("cuda>=12",),
         origin=Origin("NVIDIA_VISIBLE_DEVICES=1,0", "default"),
     )
     found = make_plan(

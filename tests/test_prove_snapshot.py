@@ -149,7 +149,7 @@ def test_a_snapshot_answers_as_the_files_do(name: str, tmp_path: Path) -> None:
         unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2"))
     )
     live = HostSide("live", Config(), None)
-    live.host = package
+    live.facts = package
     container = bundle(tmp_path / "b", extra)
     expected = answer(live, container)
     assert (expected["verdict"], expected["unknown"]) == (verdict, [])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvgraft.apply import restore
-from nvgraft.apply.restore import Directory, Entry, Links, Owner
+from nvgraft.apply.restore import Directory, DirectoryEntry, Links, Owner
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_an_entry_comes_back(
 
     before = state()
     inode = path.lstat().st_ino if before is not None else 0
-    entry = Entry(directory, path.name, owner, own_fds)
+    entry = DirectoryEntry(directory, path.name, owner, own_fds)
     assert entry.exists == (kind != "absent")
     if change == "replaced":
         (tmp_path / "new").write_bytes(b"new")
@@ -125,7 +125,7 @@ def test_an_entry_through_a_link_is_never_read(
 ) -> None:
     """A link to a file outside is recorded as a link: its target is not opened."""
     (tmp_path / "name").symlink_to("/proc/kcore")
-    entry = Entry(directory, "name", owner, own_fds)
+    entry = DirectoryEntry(directory, "name", owner, own_fds)
     (tmp_path / "name").unlink()
     entry.restore()
     assert os.readlink(tmp_path / "name") == "/proc/kcore"
@@ -145,7 +145,7 @@ def test_what_cannot_be_put_back_is_refused(
         ("sparse", errno.EFBIG),
     ):
         with pytest.raises(OSError, match=f"/etc/{name}") as caught:
-            Entry(directory, name, owner, own_fds)
+            DirectoryEntry(directory, name, owner, own_fds)
         assert caught.value.errno == number
 
 
@@ -160,7 +160,7 @@ def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
 ) -> None:
     """Half a file is no file, and what the first try has left is nobody else's."""
     (tmp_path / "name").write_bytes(b"old")
-    entry = Entry(directory, "name", owner, own_fds)
+    entry = DirectoryEntry(directory, "name", owner, own_fds)
     (tmp_path / "new").write_bytes(b"new")
     (tmp_path / "new").rename(tmp_path / "name")
     entry.replaced()
@@ -183,7 +183,7 @@ def test_the_directory_is_closed_with_its_last_record(
 ) -> None:
     """Records hold the descriptor; when the last one is forgotten it is closed."""
     fd = os.open(tmp_path, os.O_RDONLY)
-    records = [Entry(Directory(fd, "/etc"), "a", owner, own_fds)]
+    records = [DirectoryEntry(Directory(fd, "/etc"), "a", owner, own_fds)]
     os.fstat(fd)
     records.clear()
     with pytest.raises(OSError, match="Bad file descriptor"):

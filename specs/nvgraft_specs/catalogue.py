@@ -9,7 +9,7 @@ Data only: ``nvgraft.host.inventory`` and ``nvgraft.host.libraries`` have the ru
 from __future__ import annotations
 
 
-class Row:
+class CatalogueRow:
     """A row of the catalogue: the files of one component of the driver.
 
     ``name`` begins the names of a library's files, and is the whole name of a program. ``component_class`` is the class that
@@ -22,55 +22,55 @@ class Row:
         self.since = since
 
     def __repr__(self) -> str:
-        return f"Row({self.component_class!r}, {self.name!r})"
+        return f"CatalogueRow({self.component_class!r}, {self.name!r})"
 
 
 #: Libraries. Rows of one class stand together, the first five classes are in lookup order; "glvnd" belongs to graphics.
 LIBRARIES = (
-    Row("utility", "libnvidia-ml.so"),
-    Row("utility", "libnvidia-cfg.so"),
-    Row("utility", "libnvidia-nscq.so", "1.4.0"),
-    Row("compute", "libcuda.so"),
-    Row("compute", "libcudadebugger.so", "1.10.0"),
-    Row("compute", "libnvidia-opencl.so"),
-    Row("compute", "libnvidia-gpucomp.so", "1.14.0"),
-    Row("compute", "libnvidia-ptxjitcompiler.so"),
-    Row("compute", "libnvidia-fatbinaryloader.so"),
-    Row("compute", "libnvidia-allocator.so", "1.1.0"),
-    Row("compute", "libnvidia-compiler.so"),
-    Row("compute", "libnvidia-pkcs11.so", "1.8.0"),
-    Row("compute", "libnvidia-pkcs11-openssl3.so", "1.14.0"),
-    Row("compute", "libnvidia-nvvm.so", "1.12.0"),
-    Row("compute", "libnvidia-tileiras.so", "1.19.0"),
-    Row("ngx", "libnvidia-ngx.so", "1.2.0"),
-    Row("video", "libvdpau_nvidia.so"),
-    Row("video", "libnvidia-encode.so"),
-    Row("video", "libnvidia-opticalflow.so", "1.0.2"),
-    Row("video", "libnvcuvid.so"),
-    Row("graphics", "libnvidia-eglcore.so"),
-    Row("graphics", "libnvidia-glcore.so"),
-    Row("graphics", "libnvidia-tls.so"),
-    Row("graphics", "libnvidia-glsi.so"),
-    Row("graphics", "libnvidia-fbc.so"),
-    Row("graphics", "libnvidia-ifr.so"),
-    Row("graphics", "libnvidia-rtcore.so", "1.0.4"),
-    Row("graphics", "libnvoptix.so", "1.0.4"),
-    Row("glvnd", "libGLX_nvidia.so"),
-    Row("glvnd", "libEGL_nvidia.so"),
-    Row("glvnd", "libGLESv2_nvidia.so"),
-    Row("glvnd", "libGLESv1_CM_nvidia.so"),
-    Row("glvnd", "libnvidia-glvkspirv.so", "1.0.3"),
-    Row("glvnd", "libnvidia-cbl.so", "1.0.7"),
+    CatalogueRow("utility", "libnvidia-ml.so"),
+    CatalogueRow("utility", "libnvidia-cfg.so"),
+    CatalogueRow("utility", "libnvidia-nscq.so", "1.4.0"),
+    CatalogueRow("compute", "libcuda.so"),
+    CatalogueRow("compute", "libcudadebugger.so", "1.10.0"),
+    CatalogueRow("compute", "libnvidia-opencl.so"),
+    CatalogueRow("compute", "libnvidia-gpucomp.so", "1.14.0"),
+    CatalogueRow("compute", "libnvidia-ptxjitcompiler.so"),
+    CatalogueRow("compute", "libnvidia-fatbinaryloader.so"),
+    CatalogueRow("compute", "libnvidia-allocator.so", "1.1.0"),
+    CatalogueRow("compute", "libnvidia-compiler.so"),
+    CatalogueRow("compute", "libnvidia-pkcs11.so", "1.8.0"),
+    CatalogueRow("compute", "libnvidia-pkcs11-openssl3.so", "1.14.0"),
+    CatalogueRow("compute", "libnvidia-nvvm.so", "1.12.0"),
+    CatalogueRow("compute", "libnvidia-tileiras.so", "1.19.0"),
+    CatalogueRow("ngx", "libnvidia-ngx.so", "1.2.0"),
+    CatalogueRow("video", "libvdpau_nvidia.so"),
+    CatalogueRow("video", "libnvidia-encode.so"),
+    CatalogueRow("video", "libnvidia-opticalflow.so", "1.0.2"),
+    CatalogueRow("video", "libnvcuvid.so"),
+    CatalogueRow("graphics", "libnvidia-eglcore.so"),
+    CatalogueRow("graphics", "libnvidia-glcore.so"),
+    CatalogueRow("graphics", "libnvidia-tls.so"),
+    CatalogueRow("graphics", "libnvidia-glsi.so"),
+    CatalogueRow("graphics", "libnvidia-fbc.so"),
+    CatalogueRow("graphics", "libnvidia-ifr.so"),
+    CatalogueRow("graphics", "libnvidia-rtcore.so", "1.0.4"),
+    CatalogueRow("graphics", "libnvoptix.so", "1.0.4"),
+    CatalogueRow("glvnd", "libGLX_nvidia.so"),
+    CatalogueRow("glvnd", "libEGL_nvidia.so"),
+    CatalogueRow("glvnd", "libGLESv2_nvidia.so"),
+    CatalogueRow("glvnd", "libGLESv1_CM_nvidia.so"),
+    CatalogueRow("glvnd", "libnvidia-glvkspirv.so", "1.0.3"),
+    CatalogueRow("glvnd", "libnvidia-cbl.so", "1.0.7"),
 )
 
 #: Programs.
 BINARIES = (
-    Row("utility", "nvidia-smi"),
-    Row("utility", "nvidia-debugdump"),
-    Row("utility", "nvidia-persistenced"),
-    Row("utility", "nv-fabricmanager", "1.4.0"),
-    Row("compute", "nvidia-cuda-mps-control"),
-    Row("compute", "nvidia-cuda-mps-server"),
+    CatalogueRow("utility", "nvidia-smi"),
+    CatalogueRow("utility", "nvidia-debugdump"),
+    CatalogueRow("utility", "nvidia-persistenced"),
+    CatalogueRow("utility", "nv-fabricmanager", "1.4.0"),
+    CatalogueRow("compute", "nvidia-cuda-mps-control"),
+    CatalogueRow("compute", "nvidia-cuda-mps-server"),
 )
 
 #: capability -> classes of LIBRARIES that it switches on.

@@ -60,7 +60,7 @@ class HostSide:
     def ask(self) -> None:
         """Look at the host now; if it refuses, that is told when the host is needed."""
         try:
-            self.host  # noqa: B018 - read once, kept
+            self.facts  # noqa: B018 - read once, kept
         except Refusal as refusal:
             self._refusal = refusal
 
@@ -70,8 +70,8 @@ class HostSide:
         return Settings.from_config(self.config)
 
     @cached_property
-    def host(self) -> Host:
-        """The host itself.
+    def facts(self) -> Host:
+        """What the host shows of itself: its files, its loader cache, and what its driver says.
 
         :raises nvgraft.base.errors.Refusal: when this machine has no driver that answers.
         """
@@ -101,11 +101,11 @@ class HostSide:
         """
         if self.document is None:
             return read_inventory(
-                self.host,
+                self.facts,
                 search_path(os.environ, self.config),
                 mps_directory(os.environ, self.config),
             )
-        return read_inventory(self.host, OFFLINE_PATH)
+        return read_inventory(self.facts, OFFLINE_PATH)
 
 
 #: config.toml's path -> this machine, or the complaint about that file: what :func:`ask_first` has found.

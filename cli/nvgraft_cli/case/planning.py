@@ -37,7 +37,7 @@ class Case:
         :raises Refusal: when its links lead out of it.
         """
         return self.container.target(
-            self.host.host.machine, module=not self.host.config.simulated_host
+            self.host.facts.machine, module=not self.host.config.simulated_host
         )
 
     @cached_property
@@ -55,7 +55,7 @@ class Case:
         :raises nvgraft_cli.shell.errors.InputError: when its rootfs is missing or unreadable.
         """
         plan = self.outcome[0]
-        host = self.host.host if plan.decision == "inject" else None
+        host = self.host.facts if plan.decision == "inject" else None
         return PlannedTree(
             self.container.rootfs, plan, host, rebuilt=self.host.config.ldcache_mode == "ldconfig"
         )

@@ -14,9 +14,9 @@ from nvgraft_cli.shell.output import write_whole
 
 if TYPE_CHECKING:
     from nvgraft.host.components import Host
-    from nvgraft_cli.cdi.discovery import Facts
+    from nvgraft_cli.cdi.discovery import CdiFacts
 
-    Opened = tuple[Host, str, Facts | None]
+    Opened = tuple[Host, str, CdiFacts | None]
 
 _EXAMPLES = """\
 examples:
@@ -111,7 +111,7 @@ def _recorded(name: str, config_path: str | None) -> "Opened":
     facts = recorded_facts(side.document or {})
     if facts is None:
         _say(side.label, _NOT_RECORDED)
-    return side.host, OFFLINE_PATH, facts
+    return side.facts, OFFLINE_PATH, facts
 
 
 def run(args: argparse.Namespace) -> int:

@@ -48,14 +48,14 @@ _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _VERSIONED = re.compile(r"\.so\..*\..*")
 
 
-class Facts(NamedTuple):
+class CdiFacts(NamedTuple):
     """What is no file of the driver root: the kernel's release, and PCI address -> names of its DRM nodes."""
 
     kernel: str
     drm: Mapping[str, Sequence[str]]
 
 
-class Mount(NamedTuple):
+class CdiMount(NamedTuple):
     """A bind mount; ``source`` has the driver root."""
 
     source: str
@@ -69,7 +69,7 @@ class Contents:
 
     env: list[str] = field(default_factory=list)
     nodes: list[CharDevice] = field(default_factory=list)
-    mounts: list[Mount] = field(default_factory=list)
+    mounts: list[CdiMount] = field(default_factory=list)
     hooks: list[tuple[str, ...]] = field(default_factory=list)
 
     def add_links(self, links: Iterable[str]) -> None:
@@ -96,22 +96,22 @@ class Discovered(NamedTuple):
     missing: list[str]
 
 
-def live_facts(host: Host) -> Facts:
+def live_facts(host: Host) -> CdiFacts:
     """Return the facts of this machine."""
     drm = {}
     for gpu in host.report.gpus:
         address = _pci_address(gpu)
         drm[address] = drm_names(address)
-    return Facts(os.uname().release, drm)
+    return CdiFacts(os.uname().release, drm)
 
 
-def recorded_facts(document: Mapping[str, Any]) -> Facts | None:
+def recorded_facts(document: Mapping[str, Any]) -> CdiFacts | None:
     """Return the facts of a checked ``nvgraft.host/1`` document; None where it was written without them."""
     facts = document.get("cdi")
-    return None if facts is None else Facts(facts["kernel"], facts["drm"])
+    return None if facts is None else CdiFacts(facts["kernel"], facts["drm"])
 
 
-def discover(host: Host, search_path: str, facts: Facts | None) -> Discovered:
+def discover(host: Host, search_path: str, facts: CdiFacts | None) -> Discovered:
     """Return what a CDI specification of ``host`` holds.
 
     :param search_path: where binaries are looked for, ``:`` between directories.
@@ -127,7 +127,7 @@ def _pci_address(gpu: Gpu) -> str:
 
 
 class _Discovery:
-    def __init__(self, host: Host, search_path: str, facts: Facts | None) -> None:
+    def __init__(self, host: Host, search_path: str, facts: CdiFacts | None) -> None:
         self._host = host
         self._tree = host.tree
         self._finder = FileFinder(host.tree, host.machine, lambda: host.entries)
@@ -161,8 +161,8 @@ class _Discovery:
 
     def _mount(
         self, path: str, target: str | None = None, options: tuple[str, ...] = table.OPTIONS
-    ) -> Mount:
-        return Mount(self._root + path, target or path, options)
+    ) -> CdiMount:
+        return CdiMount(self._root + path, target or path, options)
 
     # ---- libraries
 

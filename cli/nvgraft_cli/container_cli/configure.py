@@ -24,10 +24,10 @@ def request_of(options: ConfigureOptions) -> Request:
     return Request(
         devices,
         tuple(sorted(options.capabilities)),
-        tuple(options.requirements),
-        options.imex_channels,
-        options.mig_config,
-        options.mig_monitor,
+        requirements=tuple(options.requirements),
+        imex_channels=options.imex_channels,
+        mig_config=options.mig_config,
+        mig_monitor=options.mig_monitor,
         origin=Origin(
             f"--device={','.join(devices)}" if devices else "command line", "command line"
         ),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nvgraft_cli.diff.sides import Mount, Node, Side
+from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side
 from nvgraft_specs.models.diff import SCHEMA, Change, Diff, NotCompared, SideInfo
 
 _KINDS = {
@@ -132,8 +132,8 @@ class _Comparison:
         for item in theirs.values():
             self._change(what, "added", self._name(self.b, item), None, members(item))
 
-    def _name(self, side: Side, item: Mount | Node) -> str:
-        if isinstance(item, Node):
+    def _name(self, side: Side, item: ComparedMount | ComparedNode) -> str:
+        if isinstance(item, ComparedNode):
             return item.path
         return (
             re.sub(r"\.?VERSION", "", posixpath.basename(self._normal(side, item.target)))
@@ -144,7 +144,7 @@ class _Comparison:
         self, what: str, a: Any, b: Any, members: Callable[[Any], dict[str, Any]], kind: str
     ) -> None:
         ours, theirs = members(a), members(b)
-        if isinstance(a, Mount) and (a.partial or b.partial):
+        if isinstance(a, ComparedMount) and (a.partial or b.partial):
             _align_sources(ours, theirs)
         told = self._told(ours, theirs)
         fields = [name for name in told if ours.get(name) != theirs.get(name)]
@@ -261,7 +261,7 @@ def _align_sources(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         ours["source"] = theirs["source"] = max(a, b, key=len)
 
 
-def _mount_members(mount: Mount) -> dict[str, Any]:
+def _mount_members(mount: ComparedMount) -> dict[str, Any]:
     options = None if mount.options is None else list(mount.options)
     return {
         "target": mount.target,
@@ -272,7 +272,7 @@ def _mount_members(mount: Mount) -> dict[str, Any]:
     }
 
 
-def _node_members(node: Node) -> dict[str, Any]:
+def _node_members(node: ComparedNode) -> dict[str, Any]:
     return {
         "target": node.path,
         "source": node.source,

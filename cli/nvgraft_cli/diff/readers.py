@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nvgraft.base.errors import Refusal
-from nvgraft_cli.diff.sides import Mount, Node, Side, guess_version, of_the_driver
+from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side, guess_version, of_the_driver
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.models import DocumentError, read_bytes
@@ -107,8 +107,8 @@ def _snapshot(name: str, context: Context) -> Side:
 
 def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     """Return the side of a checked ``nvgraft.plan/1`` document."""
-    mounts: dict[str, Mount] = {}
-    nodes: dict[str, Node] = {}
+    mounts: dict[str, ComparedMount] = {}
+    nodes: dict[str, ComparedNode] = {}
     side = Side(
         label,
         kind,
@@ -130,7 +130,7 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
         }
         if op == "mount" and action.get("kind") == "device":
             rdev = (action["rdev"][0], action["rdev"][1])
-            nodes[action["target"]] = Node(
+            nodes[action["target"]] = ComparedNode(
                 action["target"],
                 action["source"],
                 rdev,
@@ -138,7 +138,7 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
             )
             order.append(action["target"])
         elif op == "mount":
-            mounts[action["target"]] = Mount(
+            mounts[action["target"]] = ComparedMount(
                 action["target"], action["source"], action["type"], tuple(action["options"]), rest
             )
             order.append(action["target"])
@@ -190,8 +190,8 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
     if not chosen:
         names = ", ".join(entry.name for entry in spec.devices)
         raise InputError(f"{label}: it has no device {wanted}: --device takes one of {names}")
-    mounts: dict[str, Mount] = {}
-    nodes: dict[str, Node] = {}
+    mounts: dict[str, ComparedMount] = {}
+    nodes: dict[str, ComparedNode] = {}
     links: dict[str, Any] = {}
     hooks: dict[str, Any] = {}
     cache: dict[str, Any] = {}
@@ -206,7 +206,7 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
                 )
             )
             facts = {"propagation": sorted(_PROPAGATION & set(mount.options)), "fstype": mount.type}
-            mounts[mount.container_path] = Mount(
+            mounts[mount.container_path] = ComparedMount(
                 mount.container_path, mount.host_path, "bind", options, facts
             )
         for node in edits.device_nodes:
@@ -214,7 +214,7 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
             facts = node.model_dump(
                 by_alias=True, exclude={"path", "host_path", "major", "minor"}, exclude_none=True
             )
-            nodes[node.path] = Node(node.path, node.host_path or node.path, rdev, facts)
+            nodes[node.path] = ComparedNode(node.path, node.host_path or node.path, rdev, facts)
         for entry in edits.env:
             key, _, value = entry.partition("=")
             environment[key] = {"value": value}
@@ -304,8 +304,8 @@ def mountinfo_side(label: str, text: str) -> Side:
         key=len,
         default="",
     )
-    mounts: dict[str, Mount] = {}
-    nodes: dict[str, Node] = {}
+    mounts: dict[str, ComparedMount] = {}
+    nodes: dict[str, ComparedNode] = {}
     order: list[str] = []
     for source, point, options, fstype in rows:
         inside = point.removeprefix(prefix)
@@ -320,11 +320,11 @@ def mountinfo_side(label: str, text: str) -> Side:
         )
         order.append(inside)
         if inside.startswith("/dev/") and inside != "/dev/nvidia-caps":
-            nodes[inside] = Node(inside, None, None, {"options": list(kept)})
+            nodes[inside] = ComparedNode(inside, None, None, {"options": list(kept)})
         elif fstype == "tmpfs" and source == "/":
-            mounts[inside] = Mount(inside, "tmpfs", "tmpfs", kept)
+            mounts[inside] = ComparedMount(inside, "tmpfs", "tmpfs", kept)
         else:
-            mounts[inside] = Mount(inside, source, "bind", kept, partial=True)
+            mounts[inside] = ComparedMount(inside, source, "bind", kept, partial=True)
     return Side(label, "mountinfo", guess_version(list(mounts)), mounts, nodes, order)
 
 
@@ -334,8 +334,8 @@ def _unescape(text: str) -> str:
 
 def log_side(label: str, text: str) -> Side:
     """Return what a debug log of nvidia-container-cli, or of nvgraft, says that was mounted."""
-    mounts: dict[str, Mount] = {}
-    nodes: dict[str, Node] = {}
+    mounts: dict[str, ComparedMount] = {}
+    nodes: dict[str, ComparedNode] = {}
     links: dict[str, Any] = {}
     rules: dict[str, Any] = {}
     order: list[str] = []
@@ -351,9 +351,9 @@ def log_side(label: str, text: str) -> Side:
             source, target = made[1], made[2].removeprefix(rootfs)
             order.append(target)
             if target.startswith("/dev/") and target != "/dev/nvidia-caps":
-                nodes[target] = Node(target, source, None)
+                nodes[target] = ComparedNode(target, source, None)
             else:
-                mounts[target] = Mount(
+                mounts[target] = ComparedMount(
                     target, source, "tmpfs" if source == "tmpfs" else "bind", None
                 )
         elif link := re.fullmatch(r"creating symlink (\S+) -> (\S+)", message):

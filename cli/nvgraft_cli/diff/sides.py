@@ -20,7 +20,7 @@ _BINARIES = frozenset(row.name for row in catalogue.BINARIES)
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class ComparedMount:
     """A mount of a file, a directory or a tmpfs; device nodes are no mounts here, whether they are bound or made.
 
     ``None`` is what the side does not tell. ``partial``: the source is told from the root of its own file system only.
@@ -35,7 +35,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ComparedNode:
     """A device node in the container."""
 
     path: str
@@ -51,8 +51,8 @@ class Side:
     label: str
     kind: str
     version: str | None
-    mounts: dict[str, Mount]
-    nodes: dict[str, Node]
+    mounts: dict[str, ComparedMount]
+    nodes: dict[str, ComparedNode]
     order: list[str] | None = None
     rules: dict[str, Any] | None = None
     links: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from nvgraft.host.gpus import DriverReport
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft.request.requirements import alternatives, check
 from nvgraft_cli.doctor.host_checks import gpu_hooks
-from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
+from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_specs import brands, catalogue, names
 
 _PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
@@ -33,12 +33,12 @@ _CAPABILITY_FILES = {
 }
 
 
-def devices_not_requested(patient: Patient) -> Iterator[Finding]:
+def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#718, #672; NVIDIA/nvidia-docker#1668, #1226;
     containers/podman#16839."""
     outcome = resolve_request(patient.container.spec, patient.host.config)
     if isinstance(outcome, Skip):
-        yield Finding(
+        yield Diagnosis(
             f"the container gets nothing: {outcome.reason}",
             "the hook does nothing, and reports nothing, when a container asks for no device; "
             "the program then finds no GPU",
@@ -46,7 +46,7 @@ def devices_not_requested(patient: Patient) -> Iterator[Finding]:
         )
     elif not outcome.devices:
         value = patient.container.spec.env.get(names.VISIBLE_DEVICES, "")
-        yield Finding(
+        yield Diagnosis(
             f"{names.VISIBLE_DEVICES}={value}: the driver's files are mounted, but no GPU",
             "the value none asks for the driver's files without a GPU",
             f"set {names.VISIBLE_DEVICES} to all, or to the GPUs that the container needs",
@@ -54,7 +54,7 @@ def devices_not_requested(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def capability_not_requested(patient: Patient) -> Iterator[Finding]:
+def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#1103, #1226; NVIDIA/cloud-native-docs#477;
     apptainer/apptainer#2210."""
     plan = patient.injected
@@ -68,13 +68,13 @@ def capability_not_requested(patient: Patient) -> Iterator[Finding]:
     program = posixpath.basename(next(iter(patient.container.arguments), ""))
     for row in catalogue.BINARIES:
         if program == row.name and row.component_class not in requested:
-            yield Finding(
+            yield Diagnosis(
                 f"{program} is provided by capability '{row.component_class}'; {request}",
                 "the program that the container starts is not mounted, so the start fails",
                 fix(row.component_class),
             )
     if "utility" not in requested:
-        yield Finding(
+        yield Diagnosis(
             f"nvidia-smi and NVML are provided by capability 'utility'; {request}",
             "programs that find GPUs through NVML (monitoring, PyTorch with "
             "PYTORCH_NVML_BASED_CUDA_CHECK) find none",
@@ -82,7 +82,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Finding]:
             "warning",
         )
     if "compute" not in requested and "video" not in requested:
-        yield Finding(
+        yield Diagnosis(
             f"libcuda.so.1 is provided by capability 'compute'; {request}",
             "CUDA programs find no driver",
             fix("compute"),
@@ -93,7 +93,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Finding]:
             continue
         path = patient.in_image(*paths)
         if path:
-            yield Finding(
+            yield Diagnosis(
                 f"the image has {path}, which needs capability '{capability}'; {request}",
                 f"the driver's files for {capability} are not mounted",
                 fix(capability),
@@ -101,7 +101,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def devices_from_image(patient: Patient) -> Iterator[Finding]:
+def devices_from_image(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/k8s-device-plugin#61, #87, #203; bottlerocket-os/bottlerocket#3718."""
     image = patient.container.image_env
     if image is None:
@@ -114,7 +114,7 @@ def devices_from_image(patient: Patient) -> Iterator[Finding]:
     ):
         return
     accepted = patient.host.config.accept_nvidia_visible_devices_envvar_when_unprivileged
-    yield Finding(
+    yield Diagnosis(
         f"{names.VISIBLE_DEVICES}={value} comes from the image, not from the orchestrator",
         f"an unprivileged container gets the GPUs that the image names ({value})"
         if accepted
@@ -133,13 +133,13 @@ def _is_met(requirement: str, report: DriverReport, devices: list[tuple[str, str
     return True
 
 
-def requirement_unmet(patient: Patient) -> Iterator[Finding]:
+def requirement_unmet(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#536, #543, #688, #1442; Xilinx/Vitis-AI#103."""
     refusal = patient.refusal
     if refusal is None or refusal.stage != "requirement":
         return
     request = patient.case.decision.request
-    report = patient.host.host.report
+    report = patient.host.facts.report
     devices = [(gpu.arch, brands.name(gpu.brand)) for gpu in report.gpus]
     kinds: list[tuple[str | None, str | None]] = [*dict.fromkeys(devices)] or [(None, None)]
     failed: list[str] = []
@@ -159,7 +159,7 @@ def requirement_unmet(patient: Patient) -> Iterator[Finding]:
             for answer in answers:
                 fault = "does not hold" if answer.valid else "is not a valid condition"
                 failed.append(f"{answer.term}: {answer.factor} {fault}")
-    yield Finding(
+    yield Diagnosis(
         f"{refusal.reference_line()}: driver {report.driver_version} provides cuda "
         f"{report.cuda_version}; alternatives tried: {'; '.join(dict.fromkeys(failed))}",
         "the image states its needs in NVIDIA_REQUIRE_*, and this host does not meet them; the "
@@ -169,11 +169,11 @@ def requirement_unmet(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def unknown_device(patient: Patient) -> Iterator[Finding]:
+def unknown_device(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#29, #108, #632; NVIDIA/libnvidia-container#204."""
     refusal = patient.refusal
     if refusal is not None and refusal.stage == "device":
-        yield Finding(
+        yield Diagnosis(
             f"{refusal.reference_line()}: {refusal.hint}",
             "the index is too large, the GPU with this UUID was replaced, or the MIG device was "
             "created anew",
@@ -181,16 +181,16 @@ def unknown_device(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def mig_privilege(patient: Patient) -> Iterator[Finding]:
+def mig_privilege(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#1740, #842; NVIDIA/gpu-operator#322."""
     refusal = patient.refusal
     if refusal is not None and "in non privileged container" in refusal.text:
-        yield Finding(
+        yield Diagnosis(
             refusal.text, "MIG administration needs CAP_SYS_ADMIN in the container", refusal.hint
         )
 
 
-def target_is_symlink(patient: Patient) -> Iterator[Finding]:
+def target_is_symlink(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#289, #176, #295, #274; NVIDIA/nvidia-docker#1551."""
     refusal = patient.refusal
     if refusal is None or not refusal.text.endswith(
@@ -209,18 +209,18 @@ def target_is_symlink(patient: Patient) -> Iterator[Finding]:
         obstacle = f"is a symbolic link to {node.target}"
     else:
         obstacle = f"is a {node.type}"
-    yield Finding(
+    yield Diagnosis(
         f"{refusal.reference_line()}: {inside} in the image {obstacle}",
         "driver packages were installed in the image, or it was built for another platform",
         "remove the driver packages (libnvidia-*, nvidia-utils) from the image",
     )
 
 
-def image_has_driver(patient: Patient) -> Iterator[Finding]:
+def image_has_driver(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/libnvidia-container#266, #138, #140; NVIDIA/nvidia-docker#1488, #1307;
     NVIDIA/enroot#155."""
     _ = patient.rootfs
-    version = patient.host.host.report.driver_version
+    version = patient.host.facts.report.driver_version
     empty, foreign = [], []
     for path, node in patient.image_libraries():
         name = posixpath.basename(path)
@@ -233,14 +233,14 @@ def image_has_driver(patient: Patient) -> Iterator[Finding]:
             foreign.append(path)
     if foreign:
         more = f" and {len(foreign) - 1} more driver libraries" if len(foreign) > 1 else ""
-        yield Finding(
+        yield Diagnosis(
             f"the image contains {foreign[0]}{more}, but the host's driver is {version}",
             "of two versions in one directory, the SONAME link leads to the greater one; if that "
             "is the image's, it does not fit the kernel module",
             "remove the driver packages (libnvidia-*, nvidia-utils) from the image",
         )
     if empty:
-        yield Finding(
+        yield Diagnosis(
             f"{len(empty)} zero-byte driver files in the image, such as {empty[0]}",
             "the image was built or committed under the nvidia runtime, and its mount points "
             "stayed in the image",
@@ -249,12 +249,12 @@ def image_has_driver(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
+def socket_in_the_way(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#1300, #1690; NVIDIA/libnvidia-container#187;
     NVIDIA/enroot#138, #265."""
     for finding in patient.injected.findings:
         if finding.id in {"socket-skipped", "mps-skipped"}:
-            yield Finding(
+            yield Diagnosis(
                 finding.message,
                 "a volume of the container covers the place where it would be mounted; the "
                 "original hook fails if that volume contains the host's socket",
@@ -264,12 +264,12 @@ def socket_in_the_way(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def stderr_hidden(patient: Patient) -> Iterator[Finding]:
+def stderr_hidden(patient: Patient) -> Iterator[Diagnosis]:
     """containers/podman#16094, #24502; containers/crun#665."""
     if not patient.by_podman:
         raise NotChecked("config.json does not say that podman wrote it")
     if patient.member("annotations", "run.oci.hooks.stderr") is None:
-        yield Finding(
+        yield Diagnosis(
             "podman wrote this config.json without the annotation run.oci.hooks.stderr: if a hook "
             "fails, its error message is hidden",
             "crun, podman's default runtime, reports only the hook's path and exit code",
@@ -279,7 +279,7 @@ def stderr_hidden(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
+def graphics_incomplete(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#328, #337, #1520; NVIDIA/libnvidia-container#132;
     NVIDIA/nvidia-container-toolkit#16."""
     requested = set(patient.injected.request.capabilities)
@@ -299,7 +299,7 @@ def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
     if not any(path in mounted for path in vendor) and not patient.in_image(*vendor):
         missing.append("/usr/share/glvnd/egl_vendor.d/10_nvidia.json (for EGL)")
     if missing:
-        yield Finding(
+        yield Diagnosis(
             "the container requests graphics, and the image lacks " + ", ".join(missing),
             "the hook mounts the driver's libraries, but not these files, by which the loaders of "
             "Vulkan and EGL find them",
@@ -308,7 +308,7 @@ def graphics_incomplete(patient: Patient) -> Iterator[Finding]:
             "warning",
         )
     if "display" not in requested:
-        yield Finding(
+        yield Diagnosis(
             "the container requests graphics without display, so it does not get "
             "/dev/nvidia-modeset",
             "programs that drive a display (Xorg, DRM leases) need this device",
@@ -326,7 +326,7 @@ _LIBRARY_PLACES = (
 )
 
 
-def compat_libraries(patient: Patient) -> Iterator[Finding]:
+def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#1256, #1515; NVIDIA/nvidia-container-toolkit#199, #234, #1967."""
     _ = patient.injected
     try:
@@ -340,7 +340,7 @@ def compat_libraries(patient: Patient) -> Iterator[Finding]:
         versions = []
     if not versions:
         raise NotChecked("the image has no /usr/local/cuda/compat libraries")
-    report = patient.host.host.report
+    report = patient.host.facts.report
     driver_major = int(report.driver_version.partition(".")[0])
     for version in versions:
         major = int(version.partition(".")[0])
@@ -349,7 +349,7 @@ def compat_libraries(patient: Patient) -> Iterator[Finding]:
         ]
         path = patient.container.spec.env.get("LD_LIBRARY_PATH", "")
         if major > driver_major and geforce:
-            yield Finding(
+            yield Diagnosis(
                 f"the image ships compat libcuda {version}, which {geforce[0]} does not support: "
                 "expect CUDA error 804",
                 "forward compatibility works on data center GPUs only",
@@ -357,7 +357,7 @@ def compat_libraries(patient: Patient) -> Iterator[Finding]:
                 'cuda-compat-mode = "disabled" in config.toml',
             )
         elif major <= driver_major and "/usr/local/cuda/compat" in path:
-            yield Finding(
+            yield Diagnosis(
                 f"the image ships compat libcuda {version}, and LD_LIBRARY_PATH names it before "
                 f"the host's driver {report.driver_version}: expect CUDA error 803",
                 "a compatibility library works only with a driver older than itself",
@@ -365,11 +365,11 @@ def compat_libraries(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def tmp_missing(patient: Patient) -> Iterator[Finding]:
+def tmp_missing(patient: Patient) -> Iterator[Diagnosis]:
     """Programs that use temporary files, or MPS, in images built from scratch."""
     volumes = {destination.rstrip("/") for _, destination in patient.container.spec.mounts}
     if not patient.in_image("/tmp") and "/tmp" not in volumes:  # noqa: S108 - the image's
-        yield Finding(
+        yield Diagnosis(
             "the image has no /tmp",
             "CUDA's MPS and many programs create files there",
             "add the directory to the image, or mount a tmpfs on /tmp (docker --tmpfs /tmp)",
@@ -377,7 +377,7 @@ def tmp_missing(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def hook_registration(patient: Patient) -> Iterator[Finding]:
+def hook_registration(patient: Patient) -> Iterator[Diagnosis]:
     """CVE-2025-23266: a hook without an environment of its own inherits the container's."""
     from nvgraft_cli.register.audit import STAGES, problems
 
@@ -392,7 +392,7 @@ def hook_registration(patient: Patient) -> Iterator[Finding]:
                 continue  # only the node itself can tell who owns the program
             if problem.member == "timeout" and "timeout" not in hook:
                 continue  # docker writes no timeout, and has no setting for one
-            yield Finding(
+            yield Diagnosis(
                 f"{stage} hook {hook.get('path')}: {problem.member}: {problem.text}",
                 "a hook runs as root on the host with the environment and the limits of its "
                 "registration",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nvgraft.apply.cgroup import NO_CGROUPS
 from nvgraft.base.errors import Refusal
 from nvgraft_cli.doctor.machine import Machine
-from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
+from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 
 #: systemd's form of linux.cgroupsPath: slice, prefix, name.
 _SYSTEMD = re.compile(r"[^/:]*:[^:]+:[^:]+")
@@ -53,7 +53,7 @@ def _machine(patient: Patient, fact: str) -> Machine:
     return patient.machine
 
 
-def cgroup_not_found(patient: Patient) -> Iterator[Finding]:
+def cgroup_not_found(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#1447, #1486, #1660; NVIDIA/k8s-device-plugin#324."""
     if _no_rules_planned(patient):
         return
@@ -61,7 +61,7 @@ def cgroup_not_found(patient: Patient) -> Iterator[Finding]:
     try:
         machine.device_cgroup()
     except ValueError as error:
-        yield Finding(
+        yield Diagnosis(
             f"failed to get device cgroup mount path: {error}",
             "the cgroup file system is not mounted here as the hook needs it to find a "
             "container's device rules; perhaps this is a container itself",
@@ -70,14 +70,14 @@ def cgroup_not_found(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def device_filter(patient: Patient) -> Iterator[Finding]:
+def device_filter(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#678, #139, #1482;
     NVIDIA/libnvidia-container#209, #256, #313; NVIDIA/nvidia-docker#1688."""
     if _no_rules_planned(patient):
         return
     path = patient.member("linux", "cgroupsPath") if patient.has_container else None
     if isinstance(path, str) and path.startswith(_USER_SLICE):
-        yield Finding(
+        yield Diagnosis(
             f"failed to add device rules: a rootless engine created the cgroup {path}",
             "the kernel accepts device rules only from root in the initial user namespace: "
             "operation not permitted",
@@ -92,18 +92,18 @@ def device_filter(patient: Patient) -> Iterator[Finding]:
     except ValueError as error:
         raise NotChecked(f"there is no device cgroup: {error}") from error
     if version == 2 and machine.filter_error:
-        yield Finding(
+        yield Diagnosis(
             f"failed to add device rules: {machine.filter_error}", _cause(machine), _fix(patient)
         )
     elif machine.in_user_namespace:
         operation = f"{mount.point}: devices.allow" if version == 1 else "bpf()"
-        yield Finding(
+        yield Diagnosis(
             f"failed to add device rules: {operation}: operation not permitted",
             _cause(machine),
             _fix(patient),
         )
     elif version == 1 and "ro" in mount.options.split(","):
-        yield Finding(
+        yield Diagnosis(
             f"failed to add device rules: {mount.point}: devices.allow: read-only file system",
             "cgroup v1 is mounted read-only here, as engines mount it in their containers",
             _fix(patient),
@@ -139,7 +139,7 @@ def _fix(patient: Patient) -> str:
     return f"{NO_CGROUPS}, and pass the devices to the engine (podman --device, docker --device)"
 
 
-def device_rules_lost(patient: Patient) -> Iterator[Finding]:
+def device_rules_lost(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#48, #1227, #251; NVIDIA/nvidia-docker#1730, #1671;
     NVIDIA/gpu-operator#485."""
     if patient.devices_allowed:
@@ -152,7 +152,7 @@ def device_rules_lost(patient: Patient) -> Iterator[Finding]:
                 "config.json does not say whether the engine is rootless; a rootless engine needs "
                 "no device rules"
             )
-        yield Finding(
+        yield Diagnosis(
             "no-cgroups = true, and config.json does not allow the GPU's device numbers: NVML will "
             "report Unknown Error from the start",
             "with no-cgroups the hook does not allow them in the container's device cgroup: the "
@@ -160,7 +160,7 @@ def device_rules_lost(patient: Patient) -> Iterator[Finding]:
             "set no-cgroups = false, or pass the devices to the engine (docker --device)",
         )
     elif isinstance(path, str) and _SYSTEMD.fullmatch(path) and not rootless:
-        yield Finding(
+        yield Diagnosis(
             f"only the hook allows the GPU's devices, and systemd manages the cgroup {path}: "
             "'systemctl daemon-reload' will revoke them",
             "systemd writes only the rules that it knows, which are those of config.json",
@@ -170,7 +170,7 @@ def device_rules_lost(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def device_permissions(patient: Patient) -> Iterator[Finding]:
+def device_permissions(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547, #1523;
     VirtualGL/virtualgl#10."""
     uid = patient.member("process", "user", "uid") or 0
@@ -190,7 +190,7 @@ def device_permissions(patient: Patient) -> Iterator[Finding]:
             continue
         if node.gid in groups and node.mode & 0o060 == 0o060:
             continue
-        yield Finding(
+        yield Diagnosis(
             f"expect insufficient permissions: {action.source} is {node.mode:04o} "
             f"{node.uid}:{node.gid}; the process runs as uid {uid} without gid {node.gid}",
             "owner and mode of the host's device nodes also apply in the container",
@@ -203,13 +203,13 @@ def device_permissions(patient: Patient) -> Iterator[Finding]:
         yield from _selinux(_machine(patient, "whether SELinux is enforcing"), label)
 
 
-def _selinux(machine: Machine, label: str) -> Iterator[Finding]:
+def _selinux(machine: Machine, label: str) -> Iterator[Diagnosis]:
     # The file of a boolean holds its current value, then the pending one.
     booleans = [machine.text(f"/sys/fs/selinux/booleans/{name}") for name in _BOOLEANS]
     if machine.text("/sys/fs/selinux/enforce") == "1" and not any(
         (text or "").startswith("1") for text in booleans
     ):
-        yield Finding(
+        yield Diagnosis(
             f"SELinux is enforcing, and {label} may not open xserver_misc_device_t, the type of "
             "/dev/nvidia*",
             f"the SELinux boolean {_BOOLEANS[0]} is off",
@@ -219,10 +219,10 @@ def _selinux(machine: Machine, label: str) -> Iterator[Finding]:
         )
 
 
-def rootless(patient: Patient) -> Iterator[Finding]:
+def rootless(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/libnvidia-container#49, #104; containers/crun#665; opencontainers/runc#2952."""
     if patient.host.document is None and patient.machine.privilege_error:
-        yield Finding(
+        yield Diagnosis(
             f"root lacks CAP_SYS_ADMIN here: {patient.machine.privilege_error}",
             "this is a container without that capability, so a hook that an engine starts here "
             "lacks it too",
@@ -230,7 +230,7 @@ def rootless(patient: Patient) -> Iterator[Finding]:
         )
     sizes = [mapping.get("size") for mapping in patient.objects("linux", "uidMappings")]
     if sizes == [1] and not patient.host.config.cli_no_cgroups:
-        yield Finding(
+        yield Diagnosis(
             "the container's user namespace has a single id, as a rootless engine makes it, and "
             "no-cgroups is not set",
             "an ordinary user can neither write device rules nor change groups",

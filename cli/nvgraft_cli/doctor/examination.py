@@ -5,7 +5,7 @@ from typing import Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft_cli.doctor import container_checks, device_checks, host_checks, loading_checks
-from nvgraft_cli.doctor.patient import Check, Finding, NotChecked, Patient
+from nvgraft_cli.doctor.patient import Check, Diagnosis, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_specs.checks import FAILURES, Failure
 
@@ -55,7 +55,7 @@ class Result:
     """
 
     failure: Failure
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnosis, ...]
     lacking: str = ""
 
     def document(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def examine(patient: Patient) -> list[Result]:
 
 
 def _run(failure: Failure, check: Check, patient: Patient) -> Result:
-    findings: list[Finding] = []
+    findings: list[Diagnosis] = []
     try:
         for finding in check(patient):
             findings.append(finding)  # noqa: PERF402 - keep the findings of a check that breaks off
@@ -113,7 +113,7 @@ def _refusal(patient: Patient) -> Refusal | None:
     try:
         if patient.has_container:
             return patient.refusal
-        return patient.host.host.refusal
+        return patient.host.facts.refusal
     except Refusal as refusal:
         return refusal
 
@@ -130,5 +130,5 @@ def _explain(refusal: Refusal, results: dict[str, Result], by_id: dict[str, Fail
     )
     cause = meanings[0].cause if meanings else refusal.hint
     fix = refusal.hint or "run nvgraft explain-error with this message"
-    finding = Finding(refusal.reference_line(), cause, fix)
+    finding = Diagnosis(refusal.reference_line(), cause, fix)
     results[identifier] = Result(failure, (finding,))

@@ -12,7 +12,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.doctor.machine import Machine
-from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
+from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_specs.models import DocumentError
 from nvgraft_specs.models.cdi import Spec, load_cdi
 
@@ -42,7 +42,7 @@ _CDI_SUFFIXES = (".json", ".yaml", ".yml")
 _MANY_GPUS = 4
 
 
-def driver_library_mismatch(patient: Patient) -> Iterator[Finding]:
+def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#394, #171; NVIDIA/nvidia-docker#1451, #1168."""
     text = patient.host_text("/proc/driver/nvidia/version")
     if text is None:
@@ -62,7 +62,7 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Finding]:
                 libraries.setdefault(suffix[1], path)
     if libraries and module[1] not in libraries:
         version, path = next(iter(libraries.items()))
-        yield Finding(
+        yield Diagnosis(
             f"the loaded kernel module has version {module[1]}, the library {version} ({path})",
             "the driver's packages were upgraded while the old module stayed loaded; every GPU "
             "container fails until the new module is loaded",
@@ -70,7 +70,7 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def nvml_library_missing(patient: Patient) -> Iterator[Finding]:
+def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/libnvidia-container#231; NVIDIA/nvidia-container-toolkit#154, #231;
     NixOS/nixpkgs#83713."""
     try:
@@ -88,14 +88,14 @@ def nvml_library_missing(patient: Patient) -> Iterator[Finding]:
             if name.startswith("libnvidia-ml.so")
         ]
         if names:
-            yield Finding(
+            yield Diagnosis(
                 f"{missing}; it is at {directory}/{names[0]}",
                 "the driver is in a directory that ldconfig does not search",
                 f"add {directory} to a file in /etc/ld.so.conf.d on the host, then run ldconfig",
             )
             return
     place = "on the host" if patient.host.document is None else "in the snapshot"
-    yield Finding(
+    yield Diagnosis(
         f"{missing}, and {place} it is in no other directory where drivers are usually kept",
         "no NVIDIA driver is installed on this host (or below this driver root)",
         "install the driver, or set root under [nvidia-container-cli] in config.toml to the "
@@ -103,11 +103,11 @@ def nvml_library_missing(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def driver_not_loaded(patient: Patient) -> Iterator[Finding]:
+def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#1786, #512; NVIDIA/enroot#106;
     ggml-org/llama.cpp#7218 (CUDA error 999)."""
     if patient.host_text("/proc/driver/nvidia/version") is None:
-        yield Finding(
+        yield Diagnosis(
             "the nvidia kernel module is not loaded: there is no /proc/driver/nvidia/version",
             "this machine has no GPU, the module was not built for the running kernel, or Secure "
             "Boot refuses it",
@@ -124,33 +124,33 @@ def driver_not_loaded(patient: Patient) -> Iterator[Finding]:
         ),
     ):
         if tree.lstat(path) is None:
-            yield Finding(
+            yield Diagnosis(
                 f"{path} is missing: {harm}",
                 "the module that makes this node has not been loaded since the machine booted",
                 "run nvidia-modprobe -u -c0 on the host (with load-kmods = true in config.toml, "
                 "the next container start does it)",
             )
     try:
-        gpus = patient.host.host.report.gpus
+        gpus = patient.host.facts.report.gpus
     except Refusal as refusal:
         raise NotChecked(f"NVML does not answer: {refusal.text}") from refusal
     if not gpus:
-        yield Finding(
+        yield Diagnosis(
             "NVML reports no GPU",
             "the driver is loaded, but no GPU works",
             "look for the cause: nvidia-smi -L; dmesg | grep -i xid",
         )
 
 
-def host_layout(patient: Patient) -> Iterator[Finding]:
+def host_layout(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/libnvidia-container#234, #146, #153;
     NVIDIA/nvidia-container-toolkit#71, #209, #751."""
-    version = patient.host.host.report.driver_version
+    version = patient.host.facts.report.driver_version
     libraries = [
         entry for entry in patient.entries if entry.soname.startswith(("libcuda.so", "libnvidia-"))
     ]
     if libraries and not any(_resolves_to(patient, entry.path, version) for entry in libraries):
-        yield Finding(
+        yield Diagnosis(
             f"the loader cache names {len(libraries)} driver libraries, "
             f"none of them of the running driver {version}",
             "the loader cache was written for another driver",
@@ -159,7 +159,7 @@ def host_layout(patient: Patient) -> Iterator[Finding]:
     for entry in libraries:
         try:
             if patient.host_tree.find(entry.path)[1] is None:
-                yield Finding(
+                yield Diagnosis(
                     f"the loader cache names {entry.path}, which does not exist",
                     "libraries were removed after ldconfig last ran",
                     "run ldconfig on the host (in the driver root)",
@@ -176,14 +176,14 @@ def _resolves_to(patient: Patient, path: str, version: str) -> bool:
         return False
 
 
-def nvml_slow(patient: Patient) -> Iterator[Finding]:
+def nvml_slow(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#183, #556, #202; NVIDIA/nvidia-docker#1203, #1252."""
     inventory = patient.host.inventory
     count = len(inventory.report.gpus)
     if count >= _MANY_GPUS and not any(
         "persistenced" in socket.path for socket in inventory.files.sockets
     ):
-        yield Finding(
+        yield Diagnosis(
             f"{count} GPUs, and nvidia-persistenced is not running",
             "without persistence mode, every container start initialises all GPUs; the original "
             "nvidia-container-cli gives up after 10 seconds",
@@ -192,7 +192,7 @@ def nvml_slow(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
+def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#587, #1424; NVIDIA/nvidia-container-toolkit#147; NVIDIA/enroot#128."""
     config = patient.host.config
     if config.ldcache_mode == "native":
@@ -201,14 +201,14 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
         )
     program = config.cli_ldconfig.removeprefix("@")
     if not config.cli_ldconfig.startswith("@"):
-        yield Finding(
+        yield Diagnosis(
             f'ldconfig = "{config.cli_ldconfig}" in config.toml names a program of the image',
             "the hook never runs a program of the image with privileges",
             f'set ldconfig = "@{program}" in config.toml',
         )
     node = patient.on_host(program)
     if node is None:
-        yield Finding(
+        yield Diagnosis(
             f"{program} does not exist on the host",
             "ldconfig in config.toml names a program that does not exist",
             'set ldconfig = "@/sbin/ldconfig" in config.toml',
@@ -222,7 +222,7 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
         if "not recorded" in str(error):
             raise NotChecked(f"{program}: {error}") from error
         wrapper = "is" if patient.host.document is None else "may be"
-        yield Finding(
+        yield Diagnosis(
             f"{program} is not an ELF program: it {wrapper} a shell wrapper",
             "Debian and Ubuntu keep the real program in /sbin/ldconfig.real; in a container the "
             "wrapper ends with error code 127",
@@ -230,14 +230,14 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Finding]:
         )
         return
     if facts.interp is not None:
-        yield Finding(
+        yield Diagnosis(
             f"{program} is not statically linked",
             "in the container it would need libraries of the image",
             "name the distribution's own ldconfig in config.toml",
         )
 
 
-def hook_not_installed(patient: Patient) -> Iterator[Finding]:
+def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33;
     containers/podman#16839 (a hook that does not match)."""
     if patient.has_container:
@@ -249,7 +249,7 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
         member = document.get("runtimes") if isinstance(document, dict) else None
         runtimes = member if isinstance(member, dict) else {}
     except (OSError, ValueError) as error:
-        yield Finding(
+        yield Diagnosis(
             f"{_DAEMON} cannot be read: {error}",
             "the file is damaged or not readable; dockerd will not start with it",
             f"correct {_DAEMON}",
@@ -257,7 +257,7 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
     for name, runtime in runtimes.items():
         program = runtime.get("path") if isinstance(runtime, dict) else None
         if isinstance(program, str) and machine.program(program) is None:
-            yield Finding(
+            yield Diagnosis(
                 f"docker's runtime {name} is {program}, which is not in PATH",
                 "the program was removed, or never installed",
                 f"install it, or remove the runtime from {_DAEMON}; then restart docker",
@@ -267,7 +267,7 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
         and machine.program("nvidia-container-runtime-hook") is None
         and "nvidia" not in runtimes
     ):
-        yield Finding(
+        yield Diagnosis(
             "docker --gpus needs nvidia-container-runtime-hook, which is not in dockerd's PATH",
             "dockerd offers --gpus only if it finds this program when it starts",
             "run ./dev install --names PREFIX=/usr/local, or nvgraft register docker; then restart "
@@ -278,7 +278,7 @@ def hook_not_installed(patient: Patient) -> Iterator[Finding]:
             yield from _hook_file(machine, f"{directory}/{name}")
 
 
-def _not_hooked(patient: Patient) -> Iterator[Finding]:
+def _not_hooked(patient: Patient) -> Iterator[Diagnosis]:
     """Check that podman added a hook or a CDI device: it writes both into config.json."""
     if not patient.by_podman:
         return
@@ -288,7 +288,7 @@ def _not_hooked(patient: Patient) -> Iterator[Finding]:
         for device in patient.objects("linux", "devices")
     )
     if not isinstance(outcome, Skip) and not has_devices and not gpu_hooks(patient):
-        yield Finding(
+        yield Diagnosis(
             "podman wrote this config.json and put no GPU hook into it: the container gets no GPU, "
             "and no error says so",
             "no file in podman's hooks directories names the hook, or its conditions under 'when' "
@@ -311,7 +311,7 @@ def gpu_hooks(patient: Patient) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _hook_file(machine: Machine, path: str) -> Iterator[Finding]:
+def _hook_file(machine: Machine, path: str) -> Iterator[Diagnosis]:
     try:
         program = json.loads(machine.text(path) or "{}")["hook"]["path"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -321,14 +321,14 @@ def _hook_file(machine: Machine, path: str) -> Iterator[Finding]:
         and ("nvidia" in program or "nvgraft" in program)
         and machine.program(program) is None
     ):
-        yield Finding(
+        yield Diagnosis(
             f"{path} names {program}, which cannot be executed",
             "the program was moved or removed",
             f"run nvgraft register podman, or remove {path}",
         )
 
 
-def cdi_stale(patient: Patient) -> Iterator[Finding]:
+def cdi_stale(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#1456, #1967; containers/podman#23935."""
     paths = list(patient.cdi)
     if not paths:
@@ -345,7 +345,7 @@ def cdi_stale(patient: Patient) -> Iterator[Finding]:
         try:
             spec = load_cdi(path)
         except DocumentError as error:
-            yield Finding(
+            yield Diagnosis(
                 str(error),
                 "engines refuse a specification that they cannot read",
                 f"write it again: nvgraft cdi generate --output {path}",
@@ -354,13 +354,13 @@ def cdi_stale(patient: Patient) -> Iterator[Finding]:
         yield from _stale(patient, path, spec)
 
 
-def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Finding]:
+def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Diagnosis]:
     host_paths = [
         mount.host_path
         for edits in (spec.edits, *(device.edits for device in spec.devices))
         for mount in edits.mounts
     ]
-    driver_version = patient.host.host.report.driver_version
+    driver_version = patient.host.facts.report.driver_version
     versions = {
         match[1]
         for host_path in host_paths
@@ -381,7 +381,7 @@ def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Finding]:
         )
         if versions:
             fault += f" (specification {', '.join(sorted(versions))}, driver {driver_version})"
-        yield Finding(
+        yield Diagnosis(
             f"CDI specification {path} is out of date: {fault}",
             "the driver was upgraded after the specification was written: containers that use it "
             "will not start",
@@ -389,11 +389,11 @@ def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Finding]:
         )
 
 
-def mode_not_legacy(patient: Patient) -> Iterator[Finding]:
+def mode_not_legacy(patient: Patient) -> Iterator[Diagnosis]:
     """dusty-nv/jetson-containers#1703; dstackai/dstack#2306."""
     config = patient.host.config
     if config.runtime_mode not in {"auto", "legacy"} and not config.hook_skip_mode_detection:
-        yield Finding(
+        yield Diagnosis(
             f'mode = "{config.runtime_mode}" in [nvidia-container-runtime] of config.toml: in this '
             "mode the hook refuses every GPU container",
             "docker --gpus calls the hook directly, which only mode legacy supports",

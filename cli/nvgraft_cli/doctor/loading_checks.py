@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from nvgraft.formats.tree import PathError
-from nvgraft_cli.doctor.patient import Finding, NotChecked, Patient
+from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.proof import Proof, prove
 
@@ -37,7 +37,7 @@ def _check_no_other_failure(proof: Proof) -> None:
         )
 
 
-def loader_missing(patient: Patient) -> Iterator[Finding]:
+def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#243, #128; NVIDIA/nvidia-docker#809."""
     if all(bind.target != _SMI for bind in patient.binds()):
         raise NotChecked("nvidia-smi is not mounted")
@@ -45,7 +45,7 @@ def loader_missing(patient: Patient) -> Iterator[Finding]:
     failure = next(iter(proof.load.failures), None)
     if failure is not None and failure.name == proof.loader:
         musl = next((note for note in proof.notes if "musl" in note), "")
-        yield Finding(
+        yield Diagnosis(
             f"nvidia-smi needs the ELF interpreter {proof.loader}, which the image lacks: its "
             'start fails with "no such file or directory"' + (f"; {musl}" if musl else ""),
             "the driver's programs and libraries are built for glibc",
@@ -53,7 +53,7 @@ def loader_missing(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def library_path(patient: Patient) -> Iterator[Finding]:
+def library_path(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-container-toolkit#128, #944; Nix and distroless images, whose loader does not
     search /usr/lib64."""
     proof = _prove_cuda(patient)
@@ -70,7 +70,7 @@ def library_path(patient: Patient) -> Iterator[Finding]:
         return
     libs_dir = patient.injected.target.libs_dir
     searched = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in failure.tried))
-    yield Finding(
+    yield Diagnosis(
         f"libcuda.so.1: cannot open shared object file: it is mounted in {libs_dir}, and the "
         f"loader searches {searched}",
         "the image's loader was built for other directories, and does not read /etc/ld.so.cache",
@@ -78,7 +78,7 @@ def library_path(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def soname_links_missing(patient: Patient) -> Iterator[Finding]:
+def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
     """NVIDIA/nvidia-docker#1399, #1301; NVIDIA/nvidia-container-toolkit#1099, #944;
     kata-containers/kata-containers#12582."""
     tree = patient.planned
@@ -104,7 +104,7 @@ def soname_links_missing(patient: Patient) -> Iterator[Finding]:
     if wrong:
         link, name = wrong[0]
         others = f"; {len(wrong) - 1} more libraries have the same problem" if wrong[1:] else ""
-        yield Finding(
+        yield Diagnosis(
             f"{link} will not lead to {name}{others}",
             "the image has another file of that name, or a greater version of the library",
             f"remove {', '.join(path for path, _ in wrong)} and libraries of the same name from "
@@ -112,7 +112,7 @@ def soname_links_missing(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def glibc_too_old(patient: Patient) -> Iterator[Finding]:
+def glibc_too_old(patient: Patient) -> Iterator[Diagnosis]:
     """apptainer/apptainer#945, #598, #1080, #2421."""
     proof = _prove_cuda(patient)
     failures: list[Failure] = [
@@ -123,7 +123,7 @@ def glibc_too_old(patient: Patient) -> Iterator[Finding]:
     if not failures:
         _check_no_other_failure(proof)
     for failure in failures[:1]:
-        yield Finding(
+        yield Diagnosis(
             failure.words,
             "a library of the host needs a newer glibc than the image has",
             "use a newer base image",

@@ -24,7 +24,7 @@ class NotChecked(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One problem: what was seen, its cause, and how to fix it."""
 
     message: str
@@ -33,7 +33,7 @@ class Finding:
     level: str = "error"
 
 
-Check = Callable[["Patient"], Iterator[Finding]]
+Check = Callable[["Patient"], Iterator[Diagnosis]]
 
 
 class Patient:
@@ -145,7 +145,7 @@ class Patient:
     def host_tree(self) -> Tree:
         """The host's files below its driver root, also where NVML fails."""
         try:
-            return self.host.host.tree
+            return self.host.facts.tree
         except Refusal:
             try:
                 return open_driver_root(self.host.config)
@@ -156,7 +156,7 @@ class Patient:
     def driver_answers(self) -> bool:
         """Whether NVML was found and answered without an error."""
         try:
-            self.host.host  # noqa: B018 - read once and kept
+            self.host.facts  # noqa: B018 - read once and kept
         except Refusal:
             return False
         return True
@@ -164,8 +164,8 @@ class Patient:
     @cached_property
     def entries(self) -> list[CacheEntry]:
         """The host's loader cache."""
-        if self.driver_answers and self.host.host.refusal is None:
-            return list(self.host.host.entries)
+        if self.driver_answers and self.host.facts.refusal is None:
+            return list(self.host.facts.entries)
         path = self.host.config.cli_ldcache or "/etc/ld.so.cache"
         try:
             return parse(self.host_tree.read(self.host_tree.resolve(path), SIZE_LIMIT))

@@ -70,7 +70,7 @@ def before_and_after(case: Case, plan: Plan) -> tuple[Place, Place]:
             parent = posixpath.dirname(path)
             names.setdefault(parent, set()).add(posixpath.basename(path))
             path = parent
-    walk = _Walk(image, PlannedTree(image, plan, case.host.host), planned, names)
+    walk = _Walk(image, PlannedTree(image, plan, case.host.facts), planned, names)
     root = Node("dir", 0o755)
     return walk.before("/", root), walk.after("/", root, inside=False)
 

@@ -12,7 +12,7 @@ from importlib import resources
 
 from nvgraft import __version__
 from nvgraft_cli.explain.directories import Place
-from nvgraft_cli.explain.story import Entry, Fact, Step, Story, groups, visible
+from nvgraft_cli.explain.story import Fact, Step, Story, StoryEntry, groups, visible
 from nvgraft_cli.shell.text import size
 
 _VERDICTS = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
@@ -216,7 +216,7 @@ def _fact(fact: Fact) -> _Html:
 
 
 def _entries(
-    entries: "list[Entry] | tuple[Entry, ...]", *, filtered: bool, ordered: bool = False
+    entries: "list[StoryEntry] | tuple[StoryEntry, ...]", *, filtered: bool, ordered: bool = False
 ) -> _Html:
     items = []
     for entry in entries:

@@ -22,7 +22,7 @@ from nvgraft.plan.actions import (
 from nvgraft.request.argv import reference_argv
 from nvgraft.request.request import Request, check_request
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.explain.story import ALWAYS, Entry, Fact, Step, Story
+from nvgraft_cli.explain.story import ALWAYS, Fact, Step, Story, StoryEntry
 from nvgraft_cli.shell.text import size
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.subject import Subject
@@ -296,7 +296,9 @@ def _files(plan: Plan) -> Step:
             if action.rdev is not None:
                 how = "character device {}:{}".format(*action.rdev)
             amount = action.size if action.kind == "file" else None
-            entries.append(Entry(action.target, how, reason(action), _capability(action), amount))
+            entries.append(
+                StoryEntry(action.target, how, reason(action), _capability(action), amount)
+            )
     return Step(
         "files",
         "What goes where",
@@ -336,29 +338,29 @@ def _kernel(plan: Plan) -> Step:
     )
 
 
-def kernel_entry(action: Action) -> Entry | None:
+def kernel_entry(action: Action) -> StoryEntry | None:
     """Return what the kernel is told by an action that mounts or allows something."""
     why, capability = reason(action), _capability(action)
     if isinstance(action, Bind):
-        return Entry(
+        return StoryEntry(
             action.target, f"bind {action.source} ({','.join(action.options)})", why, capability
         )
     if isinstance(action, Tmpfs):
-        return Entry(
+        return StoryEntry(
             action.target,
             f"tmpfs ({','.join(action.options)}, mode {action.mode:04o})",
             why,
             capability,
         )
     if isinstance(action, WriteFile):
-        return Entry(
+        return StoryEntry(
             action.path,
             f"a file of {len(action.content.encode())} bytes in that tmpfs",
             why,
             capability,
         )
     if isinstance(action, AllowDevice):
-        return Entry(
+        return StoryEntry(
             f"c {action.major}:{action.minor}", f"may be opened ({action.access})", why, capability
         )
     return None
@@ -369,7 +371,7 @@ def kernel_entry(action: Action) -> Entry | None:
 
 def _loader(plan: Plan, mode: str) -> Step:
     entries = [
-        Entry(action.path, f"-> {action.target}", reason(action), _capability(action))
+        StoryEntry(action.path, f"-> {action.target}", reason(action), _capability(action))
         for action in plan.actions
         if isinstance(action, Symlink)
     ]
@@ -379,7 +381,7 @@ def _loader(plan: Plan, mode: str) -> Step:
     for path, target in plan.links:
         library = posixpath.join(posixpath.dirname(path), target)
         entries.append(
-            Entry(
+            StoryEntry(
                 path,
                 f"-> {target}",
                 "SONAME: the name by which programs ask for it",
@@ -435,7 +437,7 @@ def _findings(plan: Plan) -> Step:
         f"{_FAILS}#before-it-starts",
         (),
         tuple(
-            Entry(finding.id, f"{finding.level}: {finding.message}", finding.hint)
+            StoryEntry(finding.id, f"{finding.level}: {finding.message}", finding.hint)
             for finding in plan.findings
         ),
     )

@@ -23,7 +23,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoryEntry:
     """One thing that is put in, made, mounted or allowed.
 
     ``capability`` is a driver capability, "device" for what comes with a GPU that was asked for, or :data:`ALWAYS`; ``size`` is in
@@ -46,7 +46,7 @@ class Step:
     text: str
     doc: str
     facts: tuple[Fact, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[StoryEntry, ...] = ()
     grouped: bool = False
 
 
@@ -92,7 +92,7 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def groups(entries: tuple[Entry, ...]) -> Iterator[tuple[str, list[Entry]]]:
+def groups(entries: tuple[StoryEntry, ...]) -> Iterator[tuple[str, list[StoryEntry]]]:
     """Return the entries by capability, in the order in which the first of each comes."""
     for capability in dict.fromkeys(entry.capability for entry in entries):
         yield capability, [entry for entry in entries if entry.capability == capability]

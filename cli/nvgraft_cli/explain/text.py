@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from nvgraft_cli.explain.story import Entry, Step, Story, groups, visible
+from nvgraft_cli.explain.story import Step, Story, StoryEntry, groups, visible
 from nvgraft_cli.shell.text import size
 
 
@@ -42,7 +42,7 @@ def _facts(step: Step) -> Iterator[str]:
         yield f"   {fact.name:<{width}}  {visible(fact.value)}{why}"
 
 
-def _entries(entries: Iterable[Entry], indent: str, told: set[str]) -> Iterator[str]:
+def _entries(entries: Iterable[StoryEntry], indent: str, told: set[str]) -> Iterator[str]:
     for entry in entries:
         amount = "" if entry.size is None else f"  {size(entry.size)}"
         why = f"  ({visible(entry.why)})" if entry.why and entry.why not in told else ""

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.root is not None:
             gpus = None if args.gpus is None else open_host(args.gpus, None)
-            host = open_package(args.root, args.installed_at, None if gpus is None else gpus.host)
+            host = open_package(args.root, args.installed_at, None if gpus is None else gpus.facts)
             facts = None if gpus is None else recorded_facts(gpus.document or {})
             level = None if gpus is None else gpus.isa_level
         else:

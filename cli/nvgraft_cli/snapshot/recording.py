@@ -17,7 +17,7 @@ from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport
 from nvgraft.host.inventory import read_inventory
 from nvgraft_cli.case.dynamic import BadElf, read_dynamic
-from nvgraft_cli.cdi.discovery import Facts, discover
+from nvgraft_cli.cdi.discovery import CdiFacts, discover
 from nvgraft_specs.models.host import SCHEMA
 
 _PROC_LIMIT = 1 << 18
@@ -141,7 +141,7 @@ def record(
     host: Host,
     search_path: str,
     mps_directory: str,
-    facts: Facts | None = None,
+    facts: CdiFacts | None = None,
     isa_level: str | None = None,
 ) -> dict[str, Any]:
     """Return the document of ``host``. Equal hosts give equal documents.

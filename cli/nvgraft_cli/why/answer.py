@@ -82,7 +82,7 @@ def answer(text: str, case: Case) -> Answer:
     found = matching(subject, plan, gpus)
     tried: tuple[Candidate, ...] = ()
     if subject.kind == "library" and plan.decision == "inject":
-        tried = tuple(candidates(case.host.host, subject.row))
+        tried = tuple(candidates(case.host.facts, subject.row))
     if isinstance(plan, Injection) and found:
         return Answer(text, subject.kind, tuple(_chain(subject, plan, found)), tried, None, ())
     excluded = exclusion(subject, case, plan, refusal)

@@ -182,7 +182,7 @@ def _component(subject: Subject, case: Case, plan: Injection, inventory: Invento
             f"{subject.row} is in no directory of the search path of this host",
             "install the package that has it on the host",
         )
-    tried = candidates(case.host.host, subject.row)
+    tried = candidates(case.host.facts, subject.row)
     if not tried:
         elsewhere = _elsewhere(subject, case)
         text = f"the host's loader cache has no entry that starts with {subject.row}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from nvgraft.apply.journal import Item
-from nvgraft.apply.restore import Directory, Entry, NotAFile, Owner
+from nvgraft.apply.restore import Directory, DirectoryEntry, NotAFile, Owner
 from nvgraft.base import paths
 from nvgraft.base._os import os
 
@@ -35,7 +35,9 @@ class Link:
         self._owner = owner
         self._changed = False
         try:
-            self._before: Entry | None = Entry(directory, name, owner, own_fds, content=False)
+            self._before: DirectoryEntry | None = DirectoryEntry(
+                directory, name, owner, own_fds, content=False
+            )
         except NotAFile:
             self._before = None
 

@@ -126,7 +126,7 @@ class NotAFile(OSError):
     """What stands at a name is neither a regular file nor a link: it could not be put back."""
 
 
-class Entry:
+class DirectoryEntry:
     """One name of a directory: nothing, a regular file with its bytes, or a symbolic link."""
 
     __slots__ = ("_directory", "_identity", "_name", "_ours", "_owner", "before")

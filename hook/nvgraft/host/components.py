@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nvgraft.formats.ldcache import CacheEntry
-    from nvgraft_specs.catalogue import Row
+    from nvgraft_specs.catalogue import CatalogueRow
 
 
 #: SONAME of what is mounted as one of the driver's libraries although no loader takes it.
@@ -33,7 +33,13 @@ class Component(Value):
     __slots__ = ("found", "mode", "path", "row", "size", "soname")
 
     def __init__(
-        self, row: Row, path: str, found: str, mode: int, size: int = 0, soname: str | None = None
+        self,
+        row: CatalogueRow,
+        path: str,
+        found: str,
+        mode: int,
+        size: int = 0,
+        soname: str | None = None,
     ) -> None:
         self.row = row
         self.path = path
@@ -116,7 +122,7 @@ class Libraries(Value):
         *,
         wide: tuple[Component, ...],
         narrow: tuple[Component, ...],
-        missing: tuple[Row, ...],
+        missing: tuple[CatalogueRow, ...],
     ) -> None:
         self.wide = wide
         self.narrow = narrow
@@ -186,7 +192,7 @@ class DriverFiles(Value):
         firmware: tuple[Firmware, ...],
         sockets: tuple[Socket, ...],
         mps: Socket | None,
-        missing: tuple[Row, ...],
+        missing: tuple[CatalogueRow, ...],
     ) -> None:
         self.libraries = libraries
         self.libraries32 = libraries32
@@ -296,8 +302,8 @@ class Inventory(Value):
 
 
 def in_rows(
-    table: Sequence[Row], chosen: Mapping[Row, Component]
-) -> tuple[tuple[Component, ...], tuple[Row, ...]]:
+    table: Sequence[CatalogueRow], chosen: Mapping[CatalogueRow, Component]
+) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
     """Return the components that were chosen, in the order of the table's rows, and the rows that have none."""
     components = tuple([chosen[row] for row in table if row in chosen])
     return components, tuple([row for row in table if row not in chosen])

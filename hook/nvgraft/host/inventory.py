@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from nvgraft_specs.catalogue import Row
+    from nvgraft_specs.catalogue import CatalogueRow
 
 _PROC = "/proc/driver/nvidia"
 #: Small text files of /proc are read whole; the largest, mig-minors, has about 5 KiB.
@@ -116,9 +116,9 @@ def read_inventory(
     )
 
 
-def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[Row, ...]]:
+def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
     """Find each binary in the first directory of ``path`` that has it; existence is all that counts (reference behaviour 5.4)."""
-    chosen: dict[Row, Component] = {}
+    chosen: dict[CatalogueRow, Component] = {}
     for directory in path.split(":"):
         for row in catalogue.BINARIES:
             if row in chosen:

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nvgraft_specs.catalogue import Row
+    from nvgraft_specs.catalogue import CatalogueRow
 
 _REINSTALL = "reinstall the driver, then run ldconfig"
 
@@ -59,9 +59,11 @@ def _is_tls(path: str) -> bool:
     return paths.basename(path).startswith(catalogue.TLS_LIBRARY)
 
 
-def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tuple[Row, ...]]:
+def _libraries(
+    host: Host, architecture: int
+) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
     """Select the libraries of one architecture: the last accepted candidate of a row wins (reference behaviour 5.2, 5.3)."""
-    chosen: dict[Row, Component] = {}
+    chosen: dict[CatalogueRow, Component] = {}
     for entry in host.entries:
         if entry.architecture != architecture:
             continue
@@ -81,7 +83,7 @@ def _libraries(host: Host, architecture: int) -> tuple[tuple[Component, ...], tu
     return in_rows(catalogue.LIBRARIES, chosen)
 
 
-def _select(host: Host, row: Row, entry: CacheEntry, path: str) -> Component | None:
+def _select(host: Host, row: CatalogueRow, entry: CacheEntry, path: str) -> Component | None:
     """Return the component at ``path``, or None when the selector rejects it."""
     host_path = host.root.rstrip("/") + path
     tls = _is_tls(path)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from nvgraft.request.config import Config
     from nvgraft.request.request import Request
-    from nvgraft_specs.catalogue import Row
+    from nvgraft_specs.catalogue import CatalogueRow
 
     _Part = TypeVar("_Part")
 
@@ -426,7 +426,9 @@ class _Planner:
                 (f"{directory}/{component.name}", component.soname or component.name, flags)
             )
 
-    def _why(self, component: Component, row: Row, classes: Mapping[str, tuple[str, ...]]) -> Why:
+    def _why(
+        self, component: Component, row: CatalogueRow, classes: Mapping[str, tuple[str, ...]]
+    ) -> Why:
         capabilities = [
             name
             for name in self.request.capabilities
@@ -591,8 +593,8 @@ def _switched_on(
 
 
 def _matching(
-    components: Iterable[Component], table: Iterable[Row], classes: Sequence[str]
-) -> list[tuple[Component, Row]]:
+    components: Iterable[Component], table: Iterable[CatalogueRow], classes: Sequence[str]
+) -> list[tuple[Component, CatalogueRow]]:
     """Return the components whose own name starts with a row of an enabled class, with that row."""
     rows = [row for row in table if row.component_class in classes]
     matches = []

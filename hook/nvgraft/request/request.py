@@ -109,6 +109,7 @@ class Request(Value):
         self,
         devices: tuple[str, ...],
         capabilities: tuple[str, ...],
+        *,
         requirements: tuple[str, ...] = (),
         imex_channels: ImexChannels = ImexChannels(),  # noqa: B008  # inert
         mig_config: str = "",

@@ -49,7 +49,7 @@ class Stream:
         return data
 
 
-class Entry(tarfile.TarInfo):
+class ArchiveEntry(tarfile.TarInfo):
     """One entry. The methods with an underscore are those of the standard library that it calls for each kind of header."""
 
     def _block(self, count: int) -> int:
@@ -82,7 +82,7 @@ class Entry(tarfile.TarInfo):
 class Archive(tarfile.TarFile):
     """A tar archive that is read from its beginning to its end."""
 
-    tarinfo = Entry
+    tarinfo = ArchiveEntry
     #: Describing headers since the last entry.
     headers = 0
     _common = 0

@@ -13,7 +13,7 @@ import errno
 
 from nvgraft.apply.cache.rootfs import check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
-from nvgraft.apply.restore import Directory, Entry, Links, Owner
+from nvgraft.apply.restore import Directory, DirectoryEntry, Links, Owner
 from nvgraft.apply.targets import open_in_root
 from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
@@ -210,11 +210,11 @@ class LoaderCache:
             announced += links.entries()
             undo.add(f"SONAME links in {path}", links.restore)
             writable.append(directory)
-        cache = Entry(etc, _CACHE, owner, self._own_fds)
+        cache = DirectoryEntry(etc, _CACHE, owner, self._own_fds)
         undo.add(f"/etc/{_CACHE}", cache.restore)
         # ldconfig writes under this name and renames it. What is left there from a run that was cut short it would open
         # as it is: a FIFO would hold it for ever, a second name of another file would cost that file its content.
-        leftover = Entry(etc, _CACHE + "~", owner, self._own_fds)
+        leftover = DirectoryEntry(etc, _CACHE + "~", owner, self._own_fds)
         undo.add(f"/etc/{_CACHE}~", leftover.restore)
         journal.announce([*announced, cache.before, leftover.before])
         if leftover.exists:

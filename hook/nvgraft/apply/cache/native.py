@@ -14,7 +14,7 @@ from nvgraft.apply.cache.rootfs import Bounds, Rootfs, check_absent, check_confi
 from nvgraft.apply.cache_step import LoaderCacheStep
 from nvgraft.apply.journal import Item
 from nvgraft.apply.link import Link
-from nvgraft.apply.restore import Directory, Entry, Owner
+from nvgraft.apply.restore import Directory, DirectoryEntry, Owner
 from nvgraft.apply.targets import check_gone, open_in_root
 from nvgraft.base import paths
 from nvgraft.base._os import os
@@ -53,7 +53,7 @@ class NativeCache(LoaderCacheStep):
         self._machine = os.uname().machine
         self._rootfs: Rootfs | None = None
         self._etc: Directory | None = None
-        self._before: Entry | None = None
+        self._before: DirectoryEntry | None = None
         self._fault: OSError | None = None
         self._table: Table | None = None
         self._written = 0
@@ -88,7 +88,9 @@ class NativeCache(LoaderCacheStep):
         self._etc = self._open_etc(rootfs, container)
         if self._etc is None:
             return
-        self._before = Entry(self._etc, CACHE, Owner(container.uid, container.gid), self._own_fds)
+        self._before = DirectoryEntry(
+            self._etc, CACHE, Owner(container.uid, container.gid), self._own_fds
+        )
         before = self._before.before
         if before.kind == "was-file":
             data, self._written = before.data, int(before.fields[4])
@@ -274,21 +276,21 @@ class _CacheFile:
     """The file in /etc, and what was there. Without an ``etc`` the image has none, and gets one."""
 
     def __init__(
-        self, etc: Directory | None, before: Entry | None, owner: Owner, own_fds: int
+        self, etc: Directory | None, before: DirectoryEntry | None, owner: Owner, own_fds: int
     ) -> None:
         self.etc = etc
         self._owner = owner
         self._own_fds = own_fds
         self._before = before
-        self._temporary: Entry | None = None
+        self._temporary: DirectoryEntry | None = None
         self._begun = self._renamed = False
         self._fd = -1
         if etc is not None:
             self._look(etc)
 
     def _look(self, etc: Directory) -> None:
-        self._before = self._before or Entry(etc, CACHE, self._owner, self._own_fds)
-        self._temporary = Entry(etc, TEMPORARY, self._owner, self._own_fds)
+        self._before = self._before or DirectoryEntry(etc, CACHE, self._owner, self._own_fds)
+        self._temporary = DirectoryEntry(etc, TEMPORARY, self._owner, self._own_fds)
 
     def announcements(self) -> list[Item]:
         """Return what the journal has to know."""
