@@ -82,10 +82,9 @@ def test_a_signal_between_a_change_and_its_note_is_survived(
 
 
 def _hold_no_signals() -> None:
-    from nvgraft import graft
-    from nvgraft.apply import executor
+    from nvgraft.apply import executor, held_container
 
-    vars(graft).update(hold_signals=lambda: None)
+    vars(held_container).update(hold_signals=lambda: None)
     vars(executor).update(hold_signals=lambda: None)
 
 

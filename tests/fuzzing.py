@@ -28,7 +28,8 @@ from nvgraft.host.graphics_files import CharDevice, FileMount
 from nvgraft.host.inventory import parse_majors, read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import Plan
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request import oci, requirements
 from nvgraft.request.config import Config, config_from_settings, default_user, settings_from_toml
 from nvgraft.request.decision import decide

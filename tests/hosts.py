@@ -22,7 +22,8 @@ from nvgraft.host.components import Inventory
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import Bind, Injection, Plan, Tmpfs
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Request
 from nvgraft_specs.catalogue import BINARIES, LIBRARIES, CatalogueRow
 

@@ -29,7 +29,8 @@ from nvgraft.plan.actions import (
     Why,
     WriteFile,
 )
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Origin, Request
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names

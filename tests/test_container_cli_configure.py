@@ -8,7 +8,8 @@ from nvgraft.container.target import OfflineTarget, VirtualTree
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import AllowDevice, Bind, Plan
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Request
 from nvgraft.system import launch
 from nvgraft_cli.container_cli.configure import prepare_process, request_of

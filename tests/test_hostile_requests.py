@@ -11,7 +11,8 @@ import pytest
 import hosts
 from nvgraft.base.errors import Refusal
 from nvgraft.plan.actions import Bind, Plan
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config
 from nvgraft.request.decision import INJECT, REFUSE, SKIP, decide
 from nvgraft.request.request import check_request

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import hosts
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import LiveTree
 from nvgraft.host import nvml
@@ -14,6 +15,7 @@ from nvgraft.host.gpus import DriverReport
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.libraries import select_libraries
 from nvgraft.host.live import mps_directory, read_live_host, search_path
+from nvgraft.host.snapshot import snapshot_host
 from nvgraft.request.config import Config
 from nvgraft_cli.simulate import ldcache_writer, stubs
 
@@ -63,8 +65,9 @@ def test_a_configured_cli_path_leaves_the_search_path_alone(root: str) -> None:
 
 def test_no_search_path_at_all_is_refused() -> None:
     """With a configured CLI path and an empty environment, in the reference's words."""
+    path = search_path({}, Config(cli_path="/x"))
     with pytest.raises(Refusal) as caught:
-        search_path({}, Config(cli_path="/x"))
+        read_inventory(snapshot_host(hosts.full_host()), path)
     assert (
         caught.value.reference_line()
         == "nvgraft: detection error: environment variable PATH not found"

@@ -25,7 +25,8 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 from nvgraft.plan.compat import MODES
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config
 from nvgraft.request.request import ImexChannels, Origin, Request, check_request
 from nvgraft_cli.case.hosts import read_snapshot

@@ -66,9 +66,9 @@ def create_symlinks(
     :raises nvgraft.base.errors.Refusal: with everything undone.
     """
     from nvgraft.container import container as containers
-    from nvgraft.graft import in_turn
     from nvgraft.startup import bytecode
     from nvgraft.system import privileges
+    from nvgraft.system.launch import Interruptible
 
     privileges.demand()
     privileges.keep(privileges.START)
@@ -76,9 +76,12 @@ def create_symlinks(
     privileges.keep(privileges.LOOK)
     container = containers.open_container(pid, pidfd, rootfs)
     bytecode.load("apply")
-    in_turn(
-        container, warn, lambda: _plan(container, links), lambda plan: _apply(plan, container, warn)
-    )
+    from nvgraft.apply.held_container import HeldContainer
+
+    with HeldContainer(container, warn):
+        with Interruptible():
+            plan = _plan(container, links)
+        _apply(plan, container, warn)
 
 
 def _plan(container: Container, links: Sequence[tuple[str, str]]) -> Plan:
@@ -119,10 +122,11 @@ def plan_links(target: Target, links: Sequence[tuple[str, str]]) -> Plan:
     return Plan("inject", "links", tuple(layout.actions), findings=tuple(findings))
 
 
-def _apply(plan: Plan, container: Container, warn: Callable[[str], None]) -> bool:
+def _apply(plan: Plan, container: Container, warn: Callable[[str], None]) -> None:
     from nvgraft.apply.cache_step import LoaderCacheStep
     from nvgraft.apply.executor import apply_plan
 
     for finding in plan.findings:
         warn(f"{finding.message} | {finding.hint}")
-    return bool(plan.actions) and apply_plan(plan, container, LoaderCacheStep())
+    if plan.actions:
+        apply_plan(plan, container, LoaderCacheStep())

@@ -9,6 +9,7 @@ What plans and applies is loaded when its turn comes: where NVML has to be asked
 from __future__ import annotations
 
 from nvgraft.base import paths
+from nvgraft.base.values import Value
 from nvgraft.container import container as containers
 from nvgraft.container.container import Container
 from nvgraft.container.live_target import LiveTarget
@@ -18,7 +19,7 @@ from nvgraft.request.config import host_ldconfig
 from nvgraft.request.request import check_request
 from nvgraft.startup import bytecode
 from nvgraft.system import privileges
-from nvgraft.system.launch import Interruptible, hold_signals
+from nvgraft.system.launch import Interruptible
 from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nvgraft.base.finding import Finding
     from nvgraft.host.components import Host, Inventory
     from nvgraft.plan.actions import Injection, Plan
-    from nvgraft.plan.planner import Settings
+    from nvgraft.plan.settings import Settings
     from nvgraft.report.debug_log import DebugLog
     from nvgraft.request.config import Config
     from nvgraft.request.request import Request
@@ -37,31 +38,30 @@ if TYPE_CHECKING:
 DEFAULT_LDCONFIG = "@/sbin/ldconfig"
 
 
-class Job:
+class Job(Value):
     """What is to be done: ``request`` for the container of ``pid`` at ``rootfs``, an absolute path.
 
-    :param pid: the container's first process; None for a directory of this process's own mount namespace (standalone).
-    :param settings: returns what config.toml or the command line adds to the plan, when its turn comes.
-    :param search_path: returns the search path for binaries, or raises a refusal, likewise.
+    :param pid: the container's first process; None for a directory of this process's own mount
+        namespace (standalone).
+    :param settings: what config.toml or the command line adds to the plan.
+    :param path: the search path for the driver's programs; None where there is none.
     :param omit: kinds of component that the caller does not want (see ``read_inventory``).
     """
-
-    __slots__ = ("omit", "pid", "request", "rootfs", "search_path", "settings")
 
     def __init__(
         self,
         request: Request,
         pid: int | None,
         rootfs: str,
-        settings: Callable[[], Settings],
-        search_path: Callable[[], str],
+        settings: Settings,
+        path: str | None,
         omit: Collection[str] = (),
     ) -> None:
         self.request = request
         self.pid = pid
         self.rootfs = rootfs
         self.settings = settings
-        self.search_path = search_path
+        self.path = path
         self.omit = omit
 
 
@@ -97,34 +97,12 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
         container = containers.open_standalone(job.rootfs)
     else:
         container = containers.open_container(job.pid, pidfd, job.rootfs)
-    return in_turn(
-        container,
-        warn,
-        lambda: _plan(job, config, host, container, log),
-        lambda plan: _apply(plan, config, container, log, warn),
-    )
+    from nvgraft.apply.held_container import HeldContainer
 
-
-def in_turn(
-    container: Container,
-    warn: Callable[[str], None],
-    plan: Callable[[], Plan],
-    apply: Callable[[Plan], bool],
-) -> bool:
-    """Plan and apply when no other hook is at work on the same root file system, after what a killed one has left is gone."""
-    from nvgraft.apply import journal
-    from nvgraft.system.lock import lock_rootfs
-
-    # A signal that comes in the middle of something waits for the next moment at which all of it can be undone.
-    hold_signals()
-    with lock_rootfs(container.rootfs_fd):
-        if journal.pending():
-            from nvgraft.apply.leftovers import take_over
-
-            take_over(container, warn)
+    with HeldContainer(container, warn):
         with Interruptible():
-            planned = plan()
-        return apply(planned)
+            plan = _plan(job, config, host, container, log)
+        return _apply(plan, config, container, log, warn)
 
 
 def _load_the_rest() -> None:
@@ -140,13 +118,13 @@ def _plan(job: Job, config: Config, host: Host, container: Container, log: Debug
     target = LiveTarget(container, host.machine)
     inventory = read_inventory(
         host,
-        job.search_path(),
+        job.path,
         mps_directory(paths.environment(), config),
         job.omit,
         job.request.imex_channels.ids(),
     )
     log_inventory(log, inventory)
-    plan = make_plan(job.request, inventory, target, job.settings())
+    plan = make_plan(job.request, inventory, target, job.settings)
     target.close()
     _log_plan(log, plan, container)
     return plan

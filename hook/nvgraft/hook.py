@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from nvgraft.plan.planner import Settings
     from nvgraft.request.request import Request
 
 _USAGE = """\
@@ -283,12 +282,8 @@ def _configure(
     bytecode.load("look")
     from nvgraft.graft import Job, graft
     from nvgraft.host.live import search_path
+    from nvgraft.plan.settings import Settings
     from nvgraft.report.debug_log import DebugLog
-
-    def settings() -> Settings:
-        from nvgraft.plan.planner import Settings
-
-        return Settings.from_config(config)
 
     invocation.open_records()
     if config.simulated_host:
@@ -297,16 +292,15 @@ def _configure(
             f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}"
         )
     log = DebugLog()
-    path = "/dev/stderr" if invocation.debug else config.cli_debug
+    log_path = "/dev/stderr" if invocation.debug else config.cli_debug
     try:
-        log.open(path)
+        log.open(log_path)
     except OSError as error:
         invocation.warn(
-            f"no debug log: open {path}: {reason(error)} | name a file that can be written, or remove debug"
+            f"no debug log: open {log_path}: {reason(error)} | name a file that can be written, or remove debug"
         )
-    job = Job(
-        request, state.pid, rootfs, settings, lambda: search_path(paths.environment(), config)
-    )
+    path = search_path(paths.environment(), config)
+    job = Job(request, state.pid, rootfs, Settings.from_config(config), path)
     try:
         if not graft(job, config, log, invocation.warn):
             invocation.say("nvgraft: this container is configured already; nothing was changed")

@@ -12,7 +12,8 @@ from nvgraft.container.target import OfflineTarget, VirtualTree
 from nvgraft.formats.tree import open_tree_at
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config
 from nvgraft.request.decision import decide
 

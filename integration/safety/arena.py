@@ -24,7 +24,8 @@ from nvgraft.container.live_target import LiveTarget
 from nvgraft.graft import loader_cache_step
 from nvgraft.host.components import Inventory
 from nvgraft.plan.actions import Plan
-from nvgraft.plan.planner import Settings, make_plan
+from nvgraft.plan.planner import make_plan
+from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Request
 from nvgraft.system import lock, syscalls
 from nvgraft.system.mountinfo import parse_mountinfo

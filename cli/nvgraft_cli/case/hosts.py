@@ -17,7 +17,7 @@ from nvgraft.host.inventory import read_inventory
 from nvgraft.host.kept_inventory import read_host
 from nvgraft.host.live import mps_directory, search_path
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
-from nvgraft.plan.planner import Settings
+from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config, load_config, read_config_file
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery

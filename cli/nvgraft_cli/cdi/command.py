@@ -95,12 +95,16 @@ def _ask_driver(args: argparse.Namespace) -> None:
 
 
 def _this_machine(config_path: str | None) -> "Opened":
+    from nvgraft.host.inventory import path_missing
     from nvgraft.host.live import read_live_host, search_path
     from nvgraft_cli.cdi.discovery import live_facts
 
     config = read_configuration(config_path)
     host = read_live_host(config)  # with its loader cache, whatever the inventory cache knows
-    return host, search_path(os.environ, config), live_facts(host)
+    path = search_path(os.environ, config)
+    if path is None:
+        raise path_missing()
+    return host, path, live_facts(host)
 
 
 def _recorded(name: str, config_path: str | None) -> "Opened":

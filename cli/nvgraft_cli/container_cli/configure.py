@@ -9,12 +9,11 @@ from collections.abc import Callable
 
 from nvgraft.graft import Job, graft
 from nvgraft.plan.compat import MODES
-from nvgraft.plan.planner import Settings
+from nvgraft.plan.settings import Settings
 from nvgraft.report.debug_log import DebugLog
 from nvgraft.request.config import Config
 from nvgraft.request.request import Origin, Request
 from nvgraft.system import launch
-from nvgraft_cli.container_cli.detection import inherited_path
 from nvgraft_cli.container_cli.options import ConfigureOptions
 
 
@@ -52,8 +51,8 @@ def configure(
         request_of(options),
         options.pid or None,
         options.rootfs,
-        lambda: settings,
-        inherited_path,
+        settings,
+        os.environ.get("PATH"),
         options.omit,
     )
     if not graft(job, config, log, say):

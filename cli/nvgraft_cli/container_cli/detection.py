@@ -47,27 +47,14 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     )
 
 
-def inherited_path() -> str:
-    """Return the search path for the driver's programs: the caller's, as it is.
-
-    :raises Refusal: stage ``detection`` when there is none.
-    """
-    path = os.environ.get("PATH")
-    if path is None:
-        raise Refusal(
-            "detection",
-            "environment variable PATH not found",
-            "set PATH: the driver's programs are looked up in it",
-        )
-    return path
-
-
 def detect(config: Config, omit: Collection[str], log: DebugLog) -> Inventory:
     """Look at the driver and its files.
 
     :raises Refusal: stages ``initialization`` and ``detection``.
     """
     host = read_host(config)
-    inventory = read_inventory(host, inherited_path(), mps_directory(os.environ, config), omit)
+    inventory = read_inventory(
+        host, os.environ.get("PATH"), mps_directory(os.environ, config), omit
+    )
     log_inventory(log, inventory)
     return inventory

@@ -43,14 +43,14 @@ _TEXT_LIMIT = 1 << 18
 
 def read_inventory(
     host: Host,
-    path: str,
+    path: str | None,
     mps_directory: str = "",
     omit: Collection[str] = (),
     channels: Collection[int] | None = None,
 ) -> Inventory:
     """Read everything that a plan may need from ``host``.
 
-    :param path: the search path for binaries, ``:`` between directories.
+    :param path: the search path for binaries, ``:`` between directories; None where there is none, which is refused.
     :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
     :param omit: what is not looked for, by the names of the reference CLI's options: "persistenced", "fabricmanager",
         "gsp-firmware".
@@ -116,8 +116,21 @@ def read_inventory(
     )
 
 
-def _binaries(tree: Tree, path: str) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
+def path_missing() -> Refusal:
+    """Return the refusal for a process that has no search path."""
+    return Refusal(
+        "detection",
+        "environment variable PATH not found",
+        "set PATH, in which the driver's programs are looked up, or remove path from config.toml",
+    )
+
+
+def _binaries(
+    tree: Tree, path: str | None
+) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
     """Find each binary in the first directory of ``path`` that has it; existence is all that counts (reference behaviour 5.4)."""
+    if path is None:
+        raise path_missing()
     chosen: dict[CatalogueRow, Component] = {}
     for directory in path.split(":"):
         for row in catalogue.BINARIES:

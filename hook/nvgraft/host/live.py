@@ -194,20 +194,14 @@ def _read_cache(
         ) from error
 
 
-def search_path(environ: Mapping[str, str], config: Config) -> str:
+def search_path(environ: Mapping[str, str], config: Config) -> str | None:
     """Return the search path for binaries, as the reference hook sets it for the CLI (reference behaviour 3.3).
 
-    :raises Refusal: stage ``detection`` when there is none at all.
+    None: config.toml names the CLI, and there is no PATH.
     """
-    inherited = _variable("PATH", environ, config) if config.cli_path else environ.get("PATH")
     if config.cli_path:
-        if inherited is None:
-            raise Refusal(
-                "detection",
-                "environment variable PATH not found",
-                "give the hook a PATH, or remove path from config.toml",
-            )
-        return inherited
+        return _variable("PATH", environ, config)
+    inherited = environ.get("PATH")
     # "".split gives one empty entry, which Go drops when PATH is unset or empty.
     entries = inherited.split(":") if inherited else []
     entries += [entry for entry in names.DEFAULT_PATH if entry not in entries]

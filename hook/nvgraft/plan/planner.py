@@ -25,11 +25,10 @@ from nvgraft.host.components import (
     mig_access_path,
 )
 from nvgraft.plan.actions import Injection, PlanHost, PlanTarget, UpdateLoaderCache, Why
-from nvgraft.plan.compat import MODES, compat_directory
+from nvgraft.plan.compat import compat_directory
 from nvgraft.plan.layout import TMPFS_MODE, Layout, OnVolume
 from nvgraft.plan.selection import Selection, check_mig_request, select_devices
 from nvgraft.plan.soname_links import soname_links
-from nvgraft.request.argv import compat_mode
 from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from nvgraft.request.config import Config
+    from nvgraft.plan.settings import Settings
     from nvgraft.request.request import Request
     from nvgraft_specs.catalogue import CatalogueRow
 
@@ -54,34 +53,6 @@ PROC_DIRECTORY = "/proc/driver/nvidia"
 _PROFILE_DIRECTORY = "/etc/nvidia/nvidia-application-profiles-rc.d"
 _PROFILE_NAME = "10-container.conf"
 _CAPS_DIRECTORY = "/dev/nvidia-caps"
-
-
-class Settings:
-    """What config.toml, or the command line of ``nvgraft configure``, adds to a plan.
-
-    Without ``cgroups`` no device rule is planned, without ``devbind`` no device node is mounted (its rule is planned still).
-    ``cuda_compat`` is the mode for CUDA libraries of the image (:data:`nvgraft.plan.compat.MODES`).
-    """
-
-    __slots__ = ("cgroups", "cuda_compat", "devbind", "simulated")
-
-    def __init__(
-        self, *, cgroups: bool, simulated: bool, cuda_compat: str = "disabled", devbind: bool = True
-    ) -> None:
-        self.cgroups = cgroups
-        self.cuda_compat = cuda_compat
-        self.devbind = devbind
-        self.simulated = simulated
-
-    @classmethod
-    def from_config(cls, config: Config) -> Settings:
-        """Return the settings of the hook."""
-        # Where the reference hook passes no mode its CLI takes its own default.
-        return cls(
-            cgroups=not config.cli_no_cgroups,
-            simulated=config.simulated_host,
-            cuda_compat=compat_mode(config) or MODES[0],
-        )
 
 
 def make_plan(

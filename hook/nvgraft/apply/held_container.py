@@ -1,0 +1,40 @@
+"""One hook at a time on a root file system, on which no killed hook has left anything."""
+
+from __future__ import annotations
+
+from nvgraft.apply import journal
+from nvgraft.system.launch import hold_signals
+from nvgraft.system.lock import lock_rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvgraft.container.container import Container
+
+
+class HeldContainer:
+    """A context in which no other hook works on the rootfs of ``container``.
+
+    What a killed hook has left there is removed first; ``warn`` is given each warning about it.
+    Signals wait, in the context and after it: see :func:`nvgraft.system.launch.hold_signals`.
+    """
+
+    def __init__(self, container: Container, warn: Callable[[str], None]) -> None:
+        self._container = container
+        self._warn = warn
+
+    def __enter__(self) -> None:
+        hold_signals()
+        self._lock = lock_rootfs(self._container.rootfs_fd)
+        try:
+            if journal.pending():
+                from nvgraft.apply.leftovers import take_over
+
+                take_over(self._container, self._warn)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.__exit__()
