@@ -68,7 +68,7 @@ def test_a_missing_rootfs_is_an_error(tmp_path: Path, root: str) -> None:
     """Which names where it was looked for."""
     bundle = make_bundle(tmp_path / "b")
     with pytest.raises(
-        InputError, match=r"no such directory: root\.path of .*/b/config\.json names no rootfs"
+        InputError, match=r"no such directory: the root\.path of .*/b/config\.json exists neither"
     ):
         find_rootfs(container(root), str(bundle))
 

@@ -128,7 +128,7 @@ raise SystemExit(main.main())
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == "nvgraft last-error: out of memory | the input is too large, damaged, or made to take it\n"
+        == "nvgraft last-error: out of memory | the input is too large, damaged or malicious\n"
     )
 
 
@@ -144,7 +144,7 @@ while True:
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == "nvgraft: the input takes more than 1 s of processor time | it is damaged, or made to take it\n"
+        == "nvgraft: the input takes more than 1 s of processor time | it is damaged or malicious\n"
     )
 
 

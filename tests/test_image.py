@@ -312,15 +312,15 @@ def damaged(place: Path) -> dict[str, tuple[str, str]]:
     cases: dict[str, tuple[bytes | str, str]] = {
         "truncated": (
             truncated(whole),
-            "the archive is incomplete|neither manifest.json|no tar archive",
+            "the archive is incomplete|neither manifest.json|not a tar archive",
         ),
-        "empty": (b"", "no tar archive|neither manifest.json"),
-        "no archive": (b"hello" * 1000, "no tar archive"),
+        "empty": (b"", "not a tar archive|neither manifest.json"),
+        "no archive": (b"hello" * 1000, "not a tar archive"),
         "compressed": (gzip.compress(whole), "decompress it first"),
-        "a layer alone": (layer(DEBIAN), "neither manifest.json nor index.json is in it"),
+        "a layer alone": (layer(DEBIAN), "has neither manifest.json nor index.json"),
         "several images": (
             docker_save(place / "several.tar", DEBIAN, tags=2),
-            r"it holds 2 images \(web:0, web:1\)",
+            r"it has 2 images \(web:0, web:1\)",
         ),
         "bzip2 layer": (compressed("bz", bz2.compress), "compressed with bzip2"),
         "broken layer": (
@@ -338,7 +338,10 @@ def damaged(place: Path) -> dict[str, tuple[str, str]]:
             of("bd", index_json=b'{"manifests": [{"digest": "sha256:../../x"}]}'),
             "its manifest lacks",
         ),
-        "missing blob": (of("mb", index_json=layout["index.json"]), "is missing in it"),
+        "missing blob": (
+            of("mb", index_json=layout["index.json"]),
+            "is missing: the archive is incomplete",
+        ),
         "endless index": (
             write_archive(place / "ei.tar", {"index.json": loop, "blobs/a/b": loop}),
             "leads to no image",
@@ -443,7 +446,7 @@ def test_a_layout_directory_leads_to_nothing_outside_of_it(tmp_path: Path) -> No
         write_directory(place, files)
         if name == "link" and not (place / name).is_symlink():
             (place / name).symlink_to(tmp_path / "secret")
-        with pytest.raises(InputError, match="is missing in it"):
+        with pytest.raises(InputError, match="is missing: the archive is incomplete"):
             open_image(str(place))
 
 

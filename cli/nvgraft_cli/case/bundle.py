@@ -1,6 +1,8 @@
-"""The container's side of a question: a bundle that is not running, or what else people have of a container.
+"""Read the container of a case: an OCI bundle, a config.json, a root file system or an image
+archive.
 
-Reading only: the rootfs stands for the container's file system, with /proc, /sys and /dev as engines mount them.
+The container does not run. Its rootfs stands for its file system, with /proc, /sys and /dev as
+engines mount them.
 """
 
 import json
@@ -20,10 +22,10 @@ from nvgraft_cli.shell.errors import InputError
 
 _WHAT = "a bundle, a config.json, a root file system or an image archive"
 
-#: One of these in a directory without config.json: it is a root file system.
+#: A directory without config.json that has one of these is a root file system.
 _ROOT_MARKS = ("etc", "usr", "bin", "lib")
 
-#: What a container of docker's has unless told otherwise: none of them makes it privileged for the hook.
+#: Docker's default capabilities. None of them makes a container privileged for the hook.
 _DOCKER_CAPABILITIES = (
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -43,15 +45,19 @@ _DOCKER_CAPABILITIES = (
 
 
 def rootfs_label(container: ContainerConfig, bundle: str) -> str:
-    """Return the rootfs as the hook would name it: a runtime starts it with the bundle as working directory."""
+    """Return the absolute rootfs as the hook names it; a relative root.path counts from the
+    bundle.
+    """
     return os.path.normpath(os.path.join(os.path.abspath(bundle), container.root_path))
 
 
 def find_rootfs(container: ContainerConfig, bundle: str) -> str:
-    """Return the directory that holds the rootfs. A bundle that was copied here from elsewhere carries it along: where the
-    absolute ``root.path`` does not exist, it is looked for inside the bundle.
+    """Return the directory of the rootfs.
 
-    :raises InputError: when there is none.
+    Where the absolute ``root.path`` does not exist, it is searched inside the bundle, which may
+    have been copied from another machine.
+
+    :raises InputError: there is no such directory.
     """
     label = rootfs_label(container, bundle)
     relative = container.root_path.lstrip("/")
@@ -64,12 +70,13 @@ def find_rootfs(container: ContainerConfig, bundle: str) -> str:
         if os.path.isdir(path):
             return path
     raise InputError(
-        f"{label}: no such directory: root.path of {bundle}/config.json names no rootfs, neither as it stands nor inside the bundle"
+        f"{label}: no such directory: the root.path of {bundle}/config.json exists neither"
+        " as it is nor inside the bundle: copy the rootfs into the bundle"
     )
 
 
 class EmptyTree(Tree):
-    """The root file system of a config.json alone: nothing is known of it, and nothing is in it."""
+    """The unknown root file system of a config.json alone, shown as empty."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -85,14 +92,15 @@ class EmptyTree(Tree):
 
 
 class ContainerSide:
-    """A container as a plan sees it; its rootfs is opened when it is asked for. Close it after use.
+    """A container that is to be planned. Its rootfs is opened when it is needed. Close it after
+    use.
 
-    :param label: how people call it: the path that they gave.
-    :param directory: the bundle, absolute: what a relative root.path counts from.
+    :param label: the path that the user gave.
+    :param directory: the absolute path of the bundle, from which a relative root.path counts.
     :param data: config.json.
     :param open_rootfs: opens the files of the image.
-    :param rootfs_known: false for a config.json alone, where nothing can be said about files.
-    :param image_env: the variables that the image alone sets; None where nobody knows which of them are the image's.
+    :param rootfs_known: false for a config.json alone, whose files are not known.
+    :param image_env: the variables that the image itself sets; None if that is not known.
     """
 
     def __init__(
@@ -126,7 +134,9 @@ class ContainerSide:
         self.close()
 
     def with_env(self, env: Sequence[str]) -> "ContainerSide":
-        """Return the same container with ``NAME=VALUE`` entries added; it shares the rootfs, which stays this one's to close."""
+        """Return the container with ``NAME=VALUE`` entries added. It uses the rootfs of this
+        one.
+        """
         return ContainerSide(
             self.label,
             self.directory,
@@ -144,17 +154,17 @@ class ContainerSide:
 
     @cached_property
     def spec(self) -> ContainerConfig:
-        """What the hook reads of config.json.
+        """The parts of config.json that the hook reads.
 
-        :raises nvgraft.base.errors.Refusal: when it is no OCI configuration.
+        :raises nvgraft.base.errors.Refusal: it is not an OCI configuration.
         """
         return parse_config(self.data)
 
     @cached_property
     def arguments(self) -> list[str]:
-        """process.args: what the container starts, and how; empty where config.json says nothing that can be used.
+        """The words of process.args; none if config.json has no usable ones.
 
-        :raises nvgraft.base.errors.Refusal: when it is no OCI configuration.
+        :raises nvgraft.base.errors.Refusal: it is not an OCI configuration.
         """
         self.spec  # noqa: B018 - refuses what the hook would refuse
         args = json.loads(self.data).get("process", {}).get("args")
@@ -162,9 +172,9 @@ class ContainerSide:
 
     @cached_property
     def working_directory(self) -> str:
-        """process.cwd, from which relative paths count.
+        """The absolute process.cwd, or /.
 
-        :raises nvgraft.base.errors.Refusal: when it is no OCI configuration.
+        :raises nvgraft.base.errors.Refusal: it is not an OCI configuration.
         """
         self.spec  # noqa: B018 - refuses what the hook would refuse
         directory = json.loads(self.data).get("process", {}).get("cwd")
@@ -174,18 +184,19 @@ class ContainerSide:
     def rootfs(self) -> "OpenTree":
         """The files of the image.
 
-        :raises InputError: when the rootfs is missing or unreadable.
-        :raises nvgraft.base.errors.Refusal: when it is the host's own root.
+        :raises InputError: the rootfs is missing or unreadable.
+        :raises nvgraft.base.errors.Refusal: it is the host's own root.
         """
         if self._tree is None:
             self._tree = self._open_rootfs(self.spec)
         return self._tree
 
     def target(self, machine: str, *, module: bool) -> OfflineTarget:
-        """Return the planner's view; ``module`` is false for a simulated host, which has no kernel module.
+        """Return the target for the planner.
 
-        :raises InputError: when the rootfs is missing or unreadable.
-        :raises nvgraft.base.errors.Refusal: when it is the host's own root, or its links lead out of it.
+        :param module: false for a simulated host, which has no NVIDIA kernel module.
+        :raises InputError: the rootfs is missing or unreadable.
+        :raises nvgraft.base.errors.Refusal: it is the host's own root, or its links lead out of it.
         """
         key = (machine, module)
         if key not in self._targets:
@@ -202,14 +213,14 @@ OpenRootfs = Callable[[ContainerConfig], OpenTree]
 
 
 def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
-    """Return a container from what people have of one: an OCI bundle, a config.json alone, a root file system, or an image.
+    """Open a container: an OCI bundle, a config.json alone, a root file system, or an image.
 
-    An image is an archive of `docker save` or `podman save`, or an OCI layout. What has no config.json gets the one that
-    an engine would write for `docker run IMAGE`.
+    An image is an archive of `docker save` or `podman save`, or an OCI layout. A container without
+    config.json gets the one that Docker would write for `docker run IMAGE`.
 
-    :param env: ``NAME=VALUE`` entries that are added to the container's environment, as `docker run -e` does.
-    :raises InputError: when there is nothing of the kind at ``path``.
-    :raises nvgraft.base.errors.Refusal: the hook's own complaint about config.json.
+    :param env: ``NAME=VALUE`` entries to add to the environment, as `docker run -e` does.
+    :raises InputError: there is no container at ``path``.
+    :raises nvgraft.base.errors.Refusal: the hook would refuse this config.json.
     """
     for entry in env:
         if "=" not in entry:
@@ -226,7 +237,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
             )
         if not configured:
             raise InputError(
-                f"{path}: neither a config.json nor a root file system is in it: --bundle must name {_WHAT}"
+                f"{path}: has neither a config.json nor a root file system: --bundle must name {_WHAT}"
             )
         directory = os.path.abspath(path)
         return ContainerSide(
@@ -257,7 +268,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
 def _has_config(directory: str) -> bool:
     """Tell whether a directory has a config.json.
 
-    :raises OSError: when this user may not know.
+    :raises OSError: this user may not search the directory.
     """
     try:
         os.lstat(os.path.join(directory, "config.json"))
@@ -275,7 +286,7 @@ def _missing(path: str) -> str:
 
 
 def _is_json(path: str) -> bool:
-    """Tell whether a file begins as a config.json does, and no archive."""
+    """Tell whether a file begins like JSON and not like an archive."""
     if os.path.isdir(path):
         return False
     with open(path, "rb") as file:
@@ -303,7 +314,7 @@ def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         data = file.read(CONFIG_LIMIT + 1)
     if len(data) > CONFIG_LIMIT:
-        raise InputError(f"{path}: larger than {CONFIG_LIMIT >> 20} MiB: this is no config.json")
+        raise InputError(f"{path}: larger than {CONFIG_LIMIT >> 20} MiB: this is not a config.json")
     return data
 
 
@@ -322,14 +333,14 @@ def _open_bundle(bundle: str, container: ContainerConfig) -> LiveTree:
 def _with_env(data: bytes, env: Sequence[str]) -> bytes:
     if not env:
         return data
-    parse_config(data)  # what the hook refuses is refused, and not written anew
+    parse_config(data)  # refuse first what the hook refuses
     document = json.loads(data)
     document["process"]["env"] = [*(document["process"].get("env") or []), *env]
     return json.dumps(document).encode()
 
 
 def _config_json(image: dict[str, Any], rootfs: str, env: Sequence[str]) -> bytes:
-    """Return config.json as docker writes it for a container of an image whose configuration has the member ``image``."""
+    """Return the config.json that Docker writes for an image with the configuration ``image``."""
     own = [
         str(entry)
         for entry in image.get("Env")

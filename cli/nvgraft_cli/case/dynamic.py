@@ -1,7 +1,7 @@
-"""What a dynamic loader reads of an ELF file: the engine's facts, search paths and versions; of a file, or as recorded.
+"""Read what a dynamic loader reads of an ELF file: facts, search paths and symbol versions.
 
-Versions are found as the loader finds them, through the dynamic section: section headers may be missing, or lie. Nothing here
-knows where libraries are looked for.
+The file may be live, in an image, or recorded in a snapshot. Versions are read through the dynamic
+section, as the loader does: section headers may be missing or wrong.
 """
 
 import os
@@ -29,21 +29,21 @@ _VER_FLG_WEAK = 2
 _VERNEED, _VERNAUX = struct.Struct("<HHIII"), struct.Struct("<IHHII")
 _VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
 
-#: Bytes of an RPATH or RUNPATH; Nix and Bazel make some of several KiB.
+#: The most bytes of an RPATH or RUNPATH; Nix and Bazel write several KiB.
 _PATH_LIMIT = 64 << 10
 
 
 class BadElf(Exception):
-    """The loader would reject the file; the text is what it says of it."""
+    """A file that the loader rejects; the text is the loader's message."""
 
 
 class NotRecorded(OSError):
-    """The file is there, and a snapshot says nothing of what is in it."""
+    """A file whose content a snapshot does not record."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPaths:
-    """Where an object wants what it needs to be looked for: DT_RPATH and DT_RUNPATH as they stand (None: there is none).
+    """The search paths of an object: DT_RPATH and DT_RUNPATH unexpanded, None if absent.
 
     :ivar flags: DT_FLAGS_1.
     """
@@ -54,16 +54,16 @@ class SearchPaths:
 
     @property
     def no_default_directories(self) -> bool:
-        """DF_1_NODEFLIB: neither the loader's own directories count, nor what the cache has of them."""
+        """DF_1_NODEFLIB: the loader skips its default directories, and cache entries in them."""
         return bool(self.flags & _DF_1_NODEFLIB)
 
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """One object. What a snapshot does not record is None.
+    """What the loader reads of one object. Facts that a snapshot does not record are None.
 
-    :ivar versions_needed: (library, version) pairs that the loader insists on.
-    :ivar versions_defined: versions that the object defines; empty when it has none at all.
+    :ivar versions_needed: (library, version) pairs that the loader requires.
+    :ivar versions_defined: the versions that the object defines.
     """
 
     bits: int
@@ -76,7 +76,7 @@ class Dynamic:
     versions_defined: tuple[str, ...] | None
 
     def record(self) -> dict[str, Any]:
-        """Return what a snapshot's ``elf`` has of it beyond the engine's facts."""
+        """Return the keys of ``elf`` in a snapshot that the engine itself does not use."""
         record: dict[str, Any] = {}
         if self.search is not None:
             record |= {
@@ -97,9 +97,9 @@ class Dynamic:
 def read_dynamic(tree: Tree, path: str) -> Dynamic:
     """Return what the loader reads of the file at a resolved ``path``.
 
-    :raises BadElf: when it would not take the file.
-    :raises NotRecorded: when a snapshot lacks what is asked for.
-    :raises OSError: when it cannot be read.
+    :raises BadElf: the loader rejects the file.
+    :raises NotRecorded: a snapshot does not record the content of the file.
+    :raises OSError: the file cannot be read.
     """
     while isinstance(tree, LayeredTree):
         tree, path = tree.side(path)
@@ -139,8 +139,8 @@ def _recorded(tree: SnapshotTree, path: str) -> Dynamic:
 def read_file(fd: int) -> Dynamic:
     """Return what the loader reads of an open file.
 
-    :raises BadElf: when it would not take the file.
-    :raises OSError: when it cannot be read.
+    :raises BadElf: the loader rejects the file.
+    :raises OSError: the file cannot be read.
     """
     if os.fstat(fd).st_size < 52:
         raise BadElf("file too short")
@@ -179,8 +179,8 @@ def _loading(file: elf.File) -> tuple[SearchPaths, tuple[tuple[str, str], ...], 
     return SearchPaths(rpath, runpath, tags.get(_DT_FLAGS_1, 0)), tuple(needed), tuple(defined)
 
 
-# Both tables are chains, and each row says how far away the next is. It comes after this one, so a chain has an end, and what is
-# read of a file is bounded (nvgraft.formats.elf.READ_LIMIT).
+# Both tables are chains in which each row has the distance to the next one. Distances are positive,
+# so chains end, and reads of a file are bounded (nvgraft.formats.elf.READ_LIMIT).
 
 
 def _versions_needed(file: elf.File, names: elf.Names, offset: int) -> Iterator[tuple[str, str]]:

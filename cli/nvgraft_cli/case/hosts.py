@@ -1,7 +1,4 @@
-"""The host's side of a question: a recorded host, one of the gallery, or this very machine, with its configuration.
-
-What a container would get from it is planning's business.
-"""
+"""Read the host of a case, with its config.toml: a snapshot, a gallery host, or this machine."""
 
 import argparse
 import json
@@ -24,14 +21,12 @@ from nvgraft_specs import gallery
 
 
 def read_snapshot(name: str) -> dict[str, Any]:
-    """Return the checked ``nvgraft.host/1`` document of a file, or of a gallery host.
+    """Return the validated ``nvgraft.host/1`` document of a file or of a gallery host.
 
-    :raises InputError: when there is none, or it is no such document.
+    :raises InputError: there is no such file, or it is not such a document.
     """
-    from nvgraft_specs.models import (  # pydantic: not for a command that reads no document
-        DocumentError,
-        read_bytes,
-    )
+    # Imported here: pydantic is slow, and many commands read no document.
+    from nvgraft_specs.models import DocumentError, read_bytes
     from nvgraft_specs.models.host import parse_host
 
     path = gallery.path(name) if name in gallery.names() else name
@@ -45,9 +40,9 @@ def read_snapshot(name: str) -> dict[str, Any]:
 
 
 class HostSide:
-    """A host as a plan sees it; what is expensive is read once, when it is asked for.
+    """A host that is to be planned for. Each part is read once, when it is first asked for.
 
-    :param label: how people call it: the name or path that they gave, or the host's own name.
+    :param label: the name or path that the user gave, or the host's own name.
     :param document: the ``nvgraft.host/1`` document; None for this machine.
     """
 
@@ -58,7 +53,7 @@ class HostSide:
         self._refusal: Refusal | None = None
 
     def ask(self) -> None:
-        """Look at the host now; if it refuses, that is told when the host is needed."""
+        """Read the host now. A refusal is kept, and raised when the host is used."""
         try:
             self.facts  # noqa: B018 - read once, kept
         except Refusal as refusal:
@@ -66,14 +61,14 @@ class HostSide:
 
     @cached_property
     def settings(self) -> Settings:
-        """What the configuration adds to a plan."""
+        """The settings of config.toml for the planner."""
         return Settings.from_config(self.config)
 
     @cached_property
     def facts(self) -> Host:
-        """What the host shows of itself: its files, its loader cache, and what its driver says.
+        """The host: its files, its loader cache, and the answers of its driver.
 
-        :raises nvgraft.base.errors.Refusal: when this machine has no driver that answers.
+        :raises nvgraft.base.errors.Refusal: this machine has no working driver.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -85,7 +80,9 @@ class HostSide:
 
     @cached_property
     def isa_level(self) -> str | None:
-        """The level of the host's x86-64 processor, such as x86-64-v3; None: it is another one, or not recorded."""
+        """The level of the host's x86-64 processor, such as x86-64-v3; None if other or not
+        recorded.
+        """
         if self.document is None:
             from nvgraft_cli.case.processor import read_isa_level
 
@@ -95,7 +92,7 @@ class HostSide:
 
     @cached_property
     def inventory(self) -> Inventory:
-        """What the host has.
+        """The inventory of the host.
 
         :raises nvgraft.base.errors.Refusal: as :func:`nvgraft.host.inventory.read_inventory`.
         """
@@ -108,13 +105,16 @@ class HostSide:
         return read_inventory(self.facts, OFFLINE_PATH)
 
 
-#: config.toml's path -> this machine, or the complaint about that file: what :func:`ask_first` has found.
+#: Path of config.toml -> this machine, or the refusal of that file; filled by :func:`ask_first`.
 _this_machine: dict[str | None, HostSide | Refusal] = {}
 
 
 def ask_first(args: argparse.Namespace) -> None:
-    """``open_first`` of a command with the options --host and --config: without --host the driver is asked now, since its
-    library, which is the host's own, needs rights that a confined command does not have (:mod:`nvgraft_cli.shell.confine`)."""
+    """Ask this machine's driver, unless --host is given, before the command is confined.
+
+    This is the ``open_first`` of commands with --host and --config: the driver's library needs
+    rights that a confined command does not have (:mod:`nvgraft_cli.shell.confine`).
+    """
     if args.host is None:
         try:
             side = open_host(None, args.config)
@@ -126,11 +126,12 @@ def ask_first(args: argparse.Namespace) -> None:
 
 
 def open_host(name: str | None, config_path: str | None) -> HostSide:
-    """Return a host: a snapshot's path, a gallery name, or None for this machine.
+    """Return the host of a snapshot's path or a gallery name; this machine for None.
 
-    :param config_path: config.toml; None for the hook's own, and for the built-in defaults with a snapshot.
-    :raises InputError: for inputs that cannot be used.
-    :raises nvgraft.base.errors.Refusal: the hook's own complaint about its own config.toml.
+    :param config_path: config.toml; None stands for the hook's own, or with a snapshot for the
+        defaults.
+    :raises InputError: the snapshot or config.toml cannot be used.
+    :raises nvgraft.base.errors.Refusal: the hook would refuse its own config.toml.
     """
     asked = _this_machine.get(config_path) if name is None else None
     if isinstance(asked, Refusal):
@@ -144,11 +145,11 @@ def open_host(name: str | None, config_path: str | None) -> HostSide:
 def read_configuration(
     path: str | None, load: Callable[[str | None, Mapping[str, str]], Config] = load_config
 ) -> Config:
-    """Return the configuration in the file ``path``, or the hook's own.
+    """Return the configuration in the file ``path``, or the hook's own for None.
 
-    :param load: reads it.
-    :raises InputError: when the file that was named cannot be read, or is no TOML.
-    :raises nvgraft.base.errors.Refusal: the hook's own complaint about its own file, or about what a file says: that is an answer.
+    :param load: reads the file.
+    :raises InputError: the named file cannot be read, or is not TOML.
+    :raises nvgraft.base.errors.Refusal: the hook would refuse the file.
     """
     try:
         return load(path, os.environ)
@@ -169,9 +170,10 @@ def _is_toml(path: str) -> bool:
 
 
 def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
-    """Return the configuration for a plan. A recorded host without a named config.toml gets the defaults, and its own root.
+    """Return the configuration for a plan; for a snapshot without config.toml the defaults with its
+    root.
 
-    :raises InputError: when the file cannot be used, or names another driver root than the snapshot.
+    :raises InputError: the file cannot be used, or names another driver root than the snapshot.
     """
     if document is None:
         return read_configuration(path)
@@ -179,7 +181,10 @@ def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
         return Config(cli_root="" if document["root"] == "/" else document["root"])
     config = read_configuration(path)
     if (config.cli_root.rstrip("/") or "/") != (document["root"].rstrip("/") or "/"):
-        fix = f'set root = "{document["root"]}" in [nvidia-container-cli], or use a snapshot of that root'
+        fix = (
+            f'set root = "{document["root"]}" in [nvidia-container-cli],'
+            " or use a snapshot of that root"
+        )
         raise InputError(
             f"{path}: its driver root is {config.cli_root or '/'}, the snapshot's is {document['root']} | {fix}"
         )

@@ -1,16 +1,18 @@
-"""A tree whose files lie in several other trees, such as an image with a driver in it. Which ones, each kind decides."""
+"""A tree whose files are in several other trees, such as an image with a driver in it."""
 
 from nvgraft.formats.elf import ElfFacts
 from nvgraft.formats.tree import Tree
 
 
 class LayeredTree(Tree):
-    """Contents come from the tree that holds the file; names and nodes are the deriving class's."""
+    """A tree that reads contents from the tree that has the file. Subclasses provide names and
+    nodes.
+    """
 
     def side(self, path: str) -> tuple[Tree, str]:
-        """Return the tree that holds the file at a resolved ``path``, and its path there.
+        """Return the tree that has the file at a resolved ``path``, and its path in that tree.
 
-        :raises OSError: when none does.
+        :raises OSError: no tree has it.
         """
         raise NotImplementedError
 

@@ -1,6 +1,7 @@
-"""The loader cache of a container as it will be: the hook's own computation, over an image and a plan instead of a live root.
+"""Compute a container's loader cache after a plan, with the hook's own code.
 
-Only where it reads differs from :mod:`nvgraft.apply.cache.native`; what has to be in the cache is the engine's business.
+Only the reading differs from :mod:`nvgraft.apply.cache.native`: files come from an image and a plan
+instead of a running container.
 """
 
 import errno
@@ -23,12 +24,13 @@ CACHE = "/etc/ld.so.cache"
 
 _NUMBERS = {name: number for number, name in MACHINES.items()}
 
-#: e_flags of a recorded library, which a snapshot does not have: those of NVIDIA's 32-bit ARM libraries, EABI 5 and hard float.
+#: Machine -> e_flags of recorded libraries, which snapshots lack: NVIDIA's 32-bit ARM libraries
+#: have EABI 5 with hard float.
 _FLAGS = {"EM_ARM": 0x05000400}
 
 
 def image_cache(image: Tree, path: str = CACHE) -> Table | None:
-    """Return the cache that an image has; None where there is none that a loader uses."""
+    """Return the loader cache of an image, or None if it has none that a loader can use."""
     try:
         return Table.parse(_Files(image).read(path, SIZE_LIMIT)[0])
     except (OSError, ValueError):
@@ -44,11 +46,13 @@ def planned_cache(
     *,
     rebuilt: bool,
 ) -> tuple[Table, list[tuple[str, str]]]:
-    """Return the cache as the hook leaves it, and the links of the image's own libraries that it makes: path and target.
+    """Return the cache after the hook, and (path, target) of the SONAME links of the image's own
+    libraries.
 
-    :param image: the container before anything is done, ``mounted`` after all mounts.
-    :param machine: as ``uname -m`` says on the host.
-    :param rebuilt: ldconfig makes the cache anew, whatever the image's says.
+    :param image: the container before the hook.
+    :param mounted: the container after all mounts.
+    :param machine: the host's ``uname -m``.
+    :param rebuilt: ldconfig writes the cache anew, without regard to the image's.
     """
     before = _Files(image)
     table, written = (None, 0) if rebuilt else (image_cache(image), before.changed(CACHE))
@@ -67,7 +71,7 @@ def planned_cache(
 
 
 class _Files:
-    """A tree as :class:`nvgraft.apply.cache.rootfs.Files`."""
+    """A tree with the interface of :class:`nvgraft.apply.cache.rootfs.Files`."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -88,7 +92,7 @@ class _Files:
         return self.tree.read(resolved, limit), node
 
     def changed(self, path: str) -> int:
-        """Return when the file at ``path`` was changed, in nanoseconds."""
+        """Return the modification time of the file at ``path`` in nanoseconds."""
         try:
             return changed(self.tree, self._find(path)[0])
         except OSError:
@@ -115,16 +119,16 @@ class _Files:
     look = directory
 
     def library(self, path: str) -> Library:
-        """Return what ldconfig asks of the file at a resolved ``path``."""
+        """Return the facts of the library at a resolved ``path`` that ldconfig uses."""
         if path not in self.libraries:
             self.read_libraries([path])
         library = self.libraries[path]
         if library is None:
-            raise ValueError("it is no library, or the snapshot does not tell")
+            raise ValueError("it is not a library, or the snapshot does not record it")
         return library
 
     def read_libraries(self, paths: Iterable[str]) -> None:
-        """Remember what ldconfig asks of the files at resolved paths, None for what is no library."""
+        """Read the facts of libraries at resolved paths; None for a file that is not a library."""
         groups: dict[int, tuple[Tree, dict[str, str]]] = {}
         for path in paths:
             tree, inside = self.tree, path
@@ -141,7 +145,7 @@ class _Files:
 
 
 class _Directory:
-    """See :class:`nvgraft.apply.cache.rootfs.OpenDirectory`."""
+    """A directory with the interface of :class:`nvgraft.apply.cache.rootfs.OpenDirectory`."""
 
     def __init__(self, files: _Files, path: str) -> None:
         self._files = files
@@ -176,7 +180,8 @@ class _Directory:
     def library(self, name: str, *, isa_level: bool = False) -> Library:
         path = self._inside(name)
         if path not in self._files.libraries:
-            # Together with its neighbours: an archive is read from its beginning each time.
+            # Read it together with its neighbours, because an archive is read from its beginning
+            # each time.
             names = [
                 name
                 for name in self._files.tree.listdir(self._path)
@@ -190,7 +195,7 @@ class _Directory:
 
 
 def changed(tree: Tree, path: str) -> int:
-    """Return when what is at a resolved ``path`` of an image was changed, in nanoseconds."""
+    """Return the modification time of a resolved ``path`` of an image in nanoseconds."""
     if isinstance(tree, ImageTree):
         return tree.changed(path)
     if not isinstance(tree, LiveTree):

@@ -1,6 +1,6 @@
-"""The container's file system as it will be when the plan has been carried out: the image, with the driver in it.
+"""The file system of a container after a plan: the image with the driver in it.
 
-What the loader of the image will see, and what a page shows as "after". Nothing here decides: mounts and links are the plan's.
+This is what the container's loader will see, and what the page of ``explain`` shows as "after".
 """
 
 import errno
@@ -24,10 +24,10 @@ from nvgraft_cli.case.layered_tree import LayeredTree
 
 
 class PlannedTree(LayeredTree):
-    """``image`` with what ``plan`` adds; a file of the driver is read where it lies on ``host``.
+    """``image`` with the additions of ``plan``. Files of the driver are read from ``host``.
 
-    :param rebuilt: the loader cache is made anew, by the host's ldconfig ("ldcache" of config.toml).
-    :param links: false for the time before the loader cache step, which makes the plan's SONAME links.
+    :param rebuilt: the host's ldconfig writes the loader cache anew (``ldcache`` in config.toml).
+    :param links: false leaves out the SONAME links, which the loader cache step makes at the end.
     """
 
     closed = True
@@ -88,9 +88,9 @@ class PlannedTree(LayeredTree):
 
     @cached_property
     def loader_cache(self) -> Table | None:
-        """What /etc/ld.so.cache will hold; the links of the image's own libraries that come with it are made then.
+        """The container's loader cache after the plan; None if it has none that a loader can use.
 
-        None: there is none that a loader uses.
+        Computing it adds the SONAME links of the image's own libraries to this tree.
         """
         from nvgraft_cli.case.planned_cache import image_cache, planned_cache
 
@@ -119,7 +119,6 @@ class PlannedTree(LayeredTree):
         if path in self.sources and self._host is not None:
             return self._host.tree, self.sources[path]
         if path in self._nodes:
-            raise OSError(
-                errno.EINVAL, os.strerror(errno.EINVAL), path
-            )  # a text, a device or a link of the plan's own
+            # A text, a device node or a link that the plan makes.
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         return self._image, path

@@ -1,6 +1,7 @@
-"""From a host and a container to a plan: the hook's own flow, with both sides from files or from this machine.
+"""Plan for a case, which is one host and one container, with the hook's own code.
 
-A :class:`Case` is one host and one container; commands that explain, compare or check ask it for what they need.
+Host and container are read from documents and files, or are this machine. Commands that explain,
+compare or check ask a :class:`Case` for what they need.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 
 
 class Case:
-    """One container on one host."""
+    """One container on one host. Each part is computed when it is first asked for."""
 
     def __init__(self, host: HostSide, container: ContainerSide) -> None:
         self.host = host
@@ -26,15 +27,15 @@ class Case:
 
     @cached_property
     def decision(self) -> Decision:
-        """What the hook decides from the documents alone."""
+        """The hook's decision, which depends on config.json and config.toml alone."""
         return decide(self.container.data, self.host.config, self.container.directory)
 
     @property
     def target(self) -> OfflineTarget:
-        """The container's side of the plan.
+        """The container as the planner sees it.
 
-        :raises nvgraft_cli.shell.errors.InputError: when its rootfs is missing or unreadable.
-        :raises Refusal: when its links lead out of it.
+        :raises nvgraft_cli.shell.errors.InputError: its rootfs is missing or unreadable.
+        :raises Refusal: its links lead out of it.
         """
         return self.container.target(
             self.host.facts.machine, module=not self.host.config.simulated_host
@@ -42,7 +43,7 @@ class Case:
 
     @cached_property
     def outcome(self) -> tuple[Plan, Refusal | None]:
-        """The plan. A refusal is a plan as well; it comes with the hook's own error."""
+        """The plan, and the hook's error if the plan is to refuse the container."""
         try:
             return self._plan(), None
         except Refusal as refusal:
@@ -50,9 +51,9 @@ class Case:
 
     @cached_property
     def planned_tree(self) -> PlannedTree:
-        """The container's file system as it will be.
+        """The container's file system after the plan.
 
-        :raises nvgraft_cli.shell.errors.InputError: when its rootfs is missing or unreadable.
+        :raises nvgraft_cli.shell.errors.InputError: its rootfs is missing or unreadable.
         """
         plan = self.outcome[0]
         host = self.host.facts if plan.decision == "inject" else None
@@ -74,10 +75,11 @@ class Case:
 def plan_bundle(
     bundle: str, snapshot: str | None, config_path: str | None, env: Sequence[str] = ()
 ) -> tuple[Plan, Refusal | None]:
-    """Plan a container on a recorded host, or without ``snapshot`` on this one.
+    """Plan a container on a recorded host, or on this one if ``snapshot`` is None.
 
-    :param bundle: likewise ``env``: see :func:`nvgraft_cli.case.bundle.open_container`.
-    :raises nvgraft_cli.shell.errors.InputError: for a host, config.toml or container that cannot be used.
+    For ``bundle`` and ``env`` see :func:`nvgraft_cli.case.bundle.open_container`.
+
+    :raises nvgraft_cli.shell.errors.InputError: the host, config.toml or container cannot be used.
     """
     try:
         with open_container(bundle, env) as container:

@@ -1,6 +1,7 @@
-"""The level of this machine's x86-64 processor, by which a loader chooses among glibc-hwcaps subdirectories.
+"""Determine the level of this machine's x86-64 processor, which selects glibc-hwcaps
+subdirectories.
 
-As the x86-64 psABI defines the levels, by the names that the kernel has for what they consist of.
+The x86-64 psABI defines the levels; the features have the kernel's names here.
 """
 
 _LEVELS = (
@@ -11,7 +12,9 @@ _LEVELS = (
 
 
 def read_isa_level(path: str = "/proc/cpuinfo") -> str | None:
-    """Return ``x86-64-v1`` to ``x86-64-v4``; None for another machine, or where the kernel does not tell."""
+    """Return ``x86-64-v1`` to ``x86-64-v4``; None for another machine, or if the kernel does not
+    tell.
+    """
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith("flags\t")), None)

@@ -1,4 +1,4 @@
-"""The arguments that name a host and a container, the same for every command that plans."""
+"""Arguments that several commands share: those that name a host and a container."""
 
 import argparse
 
@@ -9,7 +9,8 @@ def add_case(parser: argparse.ArgumentParser) -> None:
         "--bundle",
         metavar="PATH",
         default=".",
-        help="an OCI bundle, a config.json, a root file system, or an image (docker save archive, OCI layout); default: this directory",
+        help="an OCI bundle, a config.json, a root file system, or an image (docker save archive,"
+        " OCI layout); default: this directory",
     )
     parser.add_argument(
         "--env",

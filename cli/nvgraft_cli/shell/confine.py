@@ -1,12 +1,12 @@
-"""Confinement of the commands that only look: before they parse what others have written, they give up all but looking.
+"""Confine commands that only read, before they parse documents and images of strangers.
 
-``main`` calls :func:`look_only` for every command whose parser sets ``looks_only``; what such a command must do with the
-caller's own rights it does before, in the function that its parser sets as ``open_first``. After it this process, and
-whatever it starts, cannot write a file, start a program, reach a network, another process or another namespace, mount, or
-get a privilege back, and it has limits of memory and processor time (SECURITY R16, R39; why so: docs/decisions/0034).
+``main`` calls :func:`look_only` for every command whose parser sets ``looks_only``. What such a
+command must do with the caller's own rights, it does before, in the function that its parser sets
+as ``open_first``. Afterwards this process and its children cannot write a file, start a program,
+reach a network, another process or another namespace, mount, or regain a privilege, and their
+memory and processor time are limited (SECURITY R16, R39; docs/decisions/0034).
 
-A kernel without one of the means gives less, never an error: :func:`look_only` tells what is missing. Nothing here knows
-what a command does.
+A kernel that lacks one of these features gives less protection, never an error.
 """
 
 import os
@@ -19,17 +19,19 @@ import prctl
 
 from nvgraft.system import seccomp, syscalls
 
-#: Bytes of address space, and seconds of processor time until the command is asked to end; it is ended 5 s later.
+#: Limits: bytes of address space, and seconds of processor time. The command is killed 5 s after
+#: these.
 MEMORY = 2 << 30
 SECONDS = 60
-#: So many times more of both for a command that takes any number of inputs.
+#: The factor for both limits of a command that takes any number of inputs.
 MANY = 30
 
-#: What root keeps: a bundle may be another user's and closed to others, and root without this right is just another user.
+#: The one capability that root keeps, because bundles of other users may be closed to others.
 _KEPT = prctl.CAP_DAC_READ_SEARCH
 
-#: name -> its numbers on x86-64 and aarch64. Landlock knows nothing of owners, modes and times, and older kernels know no
-#: Landlock: what changes a file by its name stands here too.
+#: System call -> its numbers on x86-64 and aarch64. Landlock does not cover owners, modes and
+#: times, and old kernels have no Landlock: calls that change a file by its name are denied here,
+#: too.
 DENIED: dict[str, tuple[int | None, int | None]] = {
     **seccomp.POWERS,
     # Networks.
@@ -39,7 +41,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "sendto": (44, 206),
     "sendmsg": (46, 211),
     "sendmmsg": (307, 269),
-    # Files: CAP_DAC_READ_SEARCH would open any by its handle, past Landlock.
+    # Files: with CAP_DAC_READ_SEARCH a handle opens any file in spite of Landlock.
     "open_by_handle_at": (304, 265),
     "chmod": (90, None),
     "fchmod": (91, 52),
@@ -81,17 +83,18 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
 
 # Rights of Landlock (landlock(7)): LANDLOCK_ACCESS_FS_*, _NET_*, LANDLOCK_SCOPE_*.
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
-#: Version of Landlock -> the rights to files that are new in it: all 13 of the first, REFER, TRUNCATE, IOCTL_DEV.
+#: Version of Landlock -> its new rights to files: the first 13, REFER, TRUNCATE, IOCTL_DEV.
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 _BIND_AND_CONNECT, _SOCKETS_AND_SIGNALS = 3, 3
 _NETWORK_VERSION, _SCOPE_VERSION = 4, 6
 
 
 def look_only(*, many_inputs: bool = False, readable: Sequence[int] = ()) -> list[str]:
-    """Confine this process, for good, and return what of that is missing on this kernel.
+    """Confine this process for good, and return which protections this kernel lacks.
 
-    :param readable: descriptors of directories that lie in no mount of this namespace (``/proc/PID/root``) and may be read
-        nevertheless; other ones that are open already stay open, but nothing can be opened from them then.
+    :param many_inputs: multiply the limits for a command that takes any number of inputs.
+    :param readable: descriptors of directories outside of this mount namespace (``/proc/PID/root``)
+        below which files may be opened. Nothing can be opened below other such directories.
     """
     missing = []
     prctl.set_no_new_privs(1)
@@ -114,7 +117,7 @@ def look_only(*, many_inputs: bool = False, readable: Sequence[int] = ()) -> lis
 
 
 def _limit(which: int, soft: int, hard: int) -> int:
-    """Lower a limit, and return the soft one; one that is lower already stays."""
+    """Lower a resource limit, unless it is lower already, and return the soft limit."""
     before = resource.getrlimit(which)
     soft, hard = (
         wanted if have == resource.RLIM_INFINITY else min(wanted, have)
@@ -126,7 +129,7 @@ def _limit(which: int, soft: int, hard: int) -> int:
 
 def _too_long(seconds: int) -> None:
     print(
-        f"nvgraft: the input takes more than {seconds} s of processor time | it is damaged, or made to take it",
+        f"nvgraft: the input takes more than {seconds} s of processor time | it is damaged or malicious",
         file=sys.stderr,
     )
     os._exit(2)
@@ -141,7 +144,8 @@ def _read_only(readable: Sequence[int]) -> None:
     rules = syscalls.landlock_ruleset(handled, network, scopes, size)
     try:
         root = os.open("/", os.O_PATH | os.O_DIRECTORY)
-        null = os.open(os.devnull, os.O_PATH)  # where output goes that nobody reads any more
+        # output goes there after its reader has closed the pipe
+        null = os.open(os.devnull, os.O_PATH)
         try:
             for directory in (root, *readable):
                 syscalls.landlock_allow_beneath(rules, directory, _READ_FILE | _READ_DIR)

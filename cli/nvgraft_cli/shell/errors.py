@@ -1,5 +1,8 @@
-"""The one error that a command raises for what people gave it; ``main`` turns it into a line and exit code 2."""
+"""The error for input that a command cannot use."""
 
 
 class InputError(Exception):
-    """Something that was named on the command line cannot be used; the text names it, the cause and the fix."""
+    """Input that cannot be used; ``main`` prints it as one line and exits with 2.
+
+    The text names the input, the cause and the fix.
+    """

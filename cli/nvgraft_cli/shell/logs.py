@@ -1,13 +1,14 @@
-"""The log of the commands that change something or keep running: what they do, on stderr, as lines for people or as JSON.
+"""The log, on stderr, of commands that change something or keep running.
 
-One set-up for all of them, on structlog, which is loaded when the first line may be written and not before. An answer goes
-to stdout and a refusal is one line of its own: neither is a log line. The hook has its own logs (:mod:`nvgraft.report.debug_log`).
+All of them use structlog, which is imported with the first line. Answers go to stdout and refusals
+are lines of their own: neither is logged. The hook has a log of its own
+(:mod:`nvgraft.report.debug_log`).
 
 A command logs a short text and facts beside it::
 
-    log = logs.get("watch")
-    log.info("inventory refreshed", gpus=8, reason="uevent")      # nvgraft watch: inventory refreshed: gpus=8 reason=uevent
-    log.warning("cannot listen", error=str(error))                # nvgraft watch: warning: cannot listen: error=...
+    log = logs.get("watch") log.info("inventory refreshed", gpus=8, reason="uevent")      # nvgraft
+    watch: inventory refreshed: gpus=8 reason=uevent log.warning("cannot listen", error=str(error))
+    # nvgraft watch: warning: cannot listen: error=...
 """
 
 import sys
@@ -23,11 +24,11 @@ _DEBUG, _INFO = 10, 20  # the levels of the standard library's logging
 
 
 def setup(debug: bool, json: bool = False) -> None:
-    """Choose what is logged and how; without a call, no debug lines, for people.
+    """Configure the log. Without this call it is text without debug lines.
 
-    :param debug: debug lines as well.
-    :param json: one object a line, with ``timestamp`` (UTC), ``level``, ``command`` and ``event``, instead of text. What
-        reads a text (a terminal, the journal) knows the time.
+    :param debug: log debug lines too.
+    :param json: write one object a line, with ``timestamp`` (UTC), ``level``, ``command`` and
+        ``event``. Text has no timestamp, because a terminal or the journal adds one.
     """
     import structlog
 
@@ -48,7 +49,7 @@ def setup(debug: bool, json: bool = False) -> None:
 
 
 def get(name: str) -> "FilteringBoundLogger":
-    """Return the log of the command ``name``. Call it where something is logged, not when a module is loaded."""
+    """Return the log of the command ``name``. Call it in functions, not at import."""
     import structlog
 
     if not structlog.is_configured():
@@ -58,7 +59,7 @@ def get(name: str) -> "FilteringBoundLogger":
 
 
 def _text(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    """Write a line for people. Facts may come from an image or another machine: no control character reaches a terminal."""
+    """Render a line of text. Values may come from an image: control characters are escaped."""
     command, level, text = event.pop("command"), event.pop("level"), event.pop("event")
     label = "" if level == "info" else f"{level}: "
     facts = " ".join(f"{key}={value}" for key, value in event.items())

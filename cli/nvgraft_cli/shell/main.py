@@ -1,6 +1,7 @@
-"""The command ``nvgraft``: one parser, one sub-command each in a module of its own.
+"""The program ``nvgraft``: its parser, and how errors become exit codes.
 
-The commands of nvidia-container-cli have a parser of their own, and so has the whole program when called by that name.
+The commands of nvidia-container-cli have a parser of their own, which is also used for all
+arguments when the program is called by that name.
 """
 
 import argparse
@@ -46,22 +47,21 @@ _COMMANDS = (
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nvgraft",
-        description="Graft a host's NVIDIA driver onto a container, or say beforehand what that would do.",
+        description="Graft a host's NVIDIA driver onto a container, or predict what that will do.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"nvgraft {__version__}")
-    parser.add_argument("--debug", action="store_true", help="say on stderr what else happens")
-    # See nvgraft_cli.shell.confine: a command that only looks is confined before it runs; what it must do before is its open_first.
+    parser.add_argument("--debug", action="store_true", help="log more on stderr")
+    # A command that only reads is confined before it runs, and after its open_first (see confine).
     parser.set_defaults(looks_only=False, many_inputs=False, open_first=None)
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="subcommand", required=True)
     for name in _COMMANDS:
-        # Loaded only now: what takes the place of a small C program has to start quickly.
+        # Imported only now: `nvgraft list`, which replaces a small C program, has to start quickly.
         import_module(f"nvgraft_cli.{name}").add_parser(subparsers)
     for name, text in COMMANDS.items():
-        subparsers.add_parser(
-            name, help=text, add_help=False
-        )  # for the list of commands: main() does not come here for them
+        # For the list of commands only: main() handles these before.
+        subparsers.add_parser(name, help=text, add_help=False)
     return parser
 
 
@@ -79,9 +79,13 @@ def _confine(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line and return its exit code; usage errors exit with 2, those of nvidia-container-cli's commands with 1."""
+    """Run a command line and return its exit code.
+
+    Usage errors exit with 2, those of nvidia-container-cli's commands with 1.
+    """
     words = sys.argv[1:] if argv is None else argv
-    # Without it modules of the standard library look the user up while they are loaded, which asks a daemon, by a socket.
+    # Without HOME, modules of the standard library look up the user at import, which may ask a
+    # daemon.
     os.environ.setdefault("HOME", "/")
     command = next((word for word in words if not word.startswith("-")), "")
     original = posixpath.basename(sys.argv[0]) == container_cli.ORIGINAL_NAME
@@ -92,7 +96,8 @@ def main(argv: list[str] | None = None) -> int:
             )
         else:
             args = _parser().parse_args(words)
-            # For good: so only the command line of a process of its own confines it, not a call from another program.
+            # Confinement cannot be undone, so a call from another program does not confine its
+            # process.
             if args.looks_only and argv is None:
                 _confine(args)
             code = args.run(args)
@@ -101,21 +106,21 @@ def main(argv: list[str] | None = None) -> int:
         print(f"nvgraft {command}: {printable(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader has seen enough (| head). What Python would flush at exit goes nowhere.
+        # The reader has closed the pipe (| head). Python flushes the rest to /dev/null at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except KeyboardInterrupt:
         return 130
     except MemoryError:
         print(
-            f"nvgraft {command}: out of memory | the input is too large, damaged, or made to take it",
+            f"nvgraft {command}: out of memory | the input is too large, damaged or malicious",
             file=sys.stderr,
         )
         return 2
     except OSError as error:
         if error.filename is None:
             raise
-        fix = "run it as a user who may read what the command line names and, without --host, the driver root"
+        fix = "run as a user who can read these paths (and the driver root, unless --host is given)"
         print(
             f"nvgraft {command}: {printable(str(error.filename))}: {reason(error)} | {fix}",
             file=sys.stderr,

@@ -1,4 +1,4 @@
-"""What machines read: a document on standard output, and a file that is written whole or not at all."""
+"""Print JSON documents, and write files atomically."""
 
 import json
 import os
@@ -8,15 +8,18 @@ from nvgraft_cli.shell.errors import InputError
 
 
 def print_document(document: Mapping[str, object]) -> None:
-    """Print a JSON document, ``schema`` included. Its model in nvgraft_specs.models is not asked: loading it costs more than the answer."""
+    """Print a JSON document, which includes its ``schema``.
+
+    It is not validated: loading its model in nvgraft_specs.models takes longer than most answers.
+    """
     print(json.dumps(document, indent=1))  # ASCII: names of an image need not be UTF-8
 
 
 def write_whole(path: str, text: str, mode: int | None = None) -> None:
-    """Put ``text`` into the file ``path``; what reads it meanwhile sees the old file or the new one.
+    """Replace the file ``path`` by ``text`` atomically.
 
-    :param mode: permission bits; None: what the caller's umask leaves.
-    :raises InputError: when it cannot be written.
+    :param mode: permission bits; None leaves them to the umask.
+    :raises InputError: the file cannot be written.
     """
     temporary = f"{path}.{os.getpid()}.tmp"
     try:

@@ -1,6 +1,7 @@
-"""Progress of long work, on stderr: nothing for what is done within a second, then a line that changes on a terminal.
+"""Show the progress of work that takes longer than a second, on stderr.
 
-What is not a terminal (a CI's log) gets a line of its own every ten seconds.
+A terminal has one line that changes; other files, such as a CI log, get a new line every ten
+seconds.
 """
 
 import sys
@@ -12,10 +13,10 @@ _TERMINAL, _FILE = 0.1, 10.0  # seconds between two updates
 
 
 class Progress:
-    """How much of ``total`` ``unit`` is done; a context, so that the line on a terminal is taken away at the end.
+    """A context that shows how much of ``total`` ``unit`` is done, and removes its line at the end.
 
-    :param what: what is going on, such as "planning".
-    :param total: 0 when nobody knows.
+    :param what: the name of the work, such as "planning".
+    :param total: 0 if it is not known.
     """
 
     def __init__(self, what: str, total: int, unit: str) -> None:
@@ -40,7 +41,7 @@ class Progress:
             print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
 
     def step(self, count: int = 1) -> None:
-        """Say that ``count`` more are done."""
+        """Count ``count`` more units as done."""
         self._done += count
         now = time.monotonic()
         if now < self._next:

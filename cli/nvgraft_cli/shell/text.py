@@ -1,4 +1,6 @@
-"""A plan as text for people: what goes in, grouped by what asked for it, how large it is, and what is missing and why."""
+"""Render a plan as text: files grouped by the capability that asked for them, devices, links,
+findings.
+"""
 
 import posixpath
 from collections.abc import Iterable, Iterator
@@ -21,7 +23,7 @@ _GROUPS = ("utility", "compute", "video", "graphics", "display", "ngx", "")
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people: three digits at most and a binary unit."""
+    """Format a number of bytes with at most three digits and a binary unit."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
         if value < 1000:
@@ -31,13 +33,15 @@ def size(count: int) -> str:
 
 
 def render(plan: Plan, *, colour: bool) -> str:
-    """Return the whole text, without a final newline. Control characters in names are escaped."""
+    """Return the text of a plan without its final newline. Control characters are escaped."""
     safe: Plan = _printable(plan)
     return "\n".join(_lines(safe, _Style(colour)))
 
 
 def _printable(value: Any) -> Any:
-    """Return a copy in which no text can steer a terminal: images and foreign hosts choose many of the names in a plan."""
+    """Return a copy with control characters escaped, since images and foreign hosts choose many
+    names.
+    """
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple | list):

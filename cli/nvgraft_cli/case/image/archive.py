@@ -1,7 +1,8 @@
-"""Image archives: what ``docker save``, ``podman save`` and OCI layouts (as a tar archive or a directory) hold.
+"""Open image archives of ``docker save`` and ``podman save``, and OCI layouts (archive or
+directory).
 
-Finds the one image in it, its configuration, and its layers from the lowest to the highest. What the layers make together
-is :mod:`nvgraft_cli.case.image.tree`'s; what a container of the image is asked for, the caller's.
+An archive must have one image. It has a configuration and layers, which
+:mod:`nvgraft_cli.case.image.tree` puts together.
 """
 
 import errno
@@ -20,15 +21,15 @@ from nvgraft_cli.shell.errors import InputError
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-#: Bytes of a manifest or configuration that are read.
+#: The most bytes of a manifest or configuration.
 _DOCUMENT_LIMIT = 8 << 20
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
 
-#: Layers of one image. One that is named again is read again.
+#: The most layers of one image. A layer that is named twice is read twice.
 _LAYERS = 500
 
-#: What is used of an image's configuration, and its type; each may be null.
+#: The members of an image's configuration that are used, and their types; each may be null.
 _CONFIG = {"Env": list, "Entrypoint": list, "Cmd": list, "WorkingDir": str}
 
 _FIX = "give an archive of `docker save IMAGE` or `podman save IMAGE`, or an OCI layout"
@@ -45,11 +46,13 @@ class _Files:
             return
         self._members = {}
         try:
-            # Uncompressed only: layers are found by their place in the file.
+            # Only uncompressed archives: layers are read by their offset in the file.
             with Archive.open(path, "r:") as archive:
                 for number, member in enumerate(archive.entries()):
                     if number == ENTRIES:
-                        raise InputError(f"{path}: more than {ENTRIES:,} files: this is no image")
+                        raise InputError(
+                            f"{path}: more than {ENTRIES:,} files: this is not an image"
+                        )
                     if member.isreg():
                         self._members[os.path.normpath(member.name)] = (
                             member.offset_data,
@@ -59,23 +62,23 @@ class _Files:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             hint = "decompress it first" if _magic(path) else _FIX
-            raise InputError(f"{path}: no tar archive: {str(error).lower()}: {hint}") from error
+            raise InputError(f"{path}: not a tar archive: {str(error).lower()}: {hint}") from error
 
     def has(self, name: str) -> bool:
         if self._members is not None:
             return os.path.normpath(name) in self._members
-        # A directory may hold names and links that lead out of it, to files of this host.
+        # Names and links in a directory may lead out of it, to files of this host.
         place = os.path.realpath(os.path.join(self._root, name))
         return place.startswith(f"{self._root}/") and os.path.isfile(place)
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading from its beginning.
+        """Open a file for reading.
 
-        :raises InputError: when the archive lacks it.
+        :raises InputError: the archive does not have it.
         """
         if not self.has(name):
             raise InputError(
-                f"{self._path}: {name} is missing in it: the archive is incomplete: save the image again"
+                f"{self._path}: {name} is missing: the archive is incomplete: save the image again"
             )
         if self._members is None:
             return open(os.path.join(self._path, name), "rb")
@@ -85,7 +88,7 @@ class _Files:
     def document(self, name: str) -> Any:
         """Return a JSON document.
 
-        :raises InputError: when it is missing, too large, or no JSON.
+        :raises InputError: it is missing, too large, or not JSON.
         """
         with self.open(name) as file:
             raw = file.read(_DOCUMENT_LIMIT + 1)
@@ -102,7 +105,7 @@ class _Files:
 
 
 class _Part(io.RawIOBase):
-    """A stretch of a file, as a file of its own."""
+    """A part of a file, as a file."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
         self._file = open(path, "rb")
@@ -141,7 +144,7 @@ class _Part(io.RawIOBase):
 
 
 class _Zstandard(io.RawIOBase):
-    """What a compressed file holds."""
+    """The decompressed content of a file."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         import zstandard
@@ -160,7 +163,7 @@ class _Zstandard(io.RawIOBase):
         return count
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go on to a place that is not behind this one."""
+        """Move forward to a position."""
         try:
             place: int = self._reader.seek(offset, whence)
         except self._damage as error:
@@ -173,7 +176,7 @@ class _Zstandard(io.RawIOBase):
 
 
 class Image:
-    """One image: its configuration (the ``config`` member of an image configuration) and its root file system."""
+    """One image. ``config`` is the member of this name of its configuration document."""
 
     def __init__(
         self,
@@ -188,9 +191,9 @@ class Image:
         self._layers = layers
 
     def tree(self) -> ImageTree:
-        """Read the layers.
+        """Return the image's root file system.
 
-        :raises InputError: for layers that cannot be read.
+        :raises InputError: a layer cannot be read.
         """
         return ImageTree(self.label, self._layers)
 
@@ -205,9 +208,9 @@ def is_image(path: str) -> bool:
 
 
 def open_image(path: str) -> Image:
-    """Return the image in the archive or layout at ``path``.
+    """Open the image in the archive or layout at ``path``.
 
-    :raises InputError: when it is no such thing, holds several images, or is damaged; one line with path, cause and fix.
+    :raises InputError: it is not an archive, has several images, or is damaged.
     """
     try:
         files = _Files(path)
@@ -219,16 +222,14 @@ def open_image(path: str) -> Image:
         raise InputError(f"{path}: {(error.strerror or str(error)).lower()}: {_FIX}") from error
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise InputError(f"{path}: its manifest lacks {error}: save the image again") from error
-    raise InputError(f"{path}: neither manifest.json nor index.json is in it: {_FIX}")
+    raise InputError(f"{path}: has neither manifest.json nor index.json: {_FIX}")
 
 
 def _saved(path: str, files: _Files) -> Image:
     manifests = files.document("manifest.json")
     if len(manifests) != 1:
         names = ", ".join(str((entry.get("RepoTags") or ["untagged"])[0]) for entry in manifests)
-        raise InputError(
-            f"{path}: it holds {len(manifests)} images ({names}): save one image alone"
-        )
+        raise InputError(f"{path}: it has {len(manifests)} images ({names}): save one image alone")
     entry = manifests[0]
     return _image(
         path, files, files.document(str(entry["Config"])), [str(name) for name in entry["Layers"]]
@@ -238,7 +239,7 @@ def _saved(path: str, files: _Files) -> Image:
 def _layout(path: str, files: _Files) -> Image:
     wanted = _MACHINES.get(os.uname().machine, "amd64")
     index = files.document("index.json")
-    for _ in range(4):  # an index may hold indexes, but nobody nests them deeper
+    for _ in range(4):  # indexes may be nested, but nobody nests them deeper
         manifests = [
             entry
             for entry in index["manifests"]
@@ -251,7 +252,7 @@ def _layout(path: str, files: _Files) -> Image:
         ]
         chosen = fitting or manifests
         if len(chosen) != 1:
-            raise InputError(f"{path}: it holds {len(chosen)} images: save one image alone")
+            raise InputError(f"{path}: it has {len(chosen)} images: save one image alone")
         document = files.document(_blob(chosen[0]["digest"]))
         if "layers" in document:
             return _image(
@@ -282,16 +283,16 @@ def _image(path: str, files: _Files, configuration: dict[str, Any], names: list[
     )
     if len(names) > _LAYERS:
         raise InputError(
-            f"{path}: it has {len(names)} layers, engines take 127 at most: this is no image that was made to be run"
+            f"{path}: it has {len(names)} layers, but engines take at most 127: this image cannot run"
         )
     layers = [(name, partial(_decompressed, path, files, name)) for name in names]
     for name in names:
-        files.open(name).close()  # what is missing is told before the long reading begins
+        files.open(name).close()  # report a missing layer before the long reading begins
     config = configuration.get("config") or {}
     for name, kind in _CONFIG.items():
         if not isinstance(config.get(name) or kind(), kind):
             raise InputError(
-                f"{path}: {name} of its configuration is not what it has to be: save the image again"
+                f"{path}: {name} of its configuration has the wrong type: save the image again"
             )
     return Image(path, machine, config, layers)
 

@@ -1,7 +1,8 @@
-"""Tar archives that somebody else may have made to hurt: the standard library's reader, with bounds of its own.
+"""Read tar archives that may be malicious: the standard library's reader with bounds.
 
-What is in an archive is the caller's business; here it is only seen to that reading one ends, takes memory and time in
-proportion to it, and fails in the ways that :data:`DAMAGE` lists.
+Reading an archive ends, takes memory and time in proportion to its size, and fails with the errors
+of
+:data:`DAMAGE`.
 """
 
 import tarfile
@@ -9,16 +10,16 @@ import zlib
 from collections.abc import Iterator
 from typing import IO
 
-#: How reading an archive fails, compressed or not, whatever is in it.
+#: The errors of reading an archive, compressed or not.
 DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
 
-#: Bytes of a header that only describes the next entry: a name, extended attributes.
+#: The most bytes of a header that describes the next entry: a name, extended attributes.
 _ATTRIBUTES = 1 << 20
-#: Bytes of a header that describes all entries that follow: each of them gets a copy.
+#: The most bytes of headers that describe all following entries, because each entry gets a copy.
 _COMMON_ATTRIBUTES = 4 << 10
-#: So often the end is read of an archive that is whole, and some more.
+#: The most reads at the end of the file; a complete archive needs fewer.
 _EMPTY_READS = 64
-#: So many headers may describe one entry: a long name, a long link and two sets of attributes.
+#: The most headers of one entry: a long name, a long link and two sets of attributes.
 _HEADERS = 4
 
 _DESCRIBING = (
@@ -31,16 +32,19 @@ _DESCRIBING = (
 
 
 class Stream:
-    """A file to read an archive from, which ends: tarfile skips an entry block by block, and one may claim any size."""
+    """A file whose end is an error after a while.
+
+    tarfile skips an entry block by block, and an entry may claim any size.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._empty = 0
 
     def read(self, size: int) -> bytes:
-        """Return what comes next.
+        """Return the next bytes.
 
-        :raises EOFError: when nothing has come for some time.
+        :raises EOFError: the end was read too often.
         """
         data = self._file.read(size)
         self._empty = 0 if data else self._empty + 1
@@ -50,10 +54,12 @@ class Stream:
 
 
 class ArchiveEntry(tarfile.TarInfo):
-    """One entry. The methods with an underscore are those of the standard library that it calls for each kind of header."""
+    """One entry. The methods with an underscore override those that tarfile calls for each
+    header.
+    """
 
     def _block(self, count: int) -> int:
-        # A negative size leads back to where the reader has been (CVE-2025-8194).
+        # A negative size would move the reader backwards (CVE-2025-8194).
         if count < 0:
             raise tarfile.ReadError(f"an entry of {count} bytes")
         return -(-count // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
@@ -73,7 +79,8 @@ class ArchiveEntry(tarfile.TarInfo):
         return entry
 
     def _refuse_sparse(self, *_: object) -> None:
-        # Its map may be as long as the archive, and no program that makes images writes one.
+        # The map of holes may be as long as the archive, and no program that makes images writes
+        # one.
         raise tarfile.ReadError("an entry that is stored with holes")
 
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
@@ -88,12 +95,14 @@ class Archive(tarfile.TarFile):
     _common = 0
 
     def common(self, size: int) -> int:
-        """Return how many bytes all headers have that describe every entry, with one more of ``size`` bytes."""
+        """Count a header of ``size`` bytes that describes all following entries; return their total
+        size.
+        """
         self._common += size
         return self._common
 
     def entries(self) -> Iterator[tarfile.TarInfo]:
-        """Yield every entry once; unlike iteration it keeps none of them.
+        """Yield every entry once, without keeping them as iteration does.
 
         :raises tarfile.TarError, OSError, ...: any of :data:`DAMAGE`.
         """

@@ -1,8 +1,8 @@
-"""The root file system of an image, put together in memory from its layers: a :class:`nvgraft.formats.tree.Tree` of tar entries.
+"""The root file system of an image, put together in memory from the tar entries of its layers.
 
-Nothing is unpacked: names of an archive reach no file system, so an entry that leads out of the image, a device or a link to
-the host's files is a row in a table here and nothing else. Contents stay in the archive and are read when they are asked
-for; small files are kept, since planning asks for those.
+Nothing is unpacked: no name, device or link of an archive reaches a file system of this host.
+Contents are read from the archive when they are needed; small files are kept in memory, because
+planning reads them.
 """
 
 import errno
@@ -20,16 +20,18 @@ from nvgraft_cli.shell.progress import Progress
 if TYPE_CHECKING:
     import tarfile
 
-#: Bytes of a file that is kept in memory (configuration, and the loader cache of most images).
+#: The most bytes of a file that is kept in memory: configuration, and the loader cache of most
+#: images.
 KEPT = 64 << 10
-#: Bytes of all that is kept.
+#: The most bytes of all files that are kept.
 KEPT_TOTAL = 64 << 20
-#: Entries of all layers together, and bytes of their paths; a CUDA development image has about 60,000, of 80 bytes each.
+#: The most entries of all layers, and bytes of their paths. A CUDA development image has about
+#: 60,000 entries with 80 bytes each.
 ENTRIES = 2_000_000
 PATHS = 256 << 20
-#: Bytes of one path: no kernel takes a longer one.
+#: The most bytes of one path, as in the kernel.
 _PATH = 4096
-#: Bytes that are read of one file; the largest libraries of CUDA have less.
+#: The most bytes that are read from one file; the largest libraries of CUDA have fewer.
 FILE_LIMIT = 1 << 30
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
@@ -39,7 +41,7 @@ Opener = Callable[[], IO[bytes]]
 
 
 class _Content:
-    """Where the bytes of a regular file are: at ``offset`` of a decompressed layer, or here."""
+    """The bytes of a regular file, or their ``offset`` in a decompressed layer."""
 
     __slots__ = ("data", "layer", "offset")
 
@@ -50,14 +52,14 @@ class _Content:
 
 
 class ImageTree(Tree):
-    """What a container of the image sees before anything is mounted."""
+    """The files of an image, before anything is mounted in a container of it."""
 
     def __init__(self, label: str, layers: Sequence[tuple[str, Opener]]) -> None:
         """Read every layer once, lowest first.
 
         :param label: the image's name in messages.
-        :param layers: name and opener of each.
-        :raises InputError: for a layer that is no tar archive, or cannot be put together.
+        :param layers: name and opener of each layer.
+        :raises InputError: a layer is not a tar archive, or does not fit onto the lower ones.
         """
         self.label = label
         self._layers = layers
@@ -93,25 +95,30 @@ class ImageTree(Tree):
                     gone = name.removeprefix(_WHITEOUT)
                     if gone in {"", ".", ".."}:
                         raise InputError(
-                            f"{self.label}: the entry {path} takes away nothing that could be there: save the image again"
+                            f"{self.label}: the whiteout {path} names no file: save the image again"
                         )
                     hidden.add(f"{parent}/{gone}")
                 elif path != "/":
                     self._add(path, member, layer, archive)
                     made.add(path)
                 yield
-        # What lower layers have there is hidden; what this one brings is not, in whatever order it stands.
+        # Whiteouts hide files of lower layers, but none of this layer, in whatever order the
+        # entries are.
         for parent in emptied:
             hidden.update(f"{parent}/{child}" for child in self._names.get(parent or "/", ()))
         self._hide(hidden, made)
 
     def _count(self, length: int) -> None:
-        """Take account of one more path."""
+        """Count one more path.
+
+        :raises InputError: there are too many.
+        """
         self._entries += 1
         self._paths += length
         if self._entries > ENTRIES or self._paths > PATHS:
             raise InputError(
-                f"{self.label}: more than {ENTRIES:,} entries, or {PATHS >> 20} MiB of names: this is no image that was made to be run"
+                f"{self.label}: more than {ENTRIES:,} entries, or {PATHS >> 20} MiB of names:"
+                " this image is damaged or malicious"
             )
 
     @contextmanager
@@ -125,24 +132,31 @@ class ImageTree(Tree):
             yield archive
 
     def _place(self, name: str) -> str:
-        """Return where an entry goes: links of lower layers in its directory are followed inside the image, as unpacking does."""
+        """Return the path of an entry, with symbolic links in its directory followed inside the
+        image.
+
+        :raises InputError: the name leads out of the image, or through a file.
+        """
         if len(name) > _PATH:
             raise InputError(
-                f"{self.label}: an entry whose name has {len(name)} characters: this is no image that was made to be run"
+                f"{self.label}: an entry whose name has {len(name)} characters:"
+                " this image is damaged or malicious"
             )
         parts = [part for part in name.split("/") if part not in {"", "."}]
         if not parts:
             return "/"
         if ".." in parts:
             raise InputError(
-                f"{self.label}: the entry {name} leads out of its directory: do not run this image"
+                f"{self.label}: the entry {name} leads out of its directory:"
+                " this image is malicious, use another one"
             )
         parent = "/" + "/".join(parts[:-1])
         try:
             resolved = self.resolve(parent)
         except PathError as error:
             raise InputError(
-                f"{self.label}: the entry {name}: {error.text}: do not run this image"
+                f"{self.label}: the entry {name}: {error.text}:"
+                " this image is malicious, use another one"
             ) from error
         above = self._nodes.get(resolved)
         if above is not None and above.type != "dir":
@@ -162,7 +176,8 @@ class ImageTree(Tree):
             if node is None or node.type == "dir":
                 lacks = "which the image does not have" if node is None else "which is a directory"
                 raise InputError(
-                    f"{self.label}: {member.name} is a hard link to {member.linkname}, {lacks}: save the image again"
+                    f"{self.label}: {member.name} is a hard link to {member.linkname}, {lacks}:"
+                    " save the image again"
                 )
             self._remove(path)
             self._put(path, node)
@@ -209,23 +224,24 @@ class ImageTree(Tree):
             if known:
                 return
             self._count(len(parent))
-            self._nodes[parent] = Node(
-                "dir", 0o755
-            )  # a layer need not name the directories above its files
+            # A layer need not have entries for the directories above its files.
+            self._nodes[parent] = Node("dir", 0o755)
             path = parent
 
     def _hide(self, hidden: set[str], made: set[str]) -> None:
-        """Take away what lower layers have at these paths and below, and keep what the layer with the whiteouts has brought."""
+        """Remove the files of lower layers at and below ``hidden`` paths, but not those in
+        ``made``.
+        """
         above = "//"
         for path in sorted(path + "/" for path in hidden):
             if path.startswith(above):
-                continue  # with the directory in which it is
+                continue  # its directory is hidden
             above = path
             top = path.removesuffix("/")
             node = self._nodes.get(top)
             if node is None or (top in made and node.type != "dir"):
                 continue
-            # The deepest first: a directory stays when something in it does.
+            # The deepest first: a directory that is not empty stays.
             for below in reversed(self._walk(top)):
                 if below not in made and not self._names.get(below):
                     self._forget(below)
@@ -235,11 +251,11 @@ class ImageTree(Tree):
             self._forget(below)
 
     def _walk(self, path: str) -> list[str]:
-        """Return ``path`` and all that is below it, each after the directory in which it is."""
-        found = [path]
-        for parent in found:  # grows
-            found += [f"{parent}/{name}" for name in self._names.get(parent, ())]
-        return found
+        """Return ``path`` and all paths below it, each after its directory."""
+        paths = [path]
+        for parent in paths:  # the list grows meanwhile
+            paths += [f"{parent}/{name}" for name in self._names.get(parent, ())]
+        return paths
 
     def _forget(self, path: str) -> None:
         if self._nodes.pop(path, None) is None:
@@ -257,9 +273,10 @@ class ImageTree(Tree):
         return sorted(self._names.get(path, ()))
 
     def changed(self, path: str) -> int:
-        """Return when what is at a resolved ``path`` was changed, in nanoseconds.
+        """Return the modification time of a resolved ``path`` in nanoseconds.
 
-        A directory of which no layer has an entry of its own is made when the image is unpacked: later than anything.
+        A directory without an entry in any layer is made when an engine unpacks the image, so it is
+        newer than everything else.
         """
         return self._changed.get(path, 1 << 63)
 
@@ -274,7 +291,8 @@ class ImageTree(Tree):
         return data
 
     def _visit(self, paths: Iterable[str], limit: int, take: Callable[[str, bytes], None]) -> None:
-        """Call ``take`` with each path and its content, in the order of the archive: each layer is read at most once.
+        """Call ``take`` with each path and its content, in the order of the archive, each layer
+        read once.
 
         :raises OSError: as :meth:`read`.
         """
@@ -302,14 +320,16 @@ class ImageTree(Tree):
                     take(path, data)
 
     def open(self, path: str) -> int:
-        """Return a descriptor, to be closed, of a copy of the regular file at a resolved ``path``.
+        """Return a descriptor of a copy of the regular file at a resolved ``path``; close it after
+        use.
 
         :raises OSError: as :meth:`read`.
         """
         return _in_memory(self.read(path, FILE_LIMIT))
 
     def visit(self, paths: Iterable[str], look: Callable[[str, int], None]) -> None:
-        """Call ``look`` with each path and a descriptor of a copy of that file, which it does not close.
+        """Call ``look`` with each path and a descriptor of a copy of the file, which stays ours to
+        close.
 
         :raises OSError: as :meth:`read`.
         """
@@ -331,11 +351,11 @@ class ImageTree(Tree):
             os.close(fd)
 
     def close(self) -> None:
-        """Nothing is open between two questions."""
+        """Do nothing: no file is open between two calls."""
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes | None:
-    """Read ``size`` bytes, or return None where the file ends before."""
+    """Read ``size`` bytes, or return None if the file ends before."""
     chunks = []
     while size:
         chunk = file.read(min(size, 1 << 24))
