@@ -1,5 +1,6 @@
-"""``nvgraft explain``: the whole decision about one container as a story, from the request to what the kernel is told.
+"""``nvgraft explain``: tell the whole decision about one container as a story, step by step.
 
-``story`` has the values, ``steps`` makes them of a case, ``text`` and ``page`` show them, ``directories`` is the container's file
-tree before and after. What is decided, and how it is found out, belongs to the planner; questions about one thing to ``why``.
+``steps`` turns a case into the values of ``story``, ``text`` and ``page`` show them,
+``directories`` lists the container's files before and after. Decisions are made by the planner;
+questions about one file or device belong to ``why``.
 """

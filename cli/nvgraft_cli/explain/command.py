@@ -1,4 +1,4 @@
-"""``nvgraft explain``: the whole decision, as a story."""
+"""``nvgraft explain``: print the whole decision about a container as a story."""
 
 import argparse
 import os
@@ -20,16 +20,18 @@ examples:
   nvgraft explain --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host node17.json | less
   nvgraft explain --bundle ./web --host eks-t4 --html story.html
 
-exit code: 0 explained (also where the hook does nothing), 1 the hook would refuse, 2 bad usage or input"""
+exit code: 0 the container gets the driver, or the hook does nothing; 1 the hook would refuse;
+2 bad usage or input"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``explain``."""
     parser = subparsers.add_parser(
         "explain",
-        help="tell the whole decision about a container, step by step, with what to read about each",
-        description="What was asked and where that came from, what the host has, what goes where, what the kernel will be told, "
-        "how programs find it, and what the original hook would have executed.",
+        help="explain the whole decision about a container, step by step",
+        description="Explain step by step what the container asks for and where that comes from, "
+        "what the host has, what is mounted where, what the kernel is told, how programs find "
+        "the driver, and what the original hook would execute. Each step names the page to read.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,12 +40,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="write one page for a browser instead, with the container's files before and after",
+        help="write a page for a browser, with the container's files before and after",
     )
     parser.add_argument(
         "--docs",
         metavar="URL",
-        help="where the documentation is, for links (default: what came with nvgraft, if any)",
+        help="the address of the documentation, for links (default: the installed one, if any)",
     )
     parser.set_defaults(run=run, looks_only=True, open_first=_open_first, page_to=None)
 
@@ -59,7 +61,7 @@ def _open_first(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the story, or write the page; return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
     from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
@@ -68,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.explain import text
     from nvgraft_cli.explain.steps import tell
 
-    if args.docs is not None and not _is_place(args.docs):
+    if args.docs is not None and not _is_address(args.docs):
         raise InputError(
-            f"--docs {args.docs}: no address of pages: give https://..., file:///... or a path"
+            f"--docs {args.docs}: not an address of pages | pass https://..., file:///... or a path"
         )
     try:
         with open_container(args.bundle, args.env) as container:
@@ -98,23 +100,29 @@ def run(args: argparse.Namespace) -> int:
     return int(story.decision == "refuse")
 
 
-def _is_place(docs: str) -> bool:
+def _is_address(docs: str) -> bool:
     scheme, colon, _ = docs.partition(":")
     return not colon or "/" in scheme or scheme in {"https", "http", "file"}
 
 
 def _documentation() -> str | None:
-    """Return where the documentation of this very nvgraft lies, in a checkout or an installation of ./dev; a wheel has none."""
-    place = os.path.abspath(__file__)
+    """Return the directory of this nvgraft's documentation, or None.
+
+    A checkout and an installation by ./dev have it, a wheel does not.
+    """
+    root = os.path.abspath(__file__)
     for _ in range(4):
-        place = os.path.dirname(place)
-    docs = os.path.join(place, "docs")
+        root = os.path.dirname(root)
+    docs = os.path.join(root, "docs")
     return docs if os.path.isdir(os.path.join(docs, "guide")) else None
 
 
 def _docs_from(page: str) -> str | None:
-    """Return the address of the documentation as seen from the file ``page``: relative, so that it tells nothing of this machine's
-    directories where the page lies beside it, and goes on leading there when both are moved or served together."""
+    """Return the address of the documentation relative to the file ``page``, or None.
+
+    A relative address stays right when both are moved together, and hides this machine's
+    directories.
+    """
     from urllib.parse import quote
 
     docs = _documentation()
@@ -128,7 +136,7 @@ def _write_page(args: argparse.Namespace, case: "Case", story: "Story") -> None:
     plan, _ = case.outcome
     docs = _docs_from(args.html) if args.docs is None else args.docs.rstrip("/")
     page = render(story, before_and_after(case, plan) if plan.decision == "inject" else None, docs)
-    if args.page_to is None:  # not confined: called by another program
+    if args.page_to is None:  # not confined: another program called main()
         write_whole(args.html, page)
         return
     with open(args.page_to, "w", encoding="utf-8") as pipe:

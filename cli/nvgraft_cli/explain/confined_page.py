@@ -1,7 +1,7 @@
-"""Two processes for one page: the confined one reads what others have written, the other only puts its text into a file.
+"""Write a page with two processes: a confined one makes its text, the other writes the file.
 
-``explain`` is confined like every command that only looks, and cannot write a file any more; a file that was opened before
-could not be replaced whole. Why so: docs/decisions/0042.
+``explain`` parses foreign files and is confined for it, so that it cannot write files any more. A
+file that was opened before could not be replaced as a whole. Why so: docs/decisions/0042.
 """
 
 import os
@@ -10,13 +10,15 @@ import sys
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import write_whole
 
-#: More than any page has; a confined process that was taken over cannot fill the memory of the other one.
+#: Bytes; more than any page has. A hijacked confined process cannot fill the other one's memory.
 LIMIT = 64 << 20
 
 
 def split(path: str) -> int:
-    """Return, in a child that is to be confined, a descriptor for the page. The parent stays here: it writes the page to ``path``
-    when all of it has come, and ends with the child's exit code.
+    """Fork. The child returns with a descriptor for the page; it is the process to confine.
+
+    The parent does not return: it writes the whole page to ``path`` and exits with the child's exit
+    code.
 
     :raises InputError: in the parent, when the file cannot be written.
     """
@@ -32,10 +34,10 @@ def split(path: str) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         raise InputError(
-            f"{path}: not written: the confined process was ended by signal {-code}: see the kernel's log"
+            f"{path}: not written: signal {-code} ended the confined process | see the kernel's log"
         )
     if len(page) > LIMIT:
-        raise InputError(f"{path}: not written: the page is larger than {LIMIT >> 20} MiB")
+        raise InputError(f"{path}: not written: the page exceeds {LIMIT >> 20} MiB")
     if page and code != 2:
         write_whole(path, page.decode())
     raise SystemExit(code)

@@ -1,6 +1,6 @@
-"""The container's file tree on the way to what is planned, before and after: not a whole image, only what a story is about.
+"""List the container's files before and after: the planned ones, and the directories above them.
 
-What is beside it in a directory of the image is counted, not listed.
+Other names in these directories are counted, not listed.
 """
 
 import posixpath
@@ -19,19 +19,19 @@ from nvgraft.plan.actions import (
 )
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.explain.steps import kernel_entry, reason
+from nvgraft_cli.explain.steps import SONAME_LINK, kernel_entry, reason
 from nvgraft_cli.explain.story import ALWAYS
 
 CACHE = "/etc/ld.so.cache"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TreeNode:
     """One name in the tree.
 
-    :param kind: as :class:`nvgraft.formats.tree.Node` has it, or tmpfs.
-    :param state: image (as it was), new, over (the host's in place of the image's), changed.
-    :param others: how many more names the directory has; None where it cannot be read.
+    :ivar kind: as in :class:`nvgraft.formats.tree.Node`, or tmpfs.
+    :ivar state: image (unchanged), new, over (mounted over the image's), or changed.
+    :ivar others: how many more names the directory has; None where it cannot be read.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Place:
     why: str = ""
     capability: str = ALWAYS
     size: int | None = None
-    children: tuple["Place", ...] = ()
+    children: tuple["TreeNode", ...] = ()
     others: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What is planned for one path."""
+    """The part of the plan about one path."""
 
     how: str
     why: str
@@ -57,10 +57,10 @@ class _Planned:
     size: int | None = None
 
 
-def before_and_after(case: Case, plan: Plan) -> tuple[Place, Place]:
-    """Return the root of the image, and that of the container once ``plan`` is carried out.
+def before_and_after(case: Case, plan: Plan) -> tuple[TreeNode, TreeNode]:
+    """Return the root of the image, and that of the container after ``plan`` is applied.
 
-    :param plan: one whose decision is inject.
+    :param plan: a plan whose decision is inject.
     """
     image = case.target.tree
     planned = _planned(plan)
@@ -70,14 +70,14 @@ def before_and_after(case: Case, plan: Plan) -> tuple[Place, Place]:
             parent = posixpath.dirname(path)
             names.setdefault(parent, set()).add(posixpath.basename(path))
             path = parent
-    walk = _Walk(image, PlannedTree(image, plan, case.host.facts), planned, names)
+    builder = _Builder(image, PlannedTree(image, plan, case.host.facts), planned, names)
     root = Node("dir", 0o755)
-    return walk.before("/", root), walk.after("/", root, inside=False)
+    return builder.before("/", root), builder.after("/", root, in_tmpfs=False)
 
 
 def _planned(plan: Plan) -> dict[str, _Planned]:
-    found: dict[str, _Planned] = {}
-    brings: dict[str, str] = {}
+    planned: dict[str, _Planned] = {}
+    capability_of: dict[str, str] = {}  # a mounted library -> its capability
     for action in plan.actions:
         path = _path(action)
         if not path:
@@ -87,7 +87,7 @@ def _planned(plan: Plan) -> dict[str, _Planned]:
         capability = (why.capability if why is not None else "") or ALWAYS
         how, kind, size = "" if entry is None else entry.how, "", None
         if isinstance(action, Bind):
-            brings[path] = capability
+            capability_of[path] = capability
             size = action.size if action.kind == "file" else None
         elif isinstance(action, Tmpfs):
             kind = "tmpfs"
@@ -98,16 +98,14 @@ def _planned(plan: Plan) -> dict[str, _Planned]:
         elif isinstance(action, MakeDirectory):
             how = f"directory, mode {action.mode:04o}"
         elif isinstance(action, UpdateLoaderCache):
-            how, kind = "written with the driver's libraries in it", "file"
-        found[path] = _Planned(how, reason(action), capability, kind, size)
+            how, kind = "written anew, with the driver's libraries", "file"
+        planned[path] = _Planned(how, reason(action), capability, kind, size)
     for path, target in plan.links:
         library = posixpath.join(posixpath.dirname(path), target)
-        found[path] = _Planned(
-            f"link to {target}",
-            "SONAME: the name by which programs ask for it",
-            brings.get(library, ALWAYS),
+        planned[path] = _Planned(
+            f"link to {target}", SONAME_LINK, capability_of.get(library, ALWAYS)
         )
-    return found
+    return planned
 
 
 def _path(action: Action) -> str:
@@ -119,22 +117,22 @@ def _path(action: Action) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _Builder:
     image: Tree
-    grafted: PlannedTree
+    planned_tree: PlannedTree
     planned: dict[str, _Planned]
-    #: directory -> names on the way to what is planned
+    #: directory -> names in it that are planned or lead to a planned path
     names: dict[str, set[str]]
 
-    def before(self, path: str, node: Node) -> Place:
+    def before(self, path: str, node: Node) -> TreeNode:
         children = []
         for name in sorted(self.names.get(path, ())):
-            below = posixpath.join(path, name)
-            found = self.image.lstat(below)
-            if found is not None:
-                children.append(self.before(below, found))
+            child_path = posixpath.join(path, name)
+            child = self.image.lstat(child_path)
+            if child is not None:
+                children.append(self.before(child_path, child))
         others = self._others(self.image, path) if path in self.names else 0
-        return Place(
+        return TreeNode(
             posixpath.basename(path) or "/",
             path,
             node.type,
@@ -143,17 +141,17 @@ class _Walk:
             others=others,
         )
 
-    def after(self, path: str, node: Node, *, inside: bool) -> Place:
-        """``inside``: in a tmpfs, where nothing of the image is seen."""
+    def after(self, path: str, node: Node, *, in_tmpfs: bool) -> TreeNode:
+        """Return the tree at ``path``. A planned tmpfs hides the image's files."""
         planned = self.planned.get(path, _Planned("", "", ALWAYS))
-        inside = inside or planned.kind == "tmpfs"
+        in_tmpfs = in_tmpfs or planned.kind == "tmpfs"
         children = []
         for name in sorted(self.names.get(path, ())):
-            below = posixpath.join(path, name)
-            found = self.grafted.lstat(below) or Node(self.planned[below].kind)
-            children.append(self.after(below, found, inside=inside))
-        others = 0 if inside or path not in self.names else self._others(self.image, path)
-        return Place(
+            child_path = posixpath.join(path, name)
+            child = self.planned_tree.lstat(child_path) or Node(self.planned[child_path].kind)
+            children.append(self.after(child_path, child, in_tmpfs=in_tmpfs))
+        others = 0 if in_tmpfs or path not in self.names else self._others(self.image, path)
+        return TreeNode(
             posixpath.basename(path) or "/",
             path,
             planned.kind or node.type,
@@ -167,8 +165,7 @@ class _Walk:
         )
 
     def _state(self, path: str) -> str:
-        was = self.image.lstat(path) if path != "/" else Node("dir")
-        if was is None:
+        if path != "/" and self.image.lstat(path) is None:
             return "new"
         if path not in self.planned:
             return "image"

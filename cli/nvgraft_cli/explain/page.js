@@ -15,15 +15,15 @@
     for (const element of document.querySelectorAll("[data-capability]")) {
       element.hidden = capability !== "" && element.dataset.capability !== capability;
     }
-    // A directory is worth showing as long as something in it is.
+    // Hide a directory without visible entries.
     for (const item of [...document.querySelectorAll("#after li")].reverse()) {
       if (item.dataset.capability === undefined) {
         item.hidden = capability !== "" && item.querySelector("li[data-capability]:not([hidden])") === null;
       }
     }
-    const shown = entries.filter((entry) => capability === "" || entry.capability === capability);
-    const bytes = shown.reduce((sum, entry) => sum + (entry.size ?? 0), 0);
-    document.getElementById("status").textContent = `${shown.length} of ${entries.length} mounted, ${size(bytes)}`;
+    const visible = entries.filter((entry) => capability === "" || entry.capability === capability);
+    const bytes = visible.reduce((sum, entry) => sum + (entry.size ?? 0), 0);
+    document.getElementById("status").textContent = `${visible.length} of ${entries.length} mounted, ${size(bytes)}`;
   }
 
   function open(all) {

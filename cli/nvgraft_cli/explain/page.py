@@ -1,7 +1,8 @@
-"""A story as one page that needs nothing else: no network, no framework, readable without its script.
+"""Show a story as one page that needs no network and no framework, and is readable without script.
 
-All that comes from a host or an image is escaped on its way into the page, which itself forbids every connection. Reasons and
-the tree are native disclosures, so that keyboards and screen readers need no help; the script only filters and opens.
+All text is escaped on its way into the page, and the page's policy forbids every connection.
+Reasons and directories are native disclosure elements, which keyboards and screen readers support;
+the script only filters entries and opens reasons.
 """
 
 import base64
@@ -11,22 +12,26 @@ import json
 from importlib import resources
 
 from nvgraft import __version__
-from nvgraft_cli.explain.directories import Place
+from nvgraft_cli.explain.directories import TreeNode
 from nvgraft_cli.explain.story import Fact, Step, Story, StoryEntry, groups, visible
 from nvgraft_cli.shell.text import size
 
 _VERDICTS = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
-_STATES = {"new": "new", "over": "over the image's", "changed": "written anew", "image": ""}
+_STATES = {"new": "new", "over": "over the image's", "changed": "rewritten", "image": ""}
 
 
 class _Html(str):
-    """Text that is HTML already; every other text is escaped."""
+    """HTML; every other str is text to escape."""
 
     __slots__ = ()
 
 
 def _tag(name: str, /, *children: str, **attributes: str | bool) -> _Html:
-    """Return an element. ``class_`` and ``for_`` end in an underscore, ``data_x`` is data-x; True is an attribute without a value."""
+    """Return an element.
+
+    :param attributes: ``class_`` is class and ``data_x`` is data-x; True is an attribute without a
+        value, and False no attribute.
+    """
     words = [name]
     for key, value in attributes.items():
         key = key.rstrip("_").replace("_", "-")
@@ -48,15 +53,18 @@ def _join(*children: str) -> _Html:
     )
 
 
-def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) -> str:
+def render(story: Story, trees: tuple[TreeNode, TreeNode] | None, docs: str | None) -> str:
     """Return the page.
 
-    :param trees: the container's files before and after; None where nothing is put in.
-    :param docs: address of the documentation, absolute or relative to the page; None: nobody knows, and a link that leads
-        nowhere is worse than the name of what to read.
+    :param trees: the container's files before and after; None where nothing is mounted.
+    :param docs: the address of the documentation, absolute or relative to the page; None if it is
+        not known: sections are then named without links.
     """
-    style, script = _own("page.css"), _own("page.js")
-    policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    style, script = _package_text("page.css"), _package_text("page.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    )
     head = _tag(
         "head",
         _tag("meta", charset="utf-8"),
@@ -70,7 +78,7 @@ def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) ->
     )
     sections = [_step(number, step, docs) for number, step in enumerate(story.steps, 1)]
     if trees is not None:
-        sections.append(_files(len(sections) + 1, *trees))
+        sections.append(_trees(len(sections) + 1, *trees))
     body = _tag(
         "body",
         _tag("a", "Skip to the story", class_="jump", href="#story"),
@@ -85,7 +93,7 @@ def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) ->
             "footer",
             _tag(
                 "p",
-                f"Written by nvgraft {__version__} from files alone. Nothing in this page is loaded from anywhere.",
+                f"Written by nvgraft {__version__} from files alone. This page loads nothing.",
             ),
         ),
         _tag("script", _Html(_data(story)), id="data", type="application/json"),
@@ -94,7 +102,7 @@ def render(story: Story, trees: tuple[Place, Place] | None, docs: str | None) ->
     return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'
 
 
-def _own(name: str) -> str:
+def _package_text(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -103,7 +111,7 @@ def _hash(text: str) -> str:
 
 
 def _data(story: Story) -> str:
-    """Return the story as JSON that no text in it can end: ASCII, without the characters that mean something to HTML."""
+    """Return the story as JSON without HTML's special characters, so that no name can end it."""
     text = json.dumps(story.document(), separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -148,7 +156,7 @@ def _aside(story: Story, trees: bool) -> _Html:
         parts.append(
             _tag(
                 "form",
-                _tag("fieldset", _tag("legend", "Show what comes with"), *choices),
+                _tag("fieldset", _tag("legend", "Show by capability"), *choices),
                 _tag("p", role="status", id="status"),
                 _tag(
                     "p",
@@ -220,18 +228,18 @@ def _entries(
 ) -> _Html:
     items = []
     for entry in entries:
-        shown = [_tag("code", entry.what)]
+        summary = [_tag("code", entry.what)]
         if entry.size is not None:
-            shown.append(_join(" ", _tag("span", size(entry.size), class_="size")))
+            summary.append(_join(" ", _tag("span", size(entry.size), class_="size")))
         facts = [
             _pair("How", entry.how),
             _pair("Why", entry.why),
-            _pair("Comes with", entry.capability),
+            _pair("Capability", entry.capability),
         ]
         if not filtered:
-            shown.append(_join(" ", entry.how))
+            summary.append(_join(" ", entry.how))
             facts = [_pair("What to do", entry.why)]
-        item = _tag("details", _tag("summary", *shown), _tag("dl", *facts), class_="entry")
+        item = _tag("details", _tag("summary", *summary), _tag("dl", *facts), class_="entry")
         items.append(_tag("li", item, data_capability=entry.capability if filtered else False))
     return _tag("ol" if ordered else "ul", *items, class_="entries")
 
@@ -243,7 +251,7 @@ def _pair(name: str, value: str) -> _Html:
 # ---- the tree
 
 
-def _files(number: int, before: Place, after: Place) -> _Html:
+def _trees(number: int, before: TreeNode, after: TreeNode) -> _Html:
     return _tag(
         "section",
         _tag(
@@ -254,16 +262,17 @@ def _files(number: int, before: Place, after: Place) -> _Html:
         ),
         _tag(
             "p",
-            "Only directories on the way to what is put in; what else the image has there is counted. Open a name for its reason.",
+            "Only the driver's files and the directories above them are listed; other names of "
+            "the image are counted. Open a name to see why it is there.",
             class_="lead",
         ),
         _tag(
             "div",
-            _tag("div", _tag("h3", "Before: the image"), _tag("ul", _place(before), class_="tree")),
+            _tag("div", _tag("h3", "Before: the image"), _tag("ul", _node(before), class_="tree")),
             _tag(
                 "div",
                 _tag("h3", "After: with the driver"),
-                _tag("ul", _place(after), class_="tree"),
+                _tag("ul", _node(after), class_="tree"),
                 id="after",
             ),
             class_="trees",
@@ -273,27 +282,27 @@ def _files(number: int, before: Place, after: Place) -> _Html:
     )
 
 
-def _place(place: Place) -> _Html:
-    directory = bool(place.children) or place.kind in {"dir", "tmpfs"}
-    name = place.name if place.path == "/" or not directory else f"{place.name}/"
-    marks = [_STATES[place.state]]
-    if place.kind not in {"dir", "file"}:
-        marks.append({"char": "device", "symlink": "link"}.get(place.kind, place.kind))
+def _node(node: TreeNode) -> _Html:
+    directory = bool(node.children) or node.kind in {"dir", "tmpfs"}
+    name = node.name if node.path == "/" or not directory else f"{node.name}/"
+    marks = [_STATES[node.state]]
+    if node.kind not in {"dir", "file"}:
+        marks.append({"char": "device", "symlink": "link"}.get(node.kind, node.kind))
     label = [
         _tag("code", name),
-        *(_join(" ", _tag("span", mark, class_=f"mark {place.state}")) for mark in marks if mark),
+        *(_join(" ", _tag("span", mark, class_=f"mark {node.state}")) for mark in marks if mark),
     ]
-    if place.size is not None:
-        label.append(_join(" ", _tag("span", size(place.size), class_="size")))
-    facts = [_pair("How", place.how), _pair("Why", place.why)]
-    if place.how:
-        facts.append(_pair("Comes with", place.capability))
-    reasons = _tag("dl", *facts) if place.how else _Html("")
-    if place.children or place.others != 0:
-        children = [_place(child) for child in place.children]
-        if place.others != 0:
-            children.append(_tag("li", _others(place), class_="others"))
-        if place.how:
+    if node.size is not None:
+        label.append(_join(" ", _tag("span", size(node.size), class_="size")))
+    facts = [_pair("How", node.how), _pair("Why", node.why)]
+    if node.how:
+        facts.append(_pair("Capability", node.capability))
+    reasons = _tag("dl", *facts) if node.how else _Html("")
+    if node.children or node.others != 0:
+        children = [_node(child) for child in node.children]
+        if node.others != 0:
+            children.append(_tag("li", _others(node), class_="others"))
+        if node.how:
             reasons = _tag(
                 "details", _tag("summary", f"why {name} is here"), reasons, class_="entry own"
             )
@@ -308,16 +317,16 @@ def _place(place: Place) -> _Html:
                 class_="directory",
             ),
         )
-    if not place.how:
+    if not node.how:
         return _tag("li", *label, class_="leaf")
     return _tag(
         "li",
         _tag("details", _tag("summary", *label), reasons, class_="entry"),
-        data_capability=place.capability,
+        data_capability=node.capability,
     )
 
 
-def _others(place: Place) -> str:
-    if place.others is None:
-        return "what else is here cannot be read"
-    return f"{place.others} other name{'' if place.others == 1 else 's'}"
+def _others(node: TreeNode) -> str:
+    if node.others is None:
+        return "other names here cannot be read"
+    return f"{node.others} other name{'' if node.others == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""From a case to its story. Nothing is decided here: each step asks what the hook itself asks, and says what came back."""
+"""Tell the story of a case. Decisions are the hook's own: each step reports one of them."""
 
 import posixpath
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import names
 
-#: The pages of docs/ that teach the steps.
+#: The pages of docs/ to read about the steps.
 _ASKED = "guide/1-what-is-asked.md"
 _HOST = "guide/2-what-the-host-has.md"
 _PLACE = "guide/3-where-things-go.md"
@@ -36,7 +36,11 @@ _PLAN = "guide/4-the-plan.md"
 _LOADER = "guide/6-what-the-loader-finds.md"
 _FAILS = "guide/8-when-it-fails.md"
 
-_SHOWN_MISSING = 12
+#: How many missing files to name.
+_MISSING_NAMES = 12
+
+#: Why a SONAME link is created.
+SONAME_LINK = "SONAME link: programs request the library by this name"
 
 
 def tell(case: Case) -> Story:
@@ -60,44 +64,45 @@ def _headline(plan: Plan, refusal: Refusal | None) -> str:
     nodes = sum(action.kind == "device" for action in binds)
     files = sum(action.kind == "file" and action.origin == "driver" for action in binds)
     amount = size(sum(action.size for action in binds))
-    things = f"{files} files ({amount}), {nodes} device nodes, {len(plan.links)} SONAME links"
-    return f"The container gets driver {plan.host.driver_version}: {things}"
+    counts = f"{files} files ({amount}), {nodes} device nodes, {len(plan.links)} SONAME links"
+    return f"The container gets driver {plan.host.driver_version}: {counts}"
 
 
 def _steps(case: Case, plan: Plan, refusal: Refusal | None) -> Iterator[Step]:
-    yield _asked(case)
+    yield _request_step(case)
     request = case.decision.request
     if request is not None:
         try:
             check_request(request)
-            yield _host(case.host.label, case.host.inventory)
-            yield _place(case, case.target)
+            yield _host_step(case.host.label, case.host.inventory)
+            yield _target_step(case, case.target)
         except Refusal:
-            pass  # it is the one in which the story ends
+            pass  # the last step tells this refusal
     if plan.decision == "inject" and request is not None:
-        yield _files(plan)
-        yield _kernel(plan)
-        yield _loader(plan, case.host.config.ldcache_mode)
-        yield _original(case, request)
+        yield _files_step(plan)
+        yield _kernel_step(plan)
+        yield _loader_step(plan, case.host.config.ldcache_mode)
+        yield _original_step(case, request)
         if plan.findings:
-            yield _findings(plan)
+            yield _findings_step(plan)
     else:
-        yield _end(case, plan, refusal)
+        yield _end_step(case, plan, refusal)
 
 
-# ---- 1: what was asked
+# ---- 1: what the container asks for
 
 
-def _asked(case: Case) -> Step:
+def _request_step(case: Case) -> Step:
     try:
         facts = tuple(_request_facts(case))
     except Refusal:
-        facts = ()  # config.json cannot be read: the story ends with that
+        facts = ()  # config.json cannot be read: the last step tells it
     return Step(
         "asked",
         "What the container asks for",
-        "The hook reads config.json: variables, volume mounts and capabilities of the process. "
-        "Image and engine cannot be told apart there: a variable may come from either.",
+        "The hook reads the request from config.json: environment variables, volume mounts and "
+        "capabilities of the process. config.json does not say whether a variable comes from the "
+        "image or from the engine.",
         f"{_ASKED}#the-variables",
         facts,
     )
@@ -107,8 +112,8 @@ def _request_facts(case: Case) -> Iterator[Fact]:
     spec, request = case.container.spec, case.decision.request
     if request is None:
         value = spec.env.get(names.VISIBLE_DEVICES)
-        said = "not set" if value is None else value or "set, and empty"
-        yield Fact("devices", said, names.VISIBLE_DEVICES)
+        devices = "not set" if value is None else value or "set to an empty value"
+        yield Fact("devices", devices, names.VISIBLE_DEVICES)
         yield Fact(
             "capabilities",
             spec.env.get(names.DRIVER_CAPABILITIES) or "not set",
@@ -117,12 +122,13 @@ def _request_facts(case: Case) -> Iterator[Fact]:
     else:
         yield Fact(
             "devices",
-            ", ".join(request.devices) or "none: driver files without a device",
+            ", ".join(request.devices) or "none: the driver's files without a device",
             request.origin.devices,
         )
         source = request.origin.capabilities
         if source == "default":
-            source = f"default: {names.DRIVER_CAPABILITIES} is {'empty' if names.DRIVER_CAPABILITIES in spec.env else 'not set'}"
+            state = "empty" if names.DRIVER_CAPABILITIES in spec.env else "not set"
+            source = f"default: {names.DRIVER_CAPABILITIES} is {state}"
         yield Fact("capabilities", ", ".join(request.capabilities) or "none", source)
         variables = [
             name
@@ -130,7 +136,7 @@ def _request_facts(case: Case) -> Iterator[Fact]:
             if name.startswith(names.REQUIRE_PREFIX)
             and not name.startswith(names.REQUIRE_JETPACK_PREFIX)
         ]
-        # One for each variable; what is left over is what an old image means by its CUDA_VERSION.
+        # One requirement for each variable; a further one comes from an old image's CUDA_VERSION.
         for number, requirement in enumerate(request.requirements):
             yield Fact(
                 "requires",
@@ -152,7 +158,8 @@ def _request_facts(case: Case) -> Iterator[Fact]:
             yield Fact(
                 "old CUDA image",
                 "yes",
-                f"{names.CUDA_VERSION} is set, {names.REQUIRE_CUDA} is not: it asks for everything",
+                f"{names.CUDA_VERSION} is set and {names.REQUIRE_CUDA} is not: the image asks for "
+                "all devices and capabilities",
             )
     privileged = names.PRIVILEGED_CAPABILITY in spec.bounding
     yield Fact(
@@ -167,12 +174,12 @@ def _request_facts(case: Case) -> Iterator[Fact]:
 # ---- 2: what the host has
 
 
-def _host(label: str, inventory: Inventory) -> Step:
+def _host_step(label: str, inventory: Inventory) -> Step:
     report, files = inventory.report, inventory.files
     facts = [
-        Fact("driver", report.driver_version, "as the driver itself says, through NVML"),
-        Fact("CUDA", report.cuda_version, "the newest version that this driver serves"),
-        Fact("driver root", inventory.root, "files are looked up below it"),
+        Fact("driver", report.driver_version, "as the driver reports through NVML"),
+        Fact("CUDA", report.cuda_version, "the newest version that this driver supports"),
+        Fact("driver root", inventory.root, "the directory below which files are looked up"),
     ]
     for index, gpu in enumerate(report.gpus):
         mig = "" if gpu.mig != "enabled" else f", MIG with {len(gpu.mig_devices)} devices"
@@ -184,34 +191,29 @@ def _host(label: str, inventory: Inventory) -> Step:
     if not report.gpus:
         facts.append(Fact("GPUs", "none", "NVML reports no GPU"))
     counts = (
-        ("libraries", len(files.libraries)),
-        ("32-bit libraries", len(files.libraries32)),
-        ("programs", len(files.binaries)),
-        ("firmware files", len(files.firmware)),
-        ("sockets", len(files.sockets)),
+        ("libraries", files.libraries),
+        ("32-bit libraries", files.libraries32),
+        ("programs", files.binaries),
+        ("firmware files", files.firmware),
+        ("sockets", files.sockets),
     )
-    facts.append(
-        Fact(
-            "found",
-            ", ".join(f"{count} {what}" for what, count in counts if count)
-            or "no file of the driver",
-        )
-    )
+    amounts = [f"{kind}: {len(paths)}" for kind, paths in counts if paths]
+    facts.append(Fact("found", ", ".join(amounts) or "no file of the driver"))
     if files.missing:
         rows = [row.name for row in files.missing]
-        more = f" and {len(rows) - _SHOWN_MISSING} more" if len(rows) > _SHOWN_MISSING else ""
+        more = f" and {len(rows) - _MISSING_NAMES} more" if len(rows) > _MISSING_NAMES else ""
         facts.append(
             Fact(
-                "not here",
-                ", ".join(rows[:_SHOWN_MISSING]) + more,
-                "no driver version or package has everything",
+                "not found",
+                ", ".join(rows[:_MISSING_NAMES]) + more,
+                "no driver version or package contains all files",
             )
         )
     return Step(
         "host",
         "What the host has",
-        f"On {label} the driver is asked for its version and its GPUs; its libraries are those entries of the host's loader cache "
-        "whose name ends in that version.",
+        f"The driver on {label} reports its version and its GPUs through NVML. Its libraries are "
+        "the entries of the host's loader cache whose file names end in that version.",
         f"{_HOST}#what-is-looked-for",
         tuple(facts),
     )
@@ -220,12 +222,12 @@ def _host(label: str, inventory: Inventory) -> Step:
 # ---- 3: where things go
 
 
-def _place(case: Case, target: Target) -> Step:
+def _target_step(case: Case, target: Target) -> Step:
     facts = [
         Fact(
             "root file system",
             target.rootfs,
-            "" if case.container.rootfs_known else "its files are not known: it counts as empty",
+            "" if case.container.rootfs_known else "its files are not known: taken as empty",
         )
     ]
     debian = target.tree.find("/etc/debian_version")[1] is not None
@@ -249,20 +251,25 @@ def _place(case: Case, target: Target) -> Step:
     for _, destination in case.container.spec.mounts:
         if not f"{posixpath.normpath(destination)}/".startswith(("/proc/", "/sys/", "/dev/")):
             facts.append(
-                Fact("volume", destination, "nothing is made on it: it is not the container's own")
+                Fact(
+                    "volume",
+                    destination,
+                    "nothing is created on it: it does not belong to the container",
+                )
             )
     facts.append(
         Fact(
-            "owner of what is made",
+            "owner of new files",
             f"{target.uid}:{target.gid}",
-            "the container's root, as the host numbers it",
+            "the container's root user, as ids of the host",
         )
     )
     return Step(
         "place",
         "Where things go in this container",
-        "The image decides by its layout: the same driver goes to other directories in a Debian image than in the rest. "
-        "Links of the image are followed inside it, component by component.",
+        "The layout of the image decides: libraries go to one directory in a Debian image, and to "
+        "another in all others. Symbolic links of the image are followed inside its root file "
+        "system, component by component.",
         f"{_PLACE}#the-image-decides",
         tuple(facts),
     )
@@ -277,14 +284,14 @@ def _capability(action: Action) -> str:
 
 
 def reason(action: Action) -> str:
-    """Return why an action is in a plan, in one line."""
+    """Return in one line why an action is in a plan."""
     why = getattr(action, "why", None)
     if why is None:
         return ""
     return f"{why.row}: {why.found}" if why.row != why.found else str(why.row)
 
 
-def _files(plan: Plan) -> Step:
+def _files_step(plan: Plan) -> Step:
     entries = []
     for action in plan.actions:
         if isinstance(action, Bind) and action.origin != "proc":
@@ -302,7 +309,8 @@ def _files(plan: Plan) -> Step:
     return Step(
         "files",
         "What goes where",
-        "Each file is there because a capability that was asked for switches its row of the catalogue on, and the host has it.",
+        "Each file or device is mounted because the container requests the capability of its row "
+        "in the catalogue, and the host has it.",
         f"{_PLAN}#what-goes-where",
         (),
         tuple(entries),
@@ -310,28 +318,28 @@ def _files(plan: Plan) -> Step:
     )
 
 
-def _kernel(plan: Plan) -> Step:
-    made = sum(isinstance(action, MakeDirectory) for action in plan.actions)
+def _kernel_step(plan: Plan) -> Step:
+    directories = sum(isinstance(action, MakeDirectory) for action in plan.actions)
     binds = sum(isinstance(action, Bind) for action in plan.actions)
     rules = sum(isinstance(action, AllowDevice) for action in plan.actions)
     tmpfs = sum(isinstance(action, Tmpfs) for action in plan.actions)
     facts = (
-        Fact("bind mounts", str(binds), "each on a placeholder that is made where nothing is"),
-        Fact("tmpfs", str(tmpfs), "where the container must see something else than the host"),
-        Fact("directories made", str(made), "parents that the image lacks"),
+        Fact("bind mounts", str(binds), "on empty files, created where the image has no file"),
+        Fact("tmpfs", str(tmpfs), "where the container must not see the host's files"),
+        Fact("new directories", str(directories), "parents that the image lacks"),
         Fact(
             "device rules",
             str(rules),
             "in the container's cgroup"
             if rules
-            else "none: no device, or no-cgroups = true in config.toml",
+            else "no device is requested, or config.toml has no-cgroups = true",
         ),
     )
     return Step(
         "kernel",
         "What the kernel is told",
-        "All sources are opened on the host's side first, then all targets on the container's; only then is anything mounted, "
-        "in this order. If one step fails, all is undone.",
+        "The hook opens all sources on the host, then all targets in the container, and then "
+        "mounts them in this order. If one step fails, it undoes all.",
         f"{_PLAN}#what-the-kernel-is-told",
         facts,
         tuple(entry for action in plan.actions if (entry := kernel_entry(action)) is not None),
@@ -339,7 +347,7 @@ def _kernel(plan: Plan) -> Step:
 
 
 def kernel_entry(action: Action) -> StoryEntry | None:
-    """Return what the kernel is told by an action that mounts or allows something."""
+    """Return the entry of an action that mounts something or allows a device, else None."""
     why, capability = reason(action), _capability(action)
     if isinstance(action, Bind):
         return StoryEntry(
@@ -369,44 +377,38 @@ def kernel_entry(action: Action) -> StoryEntry | None:
 # ---- 6: links and the loader cache
 
 
-def _loader(plan: Plan, mode: str) -> Step:
+def _loader_step(plan: Plan, mode: str) -> Step:
     entries = [
         StoryEntry(action.path, f"-> {action.target}", reason(action), _capability(action))
         for action in plan.actions
         if isinstance(action, Symlink)
     ]
-    brings = {
+    capability_of = {
         action.target: _capability(action) for action in plan.actions if isinstance(action, Bind)
     }
     for path, target in plan.links:
         library = posixpath.join(posixpath.dirname(path), target)
-        entries.append(
-            StoryEntry(
-                path,
-                f"-> {target}",
-                "SONAME: the name by which programs ask for it",
-                brings.get(library, ALWAYS),
-            )
-        )
+        capability = capability_of.get(library, ALWAYS)
+        entries.append(StoryEntry(path, f"-> {target}", SONAME_LINK, capability))
     facts = tuple(
         Fact(
             "loader cache",
             ", ".join(action.directories),
-            "searched besides what the image's own configuration names",
+            "scanned in addition to the directories that the image configures",
         )
         for action in plan.actions
         if isinstance(action, UpdateLoaderCache)
     )
     maker = (
-        "The host's ldconfig, run in a jail inside the container's root,"
+        "The host's ldconfig, which the hook runs in a jail inside the container's root,"
         if mode == "ldconfig"
-        else "The hook itself, running no program,"
+        else "The hook, which runs no program for this,"
     )
     return Step(
         "loader",
-        "How programs find it",
-        f"{maker} makes a link for each SONAME and puts the driver's libraries into /etc/ld.so.cache; "
-        "without this the driver would be there and no program would find it.",
+        "How programs find the driver",
+        f"{maker} creates a link for each SONAME and adds the driver's libraries to "
+        "/etc/ld.so.cache. Without these, no program would find the libraries.",
         f"{_LOADER}#links-and-the-cache",
         facts,
         tuple(entries),
@@ -416,24 +418,24 @@ def _loader(plan: Plan, mode: str) -> Step:
 # ---- 7: the original
 
 
-def _original(case: Case, request: Request) -> Step:
+def _original_step(case: Case, request: Request) -> Step:
     argv = reference_argv(request, case.host.config, 0, case.decision.rootfs)
     words = ["--pid=PID" if word == "--pid=0" else word for word in argv]
     return Step(
         "original",
-        "What the original hook would have executed",
-        "The same decision as a command line: nvidia-container-runtime-hook becomes nvidia-container-cli with these arguments. "
-        "PID is the container's process, known when it starts.",
+        "What the original hook would execute",
+        "The same decision as a command line: nvidia-container-runtime-hook executes "
+        "nvidia-container-cli with these arguments. PID stands for the container's process.",
         f"{_PLAN}#the-originals-command-line",
         (Fact("command", " ".join(["nvidia-container-cli", *words])),),
     )
 
 
-def _findings(plan: Plan) -> Step:
+def _findings_step(plan: Plan) -> Step:
     return Step(
         "findings",
         "What you should know",
-        "None of this keeps the container from starting.",
+        "The container starts in spite of these findings.",
         f"{_FAILS}#before-it-starts",
         (),
         tuple(
@@ -446,38 +448,45 @@ def _findings(plan: Plan) -> Step:
 # ---- the end of a story without a plan
 
 
-def _end(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
+def _end_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
     change = smallest_change(
         Subject("capability", "utility"), case, lambda other: other.decision == "inject"
     )
-    mend = refusal.hint if refusal is not None else ""
+    hint = refusal.hint if refusal is not None else ""
     facts = [Fact("because", refusal.line() if refusal is not None else plan.reason)]
     if change:
         facts.append(
             Fact(
                 "what would change it",
                 " ".join(change),
-                "the smallest change of the environment with which the driver is given: tried out",
+                "tested: the smallest change of the environment that gives the container the "
+                "driver",
             )
         )
-    elif mend:
-        facts.append(Fact("what would change it", mend, "no change of the environment does"))
+    elif hint:
+        facts.append(Fact("what would change it", hint, "no change of the environment does"))
     else:
         facts.append(
             Fact(
                 "what would change it",
                 "no change of the container's environment",
-                "look at config.toml and at how it was started",
+                "look at config.toml, and at how the container was started",
             )
         )
     if refusal is None:
-        text = "This is no GPU container. The hook ends here, with exit code 0 and without a word: nothing is looked up, made or mounted."
         return Step(
             "end",
             "The hook does nothing",
-            text,
+            "This is not a GPU container. The hook ends with exit code 0 and prints nothing: it "
+            "looks up, creates and mounts nothing.",
             f"{_ASKED}#a-container-that-asks-for-nothing",
             tuple(facts),
         )
-    text = "The hook ends here with exit code 1, before anything is made, and the runtime does not start the container."
-    return Step("end", "The hook refuses", text, f"{_FAILS}#a-refusal", tuple(facts))
+    return Step(
+        "end",
+        "The hook refuses",
+        "The hook ends with exit code 1 before it creates anything, and the runtime does not "
+        "start the container.",
+        f"{_FAILS}#a-refusal",
+        tuple(facts),
+    )

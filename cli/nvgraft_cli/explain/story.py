@@ -1,4 +1,4 @@
-"""A story as values: steps in order, each with its facts, its entries and the section of the documentation that teaches it."""
+"""The values of a story: its steps in order, each with facts, entries and a section to read."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from nvgraft.base.errors import printable
 
 SCHEMA = "nvgraft.story/1"
 
-#: What brings a thing that no driver capability asks for.
+#: The capability of an entry that does not depend on a driver capability.
 ALWAYS = "always"
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that holds, and ``why``: where it comes from, or ""."""
+    """A fact. ``why`` says where it comes from, or is ""."""
 
     name: str
     value: str
@@ -24,10 +24,11 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class StoryEntry:
-    """One thing that is put in, made, mounted or allowed.
+    """One file, link or device that is mounted, created or allowed.
 
-    ``capability`` is a driver capability, "device" for what comes with a GPU that was asked for, or :data:`ALWAYS`; ``size`` is in
-    bytes, None where it has none.
+    :ivar capability: a driver capability, "device" for what a requested GPU needs, or
+        :data:`ALWAYS`.
+    :ivar size: in bytes; None where it has none.
     """
 
     what: str
@@ -39,7 +40,11 @@ class StoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. ``doc`` is a page of docs/ with an anchor; ``grouped`` tells that entries are best read by capability."""
+    """One step.
+
+    :ivar doc: the page below docs/ to read about it, with an anchor.
+    :ivar grouped: whether to show the entries grouped by capability.
+    """
 
     id: str
     title: str
@@ -52,7 +57,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """``decision`` is inject, skip or refuse, ``headline`` one sentence; the story ends with the step where the decision ended."""
+    """The story of a decision. It ends with the step in which the decision ended.
+
+    :ivar decision: inject, skip or refuse.
+    :ivar headline: one sentence.
+    """
 
     decision: str
     headline: str
@@ -61,7 +70,7 @@ class Story:
     steps: tuple[Step, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the story for machines."""
+        """Return the story as in ``nvgraft.story/1``."""
         return {
             "schema": SCHEMA,
             "decision": self.decision,
@@ -93,13 +102,13 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def groups(entries: tuple[StoryEntry, ...]) -> Iterator[tuple[str, list[StoryEntry]]]:
-    """Return the entries by capability, in the order in which the first of each comes."""
+    """Yield each capability with its entries, in the order of their first entries."""
     for capability in dict.fromkeys(entry.capability for entry in entries):
         yield capability, [entry for entry in entries if entry.capability == capability]
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with everything escaped that is not seen or turns what is: also marks that reverse the direction of a line.
+    """Escape characters that are invisible or change how text is shown, such as direction marks.
 
     Images and foreign hosts choose many of the names in a story.
     """

@@ -1,4 +1,4 @@
-"""A story as text for a terminal."""
+"""Show a story as text for a terminal."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,15 +7,15 @@ from nvgraft_cli.shell.text import size
 
 
 def lines(story: Story, docs: str, *, colour: bool) -> Iterator[str]:
-    """Return the story line by line.
+    """Yield the lines of a story.
 
-    :param docs: where the documentation is.
+    :param docs: the address of the documentation.
     """
 
     def paint(code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
-    told: set[str] = set()  # a reason that was given once is not given again
+    printed: set[str] = set()  # each reason is printed once
     yield paint("1", visible(story.headline))
     yield f"  {visible(story.container)} on {visible(story.host)}"
     for number, step in enumerate(story.steps, 1):
@@ -29,9 +29,9 @@ def lines(story: Story, docs: str, *, colour: bool) -> Iterator[str]:
                 yield f"   {paint('1', capability)}  {len(entries)}" + (
                     f", {size(total)}" if total else ""
                 )
-                yield from _entries(entries, "     ", told)
+                yield from _entries(entries, "     ", printed)
         else:
-            yield from _entries(step.entries, "   ", told)
+            yield from _entries(step.entries, "   ", printed)
         yield paint("2", f"   read more: {visible(docs)}/{step.doc}")
 
 
@@ -42,9 +42,9 @@ def _facts(step: Step) -> Iterator[str]:
         yield f"   {fact.name:<{width}}  {visible(fact.value)}{why}"
 
 
-def _entries(entries: Iterable[StoryEntry], indent: str, told: set[str]) -> Iterator[str]:
+def _entries(entries: Iterable[StoryEntry], indent: str, printed: set[str]) -> Iterator[str]:
     for entry in entries:
         amount = "" if entry.size is None else f"  {size(entry.size)}"
-        why = f"  ({visible(entry.why)})" if entry.why and entry.why not in told else ""
-        told.add(entry.why)
+        why = f"  ({visible(entry.why)})" if entry.why and entry.why not in printed else ""
+        printed.add(entry.why)
         yield f"{indent}{visible(entry.what)}{amount}  {visible(entry.how)}{why}"

@@ -1,4 +1,4 @@
-"""The document ``nvgraft.story/1``: the whole decision about one container, in order (``nvgraft explain``)."""
+"""The document ``nvgraft.story/1``: a decision in steps, as ``nvgraft explain`` tells it."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ StepId = Literal[
 
 
 class Fact(Strict):
-    """Something that holds."""
+    """A fact."""
 
     name: str
     value: str
@@ -22,15 +22,16 @@ class Fact(Strict):
 
 
 class Entry(Strict):
-    """One thing that is put in, made, mounted or allowed."""
+    """One file, link or device that is mounted, created or allowed."""
 
     what: str
     how: str
     why: str
     capability: str = Field(
-        description="a driver capability; device: comes with a GPU that was asked for; always: comes in any case"
+        description="a driver capability; device: a requested GPU needs it; always: every container"
+        " gets it"
     )
-    size: int | None = Field(description="bytes; null where it has none", ge=0)
+    size: int | None = Field(description="in bytes; null where it has none", ge=0)
 
 
 class Step(Strict):
@@ -39,13 +40,13 @@ class Step(Strict):
     id: StepId
     title: str
     text: str
-    doc: str = Field(description="the page below docs/, with an anchor, that teaches this step")
+    doc: str = Field(description="the page below docs/ to read about this step, with an anchor")
     facts: list[Fact]
     entries: list[Entry]
 
 
 class Story(Strict):
-    """The steps in order; the last one is where the decision ended."""
+    """The steps in order; the decision ended in the last one."""
 
     version: Literal["nvgraft.story/1"] = Field(alias="schema")
     decision: Literal["inject", "skip", "refuse"]
