@@ -103,6 +103,12 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
     "gcc": _program("gcc"),
+    # For the launcher's two sources: an assembler each, and what runs the other machine's programs.
+    **{
+        name: _program(name)
+        for machine in ("x86_64", "aarch64")
+        for name in (f"{machine}-linux-gnu-as", f"qemu-{machine}")
+    },
     "musl-gcc": _program("musl-gcc"),
     "strace": _program("strace"),
     "ldconfig": _program("ldconfig"),

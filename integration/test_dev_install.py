@@ -188,6 +188,55 @@ def test_installing_again_replaces_what_was_there(installed: Installed) -> None:
         subprocess.run(["rm", "-rf", prefix], check=True)
 
 
+@pytest.mark.requires("gcc")
+def test_the_static_launcher_keeps_the_callers_variables_out(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """With --launcher the hook is a program that is assembled here; the script behind it never sees LD_PRELOAD.
+
+    Without it the same variable gets into the interpreter, and the hook can only refuse.
+    """
+    prefix = installed.prefix / "static"
+
+    def said(hook: Path) -> str:
+        return subprocess.run(
+            [hook, "prestart"],
+            input="",
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={"LD_PRELOAD": "/nonexistent.so"},
+        ).stderr
+
+    try:
+        done = dev_install(f"PREFIX={prefix}", "--launcher")
+        assert done.returncode == 0, done.stderr
+        assert (prefix / "bin/nvgraft-hook").read_bytes()[:4] == b"\x7fELF"
+        first = (prefix / "lib/nvgraft/nvgraft-hook").read_text().splitlines()[0]
+        assert first == "#!/usr/bin/python3 -ISB"
+        assert "could not decode container state: EOF" in said(prefix / "bin/nvgraft-hook")
+        assert "environment variable LD_PRELOAD is set for the hook" in said(installed.hook)
+    finally:
+        subprocess.run(["rm", "-rf", prefix], check=True)
+
+
+def test_without_an_assembler_nothing_is_installed(installed: Installed, tmp_path: Path) -> None:
+    """--launcher is refused in one line before anything is written."""
+    for name in ("sh", "dirname", "id", "stat", "rm", "find", "chown", "sed", "sha256sum", "cat"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    prefix = installed.prefix / "static"
+    done = subprocess.run(
+        [CHECKOUT / "dev", "install", f"PREFIX={prefix}", "--launcher"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "no program as and no objcopy here" in done.stderr.splitlines()[-1]
+    assert "apt-get install binutils" in done.stderr.splitlines()[-1]
+    assert not prefix.exists()
+
+
 def test_the_original_names_start_our_programs(installed: Installed) -> None:
     """With --names the original programs' names are links, also when installed again; a foreign program is not replaced."""
     prefix = installed.prefix / "names"

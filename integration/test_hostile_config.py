@@ -19,7 +19,7 @@ from attacked import BUNDLE, CANARY, CONFIG, LIBS, PLACE, ROOTFS, Case, Outcome,
 from containers import CGROUPS, Bundle, Run
 from harness import Installed
 from nvgraft.system import syscalls
-from nvgraft_cli.install.launcher import Target, build
+from nvgraft_cli.install.install import static_launcher
 from nvgraft_cli.register.installation import hook_entry
 from test_engines import NO_CGROUPS
 
@@ -522,9 +522,7 @@ def test_t36_the_static_launcher_without_an_environment(
 ) -> None:
     """Registered as badly as can be, the launcher lets nothing of the container's through to the interpreter."""
     launcher = bundle.path.parent / "nvgraft-hook"
-    launcher.write_bytes(
-        build(Target("/usr/bin/python3", str(bundle.installed.hook)), os.uname().machine)
-    )
+    launcher.write_bytes(static_launcher("/usr/bin/python3", str(bundle.installed.hook)))
     launcher.chmod(0o755)
     assert (
         at_every_stage(

@@ -183,3 +183,44 @@ def test_a_program_of_somebody_else_is_not_replaced(kind: str, tmp_path: Path) -
         install.CannotInstall, match="nvidia-container-cli: is there, and is not nvgraft's"
     ):
         install.check_names(str(tmp_path))
+
+
+def test_without_an_assembler_there_is_no_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which program is missing, and what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", "aarch64")))
+    with pytest.raises(install.CannotInstall, match=r"no program as and no objcopy here.* apt-get"):
+        install.static_launcher("/usr/bin/python3", "/script")
+
+
+def test_an_assembler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last line, and nothing was written by then."""
+    for name in ("as", "objcopy"):
+        (tmp_path / name).write_text(
+            "#!/bin/sh\necho first >&2\necho 'unknown option' >&2\nexit 1\n"
+        )
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", "x86_64")))
+    with pytest.raises(install.CannotInstall, match="--launcher: as failed: unknown option"):
+        install.static_launcher("/usr/bin/python3", "/script")
+
+
+def test_a_machine_without_a_source_has_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have one are named."""
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", "riscv64")))
+    with pytest.raises(install.CannotInstall, match="not for riscv64, only for x86_64 and aarch64"):
+        install.static_launcher("/usr/bin/python3", "/script")
+
+
+def test_a_refused_launcher_leaves_the_prefix_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made before anything is written."""
+    monkeypatch.setattr(install, "check_places", lambda *_: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(install.CannotInstall, match="--launcher"):
+        install.install("/checkout", "/packages", str(tmp_path), "/python", with_launcher=True)
+    assert list(tmp_path.iterdir()) == []

@@ -162,7 +162,7 @@ def test_the_static_launcher_is_looked_through(entry: dict[str, Any], tmp_path: 
         ),
         (Target("/usr/bin/python3", "/nonexistent"), ["/nonexistent: No such file or directory"]),
     ):
-        program(tmp_path, build(target, "x86_64"))
+        program(tmp_path, build(target, "x86_64", b"code -ISB\0"))
         assert [text for _, text in about(entry)] == expected
     program(tmp_path, b"\x7fELF and so on")
     assert about(entry) == []

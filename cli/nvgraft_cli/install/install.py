@@ -20,8 +20,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from nvgraft_cli.install import pack
-from nvgraft_cli.install.launcher import CODE, Target, build
+from nvgraft_cli.install import launcher, pack
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -281,16 +280,31 @@ def link_names(directory: str) -> None:
 
 
 def static_launcher(python: str, script: str) -> bytes:
-    """Return the static program in front of the hook's ``script``.
+    """Return the static program in front of the hook's ``script``, assembled on this machine.
 
-    :raises CannotInstall: on a machine that there is none for.
+    :raises CannotInstall: there is no source for this machine, or no assembler on it.
     """
     machine = os.uname().machine
-    if machine not in CODE:
+    if machine not in launcher.MACHINES:
+        known = " and ".join(launcher.MACHINES)
         raise CannotInstall(
-            f"--launcher: there is none for {machine}, only for {' and '.join(CODE)} | install without it"
+            f"--launcher: not for {machine}, only for {known} | install without --launcher"
         )
-    return build(Target(python, script), machine)
+    missing = [name for name in launcher.TOOLS if shutil.which(name) is None]
+    if missing:
+        raise CannotInstall(
+            f"--launcher: no program {' and no '.join(missing)} here, which make it from its source"
+            " | apt-get install binutils gcc, or install without --launcher"
+        )
+    try:
+        code = launcher.assemble(machine)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
+        raise CannotInstall(
+            f"--launcher: {error.cmd[0]} failed: {said[-1]} | apt-get install --reinstall binutils,"
+            " or install without --launcher"
+        ) from error
+    return launcher.build(launcher.Target(python, script), machine, code)
 
 
 def install(
@@ -300,13 +314,13 @@ def install(
     python: str,
     *,
     names: bool = False,
-    launcher: bool = False,
+    with_launcher: bool = False,
 ) -> None:
     """Install under ``prefix`` for the interpreter ``python``, which has to be the one that runs this.
 
     :param packages: a site-packages directory with the project's dependencies for that interpreter.
     :param names: also link the names of the original programs.
-    :param launcher: put a static program in front of the hook, for registrations without an env.
+    :param with_launcher: put a static program in front of the hook, for registrations without an env.
     :raises CannotInstall: and leaves what was installed before as it was.
     """
     prefix = prefix.rstrip("/")
@@ -315,7 +329,7 @@ def install(
         check_names(f"{prefix}/bin")
     os.umask(0o022)
     behind = f"{prefix}/lib/nvgraft/{HOOK}"
-    front = static_launcher(python, behind) if launcher else None
+    front = static_launcher(python, behind) if with_launcher else None
     final, stage, old = (
         f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old")
     )
@@ -374,7 +388,7 @@ def main() -> int:
             options.prefix,
             options.python,
             names=options.names,
-            launcher=options.launcher,
+            with_launcher=options.launcher,
         )
     except (CannotInstall, OSError) as error:
         print(f"install: {error}", file=sys.stderr)

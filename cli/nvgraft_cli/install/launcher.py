@@ -1,35 +1,24 @@
-"""A static program that starts the hook, for ``./dev install --launcher``: whatever the caller's environment holds, only the
-variables that the hook reads get to Python, and nothing to the dynamic loader.
+"""A static program that starts the hook, for ``./dev install --launcher``: of the caller's environment it hands on only the
+variables that the hook reads, so that nothing of it gets to the dynamic loader.
 
 A script's interpreter is a dynamic program: LD_PRELOAD runs in it before its first line. An explicit env at the
-registration prevents that (SECURITY R1); this prevents it where somebody has registered the hook without one. It is a few
-hundred bytes without a library, so it is written here instead of needing a compiler on the node. The standard library alone
-is used, as by the installer.
+registration prevents that (SECURITY R1); this prevents it where somebody has registered the hook without one. The program
+is a few hundred bytes without a library. Its code is assembled from launcher_MACHINE.s when it is installed (binutils).
 """
 
 import struct
+import subprocess
+from pathlib import Path
 from typing import NamedTuple
 
-#: uname -m -> what launcher_MACHINE.s assembles to; a test does that again.
-CODE = {
-    "x86_64": bytes.fromhex(
-        "488b3c244885ff0f8485000000488d54fc104889d64889d3488b064883c6084885c0743a4c8d05920000004180380074e74989c1418a0849ffc084c9"
-        "7417418a3949ffc14038cf74eb418a0849ffc084c975f6ebd64889034883c308ebba48c70300000000488b05ac0000004889442408488d0540000000"
-        "48890424488b3d8d000000488d7424f848893eb83b0000000f05488b158f000000488b3580000000bf02000000b8010000000f05bf7f000000b83c00"
-        "00000f052d49534200504154483d004e56494449415f43544b5f434f4e4649475f46494c455f504154483d005844475f434f4e4649475f484f4d453d"
-        "00435544415f4d50535f504950455f4449524543544f52593d00000000000000"
-    ),
-    "aarch64": bytes.fromhex(
-        "e00340f9e00300b4e1430091220c008be30302aae40302aa658440f8e50100b426040030c700403987ffff34e90305aac7144038e70000342a154038"
-        "ff000a6b80ffff54c7144038e7ffff35f6ffff17858400f8f1ffff179f0000f925050058e50700f9e5010010e50300f960040058e12300d1200000f9"
-        "a81b80d2010000d48204005821040058400080d2080880d2010000d4e00f80d2a80b80d2010000d42d49534200504154483d004e56494449415f4354"
-        "4b5f434f4e4649475f46494c455f504154483d005844475f434f4e4649475f484f4d453d00435544415f4d50535f504950455f4449524543544f5259"
-        "3d00000000000000"
-    ),
-}
+#: uname -m -> ELF's number for it. There is a source for each.
+MACHINES = {"x86_64": 62, "aarch64": 183}
 
-#: uname -m -> ELF's number for it.
-_MACHINES = {"x86_64": 62, "aarch64": 183}
+#: The programs of binutils that make the code.
+TOOLS = ("as", "objcopy")
+
+#: What the code starts the interpreter with.
+_OPTIONS = b"-ISB\0"
 
 _BASE = 0x400000
 _ALIGNMENT = 0x10000  # the largest page size of the two
@@ -49,12 +38,29 @@ class Target(NamedTuple):
     script: str
 
 
-def build(target: Target, machine: str) -> bytes:
-    """Return the program that starts ``target`` on ``machine`` (uname -m).
+def assemble(machine: str, tools: str = "") -> bytes:
+    """Return the code of the launcher for ``machine`` (uname -m).
 
-    :raises KeyError: for a machine that there is no code for.
+    :param tools: what the names of the binutils begin with for a machine other than this one, ``aarch64-linux-gnu-``.
+    :raises OSError: there are no binutils.
+    :raises subprocess.CalledProcessError: they do not know this machine.
     """
-    code = CODE[machine]
+    import tempfile  # not at the top: commands that look at launchers load this module
+
+    assembler, extractor = (f"{tools}{name}" for name in TOOLS)
+    source = str(Path(__file__).with_name(f"launcher_{machine}.s"))
+    with tempfile.TemporaryDirectory() as directory:
+        assembled, code = f"{directory}/launcher.o", f"{directory}/code"
+        for command in (
+            [assembler, "-o", assembled, source],
+            [extractor, "-O", "binary", "-j", ".text", assembled, code],
+        ):
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        return Path(code).read_bytes()
+
+
+def build(target: Target, machine: str, code: bytes) -> bytes:
+    """Return the program for ``machine`` that starts ``target`` by the ``code`` of :func:`assemble`."""
     texts = [
         *(text.encode() for text in target),
         f"nvgraft-hook: {target.interpreter} cannot be started\n".encode(),
@@ -66,7 +72,7 @@ def build(target: Target, machine: str) -> bytes:
     header = _HEADER.pack(
         _IDENTITY,
         2,
-        _MACHINES[machine],
+        MACHINES[machine],
         1,
         _BASE + _START,
         _HEADER.size,
@@ -85,13 +91,19 @@ def build(target: Target, machine: str) -> bytes:
 
 
 def parse(data: bytes) -> Target | None:
-    """Return what the program ``data`` starts, None for anything but one that :func:`build` has made."""
-    for machine, code in CODE.items():
-        texts = data[_START + len(code) + _WORDS.size :].split(b"\0")
-        try:
-            target = Target(*(text.decode() for text in texts[:2]))
-        except (UnicodeDecodeError, TypeError):
-            continue
-        if build(target, machine) == data:
+    """Return what the program ``data`` starts; None for a file that :func:`build` has not made.
+
+    All but the code is compared byte for byte. The code depends on the assembler.
+    """
+    front, *texts = data.rsplit(b"\0", 2)
+    texts.insert(0, front.rpartition(b"\0")[2])  # the word in front of it ends in a zero byte
+    end = len(data) - len(b"\0".join(texts)) - _WORDS.size
+    code = data[_START:end]
+    try:
+        target = Target(*(text.decode() for text in texts[:2]))
+    except (UnicodeDecodeError, TypeError):
+        return None
+    for machine in MACHINES:
+        if _OPTIONS in code and build(target, machine, code) == data:
             return target
     return None

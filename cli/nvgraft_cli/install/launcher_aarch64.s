@@ -1,4 +1,4 @@
-// The hook's static launcher for aarch64; launcher.py has what this assembles to, and why.
+// The hook's static launcher for aarch64; launcher.py says why it is there, and assembles it.
 // On the stack: argc, argv[0], ..., NULL, envp[0], ..., NULL. Nothing else of the caller's is read.
 
 _start:
