@@ -260,3 +260,21 @@ def test_another_state_of_the_code_is_another_key(tmp_path: Path) -> None:
     assert after != before
     source.unlink()
     assert kept.code(str(source)) not in (before, after)
+
+
+def test_another_installation_is_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its packed byte code stands for all of its sources, which are not looked at while it is there."""
+    packed, source = tmp_path / "bytecode", tmp_path / "module.py"
+    monkeypatch.setattr(kept, "_PACKED", str(packed))
+    source.write_text("1")
+    without = kept.code(str(source))
+    packed.mkdir()
+    first = kept.code(str(source))
+    assert first != without
+    os.utime(source, (1, 1))
+    assert kept.code(str(source)) == first
+    packed.rename(tmp_path / "old")
+    packed.mkdir()
+    assert kept.code(str(source)) not in (without, first)

@@ -22,15 +22,22 @@ _PIECE = 1 << 16
 #: The package whose byte code has nothing that only readers need. Elsewhere annotations may have a meaning (pydantic).
 _ENGINE = "hook/nvgraft"
 
-#: Name, whether it is a package, source below the directory, the source's time (s) and size, code.
-_Module = tuple[str, bool, str, int, int, CodeType]
+#: Name, whether it is a package, source below the directory, code.
+_Module = tuple[str, bool, str, CodeType]
+
+#: For people who look at the packed files, or wonder why an edited module changes nothing.
+_README = """\
+nvgraft's programs run the byte code in these files, not the sources beside this directory.
+Remove this directory before you change a source: the sources count then, and a start takes longer.
+./dev install brings the directory back.
+"""
 
 
 def compile_tree(stage: str, final: str) -> None:
     """Write the .pyc file of each source below ``stage``; tracebacks name its place below ``final``.
 
-    The time and the size of the source are in it, so that an edit on the node takes effect. A source that cannot be
-    compiled has none: it is never loaded, or the installer's trial start fails.
+    The time and the size of the source are in it: an edited source is compiled anew. A source that cannot be compiled has
+    none: it is never loaded, or the installer's trial start fails.
     """
     for path in sorted(Path(stage).rglob("*.py")):
         place = str(path.relative_to(stage))
@@ -62,6 +69,7 @@ def write_pyc(path: Path, code: CodeType) -> None:
 def pack_groups(directory: str, final: str) -> None:
     """Write the packed file of each group of modules; tracebacks name their places below ``final``."""
     os.mkdir(f"{directory}/{DIRECTORY}")
+    Path(directory, DIRECTORY, "README").write_text(_README, encoding="ascii")
     groups: dict[str, dict[str, str]] = {}
     for group, (before, names) in GROUPS.items():
         order = groups[group] = {}
@@ -79,9 +87,8 @@ def pack_groups(directory: str, final: str) -> None:
 
 def _module(directory: str, final: str, name: str, source: str) -> _Module:
     path = Path(directory, source)
-    info = path.stat()
     code = compile_source(path, f"{final}/{source}", bare_source=True)
-    return name, path.name == "__init__.py", source, int(info.st_mtime), info.st_size, code
+    return name, path.name == "__init__.py", source, code
 
 
 def _pieces(modules: list[_Module]) -> Iterator[bytes]:

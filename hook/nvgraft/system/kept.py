@@ -29,13 +29,24 @@ _ABANDONED = 60
 
 _MAGIC = b"nvgraft-cache/2"
 
+#: The packed byte code of an installation (nvgraft.startup.bytecode), which each installation makes anew.
+_PACKED = __file__.rpartition("/nvgraft/")[0] + "/bytecode"
+
 
 def code(*sources: str) -> list[object]:
     """Return what tells one state of nvgraft's own code from another: the part of a key that an upgrade changes.
 
+    Of an installation that is its packed byte code: its programs look at no source while that is there.
+
     :param sources: files of the modules that make a document's value.
     """
     found: list[object] = [__version__]
+    try:
+        packed = os.stat(_PACKED)
+    except OSError:
+        pass
+    else:
+        return [*found, packed.st_dev, packed.st_ino, packed.st_mtime_ns]
     for path in sources:
         try:
             status = os.stat(path)
