@@ -12,7 +12,7 @@ from typing import Any
 import prctl
 import pytest
 
-from nvgraft.startup.bytecode import DIRECTORY, GROUPS
+from nvgraft.startup import DIRECTORY, GROUPS
 from nvgraft_cli.install import install, pack
 
 CHECKOUT = Path(__file__).parent.parent
@@ -27,10 +27,10 @@ def find(name, function):
     asked.append(name)
     return found(name, function)
 machinery._find_and_load = find
-from nvgraft.startup import bytecode
-bytecode.load("hook")
-bytecode.load("look")
-bytecode.load("apply")
+from nvgraft import startup
+startup.load("hook")
+startup.load("look")
+startup.load("apply")
 import nvgraft.hook, nvgraft.plan.planner, nvgraft.graft, nvgraft.apply.executor
 import nvgraft.apply.undo as undo, nvgraft_specs.names as names
 import json
@@ -65,9 +65,9 @@ def start(library: Path) -> Any:
 
 
 def test_a_start_looks_for_no_module(library: Path) -> None:
-    """All that the hook loads for a container comes from three files, but for the two modules that are needed to open them."""
+    """All that the hook loads for a container comes from three files, but for the module that opens them."""
     asked, _, file, package, directories, place, same = start(library)
-    assert asked == ["nvgraft.startup", "nvgraft", "nvgraft.startup.bytecode"]
+    assert asked == ["nvgraft", "nvgraft.startup"]
     assert (file, package, directories) == (
         f"{library}/nvgraft/apply/undo.py",
         "nvgraft.apply",
@@ -83,7 +83,7 @@ def test_an_edited_source_counts_once_the_packed_files_are_removed(library: Path
     path.write_text(path.read_text() + 'ALL = "edited"\n')
     asked, value, *_ = start(library)
     assert value == "all"
-    assert asked == ["nvgraft.startup", "nvgraft", "nvgraft.startup.bytecode"]
+    assert asked == ["nvgraft", "nvgraft.startup"]
     assert "Remove this directory" in (library / DIRECTORY / "README").read_text()
     shutil.rmtree(library / DIRECTORY)
     assert start(library)[1] == "edited"
@@ -131,9 +131,9 @@ def test_a_module_that_fails_is_not_half_there(library: Path) -> None:
     program = """
 import sys
 sys.path.append({path!r})
-from nvgraft.startup import bytecode
+from nvgraft import startup
 try:
-    bytecode.load("runtime")
+    startup.load("runtime")
 except ZeroDivisionError:
     print("nvgraft_specs.names" in sys.modules)
 """
@@ -160,8 +160,8 @@ def test_a_launcher_stops_the_collector_and_loads_its_group(library: Path) -> No
 
 def test_what_only_readers_need_stays_out(library: Path) -> None:
     """Docstrings and annotations take a fifth of the loading, and nobody asks for them."""
-    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}; from nvgraft.startup import bytecode\n"
-    program += "bytecode.load('hook')\nfrom nvgraft.system import launch\nimport nvgraft.base.errors as errors\n"
+    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}; from nvgraft import startup\n"
+    program += "startup.load('hook')\nfrom nvgraft.system import launch\nimport nvgraft.base.errors as errors\n"
     program += "print(launch.__doc__, launch.set_deadline.__doc__, launch.set_deadline.__annotations__, errors.Refusal.__doc__)"
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("None None {} None\n", "")

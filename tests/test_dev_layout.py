@@ -44,15 +44,15 @@ AT_TOP = {"__future__", "errno", "os", "posixpath", "select", "sys", "time", "zl
 ISLANDS = {
     "_bisect": {"base/_stdlib.py"},
     "_ctypes": {"system/_ffi.py"},
-    "_frozen_importlib_external": {"startup/bytecode.py"},
+    "_frozen_importlib_external": {"startup/__init__.py"},
     "_json": {"base/jsontext.py", "base/json_errors.py"},
     "_prctl": {"system/privileges.py"},
     "_signal": {"base/_os.py"},
     "_stat": {"base/_os.py"},
     "_struct": {"base/_stdlib.py"},
-    "gc": {"startup/collector.py"},
-    "marshal": {"startup/bytecode.py"},
-    "posix": {"base/_os.py", "startup/bytecode.py"},
+    "gc": set(),  # the launchers stop the collector before they load anything
+    "marshal": {"startup/__init__.py"},
+    "posix": {"base/_os.py", "startup/__init__.py"},
 }
 #: The words of these islands that no other module names, not even in a comment.
 TRICKS = re.compile(r"\b(_ctypes|_frozen_importlib\w*|gc|marshal|posix|PyGC_\w+)\b")
@@ -314,8 +314,8 @@ MAY_START = {
     "system/syscalls.py": {"fork"},
 }
 #: bytecode.py and syscalls.py open what is loaded already, the interpreter and the C library.
-MAY_LOAD_LIBRARIES = {"startup/bytecode.py", "system/_ffi.py", "host/nvml.py"}
-MAY_RUN_CODE = {"startup/bytecode.py"}
+MAY_LOAD_LIBRARIES = {"startup/__init__.py", "system/_ffi.py", "host/nvml.py"}
+MAY_RUN_CODE = {"startup/__init__.py"}
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

@@ -65,8 +65,8 @@ def create_symlinks(
 
     :raises nvgraft.base.errors.Refusal: with everything undone.
     """
+    from nvgraft import startup
     from nvgraft.container import container as containers
-    from nvgraft.startup import bytecode
     from nvgraft.system import privileges
     from nvgraft.system.launch import Interruptible
 
@@ -75,7 +75,7 @@ def create_symlinks(
     pidfd = containers.hold_process(pid)
     privileges.keep(privileges.LOOK)
     container = containers.open_container(pid, pidfd, rootfs)
-    bytecode.load("apply")
+    startup.load("apply")
     from nvgraft.apply.held_container import HeldContainer
 
     with HeldContainer(container, warn):

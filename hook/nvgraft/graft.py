@@ -8,6 +8,7 @@ What plans and applies is loaded when its turn comes: where NVML has to be asked
 
 from __future__ import annotations
 
+from nvgraft import startup
 from nvgraft.base import paths
 from nvgraft.base.values import Value
 from nvgraft.container import container as containers
@@ -17,7 +18,6 @@ from nvgraft.host.kept_inventory import read_host
 from nvgraft.host.live import mps_directory
 from nvgraft.request.config import host_ldconfig
 from nvgraft.request.request import check_request
-from nvgraft.startup import bytecode
 from nvgraft.system import privileges
 from nvgraft.system.launch import Interruptible
 from nvgraft_specs import catalogue
@@ -106,7 +106,7 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
 
 
 def _load_the_rest() -> None:
-    bytecode.load("apply")
+    startup.load("apply")
 
 
 def _plan(job: Job, config: Config, host: Host, container: Container, log: DebugLog) -> Injection:

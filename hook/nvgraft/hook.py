@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from nvgraft import __version__
+from nvgraft import __version__, startup
 from nvgraft.base import errors, paths
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal, UsageError
@@ -17,7 +17,6 @@ from nvgraft.base.files import open_file, reason, writable
 from nvgraft.request.config import Config, load_config
 from nvgraft.request.decision import absolute_rootfs, decide
 from nvgraft.request.oci import State, parse_config, read_config, read_state
-from nvgraft.startup import bytecode
 from nvgraft.system import launch
 from nvgraft.system.syscalls import SyscallError
 from nvgraft.system.trusted import open_trusted
@@ -245,7 +244,7 @@ def _prestart(invocation: Invocation, directory: int) -> None:
 
 def _create_symlinks(invocation: Invocation, directory: int) -> None:
     """Make the links of the command line in the container that the state on stdin names."""
-    bytecode.load("look")
+    startup.load("look")
     from nvgraft.create_symlinks import create_symlinks, parse_links
 
     links = parse_links(invocation.arguments)
@@ -279,7 +278,7 @@ def _configure(
 
     :raises Refusal: with nothing changed.
     """
-    bytecode.load("look")
+    startup.load("look")
     from nvgraft.graft import Job, graft
     from nvgraft.host.live import search_path
     from nvgraft.plan.settings import Settings

@@ -173,11 +173,13 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
     watch = Watch(clock)
     watch.importing()
     sys.path.append(library)
-    from nvgraft.startup import bytecode, collector
+    import gc
 
-    collector.stop_collector()
-    bytecode.load = watch.counted(bytecode.load)  # type: ignore[assignment]
-    bytecode.load("hook")
+    from nvgraft import startup
+
+    gc.disable()
+    startup.load = watch.counted(startup.load)  # type: ignore[assignment]
+    startup.load("hook")
     from nvgraft.hook import main as hook
 
     code: int = timed(clock, REST, hook)(["nvgraft-hook", *arguments])

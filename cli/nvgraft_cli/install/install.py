@@ -57,12 +57,14 @@ sys.path.{extend}
 {call}
 """
 
-#: What the programs of the engine begin with; nvgraft.startup.bytecode and nvgraft.startup.collector say why.
+#: What the programs of the engine begin with; nvgraft.startup says why. The garbage collector would look through all that is loaded
+#: again and again, and it stays until the process ends, a moment later (docs/decisions/0002).
 LOAD = """\
-from nvgraft.startup.bytecode import load
-from nvgraft.startup.collector import stop_collector
+import gc
 
-stop_collector()
+from nvgraft.startup import load
+
+gc.disable()
 load("{group}")
 """
 
@@ -211,7 +213,7 @@ def check_start(python: str, stage: str) -> None:
         ("nvgraft_cli.shell.main", ["hook", "cli"], []),
     ):
         paths = [f"{stage}/{name}" for name in directories]
-        program = f"import sys; sys.path += {paths!r}; from nvgraft.startup import bytecode; [bytecode.load(group) for group in {groups!r}]; "
+        program = f"import sys; sys.path += {paths!r}; from nvgraft import startup; [startup.load(group) for group in {groups!r}]; "
         program += f"import prctl, {module}"
         done = subprocess.run(
             [python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False

@@ -1,6 +1,6 @@
 """The byte code of an installation: a .pyc file for each source, and the modules that a start always needs in one file.
 
-:mod:`nvgraft.startup.bytecode` names the groups of modules, describes the format and loads the files.
+:mod:`nvgraft.startup` names the groups of modules, describes the format and loads the files.
 Copying the sources and the owners of files belong to :mod:`nvgraft_cli.install.install`.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TypeVar
 
-from nvgraft.startup.bytecode import DIRECTORY, GROUPS
+from nvgraft.startup import DIRECTORY, GROUPS
 
 #: Bytes of one piece of a packed file, unless one module has more: less than what the C library maps anew for each request.
 _PIECE = 1 << 16
@@ -73,7 +73,7 @@ def pack_groups(directory: str, final: str) -> None:
     groups: dict[str, dict[str, str]] = {}
     for group, (before, names) in GROUPS.items():
         order = groups[group] = {}
-        seen = {"nvgraft", "nvgraft.startup", "nvgraft.startup.bytecode"}
+        seen = {"nvgraft", "nvgraft.startup"}
         while before:
             seen |= set(groups[before])
             before = GROUPS[before][0]

@@ -29,7 +29,7 @@ _ABANDONED = 60
 
 _MAGIC = b"nvgraft-cache/2"
 
-#: The packed byte code of an installation (nvgraft.startup.bytecode), which each installation makes anew.
+#: The packed byte code of an installation (nvgraft.startup), which each installation makes anew.
 _PACKED = __file__.rpartition("/nvgraft/")[0] + "/bytecode"
 
 
