@@ -213,14 +213,11 @@ def test_an_unknown_way_to_write_the_loader_cache_is_refused() -> None:
     text = refusal(load, '[nvgraft]\nldcache = "Native"')
     assert (
         text
-        == "error getting hook config: failed to load config: nvgraft.formats.ldcache value 'Native' is not known"
+        == "error getting hook config: failed to load config: nvgraft.ldcache value 'Native' is not known"
     )
     with pytest.raises(Refusal) as error:
         load('[nvgraft]\nldcache = ""')
-    assert (
-        error.value.hint
-        == 'write "native" or "ldconfig", or leave it away: "native" is the default'
-    )
+    assert error.value.hint == 'set it to "native" (the default) or "ldconfig"'
 
 
 def test_a_host_snapshot_needs_a_simulated_host() -> None:

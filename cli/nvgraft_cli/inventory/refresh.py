@@ -72,7 +72,7 @@ def refresh(config: Config) -> Host:
 
 
 def _read_and_keep(config: Config) -> tuple[Host, str]:
-    host = kept_inventory.read_host(config, known=False)
+    host = kept_inventory.read_host(config, use_kept=False)
     assert isinstance(host.tree, LiveTree)
     try:
         if host.refusal is not None:

@@ -83,28 +83,28 @@ def read_host(
     config: Config,
     meanwhile: Callable[[], None] = lambda: None,
     *,
-    known: bool = True,
+    use_kept: bool = True,
     keep: bool = True,
 ) -> Host:
     """Return this host as :func:`nvgraft.host.live.read_live_host` does, from the cache if it may be.
 
     :param meanwhile: as there.
-    :param known: use what is cached.
+    :param use_kept: use what was kept, if it still holds.
     :param keep: keep for the next time what has to be read now, once its libraries have been selected.
     :raises Refusal: as that does.
     """
     started = time.time_ns()
     key = _key(config)
-    document = kept.read(KIND, key) if known else None
-    seen, signs = _look(config)
+    document = kept.read(KIND, key) if use_kept else None
+    tree, signs = _look(config)
     difference = _difference(document, signs, config)
-    if not difference and seen is not None:
+    if not difference and tree is not None:
         try:
-            return _host(config, _kept(document), seen)  # type: ignore[arg-type]  # no difference: it is a document
+            return _host(config, _kept(document), tree)  # type: ignore[arg-type]  # no difference: it is a document
         except _DAMAGE:
             difference = _DAMAGED
-    if seen is not None:
-        seen.close()
+    if tree is not None:
+        tree.close()
     host = live.read_live_host(config, meanwhile)
     host.origin = f"read now: {difference}"
     if keep and signs is not None:
@@ -115,9 +115,9 @@ def read_host(
 def state(config: Config) -> tuple[Kept | None, str]:
     """Return what is cached for this configuration, and why it cannot be used, or ""."""
     document = kept.read(KIND, _key(config))
-    seen, signs = _look(config)
-    if seen is not None:
-        seen.close()
+    tree, signs = _look(config)
+    if tree is not None:
+        tree.close()
     difference = _difference(document, signs, config)
     try:
         return (_kept(document) if isinstance(document, dict) else None), difference
@@ -137,40 +137,40 @@ def reaches_nvml(name: str) -> bool:
 
 
 def _key(config: Config) -> list[object]:
-    """Return what is asked: whoever asks for something else has a document of his own."""
+    """Return what the document depends on: for any other settings, variables or code there is another document."""
     package = paths.dirname(paths.dirname(__file__))
     sources = [str(catalogue.__file__), *(f"{package}/{path}" for path in SOURCES)]
     inherited = sorted(
         [name, value] for name, value in paths.environment().items() if reaches_nvml(name)
     )
-    asked: list[object] = [
+    settings: list[object] = [
         config.cli_root,
         config.cli_ldcache,
         config.cli_user,
         list(config.cli_environment),
     ]
-    asked += [config.simulated_host, config.host_snapshot, inherited, os.uname().machine]
-    return [*kept.code(__file__, *sources), *asked]
+    settings += [config.simulated_host, config.host_snapshot, inherited, os.uname().machine]
+    return [*kept.code(__file__, *sources), *settings]
 
 
 def _look(config: Config) -> tuple[LiveTree | None, dict[str, Any] | None]:
     """Return the driver root, and the signs of what is in it; None where they cannot be seen."""
     try:
-        seen = live.open_driver_root(config)
+        tree = live.open_driver_root(config)
     except OSError:
         return None, None
     try:
-        return seen, _signs(config, seen)
+        return tree, _signs(config, tree)
     except OSError:
-        return seen, None
+        return tree, None
 
 
-def _signs(config: Config, seen: LiveTree) -> dict[str, Any]:
+def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
     """Return all that can be seen of the state of machine, driver and GPUs without asking the driver.
 
     :raises OSError: when some of it cannot be told.
     """
-    version = seen.lstat(f"{_PROC}/version")
+    version = tree.lstat(f"{_PROC}/version")
     files = [
         *(_ACCOUNTS if config.cli_user else ()),
         *([config.host_snapshot] if config.host_snapshot else []),
@@ -179,14 +179,14 @@ def _signs(config: Config, seen: LiveTree) -> dict[str, Any]:
         files.append(config.cli_root.rstrip("/") + names.STANDIN_NVML)
     return {
         "boot": read_text(_BOOT_ID),
-        "driver version": seen.read(f"{_PROC}/version", _TEXT_LIMIT).decode(
+        "driver version": tree.read(f"{_PROC}/version", _TEXT_LIMIT).decode(
             "utf-8", "surrogateescape"
         )
         if version
         else None,
-        "GPUs": [_gpu(seen, name) for name in seen.listdir(f"{_PROC}/gpus")],
-        "MIG devices": _mig(seen),
-        "device nodes": _nodes(seen),
+        "GPUs": [_gpu(tree, name) for name in tree.listdir(f"{_PROC}/gpus")],
+        "MIG devices": _mig(tree),
+        "device nodes": _nodes(tree),
         "device majors": [
             [name, major] for name, major in live.read_majors().items() if name.startswith("nvidia")
         ],
@@ -194,51 +194,51 @@ def _signs(config: Config, seen: LiveTree) -> dict[str, Any]:
     }
 
 
-def _gpu(seen: LiveTree, name: str) -> list[object]:
+def _gpu(tree: LiveTree, name: str) -> list[object]:
     """Return the facts of one GPU. Its UUID is unknown ("GPU-????????-...") until the driver has first been used."""
     directory = f"{_PROC}/gpus/{name}"
     facts: dict[str, str] = {}
-    if seen.lstat(f"{directory}/information") is not None:
-        facts = parse_information(seen.read(f"{directory}/information", _TEXT_LIMIT))
+    if tree.lstat(f"{directory}/information") is not None:
+        facts = parse_information(tree.read(f"{directory}/information", _TEXT_LIMIT))
     uuid = facts.get("GPU UUID", "?")
     return [
         name,
-        *_entry(seen, directory),
+        *_entry(tree, directory),
         *(facts.get(label) for label in _GPU_FACTS),
         None if "?" in uuid else uuid,
     ]
 
 
-def _mig(seen: LiveTree) -> list[object]:
+def _mig(tree: LiveTree) -> list[object]:
     """Return the directories of all GPU instances and compute instances."""
     rows: list[object] = []
     pending = [f"{_PROC}/capabilities"]
     while pending:
         directory = pending.pop()
-        for name in seen.listdir(directory):
+        for name in tree.listdir(directory):
             if name.startswith(("gpu", "mig", "gi", "ci")):
                 path = f"{directory}/{name}"
-                node = seen.lstat(path)
+                node = tree.lstat(path)
                 if node is not None and node.type == "dir":
-                    rows.append([path, *_entry(seen, path)])
+                    rows.append([path, *_entry(tree, path)])
                     pending.append(path)
     return rows
 
 
-def _entry(seen: LiveTree, path: str) -> tuple[int, int] | tuple[()]:
+def _entry(tree: LiveTree, path: str) -> tuple[int, int] | tuple[()]:
     """Return what tells a directory of /proc from a later one of the same name: the kernel gives each one its time when it is
     first looked at. (Forgotten by the kernel for want of memory, it has another one later: then all is read once more.)"""
-    seen.lstat(path)
-    status = seen.statuses[path]
+    tree.lstat(path)
+    status = tree.statuses[path]
     return (status.st_ino, status.st_mtime_ns) if status is not None else ()
 
 
-def _nodes(seen: LiveTree) -> list[object]:
-    paths = [f"/dev/{name}" for name in seen.listdir("/dev") if name.startswith("nvidia")]
-    paths += [f"/dev/nvidia-caps/{name}" for name in seen.listdir("/dev/nvidia-caps")]
+def _nodes(tree: LiveTree) -> list[object]:
+    paths = [f"/dev/{name}" for name in tree.listdir("/dev") if name.startswith("nvidia")]
+    paths += [f"/dev/nvidia-caps/{name}" for name in tree.listdir("/dev/nvidia-caps")]
     rows: list[object] = []
     for path in paths:
-        node = seen.lstat(path)
+        node = tree.lstat(path)
         if node is not None:
             rows.append([path, node.type, node.mode, node.uid, node.gid, *(node.rdev or ())])
     return rows
@@ -304,10 +304,10 @@ def _first(before: object, now: object, name: str) -> str:
 
 
 def _same_gpus(before: list[list[object]], now: list[list[object]]) -> bool:
-    """Compare all but UUIDs that are not known at one of both times."""
-    known = [(old[-1], new[-1]) for old, new in zip(before, now, strict=False)]
+    """Compare all but UUIDs that are unknown at one of both times."""
+    uuids = [(old[-1], new[-1]) for old, new in zip(before, now, strict=False)]
     return [row[:-1] for row in before] == [row[:-1] for row in now] and all(
-        old is None or new is None or old == new for old, new in known
+        old is None or new is None or old == new for old, new in uuids
     )
 
 
@@ -354,19 +354,19 @@ def _fields(value: Value, names: Iterable[str]) -> list[object]:
     return [getattr(value, name) for name in names]
 
 
-def _host(config: Config, kept: Kept, seen: LiveTree) -> Host:
+def _host(config: Config, cached: Kept, tree: LiveTree) -> Host:
     uname = os.uname()
     host = Host(
         name=uname.nodename,
         root=config.cli_root or "/",
-        tree=seen,
+        tree=tree,
         entries=(),
-        report=kept.report,
+        report=cached.report,
         majors=live.read_majors(),
         machine=uname.machine,
     )
     host.origin = "from the cache"
-    host.libraries = kept.libraries
+    host.libraries = cached.libraries
     return host
 
 

@@ -133,24 +133,24 @@ def _rules(path: str) -> dict[str, int]:
 def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list[_Node]:
     """Return the nodes that ``module`` serves and that the driver lets others make, in the reference's order."""
     majors = parse_majors(_text(f"{root}/proc/devices"))
-    wanted: list[tuple[str, int | None, int]] = []
+    nodes: list[tuple[str, int | None, int]] = []
     capabilities: list[_Node] = []
     if module == "nvidia":
-        wanted.append(("/dev/nvidiactl", NVIDIA_MAJOR, CONTROL_MINOR))
-        wanted += [(f"/dev/nvidia{minor}", NVIDIA_MAJOR, minor) for minor in range(gpus)]
+        nodes.append(("/dev/nvidiactl", NVIDIA_MAJOR, CONTROL_MINOR))
+        nodes += [(f"/dev/nvidia{minor}", NVIDIA_MAJOR, minor) for minor in range(gpus)]
         capabilities = list(_capability_nodes(root, majors.get("nvidia-caps")))
         major = majors.get("nvidia-caps-imex-channels")
-        wanted += [
+        nodes += [
             (f"/dev/nvidia-caps-imex-channels/channel{channel}", major, channel)
             for channel in channels
         ]
     elif module == "nvidia-uvm":
-        wanted += [
+        nodes += [
             ("/dev/nvidia-uvm", majors.get(module), 0),
             ("/dev/nvidia-uvm-tools", majors.get(module), 1),
         ]
     else:
-        wanted.append(("/dev/nvidia-modeset", NVIDIA_MAJOR, MODESET_MINOR))
+        nodes.append(("/dev/nvidia-modeset", NVIDIA_MAJOR, MODESET_MINOR))
     rules = _rules(f"{root}/proc/driver/nvidia/params")
     if rules.get("ModifyDeviceFiles") == 0:
         return capabilities
@@ -159,7 +159,7 @@ def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list
         rules.get("DeviceFileGID", 0),
         rules.get("DeviceFileMode", 0o666),
     )
-    return [_Node(*node, uid, gid, stat.S_IMODE(mode)) for node in wanted] + capabilities
+    return [_Node(*node, uid, gid, stat.S_IMODE(mode)) for node in nodes] + capabilities
 
 
 def _capability_nodes(root: str, major: int | None) -> Iterator[_Node]:
@@ -190,13 +190,11 @@ def _capability_nodes(root: str, major: int | None) -> Iterator[_Node]:
 
 def _is_right(root: str, node: _Node) -> bool:
     try:
-        found = os.stat(root + node.path)
+        status = os.stat(root + node.path)
     except OSError:
         return False
-    return stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == (
-        node.major,
-        node.minor,
-    )
+    rdev = (os.major(status.st_rdev), os.minor(status.st_rdev))
+    return stat.S_ISCHR(status.st_mode) and rdev == (node.major, node.minor)
 
 
 def _in_child(work: Callable[[Callable[[str], None]], None]) -> list[Finding]:
@@ -264,11 +262,11 @@ def _work(
         )
         tell(f"kernel modules were not loaded: {root}: {reason(error)}\t{hint}")
         return
-    shown = root.rstrip("/")
+    prefix = root.rstrip("/")
     for module in _MODULES:
         tell(f"modprobe {module}")
         if module in absent and (problem := _modprobe(module)):
-            by_hand = f"modprobe {module}" if not shown else f"chroot {shown} modprobe {module}"
+            by_hand = f"modprobe {module}" if not prefix else f"chroot {prefix} modprobe {module}"
             tell(
                 f"the kernel module {module} was not loaded: {problem}\trun {by_hand} on the host to see why, {_SETTING}"
             )
@@ -278,9 +276,9 @@ def _work(
         tell(f"nodes of {module}")
         for node in _nodes("", module, gpus, channels):
             if not _is_right("", node) and (problem := _make(node)):
-                command = f"mknod -m {node.mode:o} {shown}{node.path} c {'MAJOR' if node.major is None else node.major} {node.minor}"
+                command = f"mknod -m {node.mode:o} {prefix}{node.path} c {'MAJOR' if node.major is None else node.major} {node.minor}"
                 tell(
-                    f"the device node {shown}{node.path} is missing or wrong: {problem}\tput it right ({command}), {_SETTING}"
+                    f"the device node {prefix}{node.path} is missing or wrong: {problem}\tput it right ({command}), {_SETTING}"
                 )
 
 
@@ -333,6 +331,6 @@ def _make(node: _Node) -> str:
             else f"what is there is no character device {node.major}:{node.minor}"
         )
     except OSError as error:
-        what = f"owner {node.uid}:{node.gid} not set" if _is_right("", node) else "not made"
-        return f"{what}: {reason(error)} ({errno.errorcode.get(error.errno or 0)})"
+        failure = f"owner {node.uid}:{node.gid} not set" if _is_right("", node) else "not made"
+        return f"{failure}: {reason(error)} ({errno.errorcode.get(error.errno or 0)})"
     return ""

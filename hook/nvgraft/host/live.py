@@ -175,21 +175,23 @@ def _read_cache(
     from nvgraft.formats.ldcache import SIZE_LIMIT, parse
     from nvgraft.host.libraries import LIBRARY_PREFIXES
 
-    shown = root.rstrip("/") + path
+    host_path = root.rstrip("/") + path
     try:
         data = tree.read(tree.resolve(path), SIZE_LIMIT)
     except PathError as error:
         raise Refusal("detection", error.text) from error
     except OSError as error:
         raise Refusal(
-            "detection", f"open failed: {shown}: {reason(error)}", "run ldconfig in the driver root"
+            "detection",
+            f"open failed: {host_path}: {reason(error)}",
+            "run ldconfig in the driver root",
         ) from error
     try:
         return parse(data, prefixes or LIBRARY_PREFIXES)
     except ValueError as error:
         raise Refusal(
             "detection",
-            f"unsupported file format: {shown}",
+            f"unsupported file format: {host_path}",
             f"{error}: run ldconfig in the driver root",
         ) from error
 

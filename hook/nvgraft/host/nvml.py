@@ -71,7 +71,7 @@ def query(
         out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user.
     """
     fixed_groups = userns.groups_are_fixed()
-    asked = child.start(
+    nvml = child.start(
         lambda writer: _answer(writer, library, root, user, environment, fixed_groups=fixed_groups),
         forks=False,
     )
@@ -79,9 +79,9 @@ def query(
     answer = None
     try:
         meanwhile()
-        answer = asked.read(deadline, _ANSWER_LIMIT)
+        answer = nvml.read(deadline, _ANSWER_LIMIT)
     finally:
-        status = asked.end()
+        status = nvml.end()
     if answer is None:
         raise Refusal(
             "initialization",

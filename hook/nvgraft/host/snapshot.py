@@ -196,8 +196,8 @@ def load_report(path: str) -> DriverReport:
     try:
         fd = files.open_file(path)
         try:
-            found = os.fstat(fd)
-            if found.st_uid != 0 or found.st_mode & 0o022:
+            status = os.fstat(fd)
+            if status.st_uid != 0 or status.st_mode & 0o022:
                 raise Refusal(
                     "initialization", f"host snapshot {path} is not root's own file", hint
                 )

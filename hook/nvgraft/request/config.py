@@ -339,11 +339,10 @@ def config_from_settings(
             "a recorded host is used only where config.toml says that the host is simulated; remove host-snapshot",
         )
     if written.ldcache_mode not in LDCACHE_MODES:
-        known = " or ".join(f'"{mode}"' for mode in LDCACHE_MODES)
         raise Refusal(
             "",
-            f"{_ERROR}nvgraft.formats.ldcache value {written.ldcache_mode!r} is not known",
-            f"write {known}, or leave it away: {known.partition(' ')[0]} is the default",
+            f"{_ERROR}nvgraft.ldcache value {written.ldcache_mode!r} is not known",
+            'set it to "{}" (the default) or "{}"'.format(*LDCACHE_MODES),
         )
     if "cli_user" not in values:
         values["cli_user"] = default_user((os_release or _os_release)())
@@ -436,9 +435,11 @@ def _converted(
     return value
 
 
-def _wrong_type(value: object, wanted: str, name: tuple[str, ...], path: str, text: str) -> Refusal:
-    go_type, shown = "time.Time", str(value)
-    for known, called in (
+def _wrong_type(
+    value: object, expected: str, name: tuple[str, ...], path: str, text: str
+) -> Refusal:
+    go_type, shown_value = "time.Time", str(value)
+    for python_type, name_in_go in (
         (bool, "bool"),
         (int, "int64"),
         (float, "float64"),
@@ -446,16 +447,16 @@ def _wrong_type(value: object, wanted: str, name: tuple[str, ...], path: str, te
         (list, "[]interface {}"),
         (dict, "*toml.Tree"),
     ):
-        if isinstance(value, known):
-            go_type = called
+        if isinstance(value, python_type):
+            go_type = name_in_go
             break
     if isinstance(value, bool):
-        shown = shown.lower()
+        shown_value = shown_value.lower()
     elif isinstance(value, list):
-        shown = f"[{' '.join(map(str, value))}]"
-    hint = f"{'.'.join(name)} in {path} must be {wanted.replace('[]string', 'a list of strings')}"
+        shown_value = f"[{' '.join(map(str, value))}]"
+    hint = f"{'.'.join(name)} in {path} must be {expected.replace('[]string', 'a list of strings')}"
     return Refusal(
-        "", f"{_unmarshal(name, text)}Can't convert {shown}({go_type}) to {wanted}", hint
+        "", f"{_unmarshal(name, text)}Can't convert {shown_value}({go_type}) to {expected}", hint
     )
 
 
@@ -470,12 +471,12 @@ def _position(text: str, name: tuple[str, ...]) -> tuple[int, int]:
     for number, line in enumerate(text.split("\n"), 1):
         bare = line.strip()
         if bare.startswith("["):
-            table = found = _dotted(bare.partition("]")[0].strip("["))
+            table = key = _dotted(bare.partition("]")[0].strip("["))
         elif "=" in bare and not bare.startswith("#"):
-            found = (*table, *_dotted(bare.partition("=")[0]))
+            key = (*table, *_dotted(bare.partition("=")[0]))
         else:
             continue
-        if found == name:
+        if key == name:
             return number, len(line) - len(line.lstrip()) + 1
     return 1, 1
 

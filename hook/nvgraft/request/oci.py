@@ -141,20 +141,20 @@ def parse_state(data: bytes) -> State:
     """
     try:
         value = loads(data, STATE_LIMIT, one_value=True)
-        found = members(as_object(value, "value of type main.HookState"), _STATE_MEMBERS)
-        pid = found.get("pid")
+        state = members(as_object(value, "value of type main.HookState"), _STATE_MEMBERS)
+        pid = state.get("pid")
         if pid is None:
             pid = 0
         elif type(pid) is not int or not -(1 << 63) <= pid < 1 << 63:
-            shown = f"number {pid}" if kind(pid) == "number" else kind(pid)
-            raise _mismatch(shown, "struct field HookState.pid of type int")
-        bundle = as_string(found.get("bundle"), "struct field HookState.bundle of type string")
+            described = f"number {pid}" if kind(pid) == "number" else kind(pid)
+            raise _mismatch(described, "struct field HookState.pid of type int")
+        bundle = as_string(state.get("bundle"), "struct field HookState.bundle of type string")
         bundle_path = as_string(
-            found.get("bundlePath"), "struct field HookState.bundlePath of type string"
+            state.get("bundlePath"), "struct field HookState.bundlePath of type string"
         )
     except JsonError as error:
         raise Refusal("", _STATE + error.text, f"{error.hint}; {_STATE_FIX}") from None
-    name = found.get("id")
+    name = state.get("id")
     return State(pid, bundle or bundle_path, name if isinstance(name, str) else "")
 
 
@@ -262,10 +262,10 @@ def _bounding(capabilities: object, version: str) -> list[str]:
         return []
     if _flat_capabilities(version):
         return as_strings(capabilities, "value of type ")
-    found = members(
+    sets = members(
         as_object(capabilities, "value of type specs.LinuxCapabilities"), _CAPABILITY_MEMBERS
     )
-    return as_strings(found.get("bounding"), "struct field LinuxCapabilities.bounding of type ")
+    return as_strings(sets.get("bounding"), "struct field LinuxCapabilities.bounding of type ")
 
 
 def _flat_capabilities(version: str) -> bool:
@@ -292,19 +292,19 @@ def _identifiers(text: str) -> bool:
 def _mount(value: object) -> tuple[str, str]:
     if value is None:
         return "", ""
-    found = members(
+    mount = members(
         as_object(value, "struct field Spec.mounts of type specs.Mount"), _MOUNT_MEMBERS
     )
-    source = as_string(found.get("source"), "struct field Mount.mounts.source of type string")
+    source = as_string(mount.get("source"), "struct field Mount.mounts.source of type string")
     return source, as_string(
-        found.get("destination"), "struct field Mount.mounts.destination of type string"
+        mount.get("destination"), "struct field Mount.mounts.destination of type string"
     )
 
 
-def _mismatch(found: str, target: str) -> JsonError:
+def _mismatch(json_type: str, target: str) -> JsonError:
     return JsonError(
-        f"json: cannot unmarshal {found} into Go {target}",
-        f"{target.rpartition(' of type ')[2]} expected, found {found}",
+        f"json: cannot unmarshal {json_type} into Go {target}",
+        f"{target.rpartition(' of type ')[2]} expected, found {json_type}",
     )
 
 

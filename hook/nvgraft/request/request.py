@@ -426,7 +426,7 @@ def _requirements(env: dict[str, str], disabled: bool, legacy: bool) -> tuple[st
     """Return the requirement expressions, ordered by variable, a legacy image's own one last (reference behaviour 1.8)."""
     if disabled or read_variable(env, names.DISABLE_REQUIRE) in names.TRUE_SPELLINGS:
         return ()
-    found = [
+    expressions = [
         read_variable(env, name, REQUIREMENT_LIMIT) or ""
         for name in sorted(env)
         if name.startswith(names.REQUIRE_PREFIX)
@@ -435,8 +435,8 @@ def _requirements(env: dict[str, str], disabled: bool, legacy: bool) -> tuple[st
     if legacy:
         version = read_variable(env, names.CUDA_VERSION) or ""
         major, minor = _major_minor(version)
-        found.append(f"cuda>={major}.{minor}")
-    return tuple(found)
+        expressions.append(f"cuda>={major}.{minor}")
+    return tuple(expressions)
 
 
 def _major_minor(version: str) -> tuple[int, int]:

@@ -60,22 +60,22 @@ def check(
     :raises Refusal: "invalid expression" or "unsatisfied condition: ..."
     """
     # Devices of one kind are asked once: a node of eight equal GPUs is the usual case.
-    kinds = [
+    facts = [
         {"cuda": cuda_version, "driver": driver_version, "arch": arch, "brand": brand}
         for arch, brand in dict.fromkeys(devices) or ((None, None),)
     ]
-    host = _Host(kinds)
-    asked = host.kinds
+    by_kind = _DeviceKinds(facts)
+    kinds = by_kind.all
     failed = None
     for requirement in requirements:
-        holds, invalid = _evaluate(requirement, host, asked)
-        fails = asked & ~holds
+        holds, invalid = _evaluate(requirement, by_kind, kinds)
+        fails = kinds & ~holds
         if fails:
             # The reference asks device by device: what fails for the first one is told, and of that what comes first.
             first = fails & -fails
-            failed = (requirement, bool(invalid & first), kinds[first.bit_length() - 1])
-            asked = first - 1
-            if not asked:
+            failed = (requirement, bool(invalid & first), facts[first.bit_length() - 1])
+            kinds = first - 1
+            if not kinds:
                 break
     if failed is not None:
         raise _refusal(*failed)
@@ -100,12 +100,12 @@ def alternatives(
     :param facts: property name -> value; ``arch`` and ``brand`` are None without a device.
     :param count: of the first ones alone.
     """
-    host = _Host([facts])
-    found = []
+    device = _DeviceKinds([facts])
+    results = []
     for term in list(filter(None, requirement.split(" ")))[:count]:
-        holds, invalid, factor = _evaluate_term(term, host, host.kinds)
-        found.append(Alternative(term, "" if holds else factor, not invalid))
-    return tuple(found)
+        holds, invalid, factor = _evaluate_term(term, device, device.all)
+        results.append(Alternative(term, "" if holds else factor, not invalid))
+    return tuple(results)
 
 
 def _numbers(version: str) -> tuple[tuple[int, str], ...] | None:
@@ -150,48 +150,48 @@ class _Property:
         for key in self.keys:
             self.below.append(self.below[-1] | versions[key])
 
-    def compared(self, wanted: str) -> tuple[int, int, int] | None:
-        """Return the kinds whose version is lower, equal and higher; None when ``wanted`` is no version."""
-        key = _numbers(wanted)
+    def compared(self, version: str) -> tuple[int, int, int] | None:
+        """Return the kinds whose version is lower, equal and higher; None when ``version`` is not a version."""
+        key = _numbers(version)
         if key is None:
             return None
         low = bisect_left(self.keys, key)
-        lower, known = self.below[low], self.below[-1]
+        lower, versioned = self.below[low], self.below[-1]
         upto = self.below[low + 1] if low < len(self.keys) and self.keys[low] == key else lower
-        return lower, upto & ~lower, known & ~upto
+        return lower, upto & ~lower, versioned & ~upto
 
 
-class _Host:
-    """The properties of all kinds of device that are asked about; ``kinds`` is the set of all."""
+class _DeviceKinds:
+    """The properties of kinds of device; ``all`` is the set of all kinds."""
 
-    __slots__ = ("kinds", "properties")
+    __slots__ = ("all", "properties")
 
     def __init__(self, kinds: Sequence[dict[str, str | None]]) -> None:
-        self.kinds = (1 << len(kinds)) - 1
+        self.all = (1 << len(kinds)) - 1
         self.properties = {name: _Property([facts[name] for facts in kinds]) for name in kinds[0]}
 
 
-def _evaluate(requirement: str, host: _Host, asked: int) -> tuple[int, int]:
-    """Return for which of the kinds ``asked`` a requirement holds, and for which a factor that decides is invalid."""
-    holds, invalid, undecided, empty = 0, 0, asked, True
+def _evaluate(requirement: str, devices: _DeviceKinds, kinds: int) -> tuple[int, int]:
+    """Return for which of ``kinds`` a requirement holds, and for which a factor that decides is invalid."""
+    holds, invalid, undecided, empty = 0, 0, kinds, True
     for term in filter(None, requirement.split(" ")):
         if not term.strip(","):
             continue
         empty = False
-        good, bad, _ = _evaluate_term(term, host, undecided)
+        good, bad, _ = _evaluate_term(term, devices, undecided)
         holds |= good
         invalid |= bad
         undecided &= ~(good | bad)
         if not undecided:
             break
-    return (asked, 0) if empty else (holds, invalid)
+    return (kinds, 0) if empty else (holds, invalid)
 
 
-def _evaluate_term(term: str, host: _Host, asked: int) -> tuple[int, int, str]:
+def _evaluate_term(term: str, devices: _DeviceKinds, kinds: int) -> tuple[int, int, str]:
     """Return the same of one alternative, and the factor with which it ended for the last of the kinds."""
-    holds, invalid, factor = asked, 0, ""
+    holds, invalid, factor = kinds, 0, ""
     for factor in filter(None, term.split(",")):
-        good, bad = _evaluate_factor(factor, host)
+        good, bad = _evaluate_factor(factor, devices)
         if holds & ~good:
             if len(factor.encode("utf-8", "surrogateescape")) > _FACTOR_LIMIT:
                 bad = ~good
@@ -202,45 +202,45 @@ def _evaluate_term(term: str, host: _Host, asked: int) -> tuple[int, int, str]:
     return holds, invalid, factor
 
 
-def _evaluate_factor(factor: str, host: _Host) -> tuple[int, int]:
-    """Return for which kinds a factor holds, and for which it makes no sense; they may be more than were asked for."""
-    name, operator, wanted = _split(factor)
+def _evaluate_factor(factor: str, devices: _DeviceKinds) -> tuple[int, int]:
+    """Return for which of all kinds a factor holds, and for which it makes no sense."""
+    name, operator, value = _split(factor)
     accepted = _OPERATORS.get(operator)
-    found = host.properties.get(name)
-    if accepted is None or not wanted or found is None:
-        return 0, host.kinds
-    known = host.kinds & ~found.unknown
-    if not known:
-        return found.unknown, 0
+    prop = devices.properties.get(name)
+    if accepted is None or not value or prop is None:
+        return 0, devices.all
+    with_property = devices.all & ~prop.unknown
+    if not with_property:
+        return prop.unknown, 0
     if name == "brand":
         if operator not in ("=", "!=", "!"):
-            return found.unknown, known
-        same = found.brands.get(wanted.lower(), 0)
-        return found.unknown | (same if operator == "=" else known & ~same), 0
-    compared = found.compared(wanted)
+            return prop.unknown, with_property
+        same = prop.brands.get(value.lower(), 0)
+        return prop.unknown | (same if operator == "=" else with_property & ~same), 0
+    compared = prop.compared(value)
     if compared is None:
-        return found.unknown, known
-    good = found.unknown
+        return prop.unknown, with_property
+    good = prop.unknown
     for order in accepted:
         good |= compared[order + 1]
-    return good, found.invalid
+    return good, prop.invalid
 
 
 def _split(factor: str) -> tuple[str, str, str]:
     start = len(factor.translate(_ONE_SIGN).partition("=")[0])
     rest = factor[start:]
-    wanted = rest.lstrip(_SIGNS)
-    return factor[:start].lower(), rest[: len(rest) - len(wanted)], wanted
+    value = rest.lstrip(_SIGNS)
+    return factor[:start].lower(), rest[: len(rest) - len(value)], value
 
 
 def _hint(requirement: str, facts: dict[str, str | None]) -> str:
     provided = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
-    tried = "; ".join(
-        f"{_short(found.term)}: {_short(found.factor)} {'does not hold' if found.valid else 'is no valid condition'}"
-        for found in alternatives(requirement, facts, 8)
-        if found.factor
+    failures = "; ".join(
+        f"{_short(tried.term)}: {_short(tried.factor)} {'does not hold' if tried.valid else 'is no valid condition'}"
+        for tried in alternatives(requirement, facts, 8)
+        if tried.factor
     )
-    return f"this host provides {provided}; {tried}; use a newer driver or another image, or set NVIDIA_DISABLE_REQUIRE=1"
+    return f"this host provides {provided}; {failures}; use a newer driver or another image, or set NVIDIA_DISABLE_REQUIRE=1"
 
 
 def _short(text: str) -> str:

@@ -60,8 +60,8 @@ class Log:
         """Open the log files; one that cannot be opened is no reason not to start a container."""
         level = "debug" if options.debug else level.lower()
         level = {"warn": "warning"}.get(level, level)
-        known = level in _LEVELS
-        self._level = _LEVELS.index(level if known else "info")
+        valid = level in _LEVELS
+        self._level = _LEVELS.index(level if valid else "info")
         self._format = options.format
         failures = []
         if not options.version:
@@ -72,7 +72,7 @@ class Log:
                     self._files.append(_open(path))
                 except OSError as error:
                     failures.append(f"Failed to open log file: open {path}: {files.reason(error)}")
-        if not known:
+        if not valid:
             self.write("warning", f"invalid log-level '{level}'")
         for failure in failures:
             self.write("warning", failure)
