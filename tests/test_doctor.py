@@ -924,7 +924,7 @@ def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: 
         assert results[name]["lacking"] == "a config.json alone does not show the image's files"
 
 
-def test_text_is_for_people(setup: Setup, capsys: Captured) -> None:
+def test_text_lists_checks_that_were_not_made(setup: Setup, capsys: Captured) -> None:
     """Checks that were not made are counted; --verbose lists them. Names are made printable."""
     setup.env = ["NVIDIA_VISIBLE_DEVICES=9\x7f"]
     _no_loader(setup)

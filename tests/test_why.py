@@ -1,4 +1,4 @@
-"""``nvgraft why``: the chain for what is in, the first rule for what is not, and a change that really helps."""
+"""``nvgraft why``: the steps to a mounted file, or the rule that excludes it and what helps."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ Document = dict[str, Any]
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
 
 
-def ask(capsys: Captured, bundle: str, host: str, *what: str) -> tuple[int, list[Document]]:
+def run_why(capsys: Captured, bundle: str, host: str, *what: str) -> tuple[int, list[Document]]:
     code = main(["why", *what, "--bundle", bundle, "--host", host, "--format", "json"])
     return code, read_document(capsys.readouterr().out)["answers"]
 
@@ -33,7 +33,7 @@ def rule(answer: Document) -> str:
 
 @pytest.fixture
 def host(tmp_path: Path) -> str:
-    """A host with a stale library, a foreign one, and a library that its loader cache does not know."""
+    """A host with a library of an older driver, and one that its loader cache does not list."""
     document = hosts.full_host(
         "/usr/lib/x86_64-linux-gnu/libnvidia-encode.so.1 -> libnvidia-encode.so.470.1\n"
         "/usr/lib/x86_64-linux-gnu/libnvidia-encode.so.470.1 elf libnvidia-encode.so.1\n"
@@ -57,10 +57,10 @@ def host(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_what_is_in_the_container_has_its_chain(tmp_path: Path, capsys: Captured) -> None:
-    """Request, capability, row, cache entry, mount, links; exit 0."""
+def test_a_library_in_the_container_has_its_chain(tmp_path: Path, capsys: Captured) -> None:
+    """The chain is request, capability, row, cache entry, mount, links; exit 0."""
     bundle = str(make_bundle(tmp_path / "b", ALL))
-    code, (answer,) = ask(capsys, bundle, "eks-t4", "libcuda.so")
+    code, (answer,) = run_why(capsys, bundle, "eks-t4", "libcuda.so")
     assert code == 0
     assert answer["in_plan"]
     steps = [(step["step"], step["how"]) for step in answer["chain"]]
@@ -73,9 +73,9 @@ def test_what_is_in_the_container_has_its_chain(tmp_path: Path, capsys: Captured
 
 
 def test_a_link_has_the_chain_of_its_file(tmp_path: Path, capsys: Captured) -> None:
-    """By the name that programs open, bare or with its directory; other files of the same beginning are not part of it."""
+    """The link is named with or without directory; files with the same prefix are not included."""
     bundle = str(make_bundle(tmp_path / "b", ALL))
-    _, answers = ask(
+    _, answers = run_why(
         capsys, bundle, "eks-t4", "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
     )
     for answer in answers:
@@ -106,43 +106,43 @@ def test_a_link_has_the_chain_of_its_file(tmp_path: Path, capsys: Captured) -> N
     ],
 )
 def test_a_device_is_mounted_and_allowed(device: str, tmp_path: Path, capsys: Captured) -> None:
-    """One node and its own rule, whichever major number it has."""
+    """The chain has the node and its device rule, also for major numbers that vary."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
-    _, (answer,) = ask(capsys, bundle, "runfile-a10x2", device)
+    _, (answer,) = run_why(capsys, bundle, "runfile-a10x2", device)
     assert [step["step"] for step in answer["chain"] if step["step"] in {"mounted", "allowed"}] == [
         "mounted",
         "allowed",
     ]
 
 
-def test_everything_in_any_plan_is_explained_by_its_path(tmp_path: Path, capsys: Captured) -> None:
-    """Each mount of each gallery host, asked for by its target."""
+def test_every_mount_is_found_by_its_target(tmp_path: Path, capsys: Captured) -> None:
+    """On each host of the gallery."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     for name in gallery.names():
         plan, _ = plan_bundle(bundle, name, None)
         targets = [action.target for action in plan.actions if isinstance(action, Bind)]
-        code, answers = ask(capsys, bundle, name, *targets)
+        code, answers = run_why(capsys, bundle, name, *targets)
         assert code == 0, [answer["name"] for answer in answers if not answer["in_plan"]]
 
 
-def test_everything_is_explained_by_its_path_on_the_host(tmp_path: Path, capsys: Captured) -> None:
-    """Each file of a driver root below /dev is found by its source, and what is a library there is called one."""
+def test_every_mount_is_found_by_its_source(tmp_path: Path, capsys: Captured) -> None:
+    """Also below a driver root in /dev, where libraries are still recognised as libraries."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     host = tmp_path / "host.json"
     host.write_text(json.dumps(read_snapshot("operator-driver-root") | {"root": "/dev/shm/x"}))
     plan, _ = plan_bundle(bundle, str(host), None)
     binds = [action for action in plan.actions if isinstance(action, Bind)]
-    code, answers = ask(capsys, bundle, str(host), *(action.source for action in binds))
+    code, answers = run_why(capsys, bundle, str(host), *(action.source for action in binds))
     assert code == 0, [answer["name"] for answer in answers if not answer["in_plan"]]
     libraries = {action.source for action in binds if ".so" in action.source}
     assert libraries == {answer["name"] for answer in answers if answer["kind"] == "library"}
 
 
-def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None:
-    """For every row of the catalogue that some host has: with the variables set, it is in; each by itself is needed."""
+def test_the_suggested_change_helps(tmp_path: Path, capsys: Captured) -> None:
+    """With it, a plan includes the row; for a capability, one variable is enough."""
     bundle = str(make_bundle(tmp_path / "b", ALL, "NVIDIA_DRIVER_CAPABILITIES=utility"))
     whole = str(make_bundle(tmp_path / "all", *EVERYTHING))
-    tried = 0
+    excluded = 0
     for name in ("runfile-a10x2", "debian-a100x8"):
         mounted = {
             action.why.row
@@ -152,20 +152,20 @@ def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None
         rows = [
             row.name for row in (*catalogue.LIBRARIES, *catalogue.BINARIES) if row.name in mounted
         ]
-        for answer in ask(capsys, bundle, name, *rows)[1]:
+        for answer in run_why(capsys, bundle, name, *rows)[1]:
             if not answer["in_plan"]:
-                tried += 1
+                excluded += 1
                 assert rule(answer) == "capability"
                 assert len(answer["smallest_change"]) == 1
                 plan, _ = plan_bundle(bundle, name, None, answer["smallest_change"])
                 assert answer["name"] in {
                     action.why.row for action in plan.actions if isinstance(action, Bind)
                 }
-    assert tried > 20
+    assert excluded > 20
 
 
 @pytest.mark.parametrize(
-    ("what", "asked"),
+    ("what", "condition"),
     [
         ("/dev/dri/card0", "capability graphics or display"),
         ("/etc/vulkan/icd.d/nvidia_icd.json", "capability graphics or display"),
@@ -175,15 +175,15 @@ def test_the_change_that_is_told_helps(tmp_path: Path, capsys: Captured) -> None
         ("/dev/infiniband/uverbs3", "NVIDIA_MOFED=enabled"),
     ],
 )
-def test_what_the_runtime_brings(
-    what: str, asked: str, host: str, tmp_path: Path, capsys: Captured
+def test_files_that_only_the_runtime_mounts(
+    what: str, condition: str, host: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """No hook brings it, whatever is asked for; the advice says what does."""
+    """The advice names the runtime, and the variable or capability that adds the file."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
-    code, (answer,) = ask(capsys, bundle, host, what)
+    code, (answer,) = run_why(capsys, bundle, host, what)
     assert (code, rule(answer)) == (1, "not-in-catalogue")
     assert answer["excluded_by"]["mend"].startswith(
-        f"start it by nvgraft-runtime, which adds it for {asked} "
+        f"start the container with nvgraft-runtime, which adds it for {condition} "
     )
 
 
@@ -194,43 +194,48 @@ def test_what_the_runtime_brings(
         (
             "libnvidia-nscq.so",
             "not-in-cache",
-            "the file is there, at /opt/nvidia/libnvidia-nscq.so.535.1",
+            "but the file exists at /opt/nvidia/libnvidia-nscq.so.535.1",
             [],
         ),
         ("libnvidia-ifr.so", "not-on-host", "no entry that starts with libnvidia-ifr.so", []),
-        ("nv-fabricmanager", "not-on-host", "in no directory of the search path", []),
+        ("nv-fabricmanager", "not-on-host", "is not in the search path of this host", []),
         (
             "libcudart.so.12",
             "not-in-catalogue",
-            "is in no table of what the hook brings; the catalogue has libcuda.so",
+            "is not in the catalogue of files that the hook mounts; the catalogue has libcuda.so",
             [],
         ),
-        ("/etc/debian_version", "image", "is the image's own file", []),
+        ("/etc/debian_version", "image", "is a file of the image", []),
         ("9", "not-on-host", "9: unknown device", []),
         ("GPU-none", "not-on-host", "unknown device", []),
         ("/dev/nvidia9", "not-on-host", "its GPUs are /dev/nvidia0, /dev/nvidia1", []),
         (
             "/dev/nvidia-modeset",
             "capability",
-            "only the capability display",
+            "needs capability display",
             ["NVIDIA_DRIVER_CAPABILITIES=compute,utility,video,display"],
         ),
         (
             "graphics",
             "capability",
-            "capability graphics is not asked for",
+            "the container does not request capability graphics",
             ["NVIDIA_DRIVER_CAPABILITIES=compute,utility,video,graphics"],
         ),
-        ("1", "device", "1 is not asked for: the container has 0", ["NVIDIA_VISIBLE_DEVICES=0,1"]),
+        (
+            "1",
+            "device",
+            "the container does not request 1: it requests 0",
+            ["NVIDIA_VISIBLE_DEVICES=0,1"],
+        ),
         (
             "/dev/nvidia1",
             "device",
-            "GPU 1 (GPU-00000001-0000-0000-0000-000000000000) is not asked for",
+            "does not request GPU 1 (GPU-00000001-0000-0000-0000-000000000000)",
             ["NVIDIA_VISIBLE_DEVICES=all"],
         ),
     ],
 )
-def test_what_is_not_in_has_the_first_rule_that_keeps_it_out(
+def test_the_first_rule_that_keeps_a_file_out(
     what: str,
     expected: str,
     words: str,
@@ -239,7 +244,7 @@ def test_what_is_not_in_has_the_first_rule_that_keeps_it_out(
     tmp_path: Path,
     capsys: Captured,
 ) -> None:
-    """Exit 1, the rule, and the smallest change where there is one."""
+    """Exit 1, the rule, and the smallest change if there is one."""
     bundle = str(
         make_bundle(
             tmp_path / "b",
@@ -247,7 +252,7 @@ def test_what_is_not_in_has_the_first_rule_that_keeps_it_out(
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
         )
     )
-    code, (answer,) = ask(capsys, bundle, host, what)
+    code, (answer,) = run_why(capsys, bundle, host, what)
     assert code == 1
     assert (rule(answer), answer["smallest_change"]) == (expected, change)
     assert words in answer["excluded_by"]["text"]
@@ -256,9 +261,9 @@ def test_what_is_not_in_has_the_first_rule_that_keeps_it_out(
 def test_a_container_that_asks_for_nothing_needs_devices_first(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    """One variable where the default capabilities suffice, two where they do not."""
+    """The change is one variable if the default capabilities suffice, else two."""
     bundle = str(make_bundle(tmp_path / "b"))
-    _, answers = ask(capsys, bundle, "runfile-a10x2", "nvidia-smi", "libnvidia-encode.so")
+    _, answers = run_why(capsys, bundle, "runfile-a10x2", "nvidia-smi", "libnvidia-encode.so")
     assert [rule(answer) for answer in answers] == ["nothing-requested"] * 2
     assert answers[0]["smallest_change"] == [ALL]
     assert answers[1]["smallest_change"] == [
@@ -268,9 +273,9 @@ def test_a_container_that_asks_for_nothing_needs_devices_first(
 
 
 def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Captured) -> None:
-    """A requirement that is not met keeps everything out."""
+    """An unmet requirement keeps all files out; the change disables it."""
     bundle = str(make_bundle(tmp_path / "b", ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"))
-    _, (answer,) = ask(capsys, bundle, "eks-t4", "nvidia-smi")
+    _, (answer,) = run_why(capsys, bundle, "eks-t4", "nvidia-smi")
     assert rule(answer) == "refused"
     assert "unsatisfied condition: cuda>=99" in answer["excluded_by"]["text"]
     assert answer["smallest_change"] == ["NVIDIA_DISABLE_REQUIRE=1"]
@@ -282,7 +287,7 @@ def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Capture
             "NVIDIA_DRIVER_CAPABILITIES=compute",
         )
     )
-    _, (answer,) = ask(capsys, bundle, "eks-t4", "nvidia-smi")
+    _, (answer,) = run_why(capsys, bundle, "eks-t4", "nvidia-smi")
     assert answer["smallest_change"] == [
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         "NVIDIA_DISABLE_REQUIRE=1",
@@ -290,32 +295,17 @@ def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Capture
 
 
 def test_variables_of_the_command_line_count(tmp_path: Path, capsys: Captured) -> None:
-    """A change is the smallest on top of them."""
+    """The change is made in addition to them."""
     bundle = str(make_bundle(tmp_path / "b"))
-    assert (
-        main(
-            [
-                "why",
-                "graphics",
-                "--bundle",
-                bundle,
-                "--env",
-                ALL,
-                "--host",
-                "runfile-a10x2",
-                "--format",
-                "json",
-            ]
-        )
-        == 1
-    )
+    words = ["why", "graphics", "--bundle", bundle, "--env", ALL, "--host", "runfile-a10x2"]
+    assert main([*words, "--format", "json"]) == 1
     assert read_document(capsys.readouterr().out)["answers"][0]["smallest_change"] == [
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"
     ]
 
 
 def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured) -> None:
-    """The last of the loader cache wins; the other is told."""
+    """The last one in the loader cache is chosen; the other is listed with the reason."""
     document = read_snapshot("eks-t4")
     path = "/usr/lib64/libcuda.so.460.106.00"
     document["files"]["/opt/libcuda.so.460.106.00"] = document["files"][path]
@@ -324,10 +314,10 @@ def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured)
         *document["ld_so_cache"],
     ]
     (tmp_path / "h.json").write_text(json.dumps(document))
-    _, (answer,) = ask(
+    _, (answer,) = run_why(
         capsys, str(make_bundle(tmp_path / "b", ALL)), str(tmp_path / "h.json"), "libcuda.so.1"
     )
-    verdicts = {one["path"]: one["verdict"] for one in answer["candidates"]}
+    verdicts = {candidate["path"]: candidate["verdict"] for candidate in answer["candidates"]}
     assert verdicts == {
         "/opt/libcuda.so.460.106.00": f"passed over for {path}, which the cache names later",
         path: "chosen",
@@ -338,42 +328,30 @@ def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured)
 def test_any_capability_can_be_asked_about(
     capability: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Asked for or not, with something on the host or not."""
+    """Requested or not, and whether or not the host has files for it."""
     for env in (EVERYTHING, (ALL,)):
         bundle = str(make_bundle(tmp_path / f"b{len(env)}", *env))
-        code, (answer,) = ask(capsys, bundle, "debian-compat32", capability)
+        code, (answer,) = run_why(capsys, bundle, "debian-compat32", capability)
         assert answer["kind"] == "capability"
         assert code == int(not answer["in_plan"])
 
 
-def test_text_is_for_people(tmp_path: Path, capsys: Captured) -> None:
-    """One block each; names cannot steer the terminal."""
+def test_text_has_a_block_for_each_argument(tmp_path: Path, capsys: Captured) -> None:
+    """Names are printed without control characters."""
     bundle = str(make_bundle(tmp_path / "b", ALL))
-    assert (
-        main(
-            [
-                "why",
-                "nvidia-smi",
-                "libnvidia-encode.so.1",
-                "x\x1b[31m",
-                "--bundle",
-                bundle,
-                "--host",
-                "eks-t4",
-            ]
-        )
-        == 1
-    )
+    what = ("nvidia-smi", "libnvidia-encode.so.1", "x\x1b[31m")
+    assert main(["why", *what, "--bundle", bundle, "--host", "eks-t4"]) == 1
     out = capsys.readouterr().out
     assert out.startswith(
-        "nvidia-smi is in the container\n  asked for   all (NVIDIA_VISIBLE_DEVICES=all)\n  capability  utility (default)\n"
+        "nvidia-smi is in the container\n"
+        "  asked for   all (NVIDIA_VISIBLE_DEVICES=all)\n"
+        "  capability  utility (default)\n"
     )
     assert (
-        "\n\nlibnvidia-encode.so.1 is not in the container\n  because libnvidia-encode.so belongs to video, "
-        in out
-    )
+        "\n\nlibnvidia-encode.so.1 is not in the container\n"
+        "  because libnvidia-encode.so needs capability video, which the container does not "
+    ) in out
     assert (
-        "  the smallest change that brings it in: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video\n"
-        in out
-    )
+        "  the smallest change that adds it: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video\n"
+    ) in out
     assert "\x1b" not in out

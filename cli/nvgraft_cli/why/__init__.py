@@ -1,5 +1,6 @@
-"""``nvgraft why``: for one thing, why it is in the container, or which rule keeps it out and what would let it in.
+"""``nvgraft why``: tell why a file or device is in the container, or which rule keeps it out.
 
-``subject`` finds out what was named, ``exclusion`` which rule excludes it first, ``change`` the smallest change that includes
-it, tried out rather than guessed; ``answer`` puts it together and ``command`` prints it.
+``subject`` finds out what an argument names, ``exclusion`` the first rule that keeps it out, and
+``change`` the smallest change of the environment that adds it, by making plans. ``answer`` puts
+them together, ``command`` prints them. The rules themselves are the planner's.
 """

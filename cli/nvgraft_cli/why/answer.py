@@ -1,4 +1,4 @@
-"""The answer to one question, for people and for machines."""
+"""Answer one question: why a subject is, or is not, in the container."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,13 @@ from nvgraft_specs import names
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``chain`` are the steps that bring the subject in, each (what, how); ``excluded`` is set where it is not in."""
+    """The answer about one subject.
+
+    :ivar chain: the steps that lead to its mount, each with its description.
+    :ivar candidates: the host's files for its catalogue row.
+    :ivar excluded: why it is not in the container; None if it is.
+    :ivar change: the smallest change of the environment that adds it.
+    """
 
     name: str
     kind: str
@@ -25,28 +31,32 @@ class Answer:
     change: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the answer for machines."""
+        """Return the answer as in ``nvgraft.why/1``."""
         return {
             "name": self.name,
             "kind": self.kind,
             "in_plan": self.excluded is None,
             "chain": [{"step": step, "how": how} for step, how in self.chain],
             "candidates": [
-                {"entry": one.entry, "path": one.path, "verdict": one.verdict}
-                for one in self.candidates
+                {
+                    "entry": candidate.entry,
+                    "path": candidate.path,
+                    "verdict": candidate.verdict,
+                }
+                for candidate in self.candidates
             ],
             "excluded_by": None
             if self.excluded is None
             else {
                 "rule": self.excluded.rule,
                 "text": self.excluded.text,
-                "mend": self.excluded.mend,
+                "mend": self.excluded.advice,
             },
             "smallest_change": list(self.change),
         }
 
     def lines(self, *, colour: bool) -> Iterator[str]:
-        """Return the answer for people."""
+        """Yield the answer as text."""
         verdict = "is in the container" if self.excluded is None else "is not in the container"
         head = f"{printable(self.name)} {verdict}"
         yield f"\x1b[1m{head}\x1b[0m" if colour else head
@@ -55,16 +65,18 @@ class Answer:
             yield f"  {step:<{width}}  {printable(how)}"
         if self.excluded is not None:
             yield f"  because {printable(self.excluded.text)}"
-        if len({one.path for one in self.candidates}) > 1:
+        if len({candidate.path for candidate in self.candidates}) > 1:
             yield "  the host's candidates, in the order of its loader cache:"
-            for one in self.candidates:
-                leads = "" if one.path == one.entry else f" -> {one.path}"
-                yield f"    {printable(one.entry + leads)}: {printable(one.verdict)}"
+            for candidate in self.candidates:
+                path = candidate.entry
+                if candidate.path != candidate.entry:
+                    path += f" -> {candidate.path}"
+                yield f"    {printable(path)}: {printable(candidate.verdict)}"
         if self.change:
-            yield "  the smallest change that brings it in: " + printable(" ".join(self.change))
+            yield "  the smallest change that adds it: " + printable(" ".join(self.change))
         elif self.excluded is not None:
-            yield "  no change of the container's environment brings it in" + (
-                f": {printable(self.excluded.mend)}" if self.excluded.mend else ""
+            yield "  no change of the container's environment adds it" + (
+                f": {printable(self.excluded.advice)}" if self.excluded.advice else ""
             )
 
 
@@ -79,39 +91,40 @@ def answer(text: str, case: Case) -> Answer:
     except Refusal:
         gpus = ()
     subject = parse_subject(text, gpus)
-    found = matching(subject, plan, gpus)
-    tried: tuple[Candidate, ...] = ()
+    parts = matching(subject, plan, gpus)
+    on_host: tuple[Candidate, ...] = ()
     if subject.kind == "library" and plan.decision == "inject":
-        tried = tuple(candidates(case.host.facts, subject.row))
-    if isinstance(plan, Injection) and found:
-        return Answer(text, subject.kind, tuple(_chain(subject, plan, found)), tried, None, ())
+        on_host = tuple(candidates(case.host.facts, subject.row))
+    if isinstance(plan, Injection) and parts:
+        return Answer(text, subject.kind, tuple(_chain(subject, plan, parts)), on_host, None, ())
     excluded = exclusion(subject, case, plan, refusal)
     change = smallest_change(subject, case, lambda other: bool(matching(subject, other, gpus)))
-    return Answer(text, subject.kind, (), tried, excluded, change)
+    return Answer(text, subject.kind, (), on_host, excluded, change)
 
 
 def _chain(
-    subject: Subject, plan: Injection, found: list[Action | tuple[str, str]]
+    subject: Subject, plan: Injection, parts: list[Action | tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
+    """Yield the steps that lead to a subject.
+
+    :param parts: its actions and SONAME links, as ``matching()`` returns them.
+    """
     request = plan.request
     yield "asked for", f"{','.join(request.devices) or 'no device'} ({request.origin.devices})"
-    first = next((action for action in found if not isinstance(action, tuple)), None)
+    first = next((action for action in parts if not isinstance(action, tuple)), None)
     why = getattr(first, "why", None)
     if why is not None and why.capability in names.CAPABILITIES:
         yield "capability", f"{why.capability} ({request.origin.capabilities})"
     if subject.kind == "capability":
-        yield (
-            "brings",
-            f"{len(found)} mounts and files: "
-            + ", ".join(sorted({action.why.row for action in found if isinstance(action, Bind)})),
-        )
+        rows = sorted({action.why.row for action in parts if isinstance(action, Bind)})
+        yield "brings", f"{len(parts)} mounts and files: {', '.join(rows)}"
         return
     if why is not None:
         yield "row", why.row
         yield "found", why.found
-    for action in found:
+    for action in parts:
         if isinstance(action, tuple):
-            yield "SONAME link", f"{action[0]} -> {action[1]}, made by the loader cache step"
+            yield "SONAME link", f"{action[0]} -> {action[1]}, created by the loader cache step"
         elif isinstance(action, Bind):
             yield "mounted", f"{action.source} on {action.target} ({','.join(action.options)})"
         elif isinstance(action, Tmpfs):

@@ -1,4 +1,4 @@
-"""The smallest change to a container's environment that brings something in: tried out, one plan for each."""
+"""Find the smallest change of a container's environment that adds a subject, by making plans."""
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
@@ -12,7 +12,7 @@ from nvgraft_specs import catalogue, names
 def smallest_change(
     subject: Subject, case: Case, includes: Callable[[Plan], bool]
 ) -> tuple[str, ...]:
-    """Return the variables to set, fewest first; empty when no change to the environment helps."""
+    """Return the fewest NAME=VALUE entries with which a plan includes the subject, if any do."""
     for variables in _attempts(subject, case):
         plan, refusal = Case(case.host, case.container.with_env(variables)).outcome
         if refusal is None and includes(plan):
@@ -23,7 +23,7 @@ def smallest_change(
 def _attempts(subject: Subject, case: Case) -> Iterator[tuple[str, ...]]:
     env = case.container.spec.env
     pool = [f"{names.VISIBLE_DEVICES}={value}" for value in _devices(subject, case)]
-    pool += [_capabilities(case, extra) for extra in _wanted(subject)]
+    pool += [_capabilities(case, extra) for extra in _switching(subject)]
     pool += _others(subject)
     if any(name.startswith(names.REQUIRE_PREFIX) for name in env) or names.CUDA_VERSION in env:
         pool.append(f"{names.DISABLE_REQUIRE}=1")
@@ -33,7 +33,8 @@ def _attempts(subject: Subject, case: Case) -> Iterator[tuple[str, ...]]:
                 yield variables
 
 
-def _wanted(subject: Subject) -> list[str]:
+def _switching(subject: Subject) -> list[str]:
+    """Return the capabilities that may add the subject, the most telling one first."""
     if subject.kind == "capability":
         return [subject.name]
     if subject.name == "/dev/nvidia-modeset":
@@ -41,26 +42,28 @@ def _wanted(subject: Subject) -> list[str]:
     if subject.name.startswith("/dev/nvidia-uvm"):
         return ["compute"]
     classes = catalogue.LIBRARY_CLASSES if subject.kind == "library" else catalogue.BINARY_CLASSES
-    bringing = [name for name, switched in classes.items() if subject.component_class in switched]
-    # The capability of the row's own name says best what it is for.
-    return sorted(bringing, key=lambda name: name != subject.component_class) or ["utility"]
+    capabilities = [
+        name for name, switched in classes.items() if subject.component_class in switched
+    ]
+    # A capability named like the class tells best what the file is for.
+    return sorted(capabilities, key=lambda name: name != subject.component_class) or ["utility"]
 
 
 def _capabilities(case: Case, extra: str) -> str:
     request = case.decision.request
-    have = request.capabilities if request is not None else names.DEFAULT_CAPABILITIES
-    return f"{names.DRIVER_CAPABILITIES}={','.join(dict.fromkeys([*have, extra]))}"
+    requested = request.capabilities if request is not None else names.DEFAULT_CAPABILITIES
+    return f"{names.DRIVER_CAPABILITIES}={','.join(dict.fromkeys([*requested, extra]))}"
 
 
 def _devices(subject: Subject, case: Case) -> list[str]:
     request = case.decision.request
-    have = [
+    requested = [
         token
         for token in (request.devices if request is not None else ())
         if token not in {"all", "none", "void"}
     ]
     if subject.kind == "device" and not subject.name.startswith("/dev/"):
-        return [",".join([*have, subject.name])]
+        return [",".join([*requested, subject.name])]
     return ["all"]
 
 

@@ -1,4 +1,4 @@
-"""``nvgraft why``: why something is in the container, or is not."""
+"""``nvgraft why``: print why files and devices are in the container, or are not."""
 
 import argparse
 import os
@@ -15,16 +15,17 @@ examples:
   nvgraft why nvidia-smi --bundle ./web --host eks-t4
   nvgraft why libnvidia-encode.so.1 /dev/nvidia1 graphics --bundle image.tar --host node17.json
 
-exit code: 0 everything that was named is in the container, 1 something is not, 2 bad usage or input"""
+exit code: 0 all of WHAT is in the container, 1 something is not, 2 bad usage or input"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``why``."""
     parser = subparsers.add_parser(
         "why",
-        help="tell why a file, library, device or capability is in the container, or which rule keeps it out",
-        description="For what is in the plan: the chain that brought it there. For what is not: the first rule that keeps it out, "
-        "and the smallest change of the container's environment that lets it in.",
+        help="tell why a file or device is in the container, or which rule keeps it out",
+        description="For a file, library, device or capability that is in the plan, print the "
+        "steps that lead to it. For one that is not, print the first rule that keeps it out, and "
+        "the smallest change of the container's environment that adds it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,7 +43,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Print the answers; return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
     from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
@@ -58,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
         print(refusal.line(), file=sys.stderr)
         return 1
     if args.format == "json":
-        print_document({"schema": _SCHEMA, "answers": [one.document() for one in answers]})
+        documents = [answered.document() for answered in answers]
+        print_document({"schema": _SCHEMA, "answers": documents})
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print("\n\n".join("\n".join(one.lines(colour=colour)) for one in answers))
-    return int(any(one.excluded is not None for one in answers))
+        print("\n\n".join("\n".join(answered.lines(colour=colour)) for answered in answers))
+    return int(any(answered.excluded is not None for answered in answers))

@@ -1,11 +1,11 @@
-"""The first rule that keeps something out of a container, in the order in which the hook comes to them.
+"""Find the first rule that keeps a subject out of a container, in the order of the hook.
 
-Each rule is the engine's own; here it is asked, and its answer put into words. Nothing is decided anew.
+The rules are the planner's; this module asks them and puts their results into words.
 """
 
 import difflib
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.elf import ElfFacts, NoFacts
@@ -23,16 +23,26 @@ from nvgraft_specs import catalogue, graphics_files
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """``rule`` is a stable word for machines, ``text`` says it to people; ``mend`` is advice where no variable helps."""
+    """Why a subject is not in the container.
+
+    :ivar rule: a stable id of the rule.
+    :ivar text: the reason.
+    :ivar advice: what to do where no change of the environment helps, or "".
+    """
 
     rule: str
     text: str
-    mend: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file that a catalogue row could have been: where the host names it, where that leads, and what became of it."""
+    """A library of the host that fits a catalogue row.
+
+    :ivar entry: its path in the loader cache.
+    :ivar path: the file to which that leads.
+    :ivar verdict: "chosen", or why it was not.
+    """
 
     entry: str
     path: str
@@ -40,10 +50,10 @@ class Candidate:
 
 
 def candidates(host: Host, row: str) -> list[Candidate]:
-    """Return what the host's loader cache has for a row, in the cache's order, and the selector's verdict on each."""
+    """Return the libraries in the host's loader cache that fit a row, in the cache's order."""
     wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
     rows = [row.name for row in catalogue.LIBRARIES]
-    found: list[tuple[int, Candidate]] = []
+    fitting: list[tuple[int, Candidate]] = []  # with the architecture of each
     for entry in host.entries:
         first = next((name for name in rows if entry.soname.startswith(name)), "")
         if first != row or entry.architecture not in {wide, narrow}:
@@ -52,38 +62,44 @@ def candidates(host: Host, row: str) -> list[Candidate]:
             path = host.tree.resolve(entry.path)
             facts: ElfFacts | None = host.tree.elf(path, sections=True)
         except NoFacts:
-            facts = None  # the selector goes by the name alone
+            facts = None  # the planner then judges by the name alone
         except (PathError, OSError, ValueError) as error:
-            found.append(
-                (
-                    entry.architecture,
-                    Candidate(entry.path, entry.path, f"cannot be read: {str(error).lower()}"),
-                )
-            )
+            verdict = f"cannot be read: {str(error).lower()}"
+            fitting.append((entry.architecture, Candidate(entry.path, entry.path, verdict)))
             continue
-        verdict = rejection(
+        reason = rejection(
             path, facts.abi_tag if facts is not None else None, host.report.driver_version
         )
-        found.append((entry.architecture, Candidate(entry.path, path, verdict or "accepted")))
-    # Of several accepted ones the last of an architecture wins (reference behaviour 5.3).
-    last = {
-        architecture: index
-        for index, (architecture, one) in enumerate(found)
-        if one.verdict == "accepted"
+        fitting.append((entry.architecture, Candidate(entry.path, path, reason or _ACCEPTED)))
+    return _with_choice(fitting)
+
+
+#: The verdict on a candidate before one of each architecture is chosen.
+_ACCEPTED = "accepted"
+
+
+def _with_choice(fitting: list[tuple[int, Candidate]]) -> list[Candidate]:
+    """Return the candidates with final verdicts.
+
+    The last accepted one of an architecture is chosen (reference behaviour 5.3).
+    """
+    chosen = {
+        architecture: candidate.path
+        for architecture, candidate in fitting
+        if candidate.verdict == _ACCEPTED
     }
-    return [
-        Candidate(one.entry, one.path, "chosen")
-        if one.verdict == "accepted"
-        and (last[architecture] == index or found[last[architecture]][1].path == one.path)
-        else Candidate(
-            one.entry,
-            one.path,
-            f"passed over for {found[last[architecture]][1].path}, which the cache names later",
-        )
-        if one.verdict == "accepted"
-        else one
-        for index, (architecture, one) in enumerate(found)
-    ]
+    judged = []
+    for architecture, candidate in fitting:
+        if candidate.verdict == _ACCEPTED:
+            path = chosen[architecture]
+            verdict = (
+                "chosen"
+                if candidate.path == path
+                else f"passed over for {path}, which the cache names later"
+            )
+            candidate = replace(candidate, verdict=verdict)
+        judged.append(candidate)
+    return judged
 
 
 def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None) -> Exclusion:
@@ -91,7 +107,7 @@ def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None)
     if refusal is not None:
         return Exclusion("refused", f"the container does not start: {refusal.line()}")
     if not isinstance(plan, Injection):
-        return Exclusion("nothing-requested", f"the container gets nothing at all: {plan.reason}")
+        return Exclusion("nothing-requested", f"the container gets nothing: {plan.reason}")
     inventory = case.host.inventory
     if subject.kind == "capability":
         return _capability(subject, plan)
@@ -106,13 +122,18 @@ def _capability(subject: Subject, plan: Injection) -> Exclusion:
     if subject.name in plan.request.capabilities:
         return Exclusion(
             "nothing-on-host",
-            f"capability {subject.name} is asked for, and this host has nothing that only it brings",
+            f"the container requests capability {subject.name}, but this host has no file that "
+            "only this capability adds",
         )
-    asked = ", ".join(plan.request.capabilities) or "none"
     return Exclusion(
         "capability",
-        f"capability {subject.name} is not asked for: the container has {asked} ({plan.request.origin.capabilities})",
+        f"the container does not request capability {subject.name}: {_capability_request(plan)}",
     )
+
+
+def _capability_request(plan: Injection) -> str:
+    requested = ", ".join(plan.request.capabilities) or "no capability"
+    return f"it requests {requested} ({plan.request.origin.capabilities})"
 
 
 def _device(subject: Subject, plan: Injection, inventory: Inventory) -> Exclusion:
@@ -120,18 +141,18 @@ def _device(subject: Subject, plan: Injection, inventory: Inventory) -> Exclusio
     gpus = inventory.report.gpus
     control = {node.path for node in inventory.devices.control}
     if path == "/dev/nvidia-modeset" and path in control:
-        return Exclusion("capability", "only the capability display brings /dev/nvidia-modeset")
+        return Exclusion("capability", f"{path} needs capability display")
     if path.startswith("/dev/nvidia-uvm") and path in control:
-        return Exclusion("capability", f"{path} is for CUDA: only compute and video bring it")
+        return Exclusion("capability", f"{path} is for CUDA and needs capability compute or video")
     if path.startswith("/dev/nvidia-caps-imex-channels/"):
-        return Exclusion("imex", "IMEX channels come with NVIDIA_IMEX_CHANNELS alone")
+        return Exclusion("imex", f"the container does not request {path} (NVIDIA_IMEX_CHANNELS)")
     if path.startswith("/dev/nvidia-caps"):
         return Exclusion(
-            "mig", "nodes of MIG capabilities come with the MIG devices that are asked for"
+            "mig", "MIG capability nodes are mounted only for the MIG devices of the request"
         )
-    if by_runtime := _by_runtime(subject):
+    if runtime_advice := _runtime_advice(subject):
         return Exclusion(
-            "not-in-catalogue", f"{path} is none of the devices that the hook brings", by_runtime
+            "not-in-catalogue", f"{path} is not a device that the hook mounts", runtime_advice
         )
     if path.startswith("/dev/"):
         index = next(
@@ -139,93 +160,99 @@ def _device(subject: Subject, plan: Injection, inventory: Inventory) -> Exclusio
             None,
         )
         if index is None:
-            known = ", ".join(f"/dev/nvidia{gpu.minor}" for gpu in gpus) or "none"
+            nodes = ", ".join(f"/dev/nvidia{gpu.minor}" for gpu in gpus) or "none"
             return Exclusion(
                 "not-on-host",
-                f"{path} is no device of this host's driver; its GPUs are {known}",
-                "nvidia-smi -L on the host",
+                f"{path} is not a device of this host's driver; its GPUs are {nodes}",
+                _LIST_GPUS,
             )
-        return _not_asked(f"GPU {index} ({gpus[index].uuid})", plan)
+        return _not_requested(f"GPU {index} ({gpus[index].uuid})", plan)
     try:
         select_devices([path], gpus)
     except Refusal as refusal:
-        return Exclusion(
-            "not-on-host", f"{refusal.text}: {refusal.hint}", "nvidia-smi -L on the host"
-        )
+        return Exclusion("not-on-host", f"{refusal.text}: {refusal.hint}", _LIST_GPUS)
     if not gpus:
-        return Exclusion(
-            "not-on-host", "NVML reports no GPU on this host", "nvidia-smi -L on the host"
-        )
-    return _not_asked(path, plan)
+        return Exclusion("not-on-host", "NVML reports no GPU on this host", _LIST_GPUS)
+    return _not_requested(path, plan)
 
 
-def _not_asked(name: str, plan: Injection) -> Exclusion:
-    asked = ",".join(plan.request.devices) or "none"
+_LIST_GPUS = "run nvidia-smi -L on the host"
+
+
+def _not_requested(device: str, plan: Injection) -> Exclusion:
+    requested = ",".join(plan.request.devices) or "no device"
     return Exclusion(
         "device",
-        f"{name} is not asked for: the container has {asked} ({plan.request.origin.devices})",
+        f"the container does not request {device}: it requests {requested} "
+        f"({plan.request.origin.devices})",
     )
 
 
 def _component(subject: Subject, case: Case, plan: Injection, inventory: Inventory) -> Exclusion:
     library = subject.kind == "library"
     classes = catalogue.LIBRARY_CLASSES if library else catalogue.BINARY_CLASSES
-    bringing = [name for name, switched in classes.items() if subject.component_class in switched]
-    if not set(bringing) & set(plan.request.capabilities):
-        asked = ", ".join(plan.request.capabilities) or "none"
-        text = f"{subject.row} belongs to {' and '.join(bringing)}, which is not asked for: the container has {asked}"
-        if subject.row not in {row.name for row in inventory.files.missing}:
-            return Exclusion("capability", f"{text} ({plan.request.origin.capabilities})")
+    capabilities = [
+        name for name, switched in classes.items() if subject.component_class in switched
+    ]
+    missing_rows = {row.name for row in inventory.files.missing}
+    if not set(capabilities) & set(plan.request.capabilities) and subject.row not in missing_rows:
+        return Exclusion(
+            "capability",
+            f"{subject.row} needs capability {' or '.join(capabilities)}, which the container does "
+            f"not request: {_capability_request(plan)}",
+        )
     if not library:
         return Exclusion(
             "not-on-host",
-            f"{subject.row} is in no directory of the search path of this host",
-            "install the package that has it on the host",
+            f"{subject.row} is not in the search path of this host",
+            "install the package that contains it on the host",
         )
-    tried = candidates(case.host.facts, subject.row)
-    if not tried:
+    fitting = candidates(case.host.facts, subject.row)
+    if not fitting:
         elsewhere = _elsewhere(subject, case)
         text = f"the host's loader cache has no entry that starts with {subject.row}"
         if elsewhere:
             return Exclusion(
                 "not-in-cache",
-                f"{text}; the file is there, at {elsewhere}",
-                "add its directory to /etc/ld.so.conf.d on the host and run ldconfig",
+                f"{text}, but the file exists at {elsewhere}",
+                "add its directory to a file in /etc/ld.so.conf.d on the host, then run ldconfig",
             )
         return Exclusion(
             "not-on-host",
             text,
-            "not every driver version or package has it: install the package on the host, then run ldconfig",
+            "install the package that contains it on the host, then run ldconfig; not every "
+            "driver version has it",
         )
-    if all(candidate.verdict != "chosen" for candidate in tried):
+    if all(candidate.verdict != "chosen" for candidate in fitting):
         return Exclusion(
             "rejected",
-            "; ".join(f"{candidate.path}: {candidate.verdict}" for candidate in tried),
-            "reinstall the driver, then run ldconfig",
+            "; ".join(f"{candidate.path}: {candidate.verdict}" for candidate in fitting),
+            "reinstall the driver on the host, then run ldconfig",
         )
-    chosen = next(candidate for candidate in tried if candidate.verdict == "chosen")
+    chosen = next(candidate for candidate in fitting if candidate.verdict == "chosen")
     if posixpath.basename(chosen.path) != subject.basename and subject.basename not in {
         subject.row,
         "",
     }:
         others = [
             f"{candidate.path}: {candidate.verdict}"
-            for candidate in tried
+            for candidate in fitting
             if posixpath.basename(candidate.path) == subject.basename
         ]
         return Exclusion(
             "another-file",
             "; ".join(others)
-            or f"{subject.row} is {chosen.path} on this host, and mounted under that name",
+            or f"on this host {subject.row} is {chosen.path}, and is mounted under that name",
         )
     return Exclusion(
         "another-architecture",
-        f"{subject.row} is there for another architecture only, or another directory: it is {chosen.path}",
+        f"{subject.row} is mounted for another architecture or in another directory: it is "
+        f"{chosen.path}",
     )
 
 
 def _elsewhere(subject: Subject, case: Case) -> str:
-    """Return where the host has a file of the row that its loader cache does not know; a snapshot lists what was recorded."""
+    """Return the path of a recorded file of the row that the loader cache does not list, or ""."""
     document = case.host.document
     if document is None:
         return ""
@@ -236,14 +263,14 @@ def _elsewhere(subject: Subject, case: Case) -> str:
 
 def _path(subject: Subject, case: Case) -> Exclusion:
     rows = [row.name for row in (*catalogue.LIBRARIES, *catalogue.BINARIES)]
-    close = difflib.get_close_matches(subject.basename, rows, n=3, cutoff=0.6)
-    near = f"; the catalogue has {', '.join(close)}" if close else ""
+    similar = difflib.get_close_matches(subject.basename, rows, n=3, cutoff=0.6)
+    hint = f"; the catalogue has {', '.join(similar)}" if similar else ""
     if case.container.rootfs_known:
         try:
             if case.container.rootfs.find(subject.name)[1] is not None and "/" in subject.name:
                 return Exclusion(
                     "image",
-                    f"{subject.name} is the image's own file: the hook brings nothing there{near}",
+                    f"{subject.name} is a file of the image: the hook mounts nothing there{hint}",
                 )
         except (PathError, OSError):
             pass
@@ -255,17 +282,21 @@ def _path(subject: Subject, case: Case) -> Exclusion:
     )
     return Exclusion(
         "not-in-catalogue",
-        f"{subject.name} is in no table of what the hook brings{on_host}{near}",
-        _by_runtime(subject) or "mount it by the engine (docker -v), or use a CDI specification",
+        f"{subject.name} is not in the catalogue of files that the hook mounts{on_host}{hint}",
+        _runtime_advice(subject)
+        or "mount it with the engine (docker -v), or use a CDI specification",
     )
 
 
-def _by_runtime(subject: Subject) -> str:
-    """Return what to do for a file or node that the runtime adds to config.json and no hook brings (reference behaviour 9.5)."""
-    places = {
+def _runtime_advice(subject: Subject) -> str:
+    """Return how to get a file or node that the runtime mounts instead of the hook, or "".
+
+    Reference behaviour 9.5.
+    """
+    paths = {
         f"{target}/{name}" for target, names in graphics_files.CONFIGS.items() for name in names
     }
-    places |= {
+    paths |= {
         f"/etc/{name.format(machine=machine)}"
         for name in graphics_files.VULKAN_CONFIGS
         for machine in graphics_files.VULKAN_MACHINES
@@ -274,17 +305,19 @@ def _by_runtime(subject: Subject) -> str:
         f"{name.partition('.so')[0]}.so"
         for name in (*graphics_files.EGL_LIBRARIES, graphics_files.VULKAN_PRODUCER)
     ]
-    asked = ""
+    condition = ""
     if (
-        subject.name in places
+        subject.name in paths
         or subject.name.startswith("/dev/dri/")
         or subject.basename.startswith(tuple(libraries))
     ):
-        asked = "capability graphics or display"
+        condition = "capability graphics or display"
     for variable, (patterns, files) in graphics_files.GATED.items():
         if subject.name in files or any(matches(subject.name, pattern) for pattern in patterns):
-            asked = f"{variable}=enabled"
+            condition = f"{variable}=enabled"
+    if not condition:
+        return ""
     return (
-        asked
-        and f"start it by nvgraft-runtime, which adds it for {asked} (nvgraft register), or use a CDI specification"
+        f"start the container with nvgraft-runtime, which adds it for {condition} (nvgraft "
+        "register), or use a CDI specification"
     )

@@ -1,4 +1,4 @@
-"""What a name on the command line means: a capability, a device, a row of the catalogue, or any path."""
+"""Find out what an argument names: a capability, a device, a catalogue row, or another path."""
 
 import posixpath
 from dataclasses import dataclass
@@ -12,7 +12,11 @@ from nvgraft_specs import catalogue, names
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """``kind`` is capability, device, library, binary, or path. ``row`` and ``component_class`` are the catalogue's."""
+    """What an argument names.
+
+    :ivar kind: capability, device, library, binary, or path.
+    :ivar row: the catalogue row of a library or binary; ``component_class`` is its class.
+    """
 
     kind: str
     name: str
@@ -21,19 +25,19 @@ class Subject:
 
     @property
     def basename(self) -> str:
-        """The name without directories, by which files are compared."""
+        """The name without directories."""
         return posixpath.basename(self.name)
 
 
 def parse_subject(text: str, gpus: tuple[Gpu, ...]) -> Subject:
-    """Return what ``text`` means on a host with ``gpus``."""
+    """Return what ``text`` names on a host with ``gpus``."""
     if text in names.CAPABILITIES:
         return Subject("capability", text)
     name = posixpath.basename(text)
     for row in catalogue.BINARIES:
         if name == row.name:
             return Subject("binary", text, row.name, row.component_class)
-    # The longest prefix is the row: libnvidia-ml.so is no libnvidia-m.
+    # The longest prefix is the row: libnvidia-ml.so does not belong to a row libnvidia-m.
     rows = [row for row in catalogue.LIBRARIES if f"{name}.".startswith(f"{row.name}.")]
     if not rows and name.startswith("lib"):
         stem = name.partition(".so")[0]
@@ -59,30 +63,33 @@ def _is_device(text: str, gpus: tuple[Gpu, ...]) -> bool:
 
 
 def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:
-    """Return the actions of ``plan`` that bring the subject, and SONAME links (path, target) that lead to it."""
+    """Return the actions of ``plan`` for the subject, and the SONAME links (path, target) to it."""
     links = (
         [link for link in plan.links if _names(subject, link[0])]
         if subject.kind in {"library", "path"}
         else []
     )
-    # A link is there for its file: what is asked for by the link's name comes with the file's chain.
-    linked = {posixpath.join(posixpath.dirname(path), target) for path, target in links}
-    binds = [action for action in plan.actions if isinstance(action, Bind)]
-    brought = [
-        action for action in binds if action.target in linked or _brings(subject, action, gpus)
-    ]
-    numbers = {action.rdev for action in brought} if subject.kind == "device" else set()
-    found = [
+    # A subject that is the name of a link includes the mount of the library that it leads to.
+    libraries = {posixpath.join(posixpath.dirname(path), target) for path, target in links}
+    mounts = [
         action
         for action in plan.actions
-        if action in brought
-        or (isinstance(action, AllowDevice) and (action.major, action.minor) in numbers)
-        or _brings(subject, action, gpus)
+        if isinstance(action, Bind)
+        and (action.target in libraries or _concerns(subject, action, gpus))
     ]
-    return [*found, *links]
+    numbers = {action.rdev for action in mounts} if subject.kind == "device" else set()
+    actions = [
+        action
+        for action in plan.actions
+        if action in mounts
+        or (isinstance(action, AllowDevice) and (action.major, action.minor) in numbers)
+        or _concerns(subject, action, gpus)
+    ]
+    return [*actions, *links]
 
 
-def _brings(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
+def _concerns(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
+    """Tell whether an action is about the subject itself."""
     if subject.kind == "capability":
         return (
             isinstance(action, Bind | Tmpfs | WriteFile) and action.why.capability == subject.name
@@ -100,7 +107,10 @@ def _brings(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
 
 
 def _names(subject: Subject, path: str) -> bool:
-    """Tell whether ``path`` is what was named: a path whole; a bare name by its last part, whatever version follows."""
+    """Tell whether the subject names ``path``.
+
+    A subject without a directory names files of every directory and version.
+    """
     if "/" in subject.name:
         return path == subject.name
     name = posixpath.basename(path)
@@ -111,12 +121,12 @@ def _device_identity(text: str, gpus: tuple[Gpu, ...]) -> tuple[set[str], set[tu
     """Return the paths and numbers of the nodes of a device."""
     if text.startswith("/dev/"):
         minors = {f"/dev/nvidia{gpu.minor}": gpu.minor for gpu in gpus}
-        known = {
+        numbers = {
             "/dev/nvidiactl": catalogue.CONTROL_MINOR,
             "/dev/nvidia-modeset": catalogue.MODESET_MINOR,
             **minors,
         }
-        return {text}, {(catalogue.NVIDIA_MAJOR, known[text])} if text in known else set()
+        return {text}, {(catalogue.NVIDIA_MAJOR, numbers[text])} if text in numbers else set()
     try:
         selection = select_devices([text], gpus)
     except Refusal:

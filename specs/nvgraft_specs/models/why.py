@@ -1,4 +1,4 @@
-"""The document ``nvgraft.why/1``: why things are in a container, or are not (``nvgraft why``)."""
+"""The document ``nvgraft.why/1``: why files and devices are in a container, or are not."""
 
 from typing import Literal
 
@@ -27,46 +27,46 @@ Rule = Literal[
 
 
 class Link(Strict):
-    """One link of the chain that brings a thing in."""
+    """One step that leads to a mounted file or device."""
 
     step: str
     how: str
 
 
 class Candidate(Strict):
-    """A file of the host that a row of the catalogue could have been."""
+    """A library of the host that fits a row of the catalogue."""
 
-    entry: str = Field(description="as the host's loader cache names it")
-    path: str = Field(description="where that leads")
+    entry: str = Field(description="its path in the host's loader cache")
+    path: str = Field(description="the file to which that leads")
     verdict: str
 
 
 class Exclusion(Strict):
-    """The first rule that keeps a thing out."""
+    """The first rule that keeps a file or device out of the container."""
 
     rule: Rule
     text: str
-    mend: str = Field(description="advice where no variable helps, or empty")
+    mend: str = Field(description="what to do where no variable helps, or empty")
 
 
 class Answer(Strict):
-    """The answer about one thing. `excluded_by` is null exactly when it is in the plan."""
+    """The answer about one argument. `excluded_by` is null exactly when it is in the plan."""
 
     name: str = Field(description="as it was given")
     kind: Literal["capability", "device", "library", "binary", "path"] = Field(
-        description="what the name was taken for"
+        description="what the argument names"
     )
     in_plan: bool
     chain: list[Link]
     candidates: list[Candidate]
     excluded_by: Exclusion | None
     smallest_change: list[str] = Field(
-        description="NAME=VALUE entries that would bring it in: tried out; empty where none does"
+        description="NAME=VALUE entries that add it, tested by a plan; empty where none do"
     )
 
 
 class Answers(Strict):
-    """One answer for each thing that was named, in that order."""
+    """One answer for each argument, in their order."""
 
     version: Literal["nvgraft.why/1"] = Field(alias="schema")
     answers: list[Answer]
