@@ -166,6 +166,13 @@ class Node:
     def _look_inside(self, case: Case) -> None:
         sample = self._run(case, self._clock)
         said = json.loads(sample.said.splitlines()[-1])
+        searched = set(said["searched"]) - {"nvgraft", "nvgraft.startup"}
+        if (
+            searched and case.cached and not case.image
+        ):  # an image's own libraries may have to be read
+            raise SystemExit(
+                f"bench: {case.name}: nvgraft.startup.GROUPS lacks {', '.join(sorted(searched))}"
+            )
         outcome = self.outcomes[case]
         outcome.phases.append({**said["phases"], "process end": sample.ended - said["ended"]})
         self.outcomes[case] = outcome._replace(

@@ -142,11 +142,20 @@ class Watch:
         self._clock = clock
         self._waiting = dict(PHASES)
         self._depth = 0
+        #: Modules of ours that the import system was asked for.
+        self.searched: list[str] = []
 
     def importing(self) -> None:
         """Watch the import system."""
         machinery = sys.modules["_frozen_importlib"]
-        machinery._find_and_load = self.counted(machinery._find_and_load)  # type: ignore[attr-defined]
+        find = self.counted(machinery._find_and_load)  # type: ignore[attr-defined]
+
+        def search(name: str, *rest: object) -> object:
+            if name.startswith("nvgraft"):
+                self.searched.append(name)
+            return find(name, *rest)
+
+        machinery._find_and_load = search
 
     def counted(self, load: "Callable[..., object]") -> "Callable[..., object]":
         """Return a function that does as ``load``, which loads modules."""
@@ -188,8 +197,9 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
         peak = next(line for line in file if line.startswith("VmHWM")).split()[1]
     clock.leave()
     totals = ", ".join(f'"{phase}": {spent}' for phase, spent in clock.totals.items())
+    searched = ", ".join(f'"{name}"' for name in watch.searched)
     print(
-        f'{{"phases": {{{totals}}}, "modules": {loaded}, "peak": {int(peak) * 1024}, "ended": {time.monotonic_ns()}}}',
+        f'{{"phases": {{{totals}}}, "modules": {loaded}, "searched": [{searched}], "peak": {int(peak) * 1024}, "ended": {time.monotonic_ns()}}}',
         flush=True,
     )
     return code

@@ -35,14 +35,22 @@ DIRECTORY = "bytecode"
 #: has been looked at, or while NVML looks.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.system.kept")),
-    "look": ("hook", ("nvgraft.report.debug_log", "nvgraft.graft", "nvgraft.report.last_error")),
+    "look": (
+        "hook",
+        (
+            "nvgraft.report.debug_log",
+            "nvgraft.graft",
+            "nvgraft.plan.settings",
+            "nvgraft.report.last_error",
+        ),
+    ),
     "apply": (
         "look",
         (
+            "nvgraft.apply.held_container",
             "nvgraft.apply.executor",
             "nvgraft.apply.cache.native",
             "nvgraft.apply.cache.library_search",
-            "nvgraft.system.lock",
             "nvgraft.plan.planner",
         ),
     ),
