@@ -126,7 +126,7 @@ def _made(kept: "Kept") -> str:
 
 def _json(kept: "Kept") -> dict[str, object]:
     def fields(value: "Value") -> dict[str, object]:
-        return {name: getattr(value, name) for name in value.__slots__}
+        return dict(sorted(vars(value).items()))
 
     return {
         "made": _made(kept),

@@ -50,8 +50,7 @@ def _printable(value: Any) -> Any:
         return {key: _printable(item) for key, item in value.items()}
     if isinstance(value, Value):
         copy = object.__new__(type(value))
-        for name in value.__slots__:
-            setattr(copy, name, _printable(getattr(value, name)))
+        vars(copy).update(_printable(vars(value)))
         return copy
     return value
 

@@ -132,8 +132,6 @@ class DeviceCgroup:
     root of its hierarchy, whose rules hold for the whole machine and are never changed.
     """
 
-    __slots__ = ("_fd", "_kept", "is_root", "path", "version")
-
     def __init__(self, version: int, path: str, fd: int, *, is_root: bool) -> None:
         self.version = version
         self.path = path

@@ -290,8 +290,6 @@ def _open_procfs(container: Container) -> int:
 class _Mounted:
     """A mount that is about to be attached, and its removal by descriptor, through a procfs of our own."""
 
-    __slots__ = ("_mount_fd", "_procfs", "attached")
-
     def __init__(self, procfs: int, mount_fd: int) -> None:
         self._procfs = procfs
         self._mount_fd = mount_fd

@@ -69,8 +69,6 @@ class Item(Value):
     - links: the directory in which that step makes links; those that are there are announced as was-link.
     """
 
-    __slots__ = ("data", "fields", "kind", "path")
-
     def __init__(self, kind: str, path: str, *fields: str, data: bytes = b"") -> None:
         if len(fields) != _FIELDS[kind]:
             raise ValueError(f"{kind} has {_FIELDS[kind]} fields")
@@ -87,8 +85,6 @@ class Heading(Value):
     :param since: the file systems' time at which the work began, in ns: whatever is older was not made by it.
     :param uid: host's id of the container's root, likewise ``gid``.
     """
-
-    __slots__ = ("born", "device", "gid", "inode", "rootfs", "since", "uid")
 
     def __init__(
         self, rootfs: str, device: int, inode: int, born: int, since: int, uid: int, gid: int
@@ -113,8 +109,6 @@ class Heading(Value):
 
 class Journal:
     """The journal of one start. Without a directory for journals (rootless) it announces nothing."""
-
-    __slots__ = ("_directory", "_fd", "name")
 
     def __init__(self, directory: int = -1, name: str = "", fd: int = -1) -> None:
         self._directory = directory
@@ -183,8 +177,6 @@ class Left(Value):
 
     :param written: when it was last written to, in ns of the file systems' time.
     """
-
-    __slots__ = ("entries", "heading", "name", "written")
 
     def __init__(
         self, name: str, heading: Heading | None, entries: tuple[Item, ...], written: int

@@ -37,8 +37,6 @@ _SAME_MOUNT = syscalls.RESOLVE_NO_XDEV
 class Outcome(Value):
     """What became of ``path``, one of the constants above, and why."""
 
-    __slots__ = ("fate", "path", "reason")
-
     def __init__(self, fate: str, path: str, reason: str = "") -> None:
         self.fate = fate
         self.path = path

@@ -28,8 +28,6 @@ FILE_LIMIT = 16 << 20
 class Directory:
     """An open directory, shared by the records of what is in it and closed with the last of them."""
 
-    __slots__ = ("fd", "identity", "path")
-
     def __init__(self, fd: int, path: str) -> None:
         """Take over ``fd``, opened for reading; ``path`` is its name in messages. Device and inode are its ``identity``."""
         found = os.fstat(fd)
@@ -46,8 +44,6 @@ class Owner:
 
     On a file system of the container's user namespace nobody else can make files (EOVERFLOW).
     """
-
-    __slots__ = ("_is_us", "gid", "uid")
 
     def __init__(self, uid: int, gid: int) -> None:
         self.uid = uid
@@ -73,8 +69,6 @@ class Owner:
 
 class Links:
     """Every symbolic link of one directory. ldconfig makes, replaces and (where they dangle) removes links."""
-
-    __slots__ = ("_before", "_directory", "_owner")
 
     def __init__(self, directory: Directory, owner: Owner) -> None:
         """Read the links.
@@ -128,8 +122,6 @@ class NotAFile(OSError):
 
 class DirectoryEntry:
     """One name of a directory: nothing, a regular file with its bytes, or a symbolic link."""
-
-    __slots__ = ("_directory", "_identity", "_name", "_ours", "_owner", "before")
 
     def __init__(
         self, directory: Directory, name: str, owner: Owner, own_fds: int, *, content: bool = True

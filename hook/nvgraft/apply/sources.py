@@ -52,8 +52,6 @@ class Sources:
     ``mounts`` holds (action, descriptor) in the plan's order. Close it after use: what is not attached then is gone.
     """
 
-    __slots__ = ("_tmpfs", "mounts")
-
     def __init__(self) -> None:
         self.mounts: list[tuple[Bind | Tmpfs, int]] = []
         self._tmpfs: list[

@@ -93,8 +93,6 @@ def check_gone(fd: int) -> None:
 class _Made:
     """One thing that is being made under a name of an open directory, and its removal."""
 
-    __slots__ = ("_fd", "_identity", "_kind", "_made", "_name", "_parent", "_target")
-
     def __init__(self, kind: str, parent: int, name: str, target: str = "") -> None:
         self._kind = kind
         self._parent = parent

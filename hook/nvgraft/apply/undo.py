@@ -22,8 +22,6 @@ class UndoLog:
     moment exists in which a change is unknown to the log, whatever fails in between. Signals have to wait meanwhile.
     """
 
-    __slots__ = ("_steps",)
-
     def __init__(self) -> None:
         self._steps: list[tuple[str, Callable[[], None]]] = []
 

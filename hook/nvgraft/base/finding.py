@@ -14,8 +14,6 @@ class Finding(Value):
     ``hint`` what to do.
     """
 
-    __slots__ = ("hint", "id", "level", "message")
-
     def __init__(self, id: str, level: str, message: str, hint: str = "") -> None:
         self.id = id
         self.level = level

@@ -26,8 +26,6 @@ class Place(Value):
     ``name_start``.
     """
 
-    __slots__ = ("end", "name_start", "start", "value")
-
     def __init__(self, start: int, end: int, value: object, name_start: int) -> None:
         self.start = start
         self.end = end
@@ -37,8 +35,6 @@ class Place(Value):
 
 class Document:
     """A JSON document and changes to it. No two changes may overlap: append once to each parent."""
-
-    __slots__ = ("_changes", "text")
 
     def __init__(self, data: bytes) -> None:
         self.text = data.decode("utf-8", "surrogateescape")

@@ -42,8 +42,6 @@ class JsonError(Exception):
 class Repeated(dict[str, object]):
     """An object in which some names occur more than once; the last one won."""
 
-    __slots__ = ("names",)
-
     names: tuple[str, ...]
 
 

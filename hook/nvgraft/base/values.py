@@ -1,35 +1,27 @@
-"""The base of the engine's value types, and decimal numbers.
+"""The base of the engine's value types.
 
-``dataclasses`` costs more at start-up than the whole rest of a skipped container's hook (it loads ``inspect`` and
-``re``), so values are written out by hand and share this one definition of identity.
+``dataclasses`` costs more at start-up than the whole rest of a skipped container's hook: it loads
+``inspect`` and ``re``. So each value type has an ``__init__``, and inherits its identity from here.
 """
 
 from __future__ import annotations
 
 
 class Value:
-    """An inert record: identity, hash and repr follow from ``__slots__``, every slot counts.
+    """An inert record, whose fields are the attributes that ``__init__`` assigns.
 
-    Subclasses list their fields in ``__slots__`` and assign each one in ``__init__``; they are never changed
-    afterwards.
+    Every field counts for equality, hash and repr. Nothing is assigned later, and a value type has
+    no ``__slots__``: :func:`vars` would not see them.
     """
 
-    __slots__: tuple[str, ...] = ()
-
-    def _key(self) -> tuple[object, ...]:
-        """Return every field, in the order of ``__slots__``: the only definition of what makes two values equal."""
-        return tuple(getattr(self, name) for name in self.__slots__)
-
     def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is type(self) and isinstance(other, Value) and self._key() == other._key()
-        )
+        return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
-        return hash((type(self).__name__, *self._key()))
+        return hash(frozenset(vars(self).items()))
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({fields})"
 
 

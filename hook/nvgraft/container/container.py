@@ -36,8 +36,6 @@ class Container:
     Without ``pidfd`` it is standalone; ``pid`` is then the process that is going to be the container's.
     """
 
-    __slots__ = ("_rootfs_mount", "gid", "mounts", "pid", "pidfd", "rootfs", "rootfs_fd", "uid")
-
     def __init__(
         self, pid: int, pidfd: int | None, rootfs: str, rootfs_fd: int, uid: int, gid: int
     ) -> None:

@@ -35,8 +35,6 @@ class ElfFacts(Value):
     None.
     """
 
-    __slots__ = ("abi_tag", "bits", "interp", "machine", "needed", "soname")
-
     def __init__(
         self,
         bits: int,
@@ -104,8 +102,6 @@ class Library(Value):
     """The facts of a shared object that ldconfig uses. ``machine`` and ``flags`` are e_machine and
     e_flags.
     """
-
-    __slots__ = ("bits", "flags", "isa_level", "machine", "soname")
 
     def __init__(
         self, bits: int, machine: int, flags: int, soname: str | None, isa_level: int

@@ -130,8 +130,6 @@ class Pattern:
     reached.
     """
 
-    __slots__ = ("_any", "_brackets", "_end", "_hidden", "_known", "_literal", "_stars", "complete")
-
     def __init__(self, pattern: str) -> None:
         self.complete = True
         self._hidden = pattern.startswith(".")
@@ -188,8 +186,6 @@ class _Characters:
     """A token for one character: ``literal``, or one of ``ranges``, or when ``negated`` none of
     them.
     """
-
-    __slots__ = ("literal", "negated", "ranges")
 
     def __init__(
         self, ranges: list[tuple[str, str]], *, negated: bool = False, literal: str = ""

@@ -57,8 +57,6 @@ _SPELLINGS = {
 class CacheEntry(Value):
     """One library of a loader cache: SONAME, architecture bits of its flags, and path."""
 
-    __slots__ = ("architecture", "path", "soname")
-
     def __init__(self, soname: str, architecture: int, path: str) -> None:
         self.soname = soname
         self.architecture = architecture
@@ -100,8 +98,6 @@ class Part(Value):
     ``base`` is where the part begins (offsets of the new format count from it), ``first`` its first
     entry.
     """
-
-    __slots__ = ("base", "count", "first", "new")
 
     def __init__(self, base: int, first: int, count: int, *, new: bool) -> None:
         self.base = base

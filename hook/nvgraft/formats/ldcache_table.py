@@ -61,8 +61,6 @@ class Row(Value):
     too.
     """
 
-    __slots__ = ("flags", "hwcaps", "isa_level", "path", "soname")
-
     def __init__(
         self,
         soname: bytes,
@@ -141,8 +139,6 @@ class _Names:
 
     :param origin: the position that rows give to the beginning of ``data``.
     """
-
-    __slots__ = ("_added", "_begin", "_data", "_end", "_origin")
 
     def __init__(
         self, data: bytes = b"", begin: int = 0, end: int = 0, origin: int = 0, added: bytes = b""
@@ -231,8 +227,6 @@ class _Names:
 
 class Table:
     """The rows of a loader cache. Adding and removing rows returns another table."""
-
-    __slots__ = ("_hwcaps", "_keys", "_names", "_numbers", "_rows")
 
     def __init__(
         self,

@@ -34,8 +34,6 @@ _TYPES = {
 class Node(Value):
     """The result of lstat(2). ``type`` is one of file, dir, symlink, char, block, socket, fifo."""
 
-    __slots__ = ("gid", "mode", "rdev", "size", "target", "type", "uid")
-
     def __init__(
         self,
         type: str,

@@ -30,8 +30,6 @@ class Component(Value):
     says how it was found, ``mode`` its permission bits, ``size`` its bytes. ``soname`` is None for what has none.
     """
 
-    __slots__ = ("found", "mode", "path", "row", "size", "soname")
-
     def __init__(
         self,
         row: CatalogueRow,
@@ -57,8 +55,6 @@ class Component(Value):
 class Firmware(Value):
     """A GSP firmware image: ``path`` is resolved inside the driver root, ``target`` is where the container shall see it."""
 
-    __slots__ = ("found", "mode", "path", "size", "target")
-
     def __init__(self, path: str, target: str, found: str, mode: int, size: int) -> None:
         self.path = path
         self.target = target
@@ -74,8 +70,6 @@ class Socket(Value):
     ``component_class`` has to be switched on for it; ``kind`` is socket, dir or file.
     """
 
-    __slots__ = ("component_class", "found", "kind", "mode", "path", "well_known")
-
     def __init__(
         self, component_class: str, well_known: str, path: str, found: str, kind: str, mode: int
     ) -> None:
@@ -90,8 +84,6 @@ class Socket(Value):
 class DeviceNode(Value):
     """A device node that the driver serves. ``node`` is None where the host lacks it, ``rdev`` what it has to be."""
 
-    __slots__ = ("node", "path", "rdev")
-
     def __init__(self, path: str, rdev: tuple[int, int], node: Node | None) -> None:
         self.path = path
         self.rdev = rdev
@@ -100,8 +92,6 @@ class DeviceNode(Value):
 
 class ProcEntry(Value):
     """A file or directory under /proc that is copied or bound; ``content`` is None for directories."""
-
-    __slots__ = ("content", "mode", "path")
 
     def __init__(self, path: str, mode: int, content: str | None = None) -> None:
         self.path = path
@@ -114,8 +104,6 @@ class Libraries(Value):
 
     ``missing`` are the catalogue's rows for which there is none.
     """
-
-    __slots__ = ("missing", "narrow", "wide")
 
     def __init__(
         self,
@@ -173,16 +161,6 @@ class DriverFiles(Value):
     ``missing`` are the catalogue's rows for which this host has neither a library nor a program.
     """
 
-    __slots__ = (
-        "binaries",
-        "firmware",
-        "libraries",
-        "libraries32",
-        "missing",
-        "mps",
-        "sockets",
-    )
-
     def __init__(
         self,
         *,
@@ -206,8 +184,6 @@ class DriverFiles(Value):
 class GpuDevice(Value):
     """A GPU, its device node, and its directory below /proc/driver/nvidia/gpus; None where the kernel module has none."""
 
-    __slots__ = ("gpu", "node", "proc_directory")
-
     def __init__(self, gpu: Gpu, node: DeviceNode, proc_directory: ProcEntry | None) -> None:
         self.gpu = gpu
         self.node = node
@@ -216,8 +192,6 @@ class GpuDevice(Value):
 
 class Devices(Value):
     """What the driver serves under /dev: control nodes, GPUs in NVML's index order, and IMEX channels."""
-
-    __slots__ = ("control", "gpus", "imex_channels")
 
     def __init__(
         self,
@@ -238,8 +212,6 @@ class MigCapabilities(Value):
     (capability, minor) of mig-minors, ``access_files`` the capabilities' files under /proc, ``nodes`` the nodes that belong to
     them. ``proc_directory`` is /proc/driver/nvidia/capabilities, ``dev_directory`` /dev/nvidia-caps.
     """
-
-    __slots__ = ("access_files", "dev_directory", "major", "minors", "nodes", "proc_directory")
 
     def __init__(
         self,
@@ -267,17 +239,6 @@ class Inventory(Value):
     :param machine: the kernel's name of the architecture.
     :param proc_files: the text files of /proc/driver/nvidia that are copied into a container.
     """
-
-    __slots__ = (
-        "devices",
-        "files",
-        "host_name",
-        "machine",
-        "mig",
-        "proc_files",
-        "report",
-        "root",
-    )
 
     def __init__(
         self,

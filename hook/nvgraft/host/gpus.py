@@ -20,8 +20,6 @@ def parse_information(text: bytes) -> dict[str, str]:
 class MigDevice(Value):
     """One MIG device as NVML names it, with its GPU instance and compute instance ids."""
 
-    __slots__ = ("compute_instance", "gpu_instance", "uuid")
-
     def __init__(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
         self.uuid = uuid
         self.gpu_instance = gpu_instance
@@ -30,8 +28,6 @@ class MigDevice(Value):
 
 class Gpu(Value):
     """One GPU; ``bus_id`` is DDDDDDDD:BB:DD.0 in lower-case hex, ``mig`` is unsupported, disabled or enabled."""
-
-    __slots__ = ("arch", "brand", "bus_id", "mig", "mig_devices", "minor", "model", "uuid")
 
     def __init__(
         self,
@@ -56,8 +52,6 @@ class Gpu(Value):
 
 class DriverReport(Value):
     """The driver's own account: its version, the CUDA version it provides, and the GPUs in NVML's index order."""
-
-    __slots__ = ("cuda_version", "driver_version", "gpus")
 
     def __init__(self, driver_version: str, cuda_version: str, gpus: tuple[Gpu, ...]) -> None:
         self.driver_version = driver_version

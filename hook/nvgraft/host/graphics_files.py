@@ -26,8 +26,6 @@ _WORLD_ACCESS = 0o006
 class CharDevice(Value):
     """A device node of the host; a container gets it under the same path."""
 
-    __slots__ = ("gid", "mode", "path", "rdev")
-
     def __init__(self, path: str, rdev: tuple[int, int], mode: int, gid: int) -> None:
         self.path = path
         self.rdev = rdev
@@ -42,8 +40,6 @@ class CharDevice(Value):
 
 class FileMount(Value):
     """A file or directory of the driver, ``path`` inside its root, and where a container sees it."""
-
-    __slots__ = ("path", "target")
 
     def __init__(self, path: str, target: str = "") -> None:
         self.path = path

@@ -68,8 +68,6 @@ _GPU_FACTS = ("Model", "Device Minor", "GPU Excluded")
 class Kept(Value):
     """What is cached of a host: since when (seconds since 1970), and the ``paths`` that are looked at before it is used."""
 
-    __slots__ = ("libraries", "made", "paths", "report")
-
     def __init__(
         self, made: int, report: DriverReport, libraries: Libraries, paths: tuple[str, ...]
     ) -> None:

@@ -41,8 +41,6 @@ _TEXT_LIMIT = 1 << 18
 class _Node(Value):
     """A character device that ought to exist; ``major`` is None where the kernel does not list its driver."""
 
-    __slots__ = ("gid", "major", "minor", "mode", "path", "uid")
-
     def __init__(
         self, path: str, major: int | None, minor: int, uid: int, gid: int, mode: int
     ) -> None:

@@ -23,8 +23,6 @@ SCHEMA = "nvgraft.plan/1"
 class Why(Value):
     """The reason of an action: the capability that asked for it, the catalogue row, and how the file was found."""
 
-    __slots__ = ("capability", "found", "row")
-
     def __init__(self, capability: str, row: str, found: str) -> None:
         self.capability = capability
         self.row = row
@@ -37,7 +35,6 @@ class Why(Value):
 class Action(Value):
     """One step; ``op`` names its kind in the document, ``why`` says what it was planned for."""
 
-    __slots__: tuple[str, ...] = ()
     op = ""
     why: Why
 
@@ -49,7 +46,6 @@ class Action(Value):
 class MakeDirectory(Action):
     """Make one directory; its parent exists or was made by an earlier action."""
 
-    __slots__ = ("mode", "path", "why")
     op = "dir"
 
     def __init__(self, path: str, mode: int, why: Why) -> None:
@@ -73,18 +69,6 @@ class Bind(Action):
     its device nodes ("dev") or its entries of /proc ("proc"). ``size`` (bytes) is for people and not part of the document.
     """
 
-    __slots__ = (
-        "kind",
-        "mode",
-        "options",
-        "origin",
-        "path",
-        "rdev",
-        "root",
-        "size",
-        "target",
-        "why",
-    )
     op = "mount"
 
     def __init__(
@@ -140,7 +124,6 @@ class Bind(Action):
 class Tmpfs(Action):
     """Mount a new tmpfs on ``target``, holding what later actions make inside it."""
 
-    __slots__ = ("mode", "options", "target", "why")
     op = "mount"
 
     def __init__(self, target: str, options: tuple[str, ...], mode: int, why: Why) -> None:
@@ -164,7 +147,6 @@ class Tmpfs(Action):
 class WriteFile(Action):
     """Make a file with ``content`` inside a planned tmpfs, before the tmpfs is attached."""
 
-    __slots__ = ("content", "mode", "path", "why")
     op = "file"
 
     def __init__(self, path: str, mode: int, content: str, why: Why) -> None:
@@ -186,7 +168,6 @@ class WriteFile(Action):
 class Symlink(Action):
     """Make a symbolic link where nothing is."""
 
-    __slots__ = ("path", "target", "why")
     op = "symlink"
 
     def __init__(self, path: str, target: str, why: Why) -> None:
@@ -201,8 +182,6 @@ class Symlink(Action):
 class ReplaceLink(Symlink):
     """Make a symbolic link in the place of another one."""
 
-    __slots__ = ("path", "target", "why")
-
 
 class AllowDevice(Action):
     """Let the container's cgroup open a character device; ``access`` has the letters r and w.
@@ -210,7 +189,6 @@ class AllowDevice(Action):
     Creating nodes (m) is never granted, see reference behaviour 7.2 and 7.3.
     """
 
-    __slots__ = ("access", "major", "minor", "why")
     op = "allow-device"
 
     def __init__(self, major: int, minor: int, why: Why, access: str = "rw") -> None:
@@ -239,7 +217,6 @@ class UpdateLoaderCache(Action):
     are not part of the document.
     """
 
-    __slots__ = ("directories", "libraries", "why")
     op = "ldcache"
 
     def __init__(
@@ -259,8 +236,6 @@ class UpdateLoaderCache(Action):
 class PlanHost(Value):
     """The host that a plan is for; ``root`` is the driver root."""
 
-    __slots__ = ("cuda_version", "driver_version", "name", "root")
-
     def __init__(self, name: str, root: str, driver_version: str, cuda_version: str) -> None:
         self.name = name
         self.root = root
@@ -278,8 +253,6 @@ class PlanHost(Value):
 
 class PlanTarget(Value):
     """The root file system that a plan is for: its path, its directories for files of the driver, and its owner."""
-
-    __slots__ = ("bins_dir", "gid", "libs32_dir", "libs_dir", "rootfs", "uid")
 
     def __init__(
         self, rootfs: str, libs_dir: str, libs32_dir: str, bins_dir: str, uid: int, gid: int
@@ -304,8 +277,6 @@ class PlanTarget(Value):
 
 class Plan(Value):
     """A decision and all that carries it out. ``decision`` is inject, skip or refuse; only inject has actions."""
-
-    __slots__ = ("actions", "decision", "findings", "links", "reason")
 
     def __init__(
         self,
@@ -338,8 +309,6 @@ class Plan(Value):
 
 class Injection(Plan):
     """A plan that gives a container the driver, with what it was made from."""
-
-    __slots__ = (*Plan.__slots__, "host", "request", "target")
 
     def __init__(
         self,

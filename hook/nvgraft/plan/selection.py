@@ -22,8 +22,6 @@ class Selection(Value):
     ``everything`` is true when the request was for all devices.
     """
 
-    __slots__ = ("everything", "gpus", "migs")
-
     def __init__(
         self, gpus: tuple[int, ...], migs: tuple[tuple[int, MigDevice], ...], everything: bool
     ) -> None:

@@ -116,8 +116,6 @@ KEYS: tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...]
 class Config(Value):
     """The configuration of the hook and of the runtime: one attribute for each key, with the host's defaults applied."""
 
-    __slots__ = tuple(attribute for _, _, attribute, _ in KEYS)
-
     disable_require: bool
     swarm_resource: str
     accept_nvidia_visible_devices_envvar_when_unprivileged: bool

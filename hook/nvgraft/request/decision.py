@@ -25,8 +25,6 @@ class Decision(Value):
     ``request`` and ``rootfs`` (absolute) are set for inject, ``refusal`` for refuse; ``reason`` is one line for all three.
     """
 
-    __slots__ = ("log", "reason", "refusal", "request", "rootfs", "verdict")
-
     def __init__(
         self,
         verdict: str,

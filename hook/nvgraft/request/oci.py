@@ -49,8 +49,6 @@ class State(Value):
     ``id`` only names the container to people; nothing is decided by it.
     """
 
-    __slots__ = ("bundle", "id", "pid")
-
     def __init__(self, pid: int, bundle: str, id: str = "") -> None:
         self.pid = pid
         self.bundle = bundle
@@ -63,8 +61,6 @@ class ContainerConfig(Value):
     ``env`` maps names to values as they stand in the document, undecoded and unchecked (see ``nvgraft.request.request``);
     ``mounts`` are (source, destination) pairs; ``root_path`` may be relative.
     """
-
-    __slots__ = ("bounding", "env", "mounts", "oci_version", "root_path", "root_readonly")
 
     def __init__(
         self,

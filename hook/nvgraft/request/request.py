@@ -36,8 +36,6 @@ LEGACY = "legacy"
 class Origin(Value):
     """Where the devices and the capabilities of a request come from, for a person: ``NVIDIA_VISIBLE_DEVICES=all``."""
 
-    __slots__ = ("capabilities", "devices")
-
     def __init__(self, devices: str, capabilities: str) -> None:
         self.devices = devices
         self.capabilities = capabilities
@@ -46,8 +44,6 @@ class Origin(Value):
 class DeviceRequest(Value):
     """The ids of the devices that a container asks for, none for driver files without a device, and their source for a person."""
 
-    __slots__ = ("ids", "source")
-
     def __init__(self, ids: tuple[str, ...], source: str) -> None:
         self.ids = ids
         self.source = source
@@ -55,8 +51,6 @@ class DeviceRequest(Value):
 
 class ImexChannels(Value):
     """IMEX channels as they are written, parsed once; :meth:`ids` refuses what is not a channel."""
-
-    __slots__ = ("_ids", "_unsupported", "written")
 
     def __init__(self, written: tuple[str, ...] = ()) -> None:
         self.written = written
@@ -90,20 +84,6 @@ class Request(Value):
     ``devices`` are ids as the container wrote them, in its order (none: driver files without a device); ``capabilities``
     are sorted; ``requirements`` are expressions for ``nvgraft.request.requirements``; ``warnings`` are lines for stderr.
     """
-
-    __slots__ = (
-        "capabilities",
-        "cuda_version",
-        "devices",
-        "imex_channels",
-        "legacy_image",
-        "mig_config",
-        "mig_monitor",
-        "origin",
-        "privileged",
-        "requirements",
-        "warnings",
-    )
 
     def __init__(
         self,
@@ -148,8 +128,6 @@ class Request(Value):
 
 class Skip(Value):
     """This container gets no GPU: why, and the line for stderr if it asked for one in vain (else empty)."""
-
-    __slots__ = ("reason", "warning")
 
     def __init__(self, reason: str, warning: str = "") -> None:
         self.reason = reason

@@ -37,8 +37,6 @@ _OF_DEVICE = ("arch", "brand")
 class Alternative(Value):
     """One alternative of a requirement: its ``term``, and the ``factor`` that decides against it ("" when it holds)."""
 
-    __slots__ = ("factor", "term", "valid")
-
     def __init__(self, term: str, factor: str, valid: bool) -> None:
         self.term = term
         self.factor = factor
@@ -129,8 +127,6 @@ class _Property:
     the versions of the others, ascending, ``below[i]`` the kinds with one of the first ``i``. ``brands`` has the value in lower case.
     """
 
-    __slots__ = ("below", "brands", "invalid", "keys", "unknown")
-
     def __init__(self, values: Sequence[str | None]) -> None:
         self.unknown = self.invalid = 0
         self.brands: dict[str, int] = {}
@@ -163,8 +159,6 @@ class _Property:
 
 class _DeviceKinds:
     """The properties of kinds of device; ``all`` is the set of all kinds."""
-
-    __slots__ = ("all", "properties")
 
     def __init__(self, kinds: Sequence[dict[str, str | None]]) -> None:
         self.all = (1 << len(kinds)) - 1

@@ -32,8 +32,6 @@ class Child:
     :meth:`end`.
     """
 
-    __slots__ = ("_process", "output", "pid")
-
     def __init__(self, pid: int, output: int) -> None:
         self.pid = pid
         self.output = output

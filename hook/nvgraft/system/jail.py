@@ -57,8 +57,6 @@ class Jail(Value):
     ``pivot`` chooses pivot_root(2); otherwise chroot(2) is used.
     """
 
-    __slots__ = ("filter_program", "gid", "pivot", "rootfs_fd", "uid", "writable")
-
     def __init__(
         self,
         rootfs_fd: int,
@@ -80,8 +78,6 @@ class Outcome(Value):
     """The end of the program: ``signal`` or else exit ``code``, its last line of output, and in
     ``late`` why it was killed, if it was.
     """
-
-    __slots__ = ("code", "last_line", "late", "signal")
 
     def __init__(self, status: int, late: str, output: bytes) -> None:
         self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0

@@ -69,8 +69,6 @@ class Interruptible:
     (:func:`hold_signals`).
     """
 
-    __slots__ = ("_mask",)
-
     def __enter__(self) -> None:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)

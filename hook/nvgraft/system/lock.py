@@ -28,8 +28,6 @@ _PAUSE = 0.01
 class RootfsLock:
     """A context that holds a lock until its end. Without ``fd`` it locks nothing."""
 
-    __slots__ = ("_directory", "_fd", "_name")
-
     def __init__(self, directory: int = -1, name: str = "", fd: int = -1) -> None:
         self._directory = directory
         self._name = name

@@ -12,8 +12,6 @@ class Mount(Value):
     ``shared`` tells whether a mount that is made below it propagates to other mount namespaces.
     """
 
-    __slots__ = ("fstype", "id", "options", "point", "root", "shared", "source")
-
     def __init__(
         self, id: int, root: str, point: str, options: str, shared: bool, fstype: str, source: str
     ) -> None:
@@ -61,8 +59,6 @@ def mounts_of_type(text: str, *fstypes: str) -> list[Mount]:
 
 class MountTable:
     """The mounts of one mountinfo by id. A line is parsed when its mount is asked for."""
-
-    __slots__ = ("_parsed", "_text")
 
     def __init__(self, text: str = "") -> None:
         self._text = f"\n{text}\n"

@@ -177,8 +177,6 @@ def _path(path: str | bytes) -> bytes:
 class _Call:
     """One system call: its argument types, and the loop over EINTR. It is looked up when it is first made."""
 
-    __slots__ = ("_function", "_name", "_number", "_result", "_types")
-
     def __init__(self, name: str, *types: Type, result: Type = INT) -> None:
         self._name = name
         self._types = types

@@ -37,8 +37,6 @@ _NODES_ERROR = "failed to construct discoverer: failed to create DRM device disc
 class Additions(Value):
     """Device nodes, files, and links (``TARGET::LINK``), each in the order in which they are added."""
 
-    __slots__ = ("links", "mounts", "nodes")
-
     def __init__(
         self,
         nodes: Iterable[CharDevice] = (),

@@ -165,8 +165,6 @@ def _key(document: Document, item: Place, key: str, target: str) -> str:
 class _Item:
     """An item of an array: what it is known by, its text, and its value."""
 
-    __slots__ = ("key", "text", "value")
-
     def __init__(self, key: str, text: str, value: object) -> None:
         self.key = key
         self.text = text

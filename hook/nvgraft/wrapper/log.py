@@ -24,8 +24,6 @@ _LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "panic")
 class LogOptions:
     """What runc's own options on a command line say about the log, as the reference reads them: anywhere, the last one counts."""
 
-    __slots__ = ("debug", "file", "format", "version")
-
     def __init__(self, arguments: Sequence[str]) -> None:
         self.debug = False
         self.version = False
@@ -48,8 +46,6 @@ class LogOptions:
 
 class Log:
     """Where lines go. Until :meth:`open` has been called, only to stderr."""
-
-    __slots__ = ("_files", "_format", "_level")
 
     def __init__(self) -> None:
         self._files: list[int] = []

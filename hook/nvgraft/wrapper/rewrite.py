@@ -62,8 +62,6 @@ _GRAPHICS = ("graphics", "display", names.ALL)
 class Rewrite(Value):
     """The new text of config.json, and what there is to say: pairs of (log level, line)."""
 
-    __slots__ = ("data", "log")
-
     def __init__(self, data: bytes, log: tuple[tuple[str, str], ...]) -> None:
         self.data = data
         self.log = log
@@ -71,8 +69,6 @@ class Rewrite(Value):
 
 class _Decision(Value):
     """What a container gets: whether the hook is inserted, and its ``gates`` and ``graphics_devices`` as ``Look`` takes them."""
-
-    __slots__ = ("gates", "graphics_devices", "inject", "log")
 
     def __init__(
         self,

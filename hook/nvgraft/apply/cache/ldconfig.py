@@ -83,8 +83,6 @@ class ConfinedLdconfig(LoaderCacheStep):
 class LoaderCache:
     """The host's ldconfig, ready to be run in a container. Close it after use."""
 
-    __slots__ = ("_filter", "_image", "_name", "_own_fds")
-
     def __init__(self, name: str, image: int, own_fds: int, filter_program: bytes) -> None:
         """Take over the descriptors; :meth:`prepare` makes them."""
         self._name = name

@@ -69,8 +69,6 @@ class Search:
     :param mounted: path -> facts of files that were mounted, and need not be read again.
     """
 
-    __slots__ = ("_architectures", "_bounds", "_files", "beyond", "directory", "found")
-
     def __init__(
         self, rootfs: Files, directory: Directory, machine: str, mounted: Mapping[str, Facts]
     ) -> None:

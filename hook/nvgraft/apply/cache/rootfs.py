@@ -85,8 +85,6 @@ class OutOfBounds(Exception):
 class Bounds:
     """How much of an image is looked at: directories, libraries and seconds."""
 
-    __slots__ = ("_deadline", "_directories", "_libraries", "_names", "_seconds")
-
     def __init__(
         self, directories: int = 64, libraries: int = 20_000, seconds: float = 10.0
     ) -> None:
@@ -119,8 +117,6 @@ class Rootfs:
 
     :param fd: its root, O_PATH; ``own_fds`` is a descriptor of this process's own /proc/self/fd. Both stay the caller's.
     """
-
-    __slots__ = ("_own_fds", "bounds", "fd")
 
     def __init__(self, fd: int, own_fds: int, bounds: Bounds) -> None:
         self.fd = fd
@@ -213,8 +209,6 @@ class Rootfs:
 
 class OpenDirectory:
     """An open directory of a root file system, in which names are looked up whatever becomes of its path. Close it."""
-
-    __slots__ = ("_fd", "_path", "_rootfs")
 
     def __init__(self, rootfs: Rootfs, fd: int, path: str) -> None:
         self._rootfs = rootfs

@@ -32,8 +32,6 @@ class Directory:
     directory that nobody has named is not ``named``.
     """
 
-    __slots__ = ("changed", "hwcaps", "named", "names", "rank")
-
     def __init__(
         self, name: str, rank: int, changed: int, hwcaps: str | None, *, named: bool
     ) -> None:
