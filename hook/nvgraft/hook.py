@@ -122,7 +122,7 @@ class Invocation:
 def run(argv: Sequence[str]) -> NoReturn:
     """Run the hook and end this process, as it stands: taking the interpreter down costs more than a skipped container's work.
 
-    Nothing waits for that: what is written is written at once, and locks are given back where they end (docs/decisions/0026).
+    Nothing waits for that: what is written is written at once, and locks are given back where they end (docs/decisions/0002).
     """
     os._exit(main(argv))
 

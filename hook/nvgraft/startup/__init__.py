@@ -1,19 +1,19 @@
-"""What only makes a start quicker: the byte code of the modules that it needs, in one file, loaded in one piece.
+"""What only makes a start quicker: the byte code of the modules that it needs, in one file for each group of modules.
 
-Everything works without it, more slowly. Code that a start needs for its result does not belong here; this module is all of the
-room, since each module that is loaded before there is :func:`load` costs a hundredth of a start.
+Everything works without it, more slowly (docs/decisions/0002). Code that a start needs for its result does not belong here.
+This module is all of the room, since each module that is loaded before there is :func:`load` costs a hundredth of a start.
 
-What the import system does for one module, looking for it, opening, reading, locking, costs more than running its code. So the
-installer writes the modules that are always needed together into one file each, in an order in which every module comes after those
-that it imports, and :func:`load` runs them. Where a file is missing or of another Python, its modules are left to the import system.
+To look up, open, read and lock one module costs the import system more than running its code. So the installer writes the
+modules that are always needed together into one file, in an order in which each comes after those that it imports, and
+:func:`load` runs them. Where a file is missing or of another Python, its modules are left to the import system.
 
-The sources beside the files are not looked at: asking for the time of each of ninety is a 70th of a start. Remove the files'
-directory before editing an installed module; the import system then takes every module from its source.
+The sources beside the files are not looked at: asking for the time of each of ninety is a 70th of a start. Remove the
+files' directory before editing an installed module; the import system then takes every module from its source.
 
-The installer writes the files (docs/decisions/0025). A file is the interpreter's magic number and any number of pieces: a length
-in four bytes, low one first, and, as marshal writes it, a list of modules: name, whether it is a package, its source below the
-files' directory, and its code, compiled without docstrings and annotations. Pieces are of some 64 KiB, so that each is read into the
-memory that the one before it was in: new memory costs a fault a page.
+``nvgraft_cli.install.pack`` writes the files. A file is the interpreter's magic number and any number of pieces: a length
+in four bytes, the low one first, and, as marshal writes it, a list of modules: name, whether it is a package, its source
+below the files' directory, and its code, compiled without docstrings and annotations. Pieces have some 64 KiB, so that each
+is read into the memory of the one before it: new memory costs a page fault every 4 KiB.
 """
 
 from __future__ import annotations
