@@ -99,7 +99,7 @@ def test_places_are_absolute() -> None:
     """Sockets and the MPS directory are looked up inside the driver root."""
     assert all(
         path.startswith("/") and path == path.rstrip("/")
-        for path in (*catalogue.SERVICE_SOCKETS, catalogue.MPS_DIRECTORY)
+        for path in (*catalogue.SERVICE_SOCKETS.values(), catalogue.MPS_DIRECTORY)
     )
     assert catalogue.TLS_LIBRARY in row_names("libraries")
 

@@ -95,8 +95,11 @@ LIBRARY_LINKS = (
     ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
 )
 
-#: Sockets of host services. A resolved path that is a suffix of one of these is utility's.
-SERVICE_SOCKETS = ("/var/run/nvidia-persistenced/socket", "/var/run/nvidia-fabricmanager/socket")
+#: Service of the host -> its socket. A resolved path that is a suffix of one of these is utility's.
+SERVICE_SOCKETS = {
+    "persistenced": "/var/run/nvidia-persistenced/socket",
+    "fabricmanager": "/var/run/nvidia-fabricmanager/socket",
+}
 
 #: Where the MPS daemon listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
 MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - the driver's own default

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nvgraft import __version__
 from nvgraft.base.errors import Refusal
-from nvgraft.request.request import ImexChannels
+from nvgraft.request.request import MAX_REQUIREMENTS, ImexChannels
 from nvgraft_cli.container_cli.arguments import (
     Command,
     Option,
@@ -121,7 +121,6 @@ _SERVICES = {
     "no-fabricmanager": "fabricmanager",
     "no-gsp-firmware": "gsp-firmware",
 }
-_MAX_REQUIREMENTS = 32
 _MAX_PID = 2**31 - 1
 
 _MAIN_NOTES = """\
@@ -390,9 +389,9 @@ def parse_configure(words: list[str], program: str) -> ConfigureOptions:
         elif name == "pid":
             options.pid = _pid(value)
         elif name == "require":
-            if len(options.requirements) == _MAX_REQUIREMENTS:
+            if len(options.requirements) == MAX_REQUIREMENTS:
                 raise Refusal(
-                    "input", "too many requirements", f"at most {_MAX_REQUIREMENTS} are evaluated"
+                    "input", "too many requirements", f"at most {MAX_REQUIREMENTS} are evaluated"
                 )
             options.requirements.append(value)
         elif name == "ldconfig":

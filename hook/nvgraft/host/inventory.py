@@ -78,9 +78,7 @@ def read_inventory(
     binaries, missing_binaries = _binaries(tree, path)
     try:
         services = [
-            path
-            for path in catalogue.SERVICE_SOCKETS
-            if not any(f"/nvidia-{service}/" in path for service in omit)
+            socket for service, socket in catalogue.SERVICE_SOCKETS.items() if service not in omit
         ]
         sockets, mps = _sockets(tree, services, mps_directory or catalogue.MPS_DIRECTORY)
         firmware = () if "gsp-firmware" in omit else _firmware(tree, report.driver_version)
@@ -172,7 +170,7 @@ def _sockets(
             # A resolved path that is no suffix of the well-known one counts as MPS' own (reference behaviour 6.5 A9).
             component_class = (
                 "utility"
-                if any(socket.endswith(path) for socket in catalogue.SERVICE_SOCKETS)
+                if any(socket.endswith(path) for socket in catalogue.SERVICE_SOCKETS.values())
                 else "compute"
             )
             found = f"socket: {service}"

@@ -28,7 +28,7 @@ REQUIREMENT_LIMIT = 64 << 10
 #: IMEX channel ids are device minors: 20 bits.
 IMEX_CHANNEL_LIMIT = 1 << 20
 
-_MAX_REQUIREMENTS = 32
+MAX_REQUIREMENTS = 32
 
 LEGACY = "legacy"
 
@@ -176,10 +176,10 @@ def check_request(request: Request) -> None:
     :raises Refusal: for an unsupported IMEX channel, or more than 32 requirements.
     """
     request.imex_channels.ids()  # refuses what is not a channel
-    if len(request.requirements) > _MAX_REQUIREMENTS:
+    if len(request.requirements) > MAX_REQUIREMENTS:
         hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
         raise Refusal(
-            "input", "too many requirements", f"{hint}, at most {_MAX_REQUIREMENTS} are evaluated"
+            "input", "too many requirements", f"{hint}, at most {MAX_REQUIREMENTS} are evaluated"
         )
 
 
