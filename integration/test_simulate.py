@@ -274,7 +274,10 @@ def test_gpus_come_from_the_snapshot_where_it_cannot(
                 subprocess.run(["mount", "--bind", "/dev/null", compiler], check=True)
         done = simulate("sh", "-c", script, host="eks-t4")
         assert (done.returncode, done.stdout) == (0, expected)
-        assert "simulate: no C compiler here: the GPUs are served from the snapshot" in done.stderr
+        assert (
+            "simulate: there is no C compiler: the hook reads the GPUs from the snapshot"
+            in done.stderr
+        )
 
     in_mount_namespace(without_compiler)
 
@@ -343,7 +346,7 @@ def test_other_file_systems_are_copied(
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=mount)
         assert (done.returncode, done.stdout) == (0, "below1777\nnew\n"), done.stderr
         assert (
-            f"simulate: read-only inside, since no overlay can be made of them: {tmp_path / 'file'}"
+            f"simulate: read-only on the simulated host, for lack of an overlay: {tmp_path / 'file'}"
             in done.stderr
         )
         assert os.listdir(mount) == ["data"]

@@ -69,4 +69,4 @@ def test_without_a_compiler_nothing_is_started(
     monkeypatch.setattr(host_maker.shutil, "which", lambda name, path: None)  # type: ignore[attr-defined]
     library, note = host_maker._build(b"int x;")
     assert (library, len(fp.calls)) == (None, 0)
-    assert note.startswith("no C compiler here: ")
+    assert note.startswith("there is no C compiler: ")

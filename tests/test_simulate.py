@@ -56,15 +56,18 @@ def test_list_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "a host and a command are needed"),
-        (("eks-t4",), "a host and a command are needed"),
-        (("eks-t4", "--"), "a host and a command are needed"),
-        (("eks-t4", "--no-nvml", "--", "id"), "'--no-nvml' stands after HOST"),
-        (("eks-t5", "--", "id"), "no simulated host and no file 'eks-t5' | there are debian-"),
+        ((), "HOST or COMMAND is missing"),
+        (("eks-t4",), "HOST or COMMAND is missing"),
+        (("eks-t4", "--"), "HOST or COMMAND is missing"),
+        (("eks-t4", "--no-nvml", "--", "id"), "'--no-nvml' after HOST"),
+        (
+            ("eks-t5", "--", "id"),
+            "there is no simulated host and no file 'eks-t5' | name one of debian-",
+        ),
         (("/", "--", "id"), "/: cannot be read: is a directory"),
         (
             ("eks-t4", "--", "id", "-u", "a b"),
-            "needs root, to make device nodes and mounts in a private namespace | sudo nvgraft simulate eks-t4 -- id -u 'a b'",
+            "only root can make device nodes and mounts in a private namespace | sudo nvgraft simulate eks-t4 -- id -u 'a b'",
         ),
     ],
 )

@@ -1,9 +1,10 @@
 """`nvgraft simulate HOST -- COMMAND`: run a command on a GPU host that exists only as a document.
 
-Three processes stand between the caller and COMMAND: one that leaves the mount and pid namespaces of this machine, the
-first process of the new ones, which builds the host, and COMMAND. When COMMAND ends, the kernel ends everything else in
-its pid namespace, and with the last process the mounts are gone. Mounts are :mod:`nvgraft_cli.simulate.sandbox`, the host is
-:mod:`nvgraft_cli.simulate.host_maker`.
+The first child leaves the mount and pid namespaces of this machine. Its child is the first process
+of the new namespaces, builds the host, and starts COMMAND. When COMMAND ends, the kernel kills all
+other processes of its pid namespace, and the mounts disappear with the last process. The mounts are
+made by
+:mod:`nvgraft_cli.simulate.sandbox`, the host by :mod:`nvgraft_cli.simulate.host_maker`.
 """
 
 import argparse
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
 
 _SCHEMA = "nvgraft.gallery/1"
 
-#: What went wrong before COMMAND started: bad usage, bad input, or a machine that does not allow it.
+#: The exit code for an error before COMMAND starts: usage, input, or a machine that forbids it.
 _TROUBLE = 2
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # as env(1)
 
 _DESCRIPTION = """\
-Run COMMAND on a simulated GPU host: stub libraries, device nodes, /proc/driver/nvidia, the loader cache, NVML and
-/etc/nvidia-container-runtime/config.toml are those of HOST, everything else is this machine. All changes are made in a
-private namespace, in memory, and are gone when COMMAND ends. Needs root. Exit code: that of COMMAND, 2 when it could not
-be started, 126 or 127 when it cannot be executed or found."""
+Run COMMAND on a simulated GPU host. Stub libraries, device nodes, /proc/driver/nvidia, the loader
+cache, NVML and /etc/nvidia-container-runtime/config.toml are those of HOST; everything else is
+this machine. All changes to files are kept in memory, in a private namespace, and are gone when
+COMMAND ends. Needs root. The exit code is that of COMMAND, 2 if the host could not be made, and
+126 or 127 if COMMAND cannot be executed or found."""
 
 _EXAMPLES = """\
 examples:
@@ -53,11 +55,12 @@ examples:
 def add_parser(
     subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
 ) -> argparse.ArgumentParser:
-    """Add the command ``simulate``; its ``run`` default is :func:`run`."""
+    """Add the command ``simulate``."""
     parser = subparsers.add_parser(
         "simulate",
         help="run a command on a simulated GPU host",
-        usage="nvgraft simulate [--no-nvml] HOST -- COMMAND [ARG...]\n       nvgraft simulate --list [--format {text,json}]",
+        usage="nvgraft simulate [--no-nvml] HOST -- COMMAND [ARG...]\n"
+        "       nvgraft simulate --list [--format {text,json}]",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -74,7 +77,7 @@ def add_parser(
     parser.add_argument(
         "--no-nvml",
         action="store_true",
-        help="act as if there were no C compiler: GPUs are served from the snapshot",
+        help="act as if there were no C compiler: read the GPUs from the snapshot",
     )
     parser.add_argument(
         "host",
@@ -90,7 +93,7 @@ def add_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the command line says; return the exit code. Errors are one line on stderr."""
+    """Run the command and return the exit code. Errors are one line on stderr."""
     from nvgraft_specs.models import DocumentError
 
     try:
@@ -103,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Trouble(Exception):
-    """Bad usage, or a machine that does not allow it; the text is the whole message."""
+    """A usage error, or a machine that cannot simulate. The text is the whole message."""
 
 
 def _complain(message: str) -> int:
@@ -143,25 +146,25 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
         command = command[1:]
     if name is None or not command:
         raise _Trouble(
-            "a host and a command are needed | nvgraft simulate HOST -- COMMAND; nvgraft simulate --list names the hosts"
+            "HOST or COMMAND is missing | write nvgraft simulate HOST -- COMMAND;"
+            " nvgraft simulate --list shows the hosts"
         )
     if command[0].startswith("-"):
         raise _Trouble(
-            f"option {command[0]!r} stands after HOST | give options before it, and -- before COMMAND"
+            f"option {command[0]!r} after HOST | put options before HOST, and -- before COMMAND"
         )
     path = gallery.path(name) if name in gallery.names() else name
     if path == name and not os.path.exists(name):
         there = ", ".join(gallery.names())
         raise _Trouble(
-            f"no simulated host and no file {name!r} | there are {there}; or give the path of a host document"
+            f"there is no simulated host and no file {name!r} | name one of {there},"
+            " or the path of a host document"
         )
     snapshot = read_bytes(path)
     host = parse_host(snapshot, path)
     if os.geteuid() != 0:
         fix = f"sudo nvgraft simulate {shlex.join([name, '--', *command])}"
-        raise _Trouble(
-            f"needs root, to make device nodes and mounts in a private namespace | {fix}"
-        )
+        raise _Trouble(f"only root can make device nodes and mounts in a private namespace | {fix}")
     source = Path(__file__).with_name("nvml_standin.c").read_bytes() if nvml else None
     directory = os.getcwd()
 
@@ -181,11 +184,9 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
 
 
 def _execute(command: list[str], directory: str) -> int:
-    """Become COMMAND, in the caller's directory where that exists inside."""
-    for number in (
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-    ):  # Python ignores these, and exec would keep that
+    """Become COMMAND, in the caller's directory if it exists on the simulated host."""
+    # Python ignores these signals, and exec would keep that.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.chdir(directory)
@@ -195,20 +196,23 @@ def _execute(command: list[str], directory: str) -> int:
         os.execvp(command[0], command)  # noqa: S606 - the user's own command, as given
     except FileNotFoundError:
         _complain(
-            f"{command[0]}: not found | it must exist on this machine or on the simulated host"
+            f"{command[0]}: not found | name a program of this machine or of the simulated host"
         )
         return _NOT_FOUND
     except OSError as error:
         _complain(
-            f"{command[0]}: cannot be executed: {(error.strerror or str(error)).lower()} | is it a program, with mode 755?"
+            f"{command[0]}: cannot be executed: {(error.strerror or str(error)).lower()}"
+            " | name a program, and make it executable (chmod +x)"
         )
         return _NOT_EXECUTABLE
 
 
 def _in_child(main: Callable[[], int]) -> int:
-    """Run ``main`` in a forked child, passing signals on to it, and return its exit code (128 + N when signal N ended it).
+    """Run ``main`` in a child, pass signals on to it, and return its exit code (128 + N for signal
+    N).
 
-    Every other child that ends meanwhile is reaped: the first process of a pid namespace inherits the orphans.
+    All other children that end are reaped, because the first process of a pid namespace inherits
+    orphans.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -225,10 +229,10 @@ def _in_child(main: Callable[[], int]) -> int:
             os._exit(code)
 
     def pass_on(number: int, _frame: "FrameType | None") -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the child has just ended
             os.kill(pid, number)
 
-    # A terminal sends the keyboard's signals to COMMAND itself, and only COMMAND decides what they mean.
+    # A terminal sends SIGINT and SIGQUIT to COMMAND as well, which decides what they mean.
     handlers: dict[signal.Signals, _Handler] = {
         signal.SIGTERM: pass_on,
         signal.SIGHUP: pass_on,
@@ -249,7 +253,10 @@ def _in_child(main: Callable[[], int]) -> int:
 
 def _explain(error: OSError | ValueError) -> str:
     if isinstance(error, PermissionError):
-        return f"{error} | this machine does not allow mounts or device nodes: run it outside of a container, or in a privileged one"
+        return (
+            f"{error} | this machine forbids mounts or device nodes:"
+            " run the command outside of a container, or in a privileged one"
+        )
     if isinstance(error, syscalls.SyscallError) and "overlay" in error.call:
-        return f"{error} | the kernel needs the overlay file system: modprobe overlay"
+        return f"{error} | the kernel has no overlay file system: modprobe overlay"
     return f"{error} | the simulated host could not be built, nothing was changed"

@@ -89,7 +89,9 @@ def make_rootfs(rootfs: str) -> None:
 
 
 def make_bundle(bundle: str, hook: str | None) -> None:
-    """Make an OCI bundle with ``runc spec`` that asks for both GPUs and has ``hook`` as its hook."""
+    """Make an OCI bundle with ``runc spec`` that asks for both GPUs and has ``hook`` as its
+    hook.
+    """
     make_rootfs(f"{bundle}/rootfs")
     run("runc", "spec", "--bundle", bundle)
     with open(f"{bundle}/config.json", encoding="utf-8") as file:

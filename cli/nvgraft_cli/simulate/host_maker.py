@@ -1,6 +1,8 @@
-"""Making a host snapshot real: its files, device nodes, /proc entries, loader cache, NVML and configuration.
+"""Make a host snapshot real: its files, device nodes, /proc entries, loader cache, NVML and
+config.toml.
 
-Everything is written to absolute paths of the current root, so this runs only inside :mod:`nvgraft_cli.simulate.sandbox`.
+Everything is written to absolute paths of the current root: call this only inside
+:mod:`nvgraft_cli.simulate.sandbox`.
 """
 
 import json
@@ -24,20 +26,22 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _PCI_DEVICES = "/sys/bus/pci/devices"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-#: One row of `ldconfig -p`: SONAME, libc and architecture, perhaps more (OS ABI, hardware capabilities), path.
+#: One row of `ldconfig -p`: SONAME, libc and architecture, optional OS ABI and hardware
+#: capabilities, path.
 _LISTING = re.compile(r"^\t(\S+) \((libc6(?:,[\w-]+)?)((?:, [^)]*)?)\) => (.+)$", re.MULTILINE)
-#: Libraries of a driver that this machine may have itself: they are not the simulated host's.
+#: Libraries of a driver on this machine, which the simulated host must not have.
 _DRIVER_LIBRARY = re.compile(r"^lib(cuda\.so|cudadebugger|nvidia-|nvcuvid|nvoptix)|_nvidia\.so")
 
 
 def make(host: Host, snapshot: bytes, nvml_source: bytes | None) -> list[str]:
     """Make ``host`` real in the current root.
 
-    :param snapshot: the text of the document, for the hook where no stand-in NVML can be built.
-    :param nvml_source: C source of the stand-in NVML; None: act as if there were no compiler.
+    :param snapshot: the text of the document, which the hook reads if no stand-in NVML can be
+        built.
+    :param nvml_source: C source of the stand-in NVML; None acts as if there were no compiler.
     :returns: notes for the user.
-    :raises OSError: something could not be made; the message names it.
-    :raises ValueError: the document asks for a kind of file that cannot be made (an unknown ELF machine).
+    :raises OSError: a file or mount could not be made; the message names it.
+    :raises ValueError: the document has a file that cannot be made (an unknown ELF machine).
     """
     root = host.root.rstrip("/")
     notes: list[str] = []
@@ -53,10 +57,8 @@ def make(host: Host, snapshot: bytes, nvml_source: bytes | None) -> list[str]:
             _place(real, entry, _content(path, entry, host, library))
     _loader_cache(host, root)
     if root:
-        for name in (
-            "dev",
-            "proc",
-        ):  # a driver root has this host's own, as the GPU operator's driver container mounts them
+        # The driver container of the GPU operator mounts the host's /dev and /proc in its root.
+        for name in ("dev", "proc"):
             os.makedirs(f"{root}/{name}", exist_ok=True)
             syscalls.mount(f"/{name}", f"{root}/{name}", None, syscalls.MS_BIND | syscalls.MS_REC)
     os.makedirs(CONFIG_DIRECTORY, exist_ok=True)
@@ -68,15 +70,16 @@ def make(host: Host, snapshot: bytes, nvml_source: bytes | None) -> list[str]:
     if library is None:
         _write(SNAPSHOT, snapshot, 0o644)
     else:
-        for prefix in {"", root}:  # NVML is asked from inside the driver root
+        for prefix in {"", root}:  # the hook calls NVML inside the driver root
             _write(prefix + NVML_CONF, nvml_conf(host).encode(), 0o644)
     return notes
 
 
 def config_toml(root: str, snapshot: str | None) -> str:
-    """Return the config.toml of a simulated host: the reference's keys that differ from its defaults, and ours.
+    """Return the config.toml of a simulated host: ``simulated-host``, and values that are not
+    defaults.
 
-    :param snapshot: where the GPUs are read from when there is no NVML to ask.
+    :param snapshot: the file from which the hook reads the GPUs; None if there is a stand-in NVML.
     """
     lines = ["[nvgraft]", "simulated-host = true"]
     lines += [f"host-snapshot = {json.dumps(snapshot)}"] if snapshot else []
@@ -87,7 +90,7 @@ def config_toml(root: str, snapshot: str | None) -> str:
 
 
 def nvml_conf(host: Host) -> str:
-    """Return the text that the stand-in NVML answers from; nvml_standin.c explains it."""
+    """Return the configuration of the stand-in NVML; nvml_standin.c describes the format."""
     major, minor = host.nvml.cuda_version.split(".")
     lines = [f"driver {host.nvml.driver_version}", f"cuda {int(major) * 1000 + int(minor) * 10}"]
     for gpu in host.nvml.gpus:
@@ -102,7 +105,7 @@ def nvml_conf(host: Host) -> str:
 
 
 def _machine_of(host: Host) -> str | None:
-    """The machine that the host's 64-bit driver is for."""
+    """Return the ELF machine of the host's 64-bit driver."""
     elves = (
         entry.elf for entry in host.files.values() if isinstance(entry, RegularFile) and entry.elf
     )
@@ -112,12 +115,12 @@ def _machine_of(host: Host) -> str | None:
 
 
 def _build(source: bytes) -> tuple[bytes | None, str]:
-    """Compile the stand-in NVML; without success return None and a note that says why."""
+    """Compile the stand-in NVML; return its bytes, or None with a note why that failed."""
     compiler = shutil.which("cc", path=_PATH)
     if compiler is None:
         return (
             None,
-            "no C compiler here: the GPUs are served from the snapshot, NVML has no functions",
+            "there is no C compiler: the hook reads the GPUs from the snapshot, NVML has no functions",
         )
     output = "/run/nvgraft-nvml.so"
     options = ["-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
@@ -156,12 +159,11 @@ def _proc(host: Host) -> None:
             for line in file.read().splitlines()
             if not line.strip().partition(" ")[2].startswith("nvidia")
         ]
-    own[1:1] = [
-        f"{major:3d} {name}" for name, major in host.char_majors.items()
-    ]  # after the heading "Character devices:"
+    # The first line is the heading "Character devices:".
+    own[1:1] = [f"{major:3d} {name}" for name, major in host.char_majors.items()]
     _write("/run/nvgraft-devices", ("\n".join(own) + "\n").encode(), 0o444)
     syscalls.mount("/run/nvgraft-devices", "/proc/devices", None, syscalls.MS_BIND)
-    # A container with a user namespace may mount its /proc only where the kernel finds one that nothing covers.
+    # The kernel lets a user namespace mount a procfs only if one exists that no mount covers.
     os.mkdir("/run/nvgraft-proc")
     syscalls.mount(
         "proc",
@@ -173,7 +175,9 @@ def _proc(host: Host) -> None:
 
 
 def _drm(host: Host) -> list[str]:
-    """Name the GPUs' DRM nodes where the kernel does, beside this machine's own PCI devices; return notes for the user."""
+    """Show the GPUs' DRM nodes in sysfs beside this machine's PCI devices; return notes for the
+    user.
+    """
     devices = (
         {}
         if host.cdi is None
@@ -186,7 +190,9 @@ def _drm(host: Host) -> list[str]:
     if not any(devices.values()):
         return []
     if not os.path.isdir(_PCI_DEVICES):
-        return [f"no {_PCI_DEVICES} here: which GPU a DRM node belongs to cannot be seen inside"]
+        return [
+            f"there is no {_PCI_DEVICES}: the simulated host cannot show which GPU has which DRM node"
+        ]
     own = {name: os.readlink(f"{_PCI_DEVICES}/{name}") for name in os.listdir(_PCI_DEVICES)}
     syscalls.mount(
         "tmpfs",
@@ -201,7 +207,7 @@ def _drm(host: Host) -> list[str]:
     for address, nodes in devices.items():
         for name in nodes:
             os.makedirs(f"{_PCI_DEVICES}/{address}/drm/{name}")
-    # A container with a user namespace may mount a sysfs only where the kernel finds one that nothing covers.
+    # The kernel lets a user namespace mount a sysfs only if one exists that no mount covers.
     os.mkdir("/run/nvgraft-sys")
     syscalls.mount(
         "sysfs",
@@ -213,7 +219,7 @@ def _drm(host: Host) -> list[str]:
 
 
 def _real_path(root: str, path: str) -> str | None:
-    """Where ``path`` of the document lies; None for what is not ours to make."""
+    """Return the real path of a ``path`` of the document; None for a path that is not made here."""
     if path == "/dev" or path.startswith("/dev/"):
         return path
     if path == "/proc" or path.startswith("/proc/"):
@@ -222,7 +228,7 @@ def _real_path(root: str, path: str) -> str | None:
 
 
 def _content(path: str, entry: Entry, host: Host, library: bytes | None) -> bytes | None:
-    """The bytes of a regular file; None: whatever this machine has there is as good."""
+    """Return the bytes of a regular file; None if a file of this machine may stay in its place."""
     if not isinstance(entry, RegularFile):
         return b""
     name = os.path.basename(path)
@@ -237,7 +243,7 @@ def _content(path: str, entry: Entry, host: Host, library: bytes | None) -> byte
         return entry.content.encode()
     runs = int(entry.mode, 8) & 0o111
     if entry.elf:
-        # The loader's own tool is used inside, and only this machine's works with this machine's loader.
+        # ldconfig must be this machine's own, which fits its loader.
         return None if name.startswith("ldconfig") else _elf(name, entry.elf, bool(runs))
     if runs and not re.search(r"\.so(\.|$)", name):
         return stubs.executable(
@@ -271,7 +277,8 @@ def _place(path: str, entry: Entry, content: bytes | None) -> None:
             os.chmod(path, int(entry.mode, 8))
         return
     if os.path.lexists(path):
-        # A directory of this machine where the host has a link (/bin -> usr/bin), and plain files that say nothing, stay.
+        # A directory of this machine stays where the host has a link (/bin -> usr/bin), and so does
+        # a file whose content does not matter.
         if content is None or (os.path.isdir(path) and not os.path.islink(path)):
             return
         os.unlink(path)
@@ -298,7 +305,9 @@ def _place(path: str, entry: Entry, content: bytes | None) -> None:
 
 
 def _loader_cache(host: Host, root: str) -> None:
-    """Write the driver root's loader cache; where that is "/" the libraries of this machine stay in it."""
+    """Write the driver root's loader cache; with root "/" it keeps the libraries of this
+    machine.
+    """
     rows = list(host.ld_so_cache)
     if not root and os.access("/sbin/ldconfig", os.X_OK):
         listing = subprocess.run(
@@ -313,10 +322,10 @@ def _loader_cache(host: Host, root: str) -> None:
 
 
 def own_rows(listing: str, taken: set[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """Return this machine's rows of its loader cache that a simulated host keeps.
+    """Return the rows of this machine's loader cache that a simulated host keeps.
 
-    Left out are a driver of its own, what is ``taken`` (SONAME and flags), and variants for newer processors, whose
-    baseline has a row too.
+    These are all rows but those of a driver of this machine, those in ``taken`` (SONAME and flags),
+    and variants for newer processors, whose baseline variant has a row too.
 
     :param listing: output of `ldconfig -p`.
     """

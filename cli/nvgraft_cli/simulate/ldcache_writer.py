@@ -1,4 +1,4 @@
-"""Loader caches for simulated hosts, from rows as `ldconfig -p` prints them; the format is :mod:`nvgraft.formats.ldcache_table`'s."""
+"""Write loader caches for simulated hosts from rows in the form of `ldconfig -p`."""
 
 import os
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from nvgraft.formats.ldcache_table import Places, Row, Table
 
 _LIBC6 = 0x0003
-#: How `ldconfig -p` prints the architecture half of a row's flags. "64bit" is what it says of ppc64le.
+#: Flags as `ldconfig -p` prints them -> architecture bits. "64bit" is ppc64le.
 _ARCHITECTURES = {
     "libc6": 0x0000,
     "libc6,x86-64": 0x0300,
@@ -23,12 +23,12 @@ def cache(rows: Iterable[tuple[str, str, str]]) -> bytes:
 
     Rows of one SONAME and one architecture keep their order.
 
-    :raises ValueError: flags that are not known.
+    :raises ValueError: a row has unknown flags.
     """
-    wanted = [
+    packed = [
         Row(os.fsencode(soname), _flags(text), os.fsencode(path)) for soname, text, path in rows
     ]
-    return Table().with_rows(wanted, Places({})).data()
+    return Table().with_rows(packed, Places({})).data()
 
 
 def _flags(text: str) -> int:

@@ -1,11 +1,9 @@
-"""A throw-away copy of this machine: the same paths, but every change is kept in memory and gone with the namespace.
+"""Mount a throw-away copy of this machine, with the same paths, whose changes are kept in memory.
 
-Only mounts: what makes the copy a GPU host is :mod:`nvgraft_cli.simulate.host_maker`, who starts and ends it is
-:mod:`nvgraft_cli.simulate.command`.
-
-Every file system of this machine becomes the lower layer of an overlay, so that COMMAND finds the working tree, its
-Python and its data where they are. /dev, /proc and /run are new. /sys is this machine's own, because runtimes need the
-real cgroups: a cgroup that is made inside is real, and stays until it is removed.
+Every file system of this machine becomes the lower layer of an overlay, so that COMMAND finds the
+working tree, its Python and its data in their places. /dev, /proc and /run are new. /sys is this
+machine's own, because runtimes need the real cgroups: a cgroup that is made inside stays until it
+is removed. :mod:`nvgraft_cli.simulate.host_maker` makes the copy a GPU host.
 """
 
 import os
@@ -16,9 +14,9 @@ from nvgraft.system import syscalls
 from nvgraft.system.mountinfo import Mount, parse_mountinfo
 
 _AT_FDCWD = -100
-#: Where the layers are built: a directory that every Linux has, and that the copy replaces anyway.
+#: The directory in which the layers are built; the copy gets a new one in its place.
 _SCAFFOLD = "/run"
-#: Mounts below these are not copied: the copy gets its own.
+#: Mounts at and below these are not copied: the copy has its own.
 _RENEWED = ("/proc", "/sys", "/dev", "/run")
 _CHARACTER_DEVICES = {
     "null": (1, 3),
@@ -33,9 +31,11 @@ _DEV_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr"
 
 
 def enter() -> list[str]:
-    """Replace the root of this process by the copy. The caller is alone in a new mount namespace and a new pid namespace.
+    """Replace the root of this process by the copy.
 
-    :returns: notes for the user: mounts that could only be shown read-only.
+    The caller must be the first process of new mount and pid namespaces.
+
+    :returns: notes for the user: mounts that are read-only in the copy.
     :raises OSError: a mount failed (:class:`nvgraft.system.syscalls.SyscallError` says which).
     """
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -65,14 +65,17 @@ def enter() -> list[str]:
     syscalls.umount2(".", syscalls.MNT_DETACH)
     os.chdir("/")
     return (
-        [f"read-only inside, since no overlay can be made of them: {', '.join(read_only)}"]
+        [f"read-only on the simulated host, for lack of an overlay: {', '.join(read_only)}"]
         if read_only
         else []
     )
 
 
 def _copied(mounts: list[Mount]) -> list[str]:
-    """Mount points that need a layer of their own, parents first. An automount point is not touched: it could hang."""
+    """Return the mount points that need a layer of their own, parents first.
+
+    Automount points are left out, because touching one may hang.
+    """
     targets = {mount.point for mount in mounts if mount.point != "/" and mount.fstype != "autofs"}
     return sorted(
         target
@@ -144,7 +147,9 @@ def _run(new_root: str, files: Mapping[str, bytes]) -> None:
 
 
 def _resolv_conf_in_run() -> dict[str, bytes]:
-    """The name servers, where /etc/resolv.conf is a link into /run (systemd-resolved): the new /run would hide them."""
+    """Return the file behind /etc/resolv.conf if it is in /run (systemd-resolved), which is
+    replaced.
+    """
     path = os.path.realpath("/etc/resolv.conf")
     if not path.startswith("/run/") or not os.path.isfile(path):
         return {}
@@ -153,9 +158,10 @@ def _resolv_conf_in_run() -> dict[str, bytes]:
 
 
 def make_node(path: str, kind: int, mode: int, numbers: tuple[int, int] = (0, 0)) -> None:
-    """Make the device node, socket or named pipe ``path`` (``kind``: stat.S_IFCHR, ...) with exactly ``mode``.
+    """Make the device node, socket or named pipe ``path`` with exactly ``mode``.
 
-    :raises OSError: EPERM where the machine forbids making nodes (a container without CAP_MKNOD).
+    :param kind: the file type, such as stat.S_IFCHR.
+    :raises OSError: EPERM if the machine forbids device nodes (a container without CAP_MKNOD).
     """
     os.mknod(path, kind | 0o600, os.makedev(*numbers))
     os.chmod(path, mode)

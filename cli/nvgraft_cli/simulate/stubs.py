@@ -1,15 +1,15 @@
-"""Stand-ins for the driver's ELF files: as small as the kernel, the loader and ldconfig allow, made without a compiler.
+"""Make stand-ins for the driver's ELF files, without a compiler.
 
-A stub carries what discovery looks at (class, machine, SONAME, NEEDED, ABI tag, interpreter) and what decides whether it can
-be loaded (search paths, versions). A library has no symbol at all; a program prints one line and exits. Where stubs are placed
-is the business of ``simulate``.
+A stub is as small as the kernel, the loader and ldconfig allow. It has the facts that discovery
+reads (class, machine, SONAME, NEEDED, ABI tag, interpreter) and those that decide whether it can be
+loaded (search paths, versions). A library has no symbols; a program prints one line and exits.
 """
 
 import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-#: name of a machine -> (e_machine, e_flags); ARM: EABI version 5, hard float.
+#: Machine -> (e_machine, e_flags). ARM has EABI version 5 with hard float.
 _MACHINES = {
     "EM_386": (3, 0),
     "EM_ARM": (40, 0x05000400),
@@ -24,34 +24,21 @@ _PF_X, _PF_W, _PF_R = 1, 2, 4
 _SHT_PROGBITS, _SHT_STRTAB, _SHT_HASH, _SHT_DYNAMIC, _SHT_NOTE, _SHT_DYNSYM = 1, 3, 5, 6, 7, 11
 _SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR = 1, 2, 4
 _SHT_VERDEF, _SHT_VERNEED, _SHT_VERSYM = 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
-(
-    _DT_NULL,
-    _DT_NEEDED,
-    _DT_HASH,
-    _DT_STRTAB,
-    _DT_SYMTAB,
-    _DT_STRSZ,
-    _DT_SYMENT,
-    _DT_SONAME,
-    _DT_RPATH,
-) = 0, 1, 4, 5, 6, 10, 11, 14, 15
+_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB = 0, 1, 4, 5, 6
+_DT_STRSZ, _DT_SYMENT, _DT_SONAME, _DT_RPATH = 10, 11, 14, 15
 _DT_RUNPATH, _DT_VERSYM, _DT_FLAGS_1 = 29, 0x6FFFFFF0, 0x6FFFFFFB
-_DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = (
-    0x6FFFFFFC,
-    0x6FFFFFFD,
-    0x6FFFFFFE,
-    0x6FFFFFFF,
-)
+_DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFFC, 0x6FFFFFFD
+_DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _VER_FLG_BASE = 1
 
 #: Segments are aligned to the largest page size in use (64 KiB on some aarch64 kernels).
 _PAGE = 0x10000
-#: Where the code is mapped, relative to the rest: on a page of its own, since one page cannot be writable and executable.
+#: The address of the code: on a page of its own, because no page may be writable and executable.
 _CODE_BASE = _PAGE
 
 
 class _Class(NamedTuple):
-    """The layouts that differ between 32-bit and 64-bit files."""
+    """The struct formats of 32-bit or 64-bit files."""
 
     header: str
     program: str
@@ -78,7 +65,10 @@ class _Section(NamedTuple):
 
 
 class Loading(NamedTuple):
-    """What decides about loading beside the names: DT_RPATH, DT_RUNPATH, DT_FLAGS_1, and versions, needed ones by library."""
+    """Entries of the dynamic section that influence loading: search paths, DT_FLAGS_1 and versions.
+
+    Needed versions are listed by library.
+    """
 
     rpath: str | None = None
     runpath: str | None = None
@@ -133,24 +123,20 @@ def executable(
 
 
 def _x86_64_print(text: bytes) -> bytes:
-    tail = (
-        struct.pack("<B I", 0xB8, 231) + b"\x31\xff\x0f\x05"
-    )  # mov eax, exit_group; xor edi, edi; syscall
-    middle = struct.pack("<B I", 0xBA, len(text)) + b"\x0f\x05"  # mov edx, length; syscall
-    head = struct.pack("<B I B I", 0xB8, 1, 0xBF, 1)  # mov eax, write; mov edi, 1
-    return (
-        head + b"\x48\x8d\x35" + struct.pack("<I", len(middle + tail)) + middle + tail + text
-    )  # lea rsi, [rip + text]
+    # mov eax, write; mov edi, 1; lea rsi, [rip + text]; mov edx, length; syscall
+    head = struct.pack("<B I B I", 0xB8, 1, 0xBF, 1)
+    middle = struct.pack("<B I", 0xBA, len(text)) + b"\x0f\x05"
+    # mov eax, exit_group; xor edi, edi; syscall
+    tail = struct.pack("<B I", 0xB8, 231) + b"\x31\xff\x0f\x05"
+    load_address = b"\x48\x8d\x35" + struct.pack("<I", len(middle + tail))
+    return head + load_address + middle + tail + text
 
 
 def _aarch64_print(text: bytes) -> bytes:
     if len(text) > 0xFFFF:
         raise ValueError("the line is longer than 65535 bytes")
-    move, address, call = (
-        0xD2800000,
-        0x10000000,
-        0xD4000001,
-    )  # movz xN, #value; adr xN, #offset; svc #0
+    # movz xN, #value; adr xN, #offset; svc #0
+    move, address, call = 0xD2800000, 0x10000000, 0xD4000001
     words = [
         move | 1 << 5,
         0,
@@ -161,9 +147,8 @@ def _aarch64_print(text: bytes) -> bytes:
         move | 94 << 5 | 8,
         call,
     ]
-    words[1] = (
-        address | (len(words) - 1) << 5 | 1
-    )  # the text follows the code: a whole number of words away
+    # The text follows the code, a whole number of words away.
+    words[1] = address | (len(words) - 1) << 5 | 1
     return struct.pack(f"<{len(words)}I", *words) + text
 
 
@@ -243,7 +228,7 @@ def _image(
         base = _CODE_BASE if name == ".text" else 0
         return _program(layout, kind, flags, offsets[name], offsets[name] + base, size, align)
 
-    # PT_PHDR lets the loader find where it was mapped, PT_GNU_STACK keeps it from making the stack executable.
+    # With PT_PHDR the loader finds its own address; PT_GNU_STACK avoids an executable stack.
     programs = (
         [
             _program(
@@ -254,7 +239,7 @@ def _image(
         else []
     )
     programs += [segment(_PT_INTERP, _PF_R, ".interp", 1)] if interp else []
-    # Before 2.36 glibc relocates the dynamic section in place, so its segment is writable.
+    # glibc before 2.36 relocates the dynamic section in place, so its segment is writable.
     programs.append(_program(layout, _PT_LOAD, _PF_R | _PF_W, 0, 0, loaded, _PAGE))
     programs += [segment(_PT_LOAD, _PF_R | _PF_X, ".text", _PAGE)] if code else []
     programs.append(segment(_PT_DYNAMIC, _PF_R | _PF_W, ".dynamic", 8))
@@ -317,7 +302,9 @@ def _image(
 
 
 def _versions(loading: Loading, strings: "_Strings") -> list[tuple[_Section, tuple[int, int]]]:
-    """Return the sections of versions, each with its tag and that of its number of rows (0: it has none)."""
+    """Return the version sections, each with its tag and the tag of its number of rows (0 for
+    none).
+    """
     sections = []
     if loading.versions_defined:
         rows = [
@@ -370,7 +357,7 @@ def _versions(loading: Loading, strings: "_Strings") -> list[tuple[_Section, tup
             )
         )
     if sections:
-        # One number for each symbol, of which there is the null symbol only.
+        # One number for each symbol; the null symbol is the only one.
         sections.append(
             (
                 _Section(".gnu.version", _SHT_VERSYM, _SHF_ALLOC, bytes(2), ".dynsym", 0, 2),
@@ -381,7 +368,7 @@ def _versions(loading: Loading, strings: "_Strings") -> list[tuple[_Section, tup
 
 
 def _hash(name: str) -> int:
-    """Return the hash of a name by the System V ABI."""
+    """Return the System V ABI hash of a name."""
     value = 0
     for byte in name.encode():
         value = (value << 4) + byte
