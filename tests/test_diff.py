@@ -1,4 +1,4 @@
-"""``nvgraft diff``: every kind of side, every kind of change, nothing ignored, and one line for what cannot be read."""
+"""``nvgraft diff``: every kind of side and of change; nothing is ignored, bad input is one line."""
 
 import copy
 import json
@@ -45,8 +45,8 @@ def diff(a: Document, b: Document) -> Diff:
     return compare(plan_side("a", a, "plan"), plan_side("b", b, "plan"))
 
 
-def changes(found: Diff, what: str) -> list[Change]:
-    return [change for change in found.changes if change.what == what]
+def changes(difference: Diff, what: str) -> list[Change]:
+    return [change for change in difference.changes if change.what == what]
 
 
 def leaves(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -67,40 +67,36 @@ def other(value: Any, path: tuple[Any, ...]) -> Any:
         return "changed"
     if isinstance(value, int):
         return value + 1
-    if isinstance(value, list | dict):
-        return (
-            ["changed"]
-            if isinstance(value, list)
-            else {"/changed": "x"}
-            if path == ("links",)
-            else {"changed": "x"}
-        )
+    if isinstance(value, list):
+        return ["changed"]
+    if isinstance(value, dict):
+        return {"/changed": "x"} if path == ("links",) else {"changed": "x"}
     return value + "x"
 
 
 def test_a_plan_is_equal_to_itself(tmp_path: Path) -> None:
-    """On every gallery host."""
+    """On each host of the gallery."""
     for host in gallery.names():
         document = plan_of(tmp_path, host)
-        found = diff(document, copy.deepcopy(document))
-        assert found.equal
-        assert found.changes == []
-        assert found.not_compared == []
+        difference = diff(document, copy.deepcopy(document))
+        assert difference.equal
+        assert difference.changes == []
+        assert difference.not_compared == []
 
 
 def test_no_member_of_a_plan_is_ignored(tmp_path: Path) -> None:
-    """Whichever single member of a whole plan is changed, the plans differ; so do they when an action is left out."""
+    """A plan differs after a change of any single member, and without any single action."""
     document = plan_of(tmp_path, "mig-h100", *EVERYTHING)
     for path in leaves(document):
         if path[-1] in {"op", "schema"}:
             continue
         changed = copy.deepcopy(document)
-        place = changed
+        parent = changed
         for part in path[:-1]:
-            place = place[part]
-        place[path[-1]] = other(place[path[-1]], path)
+            parent = parent[part]
+        parent[path[-1]] = other(parent[path[-1]], path)
         if path[0] == "actions" and path[-1] == "kind":
-            place["kind"] = "socket"
+            parent["kind"] = "socket"
         assert not diff(document, changed).equal, path
     for index in range(len(document["actions"])):
         changed = copy.deepcopy(document)
@@ -109,22 +105,22 @@ def test_no_member_of_a_plan_is_ignored(tmp_path: Path) -> None:
 
 
 def test_a_driver_upgrade_is_a_change_of_versions(tmp_path: Path) -> None:
-    """What differs in the version alone is called so, and nothing else is."""
+    """All changes have the kind version."""
     old = plan_of(tmp_path, "runfile-a10x2")
     new = json.loads(json.dumps(old).replace("560.35.03", "570.10"))
-    found = diff(old, new)
-    assert {change.kind for change in found.changes} == {"version"}
-    libcuda = next(change for change in changes(found, "mount") if change.name == "libcuda.so")
+    difference = diff(old, new)
+    assert {change.kind for change in difference.changes} == {"version"}
+    libcuda = next(change for change in changes(difference, "mount") if change.name == "libcuda.so")
     assert isinstance(libcuda.a, dict)
     assert isinstance(libcuda.b, dict)
     assert (libcuda.a["target"], libcuda.b["target"]) == tuple(
         f"/usr/lib/x86_64-linux-gnu/libcuda.so.{v}" for v in ("560.35.03", "570.10")
     )
-    assert {change.name for change in changes(found, "fact")} == {"host.driver_version"}
+    assert {change.name for change in changes(difference, "fact")} == {"host.driver_version"}
 
 
-def test_a_version_that_is_part_of_another_is_not_it(tmp_path: Path) -> None:
-    """535.1 is not in 535.12."""
+def test_a_longer_version_is_another_version(tmp_path: Path) -> None:
+    """535.12 does not contain the version 535.1."""
     old = plan_of(tmp_path, "runfile-a10x2")
     text = json.dumps(old).replace("560.35.03", "535.1")
     a, b = json.loads(text), json.loads(text.replace("nvidia-smi", "nvidia-smi-535.12"))
@@ -150,10 +146,8 @@ def test_a_version_that_is_part_of_another_is_not_it(tmp_path: Path) -> None:
         (lambda action: action.update(source="/opt/nvidia-smi"), "mount", "changed", "nvidia-smi"),
     ],
 )
-def test_a_change_is_called_by_what_it_means(
-    change: Any, what: str, kind: str, name: str, tmp_path: Path
-) -> None:
-    """Other options, another place, another name."""
+def test_the_kind_of_a_change(change: Any, what: str, kind: str, name: str, tmp_path: Path) -> None:
+    """Other options or sources are changed, another directory is moved, another name is removed."""
     document = plan_of(tmp_path, "runfile-a10x2")
     changed = copy.deepcopy(document)
     change(
@@ -167,7 +161,7 @@ def test_a_change_is_called_by_what_it_means(
 
 
 def test_the_order_counts(tmp_path: Path) -> None:
-    """The same actions, two of them exchanged: one change, which says where."""
+    """Two exchanged actions are one change."""
     document = plan_of(tmp_path, "runfile-a10x2")
     changed = copy.deepcopy(document)
     mounts = [
@@ -178,12 +172,12 @@ def test_the_order_counts(tmp_path: Path) -> None:
     first, second = mounts[:2]
     actions = changed["actions"]
     actions[first], actions[second] = actions[second], actions[first]
-    found = diff(document, changed)
-    assert [(change.what, change.kind) for change in found.changes] == [("order", "order")]
+    difference = diff(document, changed)
+    assert [(change.what, change.kind) for change in difference.changes] == [("order", "order")]
 
 
 def mountinfo_of(document: Document, prefix: str = "") -> str:
-    """Return the mountinfo of a container that a plan has configured."""
+    """Return the mountinfo of a container after a plan is applied."""
     lines = [
         "1 0 0:1 / / rw,relatime - overlay overlay rw",
         "2 1 0:2 / /proc rw - proc proc rw",
@@ -196,31 +190,31 @@ def mountinfo_of(document: Document, prefix: str = "") -> str:
                 if action["type"] == "tmpfs"
                 else action["source"].removeprefix("/dev").removeprefix("/proc/driver")
             )
-            options = ",".join(action["options"])
-            lines.append(
-                f"{10 + number} 1 0:1 {source} {prefix}{action['target']} {options},relatime - {action['type']} x rw"
-            )
+            options = ",".join([*action["options"], "relatime"])
+            target = f"{prefix}{action['target']}"
+            lines.append(f"{10 + number} 1 0:1 {source} {target} {options} - {action['type']} x rw")
     return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("prefix", ["", "/var/lib/x/rootfs"])
 def test_a_live_container_is_compared_with_its_plan(prefix: str, tmp_path: Path) -> None:
-    """From inside or from the hook's view: equal, and it is said what a mountinfo does not tell."""
+    """Seen from inside or by the hook they are equal; missing aspects are not compared."""
     document = plan_of(tmp_path, "mig-h100")
-    found = compare(
+    difference = compare(
         plan_side("plan", document, "plan"), mountinfo_side("live", mountinfo_of(document, prefix))
     )
-    assert [change.model_dump() for change in found.changes] == []
-    assert {entry.what for entry in found.not_compared} >= {
+    assert [change.model_dump() for change in difference.changes] == []
+    assert {entry.what for entry in difference.not_compared} >= {
         "device rules",
         "links",
         "files",
+        "directories",
         "facts",
     }
 
 
-def test_a_mount_that_a_live_container_lost_is_told(tmp_path: Path) -> None:
-    """And one that the engine made, or whose flags were changed."""
+def test_changed_mounts_of_a_live_container_are_found(tmp_path: Path) -> None:
+    """One lost mount, and one with other options."""
     document = plan_of(tmp_path, "runfile-a10x2")
     text = mountinfo_of(document)
     lines = [line for line in text.splitlines() if "/usr/bin/nvidia-smi " not in line]
@@ -228,8 +222,10 @@ def test_a_mount_that_a_live_container_lost_is_told(tmp_path: Path) -> None:
         line.replace("nodev,nosuid,ro", "nodev,nosuid,rw") if "libcuda.so" in line else line
         for line in lines
     ]
-    found = compare(plan_side("plan", document, "plan"), mountinfo_side("live", "\n".join(lines)))
-    assert [(change.kind, change.name, change.fields) for change in found.changes] == [
+    difference = compare(
+        plan_side("plan", document, "plan"), mountinfo_side("live", "\n".join(lines))
+    )
+    assert [(change.kind, change.name, change.fields) for change in difference.changes] == [
         ("changed", "libcuda.so", ["options"]),
         ("removed", "nvidia-smi", []),
     ]
@@ -237,19 +233,19 @@ def test_a_mount_that_a_live_container_lost_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["compute", "graphics", "mig"])
 def test_a_debug_log_is_compared_with_the_container_that_it_made(name: str) -> None:
-    """The recorded pairs: the same mounts, devices and order; firmware, which 1.15 mounts through a link, has moved by it."""
+    """Recorded pairs have the same mounts and devices; a link moves the firmware of 1.15."""
     side = log_side("log", (REFERENCE / f"logs/{name}.log").read_text())
     live = mountinfo_side("live", (REFERENCE / f"logs/{name}.mountinfo").read_text())
     assert len(side.mounts) + len(side.nodes) > 8
-    found = compare(side, live)
-    assert {(change.kind, change.name.partition("_")[0]) for change in found.changes} <= {
+    difference = compare(side, live)
+    assert {(change.kind, change.name.partition("_")[0]) for change in difference.changes} <= {
         ("moved", "gsp"),
         ("order", "mount 1"),
     }
 
 
 def test_a_debug_log_of_a_driver_root_below_dev() -> None:
-    """What goes to /dev is a device node; what comes from there need not be one."""
+    """A target in /dev is a device node; a source in /dev need not be one."""
     mounts = {
         "/dev/shm/x/usr/bin/nvidia-smi": "/usr/bin/nvidia-smi",
         "/dev/nvidia0": "/dev/nvidia0",
@@ -263,30 +259,33 @@ def test_a_debug_log_of_a_driver_root_below_dev() -> None:
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_a_cdi_specification_is_read_in_both_forms(form: str, tmp_path: Path) -> None:
-    """To the same side."""
+    """JSON and YAML give the same side."""
     raw = (REFERENCE / "cdi/d535.json").read_bytes()
     path = tmp_path / f"nvidia.{form}"
     path.write_text(raw.decode() if form == "json" else yaml.safe_dump(json.loads(raw)))
-    found = compare(read_side(str(path), NOTHING), cdi_side("same", parse_cdi(raw, "x"), "all"))
-    assert found.equal
-    one = compare(read_side(str(path), NOTHING), read_side(str(path), Context(None, (), None, "0")))
-    assert {change.name for change in changes(one, "device node")} == {
+    difference = compare(
+        read_side(str(path), NOTHING), cdi_side("same", parse_cdi(raw, "x"), "all")
+    )
+    assert difference.equal
+    single = read_side(str(path), Context(None, (), None, "0"))
+    difference = compare(read_side(str(path), NOTHING), single)
+    assert {change.name for change in changes(difference, "device node")} == {
         f"/dev/nvidia{number}" for number in range(1, 8)
     }
 
 
-def test_legacy_against_cdi_is_told_as_files_that_move(tmp_path: Path) -> None:
-    """The hook flattens the driver's directories, CDI keeps them."""
+def test_files_move_between_legacy_and_cdi(tmp_path: Path) -> None:
+    """The hook mounts all libraries in one directory, CDI keeps the driver's directories."""
     legacy = plan_side("legacy", plan_of(tmp_path, "debian-a100x8"), "plan")
-    found = compare(
+    difference = compare(
         legacy, cdi_side("cdi", parse_cdi((REFERENCE / "cdi/d535.json").read_bytes(), "x"), None)
     )
-    moved = next(change for change in changes(found, "mount") if change.name == "libcuda.so")
+    moved = next(change for change in changes(difference, "mount") if change.name == "libcuda.so")
     assert moved.kind == "moved"
     assert isinstance(moved.b, dict)
     assert moved.b["target"] == "/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.535.309.01"
-    assert {entry.what for entry in found.not_compared} >= {"the order of mounts"}
-    assert {change.name for change in changes(found, "environment variable")} == {
+    assert {entry.what for entry in difference.not_compared} >= {"the order of mounts"}
+    assert {change.name for change in changes(difference, "environment variable")} == {
         "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_CTK_LIBCUDA_DIR",
     }
@@ -296,65 +295,53 @@ def test_legacy_against_cdi_is_told_as_files_that_move(tmp_path: Path) -> None:
 
 
 def test_equal_is_exit_0_and_different_is_exit_1(tmp_path: Path, capsys: Captured) -> None:
-    """As diff(1)."""
+    """The exit codes are those of diff(1)."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     assert main(["diff", "eks-t4", "eks-t4", "--bundle", bundle]) == 0
     assert capsys.readouterr().out.endswith("\nequal\n")
     assert main(["diff", "eks-t4", "runfile-a10x2", "--bundle", bundle]) == 1
     out = capsys.readouterr().out
     assert (
-        "\n  ~ libcuda.so: source /usr/lib64/libcuda.so.460.106.00 → /usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03; "
-        in out
-    )
+        "\n  ~ libcuda.so: source /usr/lib64/libcuda.so.460.106.00 → "
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03; "
+    ) in out
     assert "\n  + /dev/nvidia1 at /dev/nvidia1 (noexec,nosuid,ro)\n" in out
     assert "\x1b" not in out
 
 
-def test_what_only_the_version_changes_is_folded(tmp_path: Path, capsys: Captured) -> None:
-    """--all unfolds it; the exit code is the same."""
+def test_version_changes_are_folded(tmp_path: Path, capsys: Captured) -> None:
+    """--all unfolds them; the exit code is the same."""
     old = plan_of(tmp_path, "runfile-a10x2")
     (tmp_path / "old.json").write_text(json.dumps(old))
     (tmp_path / "new.json").write_text(json.dumps(old).replace("560.35.03", "570.10"))
     arguments = ["diff", str(tmp_path / "old.json"), str(tmp_path / "new.json")]
     assert main(arguments) == 1
     folded = capsys.readouterr().out
-    assert "differ in the version alone (560.35.03 → 570.10): " in folded
+    assert "differ only in the version (560.35.03 → 570.10): " in folded
     assert "libcuda.so.570.10" not in folded
     assert main([*arguments, "--all"]) == 1
     assert "\n  ^ libcuda.so: libcuda.so.560.35.03 → libcuda.so.570.10\n" in capsys.readouterr().out
 
 
-def test_json_passes_the_model_and_markdown_is_for_pull_requests(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    """Both tell the same changes."""
+def test_json_and_markdown_list_the_same_changes(tmp_path: Path, capsys: Captured) -> None:
+    """The JSON passes the model."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
-    main(["diff", "debian-a100x8", "debian-compat32", "--bundle", bundle, "--format", "json"])
-    found = Diff.model_validate_json(capsys.readouterr().out)
-    assert not found.equal
-    main(
-        [
-            "diff",
-            "debian-a100x8",
-            "debian-compat32",
-            "--bundle",
-            bundle,
-            "--format",
-            "markdown",
-            "--all",
-        ]
-    )
+    words = ["diff", "debian-a100x8", "debian-compat32", "--bundle", bundle]
+    main([*words, "--format", "json"])
+    difference = Diff.model_validate_json(capsys.readouterr().out)
+    assert not difference.equal
+    main([*words, "--format", "markdown", "--all"])
     out = capsys.readouterr().out
-    assert out.count("\n- ") == len(found.changes)
+    assert out.count("\n- ") == len(difference.changes)
     assert "| **A** | `debian-a100x8` | snapshot, driver 535.309.01 |" in out
 
 
 def test_this_process_is_a_live_container(capsys: Captured) -> None:
-    """One without any mount of the driver; a process that is not there is an input error."""
+    """It has no mount of the driver; a process that does not exist is an input error."""
     assert main(["diff", "pid:1", "pid:1"]) == 0
     for name, words in (
-        ("pid:x", "no process number"),
-        ("pid:4999999", "no such file or directory: name a running process"),
+        ("pid:x", "not a process number"),
+        ("pid:4999999", "no such file or directory | name a running process"),
     ):
         assert main(["diff", name, "pid:1"]) == 2
         assert words in capsys.readouterr().err
@@ -365,8 +352,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 BAD: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "it is empty"),
-    "text": (b"hello\n", "not known what it is"),
+    "empty": (b"", "an empty file | pass a plan"),
+    "text": (b"hello\n", "an unknown format | pass a plan"),
     "truncated json": (b'{"schema": "nvgraft.plan/1", "actions": [', "not JSON"),
     "future plan": (b'{"schema": "nvgraft.plan/2"}', "version 'nvgraft.plan/2' is not known"),
     "future host": (b'{"schema": "nvgraft.host/7"}', "version 'nvgraft.host/7' is not known"),
@@ -386,7 +373,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     ),
     "log of list": (
         b"I1120 21:31:38.877648 14936 nvc.c:393] initializing library context\n",
-        "this log tells of no mount",
+        "this log contains no mount",
     ),
     "deep json": (b"[" * 100_000, "not JSON"),
 }
@@ -396,7 +383,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 def test_a_bad_document_is_one_line(
     raw: bytes, words: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Exit 2, with path and cause, whichever side it is."""
+    """Exit 2, with path and cause, on either side."""
     path = tmp_path / "bad"
     path.write_bytes(raw)
     for arguments in ([str(path), "pid:1"], ["pid:1", str(path)]):
@@ -409,7 +396,7 @@ def test_a_bad_document_is_one_line(
 
 
 def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> None:
-    """It is not read to its end."""
+    """Only the first 64 MiB are read."""
     path = tmp_path / "huge.json"
     with open(path, "wb") as file:
         file.truncate(200 << 20)
@@ -417,16 +404,16 @@ def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> N
     assert "larger than 64 MiB" in capsys.readouterr().err
 
 
-def test_a_host_alone_has_no_plan(capsys: Captured) -> None:
-    """The container has to be named; a device that a specification lacks, too."""
+def test_a_host_needs_a_container(capsys: Captured) -> None:
+    """A missing --bundle, and a device that a specification lacks, are input errors."""
     assert main(["diff", "eks-t4", "mig-h100"]) == 2
     assert "name the container with --bundle PATH" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"it has no device 9: --device takes one of 0, GPU-"):
+    with pytest.raises(InputError, match=r"no device 9 \| pass --device one of 0, GPU-"):
         read_side(str(REFERENCE / "cdi/al460.json"), Context(None, (), None, "9"))
 
 
-def test_names_cannot_steer_the_terminal(tmp_path: Path, capsys: Captured) -> None:
-    """Nor break out of Markdown's code."""
+def test_control_characters_in_names_are_escaped(tmp_path: Path, capsys: Captured) -> None:
+    """In text, and in Markdown's code."""
     document = plan_of(tmp_path, "runfile-a10x2")
     evil = copy.deepcopy(document)
     evil["actions"][-2]["why"]["row"] = "x\x1b[31m`|<b>"

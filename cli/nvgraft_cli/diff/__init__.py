@@ -1,3 +1,5 @@
-"""``nvgraft diff``: what two descriptions of a container say, in one form (``sides``, one reader each), compared
-(``compare``), and written (``render``); ``command`` is the command line.
+"""``nvgraft diff``: compare two descriptions of a container.
+
+``readers`` reads each kind of description into the one form of ``sides``, ``compare`` compares two,
+``render`` writes the difference, ``command`` is the command line.
 """

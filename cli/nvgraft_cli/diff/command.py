@@ -1,4 +1,4 @@
-"""``nvgraft diff``: what two descriptions of a container have in common, and what not."""
+"""``nvgraft diff``: print how two descriptions of a container differ."""
 
 import argparse
 import os
@@ -12,8 +12,9 @@ examples:
   nvgraft diff plan.json pid:4711
   nvgraft diff plan.json /etc/cdi/nvidia.yaml --format markdown
 
-A side is a plan, a host snapshot or gallery host (with --bundle), a CDI specification (JSON or YAML), a recorded
-/proc/PID/mountinfo, a live container (pid:NUMBER), or a debug log of nvidia-container-cli.
+Each side is a plan, a host snapshot or gallery host (with --bundle), a CDI specification (JSON or
+YAML), a recorded /proc/PID/mountinfo, a live container (pid:NUMBER), or a debug log of
+nvidia-container-cli.
 
 exit code: 0 equal, 1 different, 2 trouble"""
 
@@ -23,7 +24,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "diff",
         help="compare plans, hosts, CDI specifications, live containers and debug logs",
-        description="Compare two descriptions of a container by what they mean: versions, places, options, device rules, links.",
+        description="Compare two descriptions of a container by what they mean: versions, paths, "
+        "options, device rules, links.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -32,7 +34,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--bundle",
         metavar="PATH",
-        help="the container of sides that are hosts (see `nvgraft plan --help`)",
+        help="the container to plan, for sides that are hosts (see `nvgraft plan --help`)",
     )
     parser.add_argument(
         "--env",
@@ -46,7 +48,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--device", metavar="NAME", help="the device of a CDI specification (default: all)"
     )
     parser.add_argument(
-        "--all", action="store_true", help="list also what only the driver's version has changed"
+        "--all",
+        action="store_true",
+        help="also list the entries that differ only in the driver's version",
     )
     parser.add_argument(
         "--format", choices=("text", "json", "markdown"), default="text", help="default: text"
@@ -57,7 +61,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Print the difference; return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: for a side that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when a side cannot be used.
     """
     from nvgraft_cli.diff.compare import compare
     from nvgraft_cli.diff.readers import Context, read_side

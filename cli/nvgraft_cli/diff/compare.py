@@ -1,7 +1,7 @@
-"""Two sides compared, in terms of what a change means: another version, another place, other options, gone, new.
+"""Compare two sides, and name each change by its meaning: version, moved, changed, removed, added.
 
-Nothing is ignored: a member that differs is a change, and an aspect that one side does not tell is named as not compared.
-Only what follows from the driver's version in a name is called a version change.
+Nothing is ignored: each member that differs is a change, and each aspect that one side lacks is
+listed as not compared. A version change follows only from the driver's version in names.
 """
 
 import posixpath
@@ -20,7 +20,7 @@ _KINDS = {
     "log": "a debug log",
 }
 
-#: aspect of a Side -> what its entries are called
+#: An aspect of a Side, and the name of its entries.
 _NAMED = {
     "rules": "device rule",
     "links": "link",
@@ -33,7 +33,7 @@ _NAMED = {
     "about": "fact",
 }
 
-#: Facts that are the version itself: with them, a driver upgrade is a version change and nothing else.
+#: Facts that depend on the driver's version: an upgrade changes them as a version change.
 _VERSION_FACTS = {"host.driver_version", "host.cuda_version", "host.name"}
 
 
@@ -69,12 +69,10 @@ class _Comparison:
         self.not_compared: list[NotCompared] = []
 
     def _normal(self, side: Side, text: str) -> str:
-        """Return ``text`` with the side's driver version replaced: equal results differ in the version alone."""
-        return (
-            text
-            if not side.version
-            else re.sub(rf"(?<!\d){re.escape(side.version)}(?!\.?\d)", "VERSION", text)
-        )
+        """Replace the side's driver version in ``text``, to compare names of both versions."""
+        if not side.version:
+            return text
+        return re.sub(rf"(?<!\d){re.escape(side.version)}(?!\.?\d)", "VERSION", text)
 
     def _normal_value(self, side: Side, value: Any) -> Any:
         if isinstance(value, str):
@@ -102,11 +100,11 @@ class _Comparison:
         )
 
     def mounts(self) -> None:
-        """Mounts: by their targets, then those that are left by their names, which have moved."""
+        """Compare mounts by target, then the remaining ones by name: these have moved."""
         self._paired("mount", self.a.mounts, self.b.mounts, _mount_members)
 
     def nodes(self) -> None:
-        """Device nodes, by their paths."""
+        """Compare device nodes by path."""
         self._paired("device node", self.a.nodes, self.b.nodes, _node_members)
 
     def _paired(
@@ -124,9 +122,9 @@ class _Comparison:
         for key in theirs:
             names.setdefault(posixpath.basename(key), []).append(key)
         for key in list(ours):
-            same = names.get(posixpath.basename(key))
-            if same:
-                self._pair(what, ours.pop(key), theirs.pop(same.pop(0)), members, "moved")
+            same_name = names.get(posixpath.basename(key))
+            if same_name:
+                self._pair(what, ours.pop(key), theirs.pop(same_name.pop(0)), members, "moved")
         for item in ours.values():
             self._change(what, "removed", self._name(self.a, item), members(item), None)
         for item in theirs.values():
@@ -146,65 +144,54 @@ class _Comparison:
         ours, theirs = members(a), members(b)
         if isinstance(a, ComparedMount) and (a.partial or b.partial):
             _align_sources(ours, theirs)
-        told = self._told(ours, theirs)
-        fields = [name for name in told if ours.get(name) != theirs.get(name)]
+        names = self._comparable(ours, theirs)
+        fields = [name for name in names if ours.get(name) != theirs.get(name)]
         if kind == "changed":
             if not fields:
                 return
-            differ = [
+            beyond_version = [
                 name
                 for name in fields
                 if self._normal_value(self.a, ours.get(name))
                 != self._normal_value(self.b, theirs.get(name))
             ]
-            # What remains when the version is left out is a change by itself; the version beside it is part of it.
-            kind = "changed" if differ else "version"
-            fields = differ or fields
+            # Members that differ in more than the version decide.
+            kind = "changed" if beyond_version else "version"
+            fields = beyond_version or fields
         self._change(
             what,
             kind,
             self._name(self.a, a),
-            {name: ours.get(name) for name in told},
-            {name: theirs.get(name) for name in told},
+            {name: ours.get(name) for name in names},
+            {name: theirs.get(name) for name in names},
             fields,
         )
 
-    def _told(self, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-        """Return the members that both sides tell: all of them between two of a kind."""
-        alike = _KINDS[self.a.kind] == _KINDS[self.b.kind]
+    def _comparable(self, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+        """Return the members to compare: all if both sides are of one kind, else common ones."""
         names = list(dict.fromkeys([*ours, *theirs]))
-        return (
-            names
-            if alike
-            else [
-                name
-                for name in names
-                if ours.get(name) is not None and theirs.get(name) is not None
-            ]
-        )
+        if _KINDS[self.a.kind] == _KINDS[self.b.kind]:
+            return names
+        return [
+            name for name in names if ours.get(name) is not None and theirs.get(name) is not None
+        ]
 
     def named(self, aspect: str, what: str) -> None:
-        """An aspect whose entries have names; one that a side lacks is not compared."""
+        """Compare an aspect whose entries have names, unless one side lacks the aspect."""
         a, b = getattr(self.a, aspect), getattr(self.b, aspect)
         if (
             aspect == "soname_links"
             and (a is None) != (b is None)
             and "cdi" in {self.a.kind, self.b.kind}
         ):
-            return  # a CDI specification has one list of links: see "links"
+            return  # a CDI specification has one list of links: the aspect "links"
         if aspect == "links" and "cdi" in {self.a.kind, self.b.kind}:
-            a, b = (
-                {**(side.links or {}), **(side.soname_links or {})}
-                if side.links is not None
-                else None
-                for side in (self.a, self.b)
-            )
+            a, b = _all_links(self.a), _all_links(self.b)
         if a is None or b is None:
             if a or b:
-                quiet = self.a if a is None else self.b
-                self.not_compared.append(
-                    NotCompared(what=f"{what}s", why=f"{_KINDS[quiet.kind]} does not tell them")
-                )
+                silent = self.a if a is None else self.b
+                why = f"{_KINDS[silent.kind]} does not contain them"
+                self.not_compared.append(NotCompared(what=plural(what), why=why))
             return
         ours = {self._normal(self.a, key): (key, value) for key, value in a.items()}
         theirs = {self._normal(self.b, key): (key, value) for key, value in b.items()}
@@ -219,43 +206,51 @@ class _Comparison:
     def _named_pair(self, what: str, ours: tuple[str, Any], theirs: tuple[str, Any]) -> None:
         (name, a), (other, b) = ours, theirs
         if isinstance(a, dict) and isinstance(b, dict):
-            told = self._told(a, b)
-            a, b = {key: a.get(key) for key in told}, {key: b.get(key) for key in told}
-            fields = [key for key in told if a[key] != b[key]]
+            keys = self._comparable(a, b)
+            a, b = {key: a.get(key) for key in keys}, {key: b.get(key) for key in keys}
+            fields = [key for key in keys if a[key] != b[key]]
         else:
             fields = []
         if a == b and name == other:
             return
-        same = self._normal_value(self.a, a) == self._normal_value(self.b, b) or (
+        only_version = self._normal_value(self.a, a) == self._normal_value(self.b, b) or (
             what == "fact" and name in _VERSION_FACTS
         )
-        self._change(what, "version" if same else "changed", name, a, b, fields)
+        self._change(what, "version" if only_version else "changed", name, a, b, fields)
 
     def order(self) -> None:
-        """The order of what both have: which of two mounts is seen where they overlap, and what mountinfo shows."""
+        """Compare the order of the mounts of both sides.
+
+        It decides which of two overlapping mounts is visible, and the order of mountinfo.
+        """
         if self.a.order is None or self.b.order is None:
             if self.a.order or self.b.order:
-                quiet = self.a if self.a.order is None else self.b
-                self.not_compared.append(
-                    NotCompared(what="the order of mounts", why=f"{_KINDS[quiet.kind]} has none")
-                )
+                silent = self.a if self.a.order is None else self.b
+                why = f"{_KINDS[silent.kind]} does not define it"
+                self.not_compared.append(NotCompared(what="the order of mounts", why=why))
             return
         ours = [self._normal(self.a, target) for target in self.a.order]
         theirs = [self._normal(self.b, target) for target in self.b.order]
         common = set(ours) & set(theirs)
         first = [target for target in ours if target in common]
         second = [target for target in theirs if target in common]
-        if first != second:
-            at = next(
-                index
-                for index, pair in enumerate(zip(first, second, strict=True))
-                if pair[0] != pair[1]
-            )
-            self._change("order", "order", f"mount {at + 1}", first[at], second[at])
+        for number, (target, other) in enumerate(zip(first, second, strict=True), 1):
+            if target != other:
+                self._change("order", "order", f"mount {number}", target, other)
+                return
+
+
+def plural(noun: str) -> str:
+    """Return the plural of the name of an entry."""
+    return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+
+
+def _all_links(side: Side) -> dict[str, Any] | None:
+    return None if side.links is None else {**side.links, **(side.soname_links or {})}
 
 
 def _align_sources(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Where a source is told from the root of its own file system only, it is equal to a longer one that ends in it."""
+    """Make two sources equal if one ends in the other: a partial source lacks the first part."""
     a, b = ours.get("source"), theirs.get("source")
     if a and b and a != b and (a.endswith(b) or b.endswith(a)):
         ours["source"] = theirs["source"] = max(a, b, key=len)
@@ -282,7 +277,7 @@ def _node_members(node: ComparedNode) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it."""
+    """Return ``value`` with lists instead of tuples, as in JSON."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

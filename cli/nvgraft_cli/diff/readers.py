@@ -1,4 +1,4 @@
-"""Reading a side: which kind of thing it is, and each kind into the one form."""
+"""Read a side: find out what kind of description it is, and read it into the common form."""
 
 import json
 import posixpath
@@ -14,9 +14,12 @@ from nvgraft_specs.models import DocumentError, read_bytes
 from nvgraft_specs.models.cdi import Spec, load_data, spec_of
 from nvgraft_specs.models.plan import parse_plan
 
-_FIX = "give a plan, a host snapshot, a CDI specification, a mountinfo, pid:NUMBER, or a debug log of nvidia-container-cli"
+_FIX = (
+    "pass a plan, a host snapshot, a CDI specification, a mountinfo, pid:NUMBER, or a debug log of "
+    "nvidia-container-cli"
+)
 
-#: Options that are how a mount is made or how it propagates, not what it is like.
+#: Options that say how a mount is made or propagates; the others are its properties.
 _PROPAGATION = {
     "bind",
     "rbind",
@@ -30,11 +33,14 @@ _PROPAGATION = {
     "runbindable",
 }
 
+#: Options of a mountinfo that plans do not have.
+_ATIME = {"relatime", "noatime", "strictatime", "nodiratime"}
+
 _LOG_LINE = re.compile(r"^[IWEC]\d{4} \S+ +\d+ \S+?:\d+\] (.*)$")
 
 
 class Context:
-    """What a side may need beside its name: the container of a snapshot, the device of a CDI specification."""
+    """What a side may need: the container to plan for a host, the device of a CDI specification."""
 
     def __init__(
         self, bundle: str | None, env: Sequence[str], config: str | None, device: str | None
@@ -48,7 +54,7 @@ class Context:
 def read_side(name: str, context: Context) -> Side:
     """Read a side.
 
-    :raises InputError: when it cannot be used; one line with path, cause and fix.
+    :raises InputError: with path, cause and fix, when it cannot be used.
     """
     if name.startswith("pid:"):
         return _live(name)
@@ -70,7 +76,7 @@ def read_side(name: str, context: Context) -> Side:
             return cdi_side(name, spec_of(load_data(raw, name), name), context.device)
     except DocumentError as error:
         raise InputError(str(error)) from error
-    raise InputError(f"{name}: {'it is empty' if not text else 'not known what it is'}: {_FIX}")
+    raise InputError(f"{name}: {'an empty file' if not text else 'an unknown format'} | {_FIX}")
 
 
 def _json(name: str, raw: bytes, context: Context) -> Side:
@@ -85,7 +91,7 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
     if schema.startswith("nvgraft.plan/"):
         parse_plan(raw, name)
         return plan_side(name, data, "plan")
-    raise InputError(f"{name}: $.schema: {schema or 'missing'}: {_FIX}")
+    raise InputError(f"{name}: $.schema: {schema or 'missing'} | {_FIX}")
 
 
 def _snapshot(name: str, context: Context) -> Side:
@@ -94,11 +100,15 @@ def _snapshot(name: str, context: Context) -> Side:
     from nvgraft_cli.case.planning import Case
 
     if context.bundle is None:
-        raise InputError(f"{name}: a host alone has no plan: name the container with --bundle PATH")
+        raise InputError(
+            f"{name}: a host without a container has no plan | name the container with "
+            "--bundle PATH"
+        )
     host = open_host(name, context.config)
     try:
         with open_container(context.bundle, context.env) as container:
-            container.spec  # noqa: B018 - two hosts that refuse the same unreadable config.json are not equal: nobody knows
+            # Two hosts that refuse the same unreadable config.json are not known to be equal.
+            container.spec  # noqa: B018
             plan, _ = Case(host, container).outcome
     except Refusal as refusal:
         raise InputError(f"{context.bundle}: {refusal.text} | {refusal.hint}") from refusal
@@ -171,43 +181,43 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return found
+            flat[prefix + key] = value
+    return flat
 
 
 def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
-    """Return the side of a container that is given ``device`` (default: "all", or every device) of a CDI specification.
+    """Return the side of a container that gets a device of a CDI specification.
 
-    :raises InputError: when it has no such device.
+    :param device: its name; None for "all", or for every device where there is no such one.
+    :raises InputError: when the specification has no such device.
     """
-    wanted = device or ("all" if any(entry.name == "all" for entry in spec.devices) else None)
-    chosen = [entry for entry in spec.devices if wanted is None or entry.name == wanted]
-    if not chosen:
+    if device is None and any(entry.name == "all" for entry in spec.devices):
+        device = "all"
+    devices = [entry for entry in spec.devices if device is None or entry.name == device]
+    if not devices:
         names = ", ".join(entry.name for entry in spec.devices)
-        raise InputError(f"{label}: it has no device {wanted}: --device takes one of {names}")
+        raise InputError(f"{label}: no device {device} | pass --device one of {names}")
     mounts: dict[str, ComparedMount] = {}
     nodes: dict[str, ComparedNode] = {}
     links: dict[str, Any] = {}
     hooks: dict[str, Any] = {}
     cache: dict[str, Any] = {}
     environment: dict[str, Any] = {}
-    for edits in (spec.edits, *(entry.edits for entry in chosen)):
+    for edits in (spec.edits, *(entry.edits for entry in devices)):
         for mount in edits.mounts:
-            options = tuple(
-                sorted(
-                    {"rw", *mount.options}
-                    - _PROPAGATION
-                    - ({"rw"} if "ro" in mount.options else set())
-                )
-            )
+            options = set(mount.options) - _PROPAGATION
+            if "ro" in options:
+                options.discard("rw")
+            else:
+                options.add("rw")
             facts = {"propagation": sorted(_PROPAGATION & set(mount.options)), "fstype": mount.type}
             mounts[mount.container_path] = ComparedMount(
-                mount.container_path, mount.host_path, "bind", options, facts
+                mount.container_path, mount.host_path, "bind", tuple(sorted(options)), facts
             )
         for node in edits.device_nodes:
             rdev = None if node.major is None else (node.major, node.minor or 0)
@@ -222,12 +232,10 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
             command = hook.args[1] if len(hook.args) > 1 else posixpath.basename(hook.path)
             flags = list(zip(hook.args[2::2], hook.args[3::2], strict=False))
             if command == "create-symlinks":
-                links |= {
-                    link: {"target": target}
-                    for flag, value in flags
-                    if flag == "--link"
-                    for target, _, link in (value.partition("::"),)
-                }
+                for flag, value in flags:
+                    if flag == "--link":
+                        target, _, link = value.partition("::")
+                        links[link] = {"target": target}
             elif command == "update-ldcache":
                 cache |= {value: {} for flag, value in flags if flag == "--folder"}
             hooks[command] = {"path": hook.path, "stage": hook.hook_name, "env": hook.env}
@@ -262,14 +270,15 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
 def _live(name: str) -> Side:
     number = name.removeprefix("pid:")
     if not number.isdecimal():
-        raise InputError(f"{name}: no process number: write pid:1234")
+        raise InputError(f"{name}: not a process number | write pid:1234")
     path = f"/proc/{number}/mountinfo"
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return mountinfo_side(name, file.read())
     except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise InputError(
-            f"{path}: {(error.strerror or str(error)).lower()}: name a running process of the container, as root"
+            f"{path}: {reason} | name a running process of the container, and run as root"
         ) from error
 
 
@@ -285,8 +294,11 @@ def _is_mountinfo(raw: bytes) -> bool:
 
 
 def mountinfo_side(label: str, text: str) -> Side:
-    """Return the driver's mounts in a mountinfo, by their paths inside the container: it may have been read from inside of
-    it, or from the mount namespace that the hook saw, where the root file system is a directory."""
+    """Return the side of a mountinfo: the driver's mounts, by their paths inside the container.
+
+    It may have been read inside the container, or in the mount namespace of the hook, where the
+    root file system is a directory.
+    """
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
@@ -294,7 +306,8 @@ def mountinfo_side(label: str, text: str) -> Side:
             continue
         if "-" not in fields[6:] or len(fields) < fields.index("-", 6) + 3:
             raise InputError(
-                f"{label}: line {number}: not a line of mountinfo: the file may be truncated: read it again"
+                f"{label}: line {number}: not a line of mountinfo | the file may be truncated: "
+                "record it again"
             )
         separator = fields.index("-", 6)
         rows.append((_unescape(fields[3]), _unescape(fields[4]), fields[5], fields[separator + 1]))
@@ -311,20 +324,14 @@ def mountinfo_side(label: str, text: str) -> Side:
         inside = point.removeprefix(prefix)
         if (prefix and not point.startswith(prefix + "/")) or not of_the_driver(inside):
             continue
-        kept = tuple(
-            sorted(
-                option
-                for option in options.split(",")
-                if option not in {"relatime", "noatime", "strictatime", "nodiratime"}
-            )
-        )
+        compared = tuple(sorted(set(options.split(",")) - _ATIME))
         order.append(inside)
         if inside.startswith("/dev/") and inside != "/dev/nvidia-caps":
-            nodes[inside] = ComparedNode(inside, None, None, {"options": list(kept)})
+            nodes[inside] = ComparedNode(inside, None, None, {"options": list(compared)})
         elif fstype == "tmpfs" and source == "/":
-            mounts[inside] = ComparedMount(inside, "tmpfs", "tmpfs", kept)
+            mounts[inside] = ComparedMount(inside, "tmpfs", "tmpfs", compared)
         else:
-            mounts[inside] = ComparedMount(inside, source, "bind", kept, partial=True)
+            mounts[inside] = ComparedMount(inside, source, "bind", compared, partial=True)
     return Side(label, "mountinfo", guess_version(list(mounts)), mounts, nodes, order)
 
 
@@ -333,7 +340,7 @@ def _unescape(text: str) -> str:
 
 
 def log_side(label: str, text: str) -> Side:
-    """Return what a debug log of nvidia-container-cli, or of nvgraft, says that was mounted."""
+    """Return the side of a debug log of nvidia-container-cli or nvgraft: the mounts it reports."""
     mounts: dict[str, ComparedMount] = {}
     nodes: dict[str, ComparedNode] = {}
     links: dict[str, Any] = {}
@@ -347,8 +354,8 @@ def log_side(label: str, text: str) -> Side:
         message = match[1]
         if message.startswith("setting rootfs to "):
             rootfs = message.removeprefix("setting rootfs to ").rstrip("/")
-        elif made := re.fullmatch(r"mounting (\S+) at (\S+?)(?: with flags \S+)?", message):
-            source, target = made[1], made[2].removeprefix(rootfs)
+        elif mount := re.fullmatch(r"mounting (\S+) at (\S+?)(?: with flags \S+)?", message):
+            source, target = mount[1], mount[2].removeprefix(rootfs)
             order.append(target)
             if target.startswith("/dev/") and target != "/dev/nvidia-caps":
                 nodes[target] = ComparedNode(target, source, None)
@@ -362,7 +369,8 @@ def log_side(label: str, text: str) -> Side:
             rules[f"c {rule[1]}:{rule[2]}"] = {}
     if not order:
         raise InputError(
-            f"{label}: this log tells of no mount: it must be of `configure`, to its end"
+            f"{label}: this log contains no mount | pass a complete log of `nvidia-container-cli "
+            "configure`"
         )
     return Side(
         label,

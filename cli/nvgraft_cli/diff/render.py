@@ -1,4 +1,4 @@
-"""A difference as text for people and as Markdown for a pull request. The JSON is the document itself."""
+"""Write a difference as text, or as Markdown for a pull request."""
 
 import json
 import posixpath
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nvgraft.base.errors import printable
+from nvgraft_cli.diff.compare import plural
 from nvgraft_specs.models.diff import Change, Diff
 
 _MARKS = {
@@ -17,12 +18,15 @@ _MARKS = {
     "order": ("#", "35"),
 }
 
-#: Members that are written out only where nothing else says what changed.
+#: Characters of a value; a longer one is cut.
 _LONG = 200
 
 
 def text(diff: Diff, *, whole: bool, colour: bool) -> str:
-    """Return the difference, grouped by what it is about; ``whole`` also lists what only the version has changed."""
+    """Return the difference as text, grouped by the kind of entry.
+
+    :param whole: also list the entries that differ only in the version.
+    """
     return "\n".join(_text(diff, whole=whole, colour=colour)) + "\n"
 
 
@@ -39,7 +43,7 @@ def _text(diff: Diff, *, whole: bool, colour: bool) -> Iterator[str]:
     for what, changes in _groups(diff).items():
         folded = [change for change in changes if change.kind == "version" and not whole]
         yield ""
-        yield _paint("1", _plural(what, len(changes)), colour)
+        yield _paint("1", _heading(what, len(changes)), colour)
         for change in changes:
             if change not in folded:
                 mark, code = _MARKS[change.kind]
@@ -55,13 +59,12 @@ def markdown(diff: Diff, *, whole: bool) -> str:
     """Return the difference as Markdown."""
     lines = ["| | | |", "| --- | --- | --- |"]
     for letter, side in (("A", diff.a), ("B", diff.b)):
-        lines.append(
-            f"| **{letter}** | {_code(side.label)} | {side.kind}{f', driver {side.driver_version}' if side.driver_version else ''} |"
-        )
+        version = f", driver {side.driver_version}" if side.driver_version else ""
+        lines.append(f"| **{letter}** | {_code(side.label)} | {side.kind}{version} |")
     if diff.equal:
         lines += ["", "Equal."]
     for what, changes in _groups(diff).items():
-        lines += ["", f"#### {_plural(what, len(changes))}", ""]
+        lines += ["", f"#### {_heading(what, len(changes))}", ""]
         folded = [change for change in changes if change.kind == "version" and not whole]
         lines += [
             f"- **{change.kind}** {_code(_sentence(change))}"
@@ -84,18 +87,19 @@ def _groups(diff: Diff) -> dict[str, list[Change]]:
     return groups
 
 
-def _plural(what: str, count: int) -> str:
+def _heading(what: str, count: int) -> str:
     if what == "order":
         return "order"
-    noun = what if count == 1 else what[:-1] + "ies" if what.endswith("y") else what + "s"
-    return f"{count} {noun}"
+    return f"{count} {what if count == 1 else plural(what)}"
 
 
 def _fold(diff: Diff, changes: list[Change]) -> str:
-    names = ", ".join(change.name for change in changes[:3]) + (
-        f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-    )
-    return f"{len(changes)} differ in the version alone ({diff.a.driver_version} → {diff.b.driver_version}): {names}"
+    names = ", ".join(change.name for change in changes[:3])
+    if len(changes) > 3:
+        names += f" and {len(changes) - 3} more"
+    verb = "differs" if len(changes) == 1 else "differ"
+    versions = f"{diff.a.driver_version} → {diff.b.driver_version}"
+    return f"{len(changes)} {verb} only in the version ({versions}): {names}"
 
 
 def _sentence(change: Change) -> str:
@@ -103,25 +107,20 @@ def _sentence(change: Change) -> str:
     if change.kind == "order":
         return f"{change.name} is {a} in A, {b} in B"
     if isinstance(a, dict) and isinstance(b, dict):
+        members = [
+            f"{name} {_value(a[name])} → {_value(b[name])}"
+            for name in change.fields
+            if change.kind != "moved" or name not in {"target", "source"}
+        ]
         if change.kind == "moved":
-            moved = f"{change.name}: {posixpath.dirname(str(a['target']))} → {posixpath.dirname(str(b['target']))}"
-            others = [name for name in change.fields if name not in {"target", "source"}]
-            return moved + "".join(
-                f"; {name} {_value(a[name])} → {_value(b[name])}"
-                for name in others
-                if a[name] != b[name]
-            )
+            old, new = (posixpath.dirname(str(side["target"])) for side in (a, b))
+            return "; ".join([f"{change.name}: {old} → {new}", *members])
         if change.kind == "version" and "target" in a:
-            places = [str(a["target"]), str(b["target"])]
-            same_name = posixpath.basename(places[0]) == posixpath.basename(places[1])
-            return f"{change.name}: " + " → ".join(
-                places if same_name else map(posixpath.basename, places)
-            )
-        return (
-            change.name
-            + ": "
-            + "; ".join(f"{name} {_value(a[name])} → {_value(b[name])}" for name in change.fields)
-        )
+            old, new = str(a["target"]), str(b["target"])
+            if posixpath.basename(old) != posixpath.basename(new):
+                old, new = posixpath.basename(old), posixpath.basename(new)
+            return f"{change.name}: {old} → {new}"
+        return f"{change.name}: {'; '.join(members)}"
     if isinstance(a, dict) or isinstance(b, dict):
         return f"{change.name}{_detail(a or b)}"
     if a is None or b is None:
@@ -134,13 +133,10 @@ def _detail(facts: Any) -> str:
         return ""
     if "options" in facts or "source" in facts:
         options = ",".join(facts.get("options") or [])
-        place = f" at {facts['target']}" if "target" in facts else ""
-        source = (
-            f" from {facts['source']}"
-            if facts.get("source") not in {None, facts.get("target"), "tmpfs"}
-            else ""
-        )
-        return place + source + (f" ({options})" if options else "")
+        detail = f" at {facts['target']}" if "target" in facts else ""
+        if facts.get("source") not in {None, facts.get("target"), "tmpfs"}:
+            detail += f" from {facts['source']}"
+        return f"{detail} ({options})" if options else detail
     if set(facts) >= {"target"}:
         return f" -> {facts['target']}"
     short = {key: value for key, value in facts.items() if key != "why"}
@@ -154,11 +150,12 @@ def _value(value: Any) -> str:
         return ",".join(value) or "none"
     if isinstance(value, dict) and set(value) == {"capability", "row", "found"}:
         return f"[{value['found']}]"  # the reason of an action
-    written = json.dumps(value, ensure_ascii=False)
-    return written if len(written) <= _LONG else written[: _LONG - 1] + "…"
+    encoded = json.dumps(value, ensure_ascii=False)
+    return encoded if len(encoded) <= _LONG else encoded[: _LONG - 1] + "…"
 
 
 def _code(words: str) -> str:
+    """Return words as code in Markdown, within a fence longer than any backticks in them."""
     safe = printable(words)
     fence = "`" * (max((len(run) for run in _runs(safe)), default=0) + 1)
     pad = " " if "`" in safe else ""

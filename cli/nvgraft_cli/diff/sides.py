@@ -1,7 +1,7 @@
-"""The one form into which everything that can be compared is brought.
+"""The common form of descriptions that are compared.
 
-An aspect that a description does not carry is None, which is not the same as empty: a mountinfo says nothing of variables,
-a plan says that it sets none.
+An aspect that a kind of description does not have is None, which differs from empty: a mountinfo
+does not show variables, a plan sets none.
 """
 
 import posixpath
@@ -12,7 +12,7 @@ from typing import Any
 
 from nvgraft_specs import catalogue
 
-#: A driver's version as it ends the name of a library.
+#: The driver's version at the end of a library's name.
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 
 LIBRARY_PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
@@ -21,9 +21,11 @@ _BINARIES = frozenset(row.name for row in catalogue.BINARIES)
 
 @dataclass(frozen=True, slots=True)
 class ComparedMount:
-    """A mount of a file, a directory or a tmpfs; device nodes are no mounts here, whether they are bound or made.
+    """A mount of a file, a directory or a tmpfs. Device nodes are not mounts here, even if bound.
 
-    ``None`` is what the side does not tell. ``partial``: the source is told from the root of its own file system only.
+    :ivar source: None if the side does not tell it; so with ``options``.
+    :ivar facts: further members.
+    :ivar partial: whether ``source`` is relative to the root of its own file system.
     """
 
     target: str
@@ -46,7 +48,11 @@ class ComparedNode:
 
 @dataclass(slots=True)
 class Side:
-    """One side. Named things are by their name; ``order`` are targets in the order in which they are made."""
+    """One side.
+
+    :ivar mounts: by target; ``nodes`` by path, other aspects by the names of their entries.
+    :ivar order: the targets in the order in which they are mounted.
+    """
 
     label: str
     kind: str
@@ -62,17 +68,17 @@ class Side:
     environment: dict[str, Any] | None = None
     hooks: dict[str, Any] | None = None
     cache: dict[str, Any] | None = None
-    #: decision, reason, host, request, target, findings: whatever else a plan says
+    #: other facts of a plan: decision, reason, host, request, target, findings
     about: dict[str, Any] | None = None
 
 
 def guess_version(targets: list[str]) -> str | None:
-    """Return the driver version that most of the libraries among ``targets`` carry in their names."""
-    found = Counter(match[1] for target in targets if (match := _VERSION.search(target)))
-    return found.most_common(1)[0][0] if found else None
+    """Return the driver version that is most frequent in the names of libraries, or None."""
+    versions = Counter(match[1] for target in targets if (match := _VERSION.search(target)))
+    return versions.most_common(1)[0][0] if versions else None
 
 
 def of_the_driver(path: str) -> bool:
-    """Tell whether a path in a container looks like the driver's: what a mountinfo has beside belongs to the engine."""
+    """Tell whether a path looks like the driver's. Other mounts of a mountinfo are the engine's."""
     name = posixpath.basename(path)
     return "nvidia" in path or name.startswith(LIBRARY_PREFIXES) or name in _BINARIES

@@ -1,4 +1,4 @@
-"""The document ``nvgraft.diff/1``: how two descriptions of a container differ, in terms of what they mean."""
+"""The document ``nvgraft.diff/1``: how two descriptions of a container differ."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ ChangeKind = Literal["added", "removed", "moved", "version", "changed", "order"]
 
 
 class SideInfo(Strict):
-    """One of the two."""
+    """One of the two sides."""
 
     label: str = Field(description="as it was given")
     kind: Kind
@@ -21,24 +21,22 @@ class SideInfo(Strict):
 
 
 class Change(Strict):
-    """One difference. `a` and `b` are null where the side has no such thing."""
+    """One difference. `a` and `b` are null where the side has no such entry."""
 
     what: str = Field(
         description="mount, device node, device rule, link, file, directory, environment, hook, ..."
     )
     kind: ChangeKind = Field(
-        description="version: the same but for the driver's version in its names"
+        description="version: it differs only in the driver's version in names"
     )
-    name: str = Field(
-        description="what it is about, for people: libcuda.so, /dev/nvidia0, a variable"
-    )
+    name: str = Field(description="the entry's name: libcuda.so, /dev/nvidia0, a variable")
     fields: list[str] = Field(description="for changed: the members that differ")
     a: JsonValue
     b: JsonValue
 
 
 class NotCompared(Strict):
-    """Something that one side does not tell."""
+    """An aspect that one side does not have."""
 
     what: str
     why: str
