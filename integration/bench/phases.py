@@ -148,14 +148,14 @@ class Watch:
     def importing(self) -> None:
         """Watch the import system."""
         machinery = sys.modules["_frozen_importlib"]
-        find = self.counted(machinery._find_and_load)  # type: ignore[attr-defined]
+        find = self.counted(machinery._find_and_load)
 
         def search(name: str, *rest: object) -> object:
             if name.startswith("nvgraft"):
                 self.searched.append(name)
             return find(name, *rest)
 
-        machinery._find_and_load = search
+        machinery._find_and_load = search  # type: ignore[attr-defined]
 
     def counted(self, load: "Callable[..., object]") -> "Callable[..., object]":
         """Return a function that does as ``load``, which loads modules."""
