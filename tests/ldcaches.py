@@ -17,11 +17,9 @@ from nvgraft.base.finding import Finding
 from nvgraft.container.container import Container
 from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.tree import open_tree_at
-from nvgraft.host.components import Component
-from nvgraft.plan.actions import Bind, Plan, UpdateLoaderCache, Why
+from nvgraft.plan.actions import Bind, MountedLibrary, Plan, UpdateLoaderCache, Why
 from nvgraft.plan.soname_links import soname_links
 from nvgraft_cli.simulate.stubs import shared_object
-from nvgraft_specs.catalogue import LIBRARIES
 
 MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
 FLAGS = loader_flags(platform.machine())[0]
@@ -123,16 +121,14 @@ def plan_for(
 ) -> Plan:
     """Return the plan for a small driver, whose files lie in the same directory on the host."""
     tree = open_tree_at(str(root))
-    mounted = [
-        (Component(LIBRARIES[0], f"/host/{name}", "", 0o644, 0, soname), directory)
-        for soname, name in driver.items()
-    ]
-    links, _ = soname_links(tree, mounted)
+    libraries = tuple(
+        MountedLibrary(directory, name, soname, FLAGS) for soname, name in driver.items()
+    )
+    links, _ = soname_links(tree, libraries)
     tree.close()
     why = Why("", "", "")
     paths = [f"{directory}/{name}" for name in driver.values()]
     binds = [Bind("file", "driver", path, path, ("ro",), 0o644, why) for path in paths]
-    libraries = tuple((path, soname, FLAGS) for path, soname in zip(paths, driver, strict=True))
     cache = UpdateLoaderCache((directory,) if given is None else given, why, libraries)
     return Plan("inject", "", (*binds, cache), tuple(sorted(links.items())))
 

@@ -285,7 +285,7 @@ def test_the_loader_is_told_of_each_mounted_library() -> None:
         capabilities="compute,graphics,compat32",
     ).actions[-1]
     assert isinstance(last, UpdateLoaderCache)
-    rows = {path: (soname, flags) for path, soname, flags in last.libraries}
+    rows = {library.path: (library.soname, library.flags) for library in last.libraries}
     assert rows[f"{LIBS}/libcuda.so.535.1"] == ("libcuda.so.1", 0x0303)
     assert rows["/usr/lib/i386-linux-gnu/libcuda.so.535.1"] == ("libcuda.so.1", 0x0003)
     assert rows[f"{LIBS}/libnvidia-glcore.so.535.1"] == ("libnvidia-glcore.so.535.1", 0x0303)
@@ -854,7 +854,7 @@ def test_a_library_that_no_loader_takes_is_mounted_and_named() -> None:
     found = plan(document)
     target = next(target for target, action in binds(found).items() if action.source == path)
     (update,) = [action for action in found.actions if isinstance(action, UpdateLoaderCache)]
-    assert target not in [path for path, _soname, _flags in update.libraries]
+    assert target not in [library.path for library in update.libraries]
     (finding,) = [finding for finding in found.findings if finding.id == "library-damaged"]
     assert (finding.level, finding.message) == (
         "warning",

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nvgraft.base.errors import Refusal
 from nvgraft.host.gpus import Gpu, MigDevice
-from nvgraft.plan.selection import Selection, check_mig_request, select_devices
+from nvgraft.plan.selection import SelectedMig, Selection, check_mig_request, select_devices
 
 A = MigDevice("MIG-aaaaaaaa-0000", 1, 0)
 B = MigDevice("MIG-bbbbbbbb-0000", 2, 0)
@@ -20,6 +20,10 @@ GPUS = (
 
 def _shortened(token: str) -> str:
     return ascii(token[:20])
+
+
+def migs(*devices: tuple[int, MigDevice]) -> tuple[SelectedMig, ...]:
+    return tuple(SelectedMig(gpu, device) for gpu, device in devices)
 
 
 def chosen(*tokens: str) -> tuple[int, ...]:
@@ -62,7 +66,7 @@ def test_every_form_names_its_gpu(token: str, index: int) -> None:
 )
 def test_a_mig_device_brings_its_gpu(token: str, index: int, mig: MigDevice) -> None:
     """By UUID in any case or by an index pair (GPU, then the n-th of its MIG devices)."""
-    assert select_devices([token], GPUS) == Selection((index,), ((index, mig),), False)
+    assert select_devices([token], GPUS) == Selection((index,), migs((index, mig)), False)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def test_the_order_of_first_mention_is_the_order_of_mounts() -> None:
 def test_mig_devices_of_one_gpu_share_it() -> None:
     """Two MIG devices of one GPU, one of them twice: the GPU once, each device once, in the order asked."""
     assert select_devices(["1:1", "MIG-aaaaaaaa-0000", "1:0"], GPUS) == Selection(
-        (1,), ((1, B), (1, A)), False
+        (1,), migs((1, B), (1, A)), False
     )
 
 
@@ -150,13 +154,15 @@ def test_a_gpu_alone_brings_no_mig_device() -> None:
 @pytest.mark.parametrize("token", ["all", "ALL", "All"])
 def test_all_is_every_gpu_and_every_mig_device(token: str) -> None:
     """In NVML's order, whatever the case."""
-    assert select_devices([token], GPUS) == Selection((0, 1, 2), ((1, A), (1, B), (2, OLD)), True)
+    assert select_devices([token], GPUS) == Selection(
+        (0, 1, 2), migs((1, A), (1, B), (2, OLD)), True
+    )
 
 
 def test_all_ends_the_list() -> None:
     """What was named before keeps its place; what follows is not even looked at."""
     assert select_devices(["2:0", "all", "no such device"], GPUS) == Selection(
-        (2, 0, 1), ((2, OLD), (1, A), (1, B)), True
+        (2, 0, 1), migs((2, OLD), (1, A), (1, B)), True
     )
 
 
@@ -203,10 +209,10 @@ def test_administration_of_mig_is_for_all_devices(stage: str) -> None:
 def test_administration_and_single_mig_devices_exclude_each_other(stage: str) -> None:
     """A container that got MIG devices may not administer MIG, unless it asked for everything."""
     with pytest.raises(Refusal) as caught:
-        check_mig_request(stage, "all", Selection((1,), ((1, A),), False))
+        check_mig_request(stage, "all", Selection((1,), migs((1, A)), False))
     assert (
         caught.value.reference_line()
         == f"nvgraft: {stage} error: all: cannot enable {stage} with specific MIG devices selected"
     )
-    check_mig_request(stage, "all", Selection((1,), ((1, A),), True))
-    check_mig_request(stage, "", Selection((1,), ((1, A),), False))
+    check_mig_request(stage, "all", Selection((1,), migs((1, A)), True))
+    check_mig_request(stage, "", Selection((1,), migs((1, A)), False))

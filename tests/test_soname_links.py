@@ -6,6 +6,7 @@ import hosts
 from nvgraft.base.finding import Finding
 from nvgraft.host.components import Component
 from nvgraft.host.snapshot import SnapshotTree
+from nvgraft.plan.actions import MountedLibrary
 from nvgraft.plan.soname_links import soname_links
 
 LIBS = "/usr/lib64"
@@ -16,11 +17,16 @@ def component(name: str = CUDA, soname: str | None = "libcuda.so.1") -> Componen
     return Component(hosts.row("libcuda.so"), f"/host/{name}", "", 0o644, 0, soname)
 
 
+def mounted(item: Component, directory: str) -> MountedLibrary:
+    soname = item.name if item.soname is None else item.soname
+    return MountedLibrary(directory, item.name, soname, 0)
+
+
 def links(
     rootfs: str, *components: Component, directory: str = LIBS
 ) -> tuple[dict[str, str], list[Finding]]:
     tree = SnapshotTree(hosts.tree(rootfs))
-    return soname_links(tree, [(item, directory) for item in components or (component(),)])
+    return soname_links(tree, [mounted(item, directory) for item in components or (component(),)])
 
 
 def test_a_soname_link_is_made_beside_the_library() -> None:
@@ -108,5 +114,5 @@ def test_other_files_do_not_matter(other: str) -> None:
 def test_each_directory_is_looked_at_for_itself() -> None:
     """The 32-bit library's link does not depend on what lies beside the 64-bit one."""
     tree = SnapshotTree(hosts.tree("/a/libcuda.so.550.1 elf libcuda.so.1"))
-    made, _ = soname_links(tree, [(component(), "/a"), (component(), "/b")])
+    made, _ = soname_links(tree, [mounted(component(), "/a"), mounted(component(), "/b")])
     assert made == {"/a/libcuda.so.1": "libcuda.so.550.1", "/b/libcuda.so.1": CUDA}

@@ -87,9 +87,9 @@ def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
 
 
 def _mig_access(inventory: Inventory, selection: Selection) -> Iterator[str]:
-    for index, device in selection.migs:
+    for selected in selection.migs:
         access = [
-            mig_access_path(inventory.report.gpus[index], device, compute=compute)
+            mig_access_path(inventory.report.gpus[selected.gpu], selected.device, compute=compute)
             for compute in (False, True)
         ]
         yield from access

@@ -132,7 +132,6 @@ def _device_identity(text: str, gpus: tuple[Gpu, ...]) -> tuple[set[str], set[tu
     except Refusal:
         return set(), set()
     if selection.migs:
-        _, mig = selection.migs[0]
-        return {mig.uuid}, set()
+        return {selection.migs[0].device.uuid}, set()
     minor = gpus[selection.gpus[0]].minor if selection.gpus else -1
     return {f"/dev/nvidia{minor}"}, {(catalogue.NVIDIA_MAJOR, minor)}

@@ -210,11 +210,29 @@ class AllowDevice(Action):
         }
 
 
-class UpdateLoaderCache(Action):
-    """Rebuild the container's loader cache, with ``directories`` added to those of its own configuration.
+class MountedLibrary(Value):
+    """A library of the driver in the container: its directory and name there, and its SONAME and
+    flags in a loader cache.
 
-    ``libraries`` are the mounted ones: path, SONAME and the loader's flags. They follow from the mounts before, and so
-    are not part of the document.
+    Without a SONAME it has its name there; a file that no loader takes has "".
+    """
+
+    def __init__(self, directory: str, name: str, soname: str, flags: int) -> None:
+        self.directory = directory
+        self.name = name
+        self.soname = soname
+        self.flags = flags
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{self.name}"
+
+
+class UpdateLoaderCache(Action):
+    """Rebuild the container's loader cache, with ``directories`` added to those of its own
+    configuration.
+
+    ``libraries`` follow from the mounts before, and so are not part of the document.
     """
 
     op = "ldcache"
@@ -223,7 +241,7 @@ class UpdateLoaderCache(Action):
         self,
         directories: tuple[str, ...],
         why: Why,
-        libraries: tuple[tuple[str, str, int], ...] = (),
+        libraries: tuple[MountedLibrary, ...] = (),
     ) -> None:
         self.directories = directories
         self.why = why

@@ -44,15 +44,20 @@ def compat_directory(
         names = [
             name for name in tree.listdir(directory) if name.startswith("lib") and ".so." in name
         ]
-        found = dict.fromkeys(tree.resolve(f"{directory}/{name}") for name in names)
+        libraries = dict.fromkeys(tree.resolve(f"{directory}/{name}") for name in names)
     except PathError as error:
         raise Refusal(
             "container",
             error.text,
             f"the image's {_DIRECTORY} leads out of it, or in a circle: do not run it",
         ) from error
-    wanted = [path for path in found if _is_wanted(paths.basename(path), driver_version, mode)]
-    directories = list(dict.fromkeys(paths.dirname(path) for path in wanted))
+    directories = list(
+        dict.fromkeys(
+            paths.dirname(path)
+            for path in libraries
+            if _comes_first(paths.basename(path), driver_version, mode)
+        )
+    )
     if len(directories) > 1:
         raise Refusal(
             "container",
@@ -75,7 +80,7 @@ def compat_directory(
     return directories[0], findings
 
 
-def _is_wanted(name: str, driver_version: str, mode: str) -> bool:
+def _comes_first(name: str, driver_version: str, mode: str) -> bool:
     """Compare as the reference does: the digits of the library's major version with as many characters of the driver's."""
     _, separator, version = name.partition(".so.")
     if not separator:

@@ -21,6 +21,10 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvgraft.plan.actions import Origin
+
 _UMASK = 0o022
 _DIRECTORY_MODE = 0o755
 _TMPFS_OPTIONS = ("nodev", "noexec", "nosuid", "rw")
@@ -47,6 +51,18 @@ class OnVolume(Refusal):
         )
 
 
+class Checkpoint:
+    """What a layout held at one moment."""
+
+    def __init__(
+        self, actions: int, binds: int, made: dict[str, str], covers: dict[str, str]
+    ) -> None:
+        self.actions = actions
+        self.binds = binds
+        self.made = dict(made)
+        self.covers = dict(covers)
+
+
 class Layout:
     """Collects ``actions`` for ``target`` in order; device rules are left out unless ``cgroups``.
 
@@ -59,24 +75,23 @@ class Layout:
         self._cgroups = cgroups
         self._root = root.rstrip("/")
         self._made: dict[str, str] = {}  # path -> type of what an action makes there
-        self._tmpfs: dict[str, str] = {}  # where a tmpfs is asked for -> where it is planned
+        self._tmpfs: dict[str, str] = {}  # requested path of a tmpfs -> where it is planned
         self._inside: tuple[str, ...] = ()  # what the path of anything in a tmpfs begins with
         self._binds: dict[str, None] = {}  # targets, in order
-        self._covers: dict[
-            str, str
-        ] = {}  # where a mount hides what the directory holds -> where it was asked for
+        #: Where a mount hides what the directory holds -> the path that was requested for it.
+        self._covers: dict[str, str] = {}
         self._allowed: set[tuple[int, int]] = set()
 
     def checkpoint(self) -> Checkpoint:
         """Return what :meth:`rewind` needs to forget every action that follows."""
-        return len(self.actions), len(self._binds), dict(self._made), dict(self._covers)
+        return Checkpoint(len(self.actions), len(self._binds), self._made, self._covers)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
         """Forget every mount, directory and placeholder since ``checkpoint``."""
-        del self.actions[checkpoint[0] :]
-        self._binds = dict.fromkeys(list(self._binds)[: checkpoint[1]])
-        self._made = checkpoint[2]
-        self._covers = checkpoint[3]
+        del self.actions[checkpoint.actions :]
+        self._binds = dict.fromkeys(list(self._binds)[: checkpoint.binds])
+        self._made = checkpoint.made
+        self._covers = checkpoint.covers
 
     def bind(
         self,
@@ -100,17 +115,17 @@ class Layout:
         self,
         origin: Origin,
         path: str,
-        wanted: str,
+        requested: str,
         target: str,
         options: tuple[str, ...],
         mode: int,
         why: Why,
     ) -> None:
-        """Plan a directory of the host at ``target``, which is where ``wanted`` leads to."""
-        self._cover(wanted, target)
+        """Plan a directory of the host at ``target``, which is where ``requested`` leads to."""
+        self._cover(requested, target)
         self.bind("dir", origin, path, target, options, mode, why)
 
-    def _cover(self, wanted: str, path: str) -> None:
+    def _cover(self, requested: str, path: str) -> None:
         """Refuse to hide what was planned before: the image's links have brought both to one place (SECURITY R22)."""
         hidden = next(
             (
@@ -122,17 +137,17 @@ class Layout:
         )
         if hidden is not None:
             raise _hidden(hidden, path)
-        self._covers[path] = wanted
+        self._covers[path] = requested
 
-    def check_visible(self, wanted: str, path: str) -> None:
-        """Refuse ``path``, where ``wanted`` leads to, if a mount will hide it: what is made there would be made elsewhere.
+    def check_visible(self, requested: str, path: str) -> None:
+        """Refuse ``path``, where ``requested`` leads to, if a mount will hide it: what is made there would be made elsewhere.
 
-        What ``wanted`` is mounted on already may be mounted on again.
+        What ``requested`` is mounted on already may be mounted on again.
 
         :raises Refusal: stage ``mount``.
         """
-        for cover, asked in self._covers.items():
-            if path.startswith(cover + "/") or (path == cover and wanted != asked):
+        for cover, requested_there in self._covers.items():
+            if path.startswith(cover + "/") or (path == cover and requested != requested_there):
                 raise _hidden(path, cover)
 
     def allow_device(self, rdev: tuple[int, int], why: Why) -> None:
@@ -140,12 +155,12 @@ class Layout:
             self._allowed.add(rdev)
             self.actions.append(AllowDevice(rdev[0], rdev[1], why))
 
-    def mount_tmpfs(self, wanted: str, path: str, why: Why) -> None:
-        self._cover(wanted, path)
-        self._tmpfs[wanted] = path
+    def mount_tmpfs(self, requested: str, path: str, why: Why) -> None:
+        self._cover(requested, path)
+        self._tmpfs[requested] = path
         self._inside = (*self._inside, path + "/")
-        for known in [known for known in self._made if known.startswith(path + "/")]:
-            del self._made[known]
+        for hidden in [made for made in self._made if made.startswith(path + "/")]:
+            del self._made[hidden]
         self.actions.append(Tmpfs(path, _TMPFS_OPTIONS, TMPFS_MODE, why))
 
     def write_file(self, path: str, mode: int, content: str, why: Why) -> None:
@@ -175,16 +190,16 @@ class Layout:
             return True
         return node.type == "symlink"
 
-    def resolve(self, wanted: str) -> str:
-        """Return where ``wanted`` is in the container; inside a planned tmpfs there are no links.
+    def resolve(self, requested: str) -> str:
+        """Return where ``requested`` is in the container; inside a planned tmpfs there are no links.
 
         :raises Refusal: the reference's path errors.
         """
-        for asked, planned in self._tmpfs.items():
-            if wanted == asked or wanted.startswith(asked + "/"):
-                return planned + wanted[len(asked) :]
+        for mount_point, path in self._tmpfs.items():
+            if requested == mount_point or requested.startswith(mount_point + "/"):
+                return path + requested[len(mount_point) :]
         try:
-            path = self._target.tree.resolve(wanted)
+            path = self._target.tree.resolve(requested)
         except PathError as error:
             hint = "the image's own symbolic links lead out of it, or in a circle: do not run it"
             raise Refusal("mount", error.text, hint) from error
@@ -193,19 +208,19 @@ class Layout:
         if (
             path == "/"
             or (path + "/").startswith("/proc/")
-            or (wanted.startswith("/dev/") and path != wanted)
+            or (requested.startswith("/dev/") and path != requested)
         ):
             hint = "the image's own symbolic links lead to where no part of the driver may go: do not run it"
-            raise Refusal("mount", f"path error: {wanted} resolves to {path}", hint)
+            raise Refusal("mount", f"path error: {requested} resolves to {path}", hint)
         if (
             len(path.encode("utf-8", "surrogateescape")) > _LONGEST_PATH
             or path.count("/") > _MOST_LEVELS
         ):
             hint = f"the image's own symbolic links lead through more than {_MOST_LEVELS} directories or {_LONGEST_PATH} bytes: do not run it"
             raise Refusal(
-                "mount", f"path error: {self._target.rootfs}/{wanted}: file name too long", hint
+                "mount", f"path error: {self._target.rootfs}/{requested}: file name too long", hint
             )
-        self.check_visible(wanted, path)
+        self.check_visible(requested, path)
         return path
 
     def _in_tmpfs(self, path: str) -> bool:
@@ -218,9 +233,9 @@ class Layout:
             return None
         return self._target.tree.lstat(path)
 
-    def directory_for_mounts(self, wanted: str) -> str:
-        why = Why("", wanted, "mounts go below it")
-        path = self.resolve(wanted)
+    def directory_for_mounts(self, requested: str) -> str:
+        why = Why("", requested, "mounts go below it")
+        path = self.resolve(requested)
         self.directory(path, _DIRECTORY_MODE, why)
         return path
 
@@ -307,10 +322,3 @@ class Layout:
 def _hidden(path: str, mount: str) -> Refusal:
     hint = "the image's own symbolic links lead into a mount of the driver: do not run it"
     return Refusal("mount", f"mount operation failed: {path}: hidden by the mount on {mount}", hint)
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvgraft.plan.actions import Origin
-
-    Checkpoint = tuple[int, int, dict[str, str], dict[str, str]]

@@ -24,7 +24,14 @@ from nvgraft.host.components import (
     device_file_minor,
     mig_access_path,
 )
-from nvgraft.plan.actions import Injection, PlanHost, PlanTarget, UpdateLoaderCache, Why
+from nvgraft.plan.actions import (
+    Injection,
+    MountedLibrary,
+    PlanHost,
+    PlanTarget,
+    UpdateLoaderCache,
+    Why,
+)
 from nvgraft.plan.compat import compat_directory
 from nvgraft.plan.layout import TMPFS_MODE, Layout, OnVolume
 from nvgraft.plan.selection import Selection, check_mig_request, select_devices
@@ -109,7 +116,7 @@ def _check_requirements(request: Request, inventory: Inventory, selection: Selec
     from nvgraft.request.requirements import check
     from nvgraft_specs import brands
 
-    chosen = [*selection.gpus, *(index for index, _ in selection.migs)]
+    chosen = [*selection.gpus, *(selected.gpu for selected in selection.migs)]
     report = inventory.report
     gpus = [report.gpus[index] for index in chosen]
     devices = [(gpu.arch, brands.name(gpu.brand)) for gpu in gpus]
@@ -135,8 +142,7 @@ class _Planner:
         self.layout = Layout(target, cgroups=settings.cgroups, root=inventory.root)
         self.links: dict[str, str] = {}
         self.findings: list[Finding] = []
-        self._libraries: list[tuple[Component, str]] = []  # mounted libraries and their directories
-        self._cached: list[tuple[str, str, int]] = []  # what the loader has to know of them
+        self._libraries: list[MountedLibrary] = []
         capabilities = request.capabilities
         self.library_classes = _switched_on(capabilities, catalogue.LIBRARY_CLASSES)
         self.binary_classes = _switched_on(capabilities, catalogue.BINARY_CLASSES)
@@ -182,12 +188,11 @@ class _Planner:
 
     def mig(self) -> None:
         """Access to MIG devices, or to the administration of MIG."""
-        administer = [
-            (name, "all" in value.lower().split(",")) for name, value in self._mig_requests()
-        ]
-        if not any(wanted for _, wanted in administer):
-            for index, device in self.selection.migs:
-                gpu = self.inventory.report.gpus[index]
+        requests = (("config", self.request.mig_config), ("monitor", self.request.mig_monitor))
+        administered = [name for name, value in requests if "all" in value.lower().split(",")]
+        if not administered:
+            for selected in self.selection.migs:
+                gpu, device = self.inventory.report.gpus[selected.gpu], selected.device
                 why = Why(
                     "device",
                     f"MIG {device.uuid}",
@@ -196,16 +201,12 @@ class _Planner:
                 for compute in (False, True):
                     self._mig_access(mig_access_path(gpu, device, compute=compute), why)
             return
-        selected = [self.inventory.report.gpus[index] for index in self.selection.gpus]
-        capable = [gpu for gpu in selected if gpu.mig != "unsupported"]
+        gpus = [self.inventory.report.gpus[index] for index in self.selection.gpus]
+        capable = [gpu for gpu in gpus if gpu.mig != "unsupported"]
         if not capable:
             return
-        for name, wanted in administer:
-            if wanted:
-                self._mig_administration(name, [gpu.minor for gpu in capable])
-
-    def _mig_requests(self) -> tuple[tuple[str, str], ...]:
-        return ("config", self.request.mig_config), ("monitor", self.request.mig_monitor)
+        for name in administered:
+            self._mig_administration(name, [gpu.minor for gpu in capable])
 
     def imex(self) -> None:
         """The IMEX channels that were asked for."""
@@ -234,7 +235,8 @@ class _Planner:
                 directories.append(resolved)
         self._check_written(directories)
         why = Why("", "loader cache", "the loader finds libraries through /etc/ld.so.cache")
-        self.layout.actions.append(UpdateLoaderCache(tuple(directories), why, tuple(self._cached)))
+        loadable = [library for library in self._libraries if library.soname]
+        self.layout.actions.append(UpdateLoaderCache(tuple(directories), why, tuple(loadable)))
         links, findings = soname_links(self.target.tree, self._libraries)
         self.links.update(links)
         self.findings.extend(findings)
@@ -305,11 +307,11 @@ class _Planner:
         self.findings.append(Finding(id, "warning", message, hint))
 
     def _proc_tmpfs(self) -> None:
-        found = self.target.proc_driver()
+        node = self.target.proc_driver()
         why = Why(
             "", PROC_DIRECTORY, "the container sees its own devices in the driver's /proc directory"
         )
-        if found is None:
+        if node is None:
             if not self.settings.simulated:
                 raise Refusal(
                     "mount",
@@ -368,23 +370,25 @@ class _Planner:
         if "compat32" in self.request.capabilities:
             libraries32 = self.inventory.files.libraries32
             self._library_directory(libraries32, self.target.libs32_dir, narrow)
-        for component, directory in self._libraries:
+        for library in self._libraries:
             for prefix, name, link_target in catalogue.LIBRARY_LINKS:
-                if component.name.startswith(prefix):
+                if library.name.startswith(prefix):
                     why = Why("", prefix, f"programs open {name} by this name")
-                    self.layout.symlink(f"{directory}/{name}", link_target or component.name, why)
+                    path = f"{library.directory}/{name}"
+                    self.layout.symlink(path, link_target or library.name, why)
 
-    def _library_directory(self, libraries: Sequence[Component], wanted: str, flags: int) -> None:
-        if not libraries:
+    def _library_directory(
+        self, components: Sequence[Component], requested: str, flags: int
+    ) -> None:
+        if not components:
             return
-        directory = self.layout.directory_for_mounts(wanted)
-        for component, row in _matching(libraries, catalogue.LIBRARIES, self.library_classes):
-            self._component(
-                component,
-                f"{directory}/{component.name}",
-                self._why(component, row, catalogue.LIBRARY_CLASSES),
-            )
-            self._libraries.append((component, directory))
+        directory = self.layout.directory_for_mounts(requested)
+        for component, row in _matching(components, catalogue.LIBRARIES, self.library_classes):
+            soname = component.name if component.soname is None else component.soname
+            library = MountedLibrary(directory, component.name, soname, flags)
+            why = self._why(component, row, catalogue.LIBRARY_CLASSES)
+            self._component(component, library.path, why)
+            self._libraries.append(library)
             if component.soname == NO_LIBRARY:
                 message = f"{component.path} is no library that a loader takes"
                 self._warn(
@@ -392,10 +396,6 @@ class _Planner:
                     message,
                     "reinstall the driver: programs in the container will not find what it should have",
                 )
-                continue
-            self._cached.append(
-                (f"{directory}/{component.name}", component.soname or component.name, flags)
-            )
 
     def _why(
         self, component: Component, row: CatalogueRow, classes: Mapping[str, tuple[str, ...]]

@@ -16,14 +16,22 @@ if TYPE_CHECKING:
 _HEX = "0123456789abcdefABCDEF"
 
 
+class SelectedMig(Value):
+    """A MIG device and the index of its GPU."""
+
+    def __init__(self, gpu: int, device: MigDevice) -> None:
+        self.gpu = gpu
+        self.device = device
+
+
 class Selection(Value):
-    """Chosen devices in order of first mention. ``gpus`` are indices; ``migs`` pairs of (GPU index, MIG device).
+    """Chosen devices in order of first mention; ``gpus`` are indices.
 
     ``everything`` is true when the request was for all devices.
     """
 
     def __init__(
-        self, gpus: tuple[int, ...], migs: tuple[tuple[int, MigDevice], ...], everything: bool
+        self, gpus: tuple[int, ...], migs: tuple[SelectedMig, ...], everything: bool
     ) -> None:
         self.gpus = gpus
         self.migs = migs
@@ -40,24 +48,21 @@ def select_devices(tokens: Sequence[str], gpus: Sequence[Gpu]) -> Selection:
     if not gpus:
         return Selection((), (), False)  # the reference does not look at the list then
     chosen: dict[int, None] = {}
-    migs: dict[tuple[int, MigDevice], None] = {}
+    migs: dict[SelectedMig, None] = {}
     everything = False
     for token in tokens:
         if not token:
             continue
         if token.lower() == "all":
             chosen.update(dict.fromkeys(range(len(gpus))))
-            migs.update(
-                dict.fromkeys(
-                    (index, mig) for index, gpu in enumerate(gpus) for mig in gpu.mig_devices
-                )
-            )
+            for index, gpu in enumerate(gpus):
+                migs.update(dict.fromkeys(SelectedMig(index, mig) for mig in gpu.mig_devices))
             everything = True
             break
         index, mig = _find(token, gpus)
         chosen[index] = None
         if mig is not None:
-            migs[index, mig] = None
+            migs[SelectedMig(index, mig)] = None
     return Selection(tuple(chosen), tuple(migs), everything)
 
 
@@ -79,11 +84,11 @@ def _find(token: str, gpus: Sequence[Gpu]) -> tuple[int, MigDevice | None]:
         devices = gpus[gpu_index].mig_devices
         if mig_index < len(devices):
             return gpu_index, devices[mig_index]
-    known = ", ".join(f"{index} ({gpu.uuid})" for index, gpu in enumerate(gpus[:8]))
+    first_gpus = ", ".join(f"{index} ({gpu.uuid})" for index, gpu in enumerate(gpus[:8]))
     raise Refusal(
         "device",
         f"{token}: unknown device",
-        f"this host has {len(gpus)} GPU(s): {known}; see nvidia-smi -L",
+        f"this host has {len(gpus)} GPU(s): {first_gpus}; see nvidia-smi -L",
     )
 
 

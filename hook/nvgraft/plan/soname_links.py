@@ -15,36 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvgraft.formats.tree import Tree
-    from nvgraft.host.components import Component
+    from nvgraft.plan.actions import MountedLibrary
 
 
 def soname_links(
-    tree: Tree, libraries: Sequence[tuple[Component, str]]
+    tree: Tree, libraries: Sequence[MountedLibrary]
 ) -> tuple[dict[str, str], list[Finding]]:
-    """Return path -> target of the links made for ``libraries`` (with their directories in the container), and findings."""
+    """Return path -> target of the links made for ``libraries``, and findings."""
     links: dict[str, str] = {}
     findings: list[Finding] = []
     listings: dict[str, list[str]] = {}
-    for component, directory in libraries:
-        soname = component.soname
-        if not soname or soname == component.name or "/" in soname:
+    for library in libraries:
+        directory, soname = library.directory, library.soname
+        if not soname or soname == library.name or "/" in soname:
             continue
         if directory not in listings:
             listings[directory] = tree.listdir(directory)
-        owner = _owner(tree, directory, listings[directory], soname, component.name)
+        owner = _owner(tree, directory, listings[directory], soname, library.name)
         path = f"{directory}/{soname}"
         node = tree.lstat(path)
-        if owner != component.name:
-            message = f"{path} will lead to the image's own {owner}, which ldconfig prefers to the driver's {component.name}"
+        if owner != library.name:
+            message = f"{path} will lead to the image's own {owner}, which ldconfig prefers to the driver's {library.name}"
             findings.append(
                 Finding(
                     "library-shadowed", "warning", message, "remove driver libraries from the image"
                 )
             )
         if node is not None and node.type != "symlink":
-            message = (
-                f"{path} is a {node.type} of the image and hides the driver's {component.name}"
-            )
+            message = f"{path} is a {node.type} of the image and hides the driver's {library.name}"
             findings.append(
                 Finding(
                     "library-shadowed", "warning", message, "remove driver libraries from the image"

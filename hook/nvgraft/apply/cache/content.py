@@ -86,24 +86,23 @@ class CacheContent:
 
         No program needs these rows, so they alone are never a reason to write the cache.
         """
-        wanted: dict[str, list[tuple[str, int]]] = {}
-        for path, soname, flags in self._libraries:
-            parent, name = paths.split(path)
-            link = name.partition(".so")[0] + ".so"
-            if link not in {name, soname} and soname.startswith(link):
-                wanted.setdefault(parent, []).append((link, flags))
+        by_directory: dict[str, list[tuple[str, int]]] = {}
+        for library in self._libraries:
+            link = library.name.partition(".so")[0] + ".so"
+            if link not in {library.name, library.soname} and library.soname.startswith(link):
+                by_directory.setdefault(library.directory, []).append((link, library.flags))
         rows = [
-            _row(parent, link, flags)
-            for parent, links in wanted.items()
-            for link, flags in _leading(files, parent, links)
+            _row(directory, link, flags)
+            for directory, links in by_directory.items()
+            for link, flags in _leading(files, directory, links)
         ]
         return table.with_rows(rows, self._path.places())
 
     def _driver_rows(self) -> list[Row]:
         return [
-            _row(paths.dirname(path), soname, flags)
-            for path, soname, flags in self._libraries
-            if "/" not in soname
+            _row(library.directory, library.soname, library.flags)
+            for library in self._libraries
+            if "/" not in library.soname
         ]
 
     def _searches(self, files: Files) -> Iterator[Search]:
@@ -112,7 +111,9 @@ class CacheContent:
             return
         from nvgraft.apply.cache.library_search import Facts, Search
 
-        mounted = {path: Facts(soname, flags) for path, soname, flags in self._libraries}
+        mounted = {
+            library.path: Facts(library.soname, library.flags) for library in self._libraries
+        }
         for directory in self._unknown:
             search = Search(files, directory, self._machine, mounted)
             yield search
