@@ -233,11 +233,7 @@ def test_every_action_of_a_plan_has_a_row() -> None:
 RECORDS = sorted((console.DOCS / "decisions").glob("0*.md"))
 
 
-@pytest.mark.parametrize(
-    "record",
-    RECORDS,
-    ids=lambda record: record.name[:4],
-)
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name[:4])
 def test_a_decision_has_its_number_its_status_and_its_date(record: Path) -> None:
     """The first lines of every record; one that is replaced names a record that exists."""
     lines = record.read_text().splitlines()
