@@ -1,4 +1,4 @@
-"""CDI specifications of hosts and of plans: what was recorded of `nvidia-ctk cdi generate`, and the rules behind it."""
+"""CDI specifications of hosts and plans: as recorded of `nvidia-ctk cdi generate`, and the rules."""
 
 import json
 import os
@@ -35,7 +35,8 @@ RECORDS = FIXTURES / "reference/cdi"
 LIBDIR = "/usr/lib/x86_64-linux-gnu"
 CURRENT = f"{LIBDIR}/nvidia/current"
 
-#: What the machine of a record had, and its snapshot lacks: files that no plan looks at, whose existence the record itself shows.
+#: Files of a record's machine that its snapshot lacks, since no plan needs them; the record itself
+#: shows that they existed.
 DEBIAN = """
 /etc/OpenCL/vendors/nvidia.icd
 """
@@ -77,8 +78,8 @@ def reference_host(name: str) -> Document:
 
 def generate(document: Document, *strategies: str) -> Document:
     """Return the specification of a recorded host, as data."""
-    found = discover(snapshot_host(document), OFFLINE_PATH, recorded_facts(document))
-    text = spec.text(spec.host_spec(found, strategies or DEFAULT_STRATEGIES, HOOK), "json")
+    discovered = discover(snapshot_host(document), OFFLINE_PATH, recorded_facts(document))
+    text = spec.text(spec.host_spec(discovered, strategies or DEFAULT_STRATEGIES, HOOK), "json")
     parse_cdi(text.encode(), "spec")
     check_schema(json.loads(text))
     data: Document = json.loads(text)
@@ -99,7 +100,7 @@ def check_schema(document: Document) -> None:
 
 
 def small_host(extra: str = "", **changes: Any) -> Document:
-    """Return a host with a few libraries in one directory, and ``extra`` lines of the tree language."""
+    """Return a host with a few libraries in one directory, and ``extra`` lines of its tree."""
     lines = f"""
 {LIBDIR}/libcuda.so.535.1 elf libcuda.so.1
 {LIBDIR}/libcuda.so.1 -> libcuda.so.535.1
@@ -119,9 +120,13 @@ def hook_arguments(edits: Document, name: str) -> list[list[str]]:
     return [hook["args"][2:] for hook in edits.get("hooks", ()) if hook["args"][1] == name]
 
 
+def link_arguments(edits: Document) -> set[str]:
+    return {word for arguments in hook_arguments(edits, "create-symlinks") for word in arguments}
+
+
 @pytest.mark.parametrize("name", NOT_RECORDED)
-def test_a_record_of_the_reference_is_equalled(name: str) -> None:
-    """Byte for byte, but for white space: members, their order, the order of lists, versions, numbers that are 0."""
+def test_a_record_of_the_reference_is_reproduced(name: str) -> None:
+    """Byte for byte except for white space."""
     document = reference_host(name)
     document["files"] |= hosts.tree(NOT_RECORDED[name])
     assert json.dumps(generate(document)) == json.dumps(
@@ -130,27 +135,24 @@ def test_a_record_of_the_reference_is_equalled(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_RECORDED)
-def test_nothing_is_invented(name: str) -> None:
-    """From a snapshot that lacks files of the record, the rest of the record comes out, and no other thing."""
-    made, recorded = (
+def test_only_missing_files_are_left_out(name: str) -> None:
+    """From a snapshot that lacks files, exactly the rest of the record is written."""
+    written, recorded = (
         generate(reference_host(name))["containerEdits"],
         json.loads((RECORDS / f"{name}.json").read_text())["containerEdits"],
     )
     absent = hosts.tree(NOT_RECORDED[name])
-    assert made["mounts"] == [
+    assert written["mounts"] == [
         mount for mount in recorded["mounts"] if mount["hostPath"] not in absent
     ]
-    links = {word for arguments in hook_arguments(made, "create-symlinks") for word in arguments}
-    assert links <= {
-        word for arguments in hook_arguments(recorded, "create-symlinks") for word in arguments
-    }
-    assert (made["env"], made["deviceNodes"]) == (recorded["env"], recorded["deviceNodes"])
+    assert link_arguments(written) <= link_arguments(recorded)
+    assert (written["env"], written["deviceNodes"]) == (recorded["env"], recorded["deviceNodes"])
 
 
 @pytest.mark.parametrize("name", gallery.names())
 @pytest.mark.parametrize("form", ["yaml", "json"])
-def test_every_host_of_the_gallery_has_one(name: str, form: str, capsys: Captured) -> None:
-    """In YAML and in JSON, which say the same, and which CDI's schema takes; what is not recorded is told."""
+def test_specifications_of_the_gallery(name: str, form: str, capsys: Captured) -> None:
+    """YAML and JSON are equal and pass CDI's schema; a note says that files are not recorded."""
     assert main(["cdi", "generate", "--host", name, "--format", form]) == 0
     out, err = capsys.readouterr()
     data = yaml.safe_load(out) if form == "yaml" else json.loads(out)
@@ -160,8 +162,8 @@ def test_every_host_of_the_gallery_has_one(name: str, form: str, capsys: Capture
     assert "&" not in out
 
 
-def test_a_driver_root_is_on_the_host_alone() -> None:
-    """Files come from below it, and are put where they would be without it; device nodes are the host's."""
+def test_a_driver_root_is_only_in_host_paths() -> None:
+    """Container paths and device nodes are those of a host without a driver root."""
     document = generate(read_snapshot("operator-driver-root"))
     edits = document["containerEdits"]
     assert {
@@ -175,8 +177,8 @@ def test_a_driver_root_is_on_the_host_alone() -> None:
     assert "/run/nvidia/driver" not in str(edits["env"] + edits["deviceNodes"] + edits["hooks"])
 
 
-def test_sockets_and_the_mps_directory_are_no_plain_files() -> None:
-    """They can be written to, and nothing is run from them."""
+def test_options_of_sockets_and_of_the_mps_directory() -> None:
+    """They are mounted writable and noexec."""
     mounts = {
         mount["hostPath"]: mount["options"]
         for mount in generate(read_snapshot("runfile-a10x2"))["containerEdits"]["mounts"]
@@ -190,7 +192,7 @@ def test_sockets_and_the_mps_directory_are_no_plain_files() -> None:
 
 
 def test_mig_devices_have_their_capability_nodes() -> None:
-    """The GPU's node and those of the GPU instance and the compute instance; a GPU with MIG is no device itself."""
+    """They have the GPU's node and two capability nodes; a GPU with MIG is not a device itself."""
     document = generate(read_snapshot("mig-h100"), "index", "uuid", "type-index")
     devices = {
         device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
@@ -206,7 +208,7 @@ def test_mig_devices_have_their_capability_nodes() -> None:
 
 
 def test_a_device_without_its_nodes_is_left_out(tmp_path: Path, capsys: Captured) -> None:
-    """A specification would otherwise promise what no container gets; without any device there is none."""
+    """A note says so. Without any device there is no specification, and the exit code is 1."""
     document = read_snapshot("mig-h100")
     del document["files"]["/dev/nvidia-caps/nvidia-cap12"]
     path = tmp_path / "host.json"
@@ -279,16 +281,16 @@ FIRMWARE = ("/lib/firmware/6.1.0/nvidia/535.1/gsp_a.bin", "/lib/firmware/nvidia/
     ],
 )
 def test_which_files_are_mounted_and_where(lines: list[str], mounts: dict[str, str] | str) -> None:
-    """The first place that has a file counts; configuration is put where programs look for it, wherever the host has it."""
+    """The first directory that has a file counts; configuration is mounted where programs look."""
     facts = {"kernel": "6.1.0", "drm": {}}
     edits = generate(small_host("\n".join(lines), cdi=facts))["containerEdits"]
-    made = {mount["hostPath"]: mount["containerPath"] for mount in edits["mounts"]}
-    wanted = {mounts: mounts} if isinstance(mounts, str) else mounts
-    assert made == {f"{LIBDIR}/libcuda.so.535.1": f"{LIBDIR}/libcuda.so.535.1"} | wanted
+    written = {mount["hostPath"]: mount["containerPath"] for mount in edits["mounts"]}
+    expected = {mounts: mounts} if isinstance(mounts, str) else mounts
+    assert written == {f"{LIBDIR}/libcuda.so.535.1": f"{LIBDIR}/libcuda.so.535.1"} | expected
 
 
 def test_links_of_the_host_and_links_that_programs_need() -> None:
-    """SONAME and .so links are made if the host has them; Xorg's and Vulkan's because programs open those names."""
+    """SONAME and .so links are created if the host has them, Xorg's and Vulkan's in any case."""
     lines = f"""
 {LIBDIR}/libnvidia-ml.so.535.1 elf libnvidia-ml.so.1
 {LIBDIR}/libnvidia-ml.so.1 -> libnvidia-ml.so.535.1
@@ -313,7 +315,7 @@ def test_links_of_the_host_and_links_that_programs_need() -> None:
 
 
 def test_libraries_elsewhere_are_found_by_the_loader_cache() -> None:
-    """Only where no well-known directory has any; those of the other architecture never."""
+    """Only if no usual directory has any, and never those of the other architecture."""
     lines = """
 /opt/nvidia/libcuda.so.535.1 elf libcuda.so.1
 /opt/nvidia/libcuda.so.1 -> libcuda.so.535.1
@@ -328,7 +330,7 @@ def test_libraries_elsewhere_are_found_by_the_loader_cache() -> None:
 
 
 def test_drm_nodes_come_with_their_gpu() -> None:
-    """And the links by which programs find them; a node of another GPU does not."""
+    """They come with the links by which programs find them."""
     lines = """
 /dev/dri/card1 char 226:1
 /dev/dri/renderD128 char 226:128
@@ -354,33 +356,33 @@ def test_drm_nodes_come_with_their_gpu() -> None:
 
 
 def test_a_node_that_a_group_owns() -> None:
-    """The container's process is put into the group, which CDI knows since 0.7.0; a node for all needs none."""
+    """The group is added to the process, since CDI 0.7.0; a node for all users needs none."""
     document = small_host()
     document["files"]["/dev/nvidia0"] |= {"gid": 44, "mode": "0660"}
     document["files"]["/dev/nvidiactl"] |= {"gid": 44}
-    made = generate(document)
-    assert made["cdiVersion"] == "0.7.0"
-    assert made["devices"][0]["containerEdits"]["additionalGids"] == [44]
-    assert made["devices"][0]["containerEdits"]["deviceNodes"][0] == {
+    written = generate(document)
+    assert written["cdiVersion"] == "0.7.0"
+    assert written["devices"][0]["containerEdits"]["additionalGids"] == [44]
+    assert written["devices"][0]["containerEdits"]["deviceNodes"][0] == {
         "path": "/dev/nvidia0", "major": 195, "fileMode": 0o660, "permissions": "rwm", "gid": 44,
     }  # fmt: skip
-    assert "additionalGids" not in made["containerEdits"]
+    assert "additionalGids" not in written["containerEdits"]
 
 
 def test_the_lowest_version() -> None:
-    """Names that start with a digit need 0.5.0; without them 0.3.0 will do."""
+    """Names that start with a digit need 0.5.0; without them the version is 0.3.0."""
     assert generate(small_host())["cdiVersion"] == "0.5.0"
     assert generate(small_host(), "type-index")["cdiVersion"] == "0.3.0"
 
 
 def test_the_hook_program() -> None:
-    """nvidia-ctk has the hooks as sub-commands; every hook has an environment of its own, so that it does not get the image's."""
-    found = discover(snapshot_host(small_host()), OFFLINE_PATH, None)
+    """nvidia-ctk has the hooks as sub-commands; every hook has an environment of its own."""
+    discovered = discover(snapshot_host(small_host()), OFFLINE_PATH, None)
     for path, words in (
         ("/opt/bin/nvidia-ctk", ["nvidia-ctk", "hook"]),
         ("/opt/my-hook", ["my-hook"]),
     ):
-        hooks = spec.host_spec(found, ["index"], path).edits.hooks
+        hooks = spec.host_spec(discovered, ["index"], path).edits.hooks
         assert all(
             hook.path == path and hook.args[: len(words)] == words and hook.env for hook in hooks
         )
@@ -399,14 +401,14 @@ def test_a_host_without_the_files_of_its_driver(tmp_path: Path, capsys: Captured
 
 
 def test_the_file_is_written_whole(tmp_path: Path, capsys: Captured) -> None:
-    """In the format of its name, for every user's engine; where it cannot be written, one line and exit 2."""
+    """In the format of its name, readable for all; a failure is one line and exit 2."""
     path = tmp_path / "nvidia.json"
     path.write_text("old")
-    before = os.umask(0o077)
+    umask = os.umask(0o077)
     try:
         assert main(["cdi", "generate", "--host", "eks-t4", "--output", str(path)]) == 0
     finally:
-        os.umask(before)
+        os.umask(umask)
     assert json.loads(path.read_text())["kind"] == "nvidia.com/gpu"
     assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(tmp_path) == ["nvidia.json"]
@@ -426,7 +428,7 @@ def test_the_file_is_written_whole(tmp_path: Path, capsys: Captured) -> None:
 def test_a_snapshot_has_all_that_a_specification_needs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """`nvgraft snapshot`, and the specification of that, is the specification of the host; nothing is missing then."""
+    """The specification of a snapshot equals that of the host, and no file is missing."""
     document = reference_host(name)
     document["files"] |= hosts.tree(
         NOT_RECORDED[name]
@@ -445,7 +447,7 @@ def test_a_snapshot_has_all_that_a_specification_needs(
 
 
 def test_drm_nodes_are_recorded() -> None:
-    """With the links to them, and the kernel's release."""
+    """The links to them and the kernel's release are recorded too."""
     lines = "/dev/dri/card1 char 226:1\n/dev/dri/by-path/pci-0000:01:00.0-card -> ../card1"
     host = snapshot_host(small_host(lines))
     facts = CdiFacts("6.1.0", {"0000:01:00.0": ["card1"]})
@@ -454,9 +456,7 @@ def test_drm_nodes_are_recorded() -> None:
     assert discover(snapshot_host(again), OFFLINE_PATH, facts) == discover(
         host, OFFLINE_PATH, facts
     )
-    assert live_facts(host).drm == {"0000:01:00.0": []}, (
-        "this machine has a GPU at the address of the test's"
-    )
+    assert live_facts(host).drm == {"0000:01:00.0": []}, "this machine has a GPU at that address"
 
 
 def plan_spec(
@@ -472,7 +472,7 @@ def plan_spec(
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) -> None:
-    """Each mount and device node of the plan is in it with its options; what is not is told; links and loader cache are hooks."""
+    """It has the plan's mounts and device nodes with their options; links and cache are hooks."""
     data, err, bundle = plan_spec(tmp_path, name, capsys)
     plan, _ = plan_bundle(bundle, name, None)
     (device,) = data["devices"]
@@ -508,13 +508,11 @@ def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) 
     assert folders[0] == "--folder"
     assert edits["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     assert data["kind"] == "nvgraft/plan"
-    assert "it belongs to no device node" not in err
+    assert "no device node has this number" not in err
 
 
-def test_a_container_that_wants_no_gpu_has_no_specification(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    """An empty one would be no CDI specification: a line says why there is none."""
+def test_a_container_without_gpus_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
+    """CDI does not allow an empty one: a line says why there is none."""
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=void"))
     assert main(["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]) == 0
     out, err = capsys.readouterr()
@@ -522,8 +520,8 @@ def test_a_container_that_wants_no_gpu_has_no_specification(
     assert err.startswith("nvgraft plan: no CDI specification: ")
 
 
-def test_what_cdi_has_no_word_for() -> None:
-    """Device rules without a node, and a file system of the plan's own, are named one by one."""
+def test_actions_that_cdi_cannot_express() -> None:
+    """Device rules without a node and new file systems are listed."""
     why = Why("utility", "row", "found")
     actions = (AllowDevice(234, 7, why), Tmpfs("/run/other", ("rw",), 0o555, why))
     plan = Plan(
@@ -536,8 +534,8 @@ def test_what_cdi_has_no_word_for() -> None:
     )
     document, left_out = planned_spec(plan, HOOK)
     assert left_out == [
-        "/run/other: a file system that is made for the container",
-        "device rule c 234:7: it belongs to no device node",
+        "/run/other: CDI cannot describe a new tmpfs with files",
+        "device rule c 234:7: no device node has this number",
     ]
     assert document.version == "0.5.0"
     assert [
@@ -547,7 +545,7 @@ def test_what_cdi_has_no_word_for() -> None:
 
 
 def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
-    """The hook's own error, exit 1."""
+    """The hook's error is printed; exit 1."""
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=9"))
     assert main(["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]) == 1
     out, err = capsys.readouterr()
@@ -556,22 +554,14 @@ def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -
 
 
 def test_a_command_line_that_writes_no_file_is_confined(tmp_path: Path) -> None:
-    """And one that has to write a file is not, in a process of its own."""
-    words = [
-        sys.executable,
-        "-m",
-        "nvgraft_cli.shell.main",
-        "--debug",
-        "cdi",
-        "generate",
-        "--host",
-        "eks-t4",
-    ]
+    """With --output it is not confined."""
+    words = [sys.executable, "-m", "nvgraft_cli.shell.main", "--debug"]
+    words += ["cdi", "generate", "--host", "eks-t4"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    looks, writes = (
+    to_stdout, to_file = (
         subprocess.run([*words, *more], capture_output=True, text=True, env=environment, timeout=60)
         for more in ([], ["--output", str(tmp_path / "nvidia.yaml")])
     )
-    assert (looks.returncode, "debug: confined" in looks.stderr) == (0, True)
-    assert (writes.returncode, "debug: confined" in writes.stderr) == (0, False)
-    assert (tmp_path / "nvidia.yaml").read_text() == looks.stdout
+    assert (to_stdout.returncode, "debug: confined" in to_stdout.stderr) == (0, True)
+    assert (to_file.returncode, "debug: confined" in to_file.stderr) == (0, False)
+    assert (tmp_path / "nvidia.yaml").read_text() == to_stdout.stdout

@@ -1,4 +1,4 @@
-"""``nvgraft matrix``: every pair is the plan that ``nvgraft plan`` gives, however the pairs are spread and folded."""
+"""``nvgraft matrix``: each cell is the plan of its pair, also if pairs are spread or grouped."""
 
 import csv
 import json
@@ -42,13 +42,13 @@ def copy_host(source: str, path: Path, **changes: object) -> str:
 def test_every_cell_is_the_plan_of_its_pair(
     bundles: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one process and in two, in slices smaller than the number of containers."""
+    """In one process and in two, with more containers than one task takes."""
     monkeypatch.setattr(matrices, "_SLICE", 3)
     matrix = matrices.compute(gallery.names(), bundles, None, jobs)
     assert matrix.bundles == bundles
     assert [row.names for row in matrix.hosts] == [[name] for name in gallery.names()]
     outcomes = {"inject": "runs", "skip": "skipped", "refuse": "refused"}
-    seen = set()
+    occurring = set()
     for row in matrix.hosts:
         for bundle, cell in zip(bundles, row.cells, strict=True):
             plan, _ = plan_bundle(bundle, row.names[0], None)
@@ -60,12 +60,12 @@ def test_every_cell_is_the_plan_of_its_pair(
             assert [warning.message for warning in cell.warnings] == [
                 f.message for f in plan.findings if f.level == "warning"
             ]
-            seen.add(cell.outcome)
-    assert seen == set(outcomes.values())
+            occurring.add(cell.outcome)
+    assert occurring == set(outcomes.values())
 
 
-def test_hosts_that_say_the_same_are_planned_once(bundles: list[str], tmp_path: Path) -> None:
-    """The name is no difference; one GPU's identity is."""
+def test_hosts_with_equal_documents_are_planned_once(bundles: list[str], tmp_path: Path) -> None:
+    """Names may differ; the UUID of a GPU makes another host."""
     nvml = json.loads(Path(gallery.path("eks-t4")).read_text())["nvml"]
     nvml["gpus"][0]["uuid"] = "GPU-11111111-2222-3333-4444-555555555555"
     names = [
@@ -80,7 +80,7 @@ def test_hosts_that_say_the_same_are_planned_once(bundles: list[str], tmp_path: 
 
 
 def test_text_says_where_it_runs_and_why_not(bundles: list[str], capsys: Captured) -> None:
-    """Exit 1: some container is refused somewhere. Equal answers stand together."""
+    """Hosts with equal results are grouped; exit 1, since a container is refused."""
     assert main(["matrix", "eks-t4", "mig-h100", "--bundles", *bundles]) == 1
     out, err = capsys.readouterr()
     assert err == ""
@@ -88,45 +88,35 @@ def test_text_says_where_it_runs_and_why_not(bundles: list[str], capsys: Capture
     assert f"\n{bundles[0]}\n  runs     on all 2 hosts\n" in out
     assert f"\n{bundles[1]}\n  skipped  on all 2 hosts\n           not a GPU container: " in out
     assert (
-        "\n  runs     on 1 host: mig-h100\n  refused  on 1 host: eks-t4\n           nvgraft: requirement error: "
-        in out
-    )
+        "\n  runs     on 1 host: mig-h100\n"
+        "  refused  on 1 host: eks-t4\n"
+        "           nvgraft: requirement error: "
+    ) in out
     assert "\x1b" not in out
 
 
 def test_nothing_refused_is_exit_0(bundles: list[str], capsys: Captured) -> None:
-    """For CI. A directory stands for what lies in it."""
+    """A container that asks for no GPU is not refused."""
     assert main(["matrix", "eks-t4", "--bundles", *bundles[:2]]) == 0
     assert "1 host x 2 containers: 1 runs, 1 skipped, 0 refused, " in capsys.readouterr().out
 
 
-def test_directories_stand_for_what_lies_in_them(
+def test_directories_are_replaced_by_their_content(
     bundles: list[str], tmp_path: Path, capsys: Captured
 ) -> None:
-    """Snapshots by their suffix, bundles by their config.json; JSON passes the model."""
+    """Snapshots are recognised by their suffix, bundles by config.json. JSON passes the model."""
     hosts = [copy_host("eks-t4", tmp_path / f"hosts/{name}.json", name=name) for name in ("a", "b")]
     (tmp_path / "hosts/notes.txt").touch()
     (tmp_path / "bundles/empty").mkdir()
-    assert (
-        main(
-            [
-                "matrix",
-                str(tmp_path / "hosts"),
-                "--bundles",
-                str(tmp_path / "bundles"),
-                "--format",
-                "json",
-            ]
-        )
-        == 1
-    )
+    words = ["matrix", str(tmp_path / "hosts"), "--bundles", str(tmp_path / "bundles")]
+    assert main([*words, "--format", "json"]) == 1
     matrix = Matrix.model_validate_json(capsys.readouterr().out)
     assert matrix.bundles == bundles
     assert [row.names for row in matrix.hosts] == [hosts]
 
 
 def test_csv_has_a_line_for_each_pair(bundles: list[str], tmp_path: Path, capsys: Captured) -> None:
-    """Folded hosts have their own lines."""
+    """Grouped hosts have lines of their own."""
     hosts = [copy_host("eks-t4", tmp_path / f"hosts/{name}.json", name=name) for name in ("a", "b")]
     main(["matrix", *hosts, "--bundles", *bundles, "--format", "csv"])
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
@@ -138,17 +128,17 @@ def test_csv_has_a_line_for_each_pair(bundles: list[str], tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("form", ["text", "csv"])
-def test_names_cannot_steer_a_terminal(tmp_path: Path, capsys: Captured, form: str) -> None:
-    """An escape sequence is shown as text; such a path is refused, as the hook would."""
+def test_escape_sequences_are_shown_as_text(tmp_path: Path, capsys: Captured, form: str) -> None:
+    """A bundle with such a path is refused, as by the hook."""
     bundle = make_bundle(tmp_path / "web\x1b[31m", *EVERYTHING)
     assert main(["matrix", "eks-t4", "--bundles", str(bundle), "--format", form]) == 1
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_a_formula_is_a_text_in_csv(
+def test_a_formula_is_quoted_in_csv(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A spreadsheet takes what starts with = for one."""
+    """A spreadsheet would evaluate a text that starts with =."""
     make_bundle(tmp_path / "=1+1", *EVERYTHING)
     monkeypatch.chdir(tmp_path)
     assert main(["matrix", "eks-t4", "--bundles", "=1+1", "--format", "csv"]) == 0
@@ -156,11 +146,11 @@ def test_a_formula_is_a_text_in_csv(
 
 
 def test_a_bad_input_is_one_line(bundles: list[str], tmp_path: Path, capsys: Captured) -> None:
-    """Exit 2, nothing half answered: a host that is none, a bundle that is none, one without its rootfs, an empty directory."""
+    """Exit 2 and nothing on stdout, for bad hosts, bundles without a rootfs, empty directories."""
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "empty").mkdir()
     lost = make_bundle(tmp_path / "lost", *EVERYTHING, root="none")
-    for hosts, containers, named in (
+    for hosts, containers, words in (
         ([str(tmp_path / "bad.json")], bundles, "bad.json: not JSON"),
         (["eks-t4"], [*bundles, str(tmp_path / "none")], "none: no such file or directory"),
         (["eks-t4"], [*bundles, str(lost)], "lost/none: no such directory"),
@@ -171,12 +161,12 @@ def test_a_bad_input_is_one_line(bundles: list[str], tmp_path: Path, capsys: Cap
         out, err = capsys.readouterr()
         assert out == ""
         assert err.startswith("nvgraft matrix: ")
-        assert named in err
+        assert words in err
         assert err.count("\n") == 1
 
 
 def test_a_config_json_that_the_hook_refuses_is_a_refusal(tmp_path: Path, capsys: Captured) -> None:
-    """It would be refused on every host; the other containers are planned."""
+    """It is refused on every host, and the other containers are planned."""
     bad = make_bundle(tmp_path / "bad", *EVERYTHING)
     (bad / "config.json").unlink()
     (bad / "config.json").mkdir()

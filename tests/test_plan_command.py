@@ -1,4 +1,4 @@
-"""``nvgraft plan``: its exit codes, and what it writes where."""
+"""``nvgraft plan``: exit codes, standard output and standard error."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def bundle(tmp_path: Path) -> str:
 
 
 def test_a_plan_is_text_by_default(bundle: str, capsys: Captured) -> None:
-    """Exit 0, nothing on stderr, no escape sequence where nobody sees colours."""
+    """Exit 0, nothing on stderr, and no colours without a terminal."""
     assert main(["plan", "--bundle", bundle, "--host", "runfile-a10x2"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -34,7 +34,7 @@ def test_a_plan_is_text_by_default(bundle: str, capsys: Captured) -> None:
 
 
 def test_a_plan_as_json_is_a_document(bundle: str, capsys: Captured) -> None:
-    """It passes the model, and is the same every time, byte for byte."""
+    """It passes the model, and two runs print the same bytes."""
     texts = []
     for _ in range(2):
         assert (
@@ -50,14 +50,14 @@ def test_a_plan_as_json_is_a_document(bundle: str, capsys: Captured) -> None:
 def test_this_directory_is_the_default_bundle(
     bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a runtime starts hooks in it."""
+    """Runtimes start hooks in the bundle's directory."""
     monkeypatch.chdir(bundle)
     assert main(["plan", "--host", "eks-t4", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["target"]["rootfs"] == f"{bundle}/rootfs"
 
 
 def test_a_container_without_gpus_is_planned_as_skip(tmp_path: Path, capsys: Captured) -> None:
-    """Exit 0: that is what the hook would do."""
+    """Exit 0: the hook would do nothing."""
     assert main(["plan", "--bundle", str(make_bundle(tmp_path / "b")), "--host", "eks-t4"]) == 0
     assert (
         capsys.readouterr().out == "skip: not a GPU container: NVIDIA_VISIBLE_DEVICES is not set\n"
@@ -66,7 +66,7 @@ def test_a_container_without_gpus_is_planned_as_skip(tmp_path: Path, capsys: Cap
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_refusal_is_exit_1(tmp_path: Path, capsys: Captured, form: str) -> None:
-    """The hook's own line on stderr; a JSON reader still gets its document."""
+    """The hook's error line is on stderr; with JSON, the document is still on stdout."""
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=9")
     assert main(["plan", "--bundle", str(bundle), "--host", "eks-t4", "--format", form]) == 1
     out, err = capsys.readouterr()
@@ -93,7 +93,7 @@ def test_a_refusal_is_exit_1(tmp_path: Path, capsys: Captured, form: str) -> Non
 def test_bad_input_is_exit_2(
     bundle: str, tmp_path: Path, capsys: Captured, arguments: list[str]
 ) -> None:
-    """One line on stderr with the path and what to do, nothing on stdout."""
+    """One line on stderr with path, cause and fix, nothing on stdout."""
     toml = tmp_path / "config.toml"
     toml.touch()
     names = {"none": f"{tmp_path}/none", "bundle": bundle, "toml": str(toml)}
@@ -117,7 +117,7 @@ def test_a_bundle_without_its_rootfs_is_exit_2(tmp_path: Path, capsys: Captured)
     "arguments", [["--format", "yaml"], ["--no-such-option"], ["surplus"], ["--bundle"]]
 )
 def test_bad_usage_is_exit_2(arguments: list[str], capsys: Captured) -> None:
-    """With the usage on stderr."""
+    """The usage is on stderr."""
     with pytest.raises(SystemExit) as caught:
         main(["plan", *arguments])
     assert caught.value.code == 2
@@ -125,7 +125,7 @@ def test_bad_usage_is_exit_2(arguments: list[str], capsys: Captured) -> None:
 
 
 def test_help_has_an_example(capsys: Captured) -> None:
-    """And the exit codes."""
+    """The help has an example and the exit codes."""
     with pytest.raises(SystemExit) as caught:
         main(["plan", "--help"])
     assert caught.value.code == 0
@@ -134,10 +134,10 @@ def test_help_has_an_example(capsys: Captured) -> None:
     assert "exit code: 0" in out
 
 
-def test_what_this_user_may_not_read_is_no_traceback(
+def test_a_missing_permission_is_one_line(
     bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory of the rootfs that only root may enter: one line with its path."""
+    """The error names a directory of the rootfs that this user may not read."""
 
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/b/rootfs/root/\x1bx")
@@ -150,8 +150,8 @@ def test_what_this_user_may_not_read_is_no_traceback(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_names_that_are_no_utf_8_are_printed(tmp_path: Path, capsys: Captured, form: str) -> None:
-    """An image may call its files what it likes."""
+def test_names_that_are_not_utf_8_are_escaped(tmp_path: Path, capsys: Captured, form: str) -> None:
+    """The output is ASCII without control characters."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
     os.symlink(b"/opt/\xff\x1b[31m", bytes(bundle / "rootfs/usr"))
     assert main(["plan", "--bundle", str(bundle), "--host", "eks-t4", "--format", form]) == 0
@@ -173,7 +173,7 @@ def test_colour_only_on_a_terminal(
     no_color: str | None,
     coloured: bool,
 ) -> None:
-    """And never where NO_COLOR is set."""
+    """Never if NO_COLOR is set."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color is not None:

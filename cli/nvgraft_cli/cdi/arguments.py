@@ -1,4 +1,4 @@
-"""The argument that every command which writes a CDI specification has."""
+"""The argument of all commands that write a CDI specification."""
 
 import argparse
 
@@ -11,5 +11,6 @@ def add_hook_path(parser: argparse.ArgumentParser) -> None:
         "--nvidia-cdi-hook-path",
         metavar="PATH",
         default=HOOK,
-        help=f"the program that a CDI specification's hooks run; one called nvidia-ctk has them below `hook` (default: {HOOK})",
+        help="the program that the hooks of a CDI specification run; a program named nvidia-ctk "
+        f"is called with `hook` as first argument (default: {HOOK})",
     )

@@ -1,4 +1,4 @@
-"""``nvgraft cdi generate``: a CDI specification of this host, or of a recorded one."""
+"""``nvgraft cdi generate``: write a CDI specification of this host, or of a recorded one."""
 
 import argparse
 import os
@@ -22,21 +22,25 @@ _EXAMPLES = """\
 examples:
   nvgraft cdi generate --host debian-a100x8
   nvgraft cdi generate --output /etc/cdi/nvidia.yaml
-  nvgraft cdi generate --host mig-h100 --device-name-strategy uuid --format json | jq '.devices[].name'
+  nvgraft cdi generate --host mig-h100 --device-name-strategy uuid --format json
 
-exit code: 0 written, 1 this host has no driver or no GPU to describe, 2 bad usage or input"""
+exit code: 0 written, 1 the host has no driver or no GPU to describe, 2 bad usage or input"""
 
 _SUFFIXES = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 _NOT_RECORDED = (
-    "not recorded: files that only a CDI specification has (EGL, Vulkan, OpenCL, Xorg, .so links, libraries outside of the loader"
-    " cache) and the GPUs' DRM nodes: what the snapshot has of them is in | record the host again with `nvgraft snapshot`"
+    "not recorded: files that only a CDI specification has (EGL, Vulkan, OpenCL, Xorg, .so links, "
+    "libraries outside of the loader cache), and DRM nodes of the GPUs; the specification contains "
+    "those that the snapshot has | record the host again with `nvgraft snapshot`"
 )
 
 
 class _Output(argparse.Action):
-    """A command that writes a file does more than look (:mod:`nvgraft_cli.shell.confine`)."""
+    """``--output``: a command that writes a file cannot be confined like one that only looks.
+
+    See :mod:`nvgraft_cli.shell.confine`.
+    """
 
     def __call__(
         self,
@@ -50,7 +54,7 @@ class _Output(argparse.Action):
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``cdi`` with its own sub-command ``generate``."""
+    """Add the command ``cdi`` with its sub-command ``generate``."""
     group = subparsers.add_parser(
         "cdi",
         help="write a CDI specification (Container Device Interface) of a host",
@@ -60,7 +64,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = group.add_subparsers(metavar="COMMAND", dest="cdi_command", required=True).add_parser(
         "generate",
         help="write the specification",
-        description="Write the CDI specification of this host, or of a recorded one, in the structure of `nvidia-ctk cdi generate`.",
+        description="Write the CDI specification of this host, or of a recorded one, as "
+        "`nvidia-ctk cdi generate` writes it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,24 +74,28 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--output",
         metavar="FILE",
         action=_Output,
-        help="where to write it (default: standard output)",
+        help="the file to write (default: standard output)",
     )
     parser.add_argument(
-        "--format", choices=("yaml", "json"), help="default: that of FILE's name, else yaml"
+        "--format", choices=("yaml", "json"), help="default: as FILE's name says, else yaml"
     )
     parser.add_argument(
         "--device-name-strategy",
         metavar="NAME",
         choices=STRATEGIES,
         action="append",
-        help="index (0, 0:1), uuid, or type-index (gpu0, mig0:1); each gives every device a name (default: index and uuid)",
+        help="name devices by index (0, 0:1), uuid, or type-index (gpu0, mig0:1); may be given "
+        "more than once (default: index and uuid)",
     )
     add_hook_path(parser)
     parser.set_defaults(run=run, open_first=_ask_driver, opened=None)
 
 
 def _ask_driver(args: argparse.Namespace) -> None:
-    """``open_first``: the driver's library needs rights that a confined command does not have (:mod:`nvgraft_cli.shell.confine`)."""
+    """Ask the driver of this machine. For ``open_first``: a confined command has too few rights.
+
+    See :mod:`nvgraft_cli.shell.confine`.
+    """
     if args.host is None:
         try:
             args.opened = _this_machine(args.config)
@@ -100,7 +109,7 @@ def _this_machine(config_path: str | None) -> "Opened":
     from nvgraft_cli.cdi.discovery import live_facts
 
     config = read_configuration(config_path)
-    host = read_live_host(config)  # with its loader cache, whatever the inventory cache knows
+    host = read_live_host(config)  # with its loader cache, which the kept inventory lacks
     path = search_path(os.environ, config)
     if path is None:
         raise path_missing()
@@ -114,14 +123,14 @@ def _recorded(name: str, config_path: str | None) -> "Opened":
     side = open_host(name, config_path)
     facts = recorded_facts(side.document or {})
     if facts is None:
-        _say(side.label, _NOT_RECORDED)
+        _print_note(side.label, _NOT_RECORDED)
     return side.facts, OFFLINE_PATH, facts
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the specification; return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: for inputs that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
     from nvgraft_cli.cdi import spec
     from nvgraft_cli.cdi.discovery import discover
@@ -132,20 +141,21 @@ def run(args: argparse.Namespace) -> int:
         opened = args.opened or (
             _this_machine(args.config) if args.host is None else _recorded(args.host, args.config)
         )
-        found = discover(*opened)
-        for line in found.missing:
-            _say(opened[0].name, line)
-        if not found.devices:
+        discovered = discover(*opened)
+        for line in discovered.missing:
+            _print_note(opened[0].name, line)
+        if not discovered.devices:
             raise Refusal(
                 "detection",
                 "no devices",
-                "a CDI specification needs a GPU, or a MIG device of one, with its device nodes",
+                "this host has no GPU or MIG device with its device nodes: check nvidia-smi -L "
+                "and ls -l /dev/nvidia*",
             )
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)
         return 1
     document = spec.host_spec(
-        found, args.device_name_strategy or DEFAULT_STRATEGIES, args.nvidia_cdi_hook_path
+        discovered, args.device_name_strategy or DEFAULT_STRATEGIES, args.nvidia_cdi_hook_path
     )
     text = spec.text(
         document, args.format or _SUFFIXES.get(os.path.splitext(args.output or "")[1], "yaml")
@@ -153,9 +163,9 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        write_whole(args.output, text, 0o644)  # for engines of every user
+        write_whole(args.output, text, 0o644)  # readable for the engines of all users
     return 0
 
 
-def _say(host: str, text: str) -> None:
+def _print_note(host: str, text: str) -> None:
     print(f"nvgraft cdi: {printable(host)}: {printable(text)}", file=sys.stderr)

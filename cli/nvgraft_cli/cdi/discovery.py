@@ -1,8 +1,8 @@
-"""What a CDI specification of a host holds: files, device nodes and links that `nvidia-ctk cdi generate` looks for (reference
-behaviour 10.3), found on a live or a recorded host.
+"""Find what a CDI specification of a host contains, as `nvidia-ctk cdi generate` does.
 
-It is another selection than a container's: everything of the driver, whatever a container asks for, from the driver's
-directories rather than from the loader cache. How it is written down is :mod:`nvgraft_cli.cdi.spec`'s business.
+Source: reference behaviour 10.3. A specification contains more than a plan: all files of the
+driver, for every container, from the driver's directories instead of the loader cache. The document
+is written by :mod:`nvgraft_cli.cdi.spec`.
 """
 
 import os
@@ -44,19 +44,23 @@ _CONTROL_NODES = (
 
 _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
-#: How a library's file name goes on after ".so" when it has a version.
+#: The rest of a library's file name, from ".so" on, if it has a version.
 _VERSIONED = re.compile(r"\.so\..*\..*")
 
 
 class CdiFacts(NamedTuple):
-    """What is no file of the driver root: the kernel's release, and PCI address -> names of its DRM nodes."""
+    """Facts that are not files of the driver root.
+
+    :ivar kernel: the kernel's release.
+    :ivar drm: the names of the DRM nodes of each PCI address.
+    """
 
     kernel: str
     drm: Mapping[str, Sequence[str]]
 
 
 class CdiMount(NamedTuple):
-    """A bind mount; ``source`` has the driver root."""
+    """A bind mount; ``source`` includes the driver root."""
 
     source: str
     target: str
@@ -65,7 +69,7 @@ class CdiMount(NamedTuple):
 
 @dataclass
 class Contents:
-    """What is put into a container, in the order in which it was found. A hook is its name and its arguments."""
+    """The edits of a container, in the order of discovery. A hook is its name and its arguments."""
 
     env: list[str] = field(default_factory=list)
     nodes: list[CharDevice] = field(default_factory=list)
@@ -73,14 +77,14 @@ class Contents:
     hooks: list[tuple[str, ...]] = field(default_factory=list)
 
     def add_links(self, links: Iterable[str]) -> None:
-        """Have links made, each ``TARGET::LINK``; a repeated one once."""
+        """Add the hook that creates links, each given as ``TARGET::LINK``; repeated ones once."""
         arguments = [word for link in dict.fromkeys(links) for word in ("--link", link)]
         if arguments:
             self.hooks.append(("create-symlinks", *arguments))
 
 
 class CdiDevice(NamedTuple):
-    """A GPU, or with ``mig_index`` a MIG device of it, with what a container needs for it beside the rest."""
+    """A GPU, or with ``mig_index`` one of its MIG devices, and the edits that it needs."""
 
     gpu_index: int
     mig_index: int | None
@@ -89,7 +93,11 @@ class CdiDevice(NamedTuple):
 
 
 class Discovered(NamedTuple):
-    """What a host offers: for every container, for each device, and what could not be told."""
+    """The content of a host's specification.
+
+    :ivar common: the edits for every device.
+    :ivar missing: one line for each device that is left out.
+    """
 
     common: Contents
     devices: list[CdiDevice]
@@ -106,23 +114,23 @@ def live_facts(host: Host) -> CdiFacts:
 
 
 def recorded_facts(document: Mapping[str, Any]) -> CdiFacts | None:
-    """Return the facts of a checked ``nvgraft.host/1`` document; None where it was written without them."""
+    """Return the facts of a checked ``nvgraft.host/1`` document, or None if it has none."""
     facts = document.get("cdi")
     return None if facts is None else CdiFacts(facts["kernel"], facts["drm"])
 
 
 def discover(host: Host, search_path: str, facts: CdiFacts | None) -> Discovered:
-    """Return what a CDI specification of ``host`` holds.
+    """Return the content of a CDI specification of ``host``.
 
-    :param search_path: where binaries are looked for, ``:`` between directories.
-    :param facts: None: they are not recorded, and neither is what only a CDI specification needs.
-    :raises Refusal: stage ``detection``: the libraries of the driver's version are not there.
+    :param search_path: the directories of binaries, separated by ``:``.
+    :param facts: None if they are not recorded.
+    :raises Refusal: stage ``detection``, when the libraries of the driver's version are missing.
     """
     return _Discovery(host, search_path, facts).discover()
 
 
 def _pci_address(gpu: Gpu) -> str:
-    """Return the address as /sys writes it: a PCI domain of four digits at least."""
+    """Return the address as in /sys: a PCI domain has four digits where they suffice."""
     return gpu.bus_id.removeprefix("0000")
 
 
@@ -169,11 +177,11 @@ class _Discovery:
     def _driver_directories(self) -> list[str]:
         directories = self._finder.library_directories(self._version)
         if not directories:
-            where = self._root or "/"
             raise Refusal(
                 "detection",
-                f"libcuda.so.{self._version}: not found below {where}",
-                "the files of the running driver are not there, or not in the loader cache: install them, or run ldconfig",
+                f"libcuda.so.{self._version}: not found below {self._root or '/'}",
+                "install the files of the running driver, or run ldconfig: the usual directories "
+                "and the loader cache do not have them",
             )
         return directories
 
@@ -199,7 +207,11 @@ class _Discovery:
         common.hooks.append(("disable-device-node-modification",))
 
     def _library_links(self, path: str) -> Iterator[str]:
-        """Yield the links beside a library: those that programs need and no host may have, and SONAME and .so ones of the host."""
+        """Yield the links to a library, as ``TARGET::LINK``.
+
+        These are links that programs need, also where the host lacks them, and the SONAME and .so
+        links that the host has.
+        """
         directory, name = posixpath.split(path)
         stem, so, _ = name.partition(".so")
         if not _VERSIONED.fullmatch(name.removeprefix(stem)):
@@ -211,7 +223,7 @@ class _Discovery:
         try:
             soname = self._tree.elf(path, sections=False).soname or name
         except (ValueError, OSError):
-            return  # no library after all, or its facts are not recorded
+            return  # not a library, or its facts are not recorded
         if soname != name and self._is_link(f"{directory}/{soname}"):
             yield f"{name}::{directory}/{soname}"
         stem, so, rest = soname.rpartition(".so")
@@ -271,7 +283,7 @@ class _Discovery:
         needed: Iterable[str],
         optional: Iterable[str],
     ) -> Iterator[CdiDevice]:
-        """Yield the device, if all nodes are there that it does not work without."""
+        """Yield the device if the host has all nodes that it needs."""
         nodes = [f"/dev/nvidia{gpu.minor}", *needed]
         contents = Contents(nodes=self._finder.char_devices([*nodes, *optional]))
         present = {node.path for node in contents.nodes}
@@ -294,7 +306,7 @@ class _Discovery:
 
 
 def _capability_nodes(gpu: Gpu, device: MigDevice, minors: Mapping[str, int]) -> list[str]:
-    """Return the nodes that open a MIG device's GPU instance and compute instance to a container."""
+    """Return the capability nodes of a MIG device's GPU instance and compute instance."""
     instance = f"gpu{gpu.minor}/gi{device.gpu_instance}"
     rows = (f"{instance}/access", f"{instance}/ci{device.compute_instance}/access")
     return [

@@ -1,6 +1,7 @@
-"""A plan as a CDI specification: one device whose edits put into a container what that plan would.
+"""Turn a plan into a CDI specification: one device whose edits do what the plan would.
 
-The engine that applies it makes mount points and device rules itself. What CDI has no word for is left out, and told.
+The engine that applies it creates mount points and device rules itself. Actions that CDI cannot
+express are left out and listed.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs
 from nvgraft_cli.cdi.spec import hook, spec
 from nvgraft_specs.models import cdi
 
-#: Not NVIDIA's: what it stands for is one container's plan, and it must not hide a device of the host's own specification.
+#: Not NVIDIA's kind: the device stands for one plan, and must not hide one of the host's.
 KIND = "nvgraft/plan"
 DEVICE = "container"
 
@@ -18,7 +19,7 @@ _PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"
 
 
 class PlannedSpec(NamedTuple):
-    """The document, and one line for each thing of the plan that is not in it."""
+    """The document, and one line for each part of the plan that it lacks."""
 
     document: cdi.Spec
     left_out: list[str]
@@ -31,12 +32,11 @@ def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
         for action in plan.actions
         if isinstance(action, AllowDevice)
     }
-    edits = cdi.Edits(
-        env=["NVIDIA_VISIBLE_DEVICES=void"]
-    )  # so that a hook of the engine's leaves this container alone
+    # A hook of the engine must leave this container alone.
+    edits = cdi.Edits(env=["NVIDIA_VISIBLE_DEVICES=void"])
     links: list[str] = []
     left_out: list[str] = []
-    late: list[tuple[str, ...]] = []
+    later_hooks: list[tuple[str, ...]] = []  # after the one that creates links
     for action in plan.actions:
         if isinstance(action, Bind) and action.kind == "device" and action.rdev is not None:
             edits.device_nodes.append(_node(action, access.pop(action.rdev, None)))
@@ -48,24 +48,20 @@ def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
         elif isinstance(action, Symlink):
             links.append(f"{action.target}::{action.path}")
         elif isinstance(action, UpdateLoaderCache):
-            # What ldconfig would make: not every hook program has an ldconfig to run.
+            # The links of ldconfig: not every hook program has an ldconfig to run.
             links += [f"{target}::{path}" for path, target in plan.links]
-            late.append(
-                (
-                    "update-ldcache",
-                    *(word for directory in action.directories for word in ("--folder", directory)),
-                )
-            )
+            folders = [word for path in action.directories for word in ("--folder", path)]
+            later_hooks.append(("update-ldcache", *folders))
         elif isinstance(action, Tmpfs):
-            late += _stand_in(action)
+            later_hooks += _hook_instead(action)
         left_out += _not_expressed(action)
     left_out += [
-        f"device rule c {major}:{minor}: it belongs to no device node" for major, minor in access
+        f"device rule c {major}:{minor}: no device node has this number" for major, minor in access
     ]
     if links:
         arguments = [word for link in links for word in ("--link", link)]
         edits.hooks.append(hook(hook_path, ["create-symlinks", *arguments]))
-    edits.hooks += [hook(hook_path, arguments) for arguments in late]
+    edits.hooks += [hook(hook_path, arguments) for arguments in later_hooks]
     return PlannedSpec(spec(KIND, {DEVICE: edits}, cdi.Edits()), left_out)
 
 
@@ -81,8 +77,8 @@ def _in_proc(path: str) -> bool:
     return path == "/proc" or path.startswith("/proc/")
 
 
-def _stand_in(action: Tmpfs) -> Iterator[tuple[str, ...]]:
-    """Yield the hook that does for a container what this mount and the files in it are for."""
+def _hook_instead(action: Tmpfs) -> Iterator[tuple[str, ...]]:
+    """Yield the hook that has the effect of this mount and its files, if there is one."""
     if action.target == "/proc/driver/nvidia":
         yield ("disable-device-node-modification",)
     elif action.target.endswith(_PROFILES):
@@ -92,5 +88,5 @@ def _stand_in(action: Tmpfs) -> Iterator[tuple[str, ...]]:
 def _not_expressed(action: Action) -> Iterator[str]:
     if isinstance(action, Bind) and _in_proc(action.target):
         yield f"{action.target}: engines refuse mounts below /proc"
-    elif isinstance(action, Tmpfs) and not list(_stand_in(action)):
-        yield f"{action.target}: a file system that is made for the container"
+    elif isinstance(action, Tmpfs) and not list(_hook_instead(action)):
+        yield f"{action.target}: CDI cannot describe a new tmpfs with files"

@@ -1,5 +1,8 @@
-"""A CDI specification as a document: what is common and what is each device's, nothing twice, in order, and in the lowest version of
-CDI that knows all its members (reference behaviour 10.2)."""
+"""Write a CDI specification.
+
+Edits are common or of one device, none is repeated, and lists are sorted. The version is the lowest
+one that has all members (reference behaviour 10.2).
+"""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -11,18 +14,18 @@ from nvgraft_specs.models import cdi
 
 KIND = "nvidia.com/gpu"
 
-#: The device that stands for all of them.
+#: The name of the device that stands for all devices.
 _ALL = "all"
 
 _Item = TypeVar("_Item")
 
 
-def host_spec(found: Discovered, strategies: Sequence[str], hook_path: str) -> cdi.Spec:
-    """Return the specification of a host. Each device stands in it once for each of ``strategies``."""
-    common = edits(found.common, hook_path)
+def host_spec(discovered: Discovered, strategies: Sequence[str], hook_path: str) -> cdi.Spec:
+    """Return the specification of a host, with an entry for each device and naming strategy."""
+    common = edits(discovered.common, hook_path)
     devices = {
         _name(device, strategy): edits(device.contents, hook_path)
-        for device in found.devices
+        for device in discovered.devices
         for strategy in strategies
     }
     devices.setdefault(_ALL, _merged(list(devices.values())))
@@ -34,7 +37,7 @@ def host_spec(found: Discovered, strategies: Sequence[str], hook_path: str) -> c
 
 
 def spec(kind: str, devices: dict[str, cdi.Edits], common: cdi.Edits) -> cdi.Spec:
-    """Return the document with its parts in order."""
+    """Return the document with sorted lists and the lowest version that has all members."""
     for part in (common, *devices.values()):
         part.device_nodes.sort(key=lambda node: _depth_first(node.path))
         part.mounts.sort(key=lambda mount: _depth_first(mount.container_path))
@@ -46,7 +49,7 @@ def spec(kind: str, devices: dict[str, cdi.Edits], common: cdi.Edits) -> cdi.Spe
 
 
 def edits(contents: Contents, hook_path: str) -> cdi.Edits:
-    """Return what is done to a container for ``contents``; nothing is in it twice."""
+    """Return ``contents`` as edits, without repetitions."""
     nodes = []
     gids = []
     for device in contents.nodes:
@@ -73,9 +76,10 @@ def edits(contents: Contents, hook_path: str) -> cdi.Edits:
 
 
 def hook(path: str, arguments: Sequence[str]) -> cdi.Hook:
-    """Return an entry that has the hook program at ``path`` run. nvidia-ctk has the same programs one level deeper.
+    """Return an entry that runs the hook program at ``path``.
 
-    Without an environment of its own the hook would get the image's (CVE-2025-23266).
+    nvidia-ctk has the same commands below its command ``hook``. Without an environment of its own
+    the hook would get the image's (CVE-2025-23266).
     """
     name = path.rpartition("/")[2]
     words = [name, "hook"] if name == "nvidia-ctk" else [name]
@@ -95,7 +99,7 @@ def text(document: cdi.Spec, form: str) -> str:
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    # Without aliases, which short forms of equal lists would be: not every reader of CDI takes them.
+    # A copy without shared lists: YAML would write them as aliases, which some readers refuse.
     return str(
         yaml.dump(
             json.loads(json.dumps(data)),
@@ -154,7 +158,7 @@ def _all_edits(document: cdi.Spec) -> list[cdi.Edits]:
     return [document.edits, *(device.edits for device in document.devices)]
 
 
-#: Version -> whether a document has something that is new in it; the newest first.
+#: A version, and whether a document has a member that it added; the newest first.
 _NEEDS: tuple[tuple[str, Callable[[cdi.Spec], bool]], ...] = (
     ("0.7.0", lambda document: any(part.additional_gids for part in _all_edits(document))),
     ("0.6.0", lambda document: "." in document.kind.partition("/")[2]),

@@ -1,1 +1,4 @@
-"""``nvgraft matrix``: many hosts against many containers. One module computes, one writes, one is the command."""
+"""``nvgraft matrix``: plan many containers on many hosts.
+
+``compute`` makes the plans, ``render`` writes the results, ``command`` is the command line.
+"""

@@ -1,4 +1,4 @@
-"""``nvgraft matrix``: which containers would run on which hosts."""
+"""``nvgraft matrix``: print which containers would run on which hosts."""
 
 import argparse
 import os
@@ -9,15 +9,17 @@ examples:
   nvgraft matrix eks-t4 mig-h100 --bundles ./web ./training
   nvgraft matrix fleet/ --bundles bundles/ --format csv > matrix.csv
 
-exit code: 0 every container runs (or asks for no GPU) on every host, 1 some are refused, 2 bad usage or input"""
+exit code: 0 every container runs or asks for no GPU on every host, 1 some are refused,
+2 bad usage or input"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``matrix``."""
     parser = subparsers.add_parser(
         "matrix",
-        help="plan many containers on many hosts: runs, refused and why, warnings",
-        description="Plan every container on every host, from files alone. Hosts that say the same are planned once.",
+        help="plan many containers on many hosts: which run, which are refused and why, warnings",
+        description="Plan every container on every host, from files alone. Hosts with equal "
+        "documents are planned once.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,7 +64,7 @@ def _positive(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Print the matrix; return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: for an input that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
     from nvgraft_cli.matrix import compute, render
 

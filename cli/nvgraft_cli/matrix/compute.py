@@ -1,6 +1,7 @@
-"""Every host against every container: each host is read once, each container opened once, each pair is one pure plan.
+"""Plan every container on every host.
 
-Hosts that say the same are planned once. The pairs are spread over processes; what they answer is put together here.
+Each host is read once, each container opened once, and each pair is one plan. Hosts with equal
+documents are planned once. The pairs are spread over processes.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _OUTCOMES = {"inject": "runs", "skip": "skipped", "refuse": "refused"}
 
-#: Containers that one task plans on one host: small enough for progress and an even load, large enough to be worth a message.
+#: Containers in one task: few enough for progress and an even load, and worth one message.
 _SLICE = 50
 
 _hosts: list[HostSide] = []
@@ -38,32 +39,32 @@ _containers: list[ContainerSide | Refusal] = []
 
 
 def expand(names: Sequence[str], what: str, suffix: str) -> list[str]:
-    """Return ``names`` with every directory that is no such thing itself replaced by what lies in it, sorted.
+    """Replace each directory that is not a bundle by its files or bundles, sorted.
 
-    :param suffix: what to take out of a directory: names that end in it; "" for directories with a config.json.
-    :raises InputError: for a directory with nothing of the kind.
+    :param what: what is looked for, for the error.
+    :param suffix: the suffix of the files to take; "" for directories with a config.json.
+    :raises InputError: when a directory has none.
     """
-    found = []
+    expanded = []
     for name in names:
-        if not os.path.isdir(name) or os.path.exists(os.path.join(name, "config.json")):
-            found.append(name)
+        if not os.path.isdir(name) or _is_bundle(name):
+            expanded.append(name)
             continue
-        inside = [os.path.join(name, entry) for entry in sorted(os.listdir(name))]
-        wanted = [
-            path
-            for path in inside
-            if (
-                path.endswith(suffix)
-                if suffix
-                else os.path.exists(os.path.join(path, "config.json"))
-            )
+        paths = [os.path.join(name, entry) for entry in sorted(os.listdir(name))]
+        selected = [
+            path for path in paths if (path.endswith(suffix) if suffix else _is_bundle(path))
         ]
-        if not wanted:
+        if not selected:
             raise InputError(
-                f"{name}: there is no {what} in this directory: name the files themselves, or the directory that holds them"
+                f"{name}: there is no {what} in this directory | name the files themselves, or the "
+                "directory that contains them"
             )
-        found += wanted
-    return found
+        expanded += selected
+    return expanded
+
+
+def _is_bundle(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "config.json"))
 
 
 def compute(
@@ -71,12 +72,12 @@ def compute(
 ) -> Matrix:
     """Plan every bundle on every host.
 
-    :param hosts: snapshots or names of gallery hosts; :func:`expand` has been there.
-    :param jobs: processes.
-    :raises InputError: for an input that cannot be used; nothing is half answered.
+    :param hosts: snapshots or names of gallery hosts, as :func:`expand` returns them.
+    :param jobs: the number of processes.
+    :raises InputError: when any input cannot be used.
     """
     groups = _fold(hosts, config_path)
-    # The workers are forked from here: what is read now, they have.
+    # The workers are forked later and inherit these.
     _hosts[:] = [group[0] for group in groups.values()]
     _containers[:] = [_open(path) for path in bundles]
     tasks = [
@@ -113,7 +114,7 @@ def compute(
 
 
 def _fold(names: Sequence[str], config_path: str | None) -> dict[str, list[HostSide]]:
-    """Return the hosts by what their documents say; the name is no part of that, since no rule looks at it."""
+    """Group hosts by the content of their documents, without the name, which no rule reads."""
     groups: dict[str, list[HostSide]] = {}
     with Progress("reading", len(names), "hosts") as progress:
         for name in names:
@@ -132,7 +133,7 @@ def _open(path: str) -> ContainerSide | Refusal:
     try:
         return open_container(path)
     except Refusal as refusal:
-        return refusal  # what the hook would say about this config.json, on every host
+        return refusal  # the hook would refuse this config.json on every host
 
 
 def _run(
@@ -141,7 +142,7 @@ def _run(
     if jobs == 1 or len(tasks) == 1:
         yield from map(_plan_slice, tasks)
         return
-    # Pipes and nothing else: the locks of a pool are files, and a command that only looks cannot make any.
+    # Only pipes: the locks of a pool are files, which a confined command cannot create.
     context = multiprocessing.get_context("fork")
     workers: dict[_Reader, ForkProcess] = {}
     try:
@@ -164,11 +165,12 @@ def _run(
                     workers[ready].join()
                     if code := workers[ready].exitcode:
                         raise InputError(
-                            f"a process that plans has ended with {code}: the inputs are too large, or damaged"
+                            f"a planning process ended with {code} | check the inputs: one is too "
+                            "large or damaged"
                         ) from None
     finally:
         for reader in workers:
-            reader.close()  # who still plans is told so by its pipe
+            reader.close()  # a worker that still plans then ends at its next message
         for worker in workers.values():
             worker.join()
 

@@ -1,4 +1,4 @@
-"""A matrix as text for people, and as CSV. The JSON is the document itself."""
+"""Write a matrix as text or as CSV."""
 
 import csv
 import io
@@ -11,14 +11,14 @@ from nvgraft_specs.models.matrix import Cell, Hosts, Matrix
 
 _COLOURS = {"runs": "32", "skipped": "2", "refused": "31"}
 
-#: Host names that are written out; of more, only how many.
+#: How many host names to list; further ones are counted.
 _NAMES = 6
 
 
 def text(matrix: Matrix, *, colour: bool) -> str:
-    """Return a block for each container: where it runs, where it is refused and why, what is warned of.
+    """Return a block for each container: where it runs, where it is refused and why, warnings.
 
-    Equal answers stand together: what people look for is the host that differs.
+    Hosts with equal results are grouped, so that a host that differs stands out.
     """
     return "\n".join(_lines(matrix, colour=colour)) + "\n"
 
@@ -52,22 +52,24 @@ def _container(matrix: Matrix, index: int, *, colour: bool) -> Iterator[str]:
     for (outcome, reason), rows in sorted(
         groups.items(), key=lambda item: list(_COLOURS).index(item[0][0])
     ):
-        yield f"  {_paint(_COLOURS[outcome], f'{outcome:<8}', colour=colour)} on {_who(rows, matrix)}"
+        word = _paint(_COLOURS[outcome], f"{outcome:<8}", colour=colour)
+        yield f"  {word} on {_host_names(rows, matrix)}"
         if reason:
             yield f"           {printable(reason)}"
     for (identifier, message), rows in warned.items():
-        yield f"  {_paint('33', 'warning ', colour=colour)} {identifier} on {_who(rows, matrix)}"
+        word = _paint("33", "warning ", colour=colour)
+        yield f"  {word} {identifier} on {_host_names(rows, matrix)}"
         yield f"           {printable(message)}"
 
 
-def _who(rows: list[Hosts], matrix: Matrix) -> str:
+def _host_names(rows: list[Hosts], matrix: Matrix) -> str:
     names = [os.path.basename(name).removesuffix(".json") for row in rows for name in row.names]
     total = sum(len(row.names) for row in matrix.hosts)
     if len(names) == total > 1:
         return f"all {total:,} hosts"
-    shown = ", ".join(map(printable, names[:_NAMES]))
+    listed = ", ".join(map(printable, names[:_NAMES]))
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return f"{_count(len(names), 'host')}: {shown}{more}"
+    return f"{_count(len(names), 'host')}: {listed}{more}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -79,7 +81,7 @@ def _paint(code: str, text: str, *, colour: bool) -> str:
 
 
 def table(matrix: Matrix) -> str:
-    """Return CSV with a line for each pair of a host and a container; every host has its lines, folded or not."""
+    """Return CSV with a line for each pair of a host and a container."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -104,7 +106,7 @@ def _record(row: Hosts, name: str, bundle: str, cell: Cell) -> list[str | int]:
         warnings,
         cell.reason,
     ]
-    # A spreadsheet takes a text that starts like a formula for one, and an image chooses some of these.
+    # A spreadsheet would evaluate a text that starts like a formula; images choose some of these.
     return [
         "'" + text if text[:1] in {"=", "+", "-", "@"} else text for text in map(printable, texts)
     ]

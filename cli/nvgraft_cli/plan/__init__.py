@@ -1,1 +1,1 @@
-"""``nvgraft plan``: the plan as text or as a document."""
+"""``nvgraft plan``: print a container's plan as text, as a document, or as a CDI specification."""

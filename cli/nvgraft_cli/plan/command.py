@@ -1,4 +1,4 @@
-"""``nvgraft plan``: what the hook would do, as text for people or as a ``nvgraft.plan/1`` document."""
+"""``nvgraft plan``: print what the hook would do, as text or as a ``nvgraft.plan/1`` document."""
 
 import argparse
 import json
@@ -19,7 +19,8 @@ examples:
   nvgraft plan --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
   nvgraft plan --host node17.json --format json | jq '.actions[] | select(.op == "mount") | .target'
 
-exit code: 0 planned (or nothing to do), 1 the hook would refuse (its error is on stderr), 2 bad usage or input"""
+exit code: 0 planned, or nothing to do; 1 the hook would refuse, with its error on stderr;
+2 bad usage or input"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -27,12 +28,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "plan",
         help="show what the hook would do, without doing it",
-        description="Plan the container of an OCI bundle on this host, or on a recorded one. Needs neither root nor a GPU.",
+        description="Plan a container on this host or on a recorded one. Needs no root privileges "
+        "and no GPU.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_case(parser)
-    help_text = "default: text; cdi: a CDI specification (JSON) that puts in what the plan would"
+    help_text = "default: text; cdi: a CDI specification (JSON) with the edits of the plan"
     parser.add_argument("--format", choices=("text", "json", "cdi"), default="text", help=help_text)
     add_hook_path(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
@@ -42,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
     plan, refusal = plan_bundle(args.bundle, args.host, args.config, args.env)
     if args.format == "json":
-        print(json.dumps(plan.document(), indent=2))  # ASCII: names of an image need not be UTF-8
+        # In ASCII: names in an image need not be UTF-8.
+        print(json.dumps(plan.document(), indent=2))
     elif args.format == "cdi":
         _print_cdi(plan, args.nvidia_cdi_hook_path)
     elif refusal is None:
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_cdi(plan: Plan, hook_path: str) -> None:
-    """Print the specification; what of the plan is not in it goes to stderr."""
+    """Print the specification; list on stderr the parts of the plan that it lacks."""
     if plan.decision != "inject":
         if plan.decision == "skip":
             print(f"nvgraft plan: no CDI specification: {printable(plan.reason)}", file=sys.stderr)

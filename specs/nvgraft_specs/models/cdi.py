@@ -1,6 +1,6 @@
-"""CDI specifications (Container Device Interface), versions 0.3.0 to 1.1.0: the model, and reading them from JSON or YAML.
+"""CDI specifications (Container Device Interface) 0.3.0 to 1.1.0: their model and their parsers.
 
-Source: the CDI specification, https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md.
+Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md.
 """
 
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from . import DocumentError, load_json, read_bytes
 
-#: Versions that are understood, and in which members were added: the newest is 1.1.0.
+#: The supported versions, the newest last.
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"
@@ -17,13 +17,13 @@ AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
 
 
 class _Part(BaseModel):
-    """Base of all parts: a member that the specification does not know is an error, as for CDI's own readers."""
+    """Base of all parts. An unknown member is an error, as in CDI's own readers."""
 
     model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
 
 
 class DeviceNode(_Part):
-    """A device node that is made in the container."""
+    """A device node to create in the container."""
 
     path: AbsolutePath
     host_path: str | None = Field(default=None, alias="hostPath")
@@ -37,7 +37,7 @@ class DeviceNode(_Part):
 
 
 class NetDevice(_Part):
-    """A network interface that is moved into the container (1.1.0)."""
+    """A network interface to move into the container (1.1.0)."""
 
     host_interface_name: str = Field(alias="hostInterfaceName")
     name: str
@@ -73,7 +73,7 @@ class IntelRdt(_Part):
 
 
 class Edits(_Part):
-    """What is done to a container."""
+    """The edits of a container."""
 
     env: list[str] = []
     device_nodes: list[DeviceNode] = Field(default=[], alias="deviceNodes")
@@ -93,7 +93,7 @@ class Device(_Part):
 
 
 class Spec(_Part):
-    """One specification: devices of one kind, and what all of them share."""
+    """One specification: devices of one kind, and the edits that all of them share."""
 
     version: str = Field(alias="cdiVersion")
     kind: Annotated[
@@ -105,23 +105,25 @@ class Spec(_Part):
 
 
 def parse_cdi(raw: bytes, path: str) -> Spec:
-    """Turn the text of a CDI specification, JSON or YAML, into its model.
+    """Parse the text of a CDI specification in JSON or YAML.
 
-    :param path: named in errors.
-    :raises DocumentError: one line with path, cause and fix.
+    :param path: the path to name in errors.
+    :raises DocumentError: when it is not a valid specification.
     """
     return spec_of(load_data(raw, path), path)
 
 
-#: Levels of lists and maps in a YAML text; a specification has seven.
+#: Nested lists and maps of a YAML text; a specification has seven levels.
 _DEPTH = 64
 
 
 def load_data(raw: bytes, path: str) -> Any:
-    """Return the data of a JSON or YAML text. YAML is read without tags of any language and without aliases: with them a
-    page of text can stand for more data than fits into memory.
+    """Return the data of a JSON or YAML text.
 
-    :raises DocumentError: it is neither.
+    YAML is read without language tags, and without aliases: with these, a page of text can expand
+    to more data than fits into memory.
+
+    :raises DocumentError: when the text is neither JSON nor YAML.
     """
     if raw.lstrip()[:1] in {b"{", b"["}:
         return load_json(raw, path)
@@ -132,36 +134,34 @@ def load_data(raw: bytes, path: str) -> Any:
         depth = 0
         for event in yaml.parse(raw, loader):
             if isinstance(event, yaml.AliasEvent):
-                raise yaml.YAMLError("aliases are not read")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-                event, yaml.CollectionEndEvent
-            )
-            if (
-                depth > _DEPTH
-            ):  # what follows calls itself for each level, in C: thousands end the process
+                raise yaml.YAMLError("aliases are not supported")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            # yaml.load() recurses in C for each level: thousands of levels end the process.
+            if depth > _DEPTH:
                 raise yaml.YAMLError("it is nested too deeply")
         return yaml.load(raw, loader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         cause = " ".join(str(error).split()).lower()
         raise DocumentError(
-            path, "", f"not YAML: {cause}", "the file may be truncated: write it again"
+            path, "", f"not YAML: {cause}", "write the file again: it may be truncated"
         ) from None
 
 
 def spec_of(data: Any, path: str) -> Spec:
     """Return the model of a specification's data.
 
-    :raises DocumentError: another kind or a newer version of document, or members that do not fit.
+    :raises DocumentError: when the data is not a valid specification, or of an unknown version.
     """
     version = data.get("cdiVersion") if isinstance(data, dict) else None
     if version is None:
-        raise DocumentError(path, "$.cdiVersion", "is missing", "give a CDI specification")
+        raise DocumentError(path, "$.cdiVersion", "is missing", "pass a CDI specification")
     if version not in VERSIONS:
         raise DocumentError(
             path,
             "$.cdiVersion",
             f"version {version!r} is not known",
-            f"upgrade nvgraft, or write it as {VERSIONS[-1]}",
+            f"upgrade nvgraft, or write the specification in version {VERSIONS[-1]}",
         )
     try:
         return Spec.model_validate(data)
@@ -182,6 +182,6 @@ def spec_of(data: Any, path: str) -> Spec:
 def load_cdi(path: str) -> Spec:
     """Read the CDI specification at ``path``.
 
-    :raises DocumentError: one line with path, cause and fix.
+    :raises DocumentError: when it cannot be read, or is not a valid specification.
     """
     return parse_cdi(read_bytes(path), path)

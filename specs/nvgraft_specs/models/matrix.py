@@ -17,20 +17,18 @@ class Warned(Strict):
 
 
 class Cell(Strict):
-    """What becomes of one container on one group of equal hosts."""
+    """The result for one container on one group of equal hosts."""
 
     outcome: Literal["runs", "skipped", "refused"] = Field(
-        description="skipped: it asks for no GPU, and gets nothing"
+        description="skipped: the container asks for no GPU and gets nothing"
     )
-    reason: str = Field(
-        description="the error that the hook would print, or why it has nothing to do; empty for runs"
-    )
+    reason: str = Field(description="the hook's error, or why it has nothing to do; empty for runs")
     warnings: list[Warned]
-    mounts: int = Field(description="how many mounts it would get")
+    mounts: int = Field(description="the number of mounts that the container would get")
 
 
 class Hosts(Strict):
-    """Hosts whose documents say the same, but for their names."""
+    """Hosts whose documents are equal except for their names."""
 
     names: list[str] = Field(description="as they were given", min_length=1)
     driver_version: str
@@ -40,7 +38,7 @@ class Hosts(Strict):
 
 
 class Matrix(Strict):
-    """Every host against every bundle."""
+    """The results of every bundle on every host."""
 
     version: Literal["nvgraft.matrix/1"] = Field(alias="schema")
     bundles: list[str] = Field(description="as they were given")

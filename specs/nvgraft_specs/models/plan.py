@@ -1,6 +1,7 @@
-"""The plan ``nvgraft.plan/1``: everything that the applier does to one container, in order, and why.
+"""The document ``nvgraft.plan/1``: the actions on one container, in order, each with its reason.
 
-Only the document, for people and tools that read plans. The engine has its own values (``nvgraft.plan.actions``), which write it.
+This is the model of the document, for tools that read plans. The engine has values of its own in
+``nvgraft.plan.actions``, which write it.
 """
 
 from typing import Annotated, Literal, Self
@@ -11,7 +12,7 @@ from . import ONLY_SUCH_NAMES, PLAIN_PATH, Strict, parse, read_bytes
 
 SCHEMA = "nvgraft.plan/1"
 
-#: An edited plan leads nowhere but where it says.
+#: Without "." and "..", so that the path of an edited plan is the path that is used.
 AbsolutePath = Annotated[str, StringConstraints(pattern=PLAIN_PATH)]
 Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{4}$")]
 Number = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
@@ -31,7 +32,7 @@ class Why(Strict):
 
 
 class MakeDirectory(Strict):
-    """Make one directory."""
+    """Create one directory."""
 
     op: Literal["dir"]
     path: AbsolutePath
@@ -40,7 +41,7 @@ class MakeDirectory(Strict):
 
 
 class Bind(Strict):
-    """Bind a file, directory, device node or socket of the host."""
+    """Bind-mount a file, directory, device node or socket of the host."""
 
     op: Literal["mount"]
     type: Literal["bind"]
@@ -48,7 +49,7 @@ class Bind(Strict):
     source: AbsolutePath
     target: AbsolutePath
     options: Options
-    mode: Mode = Field(description="of the placeholder")
+    mode: Mode = Field(description="of the empty file or directory that is the mount point")
     rdev: tuple[Number, Number] | None = Field(
         default=None, description="major and minor number; devices only"
     )
@@ -62,13 +63,13 @@ class Bind(Strict):
 
 
 class TmpfsData(Strict):
-    """Options of the file system itself."""
+    """Options of the tmpfs itself."""
 
     mode: Mode
 
 
 class Tmpfs(Strict):
-    """Mount a new tmpfs, which already holds what the `file` actions put in it."""
+    """Mount a new tmpfs. The `file` actions write into it before it is attached."""
 
     op: Literal["mount"]
     type: Literal["tmpfs"]
@@ -80,7 +81,7 @@ class Tmpfs(Strict):
 
 
 class WriteFile(Strict):
-    """Make a file inside a planned tmpfs."""
+    """Write a file in a planned tmpfs."""
 
     op: Literal["file"]
     path: AbsolutePath
@@ -90,7 +91,7 @@ class WriteFile(Strict):
 
 
 class Symlink(Strict):
-    """Make a symbolic link."""
+    """Create a symbolic link."""
 
     op: Literal["symlink"]
     path: AbsolutePath
@@ -99,7 +100,7 @@ class Symlink(Strict):
 
 
 class AllowDevice(Strict):
-    """Let the container's cgroup use a device."""
+    """Allow a device in the container's cgroup."""
 
     op: Literal["allow-device"]
     type: Literal["c"]
@@ -125,7 +126,7 @@ Action = Annotated[
 
 
 class Finding(Strict):
-    """Something that a person should know."""
+    """A note, a warning or an error for the reader."""
 
     id: str
     level: Literal["info", "warning", "error"]
@@ -134,7 +135,7 @@ class Finding(Strict):
 
 
 class PlanHost(Strict):
-    """The host that the plan is for; absent members: nothing was asked of the host."""
+    """The host that the plan is for; empty if the decision did not depend on the host."""
 
     name: str | None = None
     root: AbsolutePath | None = Field(default=None, description="driver root")
@@ -143,7 +144,7 @@ class PlanHost(Strict):
 
 
 class Plan(Strict):
-    """A decision and all that carries it out; only `inject` has actions."""
+    """A decision, and the actions that carry it out; only `inject` has actions."""
 
     version: Literal["nvgraft.plan/1"] = Field(alias="schema")
     decision: Literal["inject", "skip", "refuse"]
@@ -151,21 +152,21 @@ class Plan(Strict):
     host: PlanHost
     request: dict[str, JsonValue] = Field(description="what the container asks for")
     target: dict[str, JsonValue] = Field(
-        description="where things go in this container: rootfs, libs_dir, libs32_dir, ..."
+        description="the directories of this container: rootfs, libs_dir, libs32_dir, ..."
     )
     actions: list[Action]
     links: dict[AbsolutePath, str] = Field(
-        description="SONAME links that the loader cache step makes or replaces",
+        description="SONAME links that the loader cache step creates or replaces",
         json_schema_extra=ONLY_SUCH_NAMES,
     )
     findings: list[Finding]
 
 
 def parse_plan(raw: bytes, path: str) -> Plan:
-    """Turn the text of a plan into its model.
+    """Parse the text of a plan.
 
-    :param path: named in errors.
-    :raises DocumentError: one line with path, cause and fix.
+    :param path: the path to name in errors.
+    :raises DocumentError: when it is not a valid plan.
     """
     return parse(Plan, SCHEMA, raw, path)
 
@@ -173,6 +174,6 @@ def parse_plan(raw: bytes, path: str) -> Plan:
 def load_plan(path: str) -> Plan:
     """Read the plan at ``path``.
 
-    :raises DocumentError: one line with path, cause and fix.
+    :raises DocumentError: when it cannot be read, or is not a valid plan.
     """
     return parse_plan(read_bytes(path), path)
