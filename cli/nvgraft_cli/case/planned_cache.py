@@ -61,12 +61,12 @@ def planned_cache(
     cache = content.compute(after, plan.links)
     if cache is not table:
         cache = content.with_development_rows(after, cache)
-    links = [(after.identity(place), name, target) for place, name, target in content.links]
+    links = [(after.identity(link.directory), link) for link in content.links]
     # The confined ldconfig makes links in the driver's directories alone.
     return cache, [
-        (f"{place}/{name}", target)
-        for place, name, target in links
-        if not rebuilt or place in action.directories
+        (f"{directory}/{link.soname}", link.target)
+        for directory, link in links
+        if not rebuilt or directory in action.directories
     ]
 
 

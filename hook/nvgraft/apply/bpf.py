@@ -140,12 +140,12 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
             )
         except OSError as error:
             raise ProgramError(f"unable to read a device filter: {reason(error)}") from error
-        needed, _, shown = struct.unpack_from("=IQQ", info, 20)
+        needed, _, readable = struct.unpack_from("=IQQ", info, 20)
         if needed == length:
             break
         length = needed
         code = buffer(b"", length)
-    if not shown or not length:
+    if not readable or not length:
         # Without CAP_BPF the length is 0; a program hardened by net.core.bpf_jit_harden has its pointer cleared.
         raise ProgramError("unable to read a device filter: operation not permitted")
     return (

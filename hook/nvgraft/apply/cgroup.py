@@ -112,7 +112,8 @@ def missing_rules(listed: str, rules: Sequence[AllowDevice]) -> Iterator[AllowDe
         granted = ""
         for kind, pattern, access in entries:
             if kind not in ("a", "c") or any(
-                have not in (want, "*") for have, want in zip(pattern, numbers, strict=True)
+                granted_number not in (number, "*")
+                for granted_number, number in zip(pattern, numbers, strict=True)
             ):
                 continue
             # The kernel wants one entry that holds all letters: two halves do not add up.
@@ -255,21 +256,21 @@ def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
         rules; the texts are those of reference behaviour 7.1 and 7.3.
     """
     reachable: dict[Mount, int] = {}
-    wanted = "version"
+    step = "version"
     try:
         v1_path, v2_path = parse_membership(_read_proc(proc, f"{pid}/cgroup"))
-        wanted = "mount path"
+        step = "mount path"
         # The hook is the runtime's child and shares its mount namespace, so its own table is the runtime's.
         reachable = open_mounts(
             device_mounts(mounts_of_type(_read_proc(proc, "self/mountinfo"), "cgroup", "cgroup2"))
         )
         version, path, mount = choose(v1_path, v2_path, tuple(reachable))
-        wanted = "root path"
+        step = "root path"
         cgroup = _open_cgroup(version, path, mount, reachable[mount])
         cgroup.check_member(pid)
     except (OSError, ValueError) as error:
         raise Refusal(
-            "container", f"failed to get device cgroup {wanted}: {bpf.reason(error)}", NO_CGROUPS
+            "container", f"failed to get device cgroup {step}: {bpf.reason(error)}", NO_CGROUPS
         ) from error
     finally:
         for mount_fd in reachable.values():

@@ -12,14 +12,14 @@ class Unreadable(OSError):
     """What has been opened cannot be read: no answer of the image's, whichever number the error has."""
 
 
-def reopen(held: int, own_fds: int, path: str) -> int:
-    """Open the regular file that ``held`` (O_PATH) holds: what was looked at and what is opened cannot be two things.
+def reopen(path_fd: int, own_fds: int, path: str) -> int:
+    """Open the regular file that ``path_fd`` (O_PATH) holds: what was looked at and what is opened cannot be two things.
 
     :raises OSError: EINVAL, naming ``path``, for anything but a regular file; a FIFO or a device is never opened.
     """
-    if not stat.S_ISREG(os.fstat(held).st_mode):
+    if not stat.S_ISREG(os.fstat(path_fd).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
-    return os.open(str(held), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=own_fds)
+    return os.open(str(path_fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=own_fds)
 
 
 def read_whole(fd: int, limit: int, path: str) -> bytes:

@@ -57,13 +57,13 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
     hold_signals()
     undo = UndoLog()
     # Given back at the end in reverse order; the undo log works on the same descriptors and runs before.
-    held: list[Callable[[], None]] = []
+    to_close: list[Callable[[], None]] = []
     journal = Journal.begin(
         Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid)
     )
-    held.append(journal.close)
+    to_close.append(journal.close)
     try:
-        _carry_out(plan, container, cache, undo, held, journal)
+        _carry_out(plan, container, cache, undo, to_close, journal)
         # From here on whoever wants this process to end has to take the container as it is.
         take_signals()
         journal.end()
@@ -82,7 +82,7 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
             ) from error
         raise
     finally:
-        for close in reversed(held):
+        for close in reversed(to_close):
             _close(close)
     undo.forget()
     return True
@@ -110,25 +110,25 @@ def _carry_out(
     container: Container,
     cache: LoaderCacheStep,
     undo: UndoLog,
-    held: list[Callable[[], None]],
+    to_close: list[Callable[[], None]],
     journal: Journal,
 ) -> None:
     _allow_descriptors(plan)
     # In the host's mount namespace: everything that is looked up there.
     sources = open_sources(plan.actions, container.uid, container.gid)
-    held.append(sources.close)
+    to_close.append(sources.close)
     rules = [action for action in plan.actions if isinstance(action, AllowDevice)]
     devices = None
     if rules:
         devices = cgroup.find_cgroup(container.pid)
-        held.append(devices.close)
+        to_close.append(devices.close)
     updates = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
     if updates:
-        held.append(cache.close)
+        to_close.append(cache.close)
         cache.prepare()
     # A container's /proc may be anything, so an undo works through one of our own; where we stay, /proc is the host's.
     procfs = _open_procfs(container)
-    held.append(lambda: syscalls.close(procfs))
+    to_close.append(lambda: syscalls.close(procfs))
     take_signals()
     # In the container's: from here on by descriptor only.
     if not container.standalone:
@@ -136,7 +136,7 @@ def _carry_out(
     for action in updates:
         cache.survey(container, action)
     targets = Targets(container, sources, undo)
-    held.append(targets.close)
+    to_close.append(targets.close)
 
     def announce(entries: list[Item]) -> None:
         journal.announce([*entries, devices.entry()] if devices is not None else entries)
@@ -174,7 +174,7 @@ def _replace_links(
             links.append(Link(directory, name, action.target, owner, -1))
         except OSError as error:
             raise _link_refused(container, action.path, reason(error)) from error
-        if not links[-1].wanted or container.volume_of(directory.fd) is not None:
+        if not links[-1].replaceable or container.volume_of(directory.fd) is not None:
             raise _link_refused(container, action.path, "file exists")
     if links:
         journal.announce([link.announcement() for link in links])
@@ -206,9 +206,9 @@ def _is_configured(plan: Plan, container: Container) -> bool:
                 if mount.fstype != "tmpfs":
                     return False
                 continue
-            found = os.fstat(fd)
+            target = os.fstat(fd)
             source = os.stat(action.host_path, follow_symlinks=False)
-            if (found.st_dev, found.st_ino) != (source.st_dev, source.st_ino):
+            if (target.st_dev, target.st_ino) != (source.st_dev, source.st_ino):
                 return False
         except (OSError, Refusal):
             return False
@@ -262,10 +262,10 @@ def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
     except OSError as error:
         raise Refusal("mount", text, f"{hint} ({error})") from error
     try:
-        wanted = attributes(action.options)
+        bits = attributes(action.options)
         if (
             syscalls.mount_id(fd) != syscalls.mount_id(mount_fd)
-            or os.fstatvfs(fd).f_flag & wanted != wanted
+            or os.fstatvfs(fd).f_flag & bits != bits
         ):
             raise Refusal("mount", text, hint)
     finally:

@@ -52,12 +52,12 @@ def clear(left: Left, rootfs_fd: int, *, dry_run: bool = False) -> tuple[list[Ou
     assert left.heading is not None
     outcomes: list[Outcome] = []
     stuck: list[Item] = []
-    known = {entry.path for entry in left.entries if entry.kind == "was-link"}
+    former_links = {entry.path for entry in left.entries if entry.kind == "was-link"}
     for entry in reversed(left.entries):
-        work = _Work(left, left.heading, rootfs_fd, entry, known, dry_run=dry_run)
-        found = work.run()
-        outcomes += found
-        if any(outcome.fate == STUCK for outcome in found):
+        work = _Work(left, left.heading, rootfs_fd, entry, former_links, dry_run=dry_run)
+        outcomes_of_entry = work.run()
+        outcomes += outcomes_of_entry
+        if any(outcome.fate == STUCK for outcome in outcomes_of_entry):
             stuck.append(entry)
     return outcomes, Left(left.name, left.heading, tuple(reversed(stuck)), left.written)
 
@@ -71,7 +71,7 @@ class _Work:
         heading: Heading,
         rootfs_fd: int,
         entry: Item,
-        known: set[str],
+        former_links: set[str],
         *,
         dry_run: bool,
     ) -> None:
@@ -80,7 +80,7 @@ class _Work:
         self._owner = Owner(heading.uid, heading.gid)
         self._rootfs_fd = rootfs_fd
         self._entry = entry
-        self._known = known
+        self._former_links = former_links
         self._dry_run = dry_run
 
     def run(self) -> list[Outcome]:
@@ -113,11 +113,11 @@ class _Work:
         outcomes = []
         for name in sorted(os.listdir(directory)):
             path = paths.join(self._entry.path, name)
-            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if (
-                stat.S_ISLNK(found.st_mode)
-                and path not in self._known
-                and not self._other_times(found)
+                stat.S_ISLNK(status.st_mode)
+                and path not in self._former_links
+                and not self._other_times(status)
             ):
                 self._change(lambda name=name: os.unlink(name, dir_fd=directory))  # type: ignore[misc]
                 outcomes.append(Outcome(REMOVED, path))
@@ -126,7 +126,7 @@ class _Work:
     def _one(self, parent: int, path: str, name: str) -> list[Outcome]:
         entry = self._entry
         try:
-            held = open_in_root(parent, name, os.O_PATH, _SAME_MOUNT)
+            path_fd = open_in_root(parent, name, os.O_PATH, _SAME_MOUNT)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -135,21 +135,21 @@ class _Work:
             self._change(lambda: put_back(parent, name, entry, self._owner))
             return [Outcome(RESTORED, path)]
         try:
-            found = os.fstat(held)
-            target = os.readlink("", dir_fd=held) if stat.S_ISLNK(found.st_mode) else ""
+            status = os.fstat(path_fd)
+            target = os.readlink("", dir_fd=path_fd) if stat.S_ISLNK(status.st_mode) else ""
         finally:
-            syscalls.close(held)
+            syscalls.close(path_fd)
         if entry.kind.startswith("was-"):
-            return self._former(parent, path, name, found, target)
+            return self._former(parent, path, name, status, target)
         if entry.kind == "absent":
             why = (
                 ""
-                if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
+                if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
                 else "no file any more"
             )
         else:
-            why = unlike(entry.kind, found, "".join(entry.fields), lambda: target)
-        why = why or self._other_times(found)
+            why = unlike(entry.kind, status, "".join(entry.fields), lambda: target)
+        why = why or self._other_times(status)
         if why:
             return [Outcome(KEPT, path, why)]
         try:
@@ -164,18 +164,18 @@ class _Work:
         return [Outcome(REMOVED, path)]
 
     def _former(
-        self, parent: int, path: str, name: str, found: os.stat_result, target: str
+        self, parent: int, path: str, name: str, status: os.stat_result, target: str
     ) -> list[Outcome]:
         """Put back what the entry says that was there, unless it was never replaced, or by something else."""
         entry = self._entry
-        if found.st_ctime_ns < self._since:
+        if status.st_ctime_ns < self._since:
             return []
-        if why := self._other_times(found):
+        if why := self._other_times(status):
             return [Outcome(KEPT, path, why)]
-        if entry.kind == "was-link" and stat.S_ISLNK(found.st_mode):
-            if (target, str(found.st_uid), str(found.st_gid)) == entry.fields:
+        if entry.kind == "was-link" and stat.S_ISLNK(status.st_mode):
+            if (target, str(status.st_uid), str(status.st_gid)) == entry.fields:
                 return []
-        elif not stat.S_ISREG(found.st_mode):
+        elif not stat.S_ISREG(status.st_mode):
             return [Outcome(KEPT, path, "no file any more")]
 
         def exchange() -> None:
@@ -185,11 +185,11 @@ class _Work:
         self._change(exchange)
         return [Outcome(RESTORED, path)]
 
-    def _other_times(self, found: os.stat_result) -> str:
-        """Say when ``found`` was changed, if that was not while the hook was at work."""
-        if found.st_ctime_ns < self._since:
+    def _other_times(self, status: os.stat_result) -> str:
+        """Say when ``status`` was changed, if that was not while the hook was at work."""
+        if status.st_ctime_ns < self._since:
             return "older than the start that was cut short"
-        return "changed since by somebody else" if found.st_ctime_ns > self._until else ""
+        return "changed since by somebody else" if status.st_ctime_ns > self._until else ""
 
     def _change(self, step: Callable[[], None]) -> None:
         if not self._dry_run:

@@ -42,7 +42,7 @@ class Link:
             self._before = None
 
     @property
-    def wanted(self) -> bool:
+    def replaceable(self) -> bool:
         """Whether there is nothing in its place, or a link."""
         return self._before is not None and self._before.before.kind != "was-file"
 

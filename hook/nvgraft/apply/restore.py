@@ -30,9 +30,9 @@ class Directory:
 
     def __init__(self, fd: int, path: str) -> None:
         """Take over ``fd``, opened for reading; ``path`` is its name in messages. Device and inode are its ``identity``."""
-        found = os.fstat(fd)
+        status = os.fstat(fd)
         self.fd = fd
-        self.identity = (found.st_dev, found.st_ino)
+        self.identity = (status.st_dev, status.st_ino)
         self.path = path
 
     def __del__(self) -> None:
@@ -89,11 +89,11 @@ class Links:
                     raise OSError(
                         errno.EFBIG, f"more than {LINKS_LIMIT} symbolic links", self._directory.path
                     )
-                found = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
                 links[entry.name] = (
                     os.readlink(entry.name, dir_fd=self._directory.fd),
-                    found.st_uid,
-                    found.st_gid,
+                    status.st_uid,
+                    status.st_gid,
                 )
         return links
 
@@ -139,21 +139,21 @@ class DirectoryEntry:
         self._name = name
         self._owner = owner
         self._ours: tuple[int, ...] = ()
-        found = self._lstat()
-        self._identity = self._identify(found)
+        status = self._lstat()
+        self._identity = self._identify(status)
         path = paths.join(directory.path, name)
-        if found is None:
+        if status is None:
             self.before = journal.Item("absent", path)
             return
-        ids = (str(found.st_uid), str(found.st_gid))
-        if stat.S_ISLNK(found.st_mode):
+        ids = (str(status.st_uid), str(status.st_gid))
+        if stat.S_ISLNK(status.st_mode):
             self.before = journal.Item(
                 "was-link", path, os.readlink(name, dir_fd=directory.fd), *ids
             )
-        elif stat.S_ISREG(found.st_mode):
+        elif stat.S_ISREG(status.st_mode):
             mode, times = (
-                str(stat.S_IMODE(found.st_mode)),
-                (str(found.st_atime_ns), str(found.st_mtime_ns)),
+                str(stat.S_IMODE(status.st_mode)),
+                (str(status.st_atime_ns), str(status.st_mtime_ns)),
             )
             self.before = journal.Item(
                 "was-file", path, mode, *ids, *times, data=self._read(own_fds) if content else b""
@@ -177,19 +177,19 @@ class DirectoryEntry:
             return None
 
     @staticmethod
-    def _identify(found: os.stat_result | None) -> tuple[int, ...]:
+    def _identify(status: os.stat_result | None) -> tuple[int, ...]:
         # The time tells a file from its successor that was given the same inode number.
-        return () if found is None else (found.st_dev, found.st_ino, found.st_ctime_ns)
+        return () if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
     def _read(self, own_fds: int) -> bytes:
         path = paths.join(self._directory.path, self._name)
-        held = os.open(
+        path_fd = os.open(
             self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory.fd
         )
         try:
-            fd = reopen(held, own_fds, path)
+            fd = reopen(path_fd, own_fds, path)
         finally:
-            syscalls.close(held)
+            syscalls.close(path_fd)
         try:
             return read_whole(fd, FILE_LIMIT, path)
         finally:

@@ -40,10 +40,10 @@ _TMPFS_LIMITS = {"size": "1m", "nr_inodes": "8k"}
 
 def attributes(options: Iterable[str]) -> int:
     """Return the MOUNT_ATTR_ bits of mountinfo's ``options``."""
-    found = 0
+    bits = 0
     for option in options:
-        found |= _ATTRIBUTES[option]
-    return found
+        bits |= _ATTRIBUTES[option]
+    return bits
 
 
 class Sources:
@@ -129,30 +129,30 @@ def _clone(action: Bind) -> int:
     return fd
 
 
-def _set_options(fd: int, wanted: int) -> None:
+def _set_options(fd: int, attributes: int) -> None:
     try:
-        syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE, _ALL_ATTRIBUTES & ~wanted)
+        syscalls.mount_setattr(fd, attributes, syscalls.MS_PRIVATE, _ALL_ATTRIBUTES & ~attributes)
     except OSError as error:
         # In a user namespace the kernel locks the restrictions that a mount came with: they can be added to, not taken away.
         if error.errno != errno.EPERM or not userns.inside():
             raise
-        syscalls.mount_setattr(fd, wanted, syscalls.MS_PRIVATE)
+        syscalls.mount_setattr(fd, attributes, syscalls.MS_PRIVATE)
 
 
-def _check_source(action: Bind, found: os.stat_result) -> None:
-    text = f"unexpected source file mode {found.st_mode:o} for {action.source}"
-    if stat.S_IFMT(found.st_mode) != _TYPES[action.kind]:
+def _check_source(action: Bind, status: os.stat_result) -> None:
+    text = f"unexpected source file mode {status.st_mode:o} for {action.source}"
+    if stat.S_IFMT(status.st_mode) != _TYPES[action.kind]:
         raise Refusal("mount", text, f"it is no {action.kind} any more: reinstall the driver")
     if (
         action.rdev is not None
-        and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev
+        and (os.major(status.st_rdev), os.minor(status.st_rdev)) != action.rdev
     ):
         raise Refusal(
             "mount",
             f"invalid device node: {action.source}",
             f"its number is not {action.rdev[0]}:{action.rdev[1]}: remove it on the host",
         )
-    if action.kind == "file" and (found.st_mode & 0o022 or not userns.is_root(found.st_uid)):
+    if action.kind == "file" and (status.st_mode & 0o022 or not userns.is_root(status.st_uid)):
         raise Refusal(
             "mount",
             text,

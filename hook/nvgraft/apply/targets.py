@@ -64,17 +64,17 @@ def open_in_root(
                 raise
 
 
-def unlike(kind: str, found: os.stat_result, target: str, read_target: Callable[[], str]) -> str:
-    """Say why ``found`` is not what nvgraft makes as ``kind`` ("dir", "file" or "link", to ``target``); "" when it may be."""
+def unlike(kind: str, status: os.stat_result, target: str, read_target: Callable[[], str]) -> str:
+    """Say why ``status`` is not what nvgraft makes as ``kind`` ("dir", "file" or "link", to ``target``); "" when it may be."""
     if kind == "dir":
-        return "" if stat.S_ISDIR(found.st_mode) else "no directory any more"
+        return "" if stat.S_ISDIR(status.st_mode) else "no directory any more"
     if kind == "link":
         return (
             ""
-            if stat.S_ISLNK(found.st_mode) and read_target() == target
+            if stat.S_ISLNK(status.st_mode) and read_target() == target
             else "another link, or none any more"
         )
-    return "" if stat.S_ISREG(found.st_mode) and not found.st_size else "no empty file any more"
+    return "" if stat.S_ISREG(status.st_mode) and not status.st_size else "no empty file any more"
 
 
 def check_gone(fd: int) -> None:
@@ -106,13 +106,13 @@ class _Made:
         """It was made: find out and return which one it is, by ``fd`` where it is open, and stays so."""
         self._made = True
         self._fd = fd
-        found = (
+        status = (
             os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
             if fd is None
             else os.fstat(fd)
         )
-        self._identity = (found.st_dev, found.st_ino)
-        return found
+        self._identity = (status.st_dev, status.st_ino)
+        return status
 
     def remove(self) -> None:
         """Remove it, unless it was not made, or somebody has put something else in its place since.
@@ -126,20 +126,20 @@ class _Made:
 
     def _remove(self) -> None:
         try:
-            found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
+            status = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
         except FileNotFoundError:
             return
         if self._identity is None:
             another = bool(
                 unlike(
                     self._kind,
-                    found,
+                    status,
                     self._target,
                     lambda: os.readlink(self._name, dir_fd=self._parent),
                 )
             )
         else:
-            another = self._identity != (found.st_dev, found.st_ino)
+            another = self._identity != (status.st_dev, status.st_ino)
         if another:
             self._check_uncovered()
             return
@@ -323,22 +323,22 @@ class Targets:
         return fd, None
 
     def _check_target(
-        self, found: os.stat_result, mount: Mount | None, action: Bind | Tmpfs, kind: str
+        self, status: os.stat_result, mount: Mount | None, action: Bind | Tmpfs, kind: str
     ) -> None:
         """Refuse a target that is neither a placeholder nor what will be mounted there, or whose mount others share."""
         text = f"file creation failed: {self._container.rootfs}{action.target}: "
-        if stat.S_ISDIR(found.st_mode) != (kind == "dir"):
+        if stat.S_ISDIR(status.st_mode) != (kind == "dir"):
             raise Refusal(
                 "mount",
                 text + ("not a directory" if kind == "dir" else "is a directory"),
                 "the image changes while it is started",
             )
-        if not stat.S_ISREG(found.st_mode) and not _KINDS[kind](found.st_mode):
+        if not stat.S_ISREG(status.st_mode) and not _KINDS[kind](status.st_mode):
             raise Refusal("mount", text + "file exists", "the image changes while it is started")
         if (
-            stat.S_ISCHR(found.st_mode)
+            stat.S_ISCHR(status.st_mode)
             and isinstance(action, Bind)
-            and (os.major(found.st_rdev), os.minor(found.st_rdev)) != action.rdev
+            and (os.major(status.st_rdev), os.minor(status.st_rdev)) != action.rdev
         ):
             raise Refusal("mount", text + "file exists", "the image has another device there")
         if mount is not None and mount.shared:

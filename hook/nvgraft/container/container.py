@@ -291,8 +291,8 @@ def _namespace(pid: int | str) -> str:
 
 def _check_no_host_root(container: Container) -> None:
     host = os.stat("/")
-    found = os.fstat(container.rootfs_fd)
-    if (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino):
+    rootfs = os.fstat(container.rootfs_fd)
+    if (rootfs.st_dev, rootfs.st_ino) == (host.st_dev, host.st_ino):
         raise Refusal(
             "input", "invalid rootfs directory", f"{container.rootfs} is the host's own root"
         )

@@ -86,11 +86,11 @@ class LiveTarget(Target):
                 f"mount operation failed: {rootfs}/proc/driver/nvidia: no such file or directory",
                 f"{rootfs}/proc is {kind}, not procfs: mount a procfs at /proc in config.json",
             )
-        found = self._live.lstat("/proc/driver/nvidia")
-        if found is not None and found.type != "dir":
+        node = self._live.lstat("/proc/driver/nvidia")
+        if node is not None and node.type != "dir":
             raise Refusal(
                 "mount",
                 f"mount operation failed: {rootfs}/proc/driver/nvidia: not a directory",
                 "something covers the driver's /proc directory",
             )
-        return found
+        return node

@@ -10,6 +10,7 @@ from __future__ import annotations
 from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
 from nvgraft.apply.cache.search_path import SearchPath
 from nvgraft.base import paths
+from nvgraft.base.values import Value
 from nvgraft.formats.ldcache_table import Row, Table
 
 TYPE_CHECKING = False
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
     from nvgraft.apply.cache.library_search import Search
     from nvgraft.apply.cache.rootfs import Files, FilesDirectory
     from nvgraft.plan.actions import UpdateLoaderCache
+
+
+class MissingLink(Value):
+    """A SONAME link that a library of the image's own lacks: where, its name, and the library's."""
+
+    def __init__(self, directory: str, soname: str, target: str) -> None:
+        self.directory = directory
+        self.soname = soname
+        self.target = target
 
 
 class CacheContent:
@@ -38,7 +48,7 @@ class CacheContent:
         table: Table | None,
         written: int,
     ) -> None:
-        self.links: list[tuple[str, str, str]] = []
+        self.links: list[MissingLink] = []
         self._before = table
         self._libraries = action.libraries
         self._machine = machine
@@ -61,18 +71,18 @@ class CacheContent:
         }
         # As ldconfig does: a link that leads nowhere before ours are made is no library.
         searches = list(self._searches(files))
-        wanted = self._driver_rows()
+        rows = self._driver_rows()
         for search in searches:
-            wanted += [found.row(search.directory) for found in search.found.values()]
+            rows += [library.row(search.directory) for library in search.libraries.values()]
             if not search.beyond:
-                self.links += _links_found(files, search, made)
+                self.links += _missing_links(files, search, made)
         table = self._without_gone(
             files,
             self._before or Table(),
             [search for search in searches if not search.beyond],
-            wanted,
+            rows,
         )
-        return table.with_rows(wanted, places)
+        return table.with_rows(rows, places)
 
     def knows_driver(self) -> bool:
         """Tell whether the image's cache has every library of the driver's already."""
@@ -122,21 +132,24 @@ class CacheContent:
                 return
 
     def _without_gone(
-        self, files: Files, table: Table, searches: Sequence[Search], found: Iterable[Row]
+        self, files: Files, table: Table, searches: Sequence[Search], rows: Iterable[Row]
     ) -> Table:
-        """Return the table without rows for files of the searched directories that are no longer there."""
+        """Return the table without rows for files of the searched directories that are no longer there.
+
+        :param rows: those of the files that are.
+        """
         places = self._path.places()
         searched = {search.directory.rank for search in searches}
         if not searched or not len(table):
             return table
-        known = {(places.rank(row.path), row.soname, row.hwcaps) for row in found}
+        present = {(places.rank(row.path), row.soname, row.hwcaps) for row in rows}
         gone = set()
         try:
             for index, row, path in table.below(
                 [paths.fsencode(name) for search in searches for name in search.directory.names]
             ):
                 rank = places.rank(path)
-                if rank not in searched or (rank, row.soname, row.hwcaps) in known:
+                if rank not in searched or (rank, row.soname, row.hwcaps) in present:
                     continue
                 files.bounds.count_library()
                 if files.identity(paths.fsdecode(path)) is None:
@@ -146,9 +159,9 @@ class CacheContent:
         return table.without(gone) if gone else table
 
 
-def _links_found(
+def _missing_links(
     files: Files, search: Search, made: Collection[tuple[int, str]]
-) -> list[tuple[str, str, str]]:
+) -> list[MissingLink]:
     """Return the links that libraries of a directory lack; in a glibc-hwcaps subdirectory none are made.
 
     :param made: ranks of directories and names of links that there will be.
@@ -157,12 +170,12 @@ def _links_found(
     if search.directory.hwcaps is not None:
         return []
     return [
-        (place, found.soname, found.name)
-        for found in search.found.values()
-        if not found.is_link
-        and found.name != found.soname
-        and (search.directory.rank, found.soname) not in made
-        and files.identity(f"{place}/{found.soname}") != files.identity(f"{place}/{found.name}")
+        MissingLink(place, library.soname, library.name)
+        for library in search.libraries.values()
+        if not library.is_link
+        and library.name != library.soname
+        and (search.directory.rank, library.soname) not in made
+        and files.identity(f"{place}/{library.soname}") != files.identity(f"{place}/{library.name}")
     ]
 
 

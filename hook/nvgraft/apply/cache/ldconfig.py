@@ -200,10 +200,10 @@ class LoaderCache:
             directory = _open_directory(rootfs_fd, path)
             if directory is None:
                 continue
-            found = os.fstat(directory.fd)
-            if (found.st_dev, found.st_ino) in seen:
+            status = os.fstat(directory.fd)
+            if (status.st_dev, status.st_ino) in seen:
                 continue
-            seen.add((found.st_dev, found.st_ino))
+            seen.add((status.st_dev, status.st_ino))
             links = Links(directory, owner)
             announced += links.entries()
             undo.add(f"SONAME links in {path}", links.restore)
@@ -229,16 +229,16 @@ def _unsuitable(path: str, reason: str) -> Refusal:
     )
 
 
-def _check_owner(path: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_owner(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise _unsuitable(path, "it is not a regular file")
-    if not userns.is_root(found.st_uid):
-        raise _unsuitable(path, f"it belongs to uid {found.st_uid}, not to root")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not userns.is_root(status.st_uid):
+        raise _unsuitable(path, f"it belongs to uid {status.st_uid}, not to root")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _unsuitable(
-            path, f"others than root may write it (mode {stat.S_IMODE(found.st_mode):04o})"
+            path, f"others than root may write it (mode {stat.S_IMODE(status.st_mode):04o})"
         )
-    if found.st_size > _PROGRAM_LIMIT:
+    if status.st_size > _PROGRAM_LIMIT:
         raise _unsuitable(path, f"it is larger than {_PROGRAM_LIMIT >> 20} MiB")
 
 

@@ -42,7 +42,7 @@ class Facts:
         self.isa_level = isa_level
 
 
-class Found:
+class FoundLibrary:
     """A library of one directory: the file ``name`` (or link, with ``is_link``) and the SONAME that it answers to."""
 
     __slots__ = ("facts", "is_link", "name", "soname")
@@ -64,7 +64,7 @@ class Found:
 
 
 class Search:
-    """What was found in a directory: one library for each SONAME; ``beyond`` is what there is too much of, if anything.
+    """The ``libraries`` of a directory, one for each SONAME; ``beyond`` is what there is too much of, if anything.
 
     :param mounted: path -> facts of files that were mounted, and need not be read again.
     """
@@ -73,7 +73,7 @@ class Search:
         self, rootfs: Files, directory: Directory, machine: str, mounted: Mapping[str, Facts]
     ) -> None:
         self.directory = directory
-        self.found: dict[str, Found] = {}
+        self.libraries: dict[str, FoundLibrary] = {}
         self.beyond = ""
         self._bounds = rootfs.bounds
         self._architectures = _FLAGS.get(machine, {})
@@ -108,10 +108,10 @@ class Search:
             soname = facts.soname or name
             if is_link:
                 is_link = name == soname or (name.endswith(".so") and soname.startswith(name))
-            found = Found(name, name if is_link else soname, facts, is_link=is_link)
-            owner = self.found.get(found.soname)
-            if "/" not in found.soname and (owner is None or _rank(found) > _rank(owner)):
-                self.found[found.soname] = found
+            library = FoundLibrary(name, name if is_link else soname, facts, is_link=is_link)
+            owner = self.libraries.get(library.soname)
+            if "/" not in library.soname and (owner is None or _rank(library) > _rank(owner)):
+                self.libraries[library.soname] = library
 
     def _is_candidate(self, name: str, kind: str) -> bool:
         # In a glibc-hwcaps subdirectory ldconfig takes links of any name.
@@ -160,13 +160,13 @@ class Search:
         return None if flags is None else Facts(library.soname or "", flags, library.isa_level)
 
 
-def _rank(found: Found) -> tuple[bool, bytes]:
-    return not found.is_link, sort_key(paths.fsencode(found.name))
+def _rank(library: FoundLibrary) -> tuple[bool, bytes]:
+    return not library.is_link, sort_key(paths.fsencode(library.name))
 
 
-def _flags(library: Library, known: Mapping[tuple[int, int], int]) -> int | None:
+def _flags(library: Library, architectures: Mapping[tuple[int, int], int]) -> int | None:
     """Return the loader's flags for a library, or None when no loader of this machine takes it."""
-    architecture = known.get((library.machine, library.bits))
+    architecture = architectures.get((library.machine, library.bits))
     if architecture is None:
         return None
     if library.machine == _EM_ARM and library.flags & _ARM_EABI == _ARM_EABI5:

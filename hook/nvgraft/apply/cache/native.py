@@ -96,11 +96,11 @@ class NativeCache(LoaderCacheStep):
             data, self._written = before.data, int(before.fields[4])
         elif before.kind == "was-link":
             try:
-                data, found = rootfs.read(f"{ETC}/{CACHE}", SIZE_LIMIT)  # the loader follows it
+                data, status = rootfs.read(f"{ETC}/{CACHE}", SIZE_LIMIT)  # the loader follows it
             except OSError as error:
                 check_absent(error)
                 return
-            self._written = found.st_mtime_ns
+            self._written = status.st_mtime_ns
         else:
             return
         try:
@@ -156,7 +156,7 @@ class NativeCache(LoaderCacheStep):
         assert rootfs is not None and content is not None
         owner = Owner(container.uid, container.gid)
         table = content.compute(rootfs, plan.links)
-        links = self._planned_links(container, plan, owner) + self._links_found(
+        links = self._planned_links(container, plan, owner) + self._image_links(
             rootfs, container, content, owner
         )
         if content.left_out:
@@ -170,7 +170,13 @@ class NativeCache(LoaderCacheStep):
         if table is not self._table and not self._stays(content):
             data = content.with_development_rows(rootfs, table).data()
         self._carry_out(
-            rootfs, container, [link for link in links if link.wanted], data, owner, undo, journal
+            rootfs,
+            container,
+            [link for link in links if link.replaceable],
+            data,
+            owner,
+            undo,
+            journal,
         )
 
     def _stays(self, content: CacheContent) -> bool:
@@ -251,24 +257,34 @@ class NativeCache(LoaderCacheStep):
             links.append(Link(directories[parent], name, target, owner, self._own_fds))
         return links
 
-    def _links_found(
+    def _image_links(
         self, rootfs: Rootfs, container: Container, content: CacheContent, owner: Owner
     ) -> list[Link]:
         """Return the links of the image's own libraries; where they cannot be made, it worked without them so far."""
-        places: dict[str, Directory | None] = {}
+        directories: dict[str, Directory | None] = {}
         links = []
-        for place, name, target in content.links:
-            if place not in places:
+        for missing in content.links:
+            path = missing.directory
+            if path not in directories:
                 try:
-                    fd = rootfs.open(place, os.O_RDONLY | os.O_DIRECTORY)
+                    fd = rootfs.open(path, os.O_RDONLY | os.O_DIRECTORY)
                 except OSError as error:
                     check_absent(error)
-                    places[place] = None
+                    directories[path] = None
                 else:
-                    places[place] = self._directory(fd, container, place)
-            directory = places[place]
+                    directories[path] = self._directory(fd, container, path)
+            directory = directories[path]
             if directory is not None:
-                links.append(Link(directory, name, target, owner, self._own_fds, required=False))
+                links.append(
+                    Link(
+                        directory,
+                        missing.soname,
+                        missing.target,
+                        owner,
+                        self._own_fds,
+                        required=False,
+                    )
+                )
         return links
 
 

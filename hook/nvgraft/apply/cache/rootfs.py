@@ -139,10 +139,10 @@ class Rootfs:
             check_absent(error)
             return None
         try:
-            found = os.fstat(fd)
+            status = os.fstat(fd)
         finally:
             syscalls.close(fd)
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def open(self, path: str, flags: int) -> int:
         """Open ``path`` with the image's links followed; a file only with O_PATH, see :meth:`open_file`."""
@@ -153,19 +153,19 @@ class Rootfs:
 
         :raises OSError: EINVAL for anything but a regular file, or what openat2(2) says.
         """
-        held = self.open(path, os.O_PATH)
+        path_fd = self.open(path, os.O_PATH)
         try:
-            return reopen(held, self._own_fds, path)
+            return reopen(path_fd, self._own_fds, path)
         finally:
-            syscalls.close(held)
+            syscalls.close(path_fd)
 
     def open_file_at(self, directory: int, name: str) -> int:
         """Open the regular file ``name`` of an open directory for reading; a link is refused."""
-        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        path_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
-            return reopen(held, self._own_fds, name)
+            return reopen(path_fd, self._own_fds, name)
         finally:
-            syscalls.close(held)
+            syscalls.close(path_fd)
 
     def read(self, path: str, limit: int) -> tuple[bytes, os.stat_result]:
         """Return the content and the facts of a regular file.
@@ -192,7 +192,7 @@ class Rootfs:
 
     def entries(self, directory: int) -> list[tuple[str, str]]:
         """Return the names in an open directory, each with file, link or other, as the directory itself tells."""
-        found = []
+        kinds = []
         with os.scandir(directory) as entries:
             for entry in entries:
                 self.bounds.count_name()
@@ -203,8 +203,8 @@ class Rootfs:
                     if entry.is_file(follow_symlinks=False)
                     else "other"
                 )
-                found.append((entry.name, kind))
-        return found
+                kinds.append((entry.name, kind))
+        return kinds
 
 
 class OpenDirectory:
@@ -220,8 +220,8 @@ class OpenDirectory:
 
     def status(self) -> tuple[Hashable, int]:
         """Return what directory it is, under whatever path, and when it was changed, in nanoseconds."""
-        found = os.fstat(self._fd)
-        return (found.st_dev, found.st_ino), found.st_mtime_ns
+        status = os.fstat(self._fd)
+        return (status.st_dev, status.st_ino), status.st_mtime_ns
 
     def kind(self, name: str) -> str | None:
         """Return file, link or other for what is called ``name``, None where nothing is."""
@@ -274,10 +274,10 @@ def check_configuration(root_fd: int) -> None:
         check_absent(error)
         return  # there is none, as in an image without libraries
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
     finally:
         syscalls.close(fd)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", ld_so_conf.PATH)
-    if stat.S_ISREG(found.st_mode) and found.st_size > _CONFIGURATION_LIMIT:
+    if stat.S_ISREG(status.st_mode) and status.st_size > _CONFIGURATION_LIMIT:
         raise OSError(errno.EFBIG, f"larger than {_CONFIGURATION_LIMIT >> 20} MiB", ld_so_conf.PATH)

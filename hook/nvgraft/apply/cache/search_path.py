@@ -49,7 +49,7 @@ class SearchPath:
         self.directories: list[Directory] = []
         self.left_out: list[str] = []
         self._rootfs = rootfs
-        self._known: dict[Hashable, Directory] = {}
+        self._by_identity: dict[Hashable, Directory] = {}
         configuration = Configuration(self._read, rootfs.names)
         try:
             configuration.load()
@@ -83,13 +83,13 @@ class SearchPath:
             return
         try:
             identity, changed = place.status()
-            known = self._known.get(identity)
-            if known is not None:
-                known.names.append(path)
+            directory = self._by_identity.get(identity)
+            if directory is not None:
+                directory.names.append(path)
                 return
             self._rootfs.bounds.count_directory()
             directory = Directory(path, len(self.directories), changed, hwcaps, named=named)
-            self._known[identity] = directory
+            self._by_identity[identity] = directory
             self.directories.append(directory)
             if hwcaps is None and place.kind(_HWCAPS) in {"link", "other"}:
                 for name in sorted(self._rootfs.names(f"{path}/{_HWCAPS}")):
