@@ -6,10 +6,13 @@ skipped with the reason; with CI=true it fails instead, because a suite that ski
 
 import ctypes
 import os
+import posixpath
 import shutil
 import socket
-from collections.abc import Callable, Generator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -102,6 +105,8 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "podman": _program("podman"),
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
+    "sh": _program("sh"),
+    "bash": _program("bash"),
     "gcc": _program("gcc"),
     # For the launcher's two sources: an assembler each, and what runs the other machine's programs.
     **{
@@ -161,6 +166,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give all integration tests to one worker, and each hermetic file to any worker that is free."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    def scope(nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "integration" if file.startswith("integration/") else file
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = scope
+    return scheduler
+
+
 def pytest_report_header() -> list[str]:
     """Say loudly what is left out."""
     return [
@@ -213,10 +232,41 @@ def records() -> Path:
     return RECORDS
 
 
+#: Whether the running test may start any program: an integration test, or one that names what it requires.
+_starts_programs = True
+
+
+def _refuse_programs(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail a unit test that starts a program of this machine, other than Python, without requiring it."""
+    if event != "subprocess.Popen" or _starts_programs:
+        return
+    executable, words = arguments[:2]
+    directory, name = posixpath.split(os.fsdecode(executable or words[0]))
+    of_machine = not directory or directory.startswith(("/bin", "/sbin", "/usr"))
+    if of_machine and not name.startswith("python"):
+        raise AssertionError(f"mark the test with requires({name!r}), which it starts")
+
+
+sys.addaudithook(_refuse_programs)
+
+
+@pytest.fixture(autouse=True)
+def _known_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have ./dev test --quick, which leaves out every test that requires something, need no program but Python."""
+    global _starts_programs  # noqa: PLW0603 - an audit hook is for the whole process
+    _starts_programs = bool(_names(request.node)) or not _is_hermetic(request)
+    yield
+    _starts_programs = True
+
+
+def _is_hermetic(request: pytest.FixtureRequest) -> bool:
+    return request.path.is_relative_to(CHECKOUT / "tests")
+
+
 @pytest.fixture(autouse=True)
 def _hermetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unit tests see no network and none of the variables that steer the hook; they pass the same on any machine."""
-    if not request.path.is_relative_to(CHECKOUT / "tests"):
+    if not _is_hermetic(request):
         return
 
     def refused(_socket: socket.socket, address: object) -> None:

@@ -217,6 +217,7 @@ def test_a_config_json_by_any_name(tmp_path: Path, capsys: Captured) -> None:
     assert read_document(capsys.readouterr().out)["decision"] == "inject"
 
 
+@pytest.mark.requires("bash")
 def test_a_pipe_of_the_shell_is_read_to_its_end(tmp_path: Path) -> None:
     """`nvgraft diff A <(nvgraft plan ...)`: the writer may be slow."""
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")

@@ -40,18 +40,29 @@ print(json.dumps([asked, names.ALL, undo.__file__, undo.__package__, nvgraft.app
 """
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """The engine and its tables, compiled and packed as an installation has them."""
-    library = tmp_path / "hook"
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The directory of the engine and its tables, compiled and packed, and a copy of it."""
+    directory = tmp_path_factory.mktemp("packed")
+    library = directory / "hook"
     for source, name in (("hook", "nvgraft"), ("specs", "nvgraft_specs")):
         shutil.copytree(
             CHECKOUT / source / name,
             library / name,
             ignore=shutil.ignore_patterns("__pycache__", "models"),
         )
-    pack.compile_tree(str(tmp_path), str(tmp_path))
+    pack.compile_tree(str(directory), str(directory))
     pack.pack_groups(str(library), str(library))
+    shutil.copytree(library, directory / "copy")
+    return library, directory / "copy"
+
+
+@pytest.fixture
+def library(packed: tuple[Path, Path]) -> Path:
+    """The engine and its tables as an installation has them, for this test to change."""
+    library, copy = packed
+    shutil.rmtree(library)
+    shutil.copytree(copy, library)
     return library
 
 

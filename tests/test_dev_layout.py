@@ -134,6 +134,7 @@ def test_ci_runs_the_command_of_the_readme() -> None:
     assert "./dev test" in (CHECKOUT / "README.md").read_text()
 
 
+@pytest.mark.requires("sh")
 def test_every_target_of_dev_is_a_target_of_make() -> None:
     """``make demo`` does what ``./dev demo`` does, and so does every other target."""
     usage = subprocess.run(
@@ -149,6 +150,7 @@ def test_every_target_of_dev_is_a_target_of_make() -> None:
     assert targets == set(phony.split()[1:])
 
 
+@pytest.mark.requires("sh")
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -195,6 +195,7 @@ def test_without_an_assembler_there_is_no_launcher(
         install.static_launcher("/usr/bin/python3", "/script")
 
 
+@pytest.mark.requires("sh")
 def test_an_assembler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last line, and nothing was written by then."""
     for name in ("as", "objcopy"):

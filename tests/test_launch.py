@@ -145,6 +145,7 @@ print(json.dumps({
     }
 
 
+@pytest.mark.requires("sh")
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
 def test_what_has_taken_the_number_of_a_closed_stream_goes(
     closed: list[int], tmp_path: Path

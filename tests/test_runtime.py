@@ -157,6 +157,7 @@ def test_the_low_level_runtime_inherits_everything(node: Node) -> None:
     )
 
 
+@pytest.mark.requires("sh")
 def test_the_low_level_runtime_gets_no_descriptor_of_ours(node: Node, tmp_path: Path) -> None:
     """config.toml, config.json and the log are closed when the low-level runtime starts."""
     node.set_runtime("#!/bin/sh\nls -l /proc/$$/fd\n")
@@ -167,6 +168,7 @@ def test_the_low_level_runtime_gets_no_descriptor_of_ours(node: Node, tmp_path: 
     assert "config.json" not in done.stdout
 
 
+@pytest.mark.requires("sh")
 def test_no_signal_is_ignored(node: Node) -> None:
     """What Python ignores, the container does not inherit as ignored (SIGPIPE would be, for every program in it)."""
     node.set_runtime(SHOW_SIGNALS)
@@ -188,6 +190,7 @@ def test_the_locale_is_handed_on(node: Node, value: str | None) -> None:
     assert value is None or f"LC_CTYPE={value}\0".encode() in environ
 
 
+@pytest.mark.requires("sh")
 def test_the_exit_code_is_the_low_level_runtimes(node: Node) -> None:
     """The wrapper has become the low-level runtime, so whatever that answers is the answer."""
     node.set_runtime("#!/bin/sh\necho out; echo err >&2; exit 7\n")
@@ -195,6 +198,7 @@ def test_the_exit_code_is_the_low_level_runtimes(node: Node) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
+@pytest.mark.requires("sh")
 def test_version(node: Node, tmp_path: Path) -> None:
     """--version prints our lines and then the low-level runtime's; no log file is made for it."""
     node.set_runtime('#!/bin/sh\necho "runc version 9"\n')
@@ -410,6 +414,7 @@ def test_no_low_level_runtime(node: Node, tmp_path: Path) -> None:
         find_runtime([str(node.runc)], None, str(node.runc))
 
 
+@pytest.mark.requires("sh")
 def test_the_low_level_runtime_is_found_over_path(node: Node, tmp_path: Path) -> None:
     """A name is looked for in PATH, then in the default directories, and the first candidate wins."""
     assert find_runtime(["runc", "sh"], str(node.runc.parent), "/x") == str(node.runc)
