@@ -347,9 +347,10 @@ class Table:
         the order of ``places``; two paths to one file are one row.
         """
         table = self._with_names({row.hwcaps for row in additions if row.hwcaps is not None})
+        keys = {soname: sort_key(soname) for soname in {row.soname for row in additions}}
         groups: dict[bytes, list[Row]] = {}
         for row in additions:
-            groups.setdefault(sort_key(row.soname), []).append(row)
+            groups.setdefault(keys[row.soname], []).append(row)
         names = _NewNames(table._names.last)
         pieces: list[bytes | memoryview] = []
         done = 0

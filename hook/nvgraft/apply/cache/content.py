@@ -53,6 +53,7 @@ class CacheContent:
         self._libraries = action.libraries
         self._machine = machine
         self._path = SearchPath(files, action.directories, machine)
+        self._searched: set[str] = set()  # directories of which every library is known
         # Making placeholders and links makes directories newer, so it is now that they are asked.
         self._unknown = self._path.unknown(table, written)
 
@@ -72,9 +73,12 @@ class CacheContent:
         # As ldconfig does: a link that leads nowhere before ours are made is no library.
         searches = list(self._searches(files))
         rows = self._driver_rows()
+        driver = {(row.soname, row.flags, row.path) for row in rows}
         for search in searches:
-            rows += [library.row(search.directory) for library in search.libraries.values()]
+            found = [library.row(search.directory) for library in search.libraries.values()]
+            rows += [row for row in found if (row.soname, row.flags, row.path) not in driver]
             if not search.beyond:
+                self._searched.update(search.directory.names)
                 self.links += _missing_links(files, search, made)
         table = self._without_gone(
             files,
@@ -94,10 +98,13 @@ class CacheContent:
     def with_development_rows(self, files: Files, table: Table) -> Table:
         """Return ``table`` with a row for each libx.so that leads to a library of the driver's already, as ldconfig does.
 
-        No program needs these rows, so they alone are never a reason to write the cache.
+        No program needs these rows, so they alone are never a reason to write the cache. A directory that was searched has
+        them already.
         """
         by_directory: dict[str, list[tuple[str, int]]] = {}
         for library in self._libraries:
+            if library.directory in self._searched:
+                continue
             link = library.name.partition(".so")[0] + ".so"
             if link not in {library.name, library.soname} and library.soname.startswith(link):
                 by_directory.setdefault(library.directory, []).append((link, library.flags))
