@@ -45,6 +45,16 @@ def test_parents_are_made_once_and_first() -> None:
     ] * 2 + ["MakeDirectory", "Bind"]
 
 
+def test_what_was_seen_of_a_directory_does_not_count_below_a_tmpfs() -> None:
+    """A tmpfs hides the image's directories, so those that mounts in it need are made anew."""
+    plan = layout("/a/b/")
+    plan.placeholder("/a/b/one", 0o644, WHY)
+    plan.mount_tmpfs("/a", "/a", WHY)
+    assert made(plan) == []
+    plan.placeholder("/a/b/two", 0o644, WHY)
+    assert made(plan) == [("/a/b", 0o755)]
+
+
 def test_a_directory_gets_its_mode_and_its_parents_the_usual_one() -> None:
     """Modes are under the hook's umask of 022, parents are 0755."""
     plan = layout()

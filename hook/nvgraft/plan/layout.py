@@ -81,6 +81,7 @@ class Layout:
         #: Where a mount hides what the directory holds -> the path that was requested for it.
         self._covers: dict[str, str] = {}
         self._allowed: set[tuple[int, int]] = set()
+        self._open: set[str] = set()  # directories of the image in which things can be made
 
     def checkpoint(self) -> Checkpoint:
         """Return what :meth:`rewind` needs to forget every action that follows."""
@@ -243,9 +244,7 @@ class Layout:
         """Plan the directory ``path`` with its parents, where they do not exist."""
         node = self._lookup(path)
         if node is None:
-            self._check_writable(path)
-            self._parents(path, why)
-            self._check_volume(path)
+            self._prepare_parent(path, why)
             self.make_directory(path, mode & ~_UMASK, why)
         elif node.type != "dir":
             raise Refusal(
@@ -258,10 +257,18 @@ class Layout:
         self._made[path] = "dir"
         self.actions.append(MakeDirectory(path, mode, why))
 
-    def _parents(self, path: str, why: Why) -> None:
+    def _prepare_parent(self, path: str, why: Why) -> None:
+        """Make sure that ``path`` can be made, and plan its parents where they do not exist."""
         parent = path.rpartition("/")[0]
-        if parent:
+        if self._in_tmpfs(path):
             self.directory(parent, _DIRECTORY_MODE, why)
+        elif parent not in self._open:
+            self._check_writable(path)
+            if parent:
+                self.directory(parent, _DIRECTORY_MODE, why)
+            self._check_volume(path)
+            if parent not in self._made:
+                self._open.add(parent)
 
     def placeholder(
         self,
@@ -280,9 +287,7 @@ class Layout:
             parent = parent.rpartition("/")[0]
         node = self._lookup(path)
         if node is None:
-            self._check_writable(path)
-            self._parents(path, why)
-            self._check_volume(path)
+            self._prepare_parent(path, why)
             self._made[path] = "file"
             return
         problem = {"symlink": "file exists", "dir": "is a directory"}.get(node.type, "")
@@ -300,11 +305,7 @@ class Layout:
 
     def _check_writable(self, path: str) -> None:
         """Refuse what cannot be made before anything that is wrong further on, as the reference would; volumes are refused as such."""
-        if (
-            not self._in_tmpfs(path)
-            and self._target.is_read_only(path)
-            and self._target.volume(path) is None
-        ):
+        if self._target.is_read_only(path) and self._target.volume(path) is None:
             raise Refusal(
                 "mount",
                 f"file creation failed: {self._target.rootfs}{path}: read-only file system",
