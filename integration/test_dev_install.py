@@ -93,6 +93,19 @@ def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
     }
 
 
+def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
+    """Registrations name the programs; ``nvgraft explain`` links to the documents."""
+    paths = [*installed.prefix.glob("bin/*"), *installed.prefix.glob("lib/nvgraft/*")]
+    assert sorted(str(path.relative_to(installed.prefix)) for path in paths) == [
+        "bin/nvgraft",
+        "bin/nvgraft-hook",
+        "bin/nvgraft-runtime",
+        "lib/nvgraft/cli",
+        "lib/nvgraft/docs",
+        "lib/nvgraft/hook",
+    ]
+
+
 def test_byte_code_is_there_and_fresh(installed: Installed) -> None:
     """Each module of the hook has byte code of its very source, so no start compiles (and -B would not keep it)."""
     for source in (path for path in below(installed.library) if path.suffix == ".py"):
