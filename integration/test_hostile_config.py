@@ -875,5 +875,5 @@ def test_r40_without_privileges_there_is_one_line(attacked: Attacked, installed:
         )
     )
     done.refused(
-        "nvgraft: permission error: capability change failed: operation not permitted | run it as root"
+        "nvgraft: permission error: capability change failed: operation not permitted | run the hook as root"
     )

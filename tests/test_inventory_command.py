@@ -189,7 +189,7 @@ def test_refresh_waits_until_files_are_settled(
     assert run("refresh") == int(installing)
     if installing:
         assert clock.slept == pytest.approx(2.0, abs=0.06)
-        assert "not cached: files of the driver have changed just now" in capsys.readouterr().err
+        assert "not kept: files of the driver have changed just now" in capsys.readouterr().err
     else:
         assert clock.slept == pytest.approx(0.05)
 
@@ -211,7 +211,7 @@ def test_drop(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("drop") == 0
     assert capsys.readouterr().out == f"dropped 2 files of {kept.DIRECTORY}\n"
     assert run("drop") == 0
-    assert capsys.readouterr().out == "nothing was cached\n"
+    assert capsys.readouterr().out == "nothing was kept\n"
 
 
 def test_a_config_toml_that_the_hook_refuses(
@@ -234,7 +234,7 @@ def test_only_root_is_answered(
     """To another user it would seem as if nothing were cached."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main.main(words) == 2
-    assert "run it as root" in capsys.readouterr().err
+    assert "run the command as root" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

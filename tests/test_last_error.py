@@ -49,7 +49,7 @@ def test_a_new_record_replaces_the_old_one(directory: Path) -> None:
 def test_nothing_recorded_is_said(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No record is exit 1 and one line."""
     assert main.main(["last-error", "nobody"]) == 1
-    assert "nothing is recorded about a container 'nobody'" in capsys.readouterr().err
+    assert "there is no record of a container 'nobody'" in capsys.readouterr().err
 
 
 def test_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,7 +242,7 @@ def test_lines_after_containerds_block_stay_lines(text: str, tmp_path: Path) -> 
         ("runc", b'{"ociVersion": "1.0.2", "hooks": {}, "Hooks": {}}', "duplicate member"),
         ("podman", b"not JSON", "cannot be parsed"),
         ("podman", b'{"version": "1.0.0", "hook": {"path": "/usr/bin/other"}}', "nvgraft.json: "),
-        ("containerd", b"version = = 2", "no valid TOML"),
+        ("containerd", b"version = = 2", "not valid TOML"),
         ("containerd", b"version = 2\n\xff", "not UTF-8"),
         ("docker", b'{"runtimes": {},}', "daemon.json: "),
         ("docker", b"[]", "not a JSON object"),
@@ -273,7 +273,7 @@ OTHER = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvgraft]\nrunt
     ("engine", "text", "complaint"),
     [
         ("runc", None, "no such file"),
-        ("runc", '{"hooks": {}}', "not the configuration of an OCI bundle"),
+        ("runc", '{"hooks": {}}', "not an OCI configuration"),
         (
             "runc",
             '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path": "/x/nvgraft-hook"}]}}',
@@ -289,19 +289,19 @@ OTHER = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvgraft]\nrunt
         (
             "containerd",
             'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n',
-            "is switched off",
+            "is disabled",
         ),
-        ("containerd", "version = 2\n" + OTHER, "is there and differs"),
+        ("containerd", "version = 2\n" + OTHER, "has another runtime"),
         (
             "containerd",
             'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {}}\n',
-            "cannot be added to",
+            "cannot be extended",
         ),
         ("containerd", "version = 2\nplugins = 1\n", "plugins is not a table"),
         (
             "containerd",
             'version = 2\nimports = ["conf.d/*.toml"]\n',
-            "conf.d/gpu.toml has the CRI plugin's section",
+            "conf.d/gpu.toml has a section of the CRI plugin",
         ),
         ("docker", '{"runtimes": {"nvgraft": {"path": "/other"}}}', "another program"),
         ("docker", '{"runtimes": [1]}', "runtimes is not an object"),

@@ -66,7 +66,7 @@ def test_everything_that_runs_has_to_be_roots(
 def test_only_the_installers_launcher_is_registered(text: str, prefix: Path) -> None:
     """A console script as pip writes it runs what PYTHONPATH says; it is never registered."""
     (prefix / "bin/nvgraft-hook").write_text(text)
-    with pytest.raises(CannotRegister, match=r"not what \./dev install writes"):
+    with pytest.raises(CannotRegister, match=r"not a launcher of \./dev install"):
         installation.check(str(prefix), ("nvgraft-hook",))
 
 

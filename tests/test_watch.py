@@ -302,7 +302,7 @@ def test_where_nothing_can_be_heard_it_looks(scene: Scene) -> None:
     scene.play(script, check=0.02)
     assert scene.heard > 2
     assert scene.warnings() == [
-        "events were lost, or cannot be heard here: [Errno 93] Protocol not supported"
+        "events were lost, or cannot be received here: [Errno 93] Protocol not supported"
     ]
 
 

@@ -1,7 +1,8 @@
-"""Command lines as GNU argp reads them, which the original uses and argparse differs from in many small ways.
+"""Parse command lines as GNU argp does, which the original uses; argparse differs in many details.
 
-Long options may be shortened as long as they stay unambiguous, short ones may be joined, an argument that may be left out
-has to be attached, and faults are told in argp's words. What the options are is not known here.
+Long options may be shortened as long as they stay unambiguous, short ones may be joined, an
+argument that may be left out has to be attached, and faults are told in argp's words. What the
+options are is not known here.
 """
 
 import textwrap
@@ -14,7 +15,7 @@ _WIDTH = 79
 
 
 class Option(NamedTuple):
-    """One option. ``metavar`` names its argument, "" where it takes none; an ``optional`` argument may be left out."""
+    """One option. ``metavar`` names its argument ("" for none), which may be ``optional``."""
 
     long: str
     short: str
@@ -32,7 +33,9 @@ STANDARD = (
 
 
 class Command(NamedTuple):
-    """What a command line consists of. ``program`` is how the command is called, ``arguments`` what follows the options."""
+    """The parts of a command line. ``program`` is its name, ``arguments`` are those after the
+    options.
+    """
 
     program: str
     arguments: str
@@ -42,16 +45,16 @@ class Command(NamedTuple):
 
 
 class UsageFault(Exception):
-    """The command line makes no sense; the text, of one or several lines, is for stderr."""
+    """A command line that cannot be parsed. The text is the whole message for stderr."""
 
 
 def fault(command: Command, text: str) -> UsageFault:
-    """Return the fault ``text``, with argp's pointer to help."""
+    """Return a fault with argp's line that points to help."""
     return UsageFault(f"{command.program}: {text}\n{_pointer(command)}")
 
 
 def usage_fault(command: Command) -> UsageFault:
-    """Return the fault of a command line that lacks a part, or has one too many."""
+    """Return the fault of a command line with a missing or an extra argument."""
     return UsageFault(f"{_short_usage(command)}\n{_pointer(command)}")
 
 
@@ -66,7 +69,8 @@ def _short_usage(command: Command) -> str:
 def read(
     words: list[str], command: Command, *, in_order: bool = False
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield (long name, argument) for each option of ``words``, then ("", word) for each other word.
+    """Yield (long name, argument) for each option of ``words``, then ("", word) for each other
+    word.
 
     With ``in_order`` the first other word ends the options: it and all that follow are other words.
 
@@ -138,7 +142,7 @@ def _short(letters: str, rest: list[str], command: Command) -> Iterator[tuple[st
 
 
 def help_text(command: Command) -> str:
-    """Return the answer to ``--help``."""
+    """Return the text of ``--help``."""
     rows = [_help_row(option) for option in (*command.options, *STANDARD)]
     parts = [
         f"{_short_usage(command)}\n{textwrap.fill(command.description, _WIDTH)}",
@@ -167,7 +171,7 @@ def _argument(option: Option) -> str:
 
 
 def usage_text(command: Command) -> str:
-    """Return the answer to ``--usage``."""
+    """Return the text of ``--usage``."""
     options = [*command.options, *STANDARD]
     plain = "".join(option.short for option in options if option.short and not option.metavar)
     words = [f"[-{plain}]"] if plain else []

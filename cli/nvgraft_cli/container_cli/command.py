@@ -1,6 +1,7 @@
-"""One command line of nvidia-container-cli: reading it, running it, and saying in one line why not.
+"""Run a command line of nvidia-container-cli; an error is one line.
 
-Exit code 1 for every failure, bad usage included (reference behaviour 4.2); 3 only when an undo failed.
+Exit code 1 for every failure, bad usage included (reference behaviour 4.2); 3 only when an undo
+failed.
 """
 
 import os
@@ -22,7 +23,7 @@ ORIGINAL_NAME = "nvidia-container-cli"
 
 
 def main(program: str, words: list[str]) -> int:
-    """Run the command line ``words`` under the name ``program``; return the exit code."""
+    """Run the command line ``words`` of ``program`` and return the exit code."""
     log = DebugLog()
     try:
         return _run(program, words, log)
@@ -64,7 +65,7 @@ def main(program: str, words: list[str]) -> int:
 
 
 def printable_lines(text: str) -> str:
-    """Return ``text`` with control characters escaped, line by line."""
+    """Escape control characters in ``text`` but not its newlines."""
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
@@ -98,6 +99,4 @@ def _open_log(settings: options.GlobalOptions, log: DebugLog, say: Callable[[str
     try:
         log.open(path)
     except OSError as error:
-        say(
-            f"no debug log: open {path}: {reason(error)} | name a file that can be written with --debug"
-        )
+        say(f"no debug log: open {path}: {reason(error)} | point --debug at a writable file")

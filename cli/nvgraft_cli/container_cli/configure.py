@@ -1,7 +1,8 @@
-"""``configure``: the hook's way into a container, with a request that comes from the command line.
+"""``configure``: configure a container as the hook does, with a request from the command line.
 
-Supervised (``--pid``) it is the hook without its OCI documents. Standalone it configures a directory of the caller's own
-mount namespace, often inside a user namespace, as enroot, Charliecloud and Apptainer do.
+With ``--pid`` (supervised) it is the hook without OCI documents. Without (standalone) it configures
+a directory of the caller's mount namespace, often in a user namespace, for enroot, Charliecloud and
+Apptainer.
 """
 
 import os
@@ -18,7 +19,7 @@ from nvgraft_cli.container_cli.options import ConfigureOptions
 
 
 def request_of(options: ConfigureOptions) -> Request:
-    """Return what the command line asks for."""
+    """Return the request of the command line."""
     devices = tuple(token for token in options.devices or () if token)
     return Request(
         devices,
@@ -36,10 +37,10 @@ def request_of(options: ConfigureOptions) -> Request:
 def configure(
     config: Config, options: ConfigureOptions, log: DebugLog, say: Callable[[str], None]
 ) -> None:
-    """Configure a container as the command line says; this process is in the container's mount namespace afterwards.
+    """Configure a container. Afterwards this process is in the container's mount namespace.
 
     :param say: prints a warning.
-    :raises Refusal: with everything undone.
+    :raises Refusal: everything is undone.
     """
     settings = Settings(
         cgroups=options.cgroups,
@@ -62,8 +63,9 @@ def configure(
 def prepare_process(options: ConfigureOptions) -> None:
     """Put this process into a known state before anything is looked at.
 
-    Supervised, the caller may be a hook that was given a container's environment (SECURITY R3). Standalone, a person or a
-    tool runs this with the caller's own privileges in the caller's own namespace, where LD_LIBRARY_PATH is common and harmless.
+    Supervised, the caller may be a hook that was given a container's environment (SECURITY R3).
+    Standalone, a person or a tool runs this with the caller's own privileges in the caller's own
+    namespace, where LD_LIBRARY_PATH is common and harmless.
     """
     if options.pid:
         launch.check_environment(os.environ)

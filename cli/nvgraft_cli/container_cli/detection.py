@@ -1,4 +1,4 @@
-"""What this host has, as a command line of nvidia-container-cli wants it looked at."""
+"""Read this host's inventory with the options of nvidia-container-cli."""
 
 import os
 from collections.abc import Collection
@@ -19,8 +19,8 @@ from nvgraft_cli.container_cli.options import GlobalOptions
 def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     """Return the engine's configuration for a command line.
 
-    config.toml is not the original CLI's business. It is asked for what is our own only, whether this host is a simulated
-    one and how the loader cache is written, and its faults are left to those who use it.
+    The original CLI does not read config.toml. Only nvgraft's own keys are used here: whether the
+    host is simulated, and how the loader cache is written. A file that cannot be read is ignored.
     """
     try:
         written = load_config(
@@ -30,7 +30,7 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
         written = Config()
     user = options.user
     if not user and userns.inside():
-        # Nobody has no number here, and who made the namespace has no privileges to give up.
+        # The user nobody has no id here, and the user of the namespace has no privileges to drop.
         user = f"{os.geteuid()}:{os.getegid()}"
     return Config(
         cli_root="" if options.root == "/" else options.root,
@@ -42,13 +42,13 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
         features_disable_imex_channel_creation=not options.create_imex_channels,
         simulated_host=written.simulated_host,
         host_snapshot=written.host_snapshot,
-        # Whoever names a program on the command line wants it to be run.
+        # A program that is named on the command line is to be run.
         ldcache_mode="ldconfig" if ldconfig else written.ldcache_mode,
     )
 
 
 def detect(config: Config, omit: Collection[str], log: DebugLog) -> Inventory:
-    """Look at the driver and its files.
+    """Read the driver and its files.
 
     :raises Refusal: stages ``initialization`` and ``detection``.
     """

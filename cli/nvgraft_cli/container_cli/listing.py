@@ -1,4 +1,4 @@
-"""The text that ``list`` and ``info`` print, from an inventory alone (reference behaviour 4.3, 4.5)."""
+"""The output of ``list`` and ``info`` (reference behaviour 4.3, 4.5)."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ _GPU_COLUMNS = (
 
 
 def info_text(inventory: Inventory, *, csv: bool) -> str:
-    """Return what ``info`` prints."""
+    """Return the output of ``info``."""
     report = inventory.report
     rows = [_gpu_row(index, gpu) for index, gpu in enumerate(report.gpus)]
     if csv:
@@ -50,7 +50,7 @@ def _gpu_row(index: int, gpu: Gpu) -> tuple[str, ...]:
 
 
 def list_paths(inventory: Inventory, options: ListOptions) -> list[str]:
-    """Return what ``list`` prints, a path for each line; files inside the driver root are named without it.
+    """Return the output of ``list``: one path a line, relative to the driver root.
 
     :raises Refusal: stages ``device``, ``mig-config`` and ``mig-monitor``.
     """
@@ -98,7 +98,9 @@ def _mig_access(inventory: Inventory, selection: Selection) -> Iterator[str]:
 
 
 def _cap_node(inventory: Inventory, access: str) -> Iterator[str]:
-    """Yield the node under /dev that stands for a capability, unless this driver keeps them in /proc alone."""
+    """Yield the device node of a capability; nothing for a driver that has capabilities only in
+    /proc.
+    """
     if inventory.mig.major is not None:
         minors = (
             device_file_minor(file) for file in inventory.mig.access_files if file.path == access

@@ -1,4 +1,4 @@
-"""The options of nvidia-container-cli, and what a command line sets (reference behaviour 4.1, 4.5)."""
+"""The options of nvidia-container-cli, and their values (reference behaviour 4.1, 4.5)."""
 
 import grp
 import os
@@ -20,7 +20,7 @@ from nvgraft_cli.container_cli.arguments import (
     usage_text,
 )
 
-#: Command -> what it does.
+#: Command -> its summary.
 COMMANDS = {
     "info": "show the driver's version and the GPUs",
     "list": "list the driver's files and device nodes",
@@ -133,11 +133,11 @@ example: {program} --root=/run/nvidia/driver list --libraries"""
 
 
 class Answered(Exception):
-    """The command line was a question (``--help``); the text is the answer."""
+    """An option such as ``--help`` that prints a text instead of running a command."""
 
 
 class GlobalOptions:
-    """What stands before COMMAND."""
+    """The values of the options before COMMAND."""
 
     def __init__(self) -> None:
         self.debug = ""
@@ -151,7 +151,10 @@ class GlobalOptions:
 
 
 class Selectors:
-    """What ``list`` and ``configure`` have in common. ``devices`` is None without the option; lists are of comma lists."""
+    """The options that ``list`` and ``configure`` share. ``devices`` is None without the option.
+
+    Lists are split at commas.
+    """
 
     def __init__(self) -> None:
         self.devices: list[str] | None = None
@@ -163,7 +166,7 @@ class Selectors:
         self.omit: set[str] = set()
 
     def take(self, name: str, argument: str | None) -> bool:
-        """Note an option; return whether it is one of these."""
+        """Set an option if it is one of these, and return whether it is."""
         value = argument or ""
         if name == "device":
             self.devices = [*(self.devices or ()), *value.split(",")]
@@ -226,7 +229,9 @@ def _main_command(program: str) -> Command:
 
 
 def names_command(words: list[str]) -> bool:
-    """Tell whether ``words``, without the program's name, are a command line of nvidia-container-cli's, right or wrong."""
+    """Tell whether ``words`` (without the program) are meant for nvidia-container-cli, valid or
+    not.
+    """
     try:
         return (
             next(
@@ -242,7 +247,7 @@ def names_command(words: list[str]) -> bool:
 def _events(
     words: list[str], command: Command, *, in_order: bool = False
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield as :func:`read`, and answer argp's own questions."""
+    """Yield the options as :func:`read` does, and handle argp's own options."""
     for name, argument in read(words, command, in_order=in_order):
         if name == "help":
             raise Answered(help_text(command))
@@ -268,7 +273,7 @@ def _version() -> str:
 
 
 def parse_global(words: list[str], program: str) -> tuple[GlobalOptions, str, list[str]]:
-    """Return the global options, the command and its own words.
+    """Return the global options, the command, and the words of the command.
 
     :raises UsageFault: for an unknown option, or no or an unknown command.
     :raises Refusal: for a user who does not exist.
@@ -301,7 +306,9 @@ def parse_global(words: list[str], program: str) -> tuple[GlobalOptions, str, li
 
 
 def _ids(text: str) -> str:
-    """Return UID:GID for ``UID[:GID]`` of names or numbers; a user alone brings his primary group."""
+    """Return UID:GID for ``UID[:GID]`` of names or numbers; the default GID is the primary
+    group.
+    """
     user, _, group = text.partition(":")
     try:
         account = (
@@ -325,7 +332,7 @@ def _ids(text: str) -> str:
 
 
 def parse_info(words: list[str], program: str) -> bool:
-    """Return whether CSV is wanted."""
+    """Parse the options of ``info``, and return whether CSV is requested."""
     example = f"example: {program} info --csv"
     command = Command(
         f"{program} info", "", "Show the driver's version and the GPUs.", _INFO, example
@@ -339,7 +346,7 @@ def parse_info(words: list[str], program: str) -> bool:
 
 
 def parse_list(words: list[str], program: str) -> ListOptions:
-    """Return the options of ``list``; without any, everything is listed.
+    """Parse the options of ``list``; without any, everything is listed.
 
     :raises Refusal: for a bad IMEX channel.
     """
@@ -369,7 +376,7 @@ def parse_list(words: list[str], program: str) -> ListOptions:
 
 
 def parse_configure(words: list[str], program: str) -> ConfigureOptions:
-    """Return the options of ``configure``.
+    """Parse the options of ``configure``.
 
     :raises UsageFault: for an unknown option, or not exactly one ROOTFS.
     :raises Refusal: stages ``input`` and ``container``, for values that cannot be.
@@ -421,7 +428,7 @@ def _set_compat_mode(options: ConfigureOptions, mode: str) -> None:
 
 
 def _pid(text: str) -> int:
-    # As strtoimax: blanks and a sign may stand in front; an empty text is 0.
+    # Like strtoimax: leading blanks and a sign are accepted; an empty text is 0.
     if text and not re.fullmatch(r"[ \t\n\v\f\r]*[+-]?[0-9]{1,19}", text):
         raise Refusal(
             "input",

@@ -1,1 +1,3 @@
-"""What the hook keeps of this host between containers: looking at it, making it anew, and having it made anew."""
+"""``nvgraft inventory`` and ``nvgraft watch``: the inventory that the hook keeps between
+containers.
+"""

@@ -1,4 +1,4 @@
-"""``nvgraft inventory``: what the hook keeps of this host, whether it is still used, and making it anew."""
+"""``nvgraft inventory``: show, refresh or drop the kept inventory."""
 
 import argparse
 import sys
@@ -26,29 +26,30 @@ _SCHEMA, _REFRESH_SCHEMA = "nvgraft.inventory/1", "nvgraft.refresh/1"
 
 _EXAMPLES = """\
 examples:
-  sudo nvgraft inventory show                  # what is cached, and whether the next hook uses it
+  sudo nvgraft inventory show                  # what is kept, and whether the next hook uses it
   sudo nvgraft inventory show --format json
-  sudo nvgraft inventory refresh               # after something that cannot be seen, such as a switch of MIG mode
-  sudo nvgraft inventory drop                  # have the next hook look for itself
+  sudo nvgraft inventory refresh               # after a change that the hook cannot see, such as of the MIG mode
+  sudo nvgraft inventory drop                  # let the next hook read the host
 
-exit code: 0 done, or shown and used by the next hook; 1 not used, or the host cannot be read; 2 bad usage or no permission"""
+exit code: 0 done, or the next hook uses what is shown; 1 it does not, or the host cannot be read;
+2 bad usage or no permission"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``inventory``."""
     parser = subparsers.add_parser(
         "inventory",
-        help="show, renew or drop what the hook keeps of this host",
-        description="What the hook has found on this host (the driver's libraries, what NVML says) is kept for the next container. "
-        "The hook sees by itself when it is no longer true.",
+        help="show, refresh or drop what the hook keeps of this host",
+        description="The hook keeps what it has found on this host (the driver's libraries, the answers"
+        " of NVML) for the next container, and notices when it has changed.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     for name, text, function in (
-        ("show", "what is cached, and whether the next hook uses it", _show),
-        ("refresh", "read this host now, and cache it", _refresh),
-        ("drop", "remove all that is cached", _drop),
+        ("show", "show what is kept, and whether the next hook uses it", _show),
+        ("refresh", "read this host now, and keep the result", _refresh),
+        ("drop", "remove all that is kept", _drop),
     ):
         action = actions.add_parser(
             name,
@@ -70,9 +71,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the command line says; return the exit code.
+    """Run the action and return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: when --config names a file that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: --config names a file that cannot be used.
     """
     if problem := permission_problem():
         return _complain(problem, 2)
@@ -162,7 +163,7 @@ def _rows(kept: "Kept", root: str) -> list[tuple[str, str]]:
         ),
         (
             "checked",
-            f"{len(kept.paths)} paths, and what the driver shows in /proc and /dev, before it is used",
+            f"{len(kept.paths)} paths, and the driver's entries in /proc and /dev, before each use",
         ),
     ]
     for gpu in kept.report.gpus:
@@ -188,7 +189,7 @@ def _refresh(args: argparse.Namespace) -> int:
         host = refresh(named_config(args.config))
     except NotKept as problem:
         return _complain(
-            f"this host was read, but not cached: {problem} | see nvgraft inventory show", 1
+            f"this host was read, but not kept: {problem} | see nvgraft inventory show", 1
         )
     if args.format == "json":
         print_document({"schema": _REFRESH_SCHEMA, **facts(host)})
@@ -202,6 +203,6 @@ def _drop(_args: argparse.Namespace) -> int:
     print(
         f"dropped {count} file{'' if count == 1 else 's'} of {kept.DIRECTORY}"
         if count
-        else "nothing was cached"
+        else "nothing was kept"
     )
     return 0

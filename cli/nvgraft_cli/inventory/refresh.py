@@ -1,4 +1,4 @@
-"""Reading this host now, whatever is cached, and caching it: for people and for the watcher."""
+"""Read this host now and keep the result, for ``inventory refresh`` and ``watch``."""
 
 import os
 import time
@@ -13,22 +13,27 @@ from nvgraft.system import kept
 from nvgraft.system.trusted import open_trusted
 from nvgraft_cli.case.hosts import read_configuration
 
-#: Seconds for which the driver's files may go on changing before it is given up for now.
+#: Seconds for which a refresh waits until the driver's files stop changing.
 PATIENCE = 2.0
 
 
 class NotKept(Exception):
-    """The host was read, but is not cached; the text says why."""
+    """The host was read, but is not kept; the text says why."""
 
 
 def permission_problem() -> str:
-    """Return why this user has no business with what the hook keeps, or ""."""
-    return "" if os.geteuid() == 0 else f"{kept.DIRECTORY} is root's own | run it as root"
+    """Return why this user may not use the kept inventory, or ""."""
+    return (
+        "" if os.geteuid() == 0 else f"{kept.DIRECTORY} is for root alone | run the command as root"
+    )
 
 
 def become_like_the_hook() -> None:
-    """Take out of this process's environment what a hook does not inherit and NVML would heed: a refresh from somebody's
-    shell is for the hook, which is registered with an environment of its own (SECURITY R1)."""
+    """Remove variables that NVML reads from the environment.
+
+    The hook is registered with an environment of its own (SECURITY R1), and a refresh from a shell
+    must find what the hook would find.
+    """
     for name in [name for name in os.environ if kept_inventory.reaches_nvml(name)]:
         del os.environ[name]
 
@@ -37,25 +42,26 @@ def hook_config(path: str | None) -> Config:
     """Return the configuration that the hook uses.
 
     :param path: the file of the hook's ``-config``, or None.
-    :raises Refusal: the hook's own complaint about it.
+    :raises Refusal: the hook would refuse it.
     """
     return load_config(path, os.environ, os.getcwd(), open_trusted, cached=True)
 
 
 def named_config(path: str | None) -> Config:
-    """Return the same, for a person who has named the file.
+    """Return the configuration that the hook uses, from a file that the user may have named.
 
-    :raises nvgraft_cli.shell.errors.InputError: when that file cannot be used.
-    :raises Refusal: the hook's own complaint about its own file.
+    :raises nvgraft_cli.shell.errors.InputError: the named file cannot be used.
+    :raises Refusal: the hook would refuse its own file.
     """
     return read_configuration(path, lambda name, _: hook_config(name))
 
 
 def refresh(config: Config) -> Host:
-    """Read this host and cache it.
+    """Read this host and keep the result.
 
-    :raises Refusal: it cannot be read. What was cached is dropped: the next hook has to see it for itself.
-    :raises NotKept: it was read and cannot be cached.
+    :raises Refusal: the host cannot be read. The kept inventory is dropped, so that the next hook
+        reads the host itself.
+    :raises NotKept: the host was read, but the result cannot be kept.
     """
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -79,7 +85,7 @@ def _read_and_keep(config: Config) -> tuple[Host, str]:
             raise host.refusal
         host.libraries = select_libraries(host)
         problem = (
-            "the state of the driver cannot be seen"
+            "the state of the driver cannot be observed"
             if host.keep is None
             else host.keep(host.libraries)
         )
@@ -89,7 +95,7 @@ def _read_and_keep(config: Config) -> tuple[Host, str]:
 
 
 def facts(host: Host) -> dict[str, object]:
-    """Return what is worth a line about a host that was read."""
+    """Return the facts of a host that are reported after reading it."""
     migs = sum(len(gpu.mig_devices) for gpu in host.report.gpus)
     libraries = len(host.libraries.wide) + len(host.libraries.narrow) if host.libraries else 0
     return {

@@ -1,7 +1,4 @@
-"""What the kernel says of its devices and modules as it happens (NETLINK_KOBJECT_UEVENT), as far as it is NVIDIA's.
-
-Which event means what is not decided here: whoever is told looks at the host.
-"""
+"""Listen to the kernel's events about NVIDIA devices and modules (NETLINK_KOBJECT_UEVENT)."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,7 +8,7 @@ _VENDOR = "10DE:"
 
 
 def concerns_driver(event: Mapping[str, object]) -> bool:
-    """Tell whether the event is about a GPU, a module of the driver, or a device that one of these serves."""
+    """Tell whether the event is about a GPU, a driver module, or a device of a driver module."""
     subsystem, path = str(event.get("SUBSYSTEM", "")), str(event.get("DEVPATH", ""))
     if subsystem == "pci":
         return str(event.get("PCI_ID", "")).upper().startswith(_VENDOR)
@@ -22,9 +19,9 @@ def concerns_driver(event: Mapping[str, object]) -> bool:
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[AsyncIterator[Mapping[str, object]]]:
-    """A context in which every event of the kernel is yielded, whatever it is about, from its beginning on.
+    """A context that yields every event of the kernel from its beginning on.
 
-    :raises OSError: no such socket here; ENOBUFS when events were lost, because they came faster than they were taken.
+    :raises OSError: there is no such socket; ENOBUFS: events were lost because they came too fast.
     """
     from pyroute2.netlink.uevent import MONITOR_GROUP_KERNEL, AsyncUeventSocket
 
@@ -36,7 +33,7 @@ async def listening() -> AsyncIterator[AsyncIterator[Mapping[str, object]]]:
                 yield event
 
     try:
-        # Not udev's copies, which come later, and only where udev runs.
+        # The kernel's events, not udev's copies, which come later and only where udev runs.
         await socket.bind(groups=MONITOR_GROUP_KERNEL)
         yield events()
     finally:

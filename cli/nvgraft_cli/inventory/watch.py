@@ -1,7 +1,4 @@
-"""``nvgraft watch``: keep the cached inventory fresh, so that the container which comes after a change does not pay for it.
-
-Only the command line is here; :mod:`nvgraft_cli.inventory.watcher` is what runs.
-"""
+"""The command line of ``nvgraft watch``; see :mod:`nvgraft_cli.inventory.watcher`."""
 
 import argparse
 import sys
@@ -11,10 +8,11 @@ from nvgraft_cli.inventory.refresh import become_like_the_hook, named_config, pe
 _EXAMPLES = """\
 examples:
   sudo nvgraft watch
-  sudo nvgraft watch --format json --ask 0     # never ask NVML unless something has changed
-  sudo nvgraft --debug watch                   # with every event of the kernel
+  sudo nvgraft watch --format json --ask 0     # call NVML only after a change
+  sudo nvgraft --debug watch                   # log every event of the kernel
 
-docs/inventory-cache.md has a systemd unit. SIGHUP has the host read at once, SIGTERM and SIGINT end it.
+docs/inventory-cache.md has a systemd unit. On SIGHUP the host is read immediately; SIGTERM and SIGINT end
+the command.
 
 exit code: 0 ended by a signal, 2 bad usage or no permission"""
 
@@ -23,8 +21,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command ``watch``."""
     parser = subparsers.add_parser(
         "watch",
-        help="keep what the hook knows of this host fresh",
-        description="Read this host anew whenever GPUs, MIG devices or the driver change, so that the next container need not.",
+        help="keep the kept inventory up to date",
+        description="Read this host again whenever GPUs, MIG devices or the driver change, so that the next"
+        " container does not wait for it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,20 +37,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="SECONDS",
         type=_seconds,
         default=10.0,
-        help="look for changes that have no event this often (default: 10; 0: never)",
+        help="how often to check for changes without an event (default: 10; 0: never)",
     )
     parser.add_argument(
         "--ask",
         metavar="SECONDS",
         type=_seconds,
         default=600.0,
-        help="ask NVML this often, changes or not (default: 600; 0: never)",
+        help="how often to call NVML without a change (default: 600; 0: never)",
     )
     parser.add_argument(
         "--format",
         choices=("text", "json"),
         default="text",
-        help="of the log on stderr (default: text)",
+        help="format of the log on stderr (default: text)",
     )
     parser.set_defaults(run=run)
 
@@ -64,18 +63,17 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch until a signal comes; return the exit code.
+    """Watch until a signal comes, and return the exit code.
 
-    :raises nvgraft_cli.shell.errors.InputError: when --config names a file that cannot be used.
+    :raises nvgraft_cli.shell.errors.InputError: --config names a file that cannot be used.
     """
     if problem := permission_problem():
         print(f"nvgraft watch: {problem}", file=sys.stderr)
         return 2
     become_like_the_hook()
     if args.config is not None:
-        named_config(
-            args.config
-        )  # a wrong name would be waited for, for ever; the hook's own file may come later
+        # Check a named file now. The hook's own file may be missing: it may come later.
+        named_config(args.config)
     import asyncio
 
     from nvgraft_cli.inventory.watcher import Watcher

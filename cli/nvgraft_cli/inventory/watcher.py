@@ -1,8 +1,9 @@
-"""The watcher behind ``nvgraft watch``: when it looks at the host, and what it says.
+"""The watcher of ``nvgraft watch``: it decides when to read the host, and logs it.
 
-Three things make it look: an event of the kernel about an NVIDIA device or module; a check every few seconds of all that the hook
-itself checks, since MIG devices come and go without an event; and, more rarely, NVML, for what neither shows. It changes nothing but
-the cache, and the hook does not rely on it.
+The host is read after an event of the kernel about an NVIDIA device or module; after a change in
+what the hook itself checks, which is checked every few seconds because MIG devices come and go
+without an event; and at longer intervals for changes that neither shows. Only the kept inventory is
+changed, and the hook does not rely on the watcher.
 """
 
 import asyncio
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-#: Seconds of silence after an event before the host is looked at: a driver that loads sends dozens of events in a row.
+#: Seconds without an event before the host is read: a driver that loads sends dozens of events.
 QUIET = 1.0
-#: Seconds after which it is looked at in any case.
+#: Seconds after the first event after which the host is read in any case.
 LONGEST = 10.0
-#: Seconds until it is tried again to listen.
+#: Seconds until the next attempt to listen.
 PAUSE = 5.0
 
 
 class Watcher:
-    """What is watched, how often, and what was last said about it.
+    """Watch this host and keep its inventory up to date.
 
-    :param check: seconds between two looks at what the hook checks; 0 for none.
-    :param ask: seconds between two questions to NVML; 0 for none.
+    :param check: seconds between two checks for changes; 0 for no checks.
+    :param ask: seconds between two calls of NVML without a change; 0 for none.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Watcher:
         listener = asyncio.create_task(self._listen())
         self._log.info("watching", check=self._check, ask=self._ask)
         try:
-            await self._listening.wait()  # what happens after the first look has to be heard
+            await self._listening.wait()  # events after the first reading must not be missed
             while not self._ended:
                 self._look()
                 await self._wait()
@@ -78,7 +79,7 @@ class Watcher:
         self._wake.set()
 
     def heed(self, event: "Mapping[str, object]") -> None:
-        """Take note of an event of the kernel."""
+        """Handle an event of the kernel."""
         name = f"{event.get('ACTION')} {event.get('DEVPATH')}"
         self._log.debug("uevent", event_of=name, subsystem=event.get("SUBSYSTEM"))
         if uevents.concerns_driver(event):
@@ -98,14 +99,14 @@ class Watcher:
             except (OSError, UnicodeDecodeError) as problem:
                 if str(problem) != error:
                     self._log.warning(
-                        "events were lost, or cannot be heard here", error=str(problem)
+                        "events were lost, or cannot be received here", error=str(problem)
                     )
                 error = str(problem)
-            self._listening.set()  # or never: then there are the checks
+            self._listening.set()  # without events there are the checks
             await asyncio.sleep(PAUSE)
 
     async def _wait(self) -> None:
-        """Wait until something is due; after an event, until there is silence."""
+        """Wait until the host is to be read or checked; after an event, until no more come."""
         timeout = self._check or (self._ask or None)
         if not self._reason and not await self._woken(timeout):
             return
@@ -124,7 +125,7 @@ class Watcher:
         return True
 
     def _look(self) -> None:
-        """Read the host if there is a reason to, and say so."""
+        """Read the host if there is a reason, and log it."""
         reason, self._reason = self._reason, ""
         try:
             config = hook_config(self._config)
@@ -138,9 +139,9 @@ class Watcher:
             self._asked = time.monotonic()
             host = refresh(config)
         except Refusal as refusal:
-            self._complain("this host cannot be read, nothing is cached", refusal.line())
+            self._complain("this host cannot be read, nothing is kept", refusal.line())
         except (NotKept, OSError) as error:
-            self._complain("what was read is not cached", str(error))
+            self._complain("the result is not kept", str(error))
         else:
             self._said = ""
             (self._log.debug if reason == "interval" else self._log.info)(
@@ -148,7 +149,7 @@ class Watcher:
             )
 
     def _complain(self, text: str, error: str) -> None:
-        """Say what is wrong when it begins; it is tried again at every check."""
+        """Log a problem once, although every check tries again."""
         if error != self._said:
             self._log.warning(text, error=error)
         self._said = error

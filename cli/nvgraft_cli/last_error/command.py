@@ -1,4 +1,4 @@
-"""``nvgraft last-error``: what the hook last said about a container, which crun and podman do not show."""
+"""``nvgraft last-error``: show the last messages of the hook about a container."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ _SCHEMA = "nvgraft.last-error/1"
 _EXAMPLES = """\
 examples:
   sudo nvgraft last-error              # the newest record
-  sudo nvgraft last-error 3f2a         # of the container whose id starts so
+  sudo nvgraft last-error 3f2a         # of the container whose id starts with 3f2a
 
 exit code: 0 shown, 1 there is no record, 2 bad usage or no permission"""
 
@@ -22,8 +22,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command ``last-error``."""
     parser = subparsers.add_parser(
         "last-error",
-        help="show why a container was refused, or what it was warned of",
-        description=f"Show what the hook last said about a container; records are kept in {DIRECTORY}, for root.",
+        help="show why the hook refused a container, or its warnings",
+        description="Show the last messages of the hook about a container, which crun and podman hide."
+        f" Records are kept in {DIRECTORY}, for root.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -39,14 +40,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the record; return the exit code."""
+    """Print the record and return the exit code."""
     try:
         names = _newest_first()
     except FileNotFoundError:
         names = []
     except OSError as error:
         print(
-            f"nvgraft last-error: {DIRECTORY}: {(error.strerror or str(error)).lower()} | run it as root",
+            f"nvgraft last-error: {DIRECTORY}: {(error.strerror or str(error)).lower()} | run the command as root",
             file=sys.stderr,
         )
         return 2
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if not matching:
         which = f"a container {args.id!r}" if args.id else "any container"
         print(
-            f"nvgraft last-error: nothing is recorded about {which} since this machine was started",
+            f"nvgraft last-error: there is no record of {which} since this machine was started",
             file=sys.stderr,
         )
         return 1

@@ -1,7 +1,6 @@
-"""``nvgraft recover``: take away what hooks that were killed have left in root file systems.
+"""``nvgraft recover``: remove what killed hooks have left in root file systems.
 
-What may be taken away, and how, is the engine's: :mod:`nvgraft.apply.leftovers`. Here are the journals, one after the other,
-and what is said about them.
+This reads the journals and reports; :mod:`nvgraft.apply.leftovers` removes.
 """
 
 import argparse
@@ -21,34 +20,34 @@ _SCHEMA = "nvgraft.recover/1"
 
 _EXAMPLES = """\
 examples:
-  sudo nvgraft recover --dry-run       # what would be taken away
+  sudo nvgraft recover --dry-run       # what would be removed
   sudo nvgraft recover
 
-exit code: 0 nothing is left, 1 something is left and named, 2 bad usage or not root"""
+exit code: 0 nothing is left, 1 something is left (it is named), 2 bad usage or not root"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``recover``."""
     parser = subparsers.add_parser(
         "recover",
-        help="take away what a killed hook has left in a container's root file system",
+        help="remove what a killed hook has left in a container's root file system",
         description=f"""\
-A hook that fails undoes all of its work. One that is killed cannot, but has written into {journal.DIRECTORY}
-beforehand what it was going to make: empty files and directories, links, the loader cache. This takes them away, where they
-are still as the hook makes them, and puts the former loader cache back. Hooks that are at work are left alone; the next
-start on the same root file system clears up as well.""",
+A hook that fails undoes its work. A hook that is killed cannot, but has listed in {journal.DIRECTORY} what it
+was going to make: empty files and directories, links, the loader cache. This command removes them if they
+are still as the hook makes them, and restores the former loader cache. Running hooks are left alone; the
+next start on the same root file system cleans up as well.""",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="change nothing, and say what would be done"
+        "--dry-run", action="store_true", help="change nothing, and show what would be done"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.set_defaults(run=run)
 
 
 class Report:
-    """What came of one journal: ``state`` is cleared, running, gone, unreachable or damaged, ``text`` is for people."""
+    """The result for one journal. ``state`` is cleared, running, gone, unreachable or damaged."""
 
     def __init__(
         self, name: str, rootfs: str, state: str, text: str, outcomes: list[Outcome] | None = None
@@ -61,7 +60,7 @@ class Report:
 
     @property
     def is_left(self) -> bool:
-        """Whether something that the journal names is, or may be, still there."""
+        """Whether something that the journal names is left, or may be."""
         return self.state in {"unreachable", "damaged"} or any(
             outcome.fate in {KEPT, STUCK} for outcome in self.outcomes
         )
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     """Recover from every journal; return the exit code."""
     if not _is_root():
         print(
-            "nvgraft recover: only root can look at the journals of killed hooks | sudo nvgraft recover",
+            "nvgraft recover: only root can read the journals of killed hooks | sudo nvgraft recover",
             file=sys.stderr,
         )
         return 2
@@ -127,9 +126,9 @@ def _print(reports: list[Report], *, dry_run: bool) -> None:
 
 
 def recover(*, dry_run: bool = False) -> list[Report]:
-    """Clear up after every hook that was killed, and remove its journal once nothing of it is left to do.
+    """Clean up after every killed hook, and remove its journal if nothing is left.
 
-    :raises Refusal: when the directory of journals, or a lock, cannot be had.
+    :raises Refusal: the directory of journals, or a lock, cannot be opened.
     """
     reports = []
     directory = require_private(journal.DIRECTORY) if os.path.isdir(journal.DIRECTORY) else None
@@ -146,7 +145,7 @@ def recover(*, dry_run: bool = False) -> list[Report]:
 
 
 def _recover(directory: int, name: str, *, dry_run: bool) -> Report | None:
-    """Return what came of the journal ``name``; None when its hook has just ended."""
+    """Clean up after the hook of the journal ``name``; return None if that hook has just ended."""
     try:
         held = lock.acquire(journal.lock_of(name), 0)
         if held is None:
@@ -156,7 +155,10 @@ def _recover(directory: int, name: str, *, dry_run: bool) -> Report | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        fix = f"look into the root file systems of the containers that failed to start, then remove {journal.DIRECTORY}/{name}"
+        fix = (
+            "check the root file systems of containers that failed to start,"
+            f" then remove {journal.DIRECTORY}/{name}"
+        )
         return Report(name, "", "damaged", f"the journal is damaged: {error} | {fix}")
 
 
@@ -180,13 +182,17 @@ def _clear(directory: int, left: journal.Left, *, dry_run: bool) -> Report:
             )
         if not dry_run:
             os.unlink(left.name, dir_fd=directory)
-        return Report(
-            left.name, heading.rootfs, "gone", "the root file system is gone, and what was in it"
-        )
+        return Report(left.name, heading.rootfs, "gone", "the root file system was removed")
     try:
         if not left.is_of(journal.Heading.of(heading.rootfs, rootfs_fd, heading.uid, heading.gid)):
-            fix = "mount it (podman mount) and run this again, or start the container; if it was removed, remove the journal"
-            text = f"another root file system is there now, or none is mounted: {journal.DIRECTORY}/{left.name} | {fix}"
+            fix = (
+                "mount it (podman mount) and run this again, or start the container;"
+                " if it was removed, remove the journal"
+            )
+            text = (
+                "another root file system is mounted there, or none:"
+                f" {journal.DIRECTORY}/{left.name} | {fix}"
+            )
             return Report(left.name, heading.rootfs, "unreachable", text)
         outcomes, rest = clear(left, rootfs_fd, dry_run=dry_run)
         if not dry_run:

@@ -1,7 +1,6 @@
-"""What is wrong with a registration, whoever made it: the rules of ``nvgraft register``, asked of an entry that is there.
+"""Check an existing registration of a hook against the rules of ``nvgraft register``.
 
-An entry is the hook as config.json has it (path, args, env, timeout) and the stage that it is listed under. Finding entries
-is the caller's business.
+A registration is an entry of config.json (path, args, env, timeout) and the stage that lists it.
 """
 
 import os
@@ -15,16 +14,17 @@ from nvgraft_cli.install import launcher
 from nvgraft_cli.install.install import CannotInstall, owned_by_root
 from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 
-#: At the other stages a hook is in the container's namespaces, or is given the container's environment (SECURITY, section 1).
+#: At other stages a hook runs in the container's namespaces or with its environment (SECURITY,
+#: section 1).
 STAGES = ("prestart", "createRuntime")
 
 _PATH = "PATH=" + ":".join(DEFAULT_PATH)
-#: In Python's options: isolated, without site, without writing byte code.
+#: Python's options: isolated, without site, without writing byte code.
 _WANTED = "ISB"
 
 
 class Problem(NamedTuple):
-    """One violation: the member of the entry it is about (``stage`` for its place), what is wrong, and what to do."""
+    """One violation of a rule: the member of the entry (or ``stage``), the problem and the fix."""
 
     member: str
     text: str
@@ -32,14 +32,14 @@ class Problem(NamedTuple):
 
 
 def problems(hook: Mapping[str, object], stage: str) -> list[Problem]:
-    """Return every violation of ``hook``, an entry under ``stage``; none for what ``nvgraft register`` writes."""
+    """Return all violations of an entry under ``stage``; none for those that nvgraft writes."""
     found = []
     if stage not in STAGES:
         fix = f"list it under {' or '.join(STAGES)}"
         found.append(
             Problem(
                 "stage",
-                f"{stage}: there a hook runs inside the container, or in its environment",
+                f"{stage}: hooks of this stage run inside the container or with its environment",
                 fix,
             )
         )
@@ -55,7 +55,8 @@ def problems(hook: Mapping[str, object], stage: str) -> list[Problem]:
 def _environment(env: object) -> list[Problem]:
     if not env:
         text = (
-            "none is set: the runtime hands down its own, or the container's with LD_PRELOAD in it"
+            "no variable is set: the hook gets the runtime's environment, or the container's"
+            " with its LD_PRELOAD"
         )
         return [Problem("env", text, f'set "env": ["{_PATH}"]')]
     if not isinstance(env, list) or not all(
@@ -64,9 +65,7 @@ def _environment(env: object) -> list[Problem]:
         return [Problem("env", "not a list of NAME=VALUE", f'set "env": ["{_PATH}"]')]
     names = [entry.partition("=")[0] for entry in env]
     return [
-        Problem(
-            "env", f"{name} is set: it has the hook run or read foreign files", f"take {name} out"
-        )
+        Problem("env", f"{name} is set: it makes the hook use foreign files", f"remove {name}")
         for name in dict.fromkeys(names)
         if name in LOADER_VARIABLES or name.startswith("PYTHON")
     ]
@@ -78,18 +77,21 @@ def _timeout(timeout: object) -> list[Problem]:
         return [
             Problem(
                 "timeout",
-                "none is set: a hook that hangs holds the start of its container up for ever",
+                "no timeout is set: a hook that hangs blocks the container's start forever",
                 fix,
             )
         ]
     if timeout <= DEADLINE:
-        text = f"{timeout} s: the runtime would kill the hook before it gives up and takes its work back, after {DEADLINE} s"
+        text = (
+            f"{timeout} s: the runtime would kill the hook before it can undo its work,"
+            f" which it does after {DEADLINE} s"
+        )
         return [Problem("timeout", text, fix)]
     return []
 
 
 def _arguments(args: object) -> list[Problem]:
-    # nvgraft-runtime has the hook make links, too (docs/decisions/0052).
+    # nvgraft-runtime calls the hook with create-symlinks, too (docs/decisions/0052).
     if isinstance(args, list) and not {"prestart", "create-symlinks"}.isdisjoint(
         map(str, args[1:])
     ):
@@ -97,7 +99,7 @@ def _arguments(args: object) -> list[Problem]:
     return [
         Problem(
             "args",
-            "do not say prestart: the hook does nothing, or ends with its usage",
+            "prestart is missing: the hook does nothing, or prints its usage",
             'set "args": ["nvgraft-hook", "prestart"]',
         )
     ]
@@ -108,13 +110,13 @@ def _path(path: object) -> list[Problem]:
         return [
             Problem(
                 "path",
-                "not an absolute path: it depends on who starts the hook",
+                "not an absolute path: its meaning depends on the caller",
                 "write the absolute path",
             )
         ]
     try:
         owned_by_root(path)
-        # What a link leads to is looked at as well, by the same rule.
+        # owned_by_root checks the target of a link as well.
         with open(path, "rb") as file:
             data = file.read(4096)
     except CannotInstall as error:
@@ -142,13 +144,13 @@ def _path(path: object) -> list[Problem]:
 
 
 def _interpreter(interpreter: str, options: str) -> list[Problem]:
-    fix = "register the nvgraft-hook that ./dev install writes, not a script of pip's or your own"
+    fix = "register the nvgraft-hook that ./dev install writes, not another script"
     name = posixpath.basename(interpreter)
     if not interpreter.startswith("/") or name == "env":
         return [
             Problem(
                 "path",
-                f"its first line looks the interpreter up: {f'{interpreter} {options}'.strip()}",
+                f"its first line searches the interpreter in PATH: {f'{interpreter} {options}'.strip()}",
                 fix,
             )
         ]
@@ -160,7 +162,7 @@ def _interpreter(interpreter: str, options: str) -> list[Problem]:
             found.append(
                 Problem(
                     "path",
-                    f"its Python runs without {', '.join(missing)}: variables and directories put code into it",
+                    f"its Python runs without {', '.join(missing)}: variables and directories can inject code",
                     fix,
                 )
             )
@@ -168,7 +170,7 @@ def _interpreter(interpreter: str, options: str) -> list[Problem]:
         found.append(
             Problem(
                 "path",
-                f"a script of {interpreter}: what it starts with which environment cannot be told",
+                f"a script of {interpreter}: what it starts cannot be checked",
                 fix,
             )
         )

@@ -1,4 +1,6 @@
-"""An OCI bundle: the hook in ``config.json``, at the stage prestart and no other (SECURITY R1)."""
+"""Register the hook in the ``config.json`` of an OCI bundle, only at stage prestart (SECURITY
+R1).
+"""
 
 import posixpath
 
@@ -8,23 +10,24 @@ from .jsonfile import Json, Path, parsed_backup
 
 _PRESTART = ("hooks", "prestart")
 
-#: Hooks that configure GPU containers; two of them in one container would do everything twice.
+#: Other hooks that configure GPU containers. Two of them would configure a container twice.
 _RIVALS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 
 
 def add(document: Document, programs: installation.Programs) -> str:
-    """Return ``config.json`` with the hook after the prestart hooks that are there.
+    """Return ``config.json`` with the hook as the last prestart hook.
 
-    :raises CannotRegister: when there is no such file, or it has another hook for GPUs.
+    :raises CannotRegister: there is no such file, or it has another hook for GPUs.
     """
     if document.text is None:
         raise CannotRegister(
-            f"{document.path}: no such file | an OCI bundle has one: name the bundle with --bundle DIR"
+            f"{document.path}: no such file | name an OCI bundle with --bundle DIR"
         )
     config = Json(document.text, document.path)
     if not isinstance(config.get(("ociVersion",)), str):
         raise CannotRegister(
-            f"{document.path}: has no ociVersion: not the configuration of an OCI bundle"
+            f"{document.path}: not an OCI configuration: it has no ociVersion"
+            " | name an OCI bundle with --bundle DIR"
         )
     wanted = installation.hook_entry(programs.hook)
     for hook in _hooks(config, document.path):
@@ -35,9 +38,10 @@ def add(document: Document, programs: installation.Programs) -> str:
 
 
 def refuse_rival(hook: object, path: str, engine: str) -> None:
-    """Refuse to register beside ``hook``, an entry of the file ``path``, if it configures GPU containers as well.
+    """Refuse to register if the entry ``hook`` of the file ``path`` configures GPU containers as
+    well.
 
-    :raises CannotRegister: naming that program.
+    :raises CannotRegister: names the program of the entry.
     """
     name = program(hook)
     if name == installation.HOOK:
@@ -46,7 +50,7 @@ def refuse_rival(hook: object, path: str, engine: str) -> None:
         )
     if name in _RIVALS:
         raise CannotRegister(
-            f"{path}: registers {name}: a container would be configured twice | take that entry out first"
+            f"{path}: registers {name}: a container would be configured twice | remove that entry first"
         )
 
 
@@ -84,6 +88,6 @@ def _member(
 
 
 def program(hook: object) -> str:
-    """Return the name of the program that an OCI hook entry runs, "" where it names none."""
+    """Return the program name of an OCI hook entry, or ""."""
     path = hook.get("path") if isinstance(hook, dict) else None
     return posixpath.basename(path) if isinstance(path, str) else ""

@@ -1,6 +1,5 @@
-"""A configuration file before and after: read whole, shown as a diff, backed up, replaced at once.
-
-What goes into a file is decided by the modules of the engines; nothing here knows one of them.
+"""Read a configuration file, show a change as a diff, back the file up, and replace it
+atomically.
 """
 
 import difflib
@@ -17,14 +16,14 @@ from nvgraft.base.errors import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Beside a changed file, as long as the registration lasts: the file as it was before.
+#: Suffix of the backup beside a changed file, which is kept as long as the registration.
 BACKUP_SUFFIX = ".nvgraft-backup"
 
-#: Bytes; a configuration file that is larger is none.
+#: The most bytes of a configuration file.
 LIMIT = 8 << 20
 
 
-_FIX = "name the engine's configuration file, one that you may read (--file, or --bundle for runc)"
+_FIX = "name a readable configuration file of the engine with --file, or --bundle for runc"
 
 
 class CannotRegister(Exception):
@@ -33,10 +32,12 @@ class CannotRegister(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """A configuration file as it is; ``text`` is None where there is none, ``backup`` where it was never changed by us."""
+    """A configuration file. ``text`` is None if it does not exist, ``backup`` if there is no
+    backup.
+    """
 
     path: str
-    #: Where the file itself lies: ``path``, or what the link ``path`` points to.
+    #: The path of the file itself: ``path``, or the target of a link there.
     place: str
     text: str | None
     backup: str | None
@@ -45,15 +46,13 @@ class Document:
 def read(path: str) -> Document:
     """Read the file ``path``, through one symbolic link, and its backup.
 
-    :raises CannotRegister: when it is no regular file of readable UTF-8 text.
+    :raises CannotRegister: it is not a regular file of readable UTF-8 text.
     """
     place = path
     if os.path.islink(path):
         place = os.path.join(os.path.dirname(path), os.readlink(path))
         if os.path.islink(place):
-            raise CannotRegister(
-                f"{path}: a link to the link {place} | name the file that is meant"
-            )
+            raise CannotRegister(f"{path}: a link to the link {place} | name the file itself")
     return Document(path, place, _text(place), _text(place + BACKUP_SUFFIX))
 
 
@@ -75,14 +74,14 @@ def _text(path: str) -> str | None:
 
 
 def diff(document: Document, after: str | None) -> str:
-    """Return the change as a unified diff, for a person: control characters but tabs are shown as escapes."""
+    """Return the change as a unified diff, with control characters other than tabs escaped."""
     before = document.text
     old, new = ("/dev/null" if text is None else document.place for text in (before, after))
     return "".join(_closed(difflib.unified_diff(_lines(before), _lines(after), old, new)))
 
 
 def _lines(text: str | None) -> list[str]:
-    """Return the lines as these formats count them: str.splitlines() also ends one at a form feed, a lone \\r and others."""
+    """Split at newlines only; str.splitlines() also splits at form feeds, a lone \\r and others."""
     lines = [line + "\n" for line in (text or "").split("\n")]
     return lines[:-1] if lines[-1] == "\n" else [*lines[:-1], lines[-1][:-1]]
 
@@ -94,16 +93,16 @@ def _closed(rows: "Iterator[str]") -> "Iterator[str]":
 
 
 def write(document: Document, after: str, *, back_up: bool) -> None:
-    """Replace the file by ``after``, or make it; whoever reads it meanwhile gets the old or the new one, whole.
+    """Replace the file by ``after`` atomically, or make it.
 
-    :param back_up: keep the file as it is now as the backup; one that was there before is replaced.
-    :raises CannotRegister: naming what the kernel did not allow.
+    :param back_up: keep the present file as the backup, in place of an older one.
+    :raises CannotRegister: the kernel refused it.
     """
     backup = document.place + BACKUP_SUFFIX
     try:
         if document.text is None:
             os.makedirs(os.path.dirname(document.place) or ".", mode=0o755, exist_ok=True)
-            # Of a file that somebody has removed since: what comes now starts from nothing.
+            # A backup of a file that was removed since has no meaning any more.
             with suppress(FileNotFoundError):
                 os.unlink(backup)
         elif back_up:
@@ -114,9 +113,9 @@ def write(document: Document, after: str, *, back_up: bool) -> None:
 
 
 def take_back(document: Document, after: str | None) -> None:
-    """Replace the file by ``after``, or remove it, and remove its backup: with the registration its purpose is gone.
+    """Replace the file by ``after`` or remove it, and remove its backup.
 
-    :raises CannotRegister: naming what the kernel did not allow.
+    :raises CannotRegister: the kernel refused it.
     """
     try:
         if after is None:
@@ -130,9 +129,10 @@ def take_back(document: Document, after: str | None) -> None:
 
 
 def _put(path: str, text: str, like: str) -> None:
-    """Put ``text`` at ``path`` with the owner and mode of the file ``like``, 0644 where there is none."""
+    """Write ``text`` to ``path`` with owner and mode of the file ``like``, or 0644 without one."""
     directory, name = os.path.split(path)
-    # A random name, made exclusively: the directory may be somebody else's. Not *.json, *.toml: engines read those.
+    # A random, exclusive name, since others may write to the directory; not *.json or *.toml, which
+    # engines read.
     fd, draft = tempfile.mkstemp(prefix=f".{name}.", suffix=".nvgraft-new", dir=directory or ".")
     try:
         with os.fdopen(fd, "wb") as file:

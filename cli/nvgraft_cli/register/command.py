@@ -11,23 +11,27 @@ from .change import CannotRegister, Document
 
 ENGINES = ("runc", "podman", "crio", "containerd", "docker")
 
-#: What has to happen before a registration is seen by new containers.
+#: Engine -> what makes a registration effective.
 _NEXT = {
     "runc": "",
-    "podman": "every container that starts from now on runs the hook",
-    "crio": "every container that starts from now on runs the hook; a hooks directory that is new needs: systemctl restart crio",
-    "containerd": "next: systemctl restart containerd; pods choose it by a RuntimeClass with the handler nvgraft",
-    "docker": "next: systemctl reload docker; then: docker run --runtime nvgraft -e NVIDIA_VISIBLE_DEVICES=all ...",
+    "podman": "containers that start from now on run the hook",
+    "crio": "containers that start from now on run the hook;"
+    " a new hooks directory needs: systemctl restart crio",
+    "containerd": "next: systemctl restart containerd;"
+    " pods select it by a RuntimeClass with the handler nvgraft",
+    "docker": "next: systemctl reload docker;"
+    " then: docker run --runtime nvgraft -e NVIDIA_VISIBLE_DEVICES=all ...",
 }
 
 _REGISTER = """\
-Register this installation with a container engine: the hook in an OCI bundle (runc) or a hooks directory (podman, crio),
-the runtime nvgraft-runtime, under the name nvgraft, in an engine's configuration (containerd, docker). The change is shown
-as a diff. What else is in the file stays, and the file as it was is kept beside it, as FILE.nvgraft-backup."""
+Register this installation with a container engine: the hook in an OCI bundle (runc) or in a hooks
+directory (podman, crio), or nvgraft-runtime under the name nvgraft in the engine's configuration
+(containerd, docker). The change is shown as a diff. The rest of the file stays as it is, and the old
+file is kept as FILE.nvgraft-backup."""
 
 _UNREGISTER = """\
-Take a registration of `nvgraft register` back, whichever installation it names: the rest of the file stays as it is now.
-The backup goes as well."""
+Remove a registration that `nvgraft register` has made, for any installation. The rest of the file stays
+as it is, and the backup is removed."""
 
 _EXAMPLES = """\
 examples:
@@ -36,7 +40,7 @@ examples:
   sudo nvgraft {command} containerd --file /etc/containerd/config.toml
   nvgraft {command} runc --bundle ./bundle
 
-exit code: 0 done (or nothing to do), 1 refused: nothing was changed, 2 bad usage"""
+exit code: 0 done or nothing to do, 1 refused (nothing was changed), 2 bad usage"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -52,9 +56,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help=f"register the programs in DIR/bin (default: {prefix})",
     )
     register.add_argument(
-        "--set-default", action="store_true", help="docker: make it the default runtime as well"
+        "--set-default", action="store_true", help="docker: also make it the default runtime"
     )
-    unregister = _parser(subparsers, "unregister", "take a registration back", _UNREGISTER)
+    unregister = _parser(subparsers, "unregister", "remove a registration", _UNREGISTER)
     unregister.set_defaults(set_default=False)
 
 
@@ -77,15 +81,17 @@ def _parser(
         "--bundle", metavar="DIR", help="runc: the OCI bundle (default: this directory)"
     )
     place.add_argument(
-        "--file", metavar="FILE", help="the others: the file to change (default: the engine's own)"
+        "--file",
+        metavar="FILE",
+        help="other engines: the file to change (default: the engine's own)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show the change and make none")
+    parser.add_argument("--dry-run", action="store_true", help="only show the change")
     parser.set_defaults(run=lambda args: run(args, parser))
     return parser
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Do what the command line says; return the exit code. The diff goes to stdout, everything else to stderr."""
+    """Run the command and return the exit code. The diff goes to stdout, messages go to stderr."""
     if (args.file if args.engine == "runc" else args.bundle) is not None:
         parser.error("runc takes --bundle DIR, the other engines --file FILE")
     if args.set_default and args.engine != "docker":
@@ -113,9 +119,9 @@ def _file(args: argparse.Namespace) -> str:
 
 
 def _register(document: Document, args: argparse.Namespace) -> str:
-    """Register; return what was done, for the user."""
+    """Register, and return a message for the user."""
     programs = installation.programs(args.prefix)
-    # The runtime puts the hook beside it into the containers that it makes.
+    # nvgraft-runtime adds the hook beside it to containers.
     by_hook = args.engine in ("runc", "podman", "crio")
     installation.check(
         args.prefix, (installation.HOOK,) if by_hook else (installation.RUNTIME, installation.HOOK)
@@ -126,7 +132,7 @@ def _register(document: Document, args: argparse.Namespace) -> str:
     print(change.diff(document, after), end="", flush=True)
     if args.dry_run:
         return f"{document.path}: not changed: --dry-run"
-    # A second change of a file that is registered already keeps the backup of the first, or that there was no file then.
+    # A file that has a registration already keeps its first backup, or stays without one.
     back_up = document.text is not None and _REMOVE[args.engine](document) == document.text
     change.write(document, after, back_up=back_up)
     kept = f" (before: {document.place}{change.BACKUP_SUFFIX})" if back_up else ""
@@ -156,7 +162,7 @@ _REMOVE: dict[str, Callable[[Document], str | None]] = {
 
 
 def _unregister(document: Document, args: argparse.Namespace) -> str:
-    """Take the registration back; return what was done, for the user."""
+    """Remove the registration, and return a message for the user."""
     after = _REMOVE[args.engine](document)
     if after == document.text:
         return f"{document.path}: nothing to do: it is not registered"
@@ -164,4 +170,4 @@ def _unregister(document: Document, args: argparse.Namespace) -> str:
     if args.dry_run:
         return f"{document.path}: not changed: --dry-run"
     change.take_back(document, after)
-    return f"{document.path}: " + ("removed" if after is None else "the registration is taken out")
+    return f"{document.path}: " + ("removed" if after is None else "the registration is removed")

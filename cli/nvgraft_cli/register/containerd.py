@@ -1,8 +1,8 @@
-"""containerd: a runtime of the CRI plugin in ``config.toml``, versions 2 and 3 of its format.
+"""Register a runtime of containerd's CRI plugin in ``config.toml``, versions 2 and 3 of its format.
 
-The file is edited as text, so that comments and layout stay: what is added is one block at the end, between two marks,
-and what is taken out is that block. The parsed documents before and after are compared, because text at the end of a TOML
-file can mean something else than it seems to.
+The file is edited as text, so that comments and layout stay: one block between two marks is added
+at the end, and removed again. The parsed documents before and after are compared, because text at
+the end of a TOML file can have another meaning than intended.
 """
 
 import copy
@@ -26,7 +26,7 @@ _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
 _BEGIN = "# >>> nvgraft register containerd: `nvgraft unregister containerd` takes this block out, marks included"
 _END = "# <<< nvgraft register containerd"
-# The line feed before the block is ours too: it ends the last line of a file, or is an empty line.
+# The newline before the block is ours too: it ends the last line of the file, or is an empty line.
 _BLOCK = re.compile(
     rf"\n?^{re.escape(_BEGIN)}\n(.*?)^{re.escape(_END)}\n", re.MULTILINE | re.DOTALL
 )
@@ -37,15 +37,19 @@ _Table = dict[str, Any]
 def add(document: Document, programs: installation.Programs) -> str:
     """Return ``config.toml`` with the runtime in a block of its own.
 
-    :raises CannotRegister: when the file is of another version or cannot take the block, or when the entry would have no effect.
+    :raises CannotRegister: the file has another version, cannot be extended, or the runtime would
+        have no effect.
     """
     text = document.text or ""
     config = _parse(text, document.path)
-    # An empty file is of version 1, the default, and says nothing in it: any other will do.
+    # An empty file has version 1 by default, but may get another one.
     addition: _Table = {} if config else {"version": 2}
     version = config.get("version", addition.get("version", 1))
     if not isinstance(version, int) or version not in _PLUGINS:
-        hint = f"versions 2 and 3 are edited; containerd prints this file as a newer one: containerd -c {document.path} config dump"
+        hint = (
+            "only versions 2 and 3 can be edited; containerd prints this file in a newer version:"
+            f" containerd -c {document.path} config dump"
+        )
         raise CannotRegister(f"{document.path}: config version {version} | {hint}")
     plugin = _PLUGINS[version]
     _check_effect(config, plugin, document.path, programs)
@@ -55,12 +59,13 @@ def add(document: Document, programs: installation.Programs) -> str:
     if _NAME in runtimes:
         if runtimes[_NAME] != wanted:
             raise CannotRegister(
-                f"{document.path}: the runtime {_NAME} is there and differs | nvgraft unregister containerd first"
+                f"{document.path}: has another runtime {_NAME} | nvgraft unregister containerd first"
             )
         return text
     entries = {_NAME: wanted}
     if not runtimes:
-        # containerd 1 takes a table of runtimes instead of its built-in one, and does not start its CRI plugin without runc.
+        # In containerd 1 a table of runtimes replaces the built-in one, and the CRI plugin needs
+        # runc.
         entries = {"runc": {"runtime_type": _RUNTIME_TYPE}, **entries}
     addition |= {"plugins": {plugin: {"containerd": {"runtimes": entries}}}}
     after = f"{text}{chr(10) if text else ''}{_BEGIN}\n{_dump(addition)}{_END}\n"
@@ -68,11 +73,12 @@ def add(document: Document, programs: installation.Programs) -> str:
         result = tomltext.loads(after)
     except ValueError as error:
         raise CannotRegister(
-            f"{document.path}: cannot be added to: {error} | write plugins as [tables]: what is in braces or behind dots cannot be extended"
+            f"{document.path}: cannot be extended: {error}"
+            " | write plugins as [tables] instead of inline tables and dotted keys"
         ) from error
     if result != _merged(config, addition):
         raise CannotRegister(
-            f"{document.path}: the added block would change what is there: left as it is"
+            f"{document.path}: the added block would change other settings: nothing was changed"
         )
     return after
 
@@ -80,7 +86,7 @@ def add(document: Document, programs: installation.Programs) -> str:
 def remove(document: Document) -> str | None:
     """Return ``config.toml`` without the block.
 
-    :raises CannotRegister: when the marks were changed, or something that is not ours hangs on the block.
+    :raises CannotRegister: the marks were changed, or other settings depend on the block.
     """
     if document.text is None:
         return None
@@ -93,21 +99,22 @@ def remove(document: Document) -> str | None:
             for plugin in _PLUGINS.values()
         ):
             raise CannotRegister(
-                f"{path}: the runtime {_NAME} stands outside of the marks of `nvgraft register` | take it out by hand"
+                f"{path}: the runtime {_NAME} is outside of the marks of `nvgraft register` | remove it by hand"
             )
         return text
     if len(blocks) != 1 or (text.count(_BEGIN), text.count(_END)) != (1, 1):
         raise CannotRegister(
-            f"{path}: the marks of `nvgraft register` were changed | take the runtime {_NAME} out by hand"
+            f"{path}: the marks of `nvgraft register` were changed | remove the runtime {_NAME} by hand"
         )
     (block,) = blocks
     head, tail = text[: block.start()], text[block.end() :]
-    # Lines that were added after the block since do not continue the last one before it.
+    # Lines after the block must not continue the last line before it.
     after = f"{head}\n{tail}" if tail and head and not head.endswith("\n") else head + tail
     ours, left = _parse(block[1], path), _parse(after, path)
     if _without_empty(left) != _without_empty(_subtracted(config, ours)):
         raise CannotRegister(
-            f"{path}: lines after the block of `nvgraft register` belong to its last table | move them, then try again"
+            f"{path}: lines after the block of `nvgraft register` belong to its last table"
+            " | move them above the block, then try again"
         )
     if "version" in ours and left:
         raise CannotRegister(
@@ -120,7 +127,7 @@ def _parse(text: str, path: str) -> _Table:
     try:
         return tomltext.loads(text)
     except ValueError as error:
-        raise CannotRegister(f"{path}: no valid TOML: {error}") from error
+        raise CannotRegister(f"{path}: not valid TOML: {error}") from error
 
 
 def _table(config: _Table, names: tuple[str, ...], path: str) -> _Table:
@@ -137,26 +144,32 @@ def _strings(config: _Table, name: str) -> list[str]:
 
 
 def _check_effect(config: _Table, plugin: str, path: str, programs: installation.Programs) -> None:
-    """Refuse where containerd would not look at the entry."""
+    """Refuse a file in which containerd would ignore the runtime."""
     if {plugin, _PLUGINS[2], "cri"}.intersection(_strings(config, "disabled_plugins")):
-        hint = f"take it out of disabled_plugins; ctr needs no entry: ctr run --runc-binary {programs.runtime}"
+        hint = (
+            "remove it from disabled_plugins; ctr needs no registration:"
+            f" ctr run --runc-binary {programs.runtime}"
+        )
         raise CannotRegister(
-            f"{path}: the CRI plugin, which knows runtimes by name, is switched off | {hint}"
+            f"{path}: the CRI plugin, which has the runtimes, is disabled | {hint}"
         )
     if config.get("version") == 3:
         return
-    # containerd 1 takes a plugin's section of an imported file instead of the one of this file.
+    # In containerd 1 a plugin's section in an imported file replaces the one in this file.
     for pattern in _strings(config, "imports"):
         for other in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
             if plugin in _table(_parse(read(other).text or "", other), ("plugins",), other):
                 hint = f"nvgraft register containerd --file {other}"
                 raise CannotRegister(
-                    f"{path}: the imported {other} has the CRI plugin's section, which may hide the one here | {hint}"
+                    f"{path}: the imported {other} has a section of the CRI plugin, which may replace"
+                    f" the one here | {hint}"
                 )
 
 
 def _runtime(section: _Table, runtimes: _Table, program: str) -> _Table:
-    """Return the entry: as the default runtime's, with its cgroup driver and all, if that is one of runc's kind."""
+    """Return the runtime's table: a copy of the default runtime's with our program, if that is
+    runc's.
+    """
     for name in (section.get("default_runtime_name", "runc"), "runc"):
         model = runtimes.get(name) if isinstance(name, str) and name != _NAME else None
         if isinstance(model, dict) and model.get("runtime_type") == _RUNTIME_TYPE:
@@ -178,7 +191,9 @@ def _merged(config: _Table, addition: _Table) -> _Table:
 
 
 def _subtracted(config: _Table, ours: _Table) -> _Table:
-    """Return ``config`` without the values of ``ours``; what is in both with another value stays, as somebody else's."""
+    """Return ``config`` without equal values of ``ours``; values that differ were changed and
+    stay.
+    """
     rest = {}
     for name, value in config.items():
         if isinstance(value, dict) and isinstance(ours.get(name), dict):
@@ -189,7 +204,7 @@ def _subtracted(config: _Table, ours: _Table) -> _Table:
 
 
 def _without_empty(config: _Table) -> _Table:
-    """Return ``config`` without tables that hold nothing: a header alone comes and goes with its subtables."""
+    """Return ``config`` without empty tables, whose headers come and go with their subtables."""
     kept = {
         name: _without_empty(value) if isinstance(value, dict) else value
         for name, value in config.items()
@@ -198,7 +213,7 @@ def _without_empty(config: _Table) -> _Table:
 
 
 def _dump(tables: _Table) -> str:
-    """Return nested tables as TOML text, each under a header of its own."""
+    """Return nested tables as TOML text, each with a header."""
     return "\n\n".join(_paragraphs(tables, ())) + "\n"
 
 
@@ -221,7 +236,7 @@ def _key(name: str) -> str:
 
 
 def _value(value: object) -> str:
-    """Return a value of a runtime's table; what is of no kind that containerd has there fails the comparison afterwards."""
+    """Return a value of a runtime's table as TOML. Other types fail the comparison afterwards."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     return str(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Docker: a runtime in ``daemon.json``, and if asked for as the default one."""
+"""Register a runtime in Docker's ``daemon.json``, optionally as the default runtime."""
 
 from . import installation
 from .change import CannotRegister, Document
@@ -14,7 +14,7 @@ _DEFAULT = ("default-runtime",)
 def add(document: Document, programs: installation.Programs, *, set_default: bool) -> str:
     """Return ``daemon.json`` with the runtime.
 
-    :raises CannotRegister: when it has a runtime of that name that is another.
+    :raises CannotRegister: it has another runtime of that name.
     """
     text = document.text
     config = Json("{}\n" if text is None or not text.strip() else text, document.path)
@@ -22,7 +22,8 @@ def add(document: Document, programs: installation.Programs, *, set_default: boo
     have = config.get(_RUNTIME)
     if have is not None and have != wanted:
         raise CannotRegister(
-            f"{document.path}: {'.'.join(_RUNTIME)} is another program or has arguments | nvgraft unregister docker first"
+            f"{document.path}: {'.'.join(_RUNTIME)} is another program or has arguments"
+            " | nvgraft unregister docker first"
         )
     changed = config if have == wanted else config.put(_RUNTIME, wanted)
     if set_default and config.get(_DEFAULT) != _NAME:
@@ -31,7 +32,9 @@ def add(document: Document, programs: installation.Programs, *, set_default: boo
 
 
 def remove(document: Document) -> str | None:
-    """Return ``daemon.json`` without the runtime, and with the default runtime from before if it was the default."""
+    """Return ``daemon.json`` without the runtime, and with the former default runtime if it was
+    that.
+    """
     if document.text is None or not document.text.strip():
         return document.text
     config = Json(document.text, document.path)
@@ -45,6 +48,6 @@ def remove(document: Document) -> str | None:
     if changed.get(_RUNTIME) is not None:
         changed = changed.without(_RUNTIME, backup)
     if changed is not config and changed.is_empty() and backup is None:
-        # Nothing is left but what was there before: no file (None), or a blank one.
+        # Only the former content is left: no file (None), or a blank one.
         return document.backup
     return changed.text

@@ -1,6 +1,6 @@
-"""Podman and CRI-O: a file of our own in a hooks directory, as oci-hooks(5) describes it.
+"""Register the hook for Podman and CRI-O: a file in a hooks directory (oci-hooks(5)).
 
-Why ``when`` is ``always`` and nothing else: docs/decisions/0008.
+docs/decisions/0008 has the reason why ``when`` is ``always``.
 """
 
 import glob
@@ -15,10 +15,10 @@ from .change import CannotRegister, Document, read
 
 FILE = "nvgraft.json"
 
-#: The one directory that both engines read unless they are told otherwise.
+#: The directory that both engines read by default.
 _DEFAULT_DIRECTORY = "/usr/share/containers/oci/hooks.d"
 
-#: Engine -> the files of its configuration, the later one wins, and the table with ``hooks_dir``.
+#: Engine -> its configuration files, of which later ones win, and the table with ``hooks_dir``.
 _CONFIGURATION = {
     "podman": (
         (
@@ -33,9 +33,9 @@ _CONFIGURATION = {
 
 
 def default_file(engine: str) -> str:
-    """Return the file to write for ``engine``: in the default directory, unless the engine is configured to read others.
+    """Return the file to write for ``engine``, in a hooks directory that it reads.
 
-    :raises CannotRegister: when a configuration file cannot be parsed.
+    :raises CannotRegister: a configuration file cannot be parsed.
     """
     patterns, table = _CONFIGURATION[engine]
     directories = [_DEFAULT_DIRECTORY]
@@ -45,7 +45,7 @@ def default_file(engine: str) -> str:
             section = section.get(name) if isinstance(section, dict) else None
         if isinstance(section, list) and section and all(isinstance(item, str) for item in section):
             directories = section
-    # Of several directories the last one has precedence.
+    # Later directories have precedence.
     directory = _DEFAULT_DIRECTORY if _DEFAULT_DIRECTORY in directories else directories[-1]
     return posixpath.join(directory, FILE)
 
@@ -55,7 +55,7 @@ def _toml(path: str) -> dict[str, object]:
         return tomltext.loads(read(path).text or "")
     except ValueError as error:
         raise CannotRegister(
-            f"{path}: {error} | name the hooks directory's file with --file FILE"
+            f"{path}: {error} | name a file in the hooks directory with --file FILE"
         ) from error
 
 
@@ -70,9 +70,10 @@ def entry(path: str) -> dict[str, object]:
 
 
 def add(document: Document, programs: installation.Programs, engine: str) -> str:
-    """Return the whole file.
+    """Return the content of the file.
 
-    :raises CannotRegister: when it has other content, or another file beside it registers a hook for GPUs.
+    :raises CannotRegister: it has other content, or another file beside it registers a hook for
+        GPUs.
     """
     if not document.path.endswith(".json"):
         raise CannotRegister(f"{document.path}: engines read *.json only")
@@ -80,29 +81,30 @@ def add(document: Document, programs: installation.Programs, engine: str) -> str
     if document.text is not None:
         if _loads(document.text, document.path) != wanted:
             raise CannotRegister(
-                f"{document.path}: has other content | nvgraft unregister {engine}, or name another file with --file FILE"
+                f"{document.path}: has other content"
+                f" | nvgraft unregister {engine}, or name another file with --file FILE"
             )
         return document.text
     for path in sorted(glob.glob(glob.escape(os.path.dirname(document.path) or ".") + "/*.json")):
         other = _loads(read(path).text or "", path)
         if isinstance(other, dict):
-            # Version 0.1.0 of the format has the program's path itself under "hook".
+            # In version 0.1.0 of the format, "hook" is the program's path.
             hook = other.get("hook")
             bundle.refuse_rival({"path": hook} if isinstance(hook, str) else hook, path, engine)
     return json.dumps(wanted, indent=2) + "\n"
 
 
 def remove(document: Document) -> str | None:
-    """Return what is left of the file: nothing, if it registers nvgraft-hook.
+    """Return None, for no file.
 
-    :raises CannotRegister: when it registers something else.
+    :raises CannotRegister: the file registers another program.
     """
     if document.text is None:
         return None
     content = _loads(document.text, document.path)
     if not isinstance(content, dict) or bundle.program(content.get("hook")) != installation.HOOK:
         raise CannotRegister(
-            f"{document.path}: does not register {installation.HOOK}: left as it is"
+            f"{document.path}: does not register {installation.HOOK}: nothing was changed"
         )
     return None
 

@@ -1,7 +1,7 @@
-"""The installed programs that a registration names, and whether an engine that runs as root may run them.
+"""The installed programs that a registration names, and the check whether root may run them.
 
-The checks are those of the installer (SECURITY R1, R2): what was safe when it was installed may have been moved or given
-away since.
+The checks are those of the installer (SECURITY R1, R2): files may have been moved, or their owners
+changed, since the installation.
 """
 
 import os
@@ -15,41 +15,41 @@ from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 
 from .change import CannotRegister
 
-#: Where this module lies in an installation, below its prefix.
+#: The path of this module in an installation, below its prefix.
 _BELOW_PREFIX = "/lib/nvgraft/cli/nvgraft_cli/register/installation.py"
 
 HOOK = "nvgraft-hook"
 RUNTIME = "nvgraft-runtime"
 
-#: What the launchers of the installer begin with, and the one directory that they add.
+#: The first line of the installer's launchers, and the directory that they add to sys.path.
 _FIRST_LINE = re.compile(r"#!(/\S+) -ISB\n")
 _DIRECTORY = re.compile(r'^sys\.path\.append\("(/[^"]+)"\)$', re.MULTILINE)
 
 
 class Programs(NamedTuple):
-    """The programs of one installation, by absolute path."""
+    """The absolute paths of the programs of one installation."""
 
     hook: str
     runtime: str
 
 
 def default_prefix() -> str:
-    """Return the prefix that this very program is installed under; a checkout has none and answers ``/usr/local``."""
+    """Return the prefix of this installation; ``/usr/local`` for a checkout."""
     return (
         __file__.removesuffix(_BELOW_PREFIX) if __file__.endswith(_BELOW_PREFIX) else "/usr/local"
     )
 
 
 def programs(prefix: str) -> Programs:
-    """Return where the programs of ``prefix`` are."""
+    """Return the programs of ``prefix``."""
     return Programs(*(f"{prefix.rstrip('/')}/bin/{name}" for name in (HOOK, RUNTIME)))
 
 
 def hook_entry(path: str) -> dict[str, object]:
-    """Return the hook as an OCI configuration names it.
+    """Return the hook's entry for an OCI configuration.
 
-    The variables are explicit because an engine hands down its own, or the container's, to a hook without any: with
-    LD_PRELOAD among them the image's code runs as the host's root.
+    It has an explicit env, because a hook without one gets the engine's or the container's: with
+    LD_PRELOAD in it, code of the image would run as the host's root.
     """
     return {
         "path": path,
@@ -60,9 +60,9 @@ def hook_entry(path: str) -> dict[str, object]:
 
 
 def check(prefix: str, names: tuple[str, ...]) -> None:
-    """Check that the programs ``names`` of ``prefix`` are there, are the installer's, and can be changed by root alone.
+    """Check that programs of ``prefix`` exist, are the installer's, and only root can change them.
 
-    :raises CannotRegister: naming the first thing that is not so.
+    :raises CannotRegister: names the first path that is not so.
     """
     if (
         not prefix.startswith("/")
@@ -77,7 +77,7 @@ def check(prefix: str, names: tuple[str, ...]) -> None:
 def _check_launcher(path: str, prefix: str) -> None:
     if not os.path.isfile(path):
         raise CannotRegister(
-            f"{path}: no such program | ./dev install PREFIX={prefix}, or name the place with --prefix DIR"
+            f"{path}: no such program | ./dev install PREFIX={prefix}, or name another prefix with --prefix DIR"
         )
     try:
         owned_by_root(path)
@@ -94,7 +94,7 @@ def _check_launcher(path: str, prefix: str) -> None:
         first, added = _FIRST_LINE.match(text), _DIRECTORY.search(text)
         if first is None or added is None:
             raise CannotRegister(
-                f"{path}: not what ./dev install writes: no Python with -ISB | ./dev install PREFIX={prefix}"
+                f"{path}: not a launcher of ./dev install | ./dev install PREFIX={prefix}"
             )
         owned_by_root(first[1])
         for directory, _, names in os.walk(added[1]):

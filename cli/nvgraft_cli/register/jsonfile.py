@@ -1,8 +1,7 @@
-"""A JSON file that people read and edit: changes keep its order and its layout, and can be taken back to the byte.
+"""Edit JSON files of people: changes keep order and layout, and can be undone to the byte.
 
-A path is a tuple of member names from the document's top. Names are matched as Go does, whose programs read these
-files: without regard to case. Finding values in the text is :mod:`nvgraft.base.jsonedit`; what a file means to an engine does
-not belong here.
+A path is a tuple of member names from the top of the document. Names match in any case, as in Go,
+whose programs read these files. :mod:`nvgraft.base.jsonedit` finds the values in the text.
 """
 
 import json
@@ -18,12 +17,12 @@ Path = tuple[str, ...]
 
 
 class Json:
-    """A JSON object as it stands in a file; changes give new ones."""
+    """A JSON object in a file. Changes return a new object."""
 
     def __init__(self, text: str, path: str) -> None:
         """Parse ``text``, the content of the file ``path``.
 
-        :raises CannotRegister: when it is no JSON object, or nested too deeply.
+        :raises CannotRegister: it is not a JSON object, or is nested too deeply.
         """
         data = text.encode()
         try:
@@ -31,24 +30,22 @@ class Json:
         except jsontext.JsonError as error:
             raise CannotRegister(f"{path}: {error.text} | {error.hint}") from error
         if not isinstance(value, dict):
-            raise CannotRegister(
-                f"{path}: not a JSON object | name the configuration file that is meant"
-            )
+            raise CannotRegister(f"{path}: not a JSON object | name a JSON configuration file")
         self.text = text
         self._path = path
         self._document = Document(data)
         self._root = self._document.root()
 
     def get(self, path: Path) -> object:
-        """Return the value at ``path``; None where there is none.
+        """Return the value at ``path``, or None.
 
-        :raises CannotRegister: when a name on the way occurs twice.
+        :raises CannotRegister: a name on the way occurs twice.
         """
         place = self._find(path)
         return None if place is None else place.value
 
     def has(self, path: Path) -> bool:
-        """Return whether there is a value at ``path``, null included."""
+        """Return whether there is a value at ``path``; null is one."""
         return self._find(path) is not None
 
     def is_empty(self) -> bool:
@@ -56,9 +53,9 @@ class Json:
         return not self._root.value
 
     def put(self, path: Path, value: object) -> "Json":
-        """Return the document with ``value`` at ``path``; objects that are missing on the way, or null, are made.
+        """Return the document with ``value`` at ``path``, making objects that are missing or null.
 
-        :raises CannotRegister: when something that is no object is in the way.
+        :raises CannotRegister: a value on the way is not an object.
         """
         parent, depth = self._root, 1
         while (
@@ -80,9 +77,10 @@ class Json:
         )
 
     def append(self, path: Path, value: object) -> "Json":
-        """Return the document with ``value`` at the end of the array at ``path``, which is made where it is missing or null.
+        """Return the document with ``value`` appended to the array at ``path``, made if missing or
+        null.
 
-        :raises CannotRegister: when something else is in the way.
+        :raises CannotRegister: the value at ``path`` is not an array.
         """
         place = self._find(path)
         if place is None or place.value is None:
@@ -92,9 +90,11 @@ class Json:
         return self._insert(place, None, value)
 
     def without(self, path: Path, backup: "Json | None") -> "Json":
-        """Return the document without the member at ``path``, and without what :meth:`put` made for it.
+        """Return the document without the member at ``path``, and without objects that :meth:`put`
+        made.
 
-        :param backup: the document from before: what was empty there, or null, is so again; None where there was none.
+        :param backup: the former document, in which such objects may have been empty or null; None
+            if there was none.
         """
         name = path[-1].casefold()
         parent = self._there(path[:-1])
@@ -106,23 +106,27 @@ class Json:
         return self._cut(parent, {places[0]})._tidied(path[:-1], backup)
 
     def restored(self, path: Path, backup: "Json") -> "Json":
-        """Return the document with the value at ``path`` as it is written in ``backup``; it is there in both."""
+        """Return the document with the text of the value at ``path`` from ``backup``; both have
+        it.
+        """
         place, before = self._there(path), backup._there(path)
         return self._with(place.start, place.end, backup.text[before.start : before.end])
 
     def without_items(self, path: Path, numbers: Sequence[int], backup: "Json | None") -> "Json":
-        """Return the document without these items of the array at ``path``, and without what :meth:`append` made for them."""
+        """Return the document without items of the array at ``path``, and without what
+        :meth:`append` made.
+        """
         return self._cut(self._there(path), set(numbers))._tidied(path, backup)
 
     def _tidied(self, path: Path, backup: "Json | None") -> "Json":
-        """Return the document in which the object or array at ``path``, if it is empty now, is what it was before."""
+        """Return the document with an empty object or array at ``path`` as it was in ``backup``."""
         place = self._there(path)
         if place.value:
             return self
         before = None if backup is None else backup._find(path)
         if backup is None or before is None:
             return self.without(path, backup) if path else self
-        # Not empty before: somebody else has emptied it since, which is none of our business.
+        # It was not empty before, so somebody else has emptied it: leave it.
         return self if before.value else self.restored(path, backup)
 
     def _find(self, path: Path) -> Place | None:
@@ -170,12 +174,13 @@ class Json:
         )
 
     def _cut(self, parent: Place, numbers: Set[int]) -> "Json":
-        """Return the document without these children; the space around the others stays as it is."""
+        """Return the document without these children, and with the space around the others."""
         children = self._children(parent)
         kept = [number for number in range(len(children)) if number not in numbers]
         if not kept:
             return self._with(parent.start + 1, parent.end - 1, "")
-        # What stands in front goes with the space behind it, anything else with the comma and the space before it.
+        # The first children are cut with the space behind them, others with the comma and space
+        # before.
         pieces, at = [self.text[: children[0].name_start]], children[kept[0]].name_start
         for number in range(kept[0] + 1, len(children)):
             if number in numbers:
@@ -187,7 +192,9 @@ class Json:
         return Json(self.text[:start] + text + self.text[end:], self._path)
 
     def _is_loose(self, parent: Place) -> bool:
-        """Return whether new text in ``parent`` gets lines of its own: as its other members, else as the whole document."""
+        """Return whether new members of ``parent`` get lines of their own, like its other members,
+        or else those of the whole document.
+        """
         for place in (parent, self._root):
             if children := self._children(place):
                 return "\n" in self.text[place.start : children[0].name_start]
@@ -211,7 +218,7 @@ class Json:
 
 
 def parsed_backup(document: change.Document) -> Json | None:
-    """Return the file as it was before it was registered; None where there was none, or nothing in it."""
+    """Return the backup of a file; None if there is none, or if it is blank."""
     return (
         Json(document.backup, document.place)
         if document.backup and not document.backup.isspace()

@@ -1,1 +1,3 @@
-"""``nvgraft snapshot``: a host as a document. What was looked at (``recording``), a driver that is not installed (``package``)."""
+"""``nvgraft snapshot``: record a host (``recording``) or a driver that is not installed
+(``package``).
+"""

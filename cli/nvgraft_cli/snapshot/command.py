@@ -1,4 +1,4 @@
-"""``nvgraft snapshot``: write a host down, to plan on it elsewhere."""
+"""The command line of ``nvgraft snapshot``."""
 
 import argparse
 import json
@@ -15,18 +15,19 @@ examples:
   nvgraft snapshot --root ./driver-550-unpacked --gpus node17.json -o node17-550.json
   nvgraft diff node17.json node17-550.json --bundle ./web
 
-What is in it: names, types, owners, modes and sizes of the driver's files, ELF facts, GPUs with their identifiers, and the
-driver's own text files under /proc. No environment, no processes, no other file.
+The document has names, types, owners, modes and sizes of the driver's files, ELF facts, GPUs with their
+identifiers, and the driver's text files under /proc. It has no environment, no processes and no other
+file.
 
-exit code: 0 written, 1 this host has no driver that answers, 2 bad usage or input"""
+exit code: 0 written, 1 this host has no working driver, 2 bad usage or input"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command ``snapshot``."""
     parser = subparsers.add_parser(
         "snapshot",
-        help="write this host, or a driver that is not installed yet, as a document to plan on",
-        description="Write a nvgraft.host/1 document: all that a plan needs to know of a host. Needs no root.",
+        help="record this host, or a driver that is not installed yet, for planning elsewhere",
+        description="Write a nvgraft.host/1 document with all facts of a host that a plan needs. Needs no root.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -39,13 +40,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--root",
         metavar="DIR",
-        help="a driver that is not running: unpacked packages, or its root file system",
+        help="a driver that is not running: unpacked packages, or a root file system with it",
     )
     parser.add_argument(
         "--installed-at",
         metavar="DIR",
         default="/",
-        help="with --root: the driver root it is meant for (default: /)",
+        help="with --root: the driver root at which it will be installed (default: /)",
     )
     parser.add_argument(
         "--gpus",
@@ -57,9 +58,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the document; return the exit code.
+    """Write the document and return the exit code.
 
-    :raises InputError: for inputs that cannot be used.
+    :raises InputError: an input cannot be used.
     """
     from nvgraft.host.live import read_live_host
     from nvgraft.host.snapshot import OFFLINE_PATH
@@ -71,12 +72,11 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_specs.models.host import parse_host
 
     if args.root is None and (args.gpus is not None or args.installed_at != "/"):
-        raise InputError(
-            "--gpus and --installed-at say something about --root DIR: name it, or leave them out"
-        )
+        raise InputError("--gpus and --installed-at need --root: add --root DIR, or remove them")
     if not args.installed_at.startswith("/"):
         raise InputError(
-            f"--installed-at {args.installed_at}: no absolute path: name the driver root, such as /run/nvidia/driver"
+            f"--installed-at {args.installed_at}: not an absolute path:"
+            " name the driver root, such as /run/nvidia/driver"
         )
     try:
         if args.root is not None:
@@ -85,9 +85,8 @@ def run(args: argparse.Namespace) -> int:
             facts = None if gpus is None else recorded_facts(gpus.document or {})
             level = None if gpus is None else gpus.isa_level
         else:
-            host = read_live_host(
-                read_configuration(args.config)
-            )  # as it is now, whatever the inventory cache knows
+            # The host as it is now, not the kept inventory.
+            host = read_live_host(read_configuration(args.config))
             facts = live_facts(host)
             level = read_isa_level()
         if args.name is not None:

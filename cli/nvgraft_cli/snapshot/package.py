@@ -1,6 +1,8 @@
-"""A driver that is not installed: unpacked packages, or a driver's root file system, as a host to plan on.
+"""A driver that is not installed: unpacked packages, or a driver's root file system, as a host to
+plan on.
 
-Nothing of it runs, so what NVML would say is taken from the files (the versions) and from a host that has the GPUs.
+Nothing of it runs, so what NVML would say is taken from the files (the versions) and from a host
+that has the GPUs.
 """
 
 import errno
@@ -16,10 +18,11 @@ from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
-#: The libraries whose file names carry the driver's version; no driver is without both.
+#: Libraries whose file names end in the driver's version. Every driver has one of them.
 _VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
 
-#: Where packages put libraries, and how deep below it (Debian: /usr/lib/x86_64-linux-gnu/nvidia/current).
+#: Where packages install libraries, and how deep below (Debian:
+#: /usr/lib/x86_64-linux-gnu/nvidia/current).
 _LIBRARY_ROOTS = (
     "/lib",
     "/lib32",
@@ -31,7 +34,8 @@ _LIBRARY_ROOTS = (
 )
 _DEPTH = 5
 
-#: (machine, bits) of an ELF file -> the machine that its driver runs on, and whether it is its 32-bit part.
+#: (machine, bits) of an ELF file -> the driver's machine, and whether the file is for 32-bit
+#: programs.
 _ARCHITECTURES = {
     ("EM_X86_64", 64): ("x86_64", False),
     ("EM_386", 32): ("x86_64", True),
@@ -42,7 +46,9 @@ _ARCHITECTURES = {
 
 
 class PackageTree(LayeredTree):
-    """The files of a driver that is not installed, with the /dev and /proc of a host that has the GPUs."""
+    """The files of a driver that is not installed, with /dev and /proc of a host that has the
+    GPUs.
+    """
 
     def __init__(self, below: Tree, machine_files: Tree | None) -> None:
         self._below = below
@@ -71,11 +77,11 @@ class PackageTree(LayeredTree):
 
 
 def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
-    """Return the driver below ``directory`` as the host that it would make.
+    """Return the host that the driver below ``directory`` would make.
 
-    :param installed_at: the driver root that it is meant for.
-    :param gpus: the host whose GPUs, device nodes and /proc entries it is planned with; None: it has none.
-    :raises InputError: when there is no driver, or more than one.
+    :param installed_at: the driver root at which it will be installed.
+    :param gpus: the host that has the GPUs, device nodes and /proc entries; None for none.
+    :raises InputError: there is no driver, or more than one.
     """
     try:
         files = open_tree_at(directory, directory.rstrip("/"))
@@ -86,16 +92,18 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
         ) from error
     versions = _versions(files)
     if len(versions) != 1:
-        found = ", ".join(sorted(versions)) or "none"
+        versions_text = ", ".join(sorted(versions))
+        cause = f"has the driver versions {versions_text}" if versions else "has no driver"
         raise InputError(
-            f"{directory}: one driver is expected, found: {found}: name a directory with the files of one driver version"
+            f"{directory}: {cause}: name a directory with the files of exactly one driver version"
         )
     version, directories = versions.popitem()
     entries, machine = _entries(files, directories)
     branch = int(version.partition(".")[0])
     if branch not in CUDA_VERSIONS:
         raise InputError(
-            f"{directory}: driver {version}: the CUDA version of branch {branch} is not known here: upgrade nvgraft"
+            f"{directory}: driver {version}: the CUDA version of branch {branch} is not known:"
+            " upgrade nvgraft"
         )
     report = DriverReport(
         version, CUDA_VERSIONS[branch], gpus.report.gpus if gpus is not None else ()
@@ -128,7 +136,7 @@ def _versions(tree: Tree) -> dict[str, set[str]]:
         for name in names:
             for prefix in _VERSIONED:
                 version = name.removeprefix(prefix)
-                # The compatibility libraries of a CUDA toolkit are called so too, but lie elsewhere.
+                # Compatibility libraries of a CUDA toolkit have such names too, but are elsewhere.
                 if (
                     name.startswith(prefix)
                     and version.count(".") in {1, 2}
@@ -147,14 +155,16 @@ def _versions(tree: Tree) -> dict[str, set[str]]:
 
 
 def _entries(tree: Tree, directories: set[str]) -> tuple[list[CacheEntry], str]:
-    """Return the loader cache of the tree, or what ldconfig would write into one, and the machine of its libraries."""
+    """Return the tree's loader cache, or the one that ldconfig would write, and the libraries'
+    machine.
+    """
     prefixes = tuple(prefix.decode() for prefix in LIBRARY_PREFIXES)
     found, machine = _scan(tree, directories, prefixes)
     try:
         cached = parse(tree.read(tree.resolve("/etc/ld.so.cache"), SIZE_LIMIT), LIBRARY_PREFIXES)
     except (OSError, ValueError, PathError):
         cached = []
-    # A cache that does not know this driver was made before its files came.
+    # A cache without this driver is older than its files.
     known = {entry.soname for entry in cached}
     return (cached if {entry.soname for entry in found} <= known else found), machine
 
@@ -180,7 +190,7 @@ def _scan(
             wide, narrow = ARCHITECTURES[known[0]]
             key = (facts.soname, wide if not known[1] or narrow is None else narrow)
             machine = machine or known[0]
-            # Of several files with one SONAME ldconfig takes the greatest name.
+            # Of several files with one SONAME, ldconfig takes the one with the greatest name.
             if key not in newest or compare_names(name, newest[key]) > 0:
                 newest[key] = name
         rows += [

@@ -1,8 +1,9 @@
-"""A host as a ``nvgraft.host/1`` document: discovery is run, and whatever it looked at is written down.
+"""Record a host as a ``nvgraft.host/1`` document: run discovery, and note all that it reads.
 
-So a plan from the document sees what a plan on the host sees, and nothing is recorded that no answer needs: names, types,
-owners and modes, sizes, ELF facts; contents only of the driver's own text files under /proc. No environment, no processes,
-no file of a user. The identifiers of GPUs are in it: they are what containers ask for by.
+A plan from the document therefore sees what a plan on the host sees. Recorded are names, types,
+owners, modes, sizes and ELF facts, and the content of the driver's text files under /proc; no
+environment, no processes, no files of users. The identifiers of GPUs are recorded, because
+containers ask for them.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from nvgraft_specs.models.host import SCHEMA
 
 _PROC_LIMIT = 1 << 18
 
-#: Directories of which everything counts that the driver has put there.
+#: Directories of the driver that are recorded with all that is in them.
 _DRIVER_DIRECTORIES = (
     "/dev/nvidia-caps",
     "/dev/nvidia-caps-imex-channels",
@@ -30,7 +31,7 @@ _DRIVER_DIRECTORIES = (
     "/proc/driver/nvidia-caps",
 )
 
-#: What answers beside a plan look at, whether it exists or not: the image's side of things is never the host's.
+#: Paths that commands other than ``plan`` read; they are recorded if they exist.
 _LOOKED_AT = (
     "/bin",
     "/etc/debian_version",
@@ -47,7 +48,7 @@ _LOOKED_AT = (
 
 
 class RecordingTree(Tree):
-    """A tree that remembers what was found in it, as the ``files`` of a document."""
+    """A tree that notes what is read from it, as the ``files`` of a document."""
 
     def __init__(self, below: Tree) -> None:
         self._below = below
@@ -71,7 +72,7 @@ class RecordingTree(Tree):
         return data
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:
-        # The document has one set of facts: whole, whoever asks.
+        # The document has one set of facts, so read all of them.
         self.lstat(path)
         try:
             facts = self._below.elf(path, sections=True)
@@ -92,7 +93,7 @@ class RecordingTree(Tree):
         return facts
 
     def _loading(self, path: str) -> dict[str, Any]:
-        """Return what a loader reads of the file beyond that; nothing where it would reject it."""
+        """Return further facts that a loader reads; none if it would reject the file."""
         try:
             return read_dynamic(self._below, path).record()
         except (BadElf, OSError):
@@ -116,14 +117,14 @@ class RecordingTree(Tree):
             self.lstat(parent)
 
     def look(self, path: str) -> None:
-        """Record what is at ``path`` and where its links lead, if anything is there."""
+        """Record ``path`` and the targets of its links, if it exists."""
         try:
             self.find(path)
         except (PathError, OSError):
-            return  # what cannot be reached is not recorded, and "not recorded" is what an answer says then
+            return  # unreachable: answers that need it will say "not recorded"
 
     def look_below(self, path: str) -> None:
-        """Record a directory with all that is in it; small text files of /proc with their content."""
+        """Record a directory recursively, and the content of small text files of /proc."""
         node = self.lstat(path)
         if node is None:
             return
@@ -131,7 +132,7 @@ class RecordingTree(Tree):
             try:
                 self.read(path, _PROC_LIMIT)
             except OSError:
-                return  # its existence is recorded
+                return  # the file is recorded without its content
         if node.type == "dir":
             for name in self.listdir(path):
                 self.look_below(f"{path}/{name}")
@@ -146,10 +147,10 @@ def record(
 ) -> dict[str, Any]:
     """Return the document of ``host``. Equal hosts give equal documents.
 
-    :param search_path: where binaries are looked for; the document is planned with the default one.
-    :param facts: what only a CDI specification needs; None: it is not known.
-    :param isa_level: the level of the processor; None: it is another one, or not known.
-    :raises nvgraft.base.errors.Refusal: where discovery refuses: a host that cannot be planned on is no snapshot.
+    :param search_path: where binaries are searched. Plans from documents use the default path.
+    :param facts: facts that only a CDI specification needs; None if not known.
+    :param isa_level: the level of an x86-64 processor; None if other or not known.
+    :raises nvgraft.base.errors.Refusal: discovery refuses the host.
     """
     tree = RecordingTree(host.tree)
     watched = Host(
@@ -177,9 +178,8 @@ def record(
             tree.look(f"/dev/{name}")
     for path in _DRIVER_DIRECTORIES:
         tree.look_below(path)
-    with contextlib.suppress(
-        Refusal
-    ):  # no CDI specification without the driver's libraries, but plans
+    # Without the driver's libraries there is no CDI specification, but there are plans.
+    with contextlib.suppress(Refusal):
         discover(watched, search_path, facts)
     document = {
         "schema": SCHEMA,
