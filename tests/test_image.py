@@ -1,4 +1,6 @@
-"""Image archives as the target of a plan: layers put together as an engine unpacks them, and nothing of them on this disk."""
+"""Image archives as the target of a plan: layers are put together as an engine unpacks them, and
+nothing is written to this machine's disk.
+"""
 
 import bz2
 import gzip
@@ -47,20 +49,22 @@ def tree_of(path: str) -> Tree:
 
 
 def listing(tree: Tree, path: str = "/") -> dict[str, str]:
-    """Return every path below ``path`` with what is there: a file's content, a link's target, or its type."""
-    found: dict[str, str] = {}
+    """Return every path below ``path`` with a file's content, a link's target, or the type of
+    anything else.
+    """
+    contents: dict[str, str] = {}
     for name in tree.listdir(path):
         child = path.rstrip("/") + "/" + name
         node = tree.lstat(child)
         assert node is not None
         if node.type == "file":
-            found[child] = tree.read(child, 1 << 20).decode()
+            contents[child] = tree.read(child, 1 << 20).decode()
         elif node.type == "symlink":
-            found[child] = "-> " + node.target
+            contents[child] = "-> " + node.target
         else:
-            found[child] = node.type
-            found |= listing(tree, child)
-    return found
+            contents[child] = node.type
+            contents |= listing(tree, child)
+    return contents
 
 
 FORMS: dict[str, Callable[[Path, list[list[Entry]], dict[str, Any]], str]] = {
@@ -81,10 +85,12 @@ FORMS: dict[str, Callable[[Path, list[list[Entry]], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_layers_lie_on_one_another(
+def test_upper_layers_change_lower_ones(
     form: Callable[[Path, list[list[Entry]], dict[str, Any]], str], tmp_path: Path
 ) -> None:
-    """Higher layers add, replace and take away: files, whole directories, and what was in a directory that they bring anew."""
+    """An upper layer adds, replaces and removes files and directories; an opaque directory hides
+    its old content.
+    """
     lower: list[Entry] = [
         ("a/keep", b"1"),
         ("a/gone", b"1"),
@@ -126,8 +132,10 @@ def test_layers_lie_on_one_another(
     }
 
 
-def test_a_whiteout_takes_nothing_of_its_own_layer(tmp_path: Path) -> None:
-    """Wherever it stands in it: a directory may be taken away and brought anew in one layer."""
+def test_a_whiteout_hides_nothing_of_its_own_layer(tmp_path: Path) -> None:
+    """A whiteout hides only entries of lower layers, also when it comes after new entries of its
+    own layer.
+    """
     lower: list[Entry] = [("d/old", b"1"), ("f", b"1")]
     upper: list[Entry] = [
         ("d", None),
@@ -148,7 +156,7 @@ def test_a_whiteout_takes_nothing_of_its_own_layer(tmp_path: Path) -> None:
 def test_an_image_is_planned_like_its_root_file_system(
     form: Callable[[Path, list[list[Entry]], dict[str, Any]], str], tmp_path: Path
 ) -> None:
-    """The same mounts as for a bundle with the same files and variables."""
+    """An image gets the same actions and links as a bundle with the same files and variables."""
     image, _ = plan_bundle(form(tmp_path, [DEBIAN], GPU), "eks-t4", None)
     files = ("etc/debian_version", "usr/lib/x")
     bundle, _ = plan_bundle(
@@ -160,10 +168,8 @@ def test_an_image_is_planned_like_its_root_file_system(
     assert image.target.libs_dir == "/usr/lib/x86_64-linux-gnu"
 
 
-def test_an_images_own_environment_counts_and_can_be_added_to(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    """As `docker run -e` does: the last value counts."""
+def test_env_overrides_the_variables_of_an_image(tmp_path: Path, capsys: Captured) -> None:
+    """The image's variables are used, and --env overrides them, as `docker run -e` does."""
     path = docker_save(tmp_path / "i.tar", DEBIAN, config={"Env": ["NVIDIA_VISIBLE_DEVICES=void"]})
     assert plan_bundle(path, "eks-t4", None)[0].decision == "skip"
     assert (
@@ -181,7 +187,7 @@ def test_an_images_own_environment_counts_and_can_be_added_to(
 
 
 def test_a_root_file_system_alone_is_planned(tmp_path: Path) -> None:
-    """It has no configuration: variables come from the command line."""
+    """A bare rootfs is accepted as a bundle; its variables come from the command line."""
     rootfs = tmp_path / "rootfs"
     (rootfs / "etc").mkdir(parents=True)
     (rootfs / "etc/debian_version").touch()
@@ -197,7 +203,9 @@ def test_a_root_file_system_alone_is_planned(tmp_path: Path) -> None:
 
 
 def test_a_config_json_alone_is_planned(tmp_path: Path) -> None:
-    """With its root file system where that is there, and without one where it is not, which is told."""
+    """A config.json without its bundle is planned, with its rootfs if it exists and without one if
+    not.
+    """
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
     with open_container(f"{bundle}/config.json") as container:
         assert container.rootfs_known
@@ -215,7 +223,7 @@ def test_a_config_json_alone_is_planned(tmp_path: Path) -> None:
 
 
 def test_variables_are_added_to_a_bundle(tmp_path: Path) -> None:
-    """To try what a change would do; what the hook refuses stays refused."""
+    """--env adds variables to a bundle's; a config.json that the hook refuses stays refused."""
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")
     plan, _ = plan_bundle(str(bundle), "eks-t4", None, ["NVIDIA_DRIVER_CAPABILITIES=utility"])
     assert isinstance(plan, Injection)
@@ -249,7 +257,7 @@ HOSTILE: dict[str, tuple[list[Entry], str]] = {
 def test_a_hostile_layer_is_one_line(
     entries: list[Entry], words: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Exit 2, with the entry's name and what is wrong with it."""
+    """A hostile layer makes plan exit 2, with one line that names the archive and the fault."""
     path = docker_save(tmp_path / "i.tar", entries, config=GPU)
     assert main(["plan", "--bundle", path, "--host", "eks-t4"]) == 2
     out, err = capsys.readouterr()
@@ -260,7 +268,9 @@ def test_a_hostile_layer_is_one_line(
 
 
 def test_absolute_names_devices_and_links_stay_in_the_image(tmp_path: Path) -> None:
-    """They are rows of a table: nothing of this machine is opened, made or shown."""
+    """Absolute names, device nodes and links stay inside the image: nothing of this machine is
+    opened or made.
+    """
     device = link("", tarfile.CHRTYPE)
     device.devmajor, device.devminor = 1, 3
     entries: list[Entry] = [
@@ -292,7 +302,7 @@ def truncated(data: bytes) -> bytes:
 
 
 def damaged(place: Path) -> dict[str, tuple[str, str]]:
-    """Return broken archives: their path, and words of the complaint."""
+    """Return broken archives: the path of each and a pattern for the error."""
     whole = Path(docker_save(place / "whole.tar", DEBIAN, config=GPU)).read_bytes()
     layout = oci_layout(DEBIAN, config=GPU)
     loop = b'{"manifests": [{"digest": "a:b"}]}'
@@ -347,17 +357,17 @@ def damaged(place: Path) -> dict[str, tuple[str, str]]:
             "leads to no image",
         ),
     }
-    found = {}
+    archives = {}
     for name, (content, words) in cases.items():
         path = content if isinstance(content, str) else str(place / f"{name}.tar")
         if isinstance(content, bytes):
             Path(path).write_bytes(content)
-        found[name] = (path, words)
-    return found
+        archives[name] = (path, words)
+    return archives
 
 
 def test_a_damaged_archive_is_one_line(tmp_path: Path, capsys: Captured) -> None:
-    """Exit 2, path, cause and fix, for whatever is wrong with it."""
+    """A damaged archive makes plan exit 2, with one line that names the archive and the fault."""
     for name, (path, words) in damaged(tmp_path).items():
         assert main(["plan", "--bundle", path, "--host", "eks-t4"]) == 2, name
         out, err = capsys.readouterr()
@@ -369,7 +379,9 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path, capsys: Captured) -> None
 
 
 def test_every_truncation_is_an_input_error(tmp_path: Path) -> None:
-    """At each block of the archive: never a plan of half an image, never another exception."""
+    """An archive cut at any block is an input error, never a plan of half an image or another
+    exception.
+    """
     whole = Path(
         docker_save(tmp_path / "whole.tar", [("etc/debian_version", b"12\n")], config=GPU)
     ).read_bytes()
@@ -382,14 +394,16 @@ def test_every_truncation_is_an_input_error(tmp_path: Path) -> None:
 
 
 def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An archive of nothing but names must not take all memory."""
+    """An archive with more entries than the limit is refused, so that names alone cannot fill the
+    memory.
+    """
     monkeypatch.setattr("nvgraft_cli.case.image.tree.ENTRIES", 3)
     with pytest.raises(InputError, match="more than 3 entries"):
         tree_of(docker_save(tmp_path / "i.tar", [(f"f{number}", b"") for number in range(4)]))
 
 
 def test_what_is_kept_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not kept is read from the archive again, and is the same."""
+    """File contents beyond the memory limit are read from the archive again."""
     path = docker_save(tmp_path / "i.tar", [("a", b"1" * 50), ("b", b"2" * 50), ("c", b"3" * 50)])
     monkeypatch.setattr("nvgraft_cli.case.image.tree.KEPT_TOTAL", 60)
     tree = tree_of(path)
@@ -399,7 +413,9 @@ def test_what_is_kept_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_facts_of_an_elf_file_are_read_from_the_archive(tmp_path: Path) -> None:
-    """As from a file: here, of this Python's own C library."""
+    """The ELF facts of a file in an archive are those of the file itself, here this machine's C
+    library.
+    """
     library = next(
         path
         for path in (
@@ -420,8 +436,8 @@ def test_facts_of_an_elf_file_are_read_from_the_archive(tmp_path: Path) -> None:
         tree_of(docker_save(tmp_path / "j.tar", [("x", b"no")])).elf("/x", sections=False)
 
 
-def test_what_is_an_image_is_told_by_its_looks(tmp_path: Path) -> None:
-    """A file that is no JSON, or a directory with an OCI layout."""
+def test_images_are_recognised_by_their_form(tmp_path: Path) -> None:
+    """A file that is not JSON, or a directory with an OCI layout, is taken for an image."""
     layout = write_directory(tmp_path / "layout", oci_layout(DEBIAN))
     bundle = make_bundle(tmp_path / "b")
     assert is_image(layout)
@@ -431,8 +447,8 @@ def test_what_is_an_image_is_told_by_its_looks(tmp_path: Path) -> None:
     assert not is_image(str(tmp_path / "none"))
 
 
-def test_a_layout_directory_leads_to_nothing_outside_of_it(tmp_path: Path) -> None:
-    """By a name in its manifest, or by a link: files of this host are no parts of an image."""
+def test_a_layout_directory_is_not_left(tmp_path: Path) -> None:
+    """A layout directory cannot name or link to files outside of it."""
     (tmp_path / "secret").write_bytes(layer(DEBIAN))
     place = tmp_path / "image"
     for name in ("../secret", str(tmp_path / "secret"), "link"):
@@ -450,8 +466,8 @@ def test_a_layout_directory_leads_to_nothing_outside_of_it(tmp_path: Path) -> No
             open_image(str(place))
 
 
-def test_a_layer_that_is_named_a_thousand_times_is_not_read_as_often(tmp_path: Path) -> None:
-    """An image has some dozens of layers; a manifest of a few megabytes could name one of them any number of times."""
+def test_too_many_layers_are_refused(tmp_path: Path) -> None:
+    """A manifest that names one layer a thousand times is refused before the layers are read."""
     manifest = [{"Config": "config.json", "Layers": ["layer"] * 1000}]
     files = {
         "manifest.json": json.dumps(manifest).encode(),
@@ -462,8 +478,10 @@ def test_a_layer_that_is_named_a_thousand_times_is_not_read_as_often(tmp_path: P
         open_image(write_archive(tmp_path / "image.tar", files))
 
 
-def test_names_have_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One name is no longer than a path may be, and directories that no entry names count as well."""
+def test_names_and_implied_directories_have_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name longer than a path is refused, and implied parent directories count as entries."""
     with pytest.raises(InputError, match="4200 characters"):
         tree_of(docker_save(tmp_path / "long.tar", [("a" * 4200, b"")]))
     path = docker_save(
@@ -475,10 +493,12 @@ def test_names_have_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         tree_of(path)
 
 
-def test_files_that_come_and_go_count_for_what_is_kept(
+def test_replaced_files_count_towards_the_memory_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once each and for good, under however many names; what is not kept is read when it is asked for."""
+    """Contents of replaced files count towards the memory limit, once for each; the rest is read
+    from the archive.
+    """
     monkeypatch.setattr(image_tree, "KEPT_TOTAL", 250)
     entries: list[Entry] = []
     for number in range(8):
@@ -516,8 +536,8 @@ def test_files_that_come_and_go_count_for_what_is_kept(
         "holes",
     ],
 )
-def test_headers_have_bounds(entry: bytes, words: str, tmp_path: Path) -> None:
-    """What describes an entry is read whole, what describes all is kept for each: neither may be as large as the archive."""
+def test_headers_have_limits(entry: bytes, words: str, tmp_path: Path) -> None:
+    """A header that is too large, too many headers, or a sparse file are refused."""
     manifest = [{"Config": "config.json", "Layers": ["layer"]}]
     files = {
         "manifest.json": json.dumps(manifest).encode(),
@@ -530,7 +550,9 @@ def test_headers_have_bounds(entry: bytes, words: str, tmp_path: Path) -> None:
 
 
 def test_a_deep_directory_is_hidden_and_replaced(tmp_path: Path) -> None:
-    """Some two thousand levels fit into a path, more than Python's stack has."""
+    """A directory deeper than Python's stack (some two thousand levels) can be hidden and
+    replaced.
+    """
     deep: Entry = ("a/" * 2000 + "b", b"x")
     assert (
         listing_of_top(tree_of(docker_save(tmp_path / "hidden.tar", [deep], [(".wh.a", b"")])))

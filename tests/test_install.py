@@ -1,4 +1,4 @@
-"""The installer's decisions; that it installs something that runs is shown by integration/test_dev_install.py."""
+"""The installer's decisions. integration/test_dev_install.py shows that an installation runs."""
 
 import importlib.metadata
 import os
@@ -11,7 +11,9 @@ from nvgraft_cli.install import install
 
 
 class Owner:
-    """Stands in for ``os.lstat``: the real file with an owner and, for some paths, a mode of our choice."""
+    """A replacement for ``os.lstat``: the real result with chosen owners and, for some paths,
+    modes.
+    """
 
     def __init__(self, others: dict[str, int], modes: dict[str, int]) -> None:
         self.others = others
@@ -28,7 +30,7 @@ class Owner:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A chain of directories with a link beside it: ``real/deep`` and ``link -> real``."""
+    """A chain of directories and a link beside it: ``real/deep`` and ``link -> real``."""
     (tmp_path / "real/deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real")
     return tmp_path
@@ -38,13 +40,15 @@ def place(tmp_path: Path) -> Path:
 def test_a_path_that_only_root_can_change_is_accepted(
     path: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root-owned directories that only root writes to are fine, through links and where the last parts are missing."""
+    """A path is accepted if only root can write to its directories, through links and with missing
+    last parts.
+    """
     monkeypatch.setattr(os, "lstat", Owner({}, {}))
     install.owned_by_root(f"{place}/{path}")
 
 
 @pytest.mark.parametrize(
-    ("asked", "foreign"),
+    ("path", "foreign"),
     [
         ("real/deep", "real"),
         ("real/deep", "real/deep"),
@@ -54,26 +58,28 @@ def test_a_path_that_only_root_can_change_is_accepted(
     ],
 )
 def test_a_path_of_another_user_is_refused(
-    asked: str, foreign: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, foreign: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever owns a directory, a link or a link's target on the way can replace what the hook loads."""
+    """A path is refused if another user owns a directory, a link or a link's target on the way."""
     monkeypatch.setattr(os, "lstat", Owner({f"{place}/{foreign}": 1000}, {}))
     with pytest.raises(install.CannotInstall, match=r"owned by user 1000"):
-        install.owned_by_root(f"{place}/{asked}")
+        install.owned_by_root(f"{place}/{path}")
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 def test_a_path_that_others_may_write_to_is_refused(
     mode: int, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group or all users may not write to any directory on the way; a sticky bit does not help."""
+    """A path is refused if group or others may write to a directory on the way, even with a sticky
+    bit.
+    """
     monkeypatch.setattr(os, "lstat", Owner({}, {f"{place}/real": mode}))
     with pytest.raises(install.CannotInstall, match=r"real: group or others may write to it"):
         install.owned_by_root(f"{place}/link/deep")
 
 
 def test_a_loop_of_links_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links that lead to each other end in a message."""
+    """Links that lead to each other are refused with a message."""
     (place / "a").symlink_to("b")
     (place / "b").symlink_to("a")
     monkeypatch.setattr(os, "lstat", Owner({}, {}))
@@ -95,14 +101,16 @@ def test_a_loop_of_links_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch
 def test_unusable_paths_are_refused(
     prefix: str, python: str, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path that a script's first line or ``sys.path`` cannot hold is refused before anything is written."""
+    """A path that does not fit into a script's first line or ``sys.path`` is refused before
+    anything is written.
+    """
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(install.CannotInstall, match=complaint):
         install.check_places(prefix, python)
 
 
 def test_only_root_installs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installation that another user owns would be refused at its first start: it is not made."""
+    """Only root may install: the hook would refuse to start from another user's directory."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(install.CannotInstall, match="not root"):
         install.check_places("/usr/local", "/usr/bin/python3")
@@ -119,7 +127,9 @@ def distribution(packages: Path, name: str, *requires: str) -> None:
 
 
 def test_the_closure_follows_requirements_but_not_extras(tmp_path: Path) -> None:
-    """All that a package needs is found, in any spelling of its name; what only an extra or another platform needs is not."""
+    """A package's requirements are found in any spelling; those of extras and of other platforms
+    are left out.
+    """
     distribution(
         tmp_path,
         "Top",
@@ -130,12 +140,12 @@ def test_the_closure_follows_requirements_but_not_extras(tmp_path: Path) -> None
     distribution(tmp_path, "mid.dle", "leaf")
     distribution(tmp_path, "leaf", "top")
     distribution(tmp_path, "extra_thing")
-    found: list[importlib.metadata.Distribution] = install.closure(str(tmp_path), ["top"])
-    assert [item.metadata["Name"] for item in found] == ["leaf", "mid.dle", "Top"]
+    closure: list[importlib.metadata.Distribution] = install.closure(str(tmp_path), ["top"])
+    assert [item.metadata["Name"] for item in closure] == ["leaf", "mid.dle", "Top"]
 
 
 def test_a_failed_swap_brings_the_old_installation_back(tmp_path: Path) -> None:
-    """When the new tree cannot be put in place, the one that worked stands there again."""
+    """If the new installation cannot be moved into place, the old one is put back."""
     (tmp_path / "nvgraft").mkdir()
     (tmp_path / "nvgraft/works").touch()
     with pytest.raises(FileNotFoundError):
@@ -147,7 +157,7 @@ def test_a_failed_swap_brings_the_old_installation_back(tmp_path: Path) -> None:
 
 
 def test_a_swap_leaves_only_the_new_installation(tmp_path: Path) -> None:
-    """Nothing of the old installation stays, so no stale module can be loaded."""
+    """A swap removes the old installation, so that no stale module can be loaded."""
     for name in ("nvgraft/old", ".nvgraft.new/new"):
         (tmp_path / name).mkdir(parents=True)
     install.replace_tree(
@@ -159,8 +169,10 @@ def test_a_swap_leaves_only_the_new_installation(tmp_path: Path) -> None:
     ]
 
 
-def test_the_original_names_lead_to_ours(tmp_path: Path) -> None:
-    """Each is a link to the program beside it; linking again changes nothing."""
+def test_original_names_link_to_nvgraft(tmp_path: Path) -> None:
+    """The original names become links to the programs beside them; linking again changes
+    nothing.
+    """
     for _ in range(2):
         install.check_names(str(tmp_path))
         install.link_names(str(tmp_path))
@@ -172,8 +184,10 @@ def test_the_original_names_lead_to_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
-def test_a_program_of_somebody_else_is_not_replaced(kind: str, tmp_path: Path) -> None:
-    """Where NVIDIA's own program, or a link to one, has the name, it is named and nothing is written."""
+def test_a_foreign_program_is_not_replaced(kind: str, tmp_path: Path) -> None:
+    """A program or link that is not nvgraft's keeps its name: the installer names it and writes
+    nothing.
+    """
     path = tmp_path / "nvidia-container-cli"
     if kind == "file":
         path.touch()
@@ -185,10 +199,8 @@ def test_a_program_of_somebody_else_is_not_replaced(kind: str, tmp_path: Path) -
         install.check_names(str(tmp_path))
 
 
-def test_without_an_assembler_there_is_no_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which program is missing, and what to install."""
+def test_a_launcher_needs_an_assembler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `as` and `objcopy` the launcher is refused, with the package to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", "aarch64")))
     with pytest.raises(install.CannotInstall, match=r"no program as and no objcopy here.* apt-get"):
@@ -197,7 +209,7 @@ def test_without_an_assembler_there_is_no_launcher(
 
 @pytest.mark.requires("sh")
 def test_an_assembler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last line, and nothing was written by then."""
+    """If the assembler fails, the refusal quotes its last line."""
     for name in ("as", "objcopy"):
         (tmp_path / name).write_text(
             "#!/bin/sh\necho first >&2\necho 'unknown option' >&2\nexit 1\n"
@@ -209,8 +221,10 @@ def test_an_assembler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.M
         install.static_launcher("/usr/bin/python3", "/script")
 
 
-def test_a_machine_without_a_source_has_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that have one are named."""
+def test_a_machine_without_launcher_source_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that the launcher has no source for is refused; the message names those that it
+    has.
+    """
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", "riscv64")))
     with pytest.raises(install.CannotInstall, match="not for riscv64, only for x86_64 and aarch64"):
         install.static_launcher("/usr/bin/python3", "/script")
@@ -219,7 +233,7 @@ def test_a_machine_without_a_source_has_no_launcher(monkeypatch: pytest.MonkeyPa
 def test_a_refused_launcher_leaves_the_prefix_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made before anything is written."""
+    """If the launcher is refused, nothing has been written to the prefix."""
     monkeypatch.setattr(install, "check_places", lambda *_: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(install.CannotInstall, match="--launcher"):

@@ -1,4 +1,6 @@
-"""What is told about a jailed program. Following it is test_child.py's business; building the jail needs root: integration."""
+"""The outcome of a jailed program. test_child.py tests following it; building the jail needs root
+(integration).
+"""
 
 import pytest
 
@@ -14,6 +16,8 @@ from nvgraft.system import jail
     ],
 )
 def test_outcome(status: int, output: bytes, expected: tuple[int, int, str]) -> None:
-    """A wait status is either an exit code or a signal; of the output the last line that is not empty counts."""
+    """A wait status gives an exit code or a signal; the last line of the output that is not empty
+    is quoted.
+    """
     outcome = jail.Outcome(status, "", output)
     assert (outcome.code, outcome.signal, outcome.last_line) == expected

@@ -1,4 +1,4 @@
-"""The journal: what was written is read again, and a record that was cut short is nothing."""
+"""The journal: written records are read again, and a truncated record is ignored."""
 
 import os
 import posix
@@ -59,7 +59,9 @@ def written(directory: Path) -> Path:
 
 
 def test_what_was_announced_is_read_again(directory: Path) -> None:
-    """Whose it is, every item in its order (data first within one announcement), whatever bytes are in paths and files."""
+    """The heading and all items are read as written, with any bytes in paths and contents. Within
+    one announcement, items with data come first.
+    """
     path = written(directory)
     left = read(directory, path.name)
     assert left.heading == HEADING
@@ -68,16 +70,18 @@ def test_what_was_announced_is_read_again(directory: Path) -> None:
     assert left.written == path.stat().st_mtime_ns
 
 
-def test_nobody_else_can_read_or_write_it(directory: Path) -> None:
-    """The directory and the file are their owner's alone; the file's name tells the lock that its hook holds."""
+def test_a_journal_is_private_to_its_owner(directory: Path) -> None:
+    """Directory and file are private to their owner; the file's name gives the lock that its hook
+    holds.
+    """
     path = written(directory)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert journal.lock_of(path.name) == "811-4d"
 
 
-def test_a_journal_torn_at_any_byte_is_what_was_whole_before(directory: Path) -> None:
-    """Cut after each byte in turn, it has the records that were complete, in their order, and never half of one."""
+def test_a_journal_cut_at_any_byte_keeps_complete_records(directory: Path) -> None:
+    """A journal cut at any byte has exactly the records that were complete, in their order."""
     path = written(directory)
     data, whole = path.read_bytes(), read(directory, path.name)
     counts: list[int] = []
@@ -91,14 +95,12 @@ def test_a_journal_torn_at_any_byte_is_what_was_whole_before(directory: Path) ->
             assert left.entries == whole.entries[: len(left.entries)]
         counts.insert(0, (left.heading is not None) + len(left.entries))
     assert counts == sorted(counts)
-    assert sorted(set(counts)) == [0, 1, 4, 5, 9], (
-        "nothing, the heading, and each record as a whole"
-    )
+    assert sorted(set(counts)) == [0, 1, 4, 5, 9], "each record counts as a whole"
     assert counts[-2] < counts[-1], "the last byte belongs to a record"
 
 
 def test_a_journal_that_was_changed_is_damaged(directory: Path) -> None:
-    """One bit flipped anywhere, but in what makes a record longer than the file, is noticed, and nothing of it is believed."""
+    """A flipped bit in any byte is noticed, and the journal is not used."""
     path = written(directory)
     data = path.read_bytes()
     with open(path, "r+b", buffering=0) as file:
@@ -113,8 +115,8 @@ def test_a_journal_that_was_changed_is_damaged(directory: Path) -> None:
     "words",
     [("nvgraft.journal/1", "/r"), ("nvgraft.journal/2", "/r", "1", "2", "x", "4", "5", "6"), ("",)],
 )
-def test_another_format_is_not_read(directory: Path, words: tuple[str, ...]) -> None:
-    """A whole record that this version does not know is damage as well."""
+def test_an_unknown_format_is_damage(directory: Path, words: tuple[str, ...]) -> None:
+    """A whole record in an unknown format is damage."""
     path = written(directory)
     path.write_bytes(journal._frame("\0".join(words).encode()))
     with pytest.raises(ValueError, match=r"format|literal|unpack"):
@@ -125,15 +127,15 @@ def test_another_format_is_not_read(directory: Path, words: tuple[str, ...]) -> 
     "record", [b"what\0/x\0", b"dir\0/x", b"link\0/x\0target", b"was-link\0/x\0t\x000\0"]
 )
 def test_an_unknown_item_is_damage(directory: Path, record: bytes) -> None:
-    """So is one with too few fields."""
+    """An item of an unknown kind, or with too few fields, is damage."""
     path = written(directory)
     path.write_bytes(journal._frame(journal._heading_record(HEADING)) + journal._frame(record))
     with pytest.raises(ValueError, match="malformed entry"):
         read(directory, path.name)
 
 
-def test_the_end_removes_it(directory: Path) -> None:
-    """Done or undone, nothing is pending; before, it is."""
+def test_end_removes_the_journal(directory: Path) -> None:
+    """end() removes the journal."""
     assert not journal.pending()
     begun = Journal.begin(HEADING)
     assert journal.pending()
@@ -142,10 +144,12 @@ def test_the_end_removes_it(directory: Path) -> None:
     assert not journal.pending()
 
 
-def test_a_journal_that_cannot_be_removed_names_nothing(
+def test_a_journal_that_cannot_be_removed_is_emptied(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it names belongs to a container that runs: it is emptied, so that nobody takes it away."""
+    """A journal that cannot be removed is emptied: its items belong to a running container and must
+    stay.
+    """
     path = written(directory)
     begun = Journal.begin(Heading("/r", 1, 2, 3, 4, 0, 0))
     begun.announce(FIRST)
@@ -162,10 +166,10 @@ def test_a_journal_that_cannot_be_removed_names_nothing(
     assert path.exists()
 
 
-def test_without_a_journal_nothing_is_begun(
+def test_a_start_without_a_journal_is_refused(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it cannot be written, the start is refused and no journal stays."""
+    """If the journal cannot be written, the start is refused and no journal is left."""
 
     def full(*_arguments: object) -> int:
         raise OSError(28, "No space left on device")
@@ -183,8 +187,8 @@ def test_without_a_journal_nothing_is_begun(
             begun.announce(FIRST)
 
 
-def test_a_user_who_may_not_have_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rootless there is no journal, and starts go on."""
+def test_a_rootless_user_has_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rootless user gets no journal, and starts go on."""
     monkeypatch.setattr(journal, "DIRECTORY", "/proc/nvgraft/journal")
     monkeypatch.setattr(posix, "geteuid", lambda: 1000)
     begun = Journal.begin(HEADING)
@@ -198,19 +202,19 @@ def test_a_user_who_may_not_have_one_has_none(monkeypatch: pytest.MonkeyPatch) -
     ("change", "same"),
     [
         ({}, True),
-        ({"rootfs": "/elsewhere"}, True),  # one directory, two names
+        ({"rootfs": "/elsewhere"}, True),  # one directory with two names
         ({"device": 9}, True),  # an overlay, mounted again
         ({"device": 9, "rootfs": "/elsewhere"}, False),
         ({"inode": 9}, False),
         ({"born": 9}, False),
         ({"born": HEADING.since - 1}, False),
-        ({"born": HEADING.since + 10**9}, True),  # of an overlay's lower layer, copied up
-        ({"born": HEADING.since + 10**12}, False),  # made anew, with the inode number of the former
+        ({"born": HEADING.since + 10**9}, True),  # from an overlay's lower layer, copied up
+        ({"born": HEADING.since + 10**12}, False),  # a new directory with the former inode number
         ({"since": 9, "uid": 9, "gid": 9}, True),
     ],
 )
 def test_a_root_file_system_is_known_again(change: dict[str, int | str], same: bool) -> None:
-    """By the root directory itself, and by its device or its path."""
+    """A rootfs is recognised by the inode of its root directory, and by its device or its path."""
     fields = {
         name: getattr(HEADING, name)
         for name in ("rootfs", "device", "inode", "born", "since", "uid", "gid")
@@ -219,7 +223,9 @@ def test_a_root_file_system_is_known_again(change: dict[str, int | str], same: b
 
 
 def test_rewriting_keeps_what_is_still_to_be_done(directory: Path) -> None:
-    """The rest in the place of the whole, with the same time; without a rest the journal is gone."""
+    """rewrite() keeps the remaining items and the time; without remaining items it removes the
+    journal.
+    """
     path = written(directory)
     left = read(directory, path.name)
     fd = os.open(directory, os.O_RDONLY)

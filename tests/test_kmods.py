@@ -1,4 +1,6 @@
-"""The load-kmods step as far as it needs no privilege: what is wanted, when nothing is started, and listening to the child."""
+"""The load-kmods step without privileges: which nodes it makes, when it starts no child, and what
+it reads from the child.
+"""
 
 import errno
 import os
@@ -32,7 +34,7 @@ def _listed(root: str, module: str, gpus: int = 0, channels: tuple[int, ...] = (
 
 @pytest.fixture
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process may be started."""
+    """Fail if a process is started."""
 
     def refused() -> int:
         raise AssertionError("a process is started")
@@ -43,7 +45,9 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A /sys with the three modules and two GPUs, beside an audio function, a switch and another vendor's display."""
+    """A /sys with the three modules and two GPUs, and with an audio function, a switch and another
+    vendor's display.
+    """
     devices = {
         "a": "0x10de 0x030200",
         "b": "0x10de 0x030000",
@@ -70,14 +74,18 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_counts_display_controllers_of_nvidia(loaded: Path) -> None:
-    """A GPU's audio function, an NVSwitch and other vendors' GPUs get no node; no PCI bus is no GPU."""
+    """NVIDIA's display controllers are counted, without audio functions and NVSwitches; without a
+    PCI bus there are none.
+    """
     assert kmods._gpu_count() == 2
     (loaded / "bus/pci/devices").rename(loaded / "gone")
     assert kmods._gpu_count() == 0
 
 
 def test_nodes_follow_the_driver_parameters(tmp_path: Path) -> None:
-    """Owner and mode are those of the driver's parameters, majors those of /proc/devices, the order the reference's."""
+    """Nodes have the owner and mode of the driver's parameters, the majors of /proc/devices, and
+    the reference's order.
+    """
     root = _write(
         tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(1)}
     )
@@ -95,8 +103,10 @@ def test_nodes_follow_the_driver_parameters(tmp_path: Path) -> None:
     assert _listed(root, "nvidia-modeset") == ["/dev/nvidia-modeset 195:254 0:44 0660"]
 
 
-def test_nodes_without_a_word_from_the_driver(tmp_path: Path) -> None:
-    """Without parameters nodes are root's and open to all; a driver that /proc/devices lacks has no major."""
+def test_nodes_without_driver_parameters(tmp_path: Path) -> None:
+    """Without parameters nodes belong to root with mode 0666; a driver missing from /proc/devices
+    has no major.
+    """
     assert _listed(str(tmp_path), "nvidia", 1) == [
         "/dev/nvidiactl 195:255 0:0 0666",
         "/dev/nvidia0 195:0 0:0 0666",
@@ -105,7 +115,9 @@ def test_nodes_without_a_word_from_the_driver(tmp_path: Path) -> None:
 
 
 def test_capability_nodes_are_those_of_existing_access_files(tmp_path: Path) -> None:
-    """Each access file of a MIG capability names its node's minor and mode, but for one that the driver keeps for itself."""
+    """Each access file of a MIG capability gives its node's minor and mode; nodes that the driver
+    makes itself are left out.
+    """
     base = "proc/driver/nvidia/capabilities"
     root = _write(
         tmp_path,
@@ -127,7 +139,7 @@ def test_capability_nodes_are_those_of_existing_access_files(tmp_path: Path) -> 
 
 
 def test_a_driver_that_manages_its_own_nodes_is_left_alone(tmp_path: Path) -> None:
-    """With ModifyDeviceFiles: 0 there is nothing to make."""
+    """With ModifyDeviceFiles: 0 the step makes no nodes."""
     root = _write(
         tmp_path, {"proc/devices": DEVICES, "proc/driver/nvidia/params": PARAMS.format(0)}
     )
@@ -140,20 +152,26 @@ def test_a_driver_that_manages_its_own_nodes_is_left_alone(tmp_path: Path) -> No
     ("path", "major", "minor", "right"),
     [("null", 1, 3, True), ("null", 1, 5, False), ("fd", 1, 3, False)],
 )
-def test_a_node_is_right_when_its_number_is(path: str, major: int, minor: int, right: bool) -> None:
-    """Type and number count; nothing there, or something else, is not right."""
+def test_a_node_is_right_if_type_and_number_match(
+    path: str, major: int, minor: int, right: bool
+) -> None:
+    """A node is right if it is a character device with its expected number; a missing one is
+    wrong.
+    """
     node = kmods._Node(f"/dev/{path}", major, minor, 0, 0, 0o666)
     assert kmods._is_right("", node) is right
     assert not kmods._is_right("/nowhere", node)
 
 
 @pytest.mark.usefixtures("no_child", "loaded")
-def test_nothing_is_started_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With modules and nodes in place the step is a look and no process; channels count only when they are to be made."""
-    asked: list[str] = []
+def test_no_child_is_started_if_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With modules and nodes in place no child is started. IMEX channels are checked only if they
+    are to be made.
+    """
+    checked_paths: list[str] = []
 
     def is_right(root: str, node: kmods._Node) -> bool:
-        asked.append(root + node.path)
+        checked_paths.append(root + node.path)
         return True
 
     monkeypatch.setattr(kmods, "_is_right", is_right)
@@ -167,17 +185,19 @@ def test_nothing_is_started_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -
         "nvidia-uvm-tools",
         "nvidia-modeset",
     ]
-    assert asked == [f"/drv/dev/{name}" for name in paths]
-    asked.clear()
+    assert checked_paths == [f"/drv/dev/{name}" for name in paths]
+    checked_paths.clear()
     assert kmods.load_modules("/", (3,), False) == []
-    assert asked == [f"/dev/{name}" for name in paths if "channel" not in name]
+    assert checked_paths == [f"/dev/{name}" for name in paths if "channel" not in name]
 
 
 @pytest.mark.parametrize("missing", ["module/nvidia_uvm", "/dev/nvidia1"])
-def test_anything_missing_is_work_for_a_child(
+def test_a_child_is_started_if_anything_is_missing(
     missing: str, loaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing module or a missing node starts the child; one that cannot be started is a finding, not an error."""
+    """A missing module or node starts the child; a child that cannot be started is a finding, not
+    an error.
+    """
     if missing.startswith("module"):
         (loaded / missing).rename(loaded / "gone")
     monkeypatch.setattr(kmods, "_is_right", lambda root, node: node.path != missing)
@@ -194,7 +214,9 @@ def test_anything_missing_is_work_for_a_child(
 
 @pytest.mark.usefixtures("no_child")
 def test_skipped_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither modules nor nodes can be made, nothing is tried and nothing is said."""
+    """In a user namespace, where no module can be loaded, nothing is tried and nothing is
+    reported.
+    """
     monkeypatch.setattr("nvgraft.system.userns.inside", lambda: True)
     monkeypatch.setattr(kmods, "_gpu_count", lambda: pytest.fail("the host is looked at"))
     assert kmods.load_modules("/", (0,), True) == []
@@ -202,7 +224,7 @@ def test_skipped_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def listen(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bool], list[Finding]]:
-    """Let the step listen to a child that says ``text``, and goes silent or, when ``ends``, ends."""
+    """Let the step read ``text`` from a child that then ends, or hangs if not ``ends``."""
 
     def _listen(text: str, ends: bool) -> list[Finding]:
         monkeypatch.setattr(kmods, "TIMEOUT", 60 if ends else 0.05)
@@ -220,10 +242,10 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bool], list[Findin
     return _listen
 
 
-def test_what_the_child_tells_are_findings(listen: Callable[[str, bool], list[Finding]]) -> None:
-    """Each line with a hint is a finding, in order; a child that says it is done adds none."""
-    told = "modprobe nvidia\nfirst\tdo this\nmodprobe nvidia-uvm\nsecond\tdo that\ndone\n"
-    assert listen(told, True) == [
+def test_hints_of_the_child_are_findings(listen: Callable[[str, bool], list[Finding]]) -> None:
+    """Each line with a hint is a finding, in order; the closing "done" adds none."""
+    output = "modprobe nvidia\nfirst\tdo this\nmodprobe nvidia-uvm\nsecond\tdo that\ndone\n"
+    assert listen(output, True) == [
         Finding("load-kmods", "warning", "first", "do this"),
         Finding("load-kmods", "warning", "second", "do that"),
     ]
@@ -233,13 +255,13 @@ def test_what_the_child_tells_are_findings(listen: Callable[[str, bool], list[Fi
     ("ends", "cause"), [(True, "ended before it was done"), (False, "not done after 0.05 seconds")]
 )
 @pytest.mark.parametrize(
-    ("told", "doing"),
+    ("output", "doing"),
     [("", "starting"), ("a\tb\nmodprobe nvidia-uvm\npart", "modprobe nvidia-uvm")],
 )
-def test_a_child_that_ends_early_or_hangs_is_told(
-    told: str, doing: str, ends: bool, cause: str, listen: Callable[[str, bool], list[Finding]]
+def test_a_child_that_ends_early_or_hangs_is_a_finding(
+    output: str, doing: str, ends: bool, cause: str, listen: Callable[[str, bool], list[Finding]]
 ) -> None:
-    """What it was doing is named beside what it had told before."""
-    findings = listen(told, ends)
+    """A child that ends early or hangs adds a finding that names its last step."""
+    findings = listen(output, ends)
     assert findings[-1].message.startswith(f"load-kmods: {doing}: {cause}")
-    assert [finding.message for finding in findings[:-1]] == (["a"] if told else [])
+    assert [finding.message for finding in findings[:-1]] == (["a"] if output else [])

@@ -1,4 +1,4 @@
-"""The hook's first moments: whatever a runtime hands down is put into a known state."""
+"""How the hook starts: the process state that it inherits is checked and reset."""
 
 import json
 import os
@@ -21,22 +21,24 @@ from nvgraft_specs.names import HOOK_TIMEOUT
 )
 @pytest.mark.parametrize("value", ["/proc/self/cwd/x.so", ""])
 def test_variables_of_the_loader_are_refused(name: str, value: str) -> None:
-    """Each one, empty or not, by name and with the fix."""
+    """Each variable of the loader, empty or not, is refused by name, with the fix."""
     with pytest.raises(Refusal) as caught:
         check_environment({"PATH": "/bin", name: value})
     assert caught.value.text == f"environment variable {name} is set for the hook"
     assert "env" in caught.value.hint
 
 
-def test_other_variables_are_harmless() -> None:
-    """Python's own do nothing under -I."""
+def test_other_variables_are_accepted() -> None:
+    """Python's own variables are accepted: they have no effect under -I."""
     check_environment(
         {"PATH": "/bin", "PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "LD_PRELOAD_": "x"}
     )
 
 
-def test_an_interpreter_that_searched_the_callers_directories_is_refused() -> None:
-    """Without -I and -S somebody else's module may have run already; the message says how to start the hook."""
+def test_an_interpreter_that_is_not_isolated_is_refused() -> None:
+    """An interpreter without -I and -S is refused, because it may have run a foreign module
+    already.
+    """
     check = f"import sys; sys.path += {sys.path!r}; from nvgraft.system.launch import check_interpreter; check_interpreter()"
     for flags, accepted in (
         (["-ISB"], True),
@@ -69,7 +71,7 @@ def test_an_interpreter_that_searched_the_callers_directories_is_refused() -> No
 def test_a_caller_with_fewer_rights_is_refused(
     ids: tuple[int, ...], groups: tuple[int, ...], secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A set-user-ID or set-group-ID program, or one with file capabilities, works for whoever calls it."""
+    """The hook refuses to run with set-user-ID, set-group-ID or file capabilities."""
     monkeypatch.setattr(posix, "getresuid", lambda: ids)
     monkeypatch.setattr(posix, "getresgid", lambda: groups)
     monkeypatch.setattr(syscalls, "is_secure_execution", lambda: secure)
@@ -83,7 +85,7 @@ def test_a_caller_with_fewer_rights_is_refused(
 
 
 def test_an_ordinary_caller_is_accepted() -> None:
-    """Equal ids, and no privilege that came with the program."""
+    """Equal ids without privileges from the program file are accepted."""
     check_identity()
 
 
@@ -107,7 +109,9 @@ def run(script: str, cwd: Path | str = "/", **settings: Any) -> Any:
 
 
 def test_the_process_is_put_into_a_known_state(tmp_path: Path) -> None:
-    """As crun starts hooks: all signals blocked or ignored, foreign descriptors, another umask. The old directory is returned."""
+    """Signals, descriptors, umask and limits are reset, as crun starts hooks with foreign ones. The
+    old directory is returned.
+    """
     script = """
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -147,10 +151,10 @@ print(json.dumps({
 
 @pytest.mark.requires("sh")
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
-def test_what_has_taken_the_number_of_a_closed_stream_goes(
-    closed: list[int], tmp_path: Path
-) -> None:
-    """A library that is loaded first thing opens a file; it is neither read as the state nor written to."""
+def test_a_closed_standard_stream_becomes_dev_null(closed: list[int], tmp_path: Path) -> None:
+    """A file opened early by a library under the number of a closed stream is replaced by
+    /dev/null.
+    """
     script = f"""
 while os.open("/etc/passwd", os.O_RDONLY) < 3:
     pass
@@ -169,12 +173,14 @@ open({str(tmp_path / "seen")!r}, "w").write(json.dumps([before, after]))
         timeout=30,
     )
     before, after = json.loads((tmp_path / "seen").read_text())
-    assert all(name.startswith(("/etc/", "/usr/")) for name in before), "by libffi, or here"
+    assert all(name.startswith(("/etc/", "/usr/")) for name in before), (
+        "opened by libffi or by the script"
+    )
     assert after == ["/dev/null"] * len(closed)
 
 
-def test_a_directory_that_is_gone_counts_as_the_root(tmp_path: Path) -> None:
-    """Only a relative root.path would need it, and nothing relative to it exists."""
+def test_a_removed_directory_is_replaced_by_the_root(tmp_path: Path) -> None:
+    """A removed working directory counts as /: only a relative root.path would need it."""
     script = f"""
 os.mkdir("{tmp_path}/d"); os.chdir("{tmp_path}/d"); os.rmdir("{tmp_path}/d")
 print(json.dumps(launch.path_of(launch.reset_process())))
@@ -184,7 +190,9 @@ print(json.dumps(launch.path_of(launch.reset_process())))
 
 @pytest.mark.parametrize("number", [15, 2, 1, 14])
 def test_an_ending_signal_interrupts_once(number: int) -> None:
-    """It becomes an exception that no `except Exception` swallows, and from then on the others have to wait for the undo."""
+    """An ending signal raises an exception that `except Exception` does not catch; later ones wait
+    for the undo.
+    """
     script = f"""
 launch.reset_process()
 try:
@@ -203,8 +211,10 @@ except launch.Interrupted as interrupted:
     assert run(script) == number
 
 
-def test_a_directory_that_may_not_be_searched_counts_as_the_root(tmp_path: Path) -> None:
-    """A rootless hook whose engine stands in somebody else's directory does not end for that."""
+def test_an_unreadable_directory_is_replaced_by_the_root(tmp_path: Path) -> None:
+    """A working directory that the hook may not search counts as /, for a rootless hook started in
+    another user's.
+    """
     script = f"""
 os.mkdir("{tmp_path}/d"); os.chdir("{tmp_path}/d")
 opened = os.open
@@ -218,8 +228,8 @@ print(json.dumps(launch.path_of(launch.reset_process())))
     assert run(script) == "/"
 
 
-def test_the_directory_stays_held_when_it_is_renamed(tmp_path: Path) -> None:
-    """What is relative to it is looked up in it, under whatever name it has by then."""
+def test_a_renamed_directory_is_still_used(tmp_path: Path) -> None:
+    """Relative paths are looked up in the directory's descriptor, whatever its name is by then."""
     script = f"""
 os.mkdir("{tmp_path}/d"); os.chdir("{tmp_path}/d"); open("x", "w").write("content")
 directory = launch.reset_process()
@@ -229,8 +239,10 @@ print(json.dumps([launch.path_of(directory), os.read(os.open("x", os.O_RDONLY, d
     assert run(script) == [f"{tmp_path}/e", "content"]
 
 
-def test_the_deadline_interrupts_whatever_the_hook_waits_for() -> None:
-    """The time is the wall's: a process that sleeps, or waits for a pipe or a lock, is ended as well, though signals were blocked."""
+def test_the_deadline_interrupts_a_blocked_read() -> None:
+    """The deadline is in wall time and ends a process that sleeps or waits, though signals were
+    blocked before.
+    """
     script = """
 import time
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -245,8 +257,10 @@ except launch.Interrupted as interrupted:
     assert run(script) == [14, True]
 
 
-def test_the_deadline_comes_before_the_runtimes() -> None:
-    """With time left to take everything back; the message says what has happened, not which signal it was."""
+def test_the_deadline_leaves_time_to_undo() -> None:
+    """The deadline leaves time to undo before the runtime's ends; the message gives the cause, not
+    the signal.
+    """
     assert 5 <= HOOK_TIMEOUT - DEADLINE < HOOK_TIMEOUT / 2
     assert (
         Interrupted(14).line()
