@@ -1,8 +1,9 @@
-"""The console blocks of docs: each command is run, and what stands below it is what it prints.
+"""Run the commands in the console blocks of docs, and compare their output with the page.
 
-A block starts with ```` ```console ````; a line ``$ nvgraft ...`` is a command, run in docs/examples, the lines up to the next
-one its output, stdout before stderr. A line ``...`` stands for any lines. ``python tests/console.py`` (with PYTHONPATH as
-for the tests) writes the outputs of all pages anew; what a page wants to leave out has to be taken out again by hand.
+A block starts with ```` ```console ````. A line ``$ nvgraft ...`` is a command, which is run in
+docs/examples; the lines below it are its output, stdout before stderr. A line ``...`` stands for
+any lines. ``python tests/console.py PAGE ...`` (with PYTHONPATH as for the tests) writes the
+outputs of pages; lines to leave out must be replaced by ``...`` again by hand.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ _START, _END = "```console", "```"
 
 
 class Command(NamedTuple):
-    """One command of a page: the line it stands on, its words, and the lines that are said to follow."""
+    """One command of a page: its line number, its words, and its output on the page."""
 
     line: int
     words: list[str]
@@ -52,9 +53,12 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 def run(words: list[str]) -> list[str]:
-    """Run ``nvgraft`` with the words after it, in docs/examples; return what it prints, without the names of this machine's directories."""
+    """Run ``nvgraft`` with ``words`` in docs/examples; return the lines that it prints.
+
+    Paths of this checkout are replaced by /examples and docs.
+    """
     out, err = io.StringIO(), io.StringIO()
-    before = os.getcwd()
+    directory = os.getcwd()
     os.chdir(EXAMPLES)
     try:
         with (
@@ -64,22 +68,24 @@ def run(words: list[str]) -> list[str]:
         ):
             main(words)
     finally:
-        os.chdir(before)
+        os.chdir(directory)
     printed = out.getvalue() + err.getvalue()
     return printed.replace(str(EXAMPLES), "/examples").replace(str(DOCS), "docs").splitlines()
 
 
-def agrees(said: list[str], printed: list[str]) -> bool:
-    """Tell whether what a page says is what was printed, ``...`` standing for any lines."""
-    if not said:
+def agrees(expected: list[str], printed: list[str]) -> bool:
+    """Tell whether the printed lines are the expected ones, where ``...`` stands for any lines."""
+    if not expected:
         return not printed
-    if said[0] == "...":
-        return any(agrees(said[1:], printed[start:]) for start in range(len(printed) + 1))
-    return bool(printed) and said[0] == printed[0].rstrip() and agrees(said[1:], printed[1:])
+    if expected[0] == "...":
+        return any(agrees(expected[1:], printed[start:]) for start in range(len(printed) + 1))
+    if not printed or expected[0] != printed[0].rstrip():
+        return False
+    return agrees(expected[1:], printed[1:])
 
 
 def rewrite(page: Path) -> None:
-    """Write the outputs of a page anew."""
+    """Write the outputs of a page."""
     lines: list[str] = []
     inside = False
     for line in page.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What commands print for machines, judged by the schema that ships and by the model that it is made from."""
+"""Check JSON output of commands against its shipped schema and its model."""
 
 import json
 from functools import cache
@@ -16,7 +16,10 @@ def _validator(schema: str) -> Any:
 
 
 def read_document(text: str) -> dict[str, Any]:
-    """Return the document that ``text`` is, once its schema and its model have accepted it; they admit no member that they do not name."""
+    """Return the document in ``text`` after a check by its schema and its model.
+
+    Both refuse unknown members.
+    """
     data: dict[str, Any] = json.loads(text)
     schema = data["schema"]
     _validator(schema).validate(data)

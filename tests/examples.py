@@ -1,6 +1,7 @@
-"""The programs and libraries in the images of docs/examples: stubs with the names, and the loader's facts, of the real ones.
+"""The programs and libraries in the images of docs/examples.
 
-``python tests/examples.py`` (with PYTHONPATH as for the tests) writes them anew.
+They are stubs with the names of the real ones, and with the facts that a loader reads.
+``python tests/examples.py`` (with PYTHONPATH as for the tests) writes them.
 """
 
 from pathlib import Path
@@ -13,13 +14,13 @@ _STORE = "nix/store/7vjq5q1w-glibc-2.38"
 
 
 def _loader(directories: str, cache: str) -> bytes:
-    """Return a loader of glibc's, which has the directories that it was built for in its file."""
+    """Return a glibc loader whose file holds its built-in directories."""
     built_in = "\0".join(["", *directories.split(":"), cache, ""])
     return shared_object(64, _MACHINE, "ld-linux-x86-64.so.2", [], None) + built_in.encode()
 
 
-def _program(says: str, loader: str) -> bytes:
-    return executable(_MACHINE, says, ["libc.so.6"], None, loader)
+def _program(message: str, loader: str) -> bytes:
+    return executable(_MACHINE, message, ["libc.so.6"], None, loader)
 
 
 def _library(soname: str, *needed: str) -> bytes:
@@ -38,7 +39,7 @@ FILES = {
             for name in ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
         },
         "usr/bin/python3": _program(
-            "no real Python: an example of nvgraft's guide", "/lib64/ld-linux-x86-64.so.2"
+            "not a real Python: an example of nvgraft's guide", "/lib64/ld-linux-x86-64.so.2"
         ),
         "usr/lib/x86_64-linux-gnu/libcudart.so.12": _library("libcudart.so.12", "libc.so.6"),
         "usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so": _library(
@@ -51,14 +52,15 @@ FILES = {
         ),
         f"{_STORE}/lib/libc.so.6": _library("libc.so.6", "ld-linux-x86-64.so.2"),
         "bin/app": _program(
-            "no real program: an example of nvgraft's guide", f"/{_STORE}/lib/ld-linux-x86-64.so.2"
+            "not a real program: an example of nvgraft's guide",
+            f"/{_STORE}/lib/ld-linux-x86-64.so.2",
         ),
     },
 }
 
 
 def write() -> None:
-    """Write all of them into docs/examples."""
+    """Write all files into docs/examples."""
     for image, files in FILES.items():
         for name, content in files.items():
             path = Path(console.EXAMPLES, image, "rootfs", name)

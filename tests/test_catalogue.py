@@ -1,4 +1,4 @@
-"""Invariants of the component tables."""
+"""Invariants of the catalogue."""
 
 import re
 from itertools import groupby
@@ -18,42 +18,41 @@ def row_names(table: str) -> list[str]:
 
 
 def classes_in_order(table: str) -> list[str]:
-    """The classes of the table's blocks: one of each block, so that a class with two blocks stands twice."""
+    """Return the class of each block of rows; a class with two blocks occurs twice."""
     return [name for name, _ in groupby(row.component_class for row in TABLES[table])]
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_no_row_stands_twice(table: str) -> None:
-    """Neither in one class nor in two, and no class has two blocks."""
-    found = row_names(table)
-    assert len(found) == len(set(found))
+def test_rows_and_classes_are_unique(table: str) -> None:
+    """No row occurs twice, and no class has two blocks."""
+    rows = row_names(table)
+    assert len(rows) == len(set(rows))
     classes = classes_in_order(table)
     assert len(classes) == len(set(classes))
 
 
 def test_no_library_row_is_a_prefix_of_another() -> None:
-    """The first matching row takes a library: a shorter one before it would take it away."""
-    found = row_names("libraries")
-    assert [
-        (one, other) for one in found for other in found if one != other and other.startswith(one)
-    ] == []
+    """A library belongs to the first row that matches, so that a prefix would take it."""
+    rows = row_names("libraries")
+    for row in rows:
+        assert [other for other in rows if other != row and other.startswith(row)] == []
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_versions_are_releases(table: str) -> None:
-    """``since`` is empty or MAJOR.MINOR.PATCH of libnvidia-container, which begins at 1.0."""
+    """``since`` is "" or MAJOR.MINOR.PATCH of libnvidia-container."""
     for row in TABLES[table]:
         assert row.since == "" or re.fullmatch(r"1\.\d+\.\d+", row.since), row
 
 
 def test_names_are_plain() -> None:
-    """Library rows end in .so, binaries are file names: nothing in the tables is a path or a pattern."""
+    """Rows are names of libraries that end in .so, or of programs; none is a path or a pattern."""
     assert all(re.fullmatch(r"lib[A-Za-z0-9_-]+\.so", name) for name in row_names("libraries"))
     assert all(re.fullmatch(r"nv[a-z-]+", name) for name in row_names("binaries"))
 
 
 def test_every_capability_is_covered() -> None:
-    """Each one has its entry, even when it switches on nothing by itself."""
+    """Each capability has an entry, also if it switches on no class."""
     assert tuple(catalogue.LIBRARY_CLASSES) == names.CAPABILITIES
     assert set(catalogue.BINARY_CLASSES) <= set(names.CAPABILITIES)
 
@@ -66,15 +65,15 @@ def test_every_capability_is_covered() -> None:
 def test_every_class_is_known_and_reachable(
     table: str, switches: dict[str, tuple[str, ...]]
 ) -> None:
-    """Capabilities switch on classes that exist, and every class is switched on by the capability of its name, or is shared."""
+    """Switched classes exist, and a class that is not shared has a capability of its name."""
     classes = set(classes_in_order(table))
     assert {name for enabled in switches.values() for name in enabled} == classes
     for component_class in classes - SHARED:
         assert component_class in switches[component_class]
 
 
-def test_lookup_order_is_the_recorded_one() -> None:
-    """utility, compute, ngx, video, graphics, glvnd: it is the order of mounts."""
+def test_lookup_order_is_the_references() -> None:
+    """It is also the order of mounts."""
     assert classes_in_order("libraries") == [
         "utility",
         "compute",
@@ -87,7 +86,7 @@ def test_lookup_order_is_the_recorded_one() -> None:
 
 
 def test_links_belong_to_library_rows() -> None:
-    """Each link stands beside a library of the tables, and leads to a plain name."""
+    """Each link belongs to a row, and its target is a plain name."""
     prefixes = row_names("libraries")
     for prefix, name, target in catalogue.LIBRARY_LINKS:
         assert prefix in prefixes
@@ -95,8 +94,8 @@ def test_links_belong_to_library_rows() -> None:
         assert name != target
 
 
-def test_places_are_absolute() -> None:
-    """Sockets and the MPS directory are looked up inside the driver root."""
+def test_paths_are_absolute() -> None:
+    """Sockets and the MPS directory are looked up below the driver root."""
     assert all(
         path.startswith("/") and path == path.rstrip("/")
         for path in (*catalogue.SERVICE_SOCKETS.values(), catalogue.MPS_DIRECTORY)
@@ -105,13 +104,13 @@ def test_places_are_absolute() -> None:
 
 
 def test_numbers_fit_their_kernel_types() -> None:
-    """The GPU mask has 64 bits; GPU minors end below the control nodes'."""
+    """The GPU mask has 64 bits, and GPU minors are below those of the control nodes."""
     assert catalogue.MAX_GPUS == 64
     assert catalogue.MAX_GPUS <= catalogue.MODESET_MINOR < catalogue.CONTROL_MINOR < 256
 
 
 def test_default_capabilities_exist() -> None:
-    """What a container gets that does not say is in the tables."""
+    """The default capabilities are known ones."""
     assert set(names.DEFAULT_CAPABILITIES) <= set(names.CAPABILITIES)
     assert list(names.CAPABILITIES) == sorted(names.CAPABILITIES)
     assert Request((), names.DEFAULT_CAPABILITIES).capabilities == ("compute", "utility")

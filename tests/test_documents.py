@@ -1,4 +1,4 @@
-"""Every command that prints JSON prints a document: versioned, and as its shipped schema says, whatever becomes of the container."""
+"""Every command that prints JSON prints a versioned document that passes its shipped schema."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from nvgraft_specs.models.schemas import MODELS
 
 Captured = pytest.CaptureFixture[str]
 
-#: What the container asks for, and the decision on most hosts.
+#: A request, and the environment that makes it.
 CONTAINERS = {
     "everything": EVERYTHING,
     "default": ("NVIDIA_VISIBLE_DEVICES=0",),
@@ -54,7 +54,7 @@ NAMES = (
     ),
 )
 
-#: command -> its arguments beside --bundle, --host and --format
+#: A command, and its arguments beside --bundle, --host and --format.
 ABOUT_A_CASE: dict[str, tuple[str, ...]] = {
     "plan": (),
     "explain": (),
@@ -63,33 +63,36 @@ ABOUT_A_CASE: dict[str, tuple[str, ...]] = {
     "prove": ("libcuda.so.1", "/usr/bin/nvidia-smi", "libnone.so"),
 }
 
-#: command -> command lines whose output needs no host and no container, or brings its own
+#: A command, and command lines that need no --host and --bundle, or have their own.
 ALONE: dict[str, tuple[tuple[str, ...], ...]] = {
     "diff": (("eks-t4", "debian-a100x8", "--bundle", "{bundle}"),),
     "matrix": (("eks-t4", "mig-h100", "--bundles", "{bundle}"),),
     "explain-error": (
         ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.0",),
         (
-            "Error: OCI runtime error: crun: error executing hook `/usr/bin/nvidia-container-runtime-hook` (exit code: 1)",
+            (
+                "Error: OCI runtime error: crun: error executing hook "
+                "`/usr/bin/nvidia-container-runtime-hook` (exit code: 1)"
+            ),
         ),
-        ("nothing that is known",),
+        ("an unknown error",),
     ),
     "simulate": (("--list",),),
     "doctor": (("--host", "mig-h100"),),
 }
 
-#: Judged by ``read_document`` in tests of their own, which have the state that they tell of.
+#: Commands whose own tests use ``read_document``, and the modules of these tests.
 ELSEWHERE = {
     "inventory": "test_inventory_command",
     "recover": "test_recover",
     "last-error": "test_last_error",
 }
-#: JSON of another kind: a log on stderr, and a format with a standard of its own.
+#: JSON without a schema of ours: a log on stderr, and CDI's own format.
 OTHER = {"watch", "cdi"}
 
 
-def printed(capsys: Captured, *words: str) -> str:
-    """Return what a command prints; it may refuse, but understands its command line."""
+def output(capsys: Captured, *words: str) -> str:
+    """Return the standard output of a command, which ends with exit code 0 or 1."""
     assert cli.main([*words, "--format", "json"]) in {0, 1}, capsys.readouterr().err
     return capsys.readouterr().out
 
@@ -99,7 +102,7 @@ def printed(capsys: Captured, *words: str) -> str:
 def test_a_case_is_a_document_in_every_command(
     host: str, container: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Injecting, skipped and refused; only `prove` has nothing to say about a container that does not start."""
+    """Only `prove` prints nothing for a container that is refused."""
     files = (
         ("etc/debian_version", "usr/bin/nvidia-smi", "tmp/x")
         if container in {"everything", "imex"}
@@ -107,13 +110,13 @@ def test_a_case_is_a_document_in_every_command(
     )
     bundle = make_bundle(tmp_path / "b", *CONTAINERS[container], files=files, mounts=("/data",))
     for command, words in ABOUT_A_CASE.items():
-        text = printed(capsys, command, *words, "--bundle", str(bundle), "--host", host)
+        text = output(capsys, command, *words, "--bundle", str(bundle), "--host", host)
         if text or command != "prove":
             assert read_document(text)["schema"] in MODELS
 
 
 def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Captured) -> None:
-    """An archive whose configuration asks for everything."""
+    """The image is an archive whose configuration asks for everything."""
     archive = docker_save(
         tmp_path / "image.tar",
         [("etc/debian_version", b"12\n")],
@@ -121,7 +124,7 @@ def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Capture
     )
     for command, words in ABOUT_A_CASE.items():
         read_document(
-            printed(capsys, command, *words, "--bundle", archive, "--host", "runfile-a10x2")
+            output(capsys, command, *words, "--bundle", archive, "--host", "runfile-a10x2")
         )
 
 
@@ -131,32 +134,34 @@ def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Capture
 def test_other_commands_print_documents(
     command: str, words: tuple[str, ...], tmp_path: Path, capsys: Captured
 ) -> None:
-    """With their own inputs."""
+    """Their inputs are not, or not only, a host and a container."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
-    read_document(printed(capsys, command, *(word.format(bundle=bundle) for word in words)))
+    read_document(output(capsys, command, *(word.format(bundle=bundle) for word in words)))
 
 
 def with_json(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield the names of the commands that can print JSON."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for name, below in action.choices.items():
+            for name, subparser in action.choices.items():
                 formats = [
-                    one.choices or () for one in below._actions if "--format" in one.option_strings
+                    option.choices or ()
+                    for option in subparser._actions
+                    if "--format" in option.option_strings
                 ]
-                if any("json" in choices for choices in formats) or list(with_json(below)):
+                if any("json" in choices for choices in formats) or list(with_json(subparser)):
                     yield name
 
 
-def test_no_command_is_forgotten() -> None:
-    """A command with --format json is judged here, or in its own tests."""
+def test_every_command_with_json_is_tested() -> None:
+    """The tests of a command with --format json are here or in its own module."""
     assert set(with_json(cli._parser())) == {*ABOUT_A_CASE, *ALONE, *ELSEWHERE, *OTHER}
     for name in ELSEWHERE.values():
         assert "read_document(" in Path(__file__).with_name(f"{name}.py").read_text()
 
 
 @pytest.mark.parametrize(
-    ("words", "place"),
+    ("words", "path"),
     [
         (("explain", "--bundle", "{bundle}", "--host", "eks-t4"), ("steps", 0, "facts", 0)),
         (("why", "nvidia-smi", "--bundle", "{bundle}", "--host", "eks-t4"), ("answers", 0)),
@@ -167,18 +172,18 @@ def test_no_command_is_forgotten() -> None:
     ],
     ids=lambda value: value[0] if value else "",
 )
-def test_a_member_that_the_schema_lacks_is_noticed(
-    words: tuple[str, ...], place: tuple[str | int, ...], tmp_path: Path, capsys: Captured
+def test_an_extra_or_missing_member_is_refused(
+    words: tuple[str, ...], path: tuple[str | int, ...], tmp_path: Path, capsys: Captured
 ) -> None:
-    """The check can fail: with a member more, or one less, at any depth."""
+    """The check can fail, at any depth of the document."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
-    text = printed(capsys, *(word.format(bundle=bundle) for word in words))
-    for more in (True, False):
+    text = output(capsys, *(word.format(bundle=bundle) for word in words))
+    for extra in (True, False):
         data = json.loads(text)
         inner = data
-        for step in place:
+        for step in path:
             inner = inner[step]
-        if more:
+        if extra:
             inner["extra"] = 1
         else:
             inner.popitem()
@@ -186,9 +191,12 @@ def test_a_member_that_the_schema_lacks_is_noticed(
             read_document(json.dumps(data))
 
 
-def test_a_model_is_not_loaded_to_print() -> None:
-    """Pydantic costs more than the answer of a command that reads no document."""
-    program = "import sys; from nvgraft_cli.shell.main import main; main(sys.argv[1:]); assert 'pydantic' not in sys.modules"
+def test_printing_a_document_does_not_load_pydantic() -> None:
+    """It would take longer than the command itself."""
+    program = (
+        "import sys; from nvgraft_cli.shell.main import main; main(sys.argv[1:]); "
+        "assert 'pydantic' not in sys.modules"
+    )
     command = [sys.executable, "-c", program, "explain-error", "--format", "json", "cuda>=12.0"]
     done = subprocess.run(
         command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60

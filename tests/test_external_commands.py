@@ -1,4 +1,4 @@
-"""What the demo and the simulated host do about the programs that they start: runc, and the C compiler."""
+"""How the demo and the simulated host run other programs: runc and the C compiler."""
 
 import pytest
 from pytest_subprocess import FakeProcess
@@ -6,33 +6,33 @@ from pytest_subprocess import FakeProcess
 from nvgraft_cli.simulate import demo, host_maker
 
 
-def test_what_a_failed_program_said_is_told(fp: FakeProcess) -> None:
-    """Both its outputs, with its command line and exit status."""
+def test_the_error_of_a_failed_program(fp: FakeProcess) -> None:
+    """It has the command line, the exit status and both outputs."""
     fp.register(["runc", "spec", "--bundle", "/b"], returncode=3, stdout="out\n", stderr="err\n")
     with pytest.raises(demo.DemoFailed, match=r"^runc spec --bundle /b: exit status 3\nout\nerr$"):
         demo.run("runc", "spec", "--bundle", "/b")
 
 
 def test_the_output_of_the_container_is_read_by_sections(fp: FakeProcess) -> None:
-    """And the container is deleted afterwards."""
-    said = "== devices\n/dev/nvidia0\n== links\n== end\n"
+    """The container is deleted afterwards."""
+    stdout = "== devices\n/dev/nvidia0\n== links\n== end\n"
     fp.register(
-        ["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], stdout=said
+        ["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], stdout=stdout
     )
     fp.register(["runc", "--root", "/w/demo.x/runc", "delete", "--force", "demo.x"])
     assert demo.start("/w/demo.x", "/b") == {"devices": ["/dev/nvidia0"], "links": [], "end": []}
     assert [list(call)[3] for call in fp.calls] == ["run", "delete"]
 
 
-def test_a_container_that_ends_early_is_no_answer(fp: FakeProcess) -> None:
-    """Its last section is missing; what it printed is told."""
+def test_a_container_that_ends_early_is_a_failure(fp: FakeProcess) -> None:
+    """The last section is missing; the error has the output."""
     fp.register(["runc", fp.any()], stdout="== devices\n", occurrences=2)
     with pytest.raises(demo.DemoFailed, match=r"the container ended early; it printed\n== devices"):
         demo.start("/w/demo.x", "/b")
 
 
 def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
-    """Nothing of the demo stays behind."""
+    """The demo leaves no container behind."""
     fp.register(
         ["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"],
         returncode=1,
@@ -51,8 +51,8 @@ def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
 def test_a_compiler_that_fails_is_a_note(
     fp: FakeProcess, monkeypatch: pytest.MonkeyPatch, stderr: str, reason: str
 ) -> None:
-    """The simulated host does without a library that answers; the first line tells why."""
-    monkeypatch.setattr(host_maker.shutil, "which", lambda name, path: "/usr/bin/cc")  # type: ignore[attr-defined]
+    """The simulated host works without the library; the note has the first line of the error."""
+    monkeypatch.setattr("shutil.which", lambda name, path: "/usr/bin/cc")
     fp.register(["/usr/bin/cc", fp.any()], returncode=1, stderr=stderr)
     library, note = host_maker._build(b"int x;")
     assert library is None
@@ -65,8 +65,8 @@ def test_a_compiler_that_fails_is_a_note(
 def test_without_a_compiler_nothing_is_started(
     fp: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it is said."""
-    monkeypatch.setattr(host_maker.shutil, "which", lambda name, path: None)  # type: ignore[attr-defined]
+    """A note says so."""
+    monkeypatch.setattr("shutil.which", lambda name, path: None)
     library, note = host_maker._build(b"int x;")
     assert (library, len(fp.calls)) == (None, 0)
     assert note.startswith("there is no C compiler: ")

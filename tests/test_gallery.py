@@ -1,4 +1,4 @@
-"""The gallery's hosts are whole: what one part of a document names, another part has."""
+"""The gallery's hosts are consistent: each part of a document that another part names exists."""
 
 import json
 import posixpath
@@ -9,7 +9,7 @@ import pytest
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Device, Host, RegularFile, Symlink, load_host
 
-#: Libraries of the packages whose files carry a version of their own.
+#: Libraries of the driver's packages that have versions of their own.
 OWN_VERSIONS = ("libnvidia-egl-wayland.so.", "libnvidia-nvvm.so.4.0.")
 
 
@@ -20,7 +20,10 @@ def host(request: pytest.FixtureRequest) -> Host:
 
 
 def resolve(host: Host, path: str) -> str:
-    """Where ``path`` ends inside the driver root, all links followed; KeyError when nothing is recorded there."""
+    """Return the file to which ``path`` leads in the driver root, symbolic links followed.
+
+    :raises KeyError: when it is not recorded.
+    """
     done, todo, links = "/", path.strip("/").split("/"), 0
     while todo:
         part = todo.pop(0)
@@ -34,8 +37,8 @@ def resolve(host: Host, path: str) -> str:
     return done
 
 
-def test_gallery_shows_every_kind_of_host() -> None:
-    """At least the six kinds of node that this project promises are there."""
+def test_the_gallery_has_every_kind_of_host() -> None:
+    """It has at least the six kinds of nodes that this project promises."""
     promised = {
         "debian-a100x8",
         "eks-t4",
@@ -47,14 +50,14 @@ def test_gallery_shows_every_kind_of_host() -> None:
     assert promised <= set(gallery.names())
 
 
-def test_unknown_host_is_explained() -> None:
-    """A name that is not in the gallery is refused with the names that are."""
+def test_the_error_of_an_unknown_host() -> None:
+    """It lists the names of the gallery."""
     with pytest.raises(KeyError, match="eks-t4"):
         gallery.path("eks-t5")
 
 
 def test_names_and_descriptions(host: Host) -> None:
-    """A host carries its version, the name it is found by, and a description for --list."""
+    """A host has its schema, its own name, and a description of one line for --list."""
     document = json.loads(Path(gallery.path(host.name)).read_text())
     assert document["schema"] == "nvgraft.host/1"
     assert host.description
@@ -62,21 +65,21 @@ def test_names_and_descriptions(host: Host) -> None:
 
 
 def test_every_link_resolves(host: Host) -> None:
-    """No recorded symlink dangles."""
+    """No recorded symbolic link dangles."""
     for path, entry in host.files.items():
         if isinstance(entry, Symlink):
             assert resolve(host, path) in host.files
 
 
 def test_every_entry_has_its_directory(host: Host) -> None:
-    """What contains a recorded entry is recorded as a directory."""
+    """The parent of a recorded file is recorded as a directory."""
     for path in host.files:
         parent = posixpath.dirname(path)
         assert parent == "/" or host.files[parent].type == "dir", path
 
 
 def test_loader_cache_names_recorded_libraries(host: Host) -> None:
-    """A row of the loader cache leads to an ELF file of the row's class, with the row's SONAME, or through a development link."""
+    """An entry leads to an ELF file of its class and SONAME, or through a development link."""
     for soname, flags, path in host.ld_so_cache:
         entry = host.files[resolve(host, path)]
         assert isinstance(entry, RegularFile), path
@@ -86,14 +89,14 @@ def test_loader_cache_names_recorded_libraries(host: Host) -> None:
 
 
 def test_every_library_has_a_soname_link(host: Host) -> None:
-    """Beside each driver library lies what its SONAME names, leading to it."""
+    """The directory of each library has a link of its SONAME that leads to it."""
     for path, entry in host.files.items():
         if isinstance(entry, RegularFile) and entry.elf and entry.elf.soname:
             assert resolve(host, posixpath.join(posixpath.dirname(path), entry.elf.soname)) == path
 
 
 def test_libraries_are_of_the_driver_version(host: Host) -> None:
-    """Driver libraries, firmware and the kernel module are of the version that NVML reports."""
+    """Libraries, firmware and kernel module have the version that NVML reports."""
     version = host.nvml.driver_version
     report = host.files["/proc/driver/nvidia/version"]
     assert isinstance(report, RegularFile)
@@ -108,7 +111,7 @@ def test_libraries_are_of_the_driver_version(host: Host) -> None:
 
 
 def test_every_gpu_has_its_node_and_proc_entry(host: Host) -> None:
-    """A GPU has /dev/nvidiaMINOR and a directory below /proc/driver/nvidia/gpus that names its UUID."""
+    """A GPU has a device node, and a directory of /proc/driver/nvidia/gpus with its UUID."""
     assert host.nvml.gpus
     for gpu in host.nvml.gpus:
         node = host.files[f"/dev/nvidia{gpu.minor}"]
@@ -125,14 +128,14 @@ def test_every_gpu_has_its_node_and_proc_entry(host: Host) -> None:
 
 
 def test_device_majors_are_registered(host: Host) -> None:
-    """Every device node's major number is one that /proc/devices lists for a driver."""
+    """The major number of each device node is in /proc/devices."""
     for path, entry in host.files.items():
         if isinstance(entry, Device):
             assert entry.rdev[0] in host.char_majors.values(), path
 
 
 def test_mig_devices_have_capabilities(host: Host) -> None:
-    """A MIG device belongs to a GPU in MIG mode, and both its access files lead to a node of /dev/nvidia-caps."""
+    """A MIG device belongs to a GPU in MIG mode, and its two access files to nvidia-caps nodes."""
     for gpu in host.nvml.gpus:
         assert bool(gpu.mig_devices) == (gpu.mig == "enabled")
         for mig in gpu.mig_devices:
@@ -147,14 +150,14 @@ def test_mig_devices_have_capabilities(host: Host) -> None:
 
 
 def test_file_content_has_its_size(host: Host) -> None:
-    """Where text is recorded, the recorded size is its length."""
+    """The recorded size of a recorded text is its length."""
     for path, entry in host.files.items():
         if isinstance(entry, RegularFile) and entry.content is not None:
             assert entry.size == len(entry.content.encode()), path
 
 
 def test_nvidia_tls_has_the_abi_tag_that_selects_it(host: Host) -> None:
-    """libnvidia-tls is mounted only with the ABI tag 2.3.99 (reference behaviour 5.3), so hosts that have it record one."""
+    """libnvidia-tls is mounted only with the ABI tag 2.3.99 (reference behaviour 5.3)."""
     for path, entry in host.files.items():
         if posixpath.basename(path).startswith("libnvidia-tls.so.") and isinstance(
             entry, RegularFile

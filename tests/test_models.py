@@ -1,4 +1,4 @@
-"""Documents: what is accepted, what is refused, and that the refusal says where, why and what to do."""
+"""Documents: which are accepted, which are refused, and that errors name member, cause and fix."""
 
 import json
 from pathlib import Path
@@ -99,21 +99,25 @@ PLAN: dict[str, Any] = {
 
 
 def changed(document: dict[str, Any], path: str, value: object) -> bytes:
-    """The document with the member at ``path`` (keys and indices between spaces) replaced; ``...`` removes it."""
-    result = json.loads(json.dumps(document))  # unlike a deep copy it shares nothing
+    """Replace a member of a document.
+
+    :param path: keys and indices, separated by spaces.
+    :param value: the new value; ``...`` removes the member.
+    """
+    result = json.loads(json.dumps(document))  # shares no WHY, unlike a deep copy
     *parents, last = [int(part) if part.isdecimal() else part for part in path.split()]
-    place: Any = result
+    parent: Any = result
     for part in parents:
-        place = place[part]
+        parent = parent[part]
     if value is ...:
-        del place[last]
+        del parent[last]
     else:
-        place[last] = value
+        parent[last] = value
     return json.dumps(result).encode()
 
 
 def test_host_keeps_unknown_members() -> None:
-    """A newer snapshot may carry more beside the keys that this version knows, at every level."""
+    """A newer snapshot may have more members, at every level."""
     raw = json.loads(changed(HOST, "cgroup", {"version": 2}))
     raw["nvml"]["gpus"][0]["serial"] = "7"
     host = parse_host(json.dumps(raw).encode(), "h.json")
@@ -122,7 +126,7 @@ def test_host_keeps_unknown_members() -> None:
 
 
 def test_host_without_schema_is_version_one() -> None:
-    """The recorded hosts carry no schema member."""
+    """The hosts recorded with the reference have no schema member."""
     assert parse_host(changed(HOST, "schema", ...), "h.json").version == "nvgraft.host/1"
 
 
@@ -147,7 +151,7 @@ def test_host_without_schema_is_version_one() -> None:
     ],
 )
 def test_host_errors_name_the_member(path: str, value: object, where: str, cause: str) -> None:
-    """A wrong member is refused in one line with the file, its JSON path, the cause and where to look it up."""
+    """The error is one line with the file, the JSON path, the cause and the schema to look at."""
     with pytest.raises(DocumentError) as caught:
         parse_host(changed(HOST, path, value), "h.json")
     assert caught.value.where == where
@@ -160,18 +164,18 @@ def test_host_errors_name_the_member(path: str, value: object, where: str, cause
 @pytest.mark.parametrize(
     ("raw", "cause"),
     [
-        (b"", "it is empty"),
+        (b"", "an empty file"),
         (b"9" * 5000, "a number with too many digits"),
         (b'{"name": "x"', "not JSON"),
         (b"\xff\xfe", "byte 0 is not UTF-8"),
-        (b'{"name": NaN}', "NaN is no JSON number"),
+        (b'{"name": NaN}', "NaN is not a JSON number"),
         (b"[" * 100_000, "nested too deeply"),
         (b"[]", "should be an object, is an array"),
         (b"null", "should be an object, is null"),
     ],
 )
-def test_text_that_is_no_document(raw: bytes, cause: str) -> None:
-    """Truncated, binary and foreign JSON input is refused with one line, never a traceback."""
+def test_text_that_is_not_a_document(raw: bytes, cause: str) -> None:
+    """Truncated, binary and foreign JSON input is refused with one line."""
     with pytest.raises(DocumentError) as caught:
         parse_host(raw, "h.json")
     assert cause.lower() in caught.value.cause.lower()
@@ -180,7 +184,7 @@ def test_text_that_is_no_document(raw: bytes, cause: str) -> None:
 
 @pytest.mark.parametrize("version", ["nvgraft.host/2", "nvgraft.host/1.1", "nvgraft.host/"])
 def test_future_host_version_is_refused(version: str) -> None:
-    """A version that this nvgraft does not know is refused, and the fix is to upgrade."""
+    """The fix is to upgrade nvgraft."""
     with pytest.raises(DocumentError, match="is not known") as caught:
         parse_host(changed(HOST, "schema", version), "h.json")
     assert caught.value.fix.startswith("upgrade nvgraft")
@@ -188,13 +192,13 @@ def test_future_host_version_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["nvgraft.plan/1", None, 1])
 def test_other_kinds_of_document_are_refused(version: object) -> None:
-    """A plan is no host."""
+    """A plan is not a host."""
     with pytest.raises(DocumentError, match=r"should be 'nvgraft\.host/1'"):
         parse_host(changed(HOST, "schema", version), "h.json")
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    """A missing file and a directory are named, with the system's reason."""
+    """The error of a missing file or a directory has the system's reason."""
     with pytest.raises(DocumentError, match="no such file"):
         load_host(str(tmp_path / "none.json"))
     with pytest.raises(DocumentError, match="is a directory"):
@@ -202,7 +206,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_huge_files_are_refused(tmp_path: Path) -> None:
-    """No more than the limit is read into memory."""
+    """Only SIZE_LIMIT bytes are read into memory."""
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(SIZE_LIMIT + 1)
@@ -211,7 +215,7 @@ def test_huge_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_recorded_hosts_load_unchanged(records: Path) -> None:
-    """Every recorded host of the reference loads as it is."""
+    """Every host recorded with the reference loads, and is written back unchanged."""
     paths = sorted((records / "hosts").glob("*.json"))
     assert len(paths) >= 6
     for path in paths:
@@ -223,7 +227,7 @@ def test_recorded_hosts_load_unchanged(records: Path) -> None:
 
 
 def test_plan_loads(tmp_path: Path) -> None:
-    """A plan with every kind of action loads, and is written back as it was."""
+    """A plan with every kind of action loads, and is written back unchanged."""
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLAN))
     assert (
@@ -231,13 +235,13 @@ def test_plan_loads(tmp_path: Path) -> None:
     )
 
 
-#: Paths that an edited plan could have (case T40).
+#: Paths of an edited plan that must be refused (case T40).
 EDITED = ("/../..", "/..", "/.", "/a/../b", "/a/./b", "//a", "/a//b", "/a/", "/a\0b", "a/../..", "")
 
 
 @pytest.mark.parametrize("path", ["/", "/.a", "/..a", "/...", "/a.b/..c/.d", "/a b/\u00e9\n"])
-def test_odd_names_are_names(path: str) -> None:
-    """A driver or an image may use them."""
+def test_unusual_names_are_accepted(path: str) -> None:
+    """A driver or an image may have them."""
     plan = json.loads(
         parse_plan(changed(PLAN, "actions 1 target", path), "p.json").model_dump_json()
     )
@@ -265,26 +269,26 @@ def test_odd_names_are_names(path: str) -> None:
     ],
 )
 def test_plan_errors_name_the_member(path: str, value: object, where: str) -> None:
-    """A plan has no members beside the known ones, and each of its own type."""
+    """Unknown members and wrong types are refused."""
     with pytest.raises(DocumentError) as caught:
         parse_plan(changed(PLAN, path, value), "p.json")
     assert caught.value.where == where
 
 
 def test_plan_needs_its_schema() -> None:
-    """Only a host may leave its version out."""
+    """Only a host may have no schema member."""
     with pytest.raises(DocumentError, match=r"should be 'nvgraft\.plan/1', is None"):
         parse_plan(changed(PLAN, "schema", ...), "p.json")
 
 
 @pytest.mark.parametrize("schema", MODELS)
 def test_shipped_schemas_are_current(schema: str) -> None:
-    """The checked-in schema is what the model generates now (python -m nvgraft_specs.models.schemas rewrites it)."""
+    """The schema file equals the model's (python -m nvgraft_specs.models.schemas writes it)."""
     assert schema_path(schema).read_text() == schema_text(MODELS[schema], schema)
 
 
 def test_schemas_judge_like_the_models() -> None:
-    """The shipped JSON schemas accept what the models accept, and refuse a wrong type and an unknown action."""
+    """The shipped schemas accept valid documents, and refuse a wrong type and an unknown action."""
     documents = [("nvgraft.host/1", HOST), ("nvgraft.plan/1", PLAN)]
     documents += [
         ("nvgraft.host/1", json.loads(Path(gallery.path(name)).read_text()))

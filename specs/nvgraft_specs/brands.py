@@ -1,4 +1,7 @@
-"""NVML's brand numbers and the names that requirements and listings use (reference behaviour 4.3)."""
+"""The names of NVML's brand numbers, as requirements and listings use them.
+
+Source: reference behaviour 4.3.
+"""
 
 _NAMES = (
     "Unknown",
@@ -22,5 +25,5 @@ _NAMES = (
 
 
 def name(brand: int) -> str:
-    """Return the name of NVML's ``brand`` number; an unlisted one is Unknown."""
+    """Return the name of a brand number, "Unknown" for an unlisted one."""
     return _NAMES[brand] if 0 <= brand < len(_NAMES) else "Unknown"

@@ -1,9 +1,8 @@
-"""Driver components by capability: the tables that decide which file belongs to which request.
+"""The catalogue: the driver's libraries and programs, and the capabilities that they belong to.
 
-Source: the recorded behaviour of nvidia-container-cli (reference behaviour 5.1). The order of rows is lookup order and mount
-order.
-
-Data only: ``nvgraft.host.inventory`` and ``nvgraft.host.libraries`` have the rules by which a file is found or rejected.
+Source: the recorded behaviour of nvidia-container-cli (reference behaviour 5.1). The order of rows
+is the order of lookup and of mounts. Data only: ``nvgraft.host.inventory`` and
+``nvgraft.host.libraries`` have the rules that find or reject a file.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from __future__ import annotations
 class CatalogueRow:
     """A row of the catalogue: the files of one component of the driver.
 
-    ``name`` begins the names of a library's files, and is the whole name of a program. ``component_class`` is the class that
-    capabilities switch on, ``since`` the first release of libnvidia-container that lists the row ("": from 1.0).
+    :ivar component_class: the class of the row, which capabilities switch on.
+    :ivar name: the start of a library's file names, or the whole name of a program.
+    :ivar since: the first release of libnvidia-container that lists the row; "" for 1.0.
     """
 
     def __init__(self, component_class: str, name: str, since: str = "") -> None:
@@ -25,7 +25,8 @@ class CatalogueRow:
         return f"CatalogueRow({self.component_class!r}, {self.name!r})"
 
 
-#: Libraries. Rows of one class stand together, the first five classes are in lookup order; "glvnd" belongs to graphics.
+#: Libraries. Rows of one class stand together, and classes are in lookup order; "glvnd" belongs to
+#: graphics.
 LIBRARIES = (
     CatalogueRow("utility", "libnvidia-ml.so"),
     CatalogueRow("utility", "libnvidia-cfg.so"),
@@ -87,24 +88,26 @@ LIBRARY_CLASSES = {
 #: capability -> classes of BINARIES that it switches on.
 BINARY_CLASSES = {"compute": ("compute",), "utility": ("utility",)}
 
-#: Links made beside a mounted library whose name starts with the prefix: (prefix, link, target; "" is the mounted name).
-#: Programs open these names although no SONAME is spelled so, hence no loader cache step makes them.
+#: Links to create beside a mounted library: (prefix of its name, link, target). The target "" is
+#: the library's own name. Programs open these names, which are not SONAMEs, so that the loader
+#: cache step does not create them.
 LIBRARY_LINKS = (
     ("libcuda.so", "libcuda.so", "libcuda.so.1"),
     ("libGLX_nvidia.so", "libGLX_indirect.so.0", ""),
     ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
 )
 
-#: Service of the host -> its socket. A resolved path that is a suffix of one of these is utility's.
+#: The sockets of the host's services. A resolved path that is a suffix of one of them belongs to
+#: utility.
 SERVICE_SOCKETS = {
     "persistenced": "/var/run/nvidia-persistenced/socket",
     "fabricmanager": "/var/run/nvidia-fabricmanager/socket",
 }
 
-#: Where the MPS daemon listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
+#: The directory of the MPS daemon's sockets, unless CUDA_MPS_PIPE_DIRECTORY names another.
 MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - the driver's own default
 
-#: The character device major of the GPU, control and modeset nodes (Linux' devices.txt).
+#: The major number of the GPU, control and modeset nodes (Linux' devices.txt).
 NVIDIA_MAJOR = 195
 CONTROL_MINOR = 255
 MODESET_MINOR = 254
@@ -112,9 +115,9 @@ MODESET_MINOR = 254
 #: /proc files copied into the container, in this order (reference behaviour 6.5 A1).
 PROC_FILES = ("params", "version", "registry")
 
-#: Only this exact ABI tag is the TLS library for the kernels that the driver supports.
+#: Of several TLS libraries, the one with this ABI tag is for the kernels that the driver supports.
 TLS_LIBRARY = "libnvidia-tls.so"
 TLS_ABI_TAG = (2, 3, 99)
 
-#: More are refused by the reference ("too many devices"), which indexes them in a 64-bit mask.
+#: The reference keeps GPUs in a 64-bit mask, and refuses more ("too many devices").
 MAX_GPUS = 64

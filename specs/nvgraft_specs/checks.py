@@ -149,7 +149,11 @@ FAILURES = (
         "the image's loader does not search the driver's directory",
         "libcuda.so.1: cannot open shared object file",
     ),
-    Failure("tmp-missing", "the image has no /tmp", "/tmp: no such file or directory"),  # noqa: S108 - a phrase
+    Failure(
+        "tmp-missing",
+        "the image has no /tmp",
+        "/tmp: no such file or directory",  # noqa: S108 - a phrase
+    ),
     Failure("hook-registration", "the hook is registered in an unsafe way", "LD_PRELOAD"),
     Failure(
         "mode-not-legacy",

@@ -1,10 +1,10 @@
-"""Which CUDA version a driver branch provides: NVML's answer for a driver that is not running.
+"""The CUDA version of each driver branch: NVML's answer for a driver that is not running.
 
-Source: the minimum driver versions in the release notes of the CUDA toolkits; a branch provides the newest toolkit that
-it was released with.
+Source: the minimum driver versions in the release notes of the CUDA toolkits. A branch provides the
+newest toolkit that was released with it.
 """
 
-#: branch (the driver version's first number) -> CUDA version
+#: The branch, which is the first number of the driver's version, and its CUDA version.
 CUDA_VERSIONS = {
     384: "9.0",
     387: "9.1",

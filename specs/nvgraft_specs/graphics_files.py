@@ -1,10 +1,11 @@
-"""Files that a driver has for graphics and for gated components, by name, and where a container is given them: tables.
+"""The driver's files for graphics and for gated components, and where they are mounted.
 
-Source: reference behaviour 10.3 and 10.4. CDI specifications and what the runtime adds to a config.json (9.5, 1.9) are made of
-them. In patterns only ``*`` has a meaning. Data only: ``nvgraft.host.graphics_files`` finds the files.
+Source: reference behaviour 10.3 and 10.4. CDI specifications contain them, and the runtime adds
+them to config.json (9.5, 1.9). In patterns only ``*`` has a meaning. Data only:
+``nvgraft.host.graphics_files`` finds the files.
 """
 
-#: Where libraries are looked for before the loader cache is.
+#: The directories in which libraries are looked for before the loader cache is used.
 LIBRARY_DIRECTORIES = (
     "/",
     "/usr/lib64",
@@ -19,22 +20,22 @@ LIBRARY_DIRECTORIES = (
     "/lib/aarch64-linux-gnu/nvidia/current",
 )
 
-#: Libraries whose version is the driver's; the first one that is found tells it.
+#: Libraries that have the driver's version; the first one that exists tells it.
 VERSION_LIBRARIES = ("libcuda.so.", "libnvidia-ml.so.")
 
-#: Libraries of EGL platforms have versions of their own.
+#: Libraries of EGL platforms, which have versions of their own.
 EGL_LIBRARIES = tuple(
     f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib")
 )
 VULKAN_PRODUCER = "libnvidia-vulkan-producer.so."
 
-#: GBM opens its back end by a name of its own, which leads to this library.
+#: GBM opens its back end by the name of the link, which leads to this library.
 ALLOCATOR = "libnvidia-allocator.so."
 GBM_LINK, GBM_TARGET = "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"
 
 XORG_DRIVER = "nvidia_drv.so"
 XORG_SERVER = "libglxserver_nvidia.so."
-#: Parts of Xorg's module path below a library directory, and such directories beside the driver's own.
+#: The directories of Xorg's modules, below a library directory or below one of XORG_DIRECTORIES.
 XORG_MODULES = (
     "modules/drivers",
     "modules/extensions",
@@ -45,7 +46,7 @@ XORG_DIRECTORIES = ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/
 XORG_BINARY = "nvidia-xconfig"
 
 CONFIG_DIRECTORIES = ("/etc", "/usr/local/share", "/usr/share")
-#: Files below one of CONFIG_DIRECTORIES -> the directory in which they are mounted, wherever the host has them.
+#: A directory of the container, and the files of CONFIG_DIRECTORIES that are mounted in it.
 CONFIGS = {
     "/usr/share": (
         "glvnd/egl_vendor.d/10_nvidia.json",
@@ -60,7 +61,8 @@ CONFIGS = {
     ),
     "/etc": ("OpenCL/vendors/nvidia.icd",),
 }
-#: Mounted in /etc too; some drivers have them at the top of their root. ``{machine}`` is one of VULKAN_MACHINES.
+#: Files that are also mounted in /etc; some drivers have them in the top directory of their root.
+#: ``{machine}`` is one of VULKAN_MACHINES.
 VULKAN_CONFIGS = (
     "vulkan/icd.d/nvidia_icd.json",
     "vulkan/icd.d/nvidia_layers.json",
@@ -69,17 +71,19 @@ VULKAN_CONFIGS = (
 )
 VULKAN_MACHINES = ("x86_64", "aarch64")
 
-#: How these files are mounted, in the words of config.json and CDI.
+#: The mount options of these files, in the words of config.json and CDI.
 OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 
-#: The kernel's nodes of display devices, in their order, and the links by which programs find those of a PCI address.
+#: The kernel's nodes of display devices, in their order.
 DRM_NODES = ("/dev/dri/card*", "/dev/dri/renderD*")
+#: The links by which programs find the display devices of a PCI address.
 DRM_LINKS = "/dev/dri/by-path"
 
-#: Access that a config.json and a CDI specification give to a device node.
+#: The access to a device node in config.json and in a CDI specification.
 NODE_ACCESS = "rwm"
 
-#: Variable of a further component -> its device nodes, and what is mounted where there are any (reference behaviour 1.9, 10.4).
+#: The variable of a further component, its device nodes, and the files that are mounted if the host
+#: has such a node (reference behaviour 1.9, 10.4).
 GATED = {
     "NVIDIA_GDS": (("/dev/nvidia-fs*",), ("/run/udev", "/etc/cufile.json")),
     "NVIDIA_MOFED": (("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"), ()),

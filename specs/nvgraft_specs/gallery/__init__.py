@@ -1,6 +1,7 @@
-"""The simulated hosts that ship with nvgraft: one ``nvgraft.host/1`` document each.
+"""The recorded hosts that ship with nvgraft: one ``nvgraft.host/1`` document each.
 
-Only where they are; reading one is :mod:`nvgraft_specs.models.host`, making one real is ``nvgraft simulate``.
+This module finds the documents. :mod:`nvgraft_specs.models.host` reads them, and ``nvgraft
+simulate`` simulates the hosts.
 """
 
 import os
@@ -10,7 +11,7 @@ _SUFFIX = ".json"
 
 
 def names() -> list[str]:
-    """Return the names of all hosts of the gallery, sorted."""
+    """Return the sorted names of all hosts of the gallery."""
     return sorted(
         name.removesuffix(_SUFFIX) for name in os.listdir(_DIRECTORY) if name.endswith(_SUFFIX)
     )
@@ -19,8 +20,8 @@ def names() -> list[str]:
 def path(name: str) -> str:
     """Return the path of the document of the host ``name``.
 
-    :raises KeyError: there is no such host; its argument is one line that names the hosts there are.
+    :raises KeyError: when there is no such host, with one line that lists the hosts.
     """
     if name not in names():
-        raise KeyError(f"no simulated host {name!r}; there are {', '.join(names())}")
+        raise KeyError(f"no simulated host {name!r}; the hosts are {', '.join(names())}")
     return os.path.join(_DIRECTORY, name + _SUFFIX)

@@ -1,7 +1,8 @@
-"""Pydantic models of the documents, and what reading a document from outside needs: versions, and errors a person can act on.
+"""Pydantic models of the documents, and the functions that read documents and explain errors.
 
-For the command line and the tests. The engine reads documents without pydantic (it costs more at start-up than a whole
-hook run), so nothing in ``nvgraft`` may import this package. The JSON schemas beside it are generated from these models.
+They are for the command line and the tests. Nothing in ``nvgraft`` may import this package:
+pydantic takes longer to load than a whole hook run. The JSON schemas in ``nvgraft_specs/schemas``
+are generated from these models.
 """
 
 import json
@@ -11,12 +12,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-#: Larger files are not read: the biggest real snapshot is some hundred KiB.
+#: Bytes of a document; the largest real snapshot has some hundred KiB.
 SIZE_LIMIT = 64 << 20
 
 _PIECES = 64
 
-#: For members whose names follow a pattern: JSON schemas made by pydantic allow any other name beside it.
+#: For members whose names follow a pattern: pydantic's JSON schemas would allow other names too.
 ONLY_SUCH_NAMES: dict[str, JsonValue] = {"additionalProperties": False}
 
 #: An absolute path without empty parts, "." and "..".
@@ -29,9 +30,9 @@ class DocumentError(ValueError):
     """A document cannot be used.
 
     :param path: the file, as the user named it.
-    :param where: JSON path of the offending member (``$.nvml.gpus[0].minor``), or ``""`` for the file as a whole.
+    :param where: the JSON path of the wrong member (``$.nvml.gpus[0].minor``), or "" for the file.
     :param cause: what is wrong.
-    :param fix: what to do about it.
+    :param fix: what to do, as an instruction.
     """
 
     def __init__(self, path: str, where: str, cause: str, fix: str) -> None:
@@ -42,18 +43,18 @@ class DocumentError(ValueError):
         self.fix = fix
 
     def __str__(self) -> str:
-        place = f"{self.path}: {self.where}" if self.where else self.path
-        return f"{place}: {self.cause} | {self.fix}"
+        location = f"{self.path}: {self.where}" if self.where else self.path
+        return f"{location}: {self.cause} | {self.fix}"
 
 
 class Strict(BaseModel):
-    """Base of plan values: no conversions, no unknown members."""
+    """Base of most values: types are not converted, and unknown members are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class Open(BaseModel):
-    """Base of host values: no conversions, but unknown members are kept, since newer snapshots add keys beside ours."""
+    """Base of host values: types are not converted; unknown members of newer versions are kept."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -61,23 +62,24 @@ class Open(BaseModel):
 def read_bytes(path: str) -> bytes:
     """Read the document file ``path``.
 
-    :raises DocumentError: it cannot be read, or is larger than :data:`SIZE_LIMIT`.
+    :raises DocumentError: when it cannot be read, or is larger than :data:`SIZE_LIMIT`.
     """
     try:
-        # A pipe that nobody has opened for writing would be waited for, for ever; one of a shell's <(...) is open, and is read to its end.
+        # Opening a pipe without a writer would block forever. A shell's <(...) has a writer, and is
+        # read to its end.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             os.set_blocking(file.fileno(), True)
-            # In pieces: one read of the limit would take that much memory for the smallest file.
+            # In pieces: one read of the limit takes that much memory, even for a small file.
             chunks = [
                 chunk for _ in range(_PIECES + 1) if (chunk := file.read(SIZE_LIMIT // _PIECES))
             ]
             raw = b"".join(chunks)
     except OSError as error:
         cause = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise DocumentError(path, "", cause, "give the path of a readable file") from None
+        raise DocumentError(path, "", cause, "pass the path of a readable file") from None
     if len(raw) > SIZE_LIMIT:
         raise DocumentError(
-            path, "", f"larger than {SIZE_LIMIT >> 20} MiB", "this is no such document"
+            path, "", f"larger than {SIZE_LIMIT >> 20} MiB", "check that this is the right file"
         )
     return raw
 
@@ -85,17 +87,18 @@ def read_bytes(path: str) -> bytes:
 def parse(
     model: type[_Model], schema: str, raw: bytes, path: str, default_schema: str | None = None
 ) -> _Model:
-    """Turn the text of a document into a ``model``.
+    """Parse the text of a document.
 
-    :param schema: the version that this model is of, such as ``nvgraft.host/1``.
-    :param path: named in errors.
-    :param default_schema: what a missing ``schema`` member means; None: it must be there.
-    :raises DocumentError: not JSON, another kind or a newer version of document, or members of the wrong type.
+    :param schema: the version of the model, such as ``nvgraft.host/1``.
+    :param path: the path to name in errors.
+    :param default_schema: the meaning of a missing ``schema`` member; None if it is required.
+    :raises DocumentError: when the text is not JSON, the document is of another kind or version, or
+        a member is wrong.
     """
     data = load_json(raw, path)
     if not isinstance(data, dict):
         raise DocumentError(
-            path, "$", f"should be an object, is {_kind(data)}", f"give a document of {schema}"
+            path, "$", f"should be an object, is {_kind(data)}", f"pass a document of {schema}"
         )
     _check_version(data.get("schema", default_schema), schema, path)
     try:
@@ -109,30 +112,31 @@ def parse(
 
 
 def load_json(raw: bytes, path: str) -> Any:
-    """Return what the JSON text ``raw`` says.
+    """Return the data of a JSON text.
 
-    :param path: named in errors.
-    :raises DocumentError: it is none, or says what not every reader understands alike.
+    :param path: the path to name in errors.
+    :raises DocumentError: when it is not JSON, or has NaN or Infinity, which few readers know.
     """
     try:
-        return json.loads(raw.decode(), parse_constant=_no_constant)
+        return json.loads(raw.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        cause = f"not JSON: {_words(error)}" if raw.strip() else "it is empty"
-        raise DocumentError(path, "", cause, "the file may be truncated: write it again") from None
+        cause = f"not JSON: {_words(error)}" if raw.strip() else "an empty file"
+        fix = "write the file again: it may be truncated"
+        raise DocumentError(path, "", cause, fix) from None
 
 
 def schema_name(schema: str) -> str:
-    """Return the file name of the JSON schema of ``schema``: ``nvgraft.host/1`` is described by ``nvgraft.host-1.json``."""
+    """Return the file name of a JSON schema: ``nvgraft.host-1.json`` for ``nvgraft.host/1``."""
     return schema.replace("/", "-") + ".json"
 
 
 def schema_path(schema: str) -> Path:
-    """Return where the JSON schema of ``schema`` lies on disk."""
+    """Return the path of the JSON schema of ``schema``."""
     return Path(__file__).parent.parent / "schemas" / schema_name(schema)
 
 
 def schema_text(model: type[BaseModel], schema: str) -> str:
-    """Return the JSON schema of ``model`` as it is checked in (draft 2020-12)."""
+    """Return the JSON schema of ``model`` as its file holds it (draft 2020-12)."""
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"https://nvgraft.invalid/schemas/{schema_name(schema)}",
@@ -140,26 +144,25 @@ def schema_text(model: type[BaseModel], schema: str) -> str:
     return json.dumps(head | model.model_json_schema(by_alias=True), indent=1) + "\n"
 
 
-def _check_version(found: object, schema: str, path: str) -> None:
-    if found == schema:
+def _check_version(version: object, schema: str, path: str) -> None:
+    if version == schema:
         return
     kind = schema.partition("/")[0]
-    if isinstance(found, str) and found.startswith(kind + "/"):
-        fix = f"upgrade nvgraft, or write the document as {schema}"
-        raise DocumentError(
-            path, "$.schema", f"version {found!r} is not known, this nvgraft reads {schema!r}", fix
-        )
+    if isinstance(version, str) and version.startswith(kind + "/"):
+        cause = f"version {version!r} is not known, this nvgraft reads {schema!r}"
+        fix = f"upgrade nvgraft, or write the document in version {schema}"
+        raise DocumentError(path, "$.schema", cause, fix)
     raise DocumentError(
-        path, "$.schema", f"should be {schema!r}, is {found!r}", f"give a document of {schema}"
+        path, "$.schema", f"should be {schema!r}, is {version!r}", f"pass a document of {schema}"
     )
 
 
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _words(error: Exception) -> str:
-    """Return what is wrong with a text, without advice about Python."""
+    """Return what is wrong with a text, without the parts of Python's message about Python."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, UnicodeDecodeError):
@@ -183,20 +186,22 @@ def _kind(data: object) -> str:
 
 
 def _json_path(loc: tuple[int | str, ...], data: object) -> str:
-    """Write pydantic's location as a JSON path: the names of union members, which it mixes in, are left out."""
+    """Write pydantic's location as a JSON path, without the names of union members in it."""
     text = "$"
     current = data
     for position, part in enumerate(loc):
-        known = (
-            part in current
-            if isinstance(current, dict)
-            else isinstance(current, list) and part in range(len(current))
-        )
-        if not known and (position < len(loc) - 1 or part == "[key]"):
+        if isinstance(current, dict):
+            exists = part in current
+        else:
+            exists = isinstance(current, list) and part in range(len(current))
+        if not exists and (position < len(loc) - 1 or part == "[key]"):
             continue
         if isinstance(part, int):
             text += f"[{part}]"
         else:
             text += f".{part}" if part.replace("_", "a").isalnum() else f"[{part!r}]"
-        current = current[part] if known and isinstance(current, dict | list) else None  # type: ignore[index]
+        if exists and isinstance(current, dict | list):
+            current = current[part]  # type: ignore[index]
+        else:
+            current = None
     return text

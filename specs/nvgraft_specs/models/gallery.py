@@ -1,4 +1,7 @@
-"""The document ``nvgraft.gallery/1``: the simulated hosts that ship with nvgraft (``nvgraft simulate --list``)."""
+"""The document ``nvgraft.gallery/1``: the recorded hosts that ship with nvgraft.
+
+Written by ``nvgraft simulate --list``.
+"""
 
 from typing import Literal
 
@@ -10,7 +13,7 @@ SCHEMA = "nvgraft.gallery/1"
 
 
 class GalleryHost(Strict):
-    """A host that can be named wherever a snapshot can."""
+    """A host, whose name can be given in place of a snapshot."""
 
     name: str
     description: str
@@ -18,11 +21,11 @@ class GalleryHost(Strict):
     cuda_version: str
     gpus: list[str] = Field(description="models, in NVML's order")
     root: str = Field(description="driver root")
-    path: str = Field(description="of its nvgraft.host/1 document")
+    path: str = Field(description="the path of its nvgraft.host/1 document")
 
 
 class Gallery(Strict):
-    """All of them."""
+    """All hosts."""
 
     version: Literal["nvgraft.gallery/1"] = Field(alias="schema")
     hosts: list[GalleryHost]

@@ -1,7 +1,6 @@
-"""The host snapshot ``nvgraft.host/1``: everything about one GPU host that discovery looks at.
+"""The document ``nvgraft.host/1``, a host snapshot: all facts of a GPU host that discovery reads.
 
-Only the document. What it means for a container is decided by the engine, and how it is made real by
-``nvgraft_cli.simulate.command``.
+The engine plans from it, and ``nvgraft_cli.simulate`` simulates the host.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +11,7 @@ from . import ONLY_SUCH_NAMES, PLAIN_PATH, Open, parse, read_bytes
 
 SCHEMA = "nvgraft.host/1"
 
-#: Longer than the kernel's limit is no path; and what implies its parents takes memory for each.
+#: The kernel's limit. The parents of a path are added to the tree, and each takes memory.
 PATH_LIMIT = 4096
 
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=PATH_LIMIT)]
@@ -20,13 +19,16 @@ Mode = Annotated[str, StringConstraints(pattern=r"^[0-7]{3,5}$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f]+$")]
 Count = Annotated[int, Field(ge=0)]
-#: What numbers device nodes; MIG's instances have nodes too.
+#: The minor number of a device node; GPU and compute instances of MIG have nodes too.
 Minor = Annotated[int, Field(ge=0, lt=1 << 20)]
 Number32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 
 
 class Elf(Open):
-    """What the headers and the dynamic section of an ELF file say. A key that is absent was not recorded, null means none."""
+    """Facts of the headers and the dynamic section of an ELF file.
+
+    An absent key was not recorded; null means that the file has none.
+    """
 
     bits: Literal[32, 64]
     machine: Annotated[str, StringConstraints(pattern=r"^EM_[0-9A-Z_]+$")]
@@ -41,7 +43,8 @@ class Elf(Open):
     flags_1: Number32 | None = Field(default=None, description="DT_FLAGS_1")
     versions_needed: dict[str, list[str]] | None = Field(
         default=None,
-        description="library -> its versions without which this file is not loaded (DT_VERNEED, weak ones left out)",
+        description="library -> the versions of it that this file needs to load (DT_VERNEED without"
+        " weak ones)",
     )
     versions_defined: list[str] | None = Field(
         default=None, description="DT_VERDEF; empty for a file without versions"
@@ -55,14 +58,14 @@ class _Inode(Open):
 
 
 class RegularFile(_Inode):
-    """A regular file: its text where it is a small one under /proc, its ELF facts where it is an ELF file."""
+    """A regular file. `content` is recorded of small files in /proc, `elf` of ELF files."""
 
     type: Literal["file"]
-    size: Count | None = Field(default=None, description="bytes")
+    size: Count | None = Field(default=None, description="in bytes")
     content: str | None = None
     elf: Elf | None = None
     elf_fault: Line | None = Field(
-        default=None, description="why there are no ELF facts of a file that was asked for them"
+        default=None, description="why ELF facts could not be read when the host was recorded"
     )
 
 
@@ -86,7 +89,7 @@ class Ipc(_Inode):
 
 
 class Symlink(Open):
-    """A symbolic link; it has no mode of its own."""
+    """A symbolic link, which has no mode."""
 
     type: Literal["symlink"]
     target: Annotated[str, StringConstraints(min_length=1, max_length=PATH_LIMIT)]
@@ -98,7 +101,7 @@ Entry = Annotated[RegularFile | Directory | Device | Ipc | Symlink, Field(discri
 
 
 class PciAddress(Open):
-    """Where a GPU sits, as NVML reports it (the function is always 0)."""
+    """The PCI address of a GPU, as NVML reports it; the function is always 0."""
 
     domain: Number32
     bus: Annotated[int, Field(ge=0, le=0xFF)]
@@ -114,7 +117,7 @@ class MigDevice(Open):
 
 
 class Gpu(Open):
-    """One GPU; ``minor`` is the number of its device node, which need not be its NVML index."""
+    """One GPU. `minor` is the number of its device node, which may differ from its NVML index."""
 
     minor: Minor
     uuid: Word
@@ -127,7 +130,7 @@ class Gpu(Open):
 
 
 class Nvml(Open):
-    """What NVML says about the host; GPUs in its index order."""
+    """NVML's report of the host, with the GPUs in the order of its index."""
 
     driver_version: Word
     cuda_version: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
@@ -135,13 +138,16 @@ class Nvml(Open):
 
 
 class Cdi(Open):
-    """What only a CDI specification needs. Where it is there, the files that such a specification has were recorded as well."""
+    """Facts that only a CDI specification needs.
+
+    If they are recorded, the files of a specification are recorded as well.
+    """
 
     kernel: str = Field(
-        description="release of the kernel; firmware may lie in a directory of that name"
+        description="the kernel's release; firmware may be in a directory of that name"
     )
     drm: dict[Word, list[Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]+$")]]] = Field(
-        description="PCI address of a GPU -> names of its nodes in /dev/dri"
+        description="PCI address of a GPU -> the names of its nodes in /dev/dri"
     )
 
 
@@ -152,31 +158,33 @@ class Host(Open):
     name: Line
     description: str | None = None
     machine: str | None = Field(
-        default=None, description="as uname -m says; absent: that of the 64-bit libraries"
+        default=None, description="as uname -m prints it; default: that of the 64-bit libraries"
     )
     root: Annotated[str, StringConstraints(pattern=PLAIN_PATH, max_length=PATH_LIMIT)] = Field(
-        description="driver root; `files` and `ld_so_cache` are relative to it, except /dev and /proc"
+        description="driver root; `files` and `ld_so_cache` are relative to it, except /dev and"
+        " /proc"
     )
     ld_so_cache: list[tuple[str, str, str]] = Field(
         description="SONAME, flags as `ldconfig -p` prints them, path; in cache order"
     )
     nvml: Nvml
     char_majors: dict[Word, Number32] = Field(
-        description="NVIDIA's lines of /proc/devices", json_schema_extra=ONLY_SUCH_NAMES
+        description="the lines of NVIDIA's drivers in /proc/devices",
+        json_schema_extra=ONLY_SUCH_NAMES,
     )
     files: dict[AbsolutePath, Entry] = Field(json_schema_extra=ONLY_SUCH_NAMES)
     isa_level: Annotated[str, StringConstraints(pattern=r"^x86-64-v[1-9]$")] | None = Field(
         default=None,
-        description="level of the processor, by which a loader chooses among glibc-hwcaps subdirectories",
+        description="level of the processor, by which a loader chooses glibc-hwcaps subdirectories",
     )
     cdi: Cdi | None = None
 
 
 def parse_host(raw: bytes, path: str) -> Host:
-    """Turn the text of a host snapshot into its model; a missing ``schema`` means nvgraft.host/1.
+    """Parse the text of a host snapshot. A missing ``schema`` means nvgraft.host/1.
 
-    :param path: named in errors.
-    :raises DocumentError: one line with path, cause and fix.
+    :param path: the path to name in errors.
+    :raises DocumentError: when it is not a valid snapshot.
     """
     return parse(Host, SCHEMA, raw, path, default_schema=SCHEMA)
 
@@ -184,6 +192,6 @@ def parse_host(raw: bytes, path: str) -> Host:
 def load_host(path: str) -> Host:
     """Read the host snapshot at ``path``.
 
-    :raises DocumentError: one line with path, cause and fix.
+    :raises DocumentError: when it cannot be read, or is not a valid snapshot.
     """
     return parse_host(read_bytes(path), path)

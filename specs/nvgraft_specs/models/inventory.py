@@ -1,4 +1,7 @@
-"""The documents ``nvgraft.inventory/1`` and ``nvgraft.refresh/1``: what the hook keeps of this host (``nvgraft inventory``)."""
+"""The documents ``nvgraft.inventory/1`` and ``nvgraft.refresh/1``: the kept inventory of this host.
+
+Written by ``nvgraft inventory``.
+"""
 
 from typing import Literal
 
@@ -19,12 +22,12 @@ class MigDevice(Strict):
 
 
 class Gpu(Strict):
-    """A GPU as NVML described it."""
+    """A GPU as NVML reported it."""
 
     minor: int
     uuid: str
     bus_id: str
-    brand: int = Field(description="NVML's number")
+    brand: int = Field(description="NVML's brand number")
     arch: str = Field(description="compute capability")
     mig: Literal["unsupported", "disabled", "enabled"]
     model: str
@@ -32,29 +35,29 @@ class Gpu(Strict):
 
 
 class Cached(Strict):
-    """What is kept."""
+    """The kept inventory."""
 
-    made: str = Field(description="UTC, ISO 8601")
+    made: str = Field(description="the time at which it was written: UTC, ISO 8601")
     driver_version: str
     cuda_version: str
     gpus: list[Gpu]
     libraries: list[str]
     libraries32: list[str]
-    checked: list[str] = Field(description="paths that are looked at before it is used")
+    checked: list[str] = Field(description="paths that are checked for changes before it is used")
 
 
 class Inventory(Strict):
-    """What `nvgraft inventory show` tells."""
+    """The output of `nvgraft inventory show`."""
 
     version: Literal["nvgraft.inventory/1"] = Field(alias="schema")
     file: str
     used: bool = Field(description="whether the next hook uses it")
-    reason: str | None = Field(description="why not; null where it does")
-    cached: Cached | None = Field(description="null where nothing is kept")
+    reason: str | None = Field(description="why the next hook does not use it; null if it does")
+    cached: Cached | None = Field(description="null if no inventory is kept")
 
 
 class Refresh(Strict):
-    """What `nvgraft inventory refresh` has read."""
+    """The output of `nvgraft inventory refresh`: what it has read."""
 
     version: Literal["nvgraft.refresh/1"] = Field(alias="schema")
     driver: str

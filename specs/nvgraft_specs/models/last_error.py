@@ -1,4 +1,7 @@
-"""The document ``nvgraft.last-error/1``: what the hook last said about a container (``nvgraft last-error``)."""
+"""The document ``nvgraft.last-error/1``: the hook's last messages about a container.
+
+Written by ``nvgraft last-error``.
+"""
 
 from typing import Literal
 
@@ -10,9 +13,9 @@ SCHEMA = "nvgraft.last-error/1"
 
 
 class LastError(Strict):
-    """One record."""
+    """One record of messages."""
 
     version: Literal["nvgraft.last-error/1"] = Field(alias="schema")
     record: str = Field(description="time, exit code and container")
     messages: list[str]
-    others: int = Field(description="how many more records would have matched", ge=0)
+    others: int = Field(description="the number of further records that match", ge=0)

@@ -1,4 +1,7 @@
-"""The document ``nvgraft.recover/1``: what killed hooks have left, and what became of it (``nvgraft recover``)."""
+"""The document ``nvgraft.recover/1``: what killed hooks have left behind, and what became of it.
+
+Written by ``nvgraft recover``.
+"""
 
 from typing import Literal
 
@@ -10,29 +13,29 @@ SCHEMA = "nvgraft.recover/1"
 
 
 class Thing(Strict):
-    """Something that a hook had made, or was going to make."""
+    """A file, link or directory that a hook had created, or was about to create."""
 
-    path: str = Field(description="below the root file system")
+    path: str = Field(description="the path inside the root file system")
     fate: Literal["removed", "restored", "kept", "stuck"] = Field(
-        description="kept: it is no longer as the hook makes it"
+        description="kept: it was changed after the hook created it"
     )
     reason: str = Field(description="why it is kept or stuck; else empty")
 
 
 class Journal(Strict):
-    """What came of one hook's journal."""
+    """The result for one hook's journal."""
 
     journal: str
-    rootfs: str = Field(description="empty where the journal does not tell")
+    rootfs: str = Field(description="empty if the journal does not name it")
     state: Literal["cleared", "running", "gone", "unreachable", "damaged"]
-    left: bool = Field(description="whether something of it is, or may be, still there")
+    left: bool = Field(description="whether anything of the hook is, or may be, left behind")
     message: str
     things: list[Thing]
 
 
 class Recovery(Strict):
-    """Every journal of this machine."""
+    """All journals of this machine."""
 
     version: Literal["nvgraft.recover/1"] = Field(alias="schema")
-    dry_run: bool = Field(description="nothing was changed: fates are what would happen")
+    dry_run: bool = Field(description="nothing was changed: a fate is what would happen")
     journals: list[Journal]

@@ -1,4 +1,7 @@
-"""The JSON schemas that ship: which there are, and how they are made. ``python -m nvgraft_specs.models.schemas`` rewrites them."""
+"""The list of documents with a JSON schema.
+
+``python -m nvgraft_specs.models.schemas`` writes the schemas.
+"""
 
 from pydantic import BaseModel
 
@@ -20,7 +23,7 @@ from . import (
     why,
 )
 
-#: version of a document -> its model.
+#: The model of each document, by the document's version.
 MODELS: dict[str, type[BaseModel]] = {
     diff.SCHEMA: diff.Diff,
     doctor.SCHEMA: doctor.Examination,
@@ -40,7 +43,7 @@ MODELS: dict[str, type[BaseModel]] = {
 
 
 def write() -> None:
-    """Write every schema to where it ships."""
+    """Write all schema files."""
     for schema, model in MODELS.items():
         schema_path(schema).write_text(schema_text(model, schema), encoding="utf-8")
 
