@@ -51,7 +51,12 @@ def in_arena(function: Callable[[], T]) -> T:
 
 
 def bind(
-    target: str, source: str = SMI, kind: str = "file", rdev: tuple[int, int] | None = None
+    target: str,
+    source: str = SMI,
+    kind: str = "file",
+    rdev: tuple[int, int] | None = None,
+    *,
+    placeholder: bool = True,
 ) -> Bind:
     return Bind(
         kind,
@@ -62,6 +67,7 @@ def bind(
         0o644,
         WHY,
         rdev,
+        placeholder=placeholder,
     )
 
 
@@ -335,7 +341,7 @@ def test_a_target_on_a_shared_mount_is_refused() -> None:
         syscalls.mount("tmpfs", f"{ROOTFS}/tmp", "tmpfs", 0)
         syscalls.mount(None, f"{ROOTFS}/tmp", None, 1 << 20)  # MS_SHARED
         (ROOTFS / "tmp/there").touch()
-        return prepare(bind("/tmp/there"))
+        return prepare(bind("/tmp/there", placeholder=False))
 
     assert "/tmp/there: shared mount" in in_arena(scenario)
 

@@ -161,6 +161,16 @@ def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
         plan.placeholder("/a/b/c", 0o644, WHY)
 
 
+def test_a_bind_says_whether_its_placeholder_has_to_be_made() -> None:
+    """The applier makes and announces exactly those on whose targets nothing was."""
+    plan = layout("/there")
+    for path in ("/there", "/missing"):
+        mount(plan, path)
+    assert [
+        (action.target, action.placeholder) for action in plan.actions if isinstance(action, Bind)
+    ] == [("/there", False), ("/missing", True)]
+
+
 def test_modes_of_placeholders_are_under_the_umask() -> None:
     """A node of 0666 is made 0644."""
     plan = layout()
@@ -245,7 +255,16 @@ def test_a_tmpfs_starts_empty() -> None:
         Tmpfs("/p", ("nodev", "noexec", "nosuid", "rw"), 0o555, WHY),
         WriteFile("/p/text", 0o444, "t", WHY),
         MakeDirectory("/p/old", 0o755, WHY),
-        Bind("file", "driver", "/host/p/old/file", "/p/old/file", ("ro",), 0o644, WHY),
+        Bind(
+            "file",
+            "driver",
+            "/host/p/old/file",
+            "/p/old/file",
+            ("ro",),
+            0o644,
+            WHY,
+            placeholder=True,
+        ),
     ]
 
 

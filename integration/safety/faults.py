@@ -221,6 +221,7 @@ _OF_THE_IMAGE = tuple(
         "apply/cache/library_search",
         "apply/cache/rootfs",
         "apply/cache/search_path",
+        "apply/descriptors",
         "formats/elf",
     )
 )

@@ -271,12 +271,17 @@ def walks(count: int) -> Tally:
     return tally
 
 
+def _placeholder(target: str, source: str = "/unused") -> Bind:
+    """Return the mount of a file on a placeholder that has to be made."""
+    return Bind("file", "driver", source, target, _OPTIONS, 0o644, _WHY, placeholder=True)
+
+
 NEW = f"{LIBS}/new"
 _MAKE = (
     MakeDirectory(NEW, 0o755, _WHY),
-    Bind("file", "driver", "/unused", f"{NEW}/placeholder", _OPTIONS, 0o644, _WHY),
+    _placeholder(f"{NEW}/placeholder"),
     Symlink(f"{LIBS}/deep/link", "libc.so.6", _WHY),
-    Bind("file", "driver", "/unused", f"{LIBS}/deep/er/placeholder", _OPTIONS, 0o644, _WHY),
+    _placeholder(f"{LIBS}/deep/er/placeholder"),
 )
 
 
@@ -357,9 +362,7 @@ def attaches(count: int) -> Tally:
     tally = Tally()
     container = arena.standalone()
     procfs = own_procfs()
-    action = Bind(
-        "file", "driver", str(arena.DRIVER / "usr/bin/nvidia-smi"), ATTACHED, _OPTIONS, 0o644, _WHY
-    )
+    action = _placeholder(ATTACHED, str(arena.DRIVER / "usr/bin/nvidia-smi"))
     before = len(arena.mount_points())
     while tally.tries < count:
         tally.tries += 1

@@ -185,9 +185,8 @@ class Targets:
         :param announce: is told what will be made, before anything is.
         :raises Refusal: stage ``mount``; the reference's words for what is in the way.
         """
-        there = [self._open_if_there(action) for action in actions]
-        announce(self._to_be_made(actions, there))
-        for index, (action, fd) in enumerate(zip(actions, there, strict=True)):
+        announce(self._to_be_made(actions))
+        for index, action in enumerate(actions):
             try:
                 if isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:
@@ -195,38 +194,23 @@ class Targets:
                 elif type(action) is Symlink:  # one that replaces another comes after the mounts
                     self._make_link(action)
                 elif isinstance(action, Bind | Tmpfs):
-                    self.opened.append(self._target(action, fd))
+                    self.opened.append(self._target(action))
             except syscalls.MissingFeature:
                 raise
             except OSError as error:
                 text = f"file creation failed: {self._container.rootfs}{_wanted(actions[index:])}: {reason(error)}"
                 raise Refusal("mount", text, _hint(error)) from error
 
-    def _open_if_there(self, action: Action) -> int | None:
-        """Open a mount's target. What is in the way is not said here: that is done in the plan's order."""
-        if not isinstance(action, Bind | Tmpfs):
-            return None
-        try:
-            parent, name, _ = self._parent(action.target)
-            fd = syscalls.openat2_if_there(parent, name, os.O_PATH | os.O_NOFOLLOW, _RESOLVE)
-        except syscalls.MissingFeature:
-            raise
-        except OSError:
-            return None
-        if fd is not None:
-            self._held.append(fd)
-        return fd
-
-    def _to_be_made(self, actions: Sequence[Action], there: Sequence[int | None]) -> list[Item]:
+    def _to_be_made(self, actions: Sequence[Action]) -> list[Item]:
         """Return what will be made on the root file system itself. What is made elsewhere goes with the mount that it is in."""
         stay: dict[str, bool] = {}
         entries = []
-        for action, fd in zip(actions, there, strict=True):
+        for action in actions:
             if isinstance(action, MakeDirectory):
                 entry = Item("dir", action.path)
             elif type(action) is Symlink:
                 entry = Item("link", action.path, action.target)
-            elif isinstance(action, Bind) and action.kind != "dir" and fd is None:
+            elif isinstance(action, Bind) and action.placeholder:
                 entry = Item("file", action.target)
             else:
                 continue
@@ -287,12 +271,10 @@ class Targets:
         os.symlink(action.target, name, dir_fd=parent)
         made.confirm()
 
-    def _target(self, action: Bind | Tmpfs, fd: int | None) -> int:
+    def _target(self, action: Bind | Tmpfs) -> int:
         kind = action.kind if isinstance(action, Bind) else "dir"
         parent, name, ours = self._parent(action.target)
-        made = None
-        if fd is None:
-            fd, made = self._open_or_make(action, kind, parent, name, ours)
+        fd, made = self._open_or_make(action, parent, name, ours)
         # What was made just now is on its parent's mount.
         mount = None if ours else self._mount_of(fd if made is None else parent)
         self._check_target(os.fstat(fd) if made is None else made, mount, action, kind)
@@ -306,15 +288,15 @@ class Targets:
         return mount
 
     def _open_or_make(
-        self, action: Bind | Tmpfs, kind: str, parent: int, name: str, ours: bool
+        self, action: Bind | Tmpfs, parent: int, name: str, ours: bool
     ) -> tuple[int, os.stat_result | None]:
         """Return what a mount goes onto, open, which this object closes; if it had to be made, with the facts of it."""
-        if kind != "dir":
+        if isinstance(action, Bind) and action.placeholder:
             made = None if ours else self._making("file", action.target, parent, name)
             try:
                 fd = os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent)
             except FileExistsError:
-                pass  # since it was looked for
+                pass  # since the plan was made
             else:
                 self._held.append(fd)
                 return fd, os.fstat(fd) if made is None else made.confirm(fd)

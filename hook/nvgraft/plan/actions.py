@@ -66,7 +66,8 @@ class Bind(Action):
     """Bind ``path`` of the host, below the driver root ``root``, on ``target``; ``mode`` is the placeholder's.
 
     ``kind`` is file, dir, device or socket. ``origin`` says what the source belongs to: the files of the driver ("driver"),
-    its device nodes ("dev") or its entries of /proc ("proc"). ``size`` (bytes) is for people and not part of the document.
+    its device nodes ("dev") or its entries of /proc ("proc"). ``size`` (bytes) is for people, and ``placeholder`` tells the
+    applier that nothing was on the target, so that a file has to be made there first; both are not part of the document.
     """
 
     op = "mount"
@@ -83,6 +84,8 @@ class Bind(Action):
         rdev: tuple[int, int] | None = None,
         size: int = 0,
         root: str = "",
+        *,
+        placeholder: bool = False,
     ) -> None:
         self.kind = kind
         self.origin = origin
@@ -94,6 +97,7 @@ class Bind(Action):
         self.rdev = rdev
         self.size = size
         self.root = root
+        self.placeholder = placeholder
 
     @property
     def source(self) -> str:

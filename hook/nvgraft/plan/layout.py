@@ -109,7 +109,19 @@ class Layout:
         self._binds[target] = None
         mode &= ~_UMASK
         self.actions.append(
-            Bind(kind, origin, path, target, options, mode, why, rdev, size, self._root)
+            Bind(
+                kind,
+                origin,
+                path,
+                target,
+                options,
+                mode,
+                why,
+                rdev,
+                size,
+                self._root,
+                placeholder=self._made.get(target) == "file",
+            )
         )
 
     def bind_directory(

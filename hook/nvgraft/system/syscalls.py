@@ -268,15 +268,6 @@ def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode
     return _openat2(call, dirfd, _path(unsafe_path), how, len(how))
 
 
-def openat2_if_there(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int) -> int | None:
-    """Do as :func:`openat2`; None where nothing is: an error would cost more than the call, and most targets are yet to be made."""
-    how = _how(flags, 0, resolve)
-    found = _openat2.attempt(dirfd, _path(unsafe_path), how, len(how))
-    if found == -errno.ENOENT:
-        return None
-    return found if found >= 0 else openat2(dirfd, unsafe_path, flags, resolve)
-
-
 def _how(flags: int, mode: int, resolve: int) -> bytes:
     how = _HOW.get((flags, mode, resolve))
     if how is None:
