@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from descriptors import nothing_stays_open
@@ -292,6 +292,14 @@ def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
     st.lists(ENTRIES, max_size=12, unique_by=lambda entry: entry[:2]),
     st.lists(st.sampled_from(LINES), max_size=4),
     st.booleans(),
+)
+@example(
+    [
+        ("/usr/lib", "liba.so.1", "/opt/lib/liba.so.1"),
+        ("/opt/lib", "liba.so.1.2", "file"),
+    ],
+    ["/opt/lib"],
+    False,
 )
 def test_any_image_gets_what_ldconfig_gives_it(
     entries: list[tuple[str, str, str]], conf: list[str], merged: bool

@@ -131,9 +131,18 @@ class CacheContent:
         mounted = {
             library.path: Facts(library.soname, library.flags) for library in self._libraries
         }
+        # ldconfig makes the links of a directory before it searches the next one.
+        made: dict[str, Facts] = {}
         for directory in self._unknown:
-            search = Search(files, directory, self._machine, mounted)
+            search = Search(files, directory, self._machine, mounted, made)
             yield search
+            if directory.hwcaps is None:
+                made |= {
+                    f"{name}/{library.soname}": library.facts
+                    for name in directory.names
+                    for library in search.libraries.values()
+                    if not library.is_link
+                }
             if search.beyond:
                 self.left_out.append(f"{directory.names[0]} has more {search.beyond}")
                 return

@@ -67,10 +67,16 @@ class Search:
     """The ``libraries`` of a directory, one for each SONAME; ``beyond`` is what there is too much of, if anything.
 
     :param mounted: path -> facts of files that were mounted, and need not be read again.
+    :param made: path -> facts behind SONAME links that are made in directories searched before.
     """
 
     def __init__(
-        self, rootfs: Files, directory: Directory, machine: str, mounted: Mapping[str, Facts]
+        self,
+        rootfs: Files,
+        directory: Directory,
+        machine: str,
+        mounted: Mapping[str, Facts],
+        made: Mapping[str, Facts],
     ) -> None:
         self.directory = directory
         self.libraries: dict[str, FoundLibrary] = {}
@@ -78,6 +84,7 @@ class Search:
         self._bounds = rootfs.bounds
         self._architectures = _FLAGS.get(machine, {})
         self._files: dict[str, Facts] = {}
+        self._made = made
         try:
             place = rootfs.directory(directory.names[0])
         except OSError as error:
@@ -145,6 +152,9 @@ class Search:
             target = place.readlink(name)
             if target in self._files:
                 return self._files[target]
+            path = paths.clean(paths.join(self.directory.names[0], target))
+            if path in self._made:
+                return self._made[path]
             self._bounds.count_library()
             return self._facts(
                 place.library_behind(name, isa_level=self.directory.hwcaps is not None)
