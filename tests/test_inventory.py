@@ -1,4 +1,4 @@
-"""What is read from a host: which file of several wins, what is missing, what is fatal."""
+"""Reading a host: which of several files is chosen, what is missing, and what is fatal."""
 
 from collections.abc import Mapping
 
@@ -35,8 +35,8 @@ def refused(document: hosts.Document, path: str = "/usr/bin") -> Refusal:
 # ---- libraries
 
 
-def test_a_library_is_found_through_its_links() -> None:
-    """The resolved file is the component; how it was found names every step."""
+def test_links_of_a_library_are_followed() -> None:
+    """The component is the resolved file, and its ``found`` text names every step."""
     found = inventory(
         host(
             "/usr/lib/libcuda.so.1 -> /etc/alternatives/cuda\n/etc/alternatives/cuda -> /opt/nv/libcuda.so.535.1\n"
@@ -57,8 +57,8 @@ def test_a_library_is_found_through_its_links() -> None:
     assert found.files.libraries[0].name == "libcuda.so.535.1"
 
 
-def test_a_library_without_links_is_found_at_its_place() -> None:
-    """No arrow is shown where nothing was followed."""
+def test_a_library_without_links_has_no_further_step() -> None:
+    """The ``found`` text of a library without links has no arrow behind the path."""
     found = inventory(host("/usr/lib/libcuda.so.535.1 elf libcuda.so.1"))
     assert (
         found.files.libraries[0].found == "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1"
@@ -66,13 +66,13 @@ def test_a_library_without_links_is_found_at_its_place() -> None:
 
 
 def test_the_last_accepted_candidate_wins() -> None:
-    """Of several entries of one row the last one in cache order counts, rejected ones do not."""
+    """Of several entries for one row the last accepted one in cache order is chosen."""
     text = "/a/libcuda.so.535.1 elf libcuda.so.1\n/b/libcuda.so.535.1 elf libcuda.so.1\n/c/libcuda.so.470.1 elf libcuda.so.1"
     assert paths(inventory(host(text)).files.libraries) == ["/b/libcuda.so.535.1"]
 
 
-def test_the_order_is_that_of_the_tables() -> None:
-    """Libraries come in catalogue order, whatever the order of the loader cache."""
+def test_libraries_come_in_catalogue_order() -> None:
+    """Libraries come in catalogue order, not in that of the loader cache."""
     text = "\n".join(
         f"/l/{name}.so.535.1 elf {name}.so.1"
         for name in ("libcuda", "libnvidia-cfg", "libnvidia-ml")
@@ -88,24 +88,27 @@ def test_the_order_is_that_of_the_tables() -> None:
     ("name", "accepted"),
     [
         ("libcuda.so.535.1", True),
-        ("libcuda.so.1535.1", True),  # ends with the version: the reference compares no more
+        # ends with the version, which is all that the reference compares
+        ("libcuda.so.1535.1", True),
         ("libcuda.so.535.10", False),
         ("libcuda.so.535", False),
         ("libcuda.so", False),
     ],
 )
 def test_only_files_of_the_running_driver_are_taken(name: str, accepted: bool) -> None:
-    """A file's name must end in the version that NVML reports."""
+    """A library is accepted only if its file name ends with the version that NVML reports."""
     assert len(inventory(host(f"/l/{name} elf libcuda.so.1")).files.libraries) == accepted
 
 
-def test_the_version_is_looked_for_in_the_name_alone() -> None:
-    """A directory named like the version makes no library of it."""
+def test_the_version_must_be_in_the_file_name() -> None:
+    """A version in the directory's name does not make a file a driver library."""
     assert inventory(host("/opt/535.1/libcuda.so elf libcuda.so.1")).files.libraries == ()
 
 
-def test_only_names_of_the_tables_are_looked_at() -> None:
-    """A SONAME that starts with no row is passed over, even when its file is gone or its version fits."""
+def test_sonames_outside_the_catalogue_are_skipped() -> None:
+    """A SONAME outside the catalogue is skipped, even if its file is gone or its version
+    matches.
+    """
     found = inventory(
         host(
             "/l/libcudart.so.535.1 elf libcudart.so.12", cache="libfoo.so.1 (libc6,x86-64) => /gone"
@@ -114,8 +117,8 @@ def test_only_names_of_the_tables_are_looked_at() -> None:
     assert found.files.libraries == ()
 
 
-def test_a_second_name_of_the_same_file_is_no_second_candidate() -> None:
-    """libcuda.so and libcuda.so.1 of one file are one component, found by the first."""
+def test_two_names_of_one_file_give_one_component() -> None:
+    """libcuda.so and libcuda.so.1 of one file give one component, found by the first name."""
     found = inventory(
         host(
             "/l/libcuda.so.535.1 elf libcuda.so.1\n/l/libcuda.so -> libcuda.so.535.1",
@@ -129,7 +132,9 @@ def test_a_second_name_of_the_same_file_is_no_second_candidate() -> None:
 
 @pytest.mark.parametrize("target", ["/gone", "libcuda.so.535.1"])
 def test_a_stale_entry_is_fatal(target: str) -> None:
-    """An entry whose file is gone stops everything, with the reference's words and the driver root in front of the path."""
+    """A cache entry whose file is gone is fatal, in the reference's words, with the driver root
+    before the path.
+    """
     refusal = refused(
         host(
             f"/l/libcuda.so.1 -> {target}",
@@ -146,7 +151,7 @@ def test_a_stale_entry_is_fatal(target: str) -> None:
 
 
 def test_a_stale_entry_of_the_other_architecture_is_fatal_as_well() -> None:
-    """32-bit entries are resolved whether compat32 is asked for or not."""
+    """A stale 32-bit entry is fatal whether compat32 was requested or not."""
     refusal = refused(host("", cache="libcuda.so.1 (libc6) => /l/gone"))
     assert refusal.text == "open failed: /l/gone: no such file or directory"
 
@@ -156,8 +161,10 @@ def test_a_stale_entry_of_the_other_architecture_is_fatal_as_well() -> None:
     ["/l/libcuda.so.535.1", "/l/libcuda.so.535.1/x"],
     ids=["nothing is recorded of it", "a directory"],
 )
-def test_what_libelf_refuses_to_open_is_fatal(text: str) -> None:
-    """A directory, an empty file; a snapshot that does not say what it is."""
+def test_a_file_that_libelf_cannot_open_is_fatal(text: str) -> None:
+    """A cache entry that libelf cannot open is fatal: a directory, an empty file, or a snapshot
+    without ELF facts.
+    """
     refusal = refused(host(text, cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1"))
     assert (
         refusal.reference_line()
@@ -166,14 +173,16 @@ def test_what_libelf_refuses_to_open_is_fatal(text: str) -> None:
 
 
 def damaged(name: str) -> hosts.Document:
-    """A host whose loader cache names a text file."""
+    """Return a host whose loader cache names a text file."""
     document = host(f"/l/{name}", cache=f"{name} (libc6,x86-64) => /l/{name}")
     document["files"][f"/l/{name}"]["elf_fault"] = "it is not an ELF file"
     return document
 
 
-def test_a_library_is_chosen_by_its_name_alone() -> None:
-    """The reference opens the file and learns nothing from it: it is the driver's by its name, and no loader's by its content."""
+def test_a_library_is_chosen_by_its_name() -> None:
+    """A file that is not ELF is a driver library by its name, as in the reference, and has no
+    SONAME.
+    """
     assert [
         (found.path, found.soname)
         for found in inventory(damaged("libcuda.so.535.1")).files.libraries
@@ -182,7 +191,7 @@ def test_a_library_is_chosen_by_its_name_alone() -> None:
 
 
 def test_the_tls_library_is_chosen_by_its_content() -> None:
-    """Which cannot be read here."""
+    """The TLS library is chosen by its ABI tag, so a file that is not ELF is fatal there."""
     refusal = refused(damaged("libnvidia-tls.so.535.1"))
     assert (
         refusal.reference_line()
@@ -191,7 +200,7 @@ def test_the_tls_library_is_chosen_by_its_content() -> None:
 
 
 def test_a_loop_of_links_is_fatal() -> None:
-    """An entry that cannot be resolved names its path."""
+    """A cache entry in a loop of links is fatal, and the error names its path."""
     refusal = refused(
         host(
             "/l/libcuda.so.1 -> libcuda.so.1",
@@ -208,13 +217,15 @@ def test_a_loop_of_links_is_fatal() -> None:
     ("tag", "taken"), [("tag=2.3.99", True), ("tag=2.2.5", False), ("tag=2.3.98", False)]
 )
 def test_the_tls_library_is_chosen_by_its_abi_tag(tag: str, taken: bool) -> None:
-    """Of the two TLS libraries of older drivers only the one for kernels from 2.3.99 is taken."""
+    """Of the two TLS libraries of older drivers only the one for kernels from 2.3.99 is
+    accepted.
+    """
     found = inventory(host(f"/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 {tag}"))
     assert len(found.files.libraries) == taken
 
 
-def test_a_rejected_tls_library_does_not_replace_the_accepted_one() -> None:
-    """The classic pair: /usr/lib/tls has the right one, and comes first or last."""
+def test_a_rejected_tls_library_replaces_none() -> None:
+    """The accepted TLS library in a tls directory is chosen, whether it comes first or last."""
     right, wrong = (
         "/l/tls/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.3.99",
         "/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 tag=2.2.5",
@@ -224,7 +235,9 @@ def test_a_rejected_tls_library_does_not_replace_the_accepted_one() -> None:
 
 
 def test_a_tls_library_without_a_tag_is_fatal() -> None:
-    """The reference's words; only this library needs a tag."""
+    """A TLS library without an ABI tag is fatal, in the reference's words; other libraries need no
+    tag.
+    """
     assert (
         refused(host("/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1")).text
         == "elf section 0x7 missing: /l/libnvidia-tls.so.535.1"
@@ -233,7 +246,9 @@ def test_a_tls_library_without_a_tag_is_fatal() -> None:
 
 
 def test_32_bit_libraries_are_kept_apart() -> None:
-    """The flags of an entry decide; each architecture has its own winner."""
+    """32-bit and 64-bit libraries are told apart by the flags of their entries, each with its own
+    choice.
+    """
     found = inventory(
         host("/l/libcuda.so.535.1 elf libcuda.so.1\n/l32/libcuda.so.535.1 elf libcuda.so.1 bits=32")
     )
@@ -254,7 +269,9 @@ def test_32_bit_libraries_are_kept_apart() -> None:
 def test_each_machine_takes_its_own_entries(
     machine: str, wide: list[str], narrow: list[str]
 ) -> None:
-    """x86_64, aarch64 (hard-float for 32 bit) and ppc64le (no 32 bit) read the same cache differently."""
+    """x86_64, aarch64 (32 bit: hard-float) and ppc64le (no 32 bit) take different entries of one
+    cache.
+    """
     places = {
         "/l": "libc6,x86-64",
         "/l32": "libc6",
@@ -271,8 +288,8 @@ def test_each_machine_takes_its_own_entries(
     assert (paths(found.files.libraries), paths(found.files.libraries32)) == (wide, narrow)
 
 
-def test_what_is_not_there_is_listed_as_missing() -> None:
-    """Every row without a file, libraries and binaries, with its class."""
+def test_rows_without_a_file_are_listed_as_missing() -> None:
+    """Every library or binary row without a file is listed as missing, with its class."""
     files = inventory(host("/l/libcuda.so.535.1 elf libcuda.so.1\n/usr/bin/nvidia-smi")).files
     missing = {(row.component_class, row.name) for row in files.missing}
     assert ("compute", "libcuda.so") not in missing
@@ -288,7 +305,7 @@ def test_what_is_not_there_is_listed_as_missing() -> None:
 
 
 def test_the_first_directory_of_the_search_path_wins() -> None:
-    """Directories are searched in their order, and the result has the order of the tables."""
+    """The first directory with a binary is used; the result has catalogue order."""
     text = "/a/nvidia-cuda-mps-server\n/b/nvidia-smi\n/c/nvidia-smi\n/c/nvidia-debugdump"
     assert paths(inventory(host(text), "/a:/c:/b").files.binaries) == [
         "/c/nvidia-smi",
@@ -298,14 +315,16 @@ def test_the_first_directory_of_the_search_path_wins() -> None:
 
 
 def test_an_empty_element_is_the_current_directory() -> None:
-    """Which inside a driver root is its root."""
+    """An empty element of PATH is the current directory, which is / inside a driver root."""
     assert paths(inventory(host("/nvidia-smi\n/b/nvidia-smi"), ":/b").files.binaries) == [
         "/nvidia-smi"
     ]
 
 
 def test_binaries_are_followed_but_need_not_be_executable() -> None:
-    """Existence counts; the resolved file's own name is the component's."""
+    """Links of binaries are followed, and a file without execute permission is accepted. The
+    component has the resolved name.
+    """
     found = inventory(
         host("/usr/bin/nvidia-smi -> /opt/nvidia-smi.real\n/opt/nvidia-smi.real mode=0600"),
         "/usr/bin",
@@ -314,15 +333,15 @@ def test_binaries_are_followed_but_need_not_be_executable() -> None:
     assert found.found == "PATH: /usr/bin/nvidia-smi -> /opt/nvidia-smi.real"
 
 
-def test_a_dangling_link_is_no_hit() -> None:
-    """The search goes on in the next directory."""
+def test_a_dangling_link_to_a_binary_is_skipped() -> None:
+    """After a dangling link the search for a binary goes on in the next directory."""
     assert paths(
         inventory(host("/a/nvidia-smi -> /gone\n/b/nvidia-smi"), "/a:/b").files.binaries
     ) == ["/b/nvidia-smi"]
 
 
 def test_a_bad_element_of_the_search_path_is_passed_over() -> None:
-    """A file, a loop of links or a way out of the root in PATH does not stop the reference."""
+    """A file, a loop of links or a way out of the root in PATH is skipped, as in the reference."""
     text = "/file\n/loop -> loop\n/out -> ../..\n/b/nvidia-smi"
     assert paths(inventory(host(text), "/file:/loop:/out:/../..:/b").files.binaries) == [
         "/b/nvidia-smi"
@@ -333,7 +352,7 @@ def test_a_bad_element_of_the_search_path_is_passed_over() -> None:
 
 
 def test_firmware_of_the_running_driver_is_globbed() -> None:
-    """gsp*.bin of the driver's own version, sorted; the container sees them at the unresolved path."""
+    """gsp*.bin of the driver's version is found, sorted. The target is the unresolved path."""
     text = """
         /lib -> usr/lib
         /usr/lib/firmware/nvidia/535.1/gsp_tu10x.bin
@@ -353,12 +372,14 @@ def test_firmware_of_the_running_driver_is_globbed() -> None:
 
 
 def test_a_host_without_firmware_has_none() -> None:
-    """A driver without GSP images is no error."""
+    """A driver without GSP images has no firmware; that is not an error."""
     assert inventory(host("/l/x")).files.firmware == ()
 
 
 def test_sockets_are_found_through_var_run() -> None:
-    """/var/run is a link to /run; the resolved path counts, and still belongs to utility as its suffix says."""
+    """A socket is found through the link /var/run, and its class follows from the resolved path's
+    suffix.
+    """
     found = inventory(
         host(
             "/var/run -> /run\n/run/nvidia-persistenced/socket socket\n/run/nvidia-fabricmanager/socket socket"
@@ -372,8 +393,10 @@ def test_sockets_are_found_through_var_run() -> None:
     ]
 
 
-def test_a_socket_elsewhere_counts_as_mps() -> None:
-    """The reference tells sockets apart by the end of the resolved path: one behind another link needs compute."""
+def test_a_socket_with_another_path_belongs_to_compute() -> None:
+    """A socket behind another link belongs to compute: the reference classifies it by its resolved
+    path's suffix.
+    """
     found = inventory(host("/var/run/nvidia-persistenced -> /opt/nvp\n/opt/nvp/socket socket"))
     assert [(socket.path, socket.component_class) for socket in found.files.sockets] == [
         ("/opt/nvp/socket", "compute")
@@ -381,14 +404,17 @@ def test_a_socket_elsewhere_counts_as_mps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found_at"), [("", "/tmp/nvidia-mps"), ("/mps", "/real/mps"), ("/none", None)]
+    ("pipe_directory", "path"), [("", "/tmp/nvidia-mps"), ("/mps", "/real/mps"), ("/none", None)]
 )
-def test_the_mps_directory(asked: str, found_at: str | None) -> None:
-    """The default, the one of CUDA_MPS_PIPE_DIRECTORY through its links, or none."""
+def test_the_mps_directory(pipe_directory: str, path: str | None) -> None:
+    """The MPS directory is the default, that of CUDA_MPS_PIPE_DIRECTORY with links followed, or
+    none.
+    """
     mps = inventory(
-        host("/tmp/nvidia-mps/ mode=0777\n/mps -> /real/mps\n/real/mps/"), mps_directory=asked
+        host("/tmp/nvidia-mps/ mode=0777\n/mps -> /real/mps\n/real/mps/"),
+        mps_directory=pipe_directory,
     ).files.mps
-    assert (mps.path if mps else None) == found_at
+    assert (mps.path if mps else None) == path
     assert mps is None or mps.kind == "dir"
 
 
@@ -401,8 +427,8 @@ class Forbidden(SnapshotTree):
         return super().lstat(path)
 
 
-def test_what_the_user_may_not_see_is_missing() -> None:
-    """A socket, MPS directory or search path that only root may enter is left out, not fatal."""
+def test_unreadable_places_are_left_out() -> None:
+    """A socket, MPS directory or element of PATH that only root may enter is left out."""
     document = host(
         "/var/run/nvidia-persistenced/socket socket\n/secret/nvidia-smi\n/b/nvidia-smi\n/secret/mps/"
     )
@@ -417,7 +443,7 @@ def test_what_the_user_may_not_see_is_missing() -> None:
 
 
 def test_a_socket_behind_a_loop_is_fatal() -> None:
-    """Other path errors of the host stop discovery, as the reference's do."""
+    """Path errors other than missing permission are fatal for sockets, as in the reference."""
     assert refused(host("/var -> var")).stage == "detection"
 
 
@@ -425,7 +451,9 @@ def test_a_socket_behind_a_loop_is_fatal() -> None:
 
 
 def test_control_devices() -> None:
-    """nvidiactl always; the others where they exist, their numbers from the node but for modeset's, which is fixed."""
+    """nvidiactl is always listed, the other nodes if they exist. Numbers come from the node, except
+    for modeset's fixed one.
+    """
     found = inventory(
         host(
             "/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char 510:1\n/dev/nvidia-uvm char 510:0"
@@ -442,8 +470,10 @@ def test_control_devices() -> None:
     ] == ["/dev/nvidiactl"]
 
 
-def test_a_wrong_modeset_number_is_kept_for_the_plan_to_see() -> None:
-    """What the node should be and what it is stay apart."""
+def test_a_modeset_node_keeps_expected_and_real_number() -> None:
+    """A modeset node with a wrong number has the expected number in ``rdev`` and the real one in
+    ``node``.
+    """
     modeset = inventory(host("/dev/nvidia-modeset char 1:3")).devices.control[-1]
     assert modeset.rdev == (195, 254)
     assert modeset.node is not None
@@ -451,7 +481,7 @@ def test_a_wrong_modeset_number_is_kept_for_the_plan_to_see() -> None:
 
 
 def test_gpu_nodes_follow_the_minor_not_the_index() -> None:
-    """NVML's index 0 may have minor 1."""
+    """The number of a GPU's node is its minor, which may differ from its index in NVML."""
     found = inventory(host("/dev/nvidia0 char 195:0", [gpu(1), gpu(0)]))
     assert [device.node for device in found.devices.gpus] == [
         DeviceNode("/dev/nvidia1", (195, 1), None),
@@ -472,14 +502,16 @@ def test_gpu_nodes_follow_the_minor_not_the_index() -> None:
 def test_the_proc_directory_has_a_domain_of_eight_or_four_digits(
     directory: str, pci: tuple[int, int, int], path: str | None
 ) -> None:
-    """Both spellings are looked for; a GPU that the kernel module does not list has none."""
+    """A GPU's /proc directory is found with either length of the domain. A GPU that the kernel
+    module does not list has none.
+    """
     found = inventory(host(f"/proc/driver/nvidia/gpus/{directory}/", [gpu(0, pci=pci)]))
     entry = found.devices.gpus[0].proc_directory
     assert (entry.path if entry else None) == path
 
 
-def test_eight_digits_come_first() -> None:
-    """As in the reference, should there be both."""
+def test_the_proc_directory_with_eight_digits_is_preferred() -> None:
+    """If both spellings exist, the one of eight digits is used, as in the reference."""
     text = "/proc/driver/nvidia/gpus/0000:01:00.0/\n/proc/driver/nvidia/gpus/00000000:01:00.0/"
     assert inventory(host(text, [gpu(0)])).devices.gpus[0].proc_directory == ProcEntry(
         "/proc/driver/nvidia/gpus/00000000:01:00.0", 0o755
@@ -487,7 +519,9 @@ def test_eight_digits_come_first() -> None:
 
 
 def test_proc_files_are_copied_in_a_fixed_order() -> None:
-    """params, version, registry with content and mode; missing ones are skipped, others ignored."""
+    """params, version and registry are copied in this order, with content and mode. Missing and
+    other files are skipped.
+    """
     text = "/proc/driver/nvidia/registry = r\n/proc/driver/nvidia/params = p\\nq\n/proc/driver/nvidia/suspend = s"
     assert inventory(host(text)).proc_files == (
         ProcEntry("/proc/driver/nvidia/params", 0o644, "p\nq"),
@@ -496,7 +530,7 @@ def test_proc_files_are_copied_in_a_fixed_order() -> None:
 
 
 def test_a_proc_file_without_recorded_content_is_refused() -> None:
-    """A snapshot that lacks a text must not be planned as an empty one."""
+    """A snapshot without the text of a /proc file is refused, not planned with an empty one."""
     assert (
         refused(host("/proc/driver/nvidia/params"))
         .reference_line()
@@ -504,8 +538,10 @@ def test_a_proc_file_without_recorded_content_is_refused() -> None:
     )
 
 
-def test_sixty_four_gpus_are_the_most() -> None:
-    """The reference's device mask has 64 bits; one more is refused in its words."""
+def test_more_than_sixty_four_gpus_are_refused() -> None:
+    """64 GPUs are accepted, as many as the reference's device mask has bits; 65 are refused in its
+    words.
+    """
     assert len(inventory(host("", [gpu(minor) for minor in range(64)])).devices.gpus) == 64
     assert (
         refused(host("", [gpu(minor) for minor in range(65)])).reference_line()
@@ -517,7 +553,9 @@ def test_sixty_four_gpus_are_the_most() -> None:
 
 
 def test_mig_access_files_and_their_nodes() -> None:
-    """config, monitor, then per MIG device its GPU and compute instance; the nodes' minors come from the files."""
+    """The access files are config, monitor and those of each MIG device; the minors of the nodes
+    come from them.
+    """
     found = inventory(hosts.mig_host())
     base = "/proc/driver/nvidia/capabilities"
     assert [entry.path for entry in found.mig.access_files] == [
@@ -541,7 +579,7 @@ def test_mig_access_files_and_their_nodes() -> None:
 
 
 def test_access_paths_use_the_minor_of_the_gpu() -> None:
-    """Not its index, nor its UUID."""
+    """The gpuN in an access path is the GPU's minor, not its index."""
     text = "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access = DeviceFileMinor: 9"
     found = inventory(host(text, [gpu(0), gpu(5, migs=["MIG-x 1/0"])]))
     assert [entry.path for entry in found.mig.access_files] == [
@@ -549,15 +587,15 @@ def test_access_paths_use_the_minor_of_the_gpu() -> None:
     ]
 
 
-def test_a_driver_without_capability_nodes() -> None:
-    """Where /proc/devices has no nvidia-caps, access is by /proc alone."""
+def test_a_driver_without_nvidia_caps_has_no_capability_nodes() -> None:
+    """Without nvidia-caps in /proc/devices there are no capability nodes, only access files."""
     found = inventory(hosts.mig_host(majors={}))
     assert (found.mig.major, found.mig.nodes) == (None, ())
     assert len(found.mig.access_files) == 4
 
 
 def test_mig_files_are_read_only_where_a_gpu_can_do_mig() -> None:
-    """mig-minors has thousands of rows: a host of plain GPUs does not pay for them."""
+    """mig-minors, which has thousands of rows, is read only if a GPU supports MIG."""
     found = inventory(hosts.mig_host(gpus=[gpu(0)]))
     assert (found.mig.access_files, found.mig.minors, found.mig.nodes) == ((), (), ())
     assert inventory(hosts.mig_host(gpus=[gpu(0, mig="disabled")])).mig.minors
@@ -574,12 +612,12 @@ def test_mig_files_are_read_only_where_a_gpu_can_do_mig() -> None:
     ],
 )
 def test_the_minor_of_an_access_file(content: str, minor: int | None) -> None:
-    """The number of its DeviceFileMinor line, wherever that stands."""
+    """The minor is the number in the DeviceFileMinor line, in any position."""
     assert device_file_minor(ProcEntry("/p", 0o444, content)) == minor
 
 
 def test_imex_channels() -> None:
-    """Every channelN node of a host that has the driver's major; other names are none."""
+    """With the driver's major every channelN node is listed; other names are skipped."""
     text = "\n".join(
         f"/dev/nvidia-caps-imex-channels/{entry}"
         for entry in ("channel0 char 234:0", "channel12 char 234:12", "channel", "x1")
@@ -592,17 +630,19 @@ def test_imex_channels() -> None:
     assert inventory(host(text)).devices.imex_channels == ()
 
 
-def test_only_the_imex_channels_that_are_asked_for_are_looked_at() -> None:
-    """A node may have thousands: a container that asks for none does not wait for them, nor for their directory."""
-    looked: list[str] = []
+def test_only_requested_imex_channels_are_looked_up() -> None:
+    """Only requested IMEX channels are examined, and their directory is not listed: a node may have
+    thousands.
+    """
+    examined: list[str] = []
 
     class Watched(SnapshotTree):
         def lstat(self, path: str) -> Node | None:
-            looked.append(path)
+            examined.append(path)
             return super().lstat(path)
 
         def listdir(self, path: str) -> list[str]:
-            looked.append(path)
+            examined.append(path)
             return super().listdir(path)
 
     text = "\n".join(
@@ -616,7 +656,7 @@ def test_only_the_imex_channels_that_are_asked_for_are_looked_at() -> None:
         for node in read_inventory(found, "/usr/bin", channels=(7, 19, 7, 20)).devices.imex_channels
     ] == [(234, 7), (234, 19)]
     assert read_inventory(found, "/usr/bin", channels=()).devices.imex_channels == ()
-    assert {path.rpartition("/")[2] for path in looked if "imex" in path} == {
+    assert {path.rpartition("/")[2] for path in examined if "imex" in path} == {
         "channel7",
         "channel19",
         "channel20",
@@ -626,15 +666,17 @@ def test_only_the_imex_channels_that_are_asked_for_are_looked_at() -> None:
 # ---- the rest
 
 
-def test_equal_hosts_have_equal_inventories() -> None:
-    """An inventory is a value: the same document twice is the same, one other file is not."""
+def test_equal_documents_give_equal_inventories() -> None:
+    """The same document gives an equal inventory, and one more file a different one."""
     assert inventory(hosts.full_host()) == inventory(hosts.full_host())
     assert inventory(hosts.full_host()) != inventory(hosts.full_host("/usr/bin/nvidia-debugdump"))
     assert isinstance(inventory(host("")), Inventory)
 
 
 def test_proc_devices_are_read() -> None:
-    """Character majors by driver name, the first of each name; block devices and blank lines are no part of it."""
+    """Character majors are read by driver name, the first of each name; block devices and blank
+    lines are skipped.
+    """
     text = "Character devices:\n  1 mem\n195 nvidia-frontend\n195 nvidia\n510 nvidia-uvm\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
     assert parse_majors(text) == {
         "mem": 1,
@@ -653,7 +695,7 @@ ENTRIES = (
 
 
 @pytest.mark.parametrize(
-    ("files", "search", "found"),
+    ("files", "library_path", "path"),
     [
         ("/l32/ml\n/l/ml\n/ld/libnvidia-ml.so.1", ["", "/ld"], "/ld/libnvidia-ml.so.1"),
         ("/l32/ml\n/l/ml\n/usr/lib/libnvidia-ml.so.1", ["/ld"], "/l/ml"),
@@ -667,17 +709,21 @@ ENTRIES = (
     ],
 )
 def test_nvml_is_found_as_the_loader_would(
-    files: str, search: list[str], found: str | None
+    files: str, library_path: list[str], path: str | None
 ) -> None:
-    """LD_LIBRARY_PATH, then existing entries of the cache of the right architecture, then the default directories."""
+    """NVML is examined up in LD_LIBRARY_PATH, existing cache entries of the architecture, and the
+    default directories.
+    """
     assert (
-        find_loaded_library(SnapshotTree(hosts.tree(files)), ENTRIES, SONAME, "x86_64", search)
-        == found
+        find_loaded_library(
+            SnapshotTree(hosts.tree(files)), ENTRIES, SONAME, "x86_64", library_path
+        )
+        == path
     )
 
 
-def test_the_machine_decides_where_nvml_is() -> None:
-    """An aarch64 host looks into its own multiarch directory."""
+def test_the_machine_decides_the_multiarch_directory() -> None:
+    """An aarch64 host uses its own multiarch directory."""
     files: Mapping[str, str] = {"aarch64": "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"}
     for machine, path in files.items():
         assert find_loaded_library(SnapshotTree(hosts.tree(path)), (), SONAME, machine, ()) == path

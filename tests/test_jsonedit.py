@@ -1,4 +1,4 @@
-"""jsonedit: what is changed is changed, and every other byte stays."""
+"""jsonedit: edited values change, and every other byte stays."""
 
 import json
 from typing import Any
@@ -29,8 +29,8 @@ def encoded(value: object, layout: dict[str, Any]) -> bytes:
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4), LAYOUTS)
-def test_places_are_where_the_values_are(value: dict[str, object], layout: dict[str, Any]) -> None:
-    """Each member's place holds its very text, whatever the layout."""
+def test_places_hold_the_text_of_values(value: dict[str, object], layout: dict[str, Any]) -> None:
+    """Each member's place holds exactly the member's text, in any layout."""
     document = Document(encoded(value, layout))
     members = document.members(document.root())
     assert {name: place.value for name, place in members} == value
@@ -43,7 +43,9 @@ def test_places_are_where_the_values_are(value: dict[str, object], layout: dict[
 
 @given(st.lists(VALUES, max_size=4), LAYOUTS)
 def test_an_item_is_appended(value: list[object], layout: dict[str, Any]) -> None:
-    """One more item stands behind the others, in an empty array too, and what stood there is the same text."""
+    """An item is appended behind the others, also to an empty array, and the text before it
+    stays.
+    """
     data = encoded(value, layout)
     document = Document(data)
     document.append(document.root(), '"new"')
@@ -56,7 +58,7 @@ def test_an_item_is_appended(value: list[object], layout: dict[str, Any]) -> Non
 def test_a_member_is_appended_and_another_replaced(
     value: dict[str, object], new: object, layout: dict[str, Any]
 ) -> None:
-    """Changes in several places do not get into each other's way."""
+    """An append and a replacement in one document do not disturb each other."""
     value = {**value, "old": [1, 2]}
     document = Document(encoded(value, layout))
     root = document.root()
@@ -68,23 +70,25 @@ def test_a_member_is_appended_and_another_replaced(
 
 
 @given(st.lists(VALUES, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5), LAYOUTS)
-def test_items_are_kept(value: list[object], chosen: list[bool], layout: dict[str, Any]) -> None:
-    """Of an array some items are kept, in their order."""
+def test_keep_returns_chosen_items(
+    value: list[object], chosen: list[bool], layout: dict[str, Any]
+) -> None:
+    """keep() returns an array of the chosen items in their order."""
     document = Document(encoded(value, layout))
     root = document.root()
     items = document.items(root)
     assert [place.value for place in items] == value
-    text = document.keep(
-        root, [place for place, wanted in zip(items, chosen, strict=False) if wanted]
-    )
-    assert json.loads(text) == [item for item, wanted in zip(value, chosen, strict=False) if wanted]
+    text = document.keep(root, [place for place, keep in zip(items, chosen, strict=False) if keep])
+    assert json.loads(text) == [item for item, keep in zip(value, chosen, strict=False) if keep]
 
 
 ODD = b' {"n": 1.10e+400, "big": 123456789012345678901234567890, "twice": 1, "twice": 2, "u": "\\u00e9\xff\\/", "last": []}\n{"more"'
 
 
-def test_what_no_parser_would_keep_is_kept() -> None:
-    """Numbers out of range, repeated names, escapes, bytes that are no UTF-8 and what follows the value survive to the byte."""
+def test_text_that_parsers_lose_is_kept() -> None:
+    """Numbers out of range, repeated names, escapes, invalid UTF-8 and trailing text stay byte for
+    byte.
+    """
     document = Document(ODD)
     root = document.root()
     last = document.member(root, "LAST")
@@ -96,7 +100,9 @@ def test_what_no_parser_would_keep_is_kept() -> None:
 
 
 def test_two_members_of_one_name_are_refused() -> None:
-    """Names match without regard to case, as in runc; of two, nobody knows which one it takes."""
+    """Names match without regard to case, as in runc. Two members of one name are refused: readers
+    differ in which one they use.
+    """
     document = Document(b'{"hooks": {}, "Hooks": {}, "other": 1}')
     with pytest.raises(JsonError, match='duplicate member "hooks"'):
         document.member(document.root(), "hooks")
@@ -105,7 +111,7 @@ def test_two_members_of_one_name_are_refused() -> None:
 
 
 def test_null_is_empty() -> None:
-    """null stands for an object without members and an array without items, as in Go."""
+    """null is an object without members and an array without items, as in Go."""
     document = Document(b"null")
     assert document.root() == Place(0, 4, None, 0)
     assert document.members(document.root()) == document.items(document.root()) == []
@@ -130,7 +136,9 @@ def merged(text: str, additions: Any) -> str:
     ],
 )
 def test_additions_are_merged(text: str, merged_text: str) -> None:
-    """What is missing or null is made, items and members go behind the last one, a value that is there stays."""
+    """Missing and null values are added, items and members are appended, and an existing value
+    stays.
+    """
     assert (
         merged(
             text, {"a": {"b": ['"1"', '"2"'], "c": "0", "d": [], "e": {"f": []}}, "g": {"h": {}}}
@@ -139,12 +147,12 @@ def test_additions_are_merged(text: str, merged_text: str) -> None:
     )
 
 
-def test_nothing_to_merge() -> None:
-    """Nothing is made for it."""
+def test_empty_additions_change_nothing() -> None:
+    """Empty additions change nothing."""
     assert merged('{"a": null }', {"a": {}, "b": {"c": []}}) == '{"a": null }'
 
 
 def test_a_repeated_member_is_not_merged_into() -> None:
-    """Two readers may take different ones."""
+    """Adding to a member that occurs twice is refused: readers may use different ones."""
     with pytest.raises(JsonError, match="duplicate member"):
         merged('{"a": {}, "A": {}}', {"a": {"b": "1"}})

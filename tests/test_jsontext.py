@@ -1,4 +1,4 @@
-"""jsontext: strict reading within limits, Go's words for what is wrong, and deterministic writing."""
+"""jsontext: strict reading within limits, errors in Go's words, and deterministic writing."""
 
 import json
 import subprocess
@@ -22,8 +22,8 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_written_is_read_back(value: object) -> None:
-    """dumps and loads are inverse, in the compact and in the indented form, and both are ordinary JSON."""
+def test_dumps_and_loads_are_inverse(value: object) -> None:
+    """A value is read back as written, compact or indented, and the text is ordinary JSON."""
     for indent in (False, True):
         text = dumps(value, indent)
         assert loads(text.encode(), LIMIT) == value
@@ -31,21 +31,21 @@ def test_what_is_written_is_read_back(value: object) -> None:
 
 
 @given(values)
-def test_the_forms_are_those_of_the_json_package(value: object) -> None:
-    """The text is byte for byte what json.dumps writes without escapes for non-ASCII characters."""
+def test_texts_equal_those_of_the_json_package(value: object) -> None:
+    """The text is byte for byte that of json.dumps with ensure_ascii=False."""
     assert dumps(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     assert dumps(value, indent=True) == json.dumps(value, ensure_ascii=False, indent=1)
 
 
-def test_tuples_are_arrays_and_other_types_are_errors() -> None:
-    """A tuple is written as an array; a float has no place in our documents."""
+def test_tuples_are_arrays_and_floats_are_refused() -> None:
+    """A tuple is written as an array; a float is refused."""
     assert dumps((1, ("a",))) == '[1,["a"]]'
     with pytest.raises(TypeError):
         dumps({"a": 1.5})
 
 
-def test_a_path_that_is_no_utf8_survives() -> None:
-    """Undecodable bytes of a path are written as escapes, so that the text can be encoded, and come back equal."""
+def test_an_undecodable_path_survives() -> None:
+    """Undecodable bytes of a path are written as escapes and read back unchanged."""
     text = dumps(["/usr/lib/\udcff", "ä"])
     assert text.encode() == b'["/usr/lib/\\udcff","\xc3\xa4"]'
     assert loads(text.encode(), LIMIT) == ["/usr/lib/\udcff", "ä"]
@@ -87,15 +87,17 @@ def test_a_path_that_is_no_utf8_survives() -> None:
     ],
 )
 def test_bad_json_is_explained(text: str, problem: str, where: str) -> None:
-    """Every kind of bad JSON gets Go's phrase, and a hint with line and column."""
+    """Each kind of bad JSON gets Go's phrase and a hint with the position."""
     with pytest.raises(JsonError) as error:
         loads(text.encode(), LIMIT)
     assert error.value.text == problem
     assert where in error.value.hint
 
 
-def test_bad_json_is_explained_where_nothing_loaded_the_json_package() -> None:
-    """The C scanner cannot name an error before json.decoder is loaded; a fresh interpreter still gets the message."""
+def test_bad_json_is_explained_without_the_json_package() -> None:
+    """In an interpreter that has not loaded json.decoder, which the C scanner's errors need, bad
+    JSON gets its message too.
+    """
     script = "from nvgraft.base.jsontext import *\ntry: loads(b'[1,', 99)\nexcept JsonError as error: print(error.text)"
     path = f"import sys; sys.path[:0] = {sys.path!r}\nassert 'json' not in sys.modules\n"
     done = subprocess.run(
@@ -104,8 +106,10 @@ def test_bad_json_is_explained_where_nothing_loaded_the_json_package() -> None:
     assert done.stdout == "unexpected EOF\n"
 
 
-def test_the_words_of_errors_are_loaded_with_the_first_error() -> None:
-    """A start whose documents are good pays for none of them."""
+def test_error_words_are_loaded_with_the_first_error() -> None:
+    """The module with the errors' words is loaded with the first error, so that good documents do
+    not pay for it.
+    """
     script = "import sys; from nvgraft.base.jsontext import *; loads(b'[1]', 99)\n"
     script += "print('nvgraft.base.json_errors' in sys.modules)\n"
     script += (
@@ -119,7 +123,7 @@ def test_the_words_of_errors_are_loaded_with_the_first_error() -> None:
 
 
 def test_depth_is_limited_exactly() -> None:
-    """64 levels are read, 65 are not, and 100,000 are refused without exhausting the stack."""
+    """64 levels are read and 65 refused; 100,000 levels do not exhaust the stack."""
     for brackets in ("[]", ('{"a":', "}")):
         opening, closing = brackets
         start = "1" if opening != "[" else ""
@@ -130,26 +134,28 @@ def test_depth_is_limited_exactly() -> None:
 
 
 def test_a_flat_document_of_many_objects_is_not_deep() -> None:
-    """The depth limit counts levels, not brackets."""
+    """The depth limit counts nested levels, not brackets."""
     document = loads(b"[" + b",".join([b"[{}]"] * 500) + b"]", LIMIT)
     assert isinstance(document, list)
     assert len(document) == 500
 
 
 def test_size_is_limited() -> None:
-    """A document longer than the limit is refused before it is read."""
+    """A document longer than the limit is refused before it is parsed."""
     with pytest.raises(JsonError, match="document too large"):
         loads(b'"abcdef"', 7)
     assert loads(b'"abcdef"', 8) == "abcdef"
 
 
-def test_what_follows_the_first_value_is_ignored_on_request() -> None:
-    """The reference decodes one value from its inputs and looks no further."""
+def test_text_behind_the_first_value_can_be_ignored() -> None:
+    """With ``one_value`` trailing text is ignored, as the reference decodes only the first
+    value.
+    """
     assert loads(b' {"a":1} trailing', LIMIT, one_value=True) == {"a": 1}
 
 
 def test_members_match_without_regard_to_case() -> None:
-    """Go's decoder takes "Bundle" for "bundle"; so does the hook."""
+    """Names of members match without regard to case, as in Go's decoder."""
     assert members({"PID": 1, "Bundle": "/b", "x": 2}, {"pid": "pid", "bundle": "bundle"}) == {
         "pid": 1,
         "bundle": "/b",
@@ -159,16 +165,16 @@ def test_members_match_without_regard_to_case() -> None:
 @pytest.mark.parametrize(
     "text", ['{"pid":1,"pid":1}', '{"pid":1,"PID":2}', '{"x":0,"pid":{"a":1},"b":0,"pid":null}']
 )
-def test_a_repeated_member_that_is_read_is_an_error(text: str) -> None:
-    """A member that is read must occur once, in whatever case."""
+def test_a_repeated_requested_member_is_refused(text: str) -> None:
+    """A requested member that occurs twice, in any case, is refused."""
     document = loads(text.encode(), LIMIT)
     assert isinstance(document, dict)
     with pytest.raises(JsonError, match='duplicate member "pid"'):
         members(document, {"pid": "pid"})
 
 
-def test_a_repeated_member_that_is_not_read_is_ignored() -> None:
-    """Other members are none of our business."""
+def test_another_repeated_member_is_ignored() -> None:
+    """A repeated member that was not requested is ignored."""
     document = loads(b'{"x":1,"x":2,"pid":3}', LIMIT)
     assert isinstance(document, dict)
     assert members(document, {"pid": "pid"}) == {"pid": 3}
@@ -178,8 +184,8 @@ def test_a_repeated_member_that_is_not_read_is_ignored() -> None:
     st.binary(max_size=60)
     | st.text(alphabet='[]{}",:\\u0dtrue-1.eN \n', max_size=40).map(str.encode)
 )
-def test_any_bytes_give_a_value_or_our_error(data: bytes) -> None:
-    """Whatever the bytes, the answer is a value or a JsonError, and what the json package reads is read alike."""
+def test_any_bytes_give_a_value_or_a_json_error(data: bytes) -> None:
+    """Any bytes give the value that the json package reads, or a JsonError."""
     try:
         ours = loads(data, LIMIT)
     except JsonError as error:
@@ -191,7 +197,9 @@ def test_any_bytes_give_a_value_or_our_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("item", ["{}", "[]", "0", '"x"'])
 def test_the_number_of_values_is_bounded(item: str) -> None:
-    """Millions of empty objects fit into a few MiB, and would take seconds and hundreds of MiB to hold."""
+    """More values than the limit are refused: millions of empty objects in a few MiB would take
+    hundreds of MiB of memory.
+    """
     text = f"[{','.join([item] * (MAX_VALUES + 1))}]".encode()
     with pytest.raises(JsonError) as caught:
         loads(text, 8 << 20)
@@ -199,6 +207,6 @@ def test_the_number_of_values_is_bounded(item: str) -> None:
     assert loads(f"[{','.join([item] * (MAX_VALUES // 2))}]".encode(), 8 << 20) is not None
 
 
-def test_long_strings_are_no_values() -> None:
-    """A document may be large without having many values."""
+def test_a_long_string_is_one_value() -> None:
+    """A long string counts as one value."""
     assert loads(b'"%s"' % (b"a" * (2 * MAX_VALUES)), 8 << 20) == "a" * (2 * MAX_VALUES)

@@ -1,4 +1,4 @@
-"""What is kept for the next hook: whole and one's own, or not there at all."""
+"""Documents kept under /run for the next hook: read only if undamaged and private to this user."""
 
 import os
 import posix
@@ -25,13 +25,13 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def document(directory: Path) -> Path:
-    """The file of KEY."""
+    """The path of the document with KEY, once written."""
     assert kept.write("kind", KEY, VALUE)
     return directory / kept.name_of("kind", KEY)
 
 
-def test_what_is_written_is_read(document: Path) -> None:
-    """Under its key, in a file and a directory that nobody else can look into."""
+def test_a_document_is_read_back(document: Path) -> None:
+    """A document is read under its key; its file and directories are private."""
     assert kept.read("kind", KEY) == VALUE
     assert document.stat().st_mode & 0o777 == 0o600
     assert [path.stat().st_mode & 0o777 for path in (document.parent, document.parent.parent)] == [
@@ -44,15 +44,15 @@ def test_what_is_written_is_read(document: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "key"), [("kind", ["1.0"]), ("kind", ["1.1", KEY[1]]), ("other", KEY)]
 )
-def test_another_key_has_nothing(document: Path, kind: str, key: object) -> None:
-    """Not even where its file has the same name by chance."""
+def test_another_key_has_no_document(document: Path, kind: str, key: object) -> None:
+    """Another key has no document, also if a file has that key's name."""
     assert kept.read(kind, key) is None
     document.rename(document.parent / kept.name_of(kind, key))
     assert (kept.read(kind, key) is None) == (kind == "kind")
 
 
-def test_nothing_is_made_by_reading(directory: Path) -> None:
-    """A look at what is cached leaves no directory behind."""
+def test_reading_creates_no_directory(directory: Path) -> None:
+    """Reading creates no directory."""
     assert kept.read("kind", KEY) is None
     assert not directory.parent.exists()
 
@@ -113,16 +113,20 @@ def spoil_size(path: Path) -> None:
     ],
     ids=lambda spoil: str(spoil.__name__),
 )
-def test_what_others_can_reach_is_not_read(document: Path, spoil: Callable[[Path], None]) -> None:
-    """A file with other permissions, another name or of another type, in a directory that is not closed, is as if it were not there."""
+def test_a_file_that_others_can_reach_is_not_read(
+    document: Path, spoil: Callable[[Path], None]
+) -> None:
+    """A file with other permissions, a second name or another type, or in an open directory, is not
+    read.
+    """
     spoil(document)
     assert kept.read("kind", KEY) is None
 
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("what", ["file", "directory", "parent"])
-def test_what_others_own_is_not_read(document: Path, what: str) -> None:
-    """Whatever its mode."""
+def test_a_file_of_another_owner_is_not_read(document: Path, what: str) -> None:
+    """A file or directory of another owner is not read."""
     os.chown(
         {"file": document, "directory": document.parent, "parent": document.parent.parent}[what],
         1234,
@@ -133,8 +137,8 @@ def test_what_others_own_is_not_read(document: Path, what: str) -> None:
 
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damage_is_seen(document: Path, data: st.DataObject) -> None:
-    """One byte changed, bytes missing at the end, or bytes added: none of it is read."""
+def test_a_damaged_document_is_not_read(document: Path, data: st.DataObject) -> None:
+    """A document with a changed byte, missing bytes or added bytes is not read."""
     whole = document.read_bytes()
     try:
         at = data.draw(st.integers(0, len(whole) - 1))
@@ -154,8 +158,10 @@ def test_damage_is_seen(document: Path, data: st.DataObject) -> None:
     assert kept.read("kind", KEY) == VALUE
 
 
-def test_exchanged_bytes_are_seen(document: Path) -> None:
-    """A checksum that only counts bytes would miss them, at whatever distance."""
+def test_exchanged_bytes_are_noticed(document: Path) -> None:
+    """A document with two bytes exchanged, at any distance, is not read: the checksum depends on
+    order.
+    """
     whole = document.read_bytes()
     body = whole.index(b"\n") + 1
     for first in range(body, body + 8):
@@ -167,10 +173,12 @@ def test_exchanged_bytes_are_seen(document: Path) -> None:
                 assert kept.read("kind", KEY) is None
 
 
-def test_where_nothing_can_be_kept_nothing_is(
+def test_a_place_that_cannot_be_written_is_not_an_error(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A place that cannot be written to is no error."""
+    """Where nothing can be written, and beyond the size limit, write() returns False and raises
+    nothing.
+    """
     monkeypatch.setattr(kept, "DIRECTORY", "/proc/none/cache")
     assert not kept.write("kind", KEY, VALUE)
     assert kept.read("kind", KEY) is None
@@ -183,7 +191,7 @@ def test_where_nothing_can_be_kept_nothing_is(
 def test_an_interrupted_writer_leaves_the_old_document(
     document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing of its own."""
+    """An interrupted write leaves the old document and no file of its own."""
 
     def fail(*_arguments: object, **_more: object) -> None:
         raise KeyboardInterrupt
@@ -195,8 +203,8 @@ def test_an_interrupted_writer_leaves_the_old_document(
     assert list(document.parent.iterdir()) == [document]
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_write(document: Path) -> None:
-    """Once it is old; another writer may be at work on a young one."""
+def test_files_of_killed_writers_are_removed(document: Path) -> None:
+    """A write removes old unfinished files; young ones may belong to another writer."""
     old, young = document.parent / ".17-abc", document.parent / ".18-abc"
     old.touch()
     young.touch()
@@ -206,7 +214,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(document: Path) -> N
 
 
 def test_only_the_newest_documents_are_kept(directory: Path) -> None:
-    """A node whose configuration is changed again and again does not fill its memory."""
+    """A write removes the oldest documents of its kind beyond the limit."""
     kept.write("other", KEY, 1)
     for number in range(kept.KEPT + 5):
         assert kept.write("kind", number, number)
@@ -217,8 +225,8 @@ def test_only_the_newest_documents_are_kept(directory: Path) -> None:
     assert kept.read("kind", kept.KEPT + 4) == kept.KEPT + 4
 
 
-def test_dropping(document: Path) -> None:
-    """One kind, or all with what is unfinished."""
+def test_drop_removes_one_kind_or_everything(document: Path) -> None:
+    """drop() removes the documents of one kind, or everything including unfinished files."""
     kept.write("other", KEY, 1)
     (document.parent / ".1-a").touch()
     assert kept.drop("kind-") == 1
@@ -227,8 +235,8 @@ def test_dropping(document: Path) -> None:
     assert list(document.parent.iterdir()) == []
 
 
-def test_readers_see_one_whole_document_at_any_time(document: Path) -> None:
-    """While two others write it."""
+def test_readers_see_whole_documents_while_others_write(document: Path) -> None:
+    """Readers get one whole document at any time while two threads write."""
     values = [VALUE, {"other": ["x" * 10_000]}]
     done = threading.Event()
 
@@ -240,17 +248,19 @@ def test_readers_see_one_whole_document_at_any_time(document: Path) -> None:
     for writer in writers:
         writer.start()
     try:
-        seen = [kept.read("kind", KEY) for _ in range(300)]
+        documents = [kept.read("kind", KEY) for _ in range(300)]
     finally:
         done.set()
         for writer in writers:
             writer.join()
-    assert all(value in values for value in seen)
+    assert all(value in values for value in documents)
     assert list(document.parent.iterdir()) == [document]
 
 
-def test_another_state_of_the_code_is_another_key(tmp_path: Path) -> None:
-    """An upgrade does not read what the version before it has document."""
+def test_changed_source_gives_another_key(tmp_path: Path) -> None:
+    """A changed source gives another key, so that an upgrade does not read documents of the former
+    version.
+    """
     source = tmp_path / "module.py"
     source.write_text("1")
     before = kept.code(str(source))
@@ -262,10 +272,8 @@ def test_another_state_of_the_code_is_another_key(tmp_path: Path) -> None:
     assert kept.code(str(source)) not in (before, after)
 
 
-def test_another_installation_is_another_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its packed byte code stands for all of its sources, which are not looked at while it is there."""
+def test_packed_byte_code_decides_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With packed byte code the key depends on its directory and not on the sources."""
     packed, source = tmp_path / "bytecode", tmp_path / "module.py"
     monkeypatch.setattr(kept, "_PACKED", str(packed))
     source.write_text("1")

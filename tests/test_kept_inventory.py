@@ -1,4 +1,4 @@
-"""A cached host and one that is read afresh are the same, whatever happens to the host in between."""
+"""An inventory from the cache equals one read afresh, whatever changes on the host in between."""
 
 import os
 import stat
@@ -22,14 +22,14 @@ from nvgraft_specs import names
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    found = Machine(tmp_path)
-    with found.running():
-        found.check()
-        yield found
+    machine = Machine(tmp_path)
+    with machine.running():
+        machine.check()
+        yield machine
 
 
 def swap_bytes(machine: Machine) -> None:
-    """Other contents of the same size, in the same inode."""
+    """Write other contents of the same size into the same inode."""
     place = machine.place("etc/ld.so.cache")
     with open(place, "r+b") as file:
         file.seek(place.read_bytes().index(b"/usr/lib/libcuda"))
@@ -61,7 +61,7 @@ def make_again(machine: Machine) -> None:
     machine.mig(1, 0)
 
 
-#: Name -> what happens to the host, in a way that an inventory shows.
+#: Name -> a change of the host that changes the inventory.
 CHANGES: dict[str, Callable[[Machine], object]] = {
     "a library is replaced": lambda m: m.write("usr/lib/libcuda.so.535.1", b"no ELF file"),
     "a library is rewritten in place": lambda m: m.place("usr/lib/libcuda.so.535.1").write_bytes(
@@ -114,7 +114,7 @@ CHANGES: dict[str, Callable[[Machine], object]] = {
     "config.toml names another driver root": lambda m: m.settings.update(cli_root="/none"),
 }
 
-#: What may happen as well, and is seen or not, but changes nothing.
+#: Name -> a change of the host that does not change the inventory, noticed or not.
 QUIET: dict[str, Callable[[Machine], object]] = {
     "nothing": lambda m: None,
     "another boot": lambda m: m.boot.write_text(m.boot.read_text() + "1"),
@@ -130,18 +130,20 @@ QUIET: dict[str, Callable[[Machine], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_change_of_the_host_is_seen(machine: Machine, name: str) -> None:
-    """By the first hook after it, which sees what there is without any cache, and by those after that."""
+def test_every_change_of_the_host_is_noticed(machine: Machine, name: str) -> None:
+    """After a change of the host, the first hook and all later ones get what a fresh read gives."""
     before = machine.look(live.read_live_host)
     CHANGES[name](machine)
     machine.tick()
-    assert machine.look(live.read_live_host) != before, "this change is none"
+    assert machine.look(live.read_live_host) != before, "the change does not change the inventory"
     machine.check()
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_what_changes_nothing_is_survived(machine: Machine, name: str) -> None:
-    """Whether it is taken for a change or not."""
+def test_harmless_changes_leave_the_inventory_as_it_is(machine: Machine, name: str) -> None:
+    """After a harmless change, whether it invalidates the cache or not, hooks get the same
+    inventory.
+    """
     before = machine.look(live.read_live_host)
     QUIET[name](machine)
     assert machine.look(live.read_live_host) == before
@@ -149,7 +151,7 @@ def test_what_changes_nothing_is_survived(machine: Machine, name: str) -> None:
 
 
 class Hosts(RuleBasedStateMachine):
-    """Any number of changes, one after the other, with the cache of all that were before."""
+    """Any sequence of changes, with the caches of all states before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +178,9 @@ class Hosts(RuleBasedStateMachine):
         ),
     )
     def link(self, path: str, leads_to: str) -> None:
-        """Nothing can be made in /proc: a library that is rewritten in place must not be written through the link to this machine."""
+        """Link ``path``. Targets such as /proc/none cannot be created, so that no rewrite in place
+        follows a link out to this machine.
+        """
         self.machine.link(path, leads_to)
 
     @rule(version=st.sampled_from(VERSIONS))
@@ -187,7 +191,7 @@ class Hosts(RuleBasedStateMachine):
 
     @rule()
     def repair(self) -> None:
-        """Back to a host that works, so that not all that follows is refused."""
+        """Return to a working host, so that not all later states are refusals."""
         machine = self.machine
         machine.settings = {"cli_root": str(machine.root), "cli_user": "someone"}
         machine.passwd.write_text("someone")
@@ -211,33 +215,35 @@ TestHosts = Hosts.TestCase
 TestHosts.settings = settings(max_examples=40, stateful_step_count=8)
 
 
-def test_a_failure_is_not_kept(machine: Machine) -> None:
-    """Each hook looks for itself until the host is well again; then what was cached before is right again, or made anew."""
+def test_failures_are_not_kept(machine: Machine) -> None:
+    """A failed read is not kept: each hook reads again until the host works."""
     machine.remove(f"{PROC}/version")
     for _ in range(2):
-        asked = machine.asked
+        queries = machine.asked
         assert (
             machine.look(kept_inventory.read_host)
             == "nvgraft: initialization error: nvml error: driver not loaded"
         )
-        assert machine.asked == asked + 1
+        assert machine.asked == queries + 1
     machine.driver(VERSIONS[0])
     machine.check()
 
 
-def test_a_gpu_that_was_never_used_has_no_uuid_yet(machine: Machine) -> None:
-    """The driver shows question marks until it is used for the first time: that is no other GPU."""
+def test_an_unused_gpu_without_uuid_is_recognised(machine: Machine) -> None:
+    """A GPU whose UUID the driver shows as question marks until its first use is the same GPU
+    afterwards.
+    """
     machine.gpu("0000:01:00.0", 0, "GPU-a", known=False)
     machine.tick()
     assert machine.origin() == "from the cache"
-    machine.mig(3, 0)  # cached anew, with the UUID unknown
+    machine.mig(3, 0)  # cached again, with the UUID unknown
     machine.check()
     machine.gpu("0000:01:00.0", 0, "GPU-a")
     assert machine.origin() == "from the cache"
 
 
-def test_use_of_a_gpu_changes_nothing(machine: Machine) -> None:
-    """Its interrupt number is shown while it is in use only."""
+def test_use_of_a_gpu_does_not_invalidate_the_cache(machine: Machine) -> None:
+    """The interrupt number, shown only while a GPU is in use, does not invalidate the cache."""
     machine.made += 1
     machine.gpu("0000:01:00.0", 0, "GPU-a")
     assert machine.origin() == "from the cache"
@@ -258,13 +264,13 @@ def test_use_of_a_gpu_changes_nothing(machine: Machine) -> None:
     ],
 )
 def test_the_first_difference_is_named(machine: Machine, name: str, reason: str) -> None:
-    """For whoever asks why the cache was not used."""
+    """state() names the first difference that makes the cache unusable."""
     {**CHANGES, **QUIET}[name](machine)
     assert kept_inventory.state(Config(**machine.settings))[1] == reason.format(root=machine.root)
 
 
-def test_what_appears_is_named(machine: Machine) -> None:
-    """A library where there was none is seen as well: here it comes before the one that was found."""
+def test_a_library_that_appears_is_named(machine: Machine) -> None:
+    """A library that appears in an earlier directory is noticed and named."""
     machine.settings["cli_environment"] = ("LD_LIBRARY_PATH=/opt",)
     machine.check()
     machine.library("opt/libnvidia-ml.so.535.1", "libnvidia-ml.so.1")
@@ -275,7 +281,7 @@ def test_what_appears_is_named(machine: Machine) -> None:
 def test_a_file_that_has_just_changed_is_not_kept(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next change could have the same time stamp, and would not be seen."""
+    """A file changed just now is not cached: its next change could have the same time stamp."""
     monkeypatch.setattr(kept_inventory, "SETTLED", 10**12)
     machine.library("usr/lib/libcuda.so.535.1", "libcuda.so.1")
     for _ in range(2):
@@ -285,8 +291,8 @@ def test_a_file_that_has_just_changed_is_not_kept(
     machine.check()
 
 
-def test_who_only_looks_keeps_nothing(machine: Machine) -> None:
-    """A plan leaves nothing behind."""
+def test_reading_without_keep_writes_nothing(machine: Machine) -> None:
+    """read_host() with keep=False, as in a plan, writes nothing."""
     kept.drop()
     machine.look(lambda config: kept_inventory.read_host(config, keep=False))
     assert machine.origin() == "read now: nothing is cached"
@@ -294,7 +300,7 @@ def test_who_only_looks_keeps_nothing(machine: Machine) -> None:
 
 @pytest.mark.parametrize("document", [None, [], {}, {"signs": {}}, {"signs": 1, "files": 1}])
 def test_a_document_of_another_shape_is_not_used(machine: Machine, document: object) -> None:
-    """Doubt never refuses a container."""
+    """A cached document of another shape is ignored, never a reason to refuse a container."""
     config = Config(**machine.settings)
     kept.write(kept_inventory.KIND, kept_inventory._key(config), document)
     machine.check()
@@ -304,10 +310,10 @@ def test_a_document_of_another_shape_is_not_used(machine: Machine, document: obj
     "member", ["signs", "files", "driver", "gpus", "wide", "narrow", "missing"]
 )
 @pytest.mark.parametrize("value", [None, 1, "x", [1], [[1]], {"a": 1}])
-def test_members_of_another_shape_are_not_used(
+def test_a_document_with_a_malformed_member_is_not_used(
     machine: Machine, member: str, value: object
 ) -> None:
-    """Nor half of them."""
+    """A cached document with one malformed member is ignored as a whole."""
     config = Config(**machine.settings)
     key = kept_inventory._key(config)
     document = kept.read(kept_inventory.KIND, key)
@@ -317,14 +323,18 @@ def test_members_of_another_shape_are_not_used(
     machine.check()
 
 
-def test_an_upgrade_is_seen_in_files_that_exist() -> None:
-    """Each of the modules whose state is a part of the key is in the package: of a missing one no change would be seen."""
+def test_every_source_of_the_key_exists() -> None:
+    """Every module whose state is part of the key exists; changes of a missing one would go
+    unnoticed.
+    """
     package = Path(nvgraft.__file__).parent
     assert [path for path in kept_inventory.SOURCES if not (package / path).is_file()] == []
 
 
-def test_a_simulated_hosts_documents_count(machine: Machine) -> None:
-    """Its GPUs come from a file, or from what the stand-in for NVML answers from: both are looked at."""
+def test_changes_of_a_simulated_host_are_noticed(machine: Machine) -> None:
+    """A simulated host's GPUs come from a document or from the NVML stand-in; changes of both are
+    noticed.
+    """
     machine.snapshot.write_text("12.3")
     machine.settings |= {"simulated_host": True, "host_snapshot": str(machine.snapshot)}
     machine.check()
@@ -337,10 +347,10 @@ def test_a_simulated_hosts_documents_count(machine: Machine) -> None:
     machine.check()
 
 
-def test_without_a_directory_everything_is_read(
+def test_without_a_cache_directory_the_host_is_read(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rootless, or with a /run that cannot be written."""
+    """Without a writable cache directory, as in a rootless start, every hook reads the host."""
     fresh = machine.look(live.read_live_host)
     monkeypatch.setattr(kept, "DIRECTORY", "/proc/none/cache")
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""The static launcher: what it is made of, and that nothing of the caller's but four variables gets through it."""
+"""The static launcher: its file, what it starts, and the four variables of the caller that it
+passes on.
+"""
 
 import json
 import os
@@ -11,7 +13,7 @@ import pytest
 from nvgraft_cli.install.launcher import MACHINES, Target, assemble, build, parse
 
 MACHINE = os.uname().machine
-#: Both sources are assembled and run, that of the other machine in an emulator.
+#: Both sources are assembled and run, the one of the other machine in an emulator.
 SOURCES = [
     pytest.param(
         machine,
@@ -21,7 +23,7 @@ SOURCES = [
     )
     for machine in MACHINES
 ]
-#: Stands for code where only the form of the file matters.
+#: A replacement for the code where only the form of the file matters.
 CODE = b"\x90" * 200 + b"-ISB\0" + b"PATH=\0\0"
 SHOW = """#!/usr/bin/python3 -IS
 import json, os, sys
@@ -31,7 +33,7 @@ print(json.dumps([sys.argv[1:], environ]))
 
 
 def launcher(path: Path, target: Target, machine: str) -> list[str]:
-    """Write a launcher, and return the command that starts it on this machine."""
+    """Write a launcher and return the command that starts it on this machine."""
     path.write_bytes(build(target, machine, assemble(machine, f"{machine}-linux-gnu-")))
     path.chmod(0o755)
     return [str(path)] if machine == MACHINE else [f"qemu-{machine}", str(path)]
@@ -39,7 +41,9 @@ def launcher(path: Path, target: Target, machine: str) -> list[str]:
 
 @pytest.fixture(params=SOURCES)
 def show(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """Start a program that shows how it was started, for each machine."""
+    """A command that starts a program through the launcher; the program prints how it was
+    started.
+    """
     (tmp_path / "interpreter").write_text(SHOW)
     (tmp_path / "interpreter").chmod(0o755)
     target = Target(str(tmp_path / "interpreter"), "/lib/script")
@@ -47,8 +51,8 @@ def show(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_launcher_says_what_it_starts(machine: str) -> None:
-    """What was built is recognised, whatever the assembler has made; a file of another form is not."""
+def test_a_launchers_target_is_read_from_its_file(machine: str) -> None:
+    """parse() returns the target of a built launcher, and None for any other file."""
     target = Target("/usr/bin/python3", "/usr/lib/nvgraft/hook")
     data = build(target, machine, CODE)
     assert parse(data) == target
@@ -68,7 +72,7 @@ def test_a_launcher_says_what_it_starts(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", SOURCES)
 def test_an_assembled_launcher_is_small_and_recognised(machine: str) -> None:
-    """Less than a kilobyte, of which ``register`` and its audit read what it starts."""
+    """An assembled launcher has less than a kilobyte, and parse() returns its target."""
     target = Target("/usr/bin/python3", "/usr/lib/nvgraft/hook")
     data = build(target, machine, assemble(machine, f"{machine}-linux-gnu-"))
     assert len(data) < 1024
@@ -77,7 +81,9 @@ def test_an_assembled_launcher_is_small_and_recognised(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_launcher_has_no_loader_and_no_writable_code(machine: str) -> None:
-    """Two segments: the file, to be read and executed, and a stack that is not."""
+    """A launcher has two segments: the file, readable and executable, and a stack that is not
+    executable.
+    """
     data = build(Target("/python", "/script"), machine, CODE)
     count = struct.unpack_from("<H", data, 56)[0]
     segments = [struct.unpack_from("<II", data, 64 + 56 * number) for number in range(count)]
@@ -86,8 +92,10 @@ def test_a_launcher_has_no_loader_and_no_writable_code(machine: str) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["prestart"], ["-config", "a b", ""]])
 def test_only_the_hooks_variables_get_through(show: list[str], arguments: list[str]) -> None:
-    """Whole names, in their order, with their values; arguments are handed on behind the script."""
-    wanted = {
+    """The four variables of the hook are passed on in their order with their values; arguments
+    follow the script.
+    """
+    passed = {
         "PATH": "/usr/bin:/bin",
         "XDG_CONFIG_HOME": "",
         "CUDA_MPS_PIPE_DIRECTORY": "/m",
@@ -113,24 +121,24 @@ def test_only_the_hooks_variables_get_through(show: list[str], arguments: list[s
             "/x",
         ),
     }
-    mixed = dict(sorted({**wanted, **other}.items()))
+    mixed = dict(sorted({**passed, **other}.items()))
     done = subprocess.run([*show, *arguments], env=mixed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [
         ["-ISB", "/lib/script", *arguments],
-        {name: mixed[name] for name in sorted(wanted)},
+        {name: mixed[name] for name in sorted(passed)},
     ]
 
 
 def test_an_empty_environment(show: list[str]) -> None:
-    """No variable has to be there."""
+    """A launcher works with an empty environment."""
     done = subprocess.run(["/usr/bin/env", "-i", *show], capture_output=True, text=True)
     assert json.loads(done.stdout) == [["-ISB", "/lib/script"], {}]
 
 
 @pytest.mark.parametrize("machine", SOURCES)
-def test_an_interpreter_that_is_gone_is_said(machine: str, tmp_path: Path) -> None:
-    """One line, and an exit code that no hook has."""
+def test_a_missing_interpreter_is_reported(machine: str, tmp_path: Path) -> None:
+    """A missing interpreter gives one line and exit code 127."""
     command = launcher(
         tmp_path / "launcher", Target("/nonexistent/python3", "/lib/script"), machine
     )

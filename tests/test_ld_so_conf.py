@@ -1,4 +1,4 @@
-"""Reading ld.so.conf: directories, includes and their patterns, and the bounds of all three."""
+"""Reading ld.so.conf: directories, includes and their patterns, and the limits of all three."""
 
 import fnmatch
 import os
@@ -13,7 +13,7 @@ from nvgraft.formats.ld_so_conf import Configuration, Pattern
 
 
 def load(files: dict[str, str]) -> Configuration:
-    """Read /etc/ld.so.conf of a file system that holds these files."""
+    """Read /etc/ld.so.conf of a file system with these files."""
 
     def read(path: str) -> bytes:
         try:
@@ -35,19 +35,23 @@ def load(files: dict[str, str]) -> Configuration:
 
 
 def test_lines_are_directories() -> None:
-    """Without comments, blanks around them and slashes behind them; what is no absolute path is none."""
+    """Each line with an absolute path is a directory, without comment, blanks and trailing
+    slashes.
+    """
     text = "  /a/b  # with a comment\n\n#/c\n/d//\n/\nrelative\n\t/with space/x \nhwcap 1 nosegneg\ninclude\nincluded\n/e"
     assert load({"/etc/ld.so.conf": text}).directories == ["/a/b", "/d", "/", "/with space/x", "/e"]
 
 
-def test_an_image_without_one_has_none() -> None:
-    """No file, no directory, nothing left out."""
+def test_an_image_without_ld_so_conf_has_no_directories() -> None:
+    """Without ld.so.conf there are no directories, and nothing was left out."""
     configuration = load({})
     assert (configuration.directories, configuration.complete) == ([], True)
 
 
-def test_includes_come_in_their_place_and_sorted() -> None:
-    """Relative ones count from the file that includes; several in a line; hidden files and other names do not match."""
+def test_includes_are_read_in_place_and_sorted() -> None:
+    """Includes are read in place, sorted for each pattern, relative to the including file. Hidden
+    files do not match.
+    """
     files = {
         "/etc/ld.so.conf": "/first\ninclude ld.so.conf.d/*.conf /opt/one.conf\n/last",
         "/etc/ld.so.conf.d/b.conf": "/b",
@@ -61,8 +65,8 @@ def test_includes_come_in_their_place_and_sorted() -> None:
     assert load(files).directories == ["/first", "/a", "/more", "/b", "/one", "/last"]
 
 
-def test_a_directory_of_a_pattern_may_be_one_too() -> None:
-    """As glob(3) has it."""
+def test_directories_of_a_path_may_be_patterns() -> None:
+    """A directory in an include may be a pattern as well, as in glob(3)."""
     files = {
         "/etc/ld.so.conf": "include /opt/*/lib?.conf",
         "/opt/b/lib1.conf": "/b1",
@@ -72,19 +76,15 @@ def test_a_directory_of_a_pattern_may_be_one_too() -> None:
     assert load(files).directories == ["/a2", "/b1"]
 
 
-def test_a_file_that_includes_itself_ends() -> None:
-    """Each file counts once."""
+def test_a_file_that_includes_itself_is_read_once() -> None:
+    """A file that includes itself is read once."""
     assert load(
         {"/etc/ld.so.conf": "/a\ninclude /etc/*.conf\n/b", "/etc/x.conf": "include ld.so.conf\n/x"}
-    ).directories == [
-        "/a",
-        "/x",
-        "/b",
-    ]
+    ).directories == ["/a", "/x", "/b"]
 
 
 def test_includes_are_followed_five_deep() -> None:
-    """What lies deeper is left out, and said to be."""
+    """Includes deeper than five are left out, and the configuration is marked as incomplete."""
     files = {"/etc/ld.so.conf": "include 1\n"} | {
         f"/etc/{depth}": f"/{depth}\ninclude {depth + 1}\n" for depth in range(1, 9)
     }
@@ -103,8 +103,8 @@ def test_includes_are_followed_five_deep() -> None:
         {"/etc/ld.so.conf": "include " + "/*" * 20} | {"/a" * depth: "" for depth in range(1, 20)},
     ],
 )
-def test_too_much_of_anything_is_left_out(files: dict[str, str]) -> None:
-    """Lines, patterns, files: a hostile image gets an end."""
+def test_lines_patterns_and_files_have_limits(files: dict[str, str]) -> None:
+    """Lines, patterns and files beyond the limits of a hostile image are left out."""
     configuration = load(files)
     assert len(configuration.directories) <= 1024
     assert not configuration.complete or "/*/*" in files["/etc/ld.so.conf"]
@@ -112,26 +112,28 @@ def test_too_much_of_anything_is_left_out(files: dict[str, str]) -> None:
 
 @given(st.text(alphabet="ab.-]", max_size=6), st.text(alphabet="ab.*?[]!-^\\", max_size=8))
 def test_patterns_match_as_fnmatch_does(name: str, pattern: str) -> None:
-    """But for a leading dot, which has to be written, and a backslash, which Python's does not know."""
+    """Patterns match as in fnmatch, except that a leading dot must be written and a backslash
+    escapes.
+    """
     if "\\" in pattern or "[^" in pattern:
         Pattern(pattern).fits(name)
         return
-    wanted = fnmatch.fnmatchcase(name, pattern) and not (
+    matches = fnmatch.fnmatchcase(name, pattern) and not (
         name.startswith(".") and not pattern.startswith(".")
     )
-    assert Pattern(pattern).fits(name) == wanted
+    assert Pattern(pattern).fits(name) == matches
 
 
-def test_a_backslash_takes_a_character_as_it_is() -> None:
-    """And a caret negates as an exclamation mark does (glob(7))."""
+def test_a_backslash_escapes_a_character() -> None:
+    """A backslash escapes the next character, and a caret negates a set as `!` does (glob(7))."""
     assert Pattern("a\\*").fits("a*")
     assert not Pattern("a\\*").fits("ab")
     assert Pattern("[^a]").fits("b")
     assert not Pattern("[^a]").fits("a")
 
 
-def test_many_stars_end_soon() -> None:
-    """A pattern made to be slow is not: what it costs is the name's length."""
+def test_many_stars_cost_no_more_than_the_name() -> None:
+    """A pattern with many stars costs one step for each character of the name."""
     counted = Pattern("*" + "a" * 120 + "b")
     taking = counted._taking
     with mock.patch.object(Pattern, "_taking", side_effect=taking) as calls:
@@ -141,8 +143,8 @@ def test_many_stars_end_soon() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_text_is_read(text: bytes) -> None:
-    """No exception, whatever is in it; paths are absolute and without NUL."""
+def test_any_bytes_are_read(text: bytes) -> None:
+    """Any bytes are read without an exception; directories are absolute and without NUL."""
     configuration = Configuration(
         lambda _path: text, lambda _path: [os.fsdecode(b"\xff"), "a.conf"]
     )
@@ -150,8 +152,10 @@ def test_any_text_is_read(text: bytes) -> None:
     assert all(re.match(r"/[^\0]*\Z", path, re.DOTALL) for path in configuration.directories)
 
 
-def test_names_of_many_characters_are_not_looked_up_without_end() -> None:
-    """In brackets: then something may be left out, and that is said."""
+def test_characters_compared_with_a_set_are_limited() -> None:
+    """Beyond a limit of different characters compared with a set, the pattern no longer fits and is
+    incomplete.
+    """
     pattern = Pattern("[!x]*")
     names = [chr(number) for number in range(0x4E00, 0x4E00 + 4096)]
     answers = [(pattern.fits(name), pattern.complete) for name in [*names, "\u3042"]]

@@ -1,4 +1,4 @@
-"""What an image's ld.so.conf can cost: a pattern is compared with each name of a directory."""
+"""What an image's ld.so.conf can cost: each pattern is compared with every name of a directory."""
 
 import errno
 
@@ -20,14 +20,14 @@ def load(text: str, names: list[str]) -> Configuration:
 
 @pytest.mark.parametrize("part", ["*a" * 128, "[" + "a" * 5000 + "]*"])
 def test_a_long_pattern_is_left_out(part: str) -> None:
-    """No file name is as long as what it would fit; it says so, and the rest of the file counts."""
+    """A pattern longer than any file name is left out, and the rest of the file is read."""
     configuration = load(f"include /etc/{part}\n/usr/lib\n", ["a"])
     assert (configuration.directories, configuration.complete) == (["/usr/lib"], False)
     assert load("include /etc/[a-c]*.conf\n", ["a"]).complete
 
 
-def test_a_directory_with_many_names_is_not_compared_for_ever() -> None:
-    """Of thousands of names the first ones count, whichever include comes to them."""
+def test_comparisons_of_names_are_limited() -> None:
+    """The number of names that all includes together are compared with is limited."""
     few = load("include d/*.conf\n" * 3, [f"{number}.conf" for number in range(100)])
     assert (len(few.files), few.complete) == (101, True)
     many = load("include d/*.x\n" * 50, [f"{number}.conf" for number in range(1000)])

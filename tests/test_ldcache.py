@@ -2,6 +2,7 @@
 
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,18 +56,22 @@ def combined_cache(rows: list[tuple[str, int, str]]) -> bytes:
 
 
 @pytest.mark.parametrize("make", [new_cache, old_cache, combined_cache])
-def test_every_format_gives_the_same_entries(make: "object") -> None:
-    """The new, the old and the combined format read alike, in file order; of a combined one the new part counts."""
-    assert parse(make(ROWS)) == ENTRIES  # type: ignore[operator]
+def test_every_format_gives_the_same_entries(
+    make: Callable[[list[tuple[str, int, str]]], bytes],
+) -> None:
+    """The new, the old and the combined format give the same entries in file order; of a combined
+    one the new part is used.
+    """
+    assert parse(make(ROWS)) == ENTRIES
 
 
 def test_prefixes_choose_entries() -> None:
-    """Only entries whose SONAME starts with a wanted prefix are returned."""
+    """Only entries whose SONAME starts with a given prefix are returned."""
     assert parse(new_cache(ROWS), (b"libcuda",)) == ENTRIES[:1]
 
 
-def test_entries_of_no_known_libc_are_left_out() -> None:
-    """An entry without the ELF flag is none of ours."""
+def test_entries_without_the_elf_flag_are_skipped() -> None:
+    """Entries without the ELF flag are skipped."""
     assert parse(new_cache([("x", 0x0300, "/x")])) == []
 
 
@@ -83,14 +88,14 @@ def test_entries_of_no_known_libc_are_left_out() -> None:
     ],
 )
 def test_a_damaged_cache_says_what_is_wrong(data: bytes, problem: str) -> None:
-    """A foreign or cut file raises ValueError with the problem."""
+    """A damaged or foreign file raises ValueError with the problem."""
     with pytest.raises(ValueError, match=problem):
         parse(data)
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"]))
 def test_any_bytes_parse_or_raise_value_error(data: bytes, head: bytes) -> None:
-    """No input makes the parser fail in another way."""
+    """Any bytes are parsed or raise ValueError."""
     try:
         parse(head + data)
     except ValueError as error:
@@ -108,14 +113,14 @@ def test_any_bytes_parse_or_raise_value_error(data: bytes, head: bytes) -> None:
     ],
 )
 def test_listings_spell_architectures(flags: str, architecture: int) -> None:
-    """A row of `ldconfig -p` gives the architecture bits that the cache holds."""
+    """The flags in a row of `ldconfig -p` give the architecture bits of the cache."""
     assert entry_from_listing("libx.so", flags, "/libx.so") == CacheEntry(
         "libx.so", architecture, "/libx.so"
     )
 
 
 def test_a_listing_of_an_unknown_libc_is_no_entry() -> None:
-    """`ldconfig -p` prints "unknown" for what no loader would take."""
+    """A row that `ldconfig -p` marks as "unknown" gives no entry."""
     assert entry_from_listing("libx.so", "unknown", "/libx.so") is None
 
 
@@ -134,8 +139,10 @@ def test_names_compare_as_glibc_does(smaller: str, greater: str) -> None:
     assert compare_names(smaller, smaller) == 0
 
 
-def test_names_are_bounded() -> None:
-    """Any number of entries may point into one name as long as the file: such a cache is damaged, and costs no memory."""
+def test_names_are_limited() -> None:
+    """A path longer than 4096 bytes is damage: any number of entries may point into one name as
+    long as the file.
+    """
     with pytest.raises(ValueError, match="longer than 4096 bytes"):
         parse(new_cache([("libcuda.so.1", 0x0303, "/" + "x" * 4096)]))
     assert parse(new_cache([("libcuda.so.1", 0x0303, "/" + "x" * 4095)]))
@@ -143,7 +150,7 @@ def test_names_are_bounded() -> None:
 
 @pytest.mark.requires("ldconfig")
 def test_the_cache_of_this_machine() -> None:
-    """Our reading of it is what ``ldconfig -p`` prints."""
+    """Parsing this machine's cache gives the rows that ``ldconfig -p`` prints."""
     listed = []
     for line in subprocess.run(
         ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True

@@ -1,4 +1,6 @@
-"""Loader caches that rows are added to: every format, the loader's own search, and what ldconfig says of the result."""
+"""Adding rows to loader caches: every format, the loader's own search, and what ldconfig prints of
+the result.
+"""
 
 import os
 import random
@@ -21,7 +23,7 @@ _NAMED = 1 << 62
 
 
 def rows_of(data: bytes) -> list[tuple[str, int, str, int]]:
-    """SONAME, flags, path and capabilities of each row of a cache that is in the new format alone."""
+    """Return SONAME, flags, path and capabilities of each row of a cache in the new format."""
     count = struct.unpack_from("<I", data, 20)[0]
     fields = struct.iter_unpack("<iIIIQ", data[48 : 48 + 24 * count])
     return [
@@ -35,7 +37,9 @@ def _text(data: bytes, at: int) -> str:
 
 
 def lookup(data: bytes, name: str, flags: int = WIDE) -> str | None:
-    """What a loader finds for ``name``: bisection over the rows, then the first plain row of its own flags."""
+    """Return what a loader finds for ``name``: by bisection, then the first plain row with these
+    flags.
+    """
     rows = rows_of(data)
     low, high = 0, len(rows) - 1
     while low <= high:
@@ -54,7 +58,7 @@ def lookup(data: bytes, name: str, flags: int = WIDE) -> str | None:
 
 
 def compare(one: str, other: str) -> int:
-    """glibc's comparison of two names, as one walk over both with C's types: a signed char, and an int that wraps."""
+    """Compare two names as glibc does, with C's types: a signed char and an int that wraps."""
     left, right = os.fsencode(one) + b"\0", os.fsencode(other) + b"\0"
     i = j = 0
     while left[i]:
@@ -86,11 +90,13 @@ NAMES = st.text(alphabet="ab.-_~019\xe9", min_size=1, max_size=8) | st.text(
 
 
 @given(NAMES, NAMES)
-def test_names_stand_as_the_loader_compares_them(one: str, other: str) -> None:
-    """Digits by value and above all else, shorter before longer, leading zeros alike, signs and wrapping as in C."""
-    wanted = compare(one, other)
-    assert (compare_names(one, other) > 0) == (wanted > 0)
-    assert (compare_names(one, other) < 0) == (wanted < 0)
+def test_names_compare_as_in_the_loader(one: str, other: str) -> None:
+    """Names compare as in the loader: digits by value and above others, leading zeros ignored,
+    signs and wrapping as in C.
+    """
+    expected = compare(one, other)
+    assert (compare_names(one, other) > 0) == (expected > 0)
+    assert (compare_names(one, other) < 0) == (expected < 0)
 
 
 def cache(rows: list[tuple[str, int, str]], places: Places = NOWHERE) -> bytes:
@@ -105,24 +111,22 @@ def cache(rows: list[tuple[str, int, str]], places: Places = NOWHERE) -> bytes:
     st.lists(st.tuples(NAMES, st.sampled_from([WIDE, NARROW])), unique=True, max_size=30),
     st.integers(0, 30),
 )
-def test_the_loader_finds_what_was_there_and_what_was_added(
-    rows: list[tuple[str, int]], cut: int
-) -> None:
-    """Rows added to a table are found by bisection like those of the table, whose rows all stay; their order is ldconfig's."""
-    wanted = [Row(os.fsencode(name), flags, b"/l/" + os.fsencode(name)) for name, flags in rows]
-    before = Table().with_rows(wanted[:cut], NOWHERE).data()
-    data = Table.parse(before).with_rows(wanted[cut:], NOWHERE).data()
-    assert sorted(rows_of(data)) == sorted(rows_of(Table().with_rows(wanted, NOWHERE).data()))
+def test_the_loader_finds_old_and_added_rows(rows: list[tuple[str, int]], cut: int) -> None:
+    """Bisection finds the rows of a table and those added to it, and their order is ldconfig's."""
+    table_rows = [Row(os.fsencode(name), flags, b"/l/" + os.fsencode(name)) for name, flags in rows]
+    before = Table().with_rows(table_rows[:cut], NOWHERE).data()
+    data = Table.parse(before).with_rows(table_rows[cut:], NOWHERE).data()
+    assert sorted(rows_of(data)) == sorted(rows_of(Table().with_rows(table_rows, NOWHERE).data()))
     names = [name for name, _flags, _path, _hwcap in rows_of(data)]
     assert all(compare(one, other) >= 0 for one, other in pairwise(names))
     for name, flags in rows:
-        found = lookup(data, name, flags)
-        assert found is not None
-        assert compare(found.removeprefix("/l/"), name) == 0
+        path = lookup(data, name, flags)
+        assert path is not None
+        assert compare(path.removeprefix("/l/"), name) == 0
     assert len(Table.parse(data)) == len(rows)
 
 
-#: The driver's flags and directory in images that are not of x86_64.
+#: The flags and directory of the driver in images that are not x86_64.
 FOREIGN = {
     "bookworm-i386": (NARROW, "/usr/lib/i386-linux-gnu"),
     "bookworm-arm64": (0x0A03, "/usr/lib/aarch64-linux-gnu"),
@@ -130,32 +134,38 @@ FOREIGN = {
 
 
 def comparable(line: str) -> str:
-    """A line of ldconfig with the one name of a directory, and with the word that glibc before 2.37 had for libraries without a libc."""
+    """Return a line of ldconfig with one name for each directory and without glibc's words before
+    2.37 for an unknown libc.
+    """
     return line.replace("=> /usr/lib/", "=> /lib/").replace("(unknown or unsupported flag", "(ELF")
 
 
 @pytest.mark.requires("ldconfig")
 @pytest.mark.parametrize("release", sorted(path.stem for path in FIXTURES.glob("*.cache")))
-def test_real_images_get_what_their_own_ldconfig_gives_them(release: str, tmp_path: Path) -> None:
-    """The caches of Ubuntu 16.04 (glibc 2.23) to Debian 13 (2.41): with the driver's rows, every line that their ldconfig has.
+def test_caches_of_real_images_equal_those_of_their_ldconfig(release: str, tmp_path: Path) -> None:
+    """Adding the driver's rows to caches of Ubuntu 16.04 (glibc 2.23) to Debian 13 (2.41) gives the
+    lines of their own ldconfig.
 
-    Made by integration/ldcache_images.py, as are those of glibc 2.17 and of Debian 12 for i386 and aarch64, whose images are a few
-    libraries of ours, with names for the loader in subdirectories of capabilities (tls) and of both sizes of an address. Directories
-    with a second name (/lib for /usr/lib) are compared by one.
+    integration/ldcache_images.py makes these caches, and those of glibc 2.17 and of Debian 12 for
+    i386 and aarch64. The images of the latter have a few libraries of ours, with names for the
+    loader in subdirectories of capabilities (tls) and of both address sizes. Directories with a
+    second name (/lib for /usr/lib) are compared by one name.
     """
     flags, libs = FOREIGN.get(release, (WIDE, LIBS))
     before = (FIXTURES / f"{release}.cache").read_bytes()
-    wanted = [comparable(line) for line in (FIXTURES / f"{release}.txt").read_text().splitlines()]
+    expected = [comparable(line) for line in (FIXTURES / f"{release}.txt").read_text().splitlines()]
     rows = [Row(name.encode(), flags, f"{libs}/{name}".encode()) for name in DRIVER]
     data = Table.parse(before).with_rows(rows, Places({libs.encode(): 0})).data()
     (tmp_path / "cache").write_bytes(data)
     lines = listing(tmp_path / "cache")
     assert all(lookup(data, name, flags) == f"{libs}/{name}" for name in DRIVER)
-    assert [comparable(line) for line in lines] == wanted
+    assert [comparable(line) for line in lines] == expected
 
 
-def test_glibc_2_17_writes_both_formats_and_reads_the_new_one() -> None:
-    """Its loader finds in our file what it found in its own: the old part, of which it has no use, is not written again."""
+def test_a_cache_of_glibc_2_17_keeps_its_new_part() -> None:
+    """A rewritten cache of glibc 2.17 has the rows of the new part; the old part, which its loader
+    does not read, is dropped.
+    """
     before = (FIXTURES / "glibc-2.17.cache").read_bytes()
     assert before.startswith(b"ld.so-1.7.0\0")
     count = struct.unpack_from("<I", before, 12)[0]
@@ -164,19 +174,19 @@ def test_glibc_2_17_writes_both_formats_and_reads_the_new_one() -> None:
     assert data.startswith(b"glibc-ld.so.cache1.1")
     assert rows_of(data) == rows_of(new)
     assert {hwcap for _name, _flags, _path, hwcap in rows_of(data)} == {0, 1 << 63}, (
-        "tls, as it was"
+        "the capability bit of tls stays"
     )
     versions = [
         struct.unpack_from("<I", data, 48 + 24 * index + 12)[0]
         for index in range(len(rows_of(data)))
     ]
     assert set(versions) == {0, 0x20620, 0x30200}, (
-        "the oldest kernel for each, which later versions no longer write"
+        "the oldest kernel of each row, which later versions do not write"
     )
 
 
 def old_format(rows: list[tuple[str, int, str]]) -> bytes:
-    """A cache of libc5's format: names count from behind the rows."""
+    """Return a cache in libc5's format, where offsets of names count from behind the rows."""
     strings = b""
     table = b""
     for name, flags, path in rows:
@@ -185,8 +195,10 @@ def old_format(rows: list[tuple[str, int, str]]) -> bytes:
     return b"ld.so-1.7.0\0" + struct.pack("<I", len(rows)) + table + strings
 
 
-def test_an_old_cache_becomes_a_new_one() -> None:
-    """Of both parts the new one counts, of an old one alone that; names and paths are the same afterwards."""
+def test_an_old_cache_is_written_in_the_new_format() -> None:
+    """A cache in the old format is written in the new one with the same rows; of a combined one the
+    new part is used.
+    """
     rows = [("libb.so.1", WIDE, "/b"), ("liba.so.1", NARROW, "/a")]
     alone = Table.parse(old_format(rows)).data()
     assert rows_of(alone) == [("libb.so.1", WIDE, "/b", 0), ("liba.so.1", NARROW, "/a", 0)]
@@ -195,8 +207,10 @@ def test_an_old_cache_becomes_a_new_one() -> None:
     assert rows_of(Table.parse(start + cache(rows)).data()) == rows_of(cache(rows))
 
 
-def test_a_table_that_has_everything_is_the_same_table() -> None:
-    """A restarted container's cache is not written again: also where the directory is known by another name."""
+def test_adding_existing_rows_returns_the_same_table() -> None:
+    """Adding existing rows, also under another name of the directory, returns the same table, so
+    that it is not written again.
+    """
     rows = [
         Row(b"liba.so.1", WIDE, b"/usr/lib/liba.so.1"),
         Row(b"libb.so.1", NARROW, b"/usr/lib/libb.so.1"),
@@ -209,8 +223,8 @@ def test_a_table_that_has_everything_is_the_same_table() -> None:
     assert table.with_rows([Row(b"liba.so.1", NARROW, b"/usr/lib/liba.so.1")], places) is not table
 
 
-def test_rows_of_one_name_come_in_the_order_of_the_search_path() -> None:
-    """A library of the image that the loader would take first comes after the driver's; unknown directories come last."""
+def test_rows_of_one_name_follow_the_search_path() -> None:
+    """Rows of one name have the order of the search path; rows of unknown directories come last."""
     before = cache(
         [
             ("libcuda.so.1", WIDE, "/stubs/libcuda.so.1"),
@@ -218,13 +232,13 @@ def test_rows_of_one_name_come_in_the_order_of_the_search_path() -> None:
             ("liba.so", WIDE, "/a"),
         ]
     )
-    wanted = [
+    driver_rows = [
         Row(b"libcuda.so.1", WIDE, b"/usr/lib/libcuda.so.1"),
         Row(b"libcuda.so.1", NARROW, b"/usr/lib32/libcuda.so.1"),
     ]
     data = (
         Table.parse(before)
-        .with_rows(wanted, Places({b"/usr/lib": 0, b"/usr/lib32": 1, b"/opt": 2}))
+        .with_rows(driver_rows, Places({b"/usr/lib": 0, b"/usr/lib32": 1, b"/opt": 2}))
         .data()
     )
     assert [path for _name, _flags, path, _hwcap in rows_of(data)] == [
@@ -236,8 +250,10 @@ def test_rows_of_one_name_come_in_the_order_of_the_search_path() -> None:
     ]
 
 
-def test_a_row_at_the_wrong_place_is_moved() -> None:
-    """There is not enough: another library of that name before it would be taken."""
+def test_an_existing_row_behind_another_library_is_moved() -> None:
+    """An existing row moves before another library's row of the same name, which the loader would
+    take first.
+    """
     before = cache(
         [("libx.so.1", WIDE, "/image/libx.so.1"), ("libx.so.1", WIDE, "/usr/lib/libx.so.1")]
     )
@@ -252,8 +268,8 @@ def test_a_row_at_the_wrong_place_is_moved() -> None:
     ]
 
 
-def test_older_capabilities_keep_their_place_before_plain_rows() -> None:
-    """Rows of sse2 or tls subdirectories are not understood and not lost; a plain row comes after them."""
+def test_rows_of_older_capabilities_stay_first() -> None:
+    """Rows of older capabilities such as sse2 or tls stay, before the plain row that is added."""
     before = bytearray(cache([("libx.so.1", WIDE, "/lib/i686/libx.so.1")]))
     struct.pack_into("<Q", before, 48 + 16, 1 << 48)
     data = (
@@ -268,7 +284,7 @@ def test_older_capabilities_keep_their_place_before_plain_rows() -> None:
 
 
 def hwcaps_of(data: bytes) -> list[str]:
-    """The names of glibc-hwcaps subdirectories in the extension of a cache."""
+    """Return the names of glibc-hwcaps subdirectories in the extension of a cache."""
     at = struct.unpack_from("<I", data, 32)[0]
     magic, count = struct.unpack_from("<II", data, at)
     assert magic == 0xEAA42174
@@ -283,8 +299,10 @@ def hwcaps_of(data: bytes) -> list[str]:
     return []
 
 
-def test_names_of_capabilities_are_numbered_anew_when_one_is_added() -> None:
-    """They are sorted, rows know them by number, and each row keeps its name and its ISA level."""
+def test_capabilities_are_renumbered_when_one_is_added() -> None:
+    """A new capability renumbers the sorted names, and each row keeps its name and its ISA
+    level.
+    """
     one = Row(b"liba.so.1", WIDE, b"/l/glibc-hwcaps/x86-64-v3/liba.so.1", b"x86-64-v3", 2)
     plain = Row(b"liba.so.1", WIDE, b"/l/liba.so.1")
     table = Table.parse(Table().with_rows([plain, one], NOWHERE).data())
@@ -305,8 +323,8 @@ def test_names_of_capabilities_are_numbered_anew_when_one_is_added() -> None:
     ]
 
 
-def test_rows_can_be_taken_out() -> None:
-    """The others keep their names: positions move back as well as forth."""
+def test_rows_can_be_removed() -> None:
+    """Removing rows keeps the names of the others, though their offsets change."""
     rows = [(f"lib{number}.so.1", WIDE, f"/l/lib{number}.so.1") for number in range(20)]
     table = Table.parse(cache(rows))
     gone = {
@@ -340,8 +358,10 @@ def test_rows_can_be_taken_out() -> None:
         ),
     ],
 )
-def test_what_no_loader_would_use_is_no_table(change: object, reason: str) -> None:
-    """Damage is said; a cache without any byte order (before glibc 2.33) is none."""
+def test_a_cache_that_no_loader_uses_is_refused(change: object, reason: str) -> None:
+    """A damaged cache is refused with the reason; one without a byte order (before glibc 2.33) is
+    accepted.
+    """
     data = cache([("liba.so.1", WIDE, "/usr/lib/x")])
     assert callable(change)
     with pytest.raises(ValueError, match=reason):
@@ -351,7 +371,7 @@ def test_what_no_loader_would_use_is_no_table(change: object, reason: str) -> No
 
 @given(st.data())
 def test_any_damage_gives_a_table_or_an_error(data: st.DataObject) -> None:
-    """Cut short or with bytes changed: ValueError, or a table that can be added to and written."""
+    """A truncated or changed cache raises ValueError or gives a table that rows can be added to."""
     whole = bytearray(
         (FIXTURES / f"{data.draw(st.sampled_from(['trixie', 'bionic']))}.cache").read_bytes()
     )
@@ -370,7 +390,7 @@ def test_any_damage_gives_a_table_or_an_error(data: st.DataObject) -> None:
 
 
 def test_a_large_table_keeps_every_row() -> None:
-    """Twenty thousand rows in any order, and some in between."""
+    """A table of twenty thousand rows keeps all of them, in order, when a hundred are added."""
     numbers = random.Random(1).sample(range(100_000), 20_000)
     rows = [Row(b"lib%d.so.1" % number, WIDE, b"/l/lib%d.so.1" % number) for number in numbers]
     data = (
@@ -378,23 +398,25 @@ def test_a_large_table_keeps_every_row() -> None:
         .with_rows(rows[:100], NOWHERE)
         .data()
     )
-    found = rows_of(data)
-    assert [int(name[3:-5]) for name, _flags, _path, _hwcap in found] == sorted(
+    table_rows = rows_of(data)
+    assert [int(name[3:-5]) for name, _flags, _path, _hwcap in table_rows] == sorted(
         numbers, reverse=True
     )
-    assert all(path == f"/l/{name}" for name, _flags, path, _hwcap in found)
+    assert all(path == f"/l/{name}" for name, _flags, path, _hwcap in table_rows)
 
 
-def test_a_directory_is_known_by_its_own_files() -> None:
-    """Files of its subdirectories do not count, nor a directory whose name only begins alike."""
+def test_has_file_of_counts_direct_entries_only() -> None:
+    """has_file_of() ignores files of subdirectories and of directories whose name only begins
+    alike.
+    """
     table = Table.parse(
         cache([("liba.so", WIDE, "/usr/lib/sub/liba.so"), ("libb.so", WIDE, "/opt/lib2/libb.so")])
     )
-    for directory, known in (
+    for directory, has_file in (
         (b"/usr/lib", False),
         (b"/usr/lib/sub", True),
         (b"/opt/lib", False),
         (b"/opt/lib2", True),
         (b"/lib2", False),
     ):
-        assert table.has_file_of(directory) is known
+        assert table.has_file_of(directory) is has_file

@@ -1,4 +1,6 @@
-"""Loader caches written by us: the engine, ldconfig and the loader's bisection read them as glibc's own."""
+"""Loader caches that we write are read by the engine, by ldconfig, and by the loader's
+bisection.
+"""
 
 import functools
 import struct
@@ -16,7 +18,7 @@ from nvgraft_specs.models.host import load_host
 
 
 def library_compare(left: bytes, right: bytes) -> int:
-    """How the loader compares two SONAMEs while it bisects: written from its documentation as one walk over both strings."""
+    """Compare two SONAMEs as the loader's bisection does, written from its documentation."""
     i = j = 0
     while i < len(left):
         one, other = left[i : i + 1], right[j : j + 1]
@@ -43,13 +45,15 @@ def library_compare(left: bytes, right: bytes) -> int:
 
 
 def sonames(data: bytes) -> list[str]:
-    """The SONAMEs in a cache, in its order."""
+    """Return the SONAMEs in a cache in their order."""
     return [entry.soname for entry in ldcache.parse(data)]
 
 
 @given(st.lists(st.text(alphabet="ab.-_019", min_size=1, max_size=8), max_size=20, unique=True))
-def test_rows_stand_in_the_loaders_order(names: list[str]) -> None:
-    """Neighbours never ascend in the loader's own comparison, so that its bisection finds every name."""
+def test_rows_have_the_loaders_order(names: list[str]) -> None:
+    """Rows are sorted in descending order of the loader's comparison, so that its bisection finds
+    every name.
+    """
     order = [
         name.encode()
         for name in sonames(
@@ -61,7 +65,7 @@ def test_rows_stand_in_the_loaders_order(names: list[str]) -> None:
 
 
 def test_numbers_compare_as_numbers() -> None:
-    """libx.so.10 stands above libx.so.9, and a digit above any other character."""
+    """libx.so.10 comes before libx.so.9, and a digit before any other character."""
     rows = [
         (name, "libc6,x86-64", "/l") for name in ("libx.so.9", "libx.so.10", "libx-2.so", "libx.so")
     ]
@@ -74,7 +78,9 @@ def test_numbers_compare_as_numbers() -> None:
 
 
 def test_equal_names_keep_their_order_within_an_architecture() -> None:
-    """64-bit rows stand before 32-bit rows of one SONAME; rows of one architecture keep the order they came in."""
+    """64-bit rows of a SONAME come before 32-bit rows; rows of one architecture keep their
+    order.
+    """
     rows = [
         ("liba.so", "libc6", "/32"),
         ("liba.so", "libc6,x86-64", "/first"),
@@ -87,8 +93,8 @@ def test_equal_names_keep_their_order_within_an_architecture() -> None:
     ]
 
 
-def test_engine_reads_what_was_written() -> None:
-    """SONAME, architecture and path come back for every architecture that is known."""
+def test_the_engine_reads_the_written_rows() -> None:
+    """The engine reads SONAME, architecture and path of each row for every known architecture."""
     rows = [
         ("liba.so.1", "libc6,x86-64", "/64"),
         ("libb.so.1", "libc6", "/32"),
@@ -102,8 +108,8 @@ def test_engine_reads_what_was_written() -> None:
     ]
 
 
-def test_header_is_glibcs() -> None:
-    """Magic, number of rows, size of the string table and byte order stand where glibc looks for them."""
+def test_the_header_is_that_of_glibc() -> None:
+    """Magic, number of rows, size of strings and byte order have glibc's offsets."""
     data = ldcache_writer.cache([("liba.so.1", "libc6,x86-64", "/usr/lib/liba.so.1")])
     magic, count, size, order, extension = struct.unpack_from("<20sIIB3xI", data)
     assert (magic, count, order) == (b"glibc-ld.so.cache1.1", 1, 2)
@@ -112,14 +118,14 @@ def test_header_is_glibcs() -> None:
 
 
 def test_unknown_flags_are_refused() -> None:
-    """A row of an unknown architecture is an error, not a 32-bit row."""
+    """A row with unknown flags raises ValueError."""
     with pytest.raises(ValueError, match="libc5"):
         ldcache_writer.cache([("liba.so", "libc5", "/liba.so")])
 
 
 @pytest.mark.requires("ldconfig")
 @pytest.mark.parametrize("name", gallery.names())
-def test_ldconfig_lists_what_was_written(tmp_path: Path, name: str) -> None:
+def test_ldconfig_lists_the_written_rows(tmp_path: Path, name: str) -> None:
     """ldconfig -p prints each row of a gallery host's cache as it was given."""
     path = tmp_path / "ld.so.cache"
     rows = load_host(gallery.path(name)).ld_so_cache

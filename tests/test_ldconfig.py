@@ -1,4 +1,6 @@
-"""Which host programs may be run as ldconfig, and the copy that is run. Running it needs root: integration."""
+"""Which host programs may run as ldconfig, and the sealed copy that runs. Running it needs root
+(integration).
+"""
 
 import errno
 import mmap
@@ -21,15 +23,15 @@ from nvgraft_cli.simulate.stubs import executable
 
 @pytest.fixture(autouse=True)
 def _owned_by_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of whoever runs the tests pass for root's."""
+    """Make files of the user who runs the tests appear as root's."""
     real = os.fstat
 
     def fstat(fd: int) -> os.stat_result:
-        found = real(fd)
+        status = real(fd)
         return (
-            os.stat_result((*found[:4], 0, 0, *found[6:]))
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
-            else found
+            os.stat_result((*status[:4], 0, 0, *status[6:]))
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+            else status
         )
 
     monkeypatch.setattr(posix, "fstat", fstat)
@@ -42,8 +44,10 @@ def _static(path: Path) -> bytes:
     return data
 
 
-def test_the_copy_is_the_program_and_cannot_be_changed(tmp_path: Path) -> None:
-    """Same bytes, no write, no resize, no other seal: a process that reaches it through /proc cannot poison the next run."""
+def test_the_copy_equals_the_program_and_is_sealed(tmp_path: Path) -> None:
+    """The copy has the program's bytes and is sealed against writing, resizing and further seals,
+    so that a process that reaches it through /proc cannot change the next run.
+    """
     data = _static(tmp_path / "ldconfig")
     cache = LoaderCache.prepare(str(tmp_path / "ldconfig"))
     image = cache._image
@@ -62,7 +66,7 @@ def test_the_copy_is_the_program_and_cannot_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_is_named_in_the_references_words(tmp_path: Path) -> None:
-    """The reference fails to open it before it forks."""
+    """A missing program is refused in the reference's words, before anything is started."""
     with pytest.raises(Refusal) as caught:
         LoaderCache.prepare(str(tmp_path / "ldconfig"))
     line = caught.value.line()
@@ -84,10 +88,12 @@ def test_a_missing_program_is_named_in_the_references_words(tmp_path: Path) -> N
         ),
     ],
 )
-def test_what_the_image_would_have_to_start_is_refused(
+def test_a_program_that_is_not_static_is_refused(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
-    """A script or a dynamic program would be run by the image's interpreter or loader; the code is the reference's 127."""
+    """A script, a dynamic program or a damaged one is refused with the reference's code 127: the
+    image's interpreter or loader would run it.
+    """
     path = tmp_path / "ldconfig"
     path.write_bytes(content)
     path.chmod(0o755)
@@ -100,8 +106,10 @@ def test_what_the_image_would_have_to_start_is_refused(
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
-def test_a_program_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
-    """Whoever can write it is root in every container's set-up."""
+def test_a_program_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    """A program that group or others may write to is refused: it would run as root in every
+    container's set-up.
+    """
     _static(tmp_path / "ldconfig")
     (tmp_path / "ldconfig").chmod(mode)
     with pytest.raises(Refusal) as caught:
@@ -110,31 +118,33 @@ def test_a_program_that_others_may_write_is_refused(tmp_path: Path, mode: int) -
 
 
 def test_a_program_of_another_owner_is_refused() -> None:
-    """Only root's."""
+    """A program that root does not own is refused."""
     with pytest.raises(Refusal) as caught:
         ldconfig._check_owner("/x", os.stat_result((0o100755, 0, 0, 1, 1000, 0, 10, 0, 0, 0)))
     assert "uid 1000" in caught.value.hint
 
 
-def test_anything_but_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
-    """A FIFO does not hold the hook."""
+def test_a_fifo_is_refused_without_waiting(tmp_path: Path) -> None:
+    """A FIFO in the program's place is refused without waiting for a writer."""
     os.mkfifo(tmp_path / "ldconfig")
     with pytest.raises(Refusal) as caught:
         LoaderCache.prepare(str(tmp_path / "ldconfig"))
     assert "not a regular file" in caught.value.hint
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("supported", [True, False])
 def test_executable_memory_on_new_and_old_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported: bool
 ) -> None:
-    """MFD_EXEC is asked for where the kernel knows it, and left out where it does not."""
+    """The copy is made with MFD_EXEC, and again without it where the kernel does not know the
+    flag.
+    """
     real = os.memfd_create
-    asked: list[int] = []
+    calls: list[int] = []
 
     def memfd_create(name: str, flags: int) -> int:
-        asked.append(flags)
-        if flags & 0x10 and not known:
+        calls.append(flags)
+        if flags & 0x10 and not supported:
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(name, flags & ~0x10)
 
@@ -142,14 +152,16 @@ def test_executable_memory_on_new_and_old_kernels(
     data = _static(tmp_path / "ldconfig")
     cache = LoaderCache.prepare(str(tmp_path / "ldconfig"))
     assert os.pread(cache._image, len(data) + 1, 0) == data
-    assert [bool(flags & 0x10) for flags in asked] == ([True] if known else [True, False])
+    assert [bool(flags & 0x10) for flags in calls] == ([True] if supported else [True, False])
     cache.close()
 
 
 def test_a_host_that_forbids_executable_memory_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vm.memfd_noexec=2 is refused: there is no fallback to running the host's file itself."""
+    """vm.memfd_noexec=2 is refused by name: there is no fallback to running the host's file
+    itself.
+    """
 
     def memfd_create(_name: str, _flags: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -164,7 +176,7 @@ def test_a_host_that_forbids_executable_memory_is_named(
 def test_a_machine_without_a_filter_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run without a list of system calls."""
+    """Without a system call filter for the machine, ldconfig is refused."""
 
     def program(machine: str) -> bytes:
         raise ValueError(f"no numbers for {machine}")
@@ -178,7 +190,7 @@ def test_a_machine_without_a_filter_is_refused(
 
 @pytest.mark.requires("ldconfig")
 def test_the_hosts_own_ldconfig_is_static() -> None:
-    """What distributions ship passes the check, so nobody has to configure anything."""
+    """The ldconfig that this distribution ships is static, so it passes the check."""
     path = "/sbin/ldconfig.real" if os.path.exists("/sbin/ldconfig.real") else "/sbin/ldconfig"
     fd = os.open(path, os.O_RDONLY)
     facts = elf.read_facts(fd, sections=False)

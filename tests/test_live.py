@@ -1,4 +1,6 @@
-"""This host: search paths from the hook's environment, and what is said when something of the driver is missing."""
+"""The live host: search paths from the hook's environment, and refusals when a part of the driver
+is missing.
+"""
 
 import os
 from collections.abc import Callable
@@ -46,14 +48,18 @@ DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     ],
 )
 def test_the_search_path_is_extended(inherited: str | None, root: str, expected: str) -> None:
-    """Inherited directories, then the usual ones that are missing; with a driver root, all of them below it first."""
+    """The usual directories that are missing follow the inherited ones; with a driver root, all of
+    them below it come first.
+    """
     environ = {} if inherited is None else {"PATH": inherited}
     assert search_path(environ, Config(cli_root=root)) == expected
 
 
 @pytest.mark.parametrize("root", ["", "/drv"])
 def test_a_configured_cli_path_leaves_the_search_path_alone(root: str) -> None:
-    """The reference hook augments PATH only to find the CLI."""
+    """With a configured CLI path PATH stays as it is: the reference hook extends it only to find
+    the CLI.
+    """
     assert (
         search_path(
             {"PATH": "/only"}, Config(cli_path="/usr/bin/nvidia-container-cli", cli_root=root)
@@ -63,8 +69,10 @@ def test_a_configured_cli_path_leaves_the_search_path_alone(root: str) -> None:
     assert search_path({"PATH": ""}, Config(cli_path="/x")) == ""
 
 
-def test_no_search_path_at_all_is_refused() -> None:
-    """With a configured CLI path and an empty environment, in the reference's words."""
+def test_a_missing_search_path_is_refused() -> None:
+    """With a configured CLI path and no PATH, reading the inventory is refused in the reference's
+    words.
+    """
     path = search_path({}, Config(cli_path="/x"))
     with pytest.raises(Refusal) as caught:
         read_inventory(snapshot_host(hosts.full_host()), path)
@@ -74,8 +82,8 @@ def test_no_search_path_at_all_is_refused() -> None:
     )
 
 
-def test_config_toml_can_give_the_search_path() -> None:
-    """Its environment is appended to the CLI's: it counts where the hook has none, and only then."""
+def test_path_of_config_toml_is_used_if_the_hook_has_none() -> None:
+    """PATH of config.toml's environment is used only if the hook's own environment has none."""
     config = Config(cli_path="/x", cli_environment=("A=1", "PATH=/first=x", "PATH=/second"))
     assert search_path({}, config) == "/first=x"
     assert search_path({"PATH": "/own"}, config) == "/own"
@@ -105,15 +113,15 @@ def test_config_toml_can_give_the_search_path() -> None:
 def test_the_mps_directory(
     environ: dict[str, str], configured: tuple[str, ...], expected: str
 ) -> None:
-    """The hook's own variable, then config.toml's first one, then none."""
+    """The hook's own variable comes first, then the first one of config.toml, then none."""
     assert mps_directory(environ, Config(cli_environment=configured)) == expected
 
 
 REPORT = DriverReport("535.1", "12.2", ())
 
 
-class Asked:
-    """Stands in for the NVML child and remembers what it was asked."""
+class RecordedQueries:
+    """A replacement for the NVML child that records its arguments."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, str, tuple[str, ...]]] = []
@@ -132,15 +140,15 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    asked = Asked()
-    monkeypatch.setattr(nvml, "query", asked)
-    return asked
+def queries(monkeypatch: pytest.MonkeyPatch) -> RecordedQueries:
+    queries = RecordedQueries()
+    monkeypatch.setattr(nvml, "query", queries)
+    return queries
 
 
 @pytest.fixture
 def driver_root(tmp_path: Path) -> Path:
-    """A driver root that has NVML in a default directory and an empty loader cache."""
+    """A driver root with NVML in a default directory and an empty loader cache."""
     (tmp_path / "usr/lib").mkdir(parents=True)
     (tmp_path / "usr/lib/libnvidia-ml.so.1").touch()
     (tmp_path / "etc").mkdir()
@@ -149,35 +157,45 @@ def driver_root(tmp_path: Path) -> Path:
 
 
 def read(root: Path, **settings: object) -> Host:
-    found = read_live_host(Config(cli_root=str(root), **settings))
-    assert isinstance(found.tree, LiveTree)
-    found.tree.close()
-    return found
+    host = read_live_host(Config(cli_root=str(root), **settings))
+    assert isinstance(host.tree, LiveTree)
+    host.tree.close()
+    return host
 
 
-def test_a_live_host_is_read_below_its_root(driver_root: Path, asked: Asked) -> None:
-    """NVML inside the root is asked as config.toml says; majors are the kernel's."""
-    found = read(driver_root, cli_user="root:video", cli_environment=("A=b",))
-    assert asked.calls == [("/usr/lib/libnvidia-ml.so.1", str(driver_root), "root:video", ("A=b",))]
-    assert (found.root, found.report, list(found.entries), found.machine) == (
+def test_a_live_host_is_read_below_its_root(driver_root: Path, queries: RecordedQueries) -> None:
+    """A live host is read below its driver root: NVML gets config.toml's user and environment;
+    majors are the kernel's.
+    """
+    live_host = read(driver_root, cli_user="root:video", cli_environment=("A=b",))
+    assert queries.calls == [
+        ("/usr/lib/libnvidia-ml.so.1", str(driver_root), "root:video", ("A=b",))
+    ]
+    assert (live_host.root, live_host.report, list(live_host.entries), live_host.machine) == (
         str(driver_root),
         REPORT,
         [],
         os.uname().machine,
     )
-    assert found.majors["mem"] == 1
+    assert live_host.majors["mem"] == 1
 
 
-def test_ld_library_path_of_config_toml_comes_first(driver_root: Path, asked: Asked) -> None:
-    """As the dynamic loader of the reference's NVML child sees it."""
+def test_ld_library_path_of_config_toml_comes_first(
+    driver_root: Path, queries: RecordedQueries
+) -> None:
+    """LD_LIBRARY_PATH of config.toml comes first, as for the reference's NVML child."""
     (driver_root / "opt").mkdir()
     (driver_root / "opt/libnvidia-ml.so.1").touch()
     read(driver_root, cli_environment=("LD_LIBRARY_PATH=/none:/opt",))
-    assert asked.calls[0][0] == "/opt/libnvidia-ml.so.1"
+    assert queries.calls[0][0] == "/opt/libnvidia-ml.so.1"
 
 
-def test_nvml_is_found_as_the_dynamic_loader_finds_it(driver_root: Path, asked: Asked) -> None:
-    """By the driver root's own cache, also where config.toml names another one for the driver's files."""
+def test_nvml_is_found_as_the_dynamic_loader_finds_it(
+    driver_root: Path, queries: RecordedQueries
+) -> None:
+    """NVML is looked up in the driver root's own cache, even if config.toml names another one for
+    driver files.
+    """
     machine = {"x86_64": "libc6,x86-64", "aarch64": "libc6,AArch64", "ppc64le": "libc6,64bit"}.get(
         os.uname().machine, "libc6,x86-64"
     )
@@ -186,28 +204,30 @@ def test_nvml_is_found_as_the_dynamic_loader_finds_it(driver_root: Path, asked: 
     (driver_root / "etc/ld.so.cache").write_bytes(
         ldcache_writer.cache([("libnvidia-ml.so.1", machine, "/usr/nvml")])
     )
-    found = read(driver_root, cli_ldcache="/other.cache")
-    assert asked.calls[0][0] == "/usr/nvml"
-    assert list(found.entries) == []
+    live_host = read(driver_root, cli_ldcache="/other.cache")
+    assert queries.calls[0][0] == "/usr/nvml"
+    assert list(live_host.entries) == []
 
 
 def refused(root: Path, **settings: object) -> Refusal:
-    """What is said when the host is read and then looked through."""
+    """Return the refusal of reading the host and its inventory."""
     with pytest.raises(Refusal) as caught:
         read_inventory(read(root, **settings), "/usr/bin")
     return caught.value
 
 
 def test_a_missing_root_is_refused(tmp_path: Path) -> None:
-    """By its name in config.toml."""
+    """A missing driver root is refused by the name in config.toml."""
     assert (
         refused(tmp_path / "none").reference_line()
         == f"nvgraft: initialization error: open failed: {tmp_path}/none: no such file or directory"
     )
 
 
-def test_a_root_without_nvml_is_refused(driver_root: Path, asked: Asked) -> None:
-    """In dlopen's words; the hint says where it was looked for. It comes before a missing loader cache."""
+def test_a_root_without_nvml_is_refused(driver_root: Path, queries: RecordedQueries) -> None:
+    """A driver root without NVML is refused in dlopen's words before its loader cache is read; the
+    hint names the places.
+    """
     (driver_root / "usr/lib/libnvidia-ml.so.1").unlink()
     (driver_root / "etc/ld.so.cache").unlink()
     refusal = refused(driver_root)
@@ -215,14 +235,16 @@ def test_a_root_without_nvml_is_refused(driver_root: Path, asked: Asked) -> None
         "nvgraft: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
     )
     assert f"under {driver_root}" in refusal.hint
-    assert asked.calls == []
+    assert queries.calls == []
 
 
-def test_a_missing_loader_cache_is_refused(driver_root: Path, asked: Asked) -> None:
-    """After NVML was asked, and by the inventory: the reference looks at the container between. A configured place is inside the root."""
+def test_a_missing_loader_cache_is_refused(driver_root: Path, queries: RecordedQueries) -> None:
+    """A missing loader cache is refused by read_inventory(), after NVML was queried, because the
+    reference reads the container in between. A configured path is inside the driver root.
+    """
     (driver_root / "etc/ld.so.cache").unlink()
     read(driver_root)
-    assert len(asked.calls) == 1
+    assert len(queries.calls) == 1
     refusal = refused(driver_root)
     assert (
         refusal.reference_line()
@@ -234,38 +256,42 @@ def test_a_missing_loader_cache_is_refused(driver_root: Path, asked: Asked) -> N
     )
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("queries")
 def test_a_damaged_loader_cache_is_refused(driver_root: Path) -> None:
-    """In the reference's words."""
+    """A damaged loader cache is refused in the reference's words."""
     (driver_root / "etc/ld.so.cache").write_bytes(b"#!/bin/sh")
     assert refused(driver_root).text == f"unsupported file format: {driver_root}/etc/ld.so.cache"
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("queries")
 def test_a_loader_cache_that_leads_out_of_the_root_is_refused(driver_root: Path) -> None:
-    """Links are followed inside the driver root only."""
+    """Links of the loader cache are followed inside the driver root only."""
     (driver_root / "etc/ld.so.cache").unlink()
     (driver_root / "etc/ld.so.cache").symlink_to("../../../../../../etc/ld.so.cache")
     assert "resolves outside of" in refused(driver_root).text
 
 
-def test_a_simulated_host_is_not_asked(
-    driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+def test_nvml_of_a_simulated_host_is_not_queried(
+    driver_root: Path, queries: RecordedQueries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its GPUs come from the document that config.toml names; everything else is read live."""
+    """The GPUs of a simulated host come from the document that config.toml names; the rest is read
+    live.
+    """
     (driver_root / "usr/lib/libnvidia-ml.so.1").unlink()
     monkeypatch.setattr(
         "nvgraft.host.snapshot.load_report", lambda path: DriverReport(path, "1.0", ())
     )
-    found = read(driver_root, simulated_host=True, host_snapshot="/host.json")
-    assert found.report.driver_version == "/host.json"
-    assert asked.calls == []
+    live_host = read(driver_root, simulated_host=True, host_snapshot="/host.json")
+    assert live_host.report.driver_version == "/host.json"
+    assert queries.calls == []
 
 
-def test_what_need_not_wait_is_done_while_nvml_is_at_work(
-    driver_root: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+def test_other_work_is_done_while_nvml_answers(
+    driver_root: Path, queries: RecordedQueries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller's own work, and the headers of every candidate: they are not read again when the version is known."""
+    """While NVML is queried, the caller's work is done and all candidates' headers are read; they
+    are not read again.
+    """
     for name, content in (
         ("good", stubs.shared_object(64, "EM_X86_64", "libcuda.so.1", [], None, None)),
         ("bad", b"text"),
@@ -277,10 +303,14 @@ def test_what_need_not_wait_is_done_while_nvml_is_at_work(
     ]
     (driver_root / "etc/ld.so.cache").write_bytes(ldcache_writer.cache(rows))
     done: list[int] = []
-    found = read_live_host(Config(cli_root=str(driver_root)), lambda: done.append(len(asked.calls)))
+    live_host = read_live_host(
+        Config(cli_root=str(driver_root)), lambda: done.append(len(queries.calls))
+    )
     assert done == [0]
-    found.entries = [entry for entry in found.entries if "good" in entry.path]
+    live_host.entries = [entry for entry in live_host.entries if "good" in entry.path]
     monkeypatch.setattr("nvgraft.formats.elf.read_facts", None)
-    assert [library.path for library in select_libraries(found).wide] == ["/usr/lib/good.so.535.1"]
-    assert isinstance(found.tree, LiveTree)
-    found.tree.close()
+    assert [library.path for library in select_libraries(live_host).wide] == [
+        "/usr/lib/good.so.535.1"
+    ]
+    assert isinstance(live_host.tree, LiveTree)
+    live_host.tree.close()

@@ -1,4 +1,4 @@
-"""One hook at a time for each root file system: the lock."""
+"""The lock that lets one hook at a time work on a rootfs."""
 
 import os
 import posix
@@ -24,10 +24,10 @@ def rootfs(tmp_path: Path) -> int:
     return os.open(tmp_path / "rootfs", os.O_PATH)
 
 
-def test_a_second_hook_waits_and_then_says_so(
+def test_a_second_hook_waits_and_is_then_refused(
     directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the lock is held nobody else gets it; the refusal names it."""
+    """A hook that waits too long for the lock is refused, and the message names the cause."""
     monkeypatch.setattr(lock, "TIMEOUT", 0.05)
     with (
         lock.lock_rootfs(rootfs),
@@ -39,8 +39,8 @@ def test_a_second_hook_waits_and_then_says_so(
     assert refusal.value.stage == "container"
 
 
-def test_a_lock_is_gone_with_its_holder(directory: Path, rootfs: int) -> None:
-    """After its release the next one gets it, and no file is left."""
+def test_a_released_lock_leaves_no_file(directory: Path, rootfs: int) -> None:
+    """A released lock can be taken again, and its file is removed."""
     with lock.lock_rootfs(rootfs):
         assert len(list(directory.iterdir())) == 1
     assert list(directory.iterdir()) == []
@@ -50,10 +50,12 @@ def test_a_lock_is_gone_with_its_holder(directory: Path, rootfs: int) -> None:
     )
 
 
-def test_a_lock_that_was_removed_meanwhile_is_not_taken(
+def test_a_removed_lock_file_is_not_taken(
     directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that its last holder removed between our opening and locking it protects nobody: the next file is locked."""
+    """A lock file that its holder removed between open and lock is not taken: the next file is
+    locked.
+    """
     tries = []
     real = lock._try_lock
 
@@ -70,10 +72,12 @@ def test_a_lock_that_was_removed_meanwhile_is_not_taken(
         assert len(list(directory.iterdir())) == 1
 
 
-def test_a_lock_that_was_replaced_meanwhile_is_not_taken(
+def test_a_replaced_lock_file_is_not_taken(
     directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is one whose name another hook has given to a file of its own: two hooks would work at once."""
+    """A lock file that was replaced between open and lock is not taken: otherwise two hooks would
+    work at the same time.
+    """
     tries = []
     real = lock._try_lock
 
@@ -94,24 +98,24 @@ def test_a_lock_that_was_replaced_meanwhile_is_not_taken(
 def test_different_root_file_systems_do_not_wait(
     directory: Path, rootfs: int, tmp_path: Path
 ) -> None:
-    """Two containers with a root file system each are configured at the same time."""
+    """Hooks of two containers, each with its own rootfs, do not wait for each other."""
     other = os.open(tmp_path, os.O_PATH)
     with lock.lock_rootfs(rootfs), lock.lock_rootfs(other):
         assert len(list(directory.iterdir())) == 2
 
 
-def test_a_user_who_may_not_make_the_directory_locks_nothing(
-    rootfs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rootless there is no directory that all hooks share; the start goes on."""
+def test_a_rootless_user_locks_nothing(rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rootless start goes on without a lock, as there is no directory that all hooks share."""
     monkeypatch.setattr(lock, "DIRECTORY", "/proc/nvgraft/lock")
     monkeypatch.setattr(posix, "geteuid", lambda: 1000)
     with lock.lock_rootfs(rootfs), lock.lock_rootfs(rootfs):
         pass
 
 
-def test_root_is_not_left_without_a_lock(rootfs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where root cannot have the directory something is wrong with the host: the start is refused, with the path."""
+def test_a_start_of_root_without_a_lock_is_refused(
+    rootfs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's start is refused if the lock directory cannot be created, with its path."""
     monkeypatch.setattr(lock, "DIRECTORY", "/proc/nvgraft/lock")
     monkeypatch.setattr(posix, "geteuid", lambda: 0)
     monkeypatch.setattr("nvgraft.system.userns.inside", lambda: False)
@@ -119,10 +123,10 @@ def test_root_is_not_left_without_a_lock(rootfs: int, monkeypatch: pytest.Monkey
         lock.lock_rootfs(rootfs)
 
 
-def test_a_signal_ends_the_waiting_and_leaves_no_lock_of_ours(
+def test_a_signal_ends_the_wait_for_a_lock(
     directory: Path, rootfs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another hook is waited for, signals are taken; while nothing waits, they are held."""
+    """A hook that waits for another one takes signals; afterwards they are blocked again."""
 
     def ring(_seconds: float) -> None:
         signal.raise_signal(signal.SIGHUP)
@@ -145,10 +149,10 @@ def test_a_signal_ends_the_waiting_and_leaves_no_lock_of_ours(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def test_locks_of_killed_hooks_are_dropped(directory: Path, rootfs: int) -> None:
-    """A file that nobody holds goes; one that is held stays with its holder."""
+def test_locks_of_killed_hooks_are_removed(directory: Path, rootfs: int) -> None:
+    """Lock files without a holder are removed; a held one stays."""
     with lock.lock_rootfs(rootfs):
-        (held,) = directory.iterdir()
+        (lock_file,) = directory.iterdir()
         (directory / "1-2").touch()
         lock.drop_unheld()
-        assert list(directory.iterdir()) == [held]
+        assert list(directory.iterdir()) == [lock_file]

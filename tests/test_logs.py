@@ -15,14 +15,16 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def _unconfigured() -> Iterator[None]:
-    """Every test starts and ends without a set-up."""
+    """Reset structlog before and after every test."""
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()
 
 
-def test_lines_for_people_are_on_stderr_without_a_set_up(capsys: Captured) -> None:
-    """A command that says nothing about its log gets text lines, no debug ones, and nothing on stdout."""
+def test_text_lines_go_to_stderr_without_a_set_up(capsys: Captured) -> None:
+    """Without a set-up, log lines are text on stderr without debug lines, and stdout stays
+    empty.
+    """
     log = logs.get("watch")
     log.debug("not shown")
     log.info("inventory refreshed", gpus=8, reason="uevent")
@@ -34,14 +36,14 @@ def test_lines_for_people_are_on_stderr_without_a_set_up(capsys: Captured) -> No
 
 
 def test_debug_lines_are_shown_on_request(capsys: Captured) -> None:
-    """With a label, so that they are not taken for news."""
+    """Debug lines are shown on request, with a label."""
     logs.setup(debug=True)
     logs.get("plan").debug("confined", landlock=0)
     assert capsys.readouterr().err == "nvgraft plan: debug: confined: landlock=0\n"
 
 
-def test_nothing_in_a_fact_steers_a_terminal(capsys: Captured) -> None:
-    """Escapes, newlines and undecodable names are shown, not sent."""
+def test_values_cannot_control_a_terminal(capsys: Captured) -> None:
+    """Escapes, newlines and undecodable names in values are printed as text."""
     logs.get("register").info("changed \x1b[2J", path="/etc/\nforged: line\udc80\x9b")
     assert (
         capsys.readouterr().err
@@ -49,8 +51,10 @@ def test_nothing_in_a_fact_steers_a_terminal(capsys: Captured) -> None:
     )
 
 
-def test_machines_get_one_object_a_line(capsys: Captured) -> None:
-    """With time, level and command; control characters are JSON's to escape."""
+def test_json_lines_have_one_object_each(capsys: Captured) -> None:
+    """With ``json`` each line is an object with time, level and command; control characters are
+    escaped.
+    """
     logs.setup(debug=False, json=True)
     logs.get("recover").error("left behind", path="/run/x\x1b")
     line = capsys.readouterr().err
@@ -65,8 +69,8 @@ def test_machines_get_one_object_a_line(capsys: Captured) -> None:
     }
 
 
-def test_the_library_is_loaded_only_for_a_line() -> None:
-    """Importing the module costs a command that logs nothing nothing."""
+def test_structlog_is_loaded_with_the_first_line() -> None:
+    """structlog is loaded with the first line, not with nvgraft's module."""
     check = "print('structlog' in sys.modules, end=' ')"
     program = f"import sys; from nvgraft_cli.shell import logs; {check}; logs.get('x'); {check}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The command ``nvgraft`` itself: which command runs, and how it ends."""
+"""The command ``nvgraft``: which subcommand runs, and the exit code."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def test_the_version_is_printed(capsys: Captured) -> None:
-    """On stdout, exit 0."""
+    """--version prints the version on stdout and exits with 0."""
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0
@@ -26,7 +26,7 @@ def test_the_version_is_printed(capsys: Captured) -> None:
 
 
 def test_help_lists_the_commands(capsys: Captured) -> None:
-    """With an example."""
+    """--help lists the commands and has an example."""
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     assert caught.value.code == 0
@@ -38,15 +38,17 @@ def test_help_lists_the_commands(capsys: Captured) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-option"]])
 def test_bad_usage_is_exit_2(arguments: list[str], capsys: Captured) -> None:
-    """Without a command, or with one that does not exist."""
+    """A missing or unknown command or option exits with 2."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert capsys.readouterr().err.startswith("usage: nvgraft")
 
 
-def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """Exit 130, as shells count it."""
+def test_an_interrupt_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """An interrupt exits with 130, the shell's code, without a traceback."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -57,8 +59,10 @@ def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: C
 
 
 @pytest.mark.parametrize("env", [EVERYTHING, ()], ids=["long", "short"])
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, env: tuple[str, ...]) -> None:
-    """`nvgraft plan | head -0` ends quietly, whether the text fits into Python's buffer or not."""
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path, env: tuple[str, ...]) -> None:
+    """`nvgraft plan | head -0` exits with 0 and no message, for text within and beyond Python's
+    buffer.
+    """
     bundle = make_bundle(tmp_path / "b", *env)
     reader, writer = os.pipe()
     os.close(reader)
@@ -85,15 +89,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, env: tuple[st
 
 
 def test_every_command_has_an_example() -> None:
-    """In its --help; those of nvidia-container-cli have the original's text."""
+    """Every command has an example in its --help, except those with nvidia-container-cli's own
+    text.
+    """
     parser = _parser()
     subparsers = next(
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
     assert "example" in (parser.epilog or "")
-    lacking = [
+    without_example = [
         name
         for name, command in subparsers.choices.items()
         if "example" not in (command.epilog or "") and name not in COMMANDS
     ]
-    assert lacking == []
+    assert without_example == []

@@ -18,35 +18,35 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_short_work_is_silent(clock: list[float], capsys: Captured) -> None:
-    """Nothing within the first second."""
-    with Progress("planning", 3, "pairs") as shown:
+    """Work of less than a second prints nothing."""
+    with Progress("planning", 3, "pairs") as progress:
         for _ in range(3):
             clock[0] += 0.3
-            shown.step()
+            progress.step()
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_log_gets_few_lines(clock: list[float], capsys: Captured) -> None:
-    """After a second, then every ten; each is a line of its own."""
-    with Progress("planning", 2000, "pairs") as shown:
+def test_a_log_gets_a_line_every_ten_seconds(clock: list[float], capsys: Captured) -> None:
+    """Where stderr is not a terminal, a line is printed after one second and then every ten."""
+    with Progress("planning", 2000, "pairs") as progress:
         for _ in range(104):
             clock[0] += 0.125
-            shown.step(10)
+            progress.step(10)
     assert capsys.readouterr().err.splitlines() == [
         "nvgraft: planning: 80 of 2,000 pairs",
         "nvgraft: planning: 880 of 2,000 pairs",
     ]
 
 
-def test_a_terminal_gets_one_line_that_goes_away(
+def test_a_terminal_gets_one_line_that_is_cleared(
     clock: list[float], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is overwritten, and blank in the end."""
+    """On a terminal one line is overwritten, and blank in the end."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with Progress("reading", 0, "layers") as shown:
+    with Progress("reading", 0, "layers") as progress:
         for _ in range(13):
             clock[0] += 0.125
-            shown.step()
+            progress.step()
     text = capsys.readouterr().err
     assert "\n" not in text
     assert text.split("\r")[1].startswith("nvgraft: reading: 8 layers")
