@@ -1,4 +1,4 @@
-"""CDI specifications of hosts and plans: as recorded of `nvidia-ctk cdi generate`, and the rules."""
+"""CDI specifications of hosts and plans: as recorded of `nvidia-ctk cdi generate`, and rules."""
 
 import json
 import os

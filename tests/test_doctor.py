@@ -786,7 +786,7 @@ def test_without_cgroups_no_filter_is_needed(node: Node) -> None:
 
 
 def test_a_container_without_gpus_needs_no_cgroup(node: Node) -> None:
-    """A missing cgroup is no finding for it."""
+    """A missing cgroup is not a finding for it."""
     node.setup.env = ["NVIDIA_VISIBLE_DEVICES=void"]
     node.machine = replace(node.machine, mounts=(), filter_error=None)
     results = node.examine()

@@ -78,13 +78,13 @@ def test_each_request_says_where_it_came_from(tmp_path: Path, capsys: Captured) 
         "NVIDIA_REQUIRE_JETPACK=csv",
     )
     document = story(capsys, make_bundle(tmp_path / "b", *env, files=("usr/bin/x",)))
-    asked = facts(document, "asked")
-    assert asked["devices"] == ("all", ALL)
-    assert asked["capabilities"] == (
+    request = facts(document, "asked")
+    assert request["devices"] == ("all", ALL)
+    assert request["capabilities"] == (
         "compute, utility",
         "default: NVIDIA_DRIVER_CAPABILITIES is not set",
     )
-    assert asked["privileged"] == ("no", "CAP_SYS_ADMIN is not in the bounding set")
+    assert request["privileged"] == ("no", "CAP_SYS_ADMIN is not in the bounding set")
     requires = [
         (fact["value"], fact["why"])
         for fact in step(document, "asked")["facts"]
@@ -105,13 +105,13 @@ def test_an_old_image_and_mig_and_channels_are_facts(tmp_path: Path, capsys: Cap
     bundle = make_bundle(
         tmp_path / "b", process=privileged | {"capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}
     )
-    asked = facts(story(capsys, bundle, "mig-h100"), "asked")
-    assert asked["devices"] == ("all", "legacy image default")
-    assert asked["requires"] == ("cuda>=11.0", "CUDA_VERSION")
-    assert asked["MIG config"] == ("all", "NVIDIA_MIG_CONFIG_DEVICES")
-    assert asked["IMEX channels"][0] == "0"
-    assert asked["old CUDA image"][0] == "yes"
-    assert asked["privileged"] == ("yes", "CAP_SYS_ADMIN is in the bounding set")
+    request = facts(story(capsys, bundle, "mig-h100"), "asked")
+    assert request["devices"] == ("all", "legacy image default")
+    assert request["requires"] == ("cuda>=11.0", "CUDA_VERSION")
+    assert request["MIG config"] == ("all", "NVIDIA_MIG_CONFIG_DEVICES")
+    assert request["IMEX channels"][0] == "0"
+    assert request["old CUDA image"][0] == "yes"
+    assert request["privileged"] == ("yes", "CAP_SYS_ADMIN is in the bounding set")
 
 
 def test_links_and_volumes_of_the_container_are_facts(tmp_path: Path, capsys: Captured) -> None:

@@ -256,8 +256,8 @@ def socket_in_the_way(patient: Patient) -> Iterator[Diagnosis]:
         if finding.id in {"socket-skipped", "mps-skipped"}:
             yield Diagnosis(
                 finding.message,
-                "a volume of the container covers the place where it would be mounted; the "
-                "original hook fails if that volume contains the host's socket",
+                "a volume of the container covers the place where it would be mounted; NVIDIA's "
+                "hook fails if that volume contains the host's socket",
                 "if the container needs it, mount it as a volume of its own instead of the host's "
                 "whole /run",
                 "warning",

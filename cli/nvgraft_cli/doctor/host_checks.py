@@ -185,7 +185,7 @@ def nvml_slow(patient: Patient) -> Iterator[Diagnosis]:
     ):
         yield Diagnosis(
             f"{count} GPUs, and nvidia-persistenced is not running",
-            "without persistence mode, every container start initialises all GPUs; the original "
+            "without persistence mode, every container start initialises all GPUs; "
             "nvidia-container-cli gives up after 10 seconds",
             "run systemctl enable --now nvidia-persistenced on the host",
             "warning",

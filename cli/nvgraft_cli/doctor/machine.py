@@ -35,7 +35,7 @@ class Machine:
     :ivar mounts_error: why the mounts could not be read.
     :ivar uid: the caller's user id; the node's hooks run as root.
     :ivar privilege_error: why a hook that root starts here would stop before its first step.
-    :ivar in_user_namespace: whether this is a user namespace other than the first one.
+    :ivar in_user_namespace: whether this is a user namespace other than the initial one.
     :ivar jit_hardened: whether the kernel hides the real device programs (the sysctl
         net.core.bpf_jit_harden is 2).
     :ivar filter_error: the error of listing and loading device programs as the engine does it, ""

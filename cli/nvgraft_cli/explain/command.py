@@ -31,7 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="explain the whole decision about a container, step by step",
         description="Explain step by step what the container asks for and where that comes from, "
         "what the host has, what is mounted where, what the kernel is told, how programs find "
-        "the driver, and what the original hook would execute. Each step names the page to read.",
+        "the driver, and what NVIDIA's hook would execute. Each step names the page to read.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

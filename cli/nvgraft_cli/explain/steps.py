@@ -29,7 +29,7 @@ from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import names
 
 #: The pages of docs/ to read about the steps.
-_ASKED = "guide/1-what-is-asked.md"
+_REQUEST = "guide/1-what-is-asked.md"
 _HOST = "guide/2-what-the-host-has.md"
 _PLACE = "guide/3-where-things-go.md"
 _PLAN = "guide/4-the-plan.md"
@@ -103,7 +103,7 @@ def _request_step(case: Case) -> Step:
         "The hook reads the request from config.json: environment variables, volume mounts and "
         "capabilities of the process. config.json does not say whether a variable comes from the "
         "image or from the engine.",
-        f"{_ASKED}#the-variables",
+        f"{_REQUEST}#the-variables",
         facts,
     )
 
@@ -415,7 +415,7 @@ def _loader_step(plan: Plan, mode: str) -> Step:
     )
 
 
-# ---- 7: the original
+# ---- 7: the command line of NVIDIA's hook
 
 
 def _original_step(case: Case, request: Request) -> Step:
@@ -423,7 +423,7 @@ def _original_step(case: Case, request: Request) -> Step:
     words = ["--pid=PID" if word == "--pid=0" else word for word in argv]
     return Step(
         "original",
-        "What the original hook would execute",
+        "What NVIDIA's hook would execute",
         "The same decision as a command line: nvidia-container-runtime-hook executes "
         "nvidia-container-cli with these arguments. PID stands for the container's process.",
         f"{_PLAN}#the-originals-command-line",
@@ -479,7 +479,7 @@ def _end_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
             "The hook does nothing",
             "This is not a GPU container. The hook ends with exit code 0 and prints nothing: it "
             "looks up, creates and mounts nothing.",
-            f"{_ASKED}#a-container-that-asks-for-nothing",
+            f"{_REQUEST}#a-container-that-asks-for-nothing",
             tuple(facts),
         )
     return Step(
