@@ -12,6 +12,7 @@ from pathlib import Path
 
 import prctl
 import pytest
+import yaml
 
 from bench.phases import PHASES
 
@@ -132,6 +133,13 @@ def test_ci_runs_the_command_of_the_readme() -> None:
         "exec ./dev test",
     ]
     assert "./dev test" in (CHECKOUT / "README.md").read_text()
+
+
+def test_pre_commit_runs_the_same_lint() -> None:
+    """A commit is checked by ``./dev lint``, and by nothing that comes from another repository."""
+    (repository,) = yaml.safe_load((CHECKOUT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    assert [hook["entry"] for hook in repository["hooks"]] == ["./dev lint"]
 
 
 @pytest.mark.requires("sh")

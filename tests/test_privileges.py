@@ -57,6 +57,15 @@ def test_the_phases_only_ever_lose() -> None:
     assert not dangerous & privileges.START
 
 
+def test_the_numbers_are_the_kernels() -> None:
+    """They are written down because planning has them without python-prctl."""
+    names = [name for name in vars(privileges) if hasattr(_prctl, f"CAP_{name}")]
+    assert len(names) == 16
+    assert {name: getattr(privileges, name) for name in names} == {
+        name: getattr(_prctl, f"CAP_{name}") for name in names
+    }
+
+
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("phase", ["START", "LOOK", "APPLY"])
 def test_a_phase_leaves_nothing_else(phase: str) -> None:

@@ -15,9 +15,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-import prctl
-
-from nvgraft.system import seccomp, syscalls
+from nvgraft.base.errors import Refusal
+from nvgraft.system import privileges, seccomp, syscalls
 
 #: Limits: bytes of address space, and seconds of processor time. The command is killed 5 s after
 #: these.
@@ -27,7 +26,7 @@ SECONDS = 60
 MANY = 30
 
 #: The one capability that root keeps, because bundles of other users may be closed to others.
-_KEPT = prctl.CAP_DAC_READ_SEARCH
+_KEPT = privileges.DAC_READ_SEARCH
 
 #: System call -> its numbers on x86-64 and aarch64. Landlock does not cover owners, modes and
 #: times, and old kernels have no Landlock: calls that change a file by its name are denied here,
@@ -97,7 +96,7 @@ def look_only(*, many_inputs: bool = False, readable: Sequence[int] = ()) -> lis
         below which files may be opened. Nothing can be opened below other such directories.
     """
     missing = []
-    prctl.set_no_new_privs(1)
+    syscalls.set_no_new_privs()
     factor = MANY if many_inputs else 1
     _limit(resource.RLIMIT_AS, MEMORY * factor, MEMORY * factor)
     seconds = _limit(resource.RLIMIT_CPU, SECONDS * factor, SECONDS * factor + 5)
@@ -107,8 +106,10 @@ def look_only(*, many_inputs: bool = False, readable: Sequence[int] = ()) -> lis
         _read_only(readable)
     except OSError as error:
         missing.append(f"Landlock: {error}")
-    given_up = [capability for capability in prctl.ALL_CAPS if capability != _KEPT]
-    prctl.set_caps((given_up, prctl.ALL_FLAGS, False), (_KEPT, prctl.CAP_INHERITABLE, False))
+    try:
+        privileges.confine(kept=_KEPT)
+    except Refusal as refusal:
+        missing.append(f"capabilities: {refusal.text}")
     try:
         syscalls.set_seccomp_filter(seccomp.denying(os.uname().machine, DENIED))
     except (OSError, ValueError) as error:

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import prctl
-
 from nvgraft.base.errors import printable
 from nvgraft.system import syscalls
 from nvgraft_cli.shell import logs
@@ -169,14 +167,14 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     directory = os.getcwd()
 
     def become_first() -> int:
-        prctl.set_pdeathsig(signal.SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         notes = sandbox.enter() + host_maker.make(host, snapshot, source)
         for note in notes:
             logs.get("simulate").info(note)
         return _in_child(lambda: _execute(command, directory))
 
     def leave_namespaces() -> int:
-        prctl.set_pdeathsig(signal.SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID)
         return _in_child(become_first)
 

@@ -68,8 +68,10 @@ def query(
     :param environment: ``K=V`` entries of config.toml, which apply to this child only.
     :param meanwhile: is called while the child is at work.
     :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``, ``driver rpc error: timed
-        out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user.
+        out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user,
+        ``permission`` without python-prctl.
     """
+    privileges.check_installed()
     fixed_groups = userns.groups_are_fixed()
     nvml = child.start(
         lambda writer: _answer(writer, library, root, user, environment, fixed_groups=fixed_groups),

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import errno
 
-import _prctl
-
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.system import syscalls
@@ -20,34 +18,60 @@ from nvgraft.system import syscalls
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from typing import NoReturn
 
-DAC_OVERRIDE = _prctl.CAP_DAC_OVERRIDE
-_ALL = tuple(range(_prctl.CAP_LAST_CAP + 1))
+try:
+    import _prctl
+except ImportError:
+
+    class _Missing:
+        """Stands for python-prctl where pip has installed only what planning needs."""
+
+        def __getattr__(self, _name: str) -> NoReturn:
+            hint = (
+                "apt-get install python3-prctl, or pip install python-prctl,"
+                " which needs gcc and libcap-dev; planning works without it"
+            )
+            raise Refusal("permission", "python-prctl is not installed", hint)
+
+    _prctl = _Missing()
+
+# Numbers of linux/capability.h.
+CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP = range(9)
+NET_ADMIN, SYS_MODULE, SYS_CHROOT, SYS_PTRACE, SYS_ADMIN, MKNOD, SYSLOG = 12, 16, 18, 19, 21, 27, 34
 
 #: Until the end: to mount, make files for the container's root, allow devices, write the loader
 #: cache, and undo all of it.
 APPLY = frozenset(
     (
-        _prctl.CAP_CHOWN,
-        _prctl.CAP_DAC_OVERRIDE,
-        _prctl.CAP_FOWNER,
-        _prctl.CAP_FSETID,
-        _prctl.CAP_KILL,
-        _prctl.CAP_NET_ADMIN,
-        _prctl.CAP_SETGID,
-        _prctl.CAP_SETPCAP,
-        _prctl.CAP_SETUID,
-        _prctl.CAP_SYSLOG,
-        _prctl.CAP_SYS_ADMIN,
-        _prctl.CAP_SYS_CHROOT,
+        CHOWN,
+        DAC_OVERRIDE,
+        FOWNER,
+        FSETID,
+        KILL,
+        NET_ADMIN,
+        SETGID,
+        SETPCAP,
+        SETUID,
+        SYSLOG,
+        SYS_ADMIN,
+        SYS_CHROOT,
     )
 )
 #: Until the container's mount namespace is entered: to look at the container's process.
-LOOK = APPLY | {_prctl.CAP_SYS_PTRACE}
+LOOK = APPLY | {SYS_PTRACE}
 #: What the child that loads the driver's kernel modules and makes its device nodes keeps.
-MODULES = frozenset((_prctl.CAP_MKNOD, _prctl.CAP_SYS_MODULE))
+MODULES = frozenset((MKNOD, SYS_MODULE))
 #: At the beginning: to start that child.
 START = LOOK | MODULES
+
+
+def check_installed() -> None:
+    """Refuse to go on without python-prctl; a child that finds it missing cannot say how to install it.
+
+    :raises Refusal: stage ``permission``.
+    """
+    _all()
 
 
 def demand() -> None:
@@ -55,7 +79,7 @@ def demand() -> None:
 
     :raises Refusal: stage ``permission``, in the reference's words.
     """
-    if not _has(_prctl.CAP_SYS_ADMIN):
+    if not _has(SYS_ADMIN):
         hint = (
             "run the hook as root, or as the root of a user namespace;"
             " the engine must not drop CAP_SYS_ADMIN for its hooks"
@@ -71,10 +95,10 @@ def keep(capabilities: Collection[int]) -> None:
     """Drop all other capabilities for good, for this process and every process that it starts."""
     others = [
         capability
-        for capability in _ALL
+        for capability in _all()
         if capability not in capabilities and capability not in _gone
     ]
-    if _has(_prctl.CAP_SETPCAP):
+    if _has(SETPCAP):
         forbid(others)
     _give_up(others)
     _gone.update(others)
@@ -85,6 +109,10 @@ def regain(capability: int) -> None:
     it.
     """
     _prctl.set_caps([capability], [], [], [], [], [])
+
+
+def _all() -> range:
+    return range(_prctl.CAP_LAST_CAP + 1)
 
 
 def _has(capability: int) -> bool:
@@ -116,7 +144,7 @@ def become(uid: int, gid: int, *, fixed_groups: bool) -> None:
 
     :param fixed_groups: whether setgroups(2) is forbidden in this user namespace.
     """
-    forbid(_ALL)
+    forbid(_all())
     # With this, execve gives root no capabilities.
     _prctl.prctl(_prctl.PR_SET_SECUREBITS, _prctl.SECBIT_NOROOT | _prctl.SECBIT_NOROOT_LOCKED)
     if os.getgroups() and not fixed_groups:
@@ -126,7 +154,8 @@ def become(uid: int, gid: int, *, fixed_groups: bool) -> None:
     confine()
 
 
-def confine() -> None:
-    """Drop all capabilities, and get none by execve."""
-    _give_up(_ALL)
+def confine(*, kept: int | None = None) -> None:
+    """Drop all capabilities but ``kept``, which no other program inherits, and get none by execve."""
     syscalls.set_no_new_privs()
+    others = [capability for capability in _all() if capability != kept]
+    _prctl.set_caps([], [], [], others, others, list(_all()))
