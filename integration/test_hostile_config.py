@@ -181,10 +181,10 @@ def measured(installed: Installed, source: str) -> Measured:
             'printf \'{"pid": 7, "bundle": "/\\\\ud800"}\'',
             "could not open OCI spec: open /\\ud800/config.json: invalid argument",
         ),
-        ("exec sleep 60", "read /dev/stdin: i/o timeout | nothing comes"),
+        ("exec sleep 60", "read /dev/stdin: i/o timeout | nothing was written to it"),
         (
             "printf '{\"pid\": 7'; exec sleep 60",
-            "read /dev/stdin: i/o timeout | it has sent 9 bytes",
+            "read /dev/stdin: i/o timeout | stdin stalled after 9 bytes",
         ),
     ],
 )
@@ -611,7 +611,7 @@ def test_t37_a_stdin_that_is_a_pipe_without_a_writer(
     done = attacked(
         Case(hook=prepared(installed, before), look=lambda _: (PLACE / "fifo").unlink())
     )
-    done.refused("could not decode container state: read /dev/stdin: i/o timeout | nothing comes")
+    done.refused("could not decode container state: read /dev/stdin: i/o timeout | nothing was written to it")
     closed = ("/bin/sh", "-c", f'exec {installed.hook} "$@" <&-', "sh")
     attacked(Case(hook=closed)).refused("could not decode container state: EOF")
 

@@ -50,10 +50,10 @@ def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
     _refreshed, first, second, _dropped, third, fourth, lines = done.stdout.splitlines()
     rows = [first, second, third, fourth]
     assert origins(rows) == [
-        "from the cache",
-        "from the cache",
-        "read now: nothing is cached",
-        "from the cache",
+        "from the kept inventory",
+        "from the kept inventory",
+        "read now: no inventory is kept",
+        "from the kept inventory",
     ]
     assert len(views(rows)) == 1
     assert int(lines) > 50
@@ -86,7 +86,7 @@ def test_damage_is_survived(viewing: Bundle) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()[1:]
-    assert origins(rows) == ["from the cache", *["read now: nothing is cached"] * len(DAMAGE)]
+    assert origins(rows) == ["from the kept inventory", *["read now: no inventory is kept"] * len(DAMAGE)]
     assert len(views(rows)) == 1
 
 
@@ -131,7 +131,7 @@ await '"reason": "uevent add /module/nvidia"'
 mkdir -p /proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0
 await '"reason": "changed: MIG devices'
 mv /proc/driver/nvidia/version /proc/driver/nvidia/away
-await 'cannot be read, nothing is cached\\|"reason": "changed: driver version'
+await 'cannot be read, no inventory is kept\\|"reason": "changed: driver version'
 mv /proc/driver/nvidia/away /proc/driver/nvidia/version
 echo 'init 9' > /etc/nvgraft-nvml.conf
 await 'nvml error: driver not loaded'

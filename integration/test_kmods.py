@@ -267,8 +267,8 @@ def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
     (dev / "nvidia-modeset").symlink_to("/nowhere")
     findings = root.load(5)
     assert [finding.message for finding in findings] == [
-        f"the device node {dev}/nvidia0 is missing or wrong: what is there is no character device 195:0",
-        f"the device node {dev}/nvidia-modeset is missing or wrong: what is there is no character device 195:254",
+        f"the device node {dev}/nvidia0 is missing or wrong: it is not a character device 195:0",
+        f"the device node {dev}/nvidia-modeset is missing or wrong: it is not a character device 195:254",
     ]
     assert f"mknod -m 666 {dev}/nvidia0 c 195 0" in findings[0].hint
     assert root.nodes()["nvidiactl"] == "crw------- 7:8 195:255"

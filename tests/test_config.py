@@ -123,7 +123,7 @@ def test_unknown_keys_and_tables_are_ignored() -> None:
         ("nvidia-container-cli = 1", "(1, 1): Can't convert 1(int64) to a table"),
         ("[swarm-resource]", "(1, 1): Can't convert {}(*toml.Tree) to string"),
         ("swarm-resource = 1979-05-27", "(1, 1): Can't convert 1979-05-27(time.Time) to string"),
-        ('swarm-resource = "a\\u0000"', "(1, 1): the value holds a NUL character"),
+        ('swarm-resource = "a\\u0000"', "(1, 1): the value contains a NUL character"),
         ("features = {ignore-imex-channel-requests = 1}", "(1, 1): Can't convert 1(int64) to bool"),
     ],
 )

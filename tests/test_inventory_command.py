@@ -34,7 +34,7 @@ def test_nothing_is_cached_at_first(machine: Machine, capsys: pytest.CaptureFixt
     """Said, and the exit code tells it too."""
     assert run("show") == 1
     said = capsys.readouterr().out
-    assert "state      the next hook reads the host anew: nothing is cached" in said
+    assert "state      the next hook reads the host anew: no inventory is kept" in said
     assert machine.asked == 0
 
 
@@ -55,7 +55,7 @@ def test_refresh_and_show(machine: Machine, capsys: pytest.CaptureFixture[str]) 
         "GPU        GPU-a at 00000000:01:00.0, Test GPU, MIG enabled",
         "           MIG-1, GPU instance 1, compute instance 0",
     ]
-    assert machine.origin() == "from the cache"
+    assert machine.origin() == "from the kept inventory"
 
 
 def test_show_for_machines(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_a_damaged_document_is_shown_as_such(
     """No traceback."""
     kept.write(kept_inventory.KIND, kept_inventory._key(Config(**machine.settings)), {"made": "x"})
     assert run("show") == 1
-    assert "what is cached is damaged" in capsys.readouterr().out
+    assert "the kept inventory is damaged" in capsys.readouterr().out
 
 
 def test_refresh_asks_whatever_is_cached(machine: Machine) -> None:
@@ -140,7 +140,7 @@ def test_a_host_that_cannot_be_read_has_nothing_cached(
     machine.remove(path)
     assert run("refresh") == 1
     assert capsys.readouterr().err.startswith("nvgraft: ")
-    assert kept_inventory.state(Config(**machine.settings)) == (None, "nothing is cached")
+    assert kept_inventory.state(Config(**machine.settings)) == (None, "no inventory is kept")
     assert kept.read("other", 1) == 1
 
 

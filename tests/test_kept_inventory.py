@@ -235,18 +235,18 @@ def test_an_unused_gpu_without_uuid_is_recognised(machine: Machine) -> None:
     """
     machine.gpu("0000:01:00.0", 0, "GPU-a", known=False)
     machine.tick()
-    assert machine.origin() == "from the cache"
+    assert machine.origin() == "from the kept inventory"
     machine.mig(3, 0)  # cached again, with the UUID unknown
     machine.check()
     machine.gpu("0000:01:00.0", 0, "GPU-a")
-    assert machine.origin() == "from the cache"
+    assert machine.origin() == "from the kept inventory"
 
 
 def test_use_of_a_gpu_does_not_invalidate_the_cache(machine: Machine) -> None:
     """The interrupt number, shown only while a GPU is in use, does not invalidate the cache."""
     machine.made += 1
     machine.gpu("0000:01:00.0", 0, "GPU-a")
-    assert machine.origin() == "from the cache"
+    assert machine.origin() == "from the kept inventory"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_use_of_a_gpu_does_not_invalidate_the_cache(machine: Machine) -> None:
         ("a major changes", "changed: device majors, nvidia-caps"),
         ("a library is replaced", "changed: {root}/usr/lib/libcuda.so.535.1"),
         ("a library is removed", "removed: {root}/usr/lib/libcuda.so.535.1"),
-        ("config.toml names another user", "nothing is cached"),
+        ("config.toml names another user", "no inventory is kept"),
     ],
 )
 def test_the_first_difference_is_named(machine: Machine, name: str, reason: str) -> None:
@@ -295,7 +295,7 @@ def test_reading_without_keep_writes_nothing(machine: Machine) -> None:
     """read_host() with keep=False, as in a plan, writes nothing."""
     kept.drop()
     machine.look(lambda config: kept_inventory.read_host(config, keep=False))
-    assert machine.origin() == "read now: nothing is cached"
+    assert machine.origin() == "read now: no inventory is kept"
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"signs": {}}, {"signs": 1, "files": 1}])
@@ -355,4 +355,4 @@ def test_without_a_cache_directory_the_host_is_read(
     monkeypatch.setattr(kept, "DIRECTORY", "/proc/none/cache")
     for _ in range(2):
         assert machine.look(kept_inventory.read_host) == fresh
-        assert machine.origin() == "read now: nothing is cached"
+        assert machine.origin() == "read now: no inventory is kept"

@@ -158,9 +158,9 @@ def test_a_state_that_is_whole_is_not_waited_for(
 @pytest.mark.parametrize(
     ("sent", "cause"),
     [
-        (b"", "nothing comes"),
-        (b'{"pid":3', "it has sent 8 bytes"),
-        (b'{"pid":{}', "it has sent 9 bytes"),
+        (b"", "nothing was written to it"),
+        (b'{"pid":3', "stdin stalled after 8 bytes"),
+        (b'{"pid":{}', "stdin stalled after 9 bytes"),
     ],
 )
 def test_a_state_that_never_comes_is_not_waited_for(

@@ -139,7 +139,7 @@ def test_the_hint_says_what_is_provided_and_tried() -> None:
         "cuda 12.2, driver 535.309.01, arch 8.0, brand Nvidia",
         "cuda>=12.6: cuda>=12.6 does not hold",
         "brand=tesla,driver>=470: brand=tesla does not hold",
-        "bogus,cuda>1: bogus is no valid condition",
+        "bogus,cuda>1: bogus is not a valid condition",
         "NVIDIA_DISABLE_REQUIRE=1",
     ):
         assert part in error.value.hint

@@ -198,7 +198,7 @@ def test_a_document_that_others_can_change_is_refused(
     owned_by(uid)
     with pytest.raises(Refusal) as caught:
         load_report(str(recorded))
-    assert caught.value.text == f"host snapshot {recorded} is not root's own file"
+    assert caught.value.text == f"host snapshot {recorded} can be written by others than root"
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_the_host_is_read_at_the_start(scene: Scene) -> None:
     """The first container finds it in the cache."""
 
     async def script() -> None:
-        assert scene.machine.origin() == "from the cache"
+        assert scene.machine.origin() == "from the kept inventory"
 
     scene.play(script)
     assert scene.reads() == ["start"]
@@ -216,7 +216,7 @@ def test_what_has_no_event_is_found_by_looking(scene: Scene) -> None:
     async def script() -> None:
         scene.machine.mig(2, 0)
         await scene.until("changed: MIG devices")
-        assert scene.machine.origin() == "from the cache"
+        assert scene.machine.origin() == "from the kept inventory"
 
     scene.play(script, check=0.02)
     assert len(scene.reads()) == 2
@@ -227,7 +227,7 @@ def test_a_cache_that_was_dropped_is_made_again(scene: Scene) -> None:
 
     async def script() -> None:
         kept.drop()
-        await scene.until("nothing is cached")
+        await scene.until("no inventory is kept")
 
     scene.play(script, check=0.02)
 
@@ -269,8 +269,8 @@ def test_a_driver_that_fails_is_told_once(scene: Scene) -> None:
         await asyncio.sleep(0.15)
         assert kept_inventory.state(Config(**scene.machine.settings))[0] is None
         scene.machine.driver("535.1")
-        await scene.until("nothing is cached")
-        assert scene.machine.origin() == "from the cache"
+        await scene.until("no inventory is kept")
+        assert scene.machine.origin() == "from the kept inventory"
 
     scene.play(script, check=0.02)
     assert len(scene.warnings()) == 1
@@ -322,7 +322,7 @@ def test_a_changed_config_toml_counts_from_the_next_look(scene: Scene) -> None:
 
     async def script() -> None:
         scene.machine.settings["cli_environment"] = ("A=b",)
-        await scene.until("nothing is cached")
-        assert scene.machine.origin() == "from the cache"
+        await scene.until("no inventory is kept")
+        assert scene.machine.origin() == "from the kept inventory"
 
     scene.play(script, check=0.02)

@@ -85,7 +85,7 @@ def _read_and_keep(config: Config) -> tuple[Host, str]:
             raise host.refusal
         host.libraries = select_libraries(host)
         problem = (
-            "the state of the driver cannot be observed"
+            "the state of the driver cannot be read"
             if host.keep is None
             else host.keep(host.libraries)
         )

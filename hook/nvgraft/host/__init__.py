@@ -1,5 +1,5 @@
 """What a host has: driver libraries, programs, sockets, device nodes and GPUs, as an inventory.
 
-One reader for a live host and for a recorded one, and the inventory that is kept between starts.
-What a container asks for plays no part, and nothing is decided here.
+One reader serves live and recorded hosts. The inventory that is kept between starts belongs here,
+too. Code that depends on a container's request does not belong here.
 """

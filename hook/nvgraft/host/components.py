@@ -1,7 +1,8 @@
-"""What a host has, as values: components of the driver, device nodes, /proc entries, and the inventory that holds them.
+"""What a host has, as values: components of the driver, device nodes, /proc entries, and the
+inventory of them.
 
-No rule of selection is here: what is found and what is rejected is :mod:`nvgraft.host.inventory`'s, what a container gets the
-planner's.
+:mod:`nvgraft.host.inventory` has the rules that select them, and the planner decides what a
+    container gets.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
     from nvgraft_specs.catalogue import CatalogueRow
 
 
-#: SONAME of what is mounted as one of the driver's libraries although no loader takes it.
+#: The SONAME of a file that is mounted as one of the driver's libraries although no loader accepts
+#: it.
 NO_LIBRARY = ""
 
 
 class Component(Value):
     """A library or a program of the driver, which is mounted under its own name.
 
-    ``row`` is the catalogue row that named it, ``path`` is resolved inside the driver root and relative to it, ``found``
-    says how it was found, ``mode`` its permission bits, ``size`` its bytes. ``soname`` is None for what has none.
+    ``row`` is the catalogue row that names it. ``path`` is resolved inside the driver root and
+    relative to it. ``found`` says how it was found. ``mode`` has its permission bits, ``size`` is
+    in bytes. ``soname`` is None if it has no SONAME.
     """
 
     def __init__(
@@ -48,12 +51,14 @@ class Component(Value):
 
     @property
     def name(self) -> str:
-        """The file's own name, by which it is chosen and under which it is mounted."""
+        """The file's name, by which it is selected and under which it is mounted."""
         return self.path.rpartition("/")[2]
 
 
 class Firmware(Value):
-    """A GSP firmware image: ``path`` is resolved inside the driver root, ``target`` is where the container shall see it."""
+    """A GSP firmware image: ``path`` is resolved inside the driver root, ``target`` is its path in
+    the container.
+    """
 
     def __init__(self, path: str, target: str, found: str, mode: int, size: int) -> None:
         self.path = path
@@ -66,8 +71,9 @@ class Firmware(Value):
 class Socket(Value):
     """A socket of a host service, or the MPS daemon's directory.
 
-    ``well_known`` is the path at which the service listens, ``path`` what that leads to inside the driver root;
-    ``component_class`` has to be switched on for it; ``kind`` is socket, dir or file.
+    ``well_known`` is the path at which the service listens, ``path`` the same resolved inside the
+    driver root. It is mounted if ``component_class`` is switched on. ``kind`` is socket, dir or
+    file.
     """
 
     def __init__(
@@ -82,7 +88,9 @@ class Socket(Value):
 
 
 class DeviceNode(Value):
-    """A device node that the driver serves. ``node`` is None where the host lacks it, ``rdev`` what it has to be."""
+    """A device node that the driver serves. ``node`` is None if the host lacks it, ``rdev`` is the
+    right number.
+    """
 
     def __init__(self, path: str, rdev: tuple[int, int], node: Node | None) -> None:
         self.path = path
@@ -91,7 +99,9 @@ class DeviceNode(Value):
 
 
 class ProcEntry(Value):
-    """A file or directory under /proc that is copied or bound; ``content`` is None for directories."""
+    """A file or directory under /proc that is copied or bound; ``content`` is None for
+    directories.
+    """
 
     def __init__(self, path: str, mode: int, content: str | None = None) -> None:
         self.path = path
@@ -100,9 +110,10 @@ class ProcEntry(Value):
 
 
 class Libraries(Value):
-    """The libraries that were selected from the loader cache, of this machine's architecture and of its 32-bit one.
+    """The libraries that were selected from the host's loader cache.
 
-    ``missing`` are the catalogue's rows for which there is none.
+    ``wide`` are native libraries, ``narrow`` are compat32 libraries, ``missing`` are the
+    catalogue's rows without a library.
     """
 
     def __init__(
@@ -118,16 +129,18 @@ class Libraries(Value):
 
 
 class Host:
-    """Where an inventory is read from.
+    """The source that an inventory is read from.
 
-    :param name: a name for people; of a live host its node name.
+    :param name: a name for people; the node name of a live host.
     :param root: the driver root as an absolute path; ``tree`` is the tree below it.
-    :param entries: the loader cache, in its order.
-    :param refusal: why the loader cache could not be read; an inventory then raises it.
+    :param entries: the entries of the host's loader cache, in their order.
+    :param refusal: why the loader cache could not be read;
+        :func:`~nvgraft.host.inventory.read_inventory` raises it.
     :param majors: driver name -> major number of /proc/devices.
 
-    ``libraries`` is what was selected before, if that still holds. Otherwise ``keep``, where there is one, is given what is
-    selected, and says why it is not kept, or "". ``origin`` says for a log where all this comes from.
+    ``libraries`` are those of the kept inventory, if it is still valid. Otherwise ``keep`` (if it
+    is set) is called with the selected libraries; it keeps them and returns "", or the reason why
+    it does not. ``origin`` is for logs: where the values come from.
     """
 
     def __init__(
@@ -156,7 +169,7 @@ class Host:
 
 
 class DriverFiles(Value):
-    """The driver's files and its services' sockets, each in the reference's order of discovery.
+    """The driver's files and its services' sockets, in the order in which the reference finds them.
 
     ``missing`` are the catalogue's rows for which this host has neither a library nor a program.
     """
@@ -182,7 +195,9 @@ class DriverFiles(Value):
 
 
 class GpuDevice(Value):
-    """A GPU, its device node, and its directory below /proc/driver/nvidia/gpus; None where the kernel module has none."""
+    """A GPU, its device node, and its directory below /proc/driver/nvidia/gpus (None: the kernel
+    module has none).
+    """
 
     def __init__(self, gpu: Gpu, node: DeviceNode, proc_directory: ProcEntry | None) -> None:
         self.gpu = gpu
@@ -191,7 +206,9 @@ class GpuDevice(Value):
 
 
 class Devices(Value):
-    """What the driver serves under /dev: control nodes, GPUs in NVML's index order, and IMEX channels."""
+    """The driver's nodes under /dev: control nodes, GPUs in NVML's index order, and IMEX
+    channels.
+    """
 
     def __init__(
         self,
@@ -206,11 +223,12 @@ class Devices(Value):
 
 
 class MigCapabilities(Value):
-    """What grants access to MIG devices and to the administration of MIG.
+    """The files and nodes that grant access to MIG devices and to the administration of MIG.
 
-    ``major`` is the nvidia-caps major number (None: the driver keeps MIG access in /proc alone), ``minors`` are the rows
-    (capability, minor) of mig-minors, ``access_files`` the capabilities' files under /proc, ``nodes`` the nodes that belong to
-    them. ``proc_directory`` is /proc/driver/nvidia/capabilities, ``dev_directory`` /dev/nvidia-caps.
+    ``major`` is the nvidia-caps major number (None: the driver grants MIG access by files in /proc
+    alone). ``minors`` are the rows (capability, minor) of mig-minors. ``access_files`` are the
+    capabilities' files under /proc, ``nodes`` the device nodes that belong to them.
+    ``proc_directory`` is /proc/driver/nvidia/capabilities, ``dev_directory`` is /dev/nvidia-caps.
     """
 
     def __init__(
@@ -232,9 +250,9 @@ class MigCapabilities(Value):
 
 
 class Inventory(Value):
-    """Everything a plan can draw on.
+    """Everything of a host that a plan can use.
 
-    :param host_name: a name for people; of a live host its node name.
+    :param host_name: a name for people; the node name of a live host.
     :param root: the driver root as an absolute path.
     :param machine: the kernel's name of the architecture.
     :param proc_files: the text files of /proc/driver/nvidia that are copied into a container.
@@ -265,13 +283,17 @@ class Inventory(Value):
 def in_rows(
     table: Sequence[CatalogueRow], chosen: Mapping[CatalogueRow, Component]
 ) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
-    """Return the components that were chosen, in the order of the table's rows, and the rows that have none."""
+    """Return the chosen components in the order of the table's rows, and the rows without a
+    component.
+    """
     components = tuple([chosen[row] for row in table if row in chosen])
     return components, tuple([row for row in table if row not in chosen])
 
 
 def device_file_minor(entry: ProcEntry) -> int | None:
-    """Return the minor of the nvidia-caps node that belongs to an access file; None where the driver names none."""
+    """Return the minor of the nvidia-caps node that belongs to an access file, or None if the file
+    names none.
+    """
     for line in (entry.content or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "DeviceFileMinor" and (minor := number(value.strip())) is not None:
@@ -280,6 +302,8 @@ def device_file_minor(entry: ProcEntry) -> int | None:
 
 
 def mig_access_path(gpu: Gpu, device: MigDevice, *, compute: bool) -> str:
-    """Return the /proc file that stands for a MIG device's GPU instance, or with ``compute`` its compute instance."""
+    """Return the /proc file for access to a MIG device's GPU instance, or with ``compute`` to its
+    compute instance.
+    """
     instance = f"/proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{device.gpu_instance}"
     return f"{instance}/ci{device.compute_instance}/access" if compute else f"{instance}/access"

@@ -1,24 +1,26 @@
-"""What the driver says of its GPUs, as values.
+"""What the driver reports about its GPUs, as values.
 
-Asking it is :mod:`nvgraft.host.nvml`'s business, reading a record of it :mod:`nvgraft.host.snapshot`'s.
+:mod:`nvgraft.host.nvml` asks the driver, :mod:`nvgraft.host.snapshot` reads a recorded report.
 """
 
 from __future__ import annotations
 
 from nvgraft.base.values import Value
 
-#: Above all minor numbers that the kernel has.
+#: One more than the kernel's largest minor number.
 MINORS = 1 << 20
 
 
 def parse_information(text: bytes) -> dict[str, str]:
-    """Return what /proc/driver/nvidia/gpus/ADDRESS/information says: label -> value, as "GPU UUID" and "Device Minor"."""
+    """Parse /proc/driver/nvidia/gpus/ADDRESS/information: label -> value. Labels are "GPU UUID",
+    "Device Minor", ...
+    """
     lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
     return {label.strip(): value.strip() for label, _, value in lines}
 
 
 class MigDevice(Value):
-    """One MIG device as NVML names it, with its GPU instance and compute instance ids."""
+    """One MIG device: its UUID from NVML, and the ids of its GPU instance and compute instance."""
 
     def __init__(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
         self.uuid = uuid
@@ -27,7 +29,9 @@ class MigDevice(Value):
 
 
 class Gpu(Value):
-    """One GPU; ``bus_id`` is DDDDDDDD:BB:DD.0 in lower-case hex, ``mig`` is unsupported, disabled or enabled."""
+    """One GPU. ``bus_id`` is DDDDDDDD:BB:DD.0 in lower-case hex; ``mig`` is unsupported, disabled
+    or enabled.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,9 @@ class Gpu(Value):
 
 
 class DriverReport(Value):
-    """The driver's own account: its version, the CUDA version it provides, and the GPUs in NVML's index order."""
+    """The driver's report: its version, the CUDA version that it provides, and the GPUs in NVML's
+    index order.
+    """
 
     def __init__(self, driver_version: str, cuda_version: str, gpus: tuple[Gpu, ...]) -> None:
         self.driver_version = driver_version

@@ -1,7 +1,9 @@
-"""A driver's files by their names: in well-known directories, and libraries in the loader cache where those have none.
+"""Find a driver's files by name in well-known directories; libraries that are not there, in the
+loader cache.
 
-CDI specifications and the runtime look for files in this way (reference behaviour 10.3); the hook goes by the loader cache
-(:mod:`nvgraft.host.libraries`). The names to look for are data: ``nvgraft_specs.graphics_files``.
+CDI specifications and the runtime find files in this way (reference behaviour 10.3). The hook uses
+the loader cache (:mod:`nvgraft.host.libraries`). ``nvgraft_specs.graphics_files`` has the names as
+data.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from nvgraft.formats.ldcache import CacheEntry
 
 
-#: Permission bits of a node that needs no group: everybody may read and write.
+#: Permission bits of a node that everybody may read and write, so that no group is needed.
 _WORLD_ACCESS = 0o006
 
 
@@ -34,12 +36,14 @@ class CharDevice(Value):
 
     @property
     def needs_group(self) -> bool:
-        """Whether a process has to be in the node's group, which is not root's, to open it."""
+        """Whether only members of the node's group can open it, and that group is not root's."""
         return self.gid != 0 and self.mode & _WORLD_ACCESS != _WORLD_ACCESS
 
 
 class FileMount(Value):
-    """A file or directory of the driver, ``path`` inside its root, and where a container sees it."""
+    """A file or directory of the driver: ``path`` inside the driver root, ``target`` in the
+    container.
+    """
 
     def __init__(self, path: str, target: str = "") -> None:
         self.path = path
@@ -47,7 +51,7 @@ class FileMount(Value):
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Tell whether ``name`` matches; in ``pattern`` a ``*`` stands for any text."""
+    """Tell whether ``name`` matches ``pattern``, in which ``*`` stands for any text."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -65,7 +69,7 @@ def matches(name: str, pattern: str) -> bool:
 class FileFinder:
     """Finds files of one driver root, live or recorded, by their names.
 
-    :param entries: returns the loader cache; it is called when the cache is first needed.
+    :param entries: returns the host's loader cache; called when the cache is first needed.
     """
 
     def __init__(
@@ -78,14 +82,18 @@ class FileFinder:
         self._listings: dict[str, list[str]] = {}
 
     def find(self, path: str) -> tuple[str, Node | None]:
-        """Return the path that ``path`` leads to, and its node; None where it cannot be reached or may not be seen."""
+        """Return the path that ``path`` leads to, and its node, or None if it cannot be reached or
+        read.
+        """
         try:
             return self.tree.find(path)
         except (PathError, OSError):
             return path, None
 
     def matching(self, directories: Iterable[str], pattern: str) -> Iterator[str]:
-        """Yield the paths below ``directories`` that match and lead to a file; links are not followed in them."""
+        """Yield the paths in ``directories`` that match and lead to a file; their links are not
+        resolved.
+        """
         for directory in dict.fromkeys(directories):
             parent, _, last = f"{directory.rstrip('/')}/{pattern}".rpartition("/")
             names = [last] if "*" not in last else self._names(parent, last)
@@ -112,7 +120,7 @@ class FileFinder:
     def first(
         self, directories: Iterable[str], name: str, *, executable: bool = False
     ) -> list[str]:
-        """Return the first of the files with that name, or nothing."""
+        """Return the first file with that name, as a list of one, or an empty list."""
         for path in self.matching(directories, name):
             node = self.find(path)[1]
             if not executable or (node is not None and node.mode & 0o111):
@@ -120,7 +128,7 @@ class FileFinder:
         return []
 
     def char_devices(self, patterns: Iterable[str]) -> list[CharDevice]:
-        """Return the character devices whose paths match, each once."""
+        """Return the character devices whose paths match, without repetitions."""
         devices: dict[str, CharDevice] = {}
         for pattern in patterns:
             directory, _, name = pattern.rpartition("/")
@@ -133,14 +141,18 @@ class FileFinder:
     # ---- libraries
 
     def libraries(self, pattern: str) -> list[str]:
-        """Return the libraries that match, links followed: those of the well-known directories, or else those of the loader cache."""
+        """Return the matching libraries with links resolved: of the well-known directories, or else
+        of the loader cache.
+        """
         names = list(self.matching(table.LIBRARY_DIRECTORIES, pattern))
         if not names:
             names = [path for path in self._in_cache() if matches(paths.basename(path), pattern)]
         return list(dict.fromkeys([self.find(path)[0] for path in names]))
 
     def _in_cache(self) -> list[str]:
-        """Return the files of this machine's architecture in the loader cache, and those that they lead to."""
+        """Return the files of this machine's architecture in the loader cache, and the files that
+        they lead to.
+        """
         if self._cached is None:
             wide = ARCHITECTURES.get(self.machine, (None,))[0]
             self._cached = [
@@ -152,7 +164,9 @@ class FileFinder:
         return self._cached
 
     def _chain(self, path: str) -> list[str]:
-        """Return ``path`` and, where it is a link, each file that it leads to on the way."""
+        """Return ``path`` and, if it is a link, each link on the way and the file that it leads to;
+        [] if it leads nowhere.
+        """
         chain: list[str] = []
         for _ in range(MAX_LINKS):
             try:
@@ -168,7 +182,9 @@ class FileFinder:
         return []
 
     def driver_version(self) -> str:
-        """Return the driver's version as the names of its libraries tell it, or "" without any."""
+        """Return the driver's version from the names of its libraries, or "" without such
+        libraries.
+        """
         for prefix in table.VERSION_LIBRARIES:
             libraries = self.libraries(f"{prefix}*.*")
             if libraries:
@@ -176,7 +192,9 @@ class FileFinder:
         return ""
 
     def library_directories(self, version: str) -> list[str]:
-        """Return the directories that libraries of the driver ``version`` are in; none without those that tell a version."""
+        """Return the directories with libraries of the driver ``version``; none unless a library's
+        name has that version.
+        """
         if not any(self.libraries(prefix + version) for prefix in table.VERSION_LIBRARIES):
             return []
         return list(dict.fromkeys(map(paths.dirname, self.libraries(f"lib*.so.{version}"))))
@@ -184,12 +202,14 @@ class FileFinder:
     # ---- graphics
 
     def graphics_files(self, version: str) -> tuple[list[FileMount], list[str]]:
-        """Return the files that graphics needs beside the libraries of the driver ``version``, and links, ``TARGET::LINK``, to them.
+        """Return the files that graphics needs besides the libraries of the driver ``version``, and
+        ``TARGET::LINK`` links to them.
 
-        Configuration files have a fixed path in a container, wherever the host has them; all others keep their path.
+        Configuration files have a fixed path in a container, wherever the host has them. All others
+        keep their path.
         """
         mounts = [path for pattern in table.EGL_LIBRARIES for path in self.libraries(pattern)]
-        # The allocator itself is one of the driver's libraries, and mounted with them.
+        # The allocator itself is one of the driver's libraries and is mounted with them.
         allocator = self.libraries(table.ALLOCATOR + version)
         vulkan = self.libraries(table.VULKAN_PRODUCER + version)
         modules = self._xorg_directories(version)
@@ -233,7 +253,9 @@ class FileFinder:
                 )
 
     def drm_links(self, nodes: Collection[str], pattern: str) -> Iterator[str]:
-        """Yield the links, ``TARGET::LINK``, by which programs find DRM nodes by their PCI address, as far as they lead to ``nodes``."""
+        """Yield, as ``TARGET::LINK``, the links that lead from PCI addresses to those DRM nodes
+        that are in ``nodes``.
+        """
         directory = table.DRM_LINKS
         for name in self._names(directory, pattern) if "*" in pattern else [pattern]:
             path = f"{directory}/{name}"

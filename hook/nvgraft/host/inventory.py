@@ -1,8 +1,8 @@
-"""What a host has: the driver's components, its devices and its GPUs.
+"""Read the inventory of a host: the driver's components, its devices and its GPUs.
 
-One reader for a live host and for a host snapshot: both are a :class:`Host` (a tree, loader cache entries, the driver's
-report), and every rule of selection is applied to either, here and for libraries in :mod:`nvgraft.host.libraries`. What a container
-asks for plays no part.
+A live host and a host snapshot are both a :class:`Host` (a tree, loader cache entries, the driver's
+report), and the same rules select from both: here, and for libraries in
+:mod:`nvgraft.host.libraries`. The rules do not depend on a container's request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nvgraft_specs.catalogue import CatalogueRow
 
 _PROC = "/proc/driver/nvidia"
-#: Small text files of /proc are read whole; the largest, mig-minors, has about 5 KiB.
+#: Bytes of a text file of /proc. The largest one, mig-minors, has about 5 KiB.
 _TEXT_LIMIT = 1 << 18
 
 
@@ -50,13 +50,15 @@ def read_inventory(
 ) -> Inventory:
     """Read everything that a plan may need from ``host``.
 
-    :param path: the search path for binaries, ``:`` between directories; None where there is none, which is refused.
+    :param path: the search path for binaries, directories separated by ``:``; None (there is none)
+        is refused.
     :param mps_directory: CUDA_MPS_PIPE_DIRECTORY; empty for the default.
-    :param omit: what is not looked for, by the names of the reference CLI's options: "persistenced", "fabricmanager",
-        "gsp-firmware".
-    :param channels: the IMEX channels that are asked for; None: all that there are (a host may have thousands).
-    :raises Refusal: stage ``detection``, as the reference: an unreadable loader cache, a stale entry in it, a library that is
-        no ELF file; stage ``device`` for more than 64 GPUs.
+    :param omit: components to leave out, by the names of the reference CLI's options:
+        "persistenced", "fabricmanager", "gsp-firmware".
+    :param channels: the requested IMEX channels; None for all channels of the host (there may be
+        thousands).
+    :raises Refusal: stage ``detection``, as the reference: an unreadable loader cache, a stale
+        entry in it, a library that is not an ELF file; stage ``device`` for more than 64 GPUs.
     """
     report = host.report
     if host.refusal is not None:
@@ -104,13 +106,7 @@ def read_inventory(
             imex_channels=_imex(tree, host.majors.get("nvidia-caps-imex-channels"), channels),
         ),
         mig=_mig_capabilities(tree, report.gpus, host.majors.get("nvidia-caps")),
-        proc_files=tuple(
-            [
-                entry
-                for name in catalogue.PROC_FILES
-                if (entry := _proc_file(tree, f"{_PROC}/{name}")) is not None
-            ]
-        ),
+        proc_files=_proc_files(tree, [f"{_PROC}/{name}" for name in catalogue.PROC_FILES]),
     )
 
 
@@ -119,14 +115,16 @@ def path_missing() -> Refusal:
     return Refusal(
         "detection",
         "environment variable PATH not found",
-        "set PATH, in which the driver's programs are looked up, or remove path from config.toml",
+        "set PATH, in which the hook looks up the driver's programs, or remove path from config.toml",
     )
 
 
 def _binaries(
     tree: Tree, path: str | None
 ) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
-    """Find each binary in the first directory of ``path`` that has it; existence is all that counts (reference behaviour 5.4)."""
+    """Find each binary in the first directory of ``path`` that has a file of its name (reference
+    behaviour 5.4).
+    """
     if path is None:
         raise path_missing()
     chosen: dict[CatalogueRow, Component] = {}
@@ -138,7 +136,9 @@ def _binaries(
             try:
                 resolved, node = tree.find(program)
             except PathError:
-                continue  # a search path may name what is no directory, or one that this user may not enter
+                # an entry of a search path may be a file, or a directory that this user may not
+                # enter
+                continue
             if node is not None:
                 found = f"PATH: {program}" + (f" -> {resolved}" if resolved != program else "")
                 chosen[row] = Component(row, resolved, found, node.mode, node.size)
@@ -162,17 +162,17 @@ def _firmware(tree: Tree, version: str) -> tuple[Firmware, ...]:
 def _sockets(
     tree: Tree, services: Iterable[str], mps_directory: str
 ) -> tuple[tuple[Socket, ...], Socket | None]:
-    """Return the sockets of host services, and the MPS directory, as far as they exist (5.6)."""
+    """Return the existing sockets of host services, and the MPS directory or None (reference
+    behaviour 5.6).
+    """
     sockets = []
     for service in services:
         path, node = _probe(tree, service)
         if node is not None:
-            # A resolved path that is no suffix of the well-known one counts as MPS' own (reference behaviour 6.5 A9).
-            component_class = (
-                "utility"
-                if any(socket.endswith(path) for socket in catalogue.SERVICE_SOCKETS.values())
-                else "compute"
-            )
+            # A resolved path that is not a suffix of a well-known one counts as a path of MPS
+            # (reference behaviour 6.5 A9).
+            well_known = any(socket.endswith(path) for socket in catalogue.SERVICE_SOCKETS.values())
+            component_class = "utility" if well_known else "compute"
             found = f"socket: {service}"
             sockets.append(Socket(component_class, service, path, found, _kind(node), node.mode))
     path, node = _probe(tree, mps_directory)
@@ -183,7 +183,9 @@ def _sockets(
 
 
 def _probe(tree: Tree, path: str) -> tuple[str, Node | None]:
-    """Return what ``find`` does; what this user may not see counts as missing (5.6)."""
+    """Do as ``tree.find()``, but a path that this user may not read counts as missing (reference
+    behaviour 5.6).
+    """
     try:
         return tree.find(path)
     except PathError as error:
@@ -197,7 +199,9 @@ def _kind(node: Node) -> str:
 
 
 def _control(tree: Tree) -> tuple[DeviceNode, ...]:
-    """Return the control nodes in the reference's order; nvidiactl always, the others where they exist (5.7)."""
+    """Return nvidiactl and the other control nodes that exist, in the reference's order (reference
+    behaviour 5.7).
+    """
     major = catalogue.NVIDIA_MAJOR
     nodes = [
         DeviceNode("/dev/nvidiactl", (major, catalogue.CONTROL_MINOR), tree.lstat("/dev/nvidiactl"))
@@ -219,7 +223,9 @@ def _gpu_device(tree: Tree, gpu: Gpu) -> GpuDevice:
 
 
 def _gpu_proc_directory(tree: Tree, gpu: Gpu) -> ProcEntry | None:
-    """Return the GPU's directory, whose name has a PCI domain of eight digits in some drivers and of four in most."""
+    """Return the GPU's directory. Its name has a PCI domain of four digits in most drivers, of
+    eight in some.
+    """
     for address in (gpu.bus_id, gpu.bus_id[4:]):
         path = f"{_PROC}/gpus/{address}"
         node = tree.lstat(path)
@@ -238,6 +244,11 @@ def _proc_file(tree: Tree, path: str) -> ProcEntry | None:
         )
     except OSError as error:
         raise Refusal("mount", f"file read error: {path}: {reason(error)}") from error
+
+
+def _proc_files(tree: Tree, paths: Iterable[str]) -> tuple[ProcEntry, ...]:
+    """Return the files of ``paths`` that exist."""
+    return tuple([entry for path in paths if (entry := _proc_file(tree, path)) is not None])
 
 
 def _mig_capabilities(tree: Tree, gpus: Collection[Gpu], major: int | None) -> MigCapabilities:
@@ -260,7 +271,7 @@ def _mig_capabilities(tree: Tree, gpus: Collection[Gpu], major: int | None) -> M
 
 
 def read_mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
-    """Return the rows of mig-minors: which capability has which minor of the nvidia-caps major."""
+    """Return the rows (capability, minor number below the nvidia-caps major) of mig-minors."""
     entry = _proc_file(tree, "/proc/driver/nvidia-caps/mig-minors")
     rows = []
     for line in (entry.content or "").splitlines() if entry is not None else ():
@@ -271,7 +282,9 @@ def read_mig_minors(tree: Tree) -> tuple[tuple[str, int], ...]:
 
 
 def _mig_access_files(tree: Tree, gpus: Iterable[Gpu]) -> tuple[ProcEntry, ...]:
-    """Return the access files of every MIG device, and those of the "config" and "monitor" capabilities, that exist."""
+    """Return the existing access files of all MIG devices and of the "config" and "monitor"
+    capabilities.
+    """
     paths = [f"{_PROC}/capabilities/mig/{name}" for name in ("config", "monitor")]
     paths += [
         mig_access_path(gpu, device, compute=compute)
@@ -279,9 +292,7 @@ def _mig_access_files(tree: Tree, gpus: Iterable[Gpu]) -> tuple[ProcEntry, ...]:
         for device in gpu.mig_devices
         for compute in (False, True)
     ]
-    return tuple(
-        entry for path in dict.fromkeys(paths) if (entry := _proc_file(tree, path)) is not None
-    )
+    return _proc_files(tree, dict.fromkeys(paths))
 
 
 def _cap_nodes(tree: Tree, access_files: Iterable[ProcEntry], major: int) -> tuple[DeviceNode, ...]:
@@ -315,7 +326,9 @@ def _imex(tree: Tree, major: int | None, channels: Iterable[int] | None) -> tupl
 
 
 def parse_majors(text: str) -> dict[str, int]:
-    """Return driver name -> major from the character part of /proc/devices; the first line of a name counts."""
+    """Parse the character devices of /proc/devices: driver name -> major number. The first line of
+    a name counts.
+    """
     majors: dict[str, int] = {}
     for line in text.partition("Block devices:")[0].splitlines():
         first, _, name = line.strip().partition(" ")

@@ -1,14 +1,16 @@
-"""This host without asking NVML and opening the driver's libraries, where nothing has changed since that was done last.
+"""The kept inventory: what is slow to find on this host, kept under /run between starts and used
+while nothing has changed.
 
-Kept are the two things that are slow to find: the driver's own account (NVML in a child) and the libraries that were selected
-from the loader cache. All else that an inventory holds, programs, sockets, firmware, nodes, /proc, is a handful of lookups and
-read at every start.
+Two things are kept: the driver's report (NVML in a child) and the libraries that were selected from
+the loader cache. The rest of an inventory (programs, sockets, firmware, nodes, /proc) takes a few
+lookups and is read at every start.
 
-What is kept is used while everything that it was made from is as it was. For the libraries that is exact: every path that was
-looked at on the way to them, links, directories and what was not there included, is looked at again (:attr:`LiveTree.statuses`).
-NVML cannot be looked at; in its place stand the *signs* that the driver gives of its state under /proc/driver/nvidia and /dev.
-docs/inventory-cache.md says what they do not show. Nothing that failed is kept, and nothing that may still have been changing
-while it was read.
+The kept inventory is used while everything that it was made from is unchanged. For the libraries
+this check is exact: it repeats the lookup of every path on the way to them, including links,
+directories and missing files (:attr:`LiveTree.statuses`). NVML's answers cannot be checked without
+asking it. Instead, the check compares the *signs* of the driver's state under /proc/driver/nvidia
+and /dev; docs/inventory-cache.md says what they do not show. Failures are not kept, and neither is
+anything that may still have been changing while it was read.
 """
 
 from __future__ import annotations
@@ -35,18 +37,19 @@ if TYPE_CHECKING:
 
 KIND = "inventory"
 
-#: Nanoseconds for which a change may go unseen: two changes within one tick of the kernel's clock (at most 10 ms) have one time stamp.
+#: Nanoseconds in which a change may go unseen: two changes within one tick of the kernel's clock
+#: (at most 10 ms) have the same time stamp.
 SETTLED = 50_000_000
 
-#: Why what was found is not kept; a moment later it can be.
+#: Why an inventory is not kept now. A moment later it can be.
 CHANGING = "files of the driver have changed just now"
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _PROC = "/proc/driver/nvidia"
 _TEXT_LIMIT = 1 << 18
-#: What a user name in config.toml is looked up in.
+#: The files in which a user name of config.toml is looked up.
 _ACCOUNTS = ("/etc/nsswitch.conf", "/etc/passwd", "/etc/group")
-#: Files of the package that make what is kept, whether or not they are loaded when it is used.
+#: The package's modules that make a kept inventory, whether or not they are loaded when it is used.
 SOURCES = (
     "formats/elf.py",
     "formats/ldcache.py",
@@ -58,15 +61,18 @@ SOURCES = (
     "host/live.py",
     "host/nvml.py",
 )
-#: What a document that is not ours to the last word is met with.
+#: Exceptions that a malformed document can raise.
 _DAMAGE = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
-_DAMAGED = "what is cached is damaged"
-#: Of /proc/driver/nvidia/gpus/ADDRESS/information: the other lines change with use.
+_DAMAGED = "the kept inventory is damaged"
+#: The labels of /proc/driver/nvidia/gpus/ADDRESS/information that are compared: other lines change
+#: with use.
 _GPU_FACTS = ("Model", "Device Minor", "GPU Excluded")
 
 
 class Kept(Value):
-    """What is cached of a host: since when (seconds since 1970), and the ``paths`` that are looked at before it is used."""
+    """A kept inventory: ``made`` is its time in seconds since 1970, ``paths`` are checked before it
+    is used.
+    """
 
     def __init__(
         self, made: int, report: DriverReport, libraries: Libraries, paths: tuple[str, ...]
@@ -84,12 +90,13 @@ def read_host(
     use_kept: bool = True,
     keep: bool = True,
 ) -> Host:
-    """Return this host as :func:`nvgraft.host.live.read_live_host` does, from the cache if it may be.
+    """Return this host as :func:`nvgraft.host.live.read_live_host` does, from the kept inventory if
+    that is valid.
 
-    :param meanwhile: as there.
-    :param use_kept: use what was kept, if it still holds.
-    :param keep: keep for the next time what has to be read now, once its libraries have been selected.
-    :raises Refusal: as that does.
+    :param meanwhile: as in read_live_host().
+    :param use_kept: use the kept inventory, if it is still valid.
+    :param keep: keep what is read now, as soon as its libraries are selected.
+    :raises Refusal: as read_live_host().
     """
     started = time.time_ns()
     key = _key(config)
@@ -111,7 +118,9 @@ def read_host(
 
 
 def state(config: Config) -> tuple[Kept | None, str]:
-    """Return what is cached for this configuration, and why it cannot be used, or ""."""
+    """Return the kept inventory for this configuration, and the reason why it cannot be used, or
+    "".
+    """
     document = kept.read(KIND, _key(config))
     tree, signs = _look(config)
     if tree is not None:
@@ -124,18 +133,23 @@ def state(config: Config) -> tuple[Kept | None, str]:
 
 
 def name_of(config: Config) -> str:
-    """Return the file name under which the host is cached for this configuration, if it is."""
+    """Return the file name of the kept inventory for this configuration, whether or not it
+    exists.
+    """
     return kept.name_of(KIND, _key(config))
 
 
 def reaches_nvml(name: str) -> bool:
-    """Tell whether a variable of this process can change what the driver's library answers in the child, which inherits it:
-    the driver's own and the loader's do."""
+    """Tell whether a variable of this process can change NVML's answers: the driver's and the
+    loader's variables can.
+
+    The child that loads NVML inherits them.
+    """
     return name.startswith(("NVML_", "NVGRAFT_NVML_", "__NV", "__GL", "CUDA_", "LD_"))
 
 
 def _key(config: Config) -> list[object]:
-    """Return what the document depends on: for any other settings, variables or code there is another document."""
+    """Return the key of the document: other settings, variables or code have another document."""
     package = paths.dirname(paths.dirname(__file__))
     sources = [str(catalogue.__file__), *(f"{package}/{path}" for path in SOURCES)]
     inherited = sorted(
@@ -152,7 +166,7 @@ def _key(config: Config) -> list[object]:
 
 
 def _look(config: Config) -> tuple[LiveTree | None, dict[str, Any] | None]:
-    """Return the driver root, and the signs of what is in it; None where they cannot be seen."""
+    """Return the driver root and the signs of its state, or None for either that cannot be read."""
     try:
         tree = live.open_driver_root(config)
     except OSError:
@@ -164,9 +178,9 @@ def _look(config: Config) -> tuple[LiveTree | None, dict[str, Any] | None]:
 
 
 def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
-    """Return all that can be seen of the state of machine, driver and GPUs without asking the driver.
+    """Return the signs of the state of the machine, the driver and the GPUs, without asking NVML.
 
-    :raises OSError: when some of it cannot be told.
+    :raises OSError: a sign cannot be read.
     """
     version = tree.lstat(f"{_PROC}/version")
     files = [
@@ -193,7 +207,9 @@ def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
 
 
 def _gpu(tree: LiveTree, name: str) -> list[object]:
-    """Return the facts of one GPU. Its UUID is unknown ("GPU-????????-...") until the driver has first been used."""
+    """Return the signs of one GPU. Its UUID is unknown ("GPU-????????-...") until the driver is
+    first used.
+    """
     directory = f"{_PROC}/gpus/{name}"
     facts: dict[str, str] = {}
     if tree.lstat(f"{directory}/information") is not None:
@@ -224,8 +240,12 @@ def _mig(tree: LiveTree) -> list[object]:
 
 
 def _entry(tree: LiveTree, path: str) -> tuple[int, int] | tuple[()]:
-    """Return what tells a directory of /proc from a later one of the same name: the kernel gives each one its time when it is
-    first looked at. (Forgotten by the kernel for want of memory, it has another one later: then all is read once more.)"""
+    """Return the inode number and time of a /proc directory, which differ from those of a later one
+    of the same name.
+
+    The kernel sets the time at the first lookup. If it drops the directory's inode for lack of
+    memory, the time changes, and the host is read again.
+    """
     tree.lstat(path)
     status = tree.statuses[path]
     return (status.st_ino, status.st_mtime_ns) if status is not None else ()
@@ -250,9 +270,10 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _identity(status: os.stat_result | None) -> list[int] | bool:
-    """Return what changes whenever the file does: the kernel sets ctime at every change of contents, owner, mode and links.
+    """Return values that change whenever the file does: the kernel sets ctime at every change of
+    content, owner, mode and links.
 
-    Of a directory it only counts that it is one: what was looked at in it is looked at again.
+    A missing file is False, and a directory is True: the paths in it are checked by themselves.
     """
     if status is None:
         return False
@@ -262,11 +283,13 @@ def _identity(status: os.stat_result | None) -> list[int] | bool:
 
 
 def _difference(document: object, signs: dict[str, Any] | None, config: Config) -> str:
-    """Return what has changed since ``document`` was made, or why that cannot be told; "" for nothing."""
+    """Return what has changed since ``document`` was made, or why that is unknown; "" if nothing
+    has changed.
+    """
     if not isinstance(document, dict):
-        return "nothing is cached"
+        return "no inventory is kept"
     if signs is None:
-        return "the state of the driver cannot be seen"
+        return "the state of the driver cannot be read"
     try:
         return _changed(document, signs, config.cli_root.rstrip("/"))
     except _DAMAGE:
@@ -286,14 +309,16 @@ def _changed(document: dict[str, Any], signs: dict[str, Any], root: str) -> str:
         except OSError as error:
             return str(error)
         if _identity(status) != identity:
-            return (
-                "appeared" if identity is False else "removed" if status is None else "changed"
-            ) + f": {root}{path}"
+            if identity is False:
+                return f"appeared: {root}{path}"
+            return f"{'removed' if status is None else 'changed'}: {root}{path}"
     return ""
 
 
 def _first(before: object, now: object, name: str) -> str:
-    """Return the first thing that one of two lists of rows has and the other has not, by its own name."""
+    """Return the name of the first row that only one of two lists has, behind the name of the
+    sign.
+    """
     if isinstance(before, list) and isinstance(now, list):
         for row in (*before, *now):
             if isinstance(row, list) and row not in (now if row in before else before):
@@ -302,7 +327,7 @@ def _first(before: object, now: object, name: str) -> str:
 
 
 def _same_gpus(before: list[list[object]], now: list[list[object]]) -> bool:
-    """Compare all but UUIDs that are unknown at one of both times."""
+    """Tell whether the GPUs are equal. A UUID that is unknown in either list is not compared."""
     uuids = [(old[-1], new[-1]) for old, new in zip(before, now, strict=False)]
     return [row[:-1] for row in before] == [row[:-1] for row in now] and all(
         old is None or new is None or old == new for old, new in uuids
@@ -312,9 +337,9 @@ def _same_gpus(before: list[list[object]], now: list[list[object]]) -> bool:
 def _keep(
     key: list[object], signs: dict[str, Any], started: int, host: Host, libraries: Libraries
 ) -> str:
-    """Keep what was found and return "", or return why it cannot be kept.
+    """Keep the inventory and return "", or return why it cannot be kept.
 
-    A file that has changed shortly before it was read may change again and have the same time.
+    A file that changed shortly before it was read may change again and have the same time stamp.
     """
     assert isinstance(host.tree, LiveTree)
     files = {path: _identity(status) for path, status in host.tree.statuses.items()}
@@ -342,7 +367,7 @@ def _keep(
     return "" if kept.write(KIND, key, document) else f"{kept.DIRECTORY} cannot be written"
 
 
-#: The order of fields in the document, which is the one of the parameters.
+#: The order of the fields in the document, which is that of the classes' parameters.
 _GPU = ("minor", "uuid", "bus_id", "brand", "arch", "mig", "model")
 _MIG_DEVICE = ("uuid", "gpu_instance", "compute_instance")
 _LIBRARY = ("path", "found", "mode", "size", "soname")
@@ -363,7 +388,7 @@ def _host(config: Config, cached: Kept, tree: LiveTree) -> Host:
         majors=live.read_majors(),
         machine=uname.machine,
     )
-    host.origin = "from the cache"
+    host.origin = "from the kept inventory"
     host.libraries = cached.libraries
     return host
 

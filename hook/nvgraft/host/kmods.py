@@ -1,11 +1,13 @@
-"""Loading the driver's kernel modules and making its device nodes, where load-kmods asks for it (reference behaviour 4.6).
+"""Load the driver's kernel modules and make its device nodes, if load-kmods is set (reference
+behaviour 4.6).
 
-The one place that runs the host's modprobe, in a child that may load modules and make nodes and nothing else (SECURITY R6).
-It is asked before anything of the container is touched, and nothing that fails here ends the hook: what could not be
-loaded or made is told, and a container that needs it is refused later, by whoever looks for it.
+Only this module runs the host's modprobe, in a child that may load modules, make nodes and do
+nothing else (SECURITY R6). It runs before anything of the container is touched. A failure here does
+not end the hook: it becomes a finding, and a container that needs the module or node is refused
+later, when it is looked up.
 
-What is there already is left as it is, even where its owner or mode differ from the driver's wishes: an administrator may
-have wanted that.
+Existing nodes are not changed, even if their owner or mode differ from what the driver prescribes:
+an administrator may have set them.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-#: Seconds for which each step of the child, above all one run of modprobe, may last.
+#: Seconds for each step of the child; the longest is one run of modprobe.
 TIMEOUT = 10.0
 
-#: In the order of loading: the others are built on the first.
+#: In the order of loading: the others depend on the first.
 _MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _PROGRAMS = ("/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe")
 _SETTING = "or set load-kmods = false under [nvidia-container-cli] in config.toml"
@@ -39,7 +41,9 @@ _TEXT_LIMIT = 1 << 18
 
 
 class _Node(Value):
-    """A character device that ought to exist; ``major`` is None where the kernel does not list its driver."""
+    """A character device that should exist; ``major`` is None if the kernel does not list its
+    driver.
+    """
 
     def __init__(
         self, path: str, major: int | None, minor: int, uid: int, gid: int, mode: int
@@ -55,11 +59,12 @@ class _Node(Value):
 def load_modules(
     root: str, imex_channels: Sequence[int], create_imex_channels: bool
 ) -> list[Finding]:
-    """Load the missing modules of the driver and make its missing nodes in the driver root ``root``; return what failed.
+    """Load the driver's missing modules, make its missing nodes in the driver root ``root``, and
+    return what failed.
 
-    Without anything missing no process is started. In a user namespace, where neither is possible, nothing is done.
+    No process is started if nothing is missing, or in a user namespace, where neither is possible.
 
-    :param imex_channels: the requested channels, made too when ``create_imex_channels``.
+    :param imex_channels: the requested channels; their nodes are made if ``create_imex_channels``.
     """
     if userns.inside() or userns.groups_are_fixed():
         return []
@@ -82,7 +87,7 @@ def load_modules(
     except OSError as error:
         return [
             _finding(
-                f"kernel modules were not loaded and device nodes not made: {error}",
+                f"kernel modules were not loaded and device nodes were not made: {error}",
                 f"run the hook as root, {_SETTING}",
             )
         ]
@@ -93,7 +98,7 @@ def _finding(message: str, hint: str) -> Finding:
 
 
 def _gpu_count() -> int:
-    """Return how many display controllers of NVIDIA are on the PCI bus, whichever driver they have."""
+    """Count NVIDIA's display controllers on the PCI bus, whichever driver they have."""
     devices = [f"{_SYS}/bus/pci/devices/{name}" for name in _names(f"{_SYS}/bus/pci/devices")]
     return sum(
         _text(f"{path}/vendor").strip() == "0x10de" and _text(f"{path}/class").startswith("0x03")
@@ -109,7 +114,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _text(path: str) -> str:
-    """Return a small text of the kernel's, "" where there is none."""
+    """Return a small text file of the kernel, or "" if it cannot be read."""
     try:
         fd = open_file(path)
     except OSError:
@@ -123,13 +128,17 @@ def _text(path: str) -> str:
 
 
 def _rules(path: str) -> dict[str, int]:
-    """Return the numbers that a text of ``name: number`` lines holds, as the driver prints its wishes about nodes."""
+    """Return the numbers in a file of ``name: number`` lines, in which the driver prescribes its
+    nodes.
+    """
     pairs = (line.partition(":") for line in _text(path).splitlines())
     return {name.strip(): int(value) for name, _, value in pairs if value.strip().isdecimal()}
 
 
 def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list[_Node]:
-    """Return the nodes that ``module`` serves and that the driver lets others make, in the reference's order."""
+    """Return, in the reference's order, the nodes of ``module`` that the driver lets other programs
+    make.
+    """
     majors = parse_majors(_text(f"{root}/proc/devices"))
     nodes: list[tuple[str, int | None, int]] = []
     capabilities: list[_Node] = []
@@ -163,7 +172,8 @@ def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list
 def _capability_nodes(root: str, major: int | None) -> Iterator[_Node]:
     """Yield the nodes of the MIG capabilities that exist now.
 
-    An access file names its own minor: mig-minors says the same, in four thousand lines for all that could ever exist.
+    The minors are read from the access files: mig-minors has them too, in 4,000 lines for all
+    capabilities that could exist.
     """
     base = f"{root}/proc/driver/nvidia/capabilities"
     paths = [f"{base}/mig/config", f"{base}/mig/monitor"]
@@ -196,9 +206,10 @@ def _is_right(root: str, node: _Node) -> bool:
 
 
 def _in_child(work: Callable[[Callable[[str], None]], None]) -> list[Finding]:
-    """Run ``work`` in a child and return what it tells.
+    """Run ``work`` in a child and return its findings.
 
-    Lines of ``message TAB hint`` are findings; others say what is being done, each for at most TIMEOUT seconds.
+    The child writes lines. ``message TAB hint`` is a finding; other lines name the current step,
+    which may last TIMEOUT seconds.
     """
 
     def answer(writer: int) -> None:
@@ -216,17 +227,17 @@ def _in_child(work: Callable[[Callable[[str], None]], None]) -> list[Finding]:
 
 
 def _listen(reader: int) -> list[Finding]:
-    told = b""
+    output = b""
     cause = f"not done after {TIMEOUT:g} seconds: the driver hangs, see dmesg"
     while readable(reader, TIMEOUT):
         chunk = os.read(reader, 1 << 16)
         if not chunk:
             cause = "ended before it was done"
             break
-        told += chunk
+        output += chunk
     findings = []
     doing = "starting"
-    for line in told.decode("utf-8", "surrogateescape").split("\n")[:-1]:
+    for line in output.decode("utf-8", "surrogateescape").split("\n")[:-1]:
         message, tab, hint = line.partition("\t")
         if tab:
             findings.append(_finding(message, hint))
@@ -241,7 +252,7 @@ def _listen(reader: int) -> list[Finding]:
     return findings
 
 
-# ---- below: only ever run in the child
+# ---- the functions below run only in the child
 
 
 def _work(
@@ -255,9 +266,7 @@ def _work(
     try:
         _confine(root)
     except OSError as error:
-        hint = (
-            f"root in config.toml must name the driver root, and the hook must be root, {_SETTING}"
-        )
+        hint = f"set root in config.toml to the driver root, and run the hook as root, {_SETTING}"
         tell(f"kernel modules were not loaded: {root}: {reason(error)}\t{hint}")
         return
     prefix = root.rstrip("/")
@@ -276,12 +285,14 @@ def _work(
             if not _is_right("", node) and (problem := _make(node)):
                 command = f"mknod -m {node.mode:o} {prefix}{node.path} c {'MAJOR' if node.major is None else node.major} {node.minor}"
                 tell(
-                    f"the device node {prefix}{node.path} is missing or wrong: {problem}\tput it right ({command}), {_SETTING}"
+                    f"the device node {prefix}{node.path} is missing or wrong: {problem}\tremove a wrong node and run {command}, {_SETTING}"
                 )
 
 
 def _confine(root: str) -> None:
-    """Enter the driver root and keep two capabilities, for this process and for what it executes."""
+    """Enter the driver root and keep two capabilities, for this process and for the programs that
+    it executes.
+    """
     child.silence()
     os.umask(0)
     if root != "/":
@@ -292,7 +303,9 @@ def _confine(root: str) -> None:
 
 
 def _modprobe(module: str) -> str:
-    """Run modprobe and return why it failed, or "". It cannot outlive this process, which is its namespace's first."""
+    """Run modprobe and return why it failed, or "". It cannot outlive this process, the init of its
+    PID namespace.
+    """
     program = next((path for path in _PROGRAMS if os.path.exists(path)), None)
     if program is None:
         return f"there is no {', '.join(_PROGRAMS)}"
@@ -322,12 +335,11 @@ def _make(node: _Node) -> str:
         if (node.uid, node.gid) != (0, 0):
             os.chown(node.path, node.uid, node.gid)
     except FileExistsError:
-        # Somebody may have made it meanwhile; something else in its place is not ours to remove.
-        return (
-            ""
-            if _is_right("", node)
-            else f"what is there is no character device {node.major}:{node.minor}"
-        )
+        # Another process may have made the node meanwhile. Another file in its place is not
+        # removed.
+        if _is_right("", node):
+            return ""
+        return f"it is not a character device {node.major}:{node.minor}"
     except OSError as error:
         failure = f"owner {node.uid}:{node.gid} not set" if _is_right("", node) else "not made"
         return f"{failure}: {reason(error)} ({errno.errorcode.get(error.errno or 0)})"

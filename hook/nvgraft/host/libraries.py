@@ -1,7 +1,8 @@
-"""Which of the libraries that a host's loader cache names are the driver's.
+"""Select the driver's libraries among those that the host's loader cache names.
 
-The slow part of an inventory: candidates are followed through links, and their ELF headers read. :mod:`nvgraft.host.kept_inventory`
-keeps the answer.
+This is the slow part of an inventory: the links of each candidate are followed and its ELF headers
+are read.
+:mod:`nvgraft.host.kept_inventory` keeps the result.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ _REINSTALL = "reinstall the driver, then run ldconfig"
 
 _NAMES = tuple([row.name for row in catalogue.LIBRARIES])
 
-#: Loader cache entries whose SONAME starts otherwise are no driver component: the cache reader may skip them.
+#: Beginnings of the SONAMEs of driver components: the reader of the loader cache may skip all other
+#: entries.
 LIBRARY_PREFIXES = tuple([name.encode() for name in _NAMES])
 
 
 def select_libraries(host: Host) -> Libraries:
     """Select the driver's libraries of both architectures.
 
-    :raises Refusal: stage ``detection``, for a stale entry of the loader cache and for what libelf refuses to open.
+    :raises Refusal: stage ``detection``, for a stale entry of the loader cache and for what libelf
+        refuses to open.
     """
     wide, narrow = ARCHITECTURES.get(host.machine, ARCHITECTURES["x86_64"])
     libraries, missing = _libraries(host, wide)
@@ -44,7 +47,9 @@ def select_libraries(host: Host) -> Libraries:
 
 
 def look_at_candidates(tree: Tree, entries: Iterable[CacheEntry], machine: str) -> None:
-    """Look at all that :func:`select_libraries` will look at, for a tree that remembers; faults are its business."""
+    """Warm the tree's cache for :func:`select_libraries`. Errors are ignored here;
+    select_libraries() reports them.
+    """
     architectures = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])
     for entry in entries:
         if entry.architecture in architectures and entry.soname.startswith(_NAMES):
@@ -62,7 +67,9 @@ def _is_tls(path: str) -> bool:
 def _libraries(
     host: Host, architecture: int
 ) -> tuple[tuple[Component, ...], tuple[CatalogueRow, ...]]:
-    """Select the libraries of one architecture: the last accepted candidate of a row wins (reference behaviour 5.2, 5.3)."""
+    """Select the libraries of one architecture. The last accepted candidate of a row wins
+    (reference behaviour 5.2, 5.3).
+    """
     chosen: dict[CatalogueRow, Component] = {}
     for entry in host.entries:
         if entry.architecture != architecture:
@@ -75,7 +82,7 @@ def _libraries(
             except PathError as error:
                 raise Refusal("detection", error.text) from error
             if row in chosen and chosen[row].path == path:
-                continue  # the same file under another name: it may fit a later row
+                continue  # the same file under another name may fit a later row
             component = _select(host, row, entry, path)
             if component is not None:
                 chosen[row] = component
@@ -84,7 +91,7 @@ def _libraries(
 
 
 def _select(host: Host, row: CatalogueRow, entry: CacheEntry, path: str) -> Component | None:
-    """Return the component at ``path``, or None when the selector rejects it."""
+    """Return the component at ``path``, or None if the selector rejects it."""
     host_path = host.root.rstrip("/") + path
     tls = _is_tls(path)
     try:
@@ -105,13 +112,13 @@ def _select(host: Host, row: CatalogueRow, entry: CacheEntry, path: str) -> Comp
             raise Refusal(
                 "detection", f"elf file read error: {host_path}", f"{error}: {_REINSTALL}"
             ) from error
-        facts = None  # of no other library the reference reads more than its name
+        facts = None  # of other libraries the reference reads only the name
     abi_tag = facts.abi_tag if facts else None
     if tls and abi_tag is None:
         raise Refusal(
             "detection",
             f"elf section 0x7 missing: {host_path}",
-            "it carries no .note.ABI-tag: reinstall the driver",
+            f"it has no .note.ABI-tag: {_REINSTALL}",
         )
     if rejection(path, abi_tag, host.report.driver_version):
         return None
@@ -124,7 +131,9 @@ def _select(host: Host, row: CatalogueRow, entry: CacheEntry, path: str) -> Comp
 
 
 def rejection(path: str, abi_tag: tuple[int, int, int] | None, driver_version: str) -> str:
-    """Return why the selector rejects the library at a resolved ``path``, or "" when it takes it (reference behaviour 5.3)."""
+    """Return why the selector rejects the library at a resolved ``path``, or "" if it accepts it
+    (reference behaviour 5.3).
+    """
     if paths.basename(path).startswith(catalogue.TLS_LIBRARY) and abi_tag != catalogue.TLS_ABI_TAG:
         return "its ABI tag is not the one of the TLS library for this kernel"
     if not path.endswith(driver_version):
@@ -135,25 +144,27 @@ def rejection(path: str, abi_tag: tuple[int, int, int] | None, driver_version: s
 def find_loaded_library(
     host_tree: Tree, entries: Iterable[CacheEntry], soname: str, machine: str, search: Sequence[str]
 ) -> str | None:
-    """Return the path from which dlopen would load ``soname`` inside the driver root: ``search`` (LD_LIBRARY_PATH) first,
-    then the loader cache, then the default directories; None when it would fail."""
+    """Return the path from which dlopen would load ``soname`` inside the driver root, or None if
+    dlopen would fail.
+
+    dlopen searches ``search`` (LD_LIBRARY_PATH), then the loader cache, then the default
+    directories.
+    """
     wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
     multiarch = f"{machine}-linux-gnu"
+    defaults = (
+        f"/lib/{multiarch}",
+        f"/usr/lib/{multiarch}",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+    )
     candidates = [f"{directory}/{soname}" for directory in search if directory]
     candidates += [
         entry.path for entry in entries if entry.soname == soname and entry.architecture == wide
     ]
-    candidates += [
-        f"{directory}/{soname}"
-        for directory in (
-            f"/lib/{multiarch}",
-            f"/usr/lib/{multiarch}",
-            "/lib64",
-            "/usr/lib64",
-            "/lib",
-            "/usr/lib",
-        )
-    ]
+    candidates += [f"{directory}/{soname}" for directory in defaults]
     for path in candidates:
         try:
             if host_tree.find(path)[1] is not None:

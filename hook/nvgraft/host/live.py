@@ -1,7 +1,8 @@
 """The host that this program runs on, as a :class:`Host`.
 
-The only place that knows where a live host keeps things: the driver root, its loader cache, /proc/devices, the search path
-and NVML. A simulated host differs in one point, which config.toml has to spell out: its GPUs may be served from a file.
+Only this module knows where a live host has the driver root, its loader cache, /proc/devices, the
+search path and NVML. A simulated host differs in one point, which config.toml must set: its GPUs
+may be read from a file.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ _NVML_SONAME = "libnvidia-ml.so.1"
 
 
 def read_live_host(config: Config, meanwhile: Callable[[], None] = lambda: None) -> Host:
-    """Look at this host through its driver root; NVML is asked in a child of its own.
+    """Read this host through its driver root. NVML is asked in a child process.
 
-    A loader cache that cannot be read is told by the inventory: the reference looks at the container before.
+    A loader cache that cannot be read is refused later, by the inventory: the reference checks the
+    container before.
 
-    :param meanwhile: is called while NVML is at work, if it is asked: for what need not wait.
-    :raises Refusal: stage ``initialization``: no NVML, or an error of NVML's.
+    :param meanwhile: called while the child asks NVML, if it does, for work that need not wait.
+    :raises Refusal: stage ``initialization``: there is no NVML, or it reports an error.
     """
     root = config.cli_root or "/"
     try:
@@ -55,9 +57,8 @@ def read_live_host(config: Config, meanwhile: Callable[[], None] = lambda: None)
 def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[], None]) -> Host:
     machine = os.uname().machine
     entries, refusal = _try_cache(tree, config.cli_ldcache or _CACHE, root)
-    loaded = (
-        entries if not config.cli_ldcache else _try_cache(tree, _CACHE, root)[0]
-    )  # what dlopen looks at, whatever is configured
+    # dlopen uses the default loader cache, even if another one is configured.
+    loaded = _try_cache(tree, _CACHE, root)[0] if config.cli_ldcache else entries
 
     def look_ahead() -> None:
         from nvgraft.host.libraries import look_at_candidates
@@ -85,9 +86,9 @@ def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[]
 
 
 def open_driver_root(config: Config) -> LiveTree:
-    """Open the tree that the driver's files are in.
+    """Open the driver root as a tree.
 
-    :raises OSError: when it is missing or no directory.
+    :raises OSError: it is missing or not a directory.
     """
     root = config.cli_root or "/"
     return open_tree_at(root, "" if root == "/" else root.rstrip("/"))
@@ -96,15 +97,15 @@ def open_driver_root(config: Config) -> LiveTree:
 def read_majors() -> dict[str, int]:
     """Return driver name -> major number of this kernel's character devices.
 
-    :raises OSError: when there is no /proc.
+    :raises OSError: there is no /proc.
     """
     return parse_majors(read_text("/proc/devices"))
 
 
 def file_finder(config: Config) -> FileFinder:
-    """Return the finder of the driver's files by their names. It does not ask NVML.
+    """Return a finder of the driver's files by name, which does not ask NVML.
 
-    :raises OSError: the driver root is missing or no directory.
+    :raises OSError: the driver root is missing or not a directory.
     """
     from nvgraft.host.graphics_files import FileFinder
     from nvgraft.host.libraries import LIBRARY_PREFIXES
@@ -118,13 +119,13 @@ def file_finder(config: Config) -> FileFinder:
         try:
             return _read_cache(tree, _CACHE, config.cli_root, prefixes)
         except Refusal:
-            return []  # as the reference: what is only in the cache is not found then
+            return []  # like the reference, which then misses files that only the cache names
 
     return FileFinder(tree, os.uname().machine, entries)
 
 
 def drm_names(address: str) -> list[str]:
-    """Return the names in /dev/dri that the kernel has for the GPU at a PCI address, as /sys writes it."""
+    """Return the names in /dev/dri of the GPU at a PCI address, which is written as in /sys."""
     try:
         return sorted(os.listdir(f"/sys/bus/pci/devices/{address}/drm"))
     except OSError:
@@ -146,13 +147,9 @@ def _driver_report(
     from nvgraft.host import nvml
     from nvgraft.host.libraries import find_loaded_library
 
-    search = [
-        value
-        for entry in config.cli_environment
-        for name, _, value in (entry.partition("="),)
-        if name == "LD_LIBRARY_PATH"
-    ]
-    library = find_loaded_library(tree, entries, _NVML_SONAME, machine, ":".join(search).split(":"))
+    variables = [entry.partition("=") for entry in config.cli_environment]
+    search = ":".join([value for name, _, value in variables if name == "LD_LIBRARY_PATH"])
+    library = find_loaded_library(tree, entries, _NVML_SONAME, machine, search.split(":"))
     if library is None:
         where = "" if root == "/" else f" under {root}"
         raise nvml.library_missing(
@@ -171,7 +168,9 @@ def _try_cache(tree: LiveTree, path: str, root: str) -> tuple[list[CacheEntry], 
 def _read_cache(
     tree: LiveTree, path: str, root: str, prefixes: tuple[bytes, ...] = ()
 ) -> list[CacheEntry]:
-    """Read the cache's entries whose SONAMEs begin so; those of the catalogue's libraries without ``prefixes``."""
+    """Read the loader cache's entries whose SONAMEs have one of ``prefixes``; by default the
+    catalogue's libraries.
+    """
     from nvgraft.formats.ldcache import SIZE_LIMIT, parse
     from nvgraft.host.libraries import LIBRARY_PREFIXES
 
@@ -197,14 +196,15 @@ def _read_cache(
 
 
 def search_path(environ: Mapping[str, str], config: Config) -> str | None:
-    """Return the search path for binaries, as the reference hook sets it for the CLI (reference behaviour 3.3).
+    """Return the search path for binaries, as the reference hook sets it for the CLI (reference
+    behaviour 3.3).
 
-    None: config.toml names the CLI, and there is no PATH.
+    It is None if config.toml names the CLI and there is no PATH.
     """
     if config.cli_path:
         return _variable("PATH", environ, config)
     inherited = environ.get("PATH")
-    # "".split gives one empty entry, which Go drops when PATH is unset or empty.
+    # "".split(":") has one empty entry; Go has none if PATH is unset or empty.
     entries = inherited.split(":") if inherited else []
     entries += [entry for entry in names.DEFAULT_PATH if entry not in entries]
     root = config.cli_root
@@ -214,20 +214,20 @@ def search_path(environ: Mapping[str, str], config: Config) -> str | None:
 
 
 def mps_directory(environ: Mapping[str, str], config: Config) -> str:
-    """Return CUDA_MPS_PIPE_DIRECTORY of the reference CLI's environment, or "": its own, then config.toml's."""
+    """Return CUDA_MPS_PIPE_DIRECTORY from the environment, then from config.toml as the reference
+    CLI, or "".
+    """
     return _variable(names.MPS_DIRECTORY, environ, config) or ""
 
 
 def _variable(name: str, environ: Mapping[str, str], config: Config) -> str | None:
-    """Return what the reference CLI finds in its environment: config.toml's entries are appended, the first one counts."""
+    """Return a variable of the reference CLI's environment: config.toml's entries are appended, the
+    first one counts.
+    """
     if name in environ:
         return environ[name]
-    return next(
-        (
-            value
-            for entry in config.cli_environment
-            for key, _, value in (entry.partition("="),)
-            if key == name
-        ),
-        None,
-    )
+    for entry in config.cli_environment:
+        key, _, value = entry.partition("=")
+        if key == name:
+            return value
+    return None

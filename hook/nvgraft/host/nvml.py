@@ -1,10 +1,9 @@
-"""Asking the driver which GPUs there are, through NVML (nvidia-ml-py), in a child that can do no harm.
+"""Ask the driver for its GPUs through NVML (nvidia-ml-py), in a confined child.
 
-NVML is a large library that talks to a kernel driver which may hang. So it is loaded in a child of its own, which has
-changed its root to the driver root and given up every privilege before the library is opened, and which the hook waits
-for with a limit (reference behaviour 4.6). The child answers in lines of tab-separated words.
-
-Nothing here decides anything about containers.
+NVML is a large library and talks to a kernel driver that may hang. Therefore a child loads it,
+which has changed its root to the driver root and given up all privileges before, and the hook waits
+for it for a limited time (reference behaviour 4.6). The child answers in lines of tab-separated
+words.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-#: Seconds until the hook gives up on the driver; the reference waits as long.
+#: Seconds that the hook waits for the driver, as the reference does.
 TIMEOUT = 10.0
 
-#: The answer for 64 GPUs with 8 MIG devices each has about 50 KiB.
+#: Bytes. The answer for 64 GPUs with 8 MIG devices each has about 50 KiB.
 _ANSWER_LIMIT = 1 << 20
 
-#: What NVML needs is well below; a library gone wild does not take the machine with it. Seconds, bytes, descriptors, bytes.
+#: In seconds, bytes, descriptors, bytes. NVML needs far less; a faulty library cannot exhaust the
+#: machine.
 _LIMITS = (
     (syscalls.RLIMIT_CPU, 10),
     (syscalls.RLIMIT_AS, 4 << 30),
@@ -37,11 +37,11 @@ _LIMITS = (
     (syscalls.RLIMIT_FSIZE, 16 << 20),
 )
 
-#: NVML return codes that mean "this GPU has no MIG": not supported, function not found.
+#: NVML's return codes for a GPU without MIG: not supported, function not found.
 _NO_MIG = (3, 13)
 _NOT_FOUND = 6
 
-#: Where the child may fail, and what a GPU may say of MIG.
+#: The stages in which the child may fail, and the states of MIG.
 _STAGES = ("initialization", "detection", "input")
 _MIG = ("unsupported", "disabled", "enabled")
 
@@ -49,7 +49,9 @@ _MISSING = "load library failed: libnvidia-ml.so.1: cannot open shared object fi
 
 
 def library_missing(hint: str) -> Refusal:
-    """Return the refusal for a host without NVML; ``hint`` tells where it was looked for."""
+    """Return the refusal for a host without NVML; ``hint`` says where it is missing and what to
+    do.
+    """
     return Refusal("initialization", _MISSING, hint)
 
 
@@ -64,12 +66,13 @@ def query(
 ) -> DriverReport:
     """Ask the NVML at ``library`` (a path inside the driver root ``root``) in a confined child.
 
-    :param user: ``UID[:GID]``, names or numbers; empty for the kernel's overflow ids, as the reference.
-    :param environment: ``K=V`` entries of config.toml, which apply to this child only.
-    :param meanwhile: is called while the child is at work.
-    :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``, ``driver rpc error: timed
-        out``), ``detection`` for errors while reading a GPU, ``input`` for an unknown user,
-        ``permission`` without python-prctl.
+    :param user: ``UID[:GID]``, names or numbers; empty for the kernel's overflow ids, as the
+        reference.
+    :param environment: ``K=V`` entries of config.toml, which are set in this child only.
+    :param meanwhile: called while the child works.
+    :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``,
+        ``driver rpc error: timed out``), ``detection`` for errors while reading a GPU, ``input``
+        for an unknown user, ``permission`` without python-prctl.
     """
     privileges.check_installed()
     fixed_groups = userns.groups_are_fixed()
@@ -93,11 +96,8 @@ def query(
     try:
         return parse_answer(answer)
     except ValueError:
-        how = (
-            f"signal {os.WTERMSIG(status)}"
-            if status is not None and os.WIFSIGNALED(status)
-            else "no answer"
-        )
+        killed = status is not None and os.WIFSIGNALED(status)
+        how = f"signal {os.WTERMSIG(status)}" if status is not None and killed else "no answer"
         raise Refusal(
             "initialization",
             "driver rpc error: unexpected end of file",
@@ -107,24 +107,25 @@ def query(
 
 def _hint(text: str) -> str:
     if text.startswith("load library failed"):
-        return "the driver's library is there but cannot be loaded: reinstall the driver"
+        return "the driver's library exists but cannot be loaded: reinstall the driver"
     return _HINTS.get(
-        text.rpartition(": ")[2], "run nvidia-smi on the host: it meets the same error"
+        text.rpartition(": ")[2], "run nvidia-smi on the host: it reports the same error"
     )
 
 
 _HINTS = {
     "driver not loaded": "the nvidia kernel module is not loaded: load it (modprobe nvidia), or install the driver for this kernel",
     "driver/library version mismatch": "the driver was upgraded while the old kernel module is loaded: reload the nvidia modules or reboot",
-    "insufficient permissions": "the hook's driver user may not open /dev/nvidia*: see `user` in config.toml and the mode of the nodes",
+    "insufficient permissions": "the user that asks NVML may not open /dev/nvidia*: check `user` in config.toml and the mode of the nodes",
 }
 
 
 def parse_answer(answer: bytes) -> DriverReport:
-    """Return what the child has written; a library gone wild may have it write anything, and paths are made of it.
+    """Parse the child's output strictly: a faulty library may make it write anything, and paths are
+    made from it.
 
-    :raises Refusal: what the child has met with.
-    :raises ValueError: for anything that it does not write: it did not come to its end.
+    :raises Refusal: the child reports an error.
+    :raises ValueError: the output is not complete or not in the child's form.
     """
     rows = [line.split("\t") for line in answer.decode("utf-8", "surrogateescape").split("\n")]
     if rows.pop() != ["end"]:
@@ -135,7 +136,7 @@ def parse_answer(answer: bytes) -> DriverReport:
             raise ValueError(f"no stage: {stage}")
         text = "\t".join(words)
         raise Refusal(stage, text, _hint(text))
-    answer.decode()  # names go into documents
+    answer.decode()  # the names must be UTF-8, because documents contain them
     driver = cuda = ""
     gpus: list[tuple[list[str], list[MigDevice]]] = []
     for kind, *words in rows:
@@ -168,7 +169,7 @@ def _number(word: str) -> int:
     return value
 
 
-# ---- below: only ever run in the child
+# ---- the functions below run only in the child
 
 
 def _answer(
@@ -185,7 +186,7 @@ def _answer(
         for entry in environment:
             name, _, value = entry.partition("=")
             os.environ[name] = value
-        # Before the change of root: they lie outside of it.
+        # These modules lie outside of the driver root: load them before the root is changed.
         import ctypes
 
         pynvml = _load_pynvml()
@@ -193,22 +194,20 @@ def _answer(
         lines = _ask(pynvml, ctypes.CDLL, library)
     except _Trouble as trouble:
         lines = [f"error\t{trouble.stage}\t{trouble.text}"]
-    except Exception as error:  # noqa: BLE001 - the child has nobody else to tell
-        lines = [
-            f"error\tinitialization\tdriver rpc error: {type(error).__name__}: {error}".replace(
-                "\n", " "
-            )
-        ]
+    except Exception as error:  # noqa: BLE001 - the parent only sees the answer
+        text = f"driver rpc error: {type(error).__name__}: {error}".replace("\n", " ")
+        lines = [f"error\tinitialization\t{text}"]
     data = "\n".join([*lines, "end"]).encode("utf-8", "surrogateescape")
     while data:
         data = data[os.write(writer, data) :]
 
 
 def _load_pynvml() -> ModuleType:
-    """Load pynvml without ``ctypes.util``, of which it imports the search for libraries and never uses it: that module brings
-    along subprocess, shutil and tempfile, a third of what the child takes.
+    """Load pynvml without ``ctypes.util``, from which it imports a function that it does not use.
 
-    :raises _Trouble: when it is not installed.
+    That module loads subprocess, shutil and tempfile, which takes a third of the child's time.
+
+    :raises _Trouble: pynvml is not installed.
     """
     util = type(sys)("ctypes.util")
     util.find_library = None  # type: ignore[attr-defined]
@@ -216,7 +215,7 @@ def _load_pynvml() -> ModuleType:
     try:
         try:
             import pynvml
-        except ImportError:  # a later one may want more
+        except ImportError:  # a later release may import more names
             del sys.modules["ctypes.util"]
             import pynvml
     except ImportError as error:
@@ -234,7 +233,7 @@ class _Trouble(Exception):
 
 def _ask(pynvml: ModuleType, load: Callable[[str], object], library: str) -> list[str]:
     try:
-        pynvml.nvmlLib = load(library)  # type: ignore[attr-defined]  # what its own loader would set
+        pynvml.nvmlLib = load(library)  # type: ignore[attr-defined]  # pynvml's loader would set it
     except OSError as error:
         raise _Trouble(
             "initialization", "load library failed: " + _lower_reason(str(error))
@@ -250,7 +249,9 @@ def _ask(pynvml: ModuleType, load: Callable[[str], object], library: str) -> lis
 
 
 def _ids(user: str) -> tuple[int, int]:
-    """Return the ids to run NVML as; the default is the kernel's overflow ids, which own nothing."""
+    """Return the user and group ids that NVML runs as; by default the kernel's overflow ids, which
+    own nothing.
+    """
     if not user:
         ids = []
         for name in ("overflowuid", "overflowgid"):
@@ -284,14 +285,16 @@ def _close_all_but(writer: int) -> None:
 
 
 def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) -> None:
-    """Take the driver root as root, and keep what NVML needs to talk to the driver, and no more."""
+    """Change the root to the driver root, and give up everything that NVML does not need to talk to
+    the driver.
+    """
     for resource, limit in _LIMITS:
         allowed = min(limit, syscalls.get_rlimit(resource)[1])
         syscalls.set_rlimit(resource, allowed, allowed)
     if root != "/":
         import ctypes
 
-        # Loaded from here they satisfy NVML's needs inside a driver root that has no libc of its own.
+        # Loaded before, these libraries also serve NVML in a driver root that has no libc.
         for name in ("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
             try:
                 ctypes.CDLL(name)
@@ -309,7 +312,9 @@ def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) 
             seccomp.denying(os.uname().machine, seccomp.POWERS, processes=False)
         )
     except ValueError:
-        return  # the numbers of this machine's calls are not known: ldconfig is refused there, a list of GPUs is not
+        # The numbers of this machine's system calls are unknown. ldconfig is refused there, NVML is
+        # not.
+        return
 
 
 def _lower_reason(text: str) -> str:
@@ -322,7 +327,7 @@ def _nvml_text(pynvml: object, error: Exception) -> str:
     try:
         text = pynvml.nvmlErrorString(value)  # type: ignore[attr-defined]
         text = text.decode() if isinstance(text, bytes) else text
-    except Exception:  # noqa: BLE001 - a library too old or broken to name its errors
+    except Exception:  # noqa: BLE001 - an old or damaged library may not name its errors
         text = f"code {value}"
     return f"nvml error: {text.lower()}"
 

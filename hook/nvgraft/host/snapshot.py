@@ -1,7 +1,8 @@
-"""A recorded host: the document ``nvgraft.host/1`` as a :class:`Host`, equal to the live one wherever something is decided.
+"""A recorded host: a document ``nvgraft.host/1`` as a :class:`Host`, which leads to the same
+decisions as the live one.
 
-The document arrives parsed and checked (``nvgraft_specs.models.host`` for people's files; a simulated host's own copy is
-checked here as far as it is used).
+``nvgraft_specs.models.host`` has parsed and checked the document. Only :func:`load_report` checks a
+document itself, as far as it is used: a simulated host's copy.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 #: The search path for binaries of a recorded host, whose own environment is unknown.
 OFFLINE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-#: Bytes of a simulated host's document; one with 64 GPUs and all their MIG devices has about 400 KiB.
+#: Bytes of a simulated host's document; one with 64 GPUs and all their MIG devices has about 400
+#: KiB.
 _LIMIT = 8 << 20
 
 _NOT_RECORDED = "not recorded in the host snapshot"
 
 
-#: Members that only entries of some types have. Another one may carry such a name in a newer document, and mean anything.
+#: Members that belong to some types of entries. In a newer document other types may have members of
+#: these names.
 _OF_TYPES = {
     "target": ("symlink",),
     "rdev": ("char", "block"),
@@ -46,7 +49,9 @@ def _member(entry: dict[str, Any], name: str) -> Any:
 
 
 class SnapshotTree(Tree):
-    """The ``files`` of a host document. A directory that is only implied by a file below it counts as recorded."""
+    """The ``files`` of a host document. A directory that only appears in the path of a file counts
+    as recorded.
+    """
 
     def __init__(self, files: dict[str, dict[str, Any]]) -> None:
         self._plain = set()
@@ -96,10 +101,11 @@ class SnapshotTree(Tree):
         return content.encode("utf-8", "surrogateescape")
 
     def elf_record(self, path: str) -> dict[str, Any]:
-        """Return all that is recorded of the ELF file at a resolved ``path``, whatever a newer document has beside our keys.
+        """Return the recorded facts of the ELF file at a resolved ``path``; a newer document may
+        have more keys.
 
-        :raises OSError: when there is no such file.
-        :raises ValueError: when nothing is recorded of it.
+        :raises OSError: there is no such file.
+        :raises ValueError: its facts are not recorded.
         """
         entry = self._files.get(path)
         if entry is None:
@@ -124,9 +130,10 @@ class SnapshotTree(Tree):
 
 
 def driver_report(document: dict[str, Any]) -> DriverReport:
-    """Return what NVML said on the recorded host.
+    """Return NVML's answers on the recorded host.
 
-    :raises KeyError, TypeError, ValueError: when the document lacks it; see :func:`load_report` for the checked form.
+    :raises KeyError, TypeError, ValueError: the document lacks them. :func:`load_report` raises a
+        Refusal instead.
     """
     nvml = document["nvml"]
     gpus = []
@@ -176,7 +183,7 @@ def snapshot_host(document: dict[str, Any]) -> Host:
 
 
 def _machine(files: dict[str, dict[str, Any]]) -> str:
-    """Return the machine of a snapshot that does not name it: the one of its 64-bit libraries."""
+    """Return the machine of a snapshot that does not name it, from its 64-bit libraries."""
     names = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_PPC64": "ppc64le"}
     for entry in files.values():
         facts = _member(entry, "elf")
@@ -186,12 +193,14 @@ def _machine(files: dict[str, dict[str, Any]]) -> str:
 
 
 def load_report(path: str) -> DriverReport:
-    """Read the GPU part of a simulated host's snapshot, which must be root's own file.
+    """Read the GPU part of a simulated host's snapshot. Root must own the file, and only root may
+    write to it.
 
-    :raises Refusal: when it is missing, not root's, or no ``nvgraft.host/1`` document.
+    :raises Refusal: the file is missing, others can write to it, or it is not a ``nvgraft.host/1``
+        document.
     """
     hint = (
-        "host-snapshot in config.toml must name a nvgraft.host/1 document that only root can write"
+        "point host-snapshot in config.toml at a nvgraft.host/1 document that only root can write"
     )
     try:
         fd = files.open_file(path)
@@ -199,7 +208,9 @@ def load_report(path: str) -> DriverReport:
             status = os.fstat(fd)
             if status.st_uid != 0 or status.st_mode & 0o022:
                 raise Refusal(
-                    "initialization", f"host snapshot {path} is not root's own file", hint
+                    "initialization",
+                    f"host snapshot {path} can be written by others than root",
+                    hint,
                 )
             data = files.read_fd(fd, _LIMIT)
         finally:

@@ -1,7 +1,7 @@
 """The command line with which the reference hook would run ``nvidia-container-cli``.
 
-A projection of a decision that has been made: people compare it with what the reference stack does on their nodes.
-The engine itself works from the Request. Source: reference behaviour 3.2.
+The arguments follow from a decision that has been made. People compare them with those of the
+reference stack on their nodes. The engine itself uses the Request. Source: reference behaviour 3.2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def reference_argv(
     :param debug: the hook was run with ``-debug``.
     """
     log = "/dev/stderr" if debug else config.cli_debug
-    # (whether it applies, argument); what follows "configure" belongs to that command.
+    # (whether it applies, argument). The arguments after "configure" are options of that command.
     candidates = (
         (config.cli_root, f"--root={config.cli_root}"),
         (config.cli_load_kmods, "--load-kmods"),
@@ -49,7 +49,9 @@ def reference_argv(
 
 
 def compat_mode(config: Config) -> str:
-    """Return the CLI's mode for CUDA libraries of the image; empty leaves it to the CLI, whose default is mount."""
+    """Return the CLI's mode for the image's CUDA libraries. If it is empty, the CLI uses its
+    default, mount.
+    """
     mode = config.runtime_cuda_compat_mode
     if mode in ("ldconfig", "mount"):
         return mode

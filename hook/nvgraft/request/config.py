@@ -1,10 +1,12 @@
 """config.toml: every key of the reference stack, and our own table ``[nvgraft]``.
 
-From text to :class:`Config`, in two steps so that the first can be kept: :func:`settings_from_toml` loads the TOML parser
-(expensive) and answers with the known keys that the file sets, checked for their types, as plain JSON values;
-:func:`config_from_settings` adds the defaults, the host's part in them, and the checks that the reference makes on load.
+The text becomes a :class:`Config` in two steps, so that the result of the first can be kept.
+:func:`settings_from_toml` loads the TOML parser, which is slow to load, checks the types of the
+known keys that the file sets, and returns them as plain JSON values.
+:func:`config_from_settings` adds the defaults, some of which depend on the host, and makes the
+    checks that the reference makes on load.
 
-Source: reference behaviour 2. What a key does is decided where it is used.
+Source: reference behaviour 2. The module that uses a key decides what it does.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ _HOOK = ("nvidia-container-runtime-hook",)
 _FEATURES = ("features",)
 _NVGRAFT = ("nvgraft",)
 
-#: Who writes a container's loader cache: nvgraft itself, or the host's ldconfig, confined. The first one is the default.
+#: Who writes a container's loader cache: nvgraft itself (the default), or the host's ldconfig,
+#: confined.
 LDCACHE_MODES = ("native", "ldconfig")
 
-#: (table, key, attribute, default); the default's type is the key's type, a tuple stands for a list of strings.
-#: Optional keys of the reference default to false or to the empty value: unset and empty mean the same to it.
+#: (table, key, attribute, default). A key has the type of its default; a tuple stands for a list of
+#: strings. Optional keys of the reference default to false or to the empty value: the reference
+#: treats unset and empty alike.
 KEYS: tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...] = (
     ((), "disable-require", "disable_require", False),
     ((), "swarm-resource", "swarm_resource", ""),
@@ -114,7 +118,9 @@ KEYS: tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...]
 
 
 class Config(Value):
-    """The configuration of the hook and of the runtime: one attribute for each key, with the host's defaults applied."""
+    """The configuration of the hook and of the runtime, with the host's defaults. Each key has an
+    attribute.
+    """
 
     disable_require: bool
     swarm_resource: str
@@ -158,7 +164,9 @@ class Config(Value):
     ldcache_mode: str
 
     def __init__(self, **settings: object) -> None:
-        """Take the built-in default for every attribute that is not given; lists may be lists."""
+        """Use the built-in default for each attribute that is not given. A list is stored as a
+        tuple.
+        """
         for _, _, attribute, default in KEYS:
             value = settings.pop(attribute, default)
             setattr(self, attribute, tuple(value) if isinstance(value, list) else value)
@@ -169,9 +177,10 @@ class Config(Value):
 def config_path(
     explicit: str | None, environ: Mapping[str, str], directory: str = ""
 ) -> tuple[str, bool]:
-    """Return where config.toml is, and whether it must be there: it must when a flag or a variable names it.
+    """Return the path of config.toml, and whether it must exist: it must if an option or a variable
+    names it.
 
-    A relative name counts from ``directory``, if one is given, instead of the working directory.
+    A relative name is relative to ``directory``, or to the working directory if that is empty.
     """
     named = explicit or environ.get(names.CONFIG_VARIABLE)
     if named:
@@ -190,13 +199,15 @@ def load_config(
     *,
     cached: bool = False,
 ) -> Config:
-    """Return the configuration that applies (reference behaviour 2.1); for ``directory`` see :func:`config_path`.
+    """Return the configuration that applies (reference behaviour 2.1). For ``directory`` see
+    :func:`config_path`.
 
     :param explicit: the file of ``-config``, or None.
-    :param open_file: opens the file; who acts on it uses ``trusted.open_trusted`` (SECURITY R13).
-    :param cached: use :func:`known_settings`; without it nothing is written anywhere.
-    :raises Refusal: the file is missing though it was named, cannot be read, is no TOML, or sets a key to a value of the
-        wrong type or meaning.
+    :param open_file: opens the file. A caller that acts on the result passes
+        ``trusted.open_trusted`` (SECURITY R13).
+    :param cached: use :func:`known_settings`; otherwise nothing is written.
+    :raises Refusal: the named file is missing, the file cannot be read, it is not TOML, or it sets
+        a key to a value of the wrong type or meaning.
     """
     path, required = config_path(explicit, environ, directory)
     data = read_config_file(path, required, open_file)
@@ -208,7 +219,7 @@ def load_config(
 
 
 def read_config_file(path: str, required: bool, open_file: Callable[[str], int]) -> bytes | None:
-    """Return the text of config.toml, or None when there is none and none is required."""
+    """Return the bytes of config.toml, or None if there is no such file and none is required."""
     try:
         fd = open_file(path)
     except Untrusted as error:
@@ -219,7 +230,7 @@ def read_config_file(path: str, required: bool, open_file: Callable[[str], int])
         ) from None
     except OSError as error:
         if required:
-            hint = "name an existing file with -config, or leave the option and the variable away"
+            hint = "point -config at an existing file, or remove the option and the variable"
             raise Refusal(
                 "",
                 f"{_ERROR}couldn't open required configuration file: open {path}: {files.reason(error)}",
@@ -237,7 +248,9 @@ def read_config_file(path: str, required: bool, open_file: Callable[[str], int])
 
 
 def known_settings(data: bytes, path: str) -> Mapping[str, object]:
-    """Do as :func:`settings_from_toml` does, and keep what it says for the next hook that reads the same bytes."""
+    """Return what :func:`settings_from_toml` returns, and keep it for the next hook that reads the
+    same bytes.
+    """
     from nvgraft.system import kept
 
     key = [kept.code(__file__, names.__file__), data.decode("utf-8", "surrogateescape")]
@@ -249,10 +262,12 @@ def known_settings(data: bytes, path: str) -> Mapping[str, object]:
 
 
 def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[str]]:
-    """Return what the file sets: attribute of :class:`Config` -> value. Unknown keys are ignored.
+    """Return the settings of the file: attribute of :class:`Config` -> value. Unknown keys are
+    ignored.
 
-    :param path: named in errors.
-    :raises Refusal: "failed to load specified config file" (syntax), "failed to unmarshal config" (type).
+    :param path: the file, for errors.
+    :raises Refusal: "failed to load specified config file" (syntax), "failed to unmarshal config"
+        (type).
     """
     from nvgraft.base import tomltext
 
@@ -268,14 +283,11 @@ def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[st
         problem, at, place = str(error).rpartition(" (at ")
         if not at:
             raise _syntax(path, 1, 1, str(error)) from None
-        numbers = [
-            int(word)
-            for word in place.strip("line )").replace(", column", "").split()
-            if word.isdigit()
-        ]
-        line, column = (
-            numbers if len(numbers) == 2 else (text.count("\n") + 1, len(text) - text.rfind("\n"))
-        )
+        words = place.strip("line )").replace(", column", "").split()
+        numbers = [int(word) for word in words if word.isdigit()]
+        if len(numbers) != 2:  # the error is at the end of the document
+            numbers = [text.count("\n") + 1, len(text) - text.rfind("\n")]
+        line, column = numbers
         raise _syntax(path, line, column, problem[:1].lower() + problem[1:]) from None
     settings: dict[str, bool | str | list[str]] = {}
     for table, key, attribute, default in KEYS:
@@ -290,12 +302,13 @@ def config_from_settings(
     exists: Callable[[str], bool] | None = None,
     os_release: Callable[[], str] | None = None,
 ) -> Config:
-    """Return the configuration for settings, with the host's defaults, or refuse what the reference refuses on load.
+    """Return the configuration for ``settings``, with the host's defaults.
 
-    :param exists: whether a path exists on the host (the live host's files without it).
-    :param os_release: the text of the host's os-release (the live host's without it).
-    :raises Refusal: ldconfig is not host-relative, root is in /proc, supported-driver-capabilities or ldcache has an
-        unknown name, or a host snapshot is named without simulated-host.
+    :param exists: tells whether a path exists on the host; by default the live host.
+    :param os_release: returns the text of the host's os-release; by default that of the live host.
+    :raises Refusal: ldconfig is not host-relative, root is in /proc, supported-driver-capabilities
+        or ldcache has an unknown name, or a host snapshot is named without simulated-host. The
+        reference refuses the first and the third on load, too.
     """
     values = dict(settings)
     if values.get("supported_driver_capabilities") == names.ALL:
@@ -309,14 +322,14 @@ def config_from_settings(
         raise Refusal(
             "",
             "invalid config value",
-            'write it as a path of the host, as in ldconfig = "@/sbin/ldconfig"',
+            'write it as a path of the host, such as ldconfig = "@/sbin/ldconfig"',
             first_line=f"{_ERROR}nvidia-container-cli.ldconfig value \"{value}\" is not host-relative (does not start with a '@')",
         )
     if (paths.clean(written.cli_root) + "/").startswith("/proc/"):
         raise Refusal(
             "",
             f"{_ERROR}nvidia-container-cli.root is {written.cli_root}",
-            "a name in /proc leads each process somewhere else; write the directory that the driver is in",
+            "a path in /proc means something else to each process; set root to the directory with the driver",
         )
     unknown = [
         name
@@ -328,13 +341,13 @@ def config_from_settings(
             "",
             f"Invalid value for config option 'supported-driver-capabilities'; {written.supported_driver_capabilities} "
             f"(supported: {','.join(names.CAPABILITIES)})",
-            f"no driver capability is called {unknown[0]}; correct config.toml",
+            f"there is no driver capability {unknown[0]}; correct config.toml",
         )
     if written.host_snapshot and not written.simulated_host:
         raise Refusal(
             "",
             f"{_ERROR}nvgraft.host-snapshot is set without nvgraft.simulated-host = true",
-            "a recorded host is used only where config.toml says that the host is simulated; remove host-snapshot",
+            "a recorded host is used only if the host is simulated; remove host-snapshot from config.toml",
         )
     if written.ldcache_mode not in LDCACHE_MODES:
         raise Refusal(
@@ -349,12 +362,16 @@ def config_from_settings(
 
 
 def capability_names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma list of capabilities, trimmed, sorted, each once."""
+    """Return the names in a comma-separated list of capabilities, trimmed, sorted, without
+    repetitions.
+    """
     return tuple(sorted({name for item in text.split(",") if (name := item.strip())}))
 
 
 def default_user(os_release: str) -> str:
-    """Return the user that ``nvidia-container-cli`` runs as when config.toml has none: SUSE guards its devices by group."""
+    """Return the user of ``nvidia-container-cli`` if config.toml sets none. SUSE guards its devices
+    by a group.
+    """
     for line in os_release.splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "ID_LIKE":
@@ -363,7 +380,9 @@ def default_user(os_release: str) -> str:
 
 
 def host_ldconfig(value: str, exists: Callable[[str], bool]) -> str:
-    """Return the ldconfig that is run for a configured one: on Debian's kin ``PATH`` is a script around ``PATH.real``."""
+    """Return the ldconfig to run for a configured one. On Debian-like hosts ``PATH`` is a script
+    around ``PATH.real``.
+    """
     if not value.startswith("@"):
         return value
     path = value[1:].removesuffix(".real")
@@ -423,7 +442,7 @@ def _converted(
     if isinstance(value, str) and "\0" in value:
         raise Refusal(
             "",
-            _unmarshal(name, text) + "the value holds a NUL character",
+            _unmarshal(name, text) + "the value contains a NUL character",
             f"correct {'.'.join(name)} in {path}",
         )
     if type(value) is not type(default) or not isinstance(value, (bool, str)):
@@ -436,7 +455,7 @@ def _converted(
 def _wrong_type(
     value: object, expected: str, name: tuple[str, ...], path: str, text: str
 ) -> Refusal:
-    go_type, shown_value = "time.Time", str(value)
+    go_type, text_of_value = "time.Time", str(value)
     for python_type, name_in_go in (
         (bool, "bool"),
         (int, "int64"),
@@ -449,12 +468,12 @@ def _wrong_type(
             go_type = name_in_go
             break
     if isinstance(value, bool):
-        shown_value = shown_value.lower()
+        text_of_value = text_of_value.lower()
     elif isinstance(value, list):
-        shown_value = f"[{' '.join(map(str, value))}]"
+        text_of_value = f"[{' '.join(map(str, value))}]"
     hint = f"{'.'.join(name)} in {path} must be {expected.replace('[]string', 'a list of strings')}"
     return Refusal(
-        "", f"{_unmarshal(name, text)}Can't convert {shown_value}({go_type}) to {expected}", hint
+        "", f"{_unmarshal(name, text)}Can't convert {text_of_value}({go_type}) to {expected}", hint
     )
 
 
@@ -464,7 +483,9 @@ def _unmarshal(name: tuple[str, ...], text: str) -> str:
 
 
 def _position(text: str, name: tuple[str, ...]) -> tuple[int, int]:
-    """Return line and column of a key or table header; (1, 1) where its spelling is unusual (inline tables)."""
+    """Return the line and column of a key or table header; (1, 1) if it is written in another form
+    (inline tables).
+    """
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.split("\n"), 1):
         bare = line.strip()

@@ -1,7 +1,8 @@
-"""The hook's decision about one container, from documents alone and in the reference's order.
+"""The hook's decision about one container, made from documents alone.
 
-config.json, then the request, then the mode, then the root file system's path (reference behaviour 3.2). What follows, on
-the host and in the container, is planning and applying.
+The checks have the reference's order: config.json, the request, the mode, the rootfs path
+(reference behaviour 3.2). Checks of the host and of the container's files are part of planning and
+applying.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ INJECT, SKIP, REFUSE = "inject", "skip", "refuse"
 
 
 class Decision(Value):
-    """``verdict`` is inject, skip or refuse; ``log`` are the lines that come before everything else on stderr.
+    """The decision; ``verdict`` is inject, skip or refuse.
 
-    ``request`` and ``rootfs`` (absolute) are set for inject, ``refusal`` for refuse; ``reason`` is one line for all three.
+    ``reason`` is one line for each verdict. ``log`` has the lines for stderr that are printed
+    before all others. ``request`` and ``rootfs`` (absolute) are set for inject, ``refusal`` for
+    refuse.
     """
 
     def __init__(
@@ -43,9 +46,10 @@ class Decision(Value):
 
 
 def decide(config_json: bytes, config: Config, cwd: str) -> Decision:
-    """Return what the hook does about the container of ``config_json``.
+    """Decide what the hook does for the container of ``config_json``.
 
-    :param cwd: the hook's working directory, to which a relative root.path is relative.
+    :param cwd: the directory that a relative root.path is relative to: the hook's working
+        directory.
     """
     log: list[str] = []
     try:
@@ -65,9 +69,9 @@ def decide(config_json: bytes, config: Config, cwd: str) -> Decision:
 
 
 def absolute_rootfs(root_path: str, cwd: str) -> str:
-    """Return root.path as the reference passes it on: absolute, relative to ``cwd``, links not followed.
+    """Return root.path as the reference passes it on: absolute, with symbolic links not followed.
 
-    :raises Refusal: it is no usable path (SECURITY R10).
+    :raises Refusal: the path is not accepted (SECURITY R10).
     """
     path = paths.clean(paths.join(cwd, root_path))
     problem = path_problem(path)

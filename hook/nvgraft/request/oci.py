@@ -1,7 +1,9 @@
-"""The two OCI documents that a hook is given: the state on stdin and the bundle's config.json.
+"""Decode the two OCI documents that a hook is given: the state on stdin and the bundle's
+config.json.
 
-From bytes to values, with the error phrases and the order of the reference hook (reference behaviour 3.2, 3.4). Only the
-members that the hook reads are looked at. What the container asks for by them is ``nvgraft.request.request``'s business.
+Phrases and order of the errors are those of the reference hook (reference behaviour 3.2, 3.4).
+Members that the hook does not need are not checked. ``nvgraft.request.request`` decides what the
+container asks for.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from nvgraft.base.values import Value
 
 STATE_LIMIT = 1 << 20
 CONFIG_LIMIT = 8 << 20
-#: How long the runtime may leave the hook without the next part of the state. It is counted in pauses, in seconds, because on
-#: a machine that stalls the hook's own waiting stalls too.
+#: How long the hook waits for the next part of the state: a number of pauses of so many seconds. It
+#: counts pauses, not the time of a clock, because on a machine that stalls the hook stalls together
+#: with the runtime.
 _STATE_PAUSE, _STATE_WAITS = 0.05, 14
 PATH_LIMIT = 4096
 NAME_LIMIT = 255
@@ -44,9 +47,10 @@ _MOUNT_MEMBERS = {"destination": "destination", "source": "source"}
 
 
 class State(Value):
-    """The part of the OCI state that the hook reads. ``pid`` is 0 and ``bundle`` empty where the state has none.
+    """The part of the OCI state that the hook reads. ``pid`` is 0 and ``bundle`` is empty if the
+    state has none.
 
-    ``id`` only names the container to people; nothing is decided by it.
+    ``id`` is only a name for people.
     """
 
     def __init__(self, pid: int, bundle: str, id: str = "") -> None:
@@ -58,8 +62,8 @@ class State(Value):
 class ContainerConfig(Value):
     """The part of config.json that the hook reads.
 
-    ``env`` maps names to values as they stand in the document, undecoded and unchecked (see ``nvgraft.request.request``);
-    ``mounts`` are (source, destination) pairs; ``root_path`` may be relative.
+    ``env`` maps names to values as they are in the document; ``nvgraft.request.request`` checks
+    them. ``mounts`` are (source, destination) pairs. ``root_path`` may be relative.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ def path_problem(path: str) -> str:
     if not path.isprintable() and any(
         ord(char) < 32 or 127 <= ord(char) < 160 or "\ud800" <= char <= "\udfff" for char in path
     ):
-        return "it holds a control character or bytes that are no UTF-8"
+        return "it contains a control character or bytes that are not UTF-8"
     size = len(path.encode())
     if size > PATH_LIMIT:
         return f"it has {size} bytes, more than {PATH_LIMIT}"
@@ -94,7 +98,8 @@ def path_problem(path: str) -> str:
 
 
 def read_state(fd: int) -> State:
-    """Read the OCI state from ``fd``: to its end, or as much as makes one document, where the other side never closes it.
+    """Read the OCI state from ``fd``, to its end or until it is a whole document: some callers
+    never close the pipe.
 
     :raises Refusal: "could not decode container state: ..."
     """
@@ -120,18 +125,18 @@ def read_state(fd: int) -> State:
             try:
                 return parse_state(data)
             except Refusal:
-                pass  # the brace was an inner one
+                pass  # the brace closes an inner object
         if waits == _STATE_WAITS:
             cause = (
-                f"it has sent {len(data)} bytes and neither gone on nor closed it; "
+                f"stdin stalled after {len(data)} bytes; "
                 if data
-                else "nothing comes; "
+                else "nothing was written to it; "
             )
             raise Refusal("", f"{_STATE}read /dev/stdin: i/o timeout", cause + _STATE_FIX)
 
 
 def parse_state(data: bytes) -> State:
-    """Decode an OCI state; ``bundlePath`` is what runc wrote before Docker 17.06.
+    """Decode an OCI state. runc wrote ``bundlePath`` instead of ``bundle`` before Docker 17.06.
 
     :raises Refusal: "could not decode container state: ..."
     """
@@ -155,9 +160,10 @@ def parse_state(data: bytes) -> State:
 
 
 def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
-    """Return the text of the bundle's config.json.
+    """Return the bytes of the bundle's config.json.
 
-    :param dir_fd: what a relative bundle is relative to; the working directory without it.
+    :param dir_fd: the directory that a relative bundle is relative to; by default the working
+        directory.
     :raises Refusal: "could not open OCI spec: ..." or "could not decode OCI spec: ..."
     """
     path = paths.clean(paths.join(bundle, "config.json"))
@@ -166,7 +172,7 @@ def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
         raise Refusal(
             "",
             f"{_OPEN}open {path}: invalid argument",
-            f"the state's bundle is no usable path: {problem}",
+            f"the bundle in the state is not a usable path: {problem}",
         )
     try:
         fd = files.open_file(path, dir_fd)
@@ -175,9 +181,9 @@ def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
             raise Refusal(
                 "",
                 f"{_CONFIG}read {path}: {files.reason(error)}",
-                f"it is no regular file; {_CONFIG_FIX}",
+                f"it is not a regular file; {_CONFIG_FIX}",
             ) from None
-        hint = "the state's bundle must be the directory with the container's config.json, readable for the hook"
+        hint = "the bundle in the state must be the directory with the container's config.json, readable by the hook"
         raise Refusal("", f"{_OPEN}open {path}: {files.reason(error)}", hint) from None
     try:
         return files.read_fd(fd, CONFIG_LIMIT)
@@ -193,9 +199,10 @@ def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
 def parse_config(data: bytes, complete: bool = True) -> ContainerConfig:
     """Decode a config.json.
 
-    :param complete: refuse it without ociVersion, process or root, as the hook does and the runtime wrapper does not.
-    :raises Refusal: the reference's phrase for the first fault, in the reference's order: JSON and types, missing
-        members, process.capabilities, process.env.
+    :param complete: refuse a document without ociVersion, process or root. The hook does, the
+        runtime wrapper does not.
+    :raises Refusal: for the first fault, in the reference's words and order: JSON and types,
+        missing members, process.capabilities, process.env.
     """
     try:
         spec = members(
@@ -212,17 +219,13 @@ def parse_config(data: bytes, complete: bool = True) -> ContainerConfig:
         )
         env = as_strings(process.get("env"), "struct field Process.process.env of type ")
         root_path = as_string(root.get("path"), "struct field Root.root.path of type string")
-        mounts = tuple(
-            map(
-                _mount,
-                as_array(spec.get("mounts"), "struct field Spec.mounts of type []specs.Mount"),
-            )
-        )
+        mounts = as_array(spec.get("mounts"), "struct field Spec.mounts of type []specs.Mount")
+        mount_pairs = tuple(map(_mount, mounts))
     except JsonError as error:
         raise Refusal(
             "", _CONFIG + error.text, f"config.json: {error.hint}; {_CONFIG_FIX}"
         ) from None
-    # Present is enough: an empty ociVersion passes.
+    # A member only has to be present: an empty ociVersion passes.
     for name, member in (("Version", "ociVersion"), ("Process", "process"), ("Root", "root")):
         if complete and spec.get(member) is None:
             raise Refusal(
@@ -233,15 +236,22 @@ def parse_config(data: bytes, complete: bool = True) -> ContainerConfig:
     try:
         bounding = _bounding(process.get("capabilities"), version)
     except JsonError as error:
-        hint = f"config.json, process.capabilities for ociVersion {version or 'of no value'}: {error.hint}; {_CONFIG_FIX}"
+        hint = f"config.json, process.capabilities for ociVersion {version or '(empty)'}: {error.hint}; {_CONFIG_FIX}"
         raise Refusal("", _CAPABILITIES + error.text, hint) from None
     return ContainerConfig(
-        _environment(env), tuple(bounding), mounts, root_path, root.get("readonly") is True, version
+        _environment(env),
+        tuple(bounding),
+        mount_pairs,
+        root_path,
+        root.get("readonly") is True,
+        version,
     )
 
 
 def _environment(entries: list[str]) -> dict[str, str]:
-    """Split each entry at its first ``=``; the last one of equal names wins (reference behaviour 1.1)."""
+    """Split each entry at its first ``=``. The last entry of a name wins (reference behaviour
+    1.1).
+    """
     try:
         return dict([entry.split("=", 1) for entry in entries])
     except ValueError:
@@ -265,10 +275,11 @@ def _bounding(capabilities: object, version: str) -> list[str]:
 
 
 def _flat_capabilities(version: str) -> bool:
-    """Return whether process.capabilities is a plain list: ociVersion in [1.0.0-rc1, 1.0.0-rc5) (reference behaviour 1.5).
+    """Tell whether process.capabilities is a plain list: ociVersion in [1.0.0-rc1, 1.0.0-rc5)
+    (reference behaviour 1.5).
 
-    Pre-releases of 1.0.0 are ordered by their first identifier as text; numbers come before all words. A version that is
-    not valid is older than all of them.
+    Pre-releases of 1.0.0 are ordered by their first identifier as text, numbers before words. An
+    invalid version is older than all of them.
     """
     core, plus, build = version.partition("+")
     if not core.startswith("1.0.0-") or (plus and not _identifiers(build)):
@@ -305,10 +316,11 @@ def _mismatch(json_type: str, target: str) -> JsonError:
 
 
 def as_object(value: object, target: str) -> dict[str, object]:
-    """Return an object's members; null leaves a Go struct as it is, empty.
+    """Return an object's members. null is an object without members, since it leaves a Go struct
+    empty.
 
-    :param target: what Go's message calls the place; the same for the functions below.
-    :raises JsonError: the value has another type.
+    :param target: the place as Go's message names it; also in the functions below.
+    :raises JsonError: the value has another type; also in the functions below.
     """
     if type(value) is dict or type(value) is Repeated:
         return value
@@ -318,7 +330,7 @@ def as_object(value: object, target: str) -> dict[str, object]:
 
 
 def as_string(value: object, target: str) -> str:
-    """Return a string; null is an empty one."""
+    """Return a string; null is the empty string."""
     if type(value) is str:
         return value
     if value is None:
@@ -327,7 +339,7 @@ def as_string(value: object, target: str) -> str:
 
 
 def as_number(value: object, target: str) -> int:
-    """Return a number that is not negative; null is 0."""
+    """Return an integer that is not negative; null is 0."""
     if type(value) is int and value >= 0:
         return value
     if value is None:
@@ -336,7 +348,7 @@ def as_number(value: object, target: str) -> int:
 
 
 def as_array(value: object, target: str) -> list[object]:
-    """Return an array's items; null has none."""
+    """Return an array's items; null is an empty array."""
     if type(value) is list:
         return value
     if value is None:
@@ -345,7 +357,9 @@ def as_array(value: object, target: str) -> list[object]:
 
 
 def as_strings(value: object, target: str) -> list[str]:
-    """Return an array of strings; ``target`` is completed with the type that Go names."""
+    """Return an array of strings. ``target`` ends before Go's name of the type, which is added
+    here.
+    """
     return [
         item if type(item) is str else as_string(item, target + "string")
         for item in as_array(value, target + "[]string")

@@ -1,8 +1,11 @@
-"""What a container asks for: from its configuration and config.toml to a :class:`Request`, or to the reason why not.
+"""What a container asks for: a :class:`Request`, or a :class:`Skip`, from config.json and
+config.toml.
 
-Pure: nothing of the host is looked at. Whether what is asked for exists is decided by the inventory and the plan.
+These functions are pure and read nothing of the host. The inventory and the plan decide whether the
+requested things exist.
 
-Source: reference behaviour 1 (variables, volume mounts, privileges) and 3.2 (order of the checks, mode).
+Source: reference behaviour 1 (variables, volume mounts, privileges) and 3.2 (order of the checks,
+mode).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from nvgraft.request.config import Config
     from nvgraft.request.oci import ContainerConfig
 
-#: Bytes of a variable that the hook reads, and of a requirement (SECURITY R10).
+#: The largest accepted value of a variable, and of a requirement, in bytes (SECURITY R10).
 VALUE_LIMIT = 4096
 REQUIREMENT_LIMIT = 64 << 10
 
@@ -34,7 +37,9 @@ LEGACY = "legacy"
 
 
 class Origin(Value):
-    """Where the devices and the capabilities of a request come from, for a person: ``NVIDIA_VISIBLE_DEVICES=all``."""
+    """Where the devices and the capabilities of a request come from, as text:
+    ``NVIDIA_VISIBLE_DEVICES=all``.
+    """
 
     def __init__(self, devices: str, capabilities: str) -> None:
         self.devices = devices
@@ -42,7 +47,9 @@ class Origin(Value):
 
 
 class DeviceRequest(Value):
-    """The ids of the devices that a container asks for, none for driver files without a device, and their source for a person."""
+    """The ids of the requested devices (none: driver files without a device), and their source as
+    text.
+    """
 
     def __init__(self, ids: tuple[str, ...], source: str) -> None:
         self.ids = ids
@@ -50,7 +57,7 @@ class DeviceRequest(Value):
 
 
 class ImexChannels(Value):
-    """IMEX channels as they are written, parsed once; :meth:`ids` refuses what is not a channel."""
+    """The requested IMEX channels, parsed once. ``written`` has them as in the request."""
 
     def __init__(self, written: tuple[str, ...] = ()) -> None:
         self.written = written
@@ -67,7 +74,8 @@ class ImexChannels(Value):
     def ids(self) -> tuple[int, ...]:
         """Return the channels' ids.
 
-        :raises Refusal: "unsupported IMEX channel value: X" for anything but a decimal number below 2^20.
+        :raises Refusal: "unsupported IMEX channel value: X" for anything but a decimal number below
+            2^20.
         """
         if self._unsupported is not None:
             raise Refusal(
@@ -81,8 +89,9 @@ class ImexChannels(Value):
 class Request(Value):
     """What this container asks for.
 
-    ``devices`` are ids as the container wrote them, in its order (none: driver files without a device); ``capabilities``
-    are sorted; ``requirements`` are expressions for ``nvgraft.request.requirements``; ``warnings`` are lines for stderr.
+    ``devices`` has the ids as in the request, in its order (none: driver files without a device).
+    ``capabilities`` are sorted. ``requirements`` are expressions for
+    ``nvgraft.request.requirements``. ``warnings`` are lines for stderr.
     """
 
     def __init__(
@@ -127,7 +136,9 @@ class Request(Value):
 
 
 class Skip(Value):
-    """This container gets no GPU: why, and the line for stderr if it asked for one in vain (else empty)."""
+    """A container that gets no GPU, and why. ``warning`` is a line for stderr if it asked for one,
+    else empty.
+    """
 
     def __init__(self, reason: str, warning: str = "") -> None:
         self.reason = reason
@@ -137,8 +148,8 @@ class Skip(Value):
 def resolve_request(container: ContainerConfig, config: Config) -> Request | Skip:
     """Return what ``container`` asks for, under ``config``.
 
-    :raises Refusal: in the reference's order: an unreadable variable, MIG variables without privileges, unsupported
-        capabilities, an invalid CUDA_VERSION.
+    :raises Refusal: in the reference's order: a variable that is not accepted, MIG variables
+        without privileges, unsupported capabilities, an invalid CUDA_VERSION.
     """
     env = container.env
     privileged = _is_privileged(container)
@@ -171,11 +182,11 @@ def resolve_request(container: ContainerConfig, config: Config) -> Request | Ski
 
 
 def check_request(request: Request) -> None:
-    """Check what the reference CLI checks before it looks at the host.
+    """Make the checks that the reference CLI makes before it reads anything of the host.
 
     :raises Refusal: for an unsupported IMEX channel, or more than 32 requirements.
     """
-    request.imex_channels.ids()  # refuses what is not a channel
+    request.imex_channels.ids()  # for its refusal
     if len(request.requirements) > MAX_REQUIREMENTS:
         hint = f"the container has {len(request.requirements)} NVIDIA_REQUIRE_ variables"
         raise Refusal(
@@ -184,9 +195,9 @@ def check_request(request: Request) -> None:
 
 
 def requested_devices(container: ContainerConfig, config: Config) -> DeviceRequest | Skip:
-    """Return the devices that are asked for, and where they come from (reference behaviour 1.2).
+    """Return the requested devices, and where the request comes from (reference behaviour 1.2).
 
-    :raises Refusal: an unreadable variable or mount.
+    :raises Refusal: a variable or mount whose text is not accepted.
     """
     mounted = [name for item in _mounted_ids(container, config) if (name := _mounted_device(item))]
     if mounted:
@@ -200,16 +211,17 @@ def requested_devices(container: ContainerConfig, config: Config) -> DeviceReque
     if not _is_trusted(container, config):
         named = " ".join(variables)
         return Skip(
-            f"not a GPU container: it is unprivileged, and config.toml does not accept devices from {named} then",
+            f"not a GPU container: it is unprivileged, and config.toml then does not accept devices from {named}",
             f"Ignoring devices requested by environment variable(s) in unprivileged container: [{named}]",
         )
     return DeviceRequest(ids, source or "legacy image default")
 
 
 def resolve_mode(configured: str, devices: Sequence[str]) -> tuple[str, str]:
-    """Return the runtime mode for the hook's check, and the line with which the reference reports it.
+    """Return the runtime mode, and the reference's log line for it.
 
-    ``auto`` is ``cdi`` when every requested device is a qualified CDI name, else legacy (reference behaviour 3.2, 9.3).
+    ``auto`` means ``cdi`` if every requested device is a qualified CDI name, else legacy (reference
+    behaviour 3.2, 9.3).
     """
     if configured != "auto":
         return configured, f"Using requested mode '{configured}'"
@@ -218,7 +230,7 @@ def resolve_mode(configured: str, devices: Sequence[str]) -> tuple[str, str]:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse every mode in which another component injects the driver.
+    """Check that the mode is legacy: in every other mode another component injects the driver.
 
     :raises Refusal: the mode is not legacy.
     """
@@ -227,14 +239,15 @@ def check_mode(mode: str) -> None:
             "",
             "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the docker --gpus flag) is not supported. "
             "Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia flag) instead",
-            f"the mode is {mode}; for this hook set nvidia-container-runtime.mode to legacy in config.toml",
+            f"the mode is {mode}; to use this hook, set nvidia-container-runtime.mode to legacy in config.toml",
         )
 
 
 def read_variable(env: dict[str, str], name: str, limit: int = VALUE_LIMIT) -> str | None:
-    """Return a variable's value, or None when it is unset.
+    """Return a variable's value, or None if it is unset.
 
-    :raises Refusal: the value is longer than ``limit`` bytes, has a control character, or is no UTF-8 (SECURITY R10).
+    :raises Refusal: the value is longer than ``limit`` bytes, has a control character, or is not
+        UTF-8 (SECURITY R10).
     """
     value = env.get(name)
     if value is not None and not (value.isascii() and value.isprintable() and len(value) <= limit):
@@ -243,7 +256,9 @@ def read_variable(env: dict[str, str], name: str, limit: int = VALUE_LIMIT) -> s
 
 
 def is_cdi_name(text: str) -> bool:
-    """Return whether ``text`` is a qualified CDI device name, VENDOR/CLASS=NAME (reference behaviour 10.7)."""
+    """Tell whether ``text`` is a qualified CDI device name, VENDOR/CLASS=NAME (reference behaviour
+    10.7).
+    """
     qualifier, equals, device = text.partition("=")
     vendor, slash, kind = qualifier.partition("/")
     if not (equals and slash and _is_cdi_word(device, "_-.:")):
@@ -260,11 +275,13 @@ def _is_cdi_word(word: str, inside: str) -> bool:
 def _check_text(value: str, text: str, limit: int) -> None:
     size = len(value.encode("utf-8", "surrogatepass"))
     if size > limit:
-        raise Refusal("", text, f"its value has {size} bytes; at most {limit} are read")
+        raise Refusal("", text, f"its value has {size} bytes; at most {limit} are accepted")
     for char in value:
         if char < " " or "\x7f" <= char <= "\x9f" or "\ud800" <= char <= "\udfff":
             raise Refusal(
-                "", text, f"its value has a control character or bytes that are no UTF-8 ({char!a})"
+                "",
+                text,
+                f"its value has a control character or bytes that are not UTF-8 ({char!a})",
             )
 
 
@@ -273,25 +290,31 @@ def _is_privileged(container: ContainerConfig) -> bool:
 
 
 def _is_trusted(container: ContainerConfig, config: Config) -> bool:
-    """Return whether requests by variables count (reference behaviour 1.2)."""
+    """Tell whether requests by variables are accepted (reference behaviour 1.2)."""
     return config.accept_nvidia_visible_devices_envvar_when_unprivileged or _is_privileged(
         container
     )
 
 
 def _is_legacy(env: dict[str, str]) -> bool:
-    """Return whether this is an old CUDA image, which asks for everything without a variable (reference behaviour 1.6)."""
+    """Tell whether this is an old CUDA image, which gets everything without a variable (reference
+    behaviour 1.6).
+    """
     return bool(env.get(names.CUDA_VERSION)) and not env.get(names.REQUIRE_CUDA)
 
 
 def _device_variables(env: dict[str, str], swarm_resource: str) -> list[str]:
-    """Return the variables that decide: those of swarm-resource that are set, else NVIDIA_VISIBLE_DEVICES."""
+    """Return the variables that request devices: those of swarm-resource that are set, else
+    NVIDIA_VISIBLE_DEVICES.
+    """
     chosen = [name for item in swarm_resource.split(",") if (name := item.strip()) and name in env]
     return chosen or [names.VISIBLE_DEVICES]
 
 
 def _listed(env: dict[str, str], variables: Iterable[str], legacy: bool) -> tuple[str, ...] | None:
-    """Return the ids that the variables list (reference behaviour 1.4), none of them for "none"; None where nothing is asked for."""
+    """Return the ids in the variables, an empty tuple for "none", or None if nothing is requested
+    (reference behaviour 1.4).
+    """
     values = [value for name in variables if (value := read_variable(env, name)) is not None]
     if not values:
         return (names.ALL,) if legacy else None
@@ -303,12 +326,14 @@ def _listed(env: dict[str, str], variables: Iterable[str], legacy: bool) -> tupl
             return (names.ALL,)
         if token == names.NONE:
             return ()
-    # Of equal ids the reference keeps the last one's place.
+    # The reference keeps the last of equal ids.
     return tuple(dict.fromkeys(reversed(tokens)))[::-1]
 
 
 def _mounted_ids(container: ContainerConfig, config: Config) -> list[str]:
-    """Return what stands behind the prefix in each mount that requests something, if mounts are accepted as requests."""
+    """Return the part after the prefix of each mount that is a request, if config.toml accepts
+    mounts as requests.
+    """
     if not config.accept_nvidia_visible_devices_as_volume_mounts:
         return []
     seen = set()
@@ -331,7 +356,9 @@ def _mounted_ids(container: ContainerConfig, config: Config) -> list[str]:
 
 
 def _mounted_device(mounted_id: str) -> str | None:
-    """Return the device id that a mount requests; None for a channel and for a name that is not a CDI device."""
+    """Return the device id that a mount requests, or None for an IMEX channel and an incomplete CDI
+    name.
+    """
     if mounted_id.startswith(names.VOLUME_MOUNT_IMEX):
         return None
     if not mounted_id.startswith(names.VOLUME_MOUNT_CDI):
@@ -349,7 +376,7 @@ def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
         raise Refusal(
             "",
             f"cannot set {name.removeprefix('NVIDIA_')} in non privileged container",
-            f"{name}={value} needs {names.PRIVILEGED_CAPABILITY}: start the container privileged, or unset it",
+            f"{name}={value} needs {names.PRIVILEGED_CAPABILITY}: start the container privileged, or unset the variable",
         )
     return value
 
@@ -357,7 +384,9 @@ def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
 def _imex_channels(
     container: ContainerConfig, config: Config
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the channels as they are written, and the warning for those that are ignored (reference behaviour 1.9)."""
+    """Return the channels as in the request, and a warning if they are ignored (reference behaviour
+    1.9).
+    """
     if config.features_ignore_imex_channel_requests:
         return (), ()
     prefix = names.VOLUME_MOUNT_IMEX
@@ -379,7 +408,9 @@ def _imex_channels(
 def _capabilities(
     env: dict[str, str], supported_list: str, legacy: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Return the capabilities, sorted, and where they come from (reference behaviour 1.7)."""
+    """Return the requested capabilities, sorted, and where they come from (reference behaviour
+    1.7).
+    """
     supported = capability_names(supported_list)
     value = read_variable(env, names.DRIVER_CAPABILITIES)
     if not value:
@@ -401,7 +432,11 @@ def _capabilities(
 
 
 def _requirements(env: dict[str, str], disabled: bool, legacy: bool) -> tuple[str, ...]:
-    """Return the requirement expressions, ordered by variable, a legacy image's own one last (reference behaviour 1.8)."""
+    """Return the requirement expressions in the order of the variables' names (reference behaviour
+    1.8).
+
+    For a legacy image the expression that follows from CUDA_VERSION comes last.
+    """
     if disabled or read_variable(env, names.DISABLE_REQUIRE) in names.TRUE_SPELLINGS:
         return ()
     expressions = [
@@ -418,7 +453,9 @@ def _requirements(env: dict[str, str], disabled: bool, legacy: bool) -> tuple[st
 
 
 def _major_minor(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a lenient semantic version: up to three numbers, "v" in front, -words and +words."""
+    """Return the first two numbers of a semantic version, parsed leniently: one to three numbers,
+    "v" before, -words and +words.
+    """
     core, plus, build = version.removeprefix("v").partition("+")
     core, dash, release = core.partition("-")
     numbers = core.split(".")
@@ -434,6 +471,6 @@ def _major_minor(version: str) -> tuple[int, int]:
             "",
             f"failed to get requirements failed to get version: invalid CUDA version {version}: "
             "invalid version string: invalid semantic version",
-            f"{names.CUDA_VERSION} of the image must read MAJOR[.MINOR[.PATCH]], or {names.REQUIRE_CUDA} must be set",
+            f"set {names.CUDA_VERSION} in the image to MAJOR[.MINOR[.PATCH]], or set {names.REQUIRE_CUDA}",
         )
     return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0

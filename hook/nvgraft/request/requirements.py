@@ -1,7 +1,8 @@
 """The requirement language of images: ``cuda>=12.0 brand=tesla,driver>=470``.
 
-Blanks separate alternatives, commas what must hold together (reference behaviour 8). Pure: the driver's versions and the
-selected devices come from the inventory. Which requirements apply to a container is ``nvgraft.request.request``'s business.
+Blanks separate alternatives, and commas separate conditions that must all hold (reference behaviour
+8). The functions are pure: callers take the driver's versions and the selected devices from the
+inventory, and the requirements from the Request.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: A longer factor that does not hold counts as invalid: the reference's buffer is 128 bytes.
+#: Bytes. A longer factor that does not hold counts as invalid: the reference's buffer has 128
+#: bytes.
 _FACTOR_LIMIT = 127
 
-#: operator -> the results of a comparison (-1, 0, 1) that satisfy it. A lone "!" is accepted by the reference.
+#: Operator -> the results of a comparison (-1, 0, 1) that satisfy it. The reference accepts "!"
+#: alone.
 _OPERATORS = {
     "=": (0,),
     "!=": (-1, 1),
@@ -30,12 +33,14 @@ _OPERATORS = {
 _SIGNS = "<>=!"
 _ONE_SIGN = str.maketrans(dict.fromkeys(_SIGNS, "="))
 
-#: A property of a device holds when there is no device.
+#: Properties of a device. A condition on one of them holds if there is no device.
 _OF_DEVICE = ("arch", "brand")
 
 
 class Alternative(Value):
-    """One alternative of a requirement: its ``term``, and the ``factor`` that decides against it ("" when it holds)."""
+    """One alternative of a requirement: its ``term``, and the ``factor`` that fails in it ("" if
+    the term holds).
+    """
 
     def __init__(self, term: str, factor: str, valid: bool) -> None:
         self.term = term
@@ -49,15 +54,16 @@ def check(
     cuda_version: str,
     devices: Sequence[tuple[str, str]],
 ) -> None:
-    """Refuse the container unless every requirement holds for every device.
+    """Check that every requirement holds for every device.
 
-    The expressions are the container's, and may be 2 MiB: each is gone through once, for all devices at a time.
+    The expressions come from the container and may have 2 MiB together: each is evaluated once, for
+    all devices together.
 
-    :param devices: (compute capability, brand) of each selected device, as in ("8.0", "Tesla"); with none, the
-        requirements are evaluated once and what they say of a device holds.
+    :param devices: (compute capability, brand) of each selected device, such as ("8.0", "Tesla").
+        Without any device the requirements are evaluated once, and conditions on a device hold.
     :raises Refusal: "invalid expression" or "unsatisfied condition: ..."
     """
-    # Devices of one kind are asked once: a node of eight equal GPUs is the usual case.
+    # Equal devices are evaluated once: a node of eight equal GPUs is the usual case.
     facts = [
         {"cuda": cuda_version, "driver": driver_version, "arch": arch, "brand": brand}
         for arch, brand in dict.fromkeys(devices) or ((None, None),)
@@ -69,7 +75,8 @@ def check(
         holds, invalid = _evaluate(requirement, by_kind, kinds)
         fails = kinds & ~holds
         if fails:
-            # The reference asks device by device: what fails for the first one is told, and of that what comes first.
+            # The reference evaluates device by device and reports the first failure of the first
+            # device that fails.
             first = fails & -fails
             failed = (requirement, bool(invalid & first), facts[first.bit_length() - 1])
             kinds = first - 1
@@ -93,10 +100,11 @@ def _refusal(requirement: str, invalid: bool, facts: dict[str, str | None]) -> R
 def alternatives(
     requirement: str, facts: dict[str, str | None], count: int | None = None
 ) -> tuple[Alternative, ...]:
-    """Return how every alternative of ``requirement`` fares, also those that :func:`check` never reaches.
+    """Return the result of each alternative of ``requirement``, including those that :func:`check`
+    does not reach.
 
     :param facts: property name -> value; ``arch`` and ``brand`` are None without a device.
-    :param count: of the first ones alone.
+    :param count: evaluate so many alternatives at most.
     """
     device = _DeviceKinds([facts])
     results = []
@@ -107,10 +115,10 @@ def alternatives(
 
 
 def _numbers(version: str) -> tuple[tuple[int, str], ...] | None:
-    """Return a version as a sort key, or None for what is none: numbers are compared from left to right, and zeros at the end
-    count for nothing, so that 12 equals 12.0.
+    """Return a version as a sort key, or None if ``version`` is not a version.
 
-    It has the length of each number and its digits, so that long ones cost no conversion.
+    Numbers are compared from left to right, and zeros at the end are ignored: 12 equals 12.0. The
+    key has the length of each number and its digits, so that long numbers need no conversion.
     """
     if version[:1] in ("", ".") or version.strip("0123456789."):
         return None
@@ -121,10 +129,13 @@ def _numbers(version: str) -> tuple[tuple[int, str], ...] | None:
 
 
 class _Property:
-    """What one property is on each kind of device. A set of kinds is a number: bit 0 stands for the first kind.
+    """The value of one property on each kind of device. A set of kinds is a number: bit 0 stands
+    for the first kind.
 
-    ``unknown`` are the kinds without it: whatever is said of it holds. ``invalid`` are those for which it is no version, ``keys``
-    the versions of the others, ascending, ``below[i]`` the kinds with one of the first ``i``. ``brands`` has the value in lower case.
+    ``unknown`` is the set of kinds without the property: every condition on it holds for them.
+    ``invalid`` is the set of those whose value is not a version. ``keys`` has the versions of the
+    others, ascending, and ``below[i]`` is the set of kinds with one of the first ``i`` versions.
+    ``brands`` maps a value in lower case to the kinds that have it.
     """
 
     def __init__(self, values: Sequence[str | None]) -> None:
@@ -147,7 +158,9 @@ class _Property:
             self.below.append(self.below[-1] | versions[key])
 
     def compared(self, version: str) -> tuple[int, int, int] | None:
-        """Return the kinds whose version is lower, equal and higher; None when ``version`` is not a version."""
+        """Return the kinds whose version is lower, equal and higher; None when ``version`` is not a
+        version.
+        """
         key = _numbers(version)
         if key is None:
             return None
@@ -166,7 +179,9 @@ class _DeviceKinds:
 
 
 def _evaluate(requirement: str, devices: _DeviceKinds, kinds: int) -> tuple[int, int]:
-    """Return for which of ``kinds`` a requirement holds, and for which a factor that decides is invalid."""
+    """Return the set of ``kinds`` for which a requirement holds, and of those for which a deciding
+    factor is invalid.
+    """
     holds, invalid, undecided, empty = 0, 0, kinds, True
     for term in filter(None, requirement.split(" ")):
         if not term.strip(","):
@@ -182,7 +197,7 @@ def _evaluate(requirement: str, devices: _DeviceKinds, kinds: int) -> tuple[int,
 
 
 def _evaluate_term(term: str, devices: _DeviceKinds, kinds: int) -> tuple[int, int, str]:
-    """Return the same of one alternative, and the factor with which it ended for the last of the kinds."""
+    """Return the same sets for one alternative, and the factor at which its evaluation ended."""
     holds, invalid, factor = kinds, 0, ""
     for factor in filter(None, term.split(",")):
         good, bad = _evaluate_factor(factor, devices)
@@ -197,7 +212,9 @@ def _evaluate_term(term: str, devices: _DeviceKinds, kinds: int) -> tuple[int, i
 
 
 def _evaluate_factor(factor: str, devices: _DeviceKinds) -> tuple[int, int]:
-    """Return for which of all kinds a factor holds, and for which it makes no sense."""
+    """Return the set of all kinds for which a factor holds, and of those for which it is
+    invalid.
+    """
     name, operator, value = _split(factor)
     accepted = _OPERATORS.get(operator)
     prop = devices.properties.get(name)
@@ -230,9 +247,9 @@ def _split(factor: str) -> tuple[str, str, str]:
 def _hint(requirement: str, facts: dict[str, str | None]) -> str:
     provided = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
     failures = "; ".join(
-        f"{_short(tried.term)}: {_short(tried.factor)} {'does not hold' if tried.valid else 'is no valid condition'}"
-        for tried in alternatives(requirement, facts, 8)
-        if tried.factor
+        f"{_short(failed.term)}: {_short(failed.factor)} {'does not hold' if failed.valid else 'is not a valid condition'}"
+        for failed in alternatives(requirement, facts, 8)
+        if failed.factor
     )
     return f"this host provides {provided}; {failures}; use a newer driver or another image, or set NVIDIA_DISABLE_REQUIRE=1"
 
