@@ -102,7 +102,7 @@ def test_t54_a_read_only_root_is_refused(
 ) -> None:
     """Nothing can be made in it: the refusal says who should have made it read-only, and when."""
     attacked(Case(mounts=mounts)).refused(
-        "read-only file system | the container's root file system is mounted read-only before"
+        "read-only file system | the root file system is read-only before"
     )
 
 
@@ -708,5 +708,5 @@ def landlock() -> None:
 def test_t62_a_sandboxed_hook_is_refused(attacked: Attacked) -> None:
     """Landlock keeps it from the container's process and from mounting: refused before anything is made."""
     attacked(Case(before_exec=landlock)).refused(
-        "permission denied | the container's process is gone, the hook is not root, or a security"
+        "permission denied | the container's process has ended, the hook does not run as root, or a security"
     )

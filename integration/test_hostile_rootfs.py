@@ -377,7 +377,7 @@ NO_PROCFS = "not procfs: mount a procfs at /proc in config.json"
         (Case("/proc = x", mounts=bind_rootfs), NO_DIRECTORY),
         (
             Case(prepare=lambda: os.rmdir(ROOTFS / "proc"), mounts=bind_rootfs),
-            "the container needs a procfs mount at /proc",
+            "mount a procfs at /proc in config.json",
         ),
         (Case("/proc/driver/nvidia/", mounts=bind_rootfs), NO_PROCFS),
         (Case(mounts=mounting(tmpfs_with_driver)), NO_PROCFS),
@@ -701,10 +701,10 @@ def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -
         ),
         (Case(root="nothing"), "container error: open failed: "),
         (Case(root="config.json"), "config.json: not a directory"),
-        (Case(root=""), "is no mount point in the mount namespace of process"),
+        (Case(root=""), "is not a mount point in the mount namespace of process"),
         (
             Case(mounts=lambda root: syscalls.mount("proc", str(root / "proc"), "proc", 0)),
-            "rootfs is no mount point in",
+            "rootfs is not a mount point in",
         ),
         (
             Case(root="link", prepare=lambda: os.symlink("rootfs", ROOTFS.parent / "link")),

@@ -636,7 +636,7 @@ def test_a_rootfs_that_is_no_mount_point_is_refused() -> None:
             assert opened(pid) == ""
             return opened(pid, ROOTFS / "usr")
 
-    assert "is no mount point in the mount namespace" in in_arena(scenario)
+    assert "is not a mount point in the mount namespace" in in_arena(scenario)
 
 
 def test_a_magic_link_does_not_lead_to_a_rootfs() -> None:

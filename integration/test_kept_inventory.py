@@ -86,7 +86,10 @@ def test_damage_is_survived(viewing: Bundle) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()[1:]
-    assert origins(rows) == ["from the kept inventory", *["read now: no inventory is kept"] * len(DAMAGE)]
+    assert origins(rows) == [
+        "from the kept inventory",
+        *["read now: no inventory is kept"] * len(DAMAGE),
+    ]
     assert len(views(rows)) == 1
 
 
@@ -131,7 +134,7 @@ await '"reason": "uevent add /module/nvidia"'
 mkdir -p /proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0
 await '"reason": "changed: MIG devices'
 mv /proc/driver/nvidia/version /proc/driver/nvidia/away
-await 'cannot be read, no inventory is kept\\|"reason": "changed: driver version'
+await 'cannot be read, nothing is kept\\|"reason": "changed: driver version'
 mv /proc/driver/nvidia/away /proc/driver/nvidia/version
 echo 'init 9' > /etc/nvgraft-nvml.conf
 await 'nvml error: driver not loaded'

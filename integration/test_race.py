@@ -141,7 +141,7 @@ def test_a_process_that_takes_the_number_before_the_hook_looks_is_no_container_o
             assert [point for point in arena.mount_points(stranger) if "nvidia" in point] == []
             return outcome.line
 
-    assert "is no mount point in the mount namespace" in run_in_mount_namespace(scenario)
+    assert "is not a mount point in the mount namespace" in run_in_mount_namespace(scenario)
 
 
 CONTAINERS = 50

@@ -858,7 +858,7 @@ def test_a_library_that_no_loader_takes_is_mounted_and_named() -> None:
     (finding,) = [finding for finding in found.findings if finding.id == "library-damaged"]
     assert (finding.level, finding.message) == (
         "warning",
-        f"{path} is no library that a loader takes",
+        f"{path} is not a library that a loader accepts",
     )
 
 

@@ -73,7 +73,7 @@ def test_a_greater_name_of_the_image_owns_the_link() -> None:
     assert [finding.id for finding in findings] == ["library-shadowed"]
     assert (
         findings[0].message
-        == f"{LIBS}/libcuda.so.1 will lead to the image's own libcuda.so.535.104, which ldconfig prefers to the driver's {CUDA}"
+        == f"{LIBS}/libcuda.so.1 will lead to libcuda.so.535.104 of the image, which ldconfig prefers to the driver's {CUDA}"
     )
 
 

@@ -170,7 +170,7 @@ def test_findings_come_with_their_hint() -> None:
     found = plan(full_host(gpus=[]))
     assert section(found, "findings")[:2] == [
         "warning no-gpu: NVML reports no GPU: the container gets driver files and control devices only",
-        "see nvidia-smi -L on the host",
+        "run nvidia-smi -L on the host",
     ]
 
 

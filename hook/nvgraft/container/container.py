@@ -1,10 +1,12 @@
-"""The container that is being started: its process, its mounts and its root file system, held by descriptors.
+"""The container that is being started: its process, its mounts and its root file system, held by
+descriptors.
 
-Everything is opened once, checked, and from then on only the descriptors are used (SECURITY R11, R12). It is looked at
-from the host's mount namespace; entering the container's is the executor's business.
+Everything is opened once and checked; from then on only the descriptors are used (SECURITY R11,
+R12). The container is read from the host's mount namespace; the executor enters the container's
+with :func:`enter`.
 
-A standalone container is a directory in the caller's own mount namespace, which the caller will enter later on: there is
-no process and no namespace to check, the rest holds.
+A standalone container is a directory in the caller's own mount namespace, in which the caller
+starts a program later. It has no process and no namespace to check; all other checks are made.
 """
 
 from __future__ import annotations
@@ -25,15 +27,17 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _STATX_ATTR_MOUNT_ROOT = 0x2000
-_PID_MAX = (
-    1 << 31
-) - 1  # of the type; a larger number would come to mean another process on its way to the kernel
+#: The largest value of the kernel's type: a larger number would be cut off and mean another
+#: process.
+_PID_MAX = (1 << 31) - 1
 
 
 class Container:
-    """A process that an engine has set up but not started, and its rootfs. Held until this process ends.
+    """A process that an engine has set up but not started, and its rootfs. Its descriptors are open
+    until this process ends.
 
-    Without ``pidfd`` it is standalone; ``pid`` is then the process that is going to be the container's.
+    Without ``pidfd`` the container is standalone; ``pid`` is then the process that will become the
+    container's.
     """
 
     def __init__(
@@ -49,9 +53,10 @@ class Container:
         self._rootfs_mount = -1
 
     def read_mounts(self) -> None:
-        """Look at the container's mounts, which planning and applying go by; see ``mounts``, by mount id.
+        """Read the container's mounts into ``mounts`` (by mount id), which planning and applying
+        use.
 
-        :raises Refusal: when the process has ended.
+        :raises Refusal: the process has ended.
         """
         path = f"/proc/{'self' if self.standalone else self.pid}/mountinfo"
         text = _step(
@@ -61,36 +66,36 @@ class Container:
 
     @property
     def standalone(self) -> bool:
-        """Whether the mount namespace is our own."""
+        """Whether the container is in this process's mount namespace."""
         return self.pidfd is None
 
     def mount_of(self, fd: int) -> Mount:
         """Return the container's mount on which ``fd`` was opened.
 
-        :raises Refusal: when it is none that the container had when it was opened.
+        :raises Refusal: the container had no such mount when its mounts were read.
         """
         mount = self.mounts.get(syscalls.mount_id(fd))
         if mount is None:
             raise Refusal(
                 "mount",
                 f"mount operation failed: {self.rootfs}: unknown mount",
-                "the container's mounts change while it starts",
+                "the container's mounts change while it starts: stop the program that changes them",
             )
         return mount
 
     def is_on_rootfs(self, fd: int) -> bool:
-        """Tell whether ``fd`` lies on the mount of the root file system itself."""
+        """Tell whether ``fd`` is on the mount of the root file system itself."""
         if self._rootfs_mount < 0:
-            self._rootfs_mount = syscalls.mount_id(
-                self.rootfs_fd
-            )  # a descriptor never comes to be on another mount
+            # The mount of an open descriptor never changes, so it is asked for once.
+            self._rootfs_mount = syscalls.mount_id(self.rootfs_fd)
         return syscalls.mount_id(fd) == self._rootfs_mount
 
     def volume_of(self, fd: int) -> str | None:
-        """Return the mount point, as the container sees it, of the volume that the directory ``fd`` is on.
+        """Return the mount point, as the container sees it, of the volume that the directory ``fd``
+        is on.
 
-        None where creating is allowed: on the rootfs itself, on the runtime's own /dev, and on the tmpfs that stands for a
-        kernel module's /proc/driver (SECURITY R21).
+        It is None on mounts where files may be made: the rootfs itself, the runtime's own /dev, and
+        the tmpfs that stands for a kernel module's /proc/driver (SECURITY R21).
         """
         if self.is_on_rootfs(fd):
             return None
@@ -102,19 +107,17 @@ class Container:
 
     def inside(self, mount: Mount) -> str:
         """Return the mount point of ``mount`` as the container will see it."""
-        return (
-            mount.point[len(self.rootfs) :]
-            if mount.point.startswith(self.rootfs + "/")
-            else mount.point
-        )
+        inside = mount.point.startswith(self.rootfs + "/")
+        return mount.point[len(self.rootfs) :] if inside else mount.point
 
 
 def hold_process(pid: int) -> int:
-    """Return a pidfd, so that from here on ``pid`` cannot come to mean another process.
+    """Open a pidfd for ``pid``. The number may be reused after the process ends; :func:`enter` uses
+    the pidfd and then fails.
 
     :raises Refusal: stage ``container`` for a pid that is not a container's.
     """
-    hint = "the state on stdin must carry the pid of the container's first process, as the runtime sees it"
+    hint = "the state on stdin must have the pid of the container's first process, as the runtime sees it"
     if not 1 < pid <= _PID_MAX or pid in {os.getpid(), os.getppid()}:
         raise Refusal("container", f"invalid process id: {pid}", hint)
     try:
@@ -122,36 +125,38 @@ def hold_process(pid: int) -> int:
     except syscalls.MissingFeature:
         raise
     except OSError as error:
-        # The reference looks at /proc/PID first and says so.
+        # The reference first calls stat() on /proc/PID, and its error names that.
         cause = "no such file or directory" if error.errno == errno.ESRCH else reason(error)
         raise Refusal(
             "container",
             f"stat failed: /proc/{pid}: {cause}",
-            f"the container's process is gone; {hint}",
+            f"the container's process has ended; {hint}",
         ) from error
     if _has_no_program(pid):
         os.close(pidfd)
         raise Refusal(
             "container",
             f"invalid process id: {pid}",
-            f"it is a thread of the kernel, or has ended; {hint}",
+            f"it is a kernel thread, or has ended; {hint}",
         )
     return pidfd
 
 
 def _has_no_program(pid: int) -> bool:
-    """Tell whether ``pid`` is a thread of the kernel, whose namespaces are the host's, or a process that has ended."""
+    """Tell whether ``pid`` is a kernel thread, which has the host's namespaces, or a process that
+    has ended.
+    """
     try:
         os.readlink(f"/proc/{pid}/exe")
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # not ours to look at: entering its namespace will say so
+        return False  # this user may not read the link: entering its namespace will fail
     return False
 
 
 def check_rootfs_path(rootfs: str) -> None:
-    """Refuse a rootfs that is the host's own root by its name alone; the reference looks no further.
+    """Check that the path is absolute and not that of the host's root, as the reference does.
 
     :raises Refusal: stage ``input``.
     """
@@ -159,15 +164,16 @@ def check_rootfs_path(rootfs: str) -> None:
         raise Refusal(
             "input",
             "invalid rootfs directory",
-            f"root.path in config.json leads to {rootfs!r}: it must be a directory other than /",
+            f"root.path in config.json leads to {rootfs!r}: set it to a directory other than /",
         )
 
 
 def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
-    """Open the rootfs of ``pid``, which the caller holds by ``pidfd``, and check that it is a container's.
+    """Open the rootfs of ``pid``, for which the caller has opened ``pidfd``, and check that it is a
+    container's.
 
-    :param rootfs: absolute path of the rootfs; valid in the container's mount namespace, which before the runtime's pivot
-        still shows the whole host.
+    :param rootfs: absolute path of the rootfs in the container's mount namespace, which before the
+        runtime's pivot_root still has the whole host.
     :raises Refusal: stages ``input`` and ``container``.
     """
     check_rootfs_path(rootfs)
@@ -175,9 +181,9 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
         raise Refusal(
             "container",
             f"process {pid} has no mount namespace of its own",
-            "a container without one would get the driver mounted over the host: give it a mount namespace",
+            "give the container a mount namespace: without one the driver would be mounted over the host",
         )
-    gone = f"process {pid} is gone, or the hook is not root"
+    gone = f"process {pid} has ended, or the hook does not run as root"
     owner = _step(f"stat failed: /proc/{pid}", gone, lambda: os.stat(f"/proc/{pid}"))
     flags = os.O_PATH | os.O_DIRECTORY
     root_fd = _step(
@@ -187,7 +193,7 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
     )
     try:
         resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-        fix = "root.path in config.json must name the container's rootfs"
+        fix = "set root.path in config.json to the container's rootfs"
         rootfs_fd = _step(
             f"open failed: {rootfs}", fix, lambda: syscalls.openat2(root_fd, rootfs, flags, resolve)
         )
@@ -203,10 +209,11 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
 
 
 def open_standalone(rootfs: str) -> Container:
-    """Open the directory ``rootfs`` of this mount namespace, in which a procfs has to be mounted already.
+    """Open the directory ``rootfs`` of this mount namespace, on whose /proc a procfs must be
+    mounted.
 
-    The container's process is our parent, as the reference has it (reference behaviour 4.5), and what is made belongs to its
-    owner.
+    As in the reference (reference behaviour 4.5), the container's process is this process's parent,
+    and its owner owns everything that is made.
 
     :raises Refusal: stages ``input`` and ``container``.
     """
@@ -231,10 +238,9 @@ def open_standalone(rootfs: str) -> Container:
         syscalls.close(proc_fd)
         uid, gid = owner.st_uid, owner.st_gid
         if uid == userns.overflow_uid() and userns.inside():
-            uid, gid = (
-                os.geteuid(),
-                os.getegid(),
-            )  # nothing can be made for somebody without a number here
+            # The parent's owner has no number in this user namespace, so nothing can be made for
+            # him.
+            uid, gid = os.geteuid(), os.getegid()
         container = Container(pid, None, path, rootfs_fd, uid, gid)
         _check_no_host_root(container)
     except BaseException:
@@ -244,18 +250,22 @@ def open_standalone(rootfs: str) -> Container:
 
 
 def enter(container: Container) -> None:
-    """Enter the container's mount namespace for good; from now on nothing of the host can be looked up.
+    """Enter the container's mount namespace for good; from then on no path of the host can be
+    opened.
 
-    The capabilities to look at other processes are given up with it.
+    The process also gives up its capabilities to read other processes. The namespace is that of the
+    process that the pidfd refers to: setns(2) fails if it has ended, even if its number now means
+    another process.
 
-    :raises Refusal: when the process has ended meanwhile, or this process has a second thread (the kernel refuses then).
+    :raises Refusal: the process has ended, or this process has a second thread (which the kernel
+        refuses).
     """
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise Refusal(
             "initialization",
             f"the hook has {threads} threads",
-            "a module on its path starts one: this is a defect of nvgraft",
+            "this is a defect of nvgraft, please report it: a module that it loads starts threads",
         )
     text = f"open failed: /proc/{container.pid}/ns/mnt"
     pidfd = container.pidfd
@@ -269,7 +279,9 @@ def enter(container: Container) -> None:
 
 
 def _step(text: str, hint: str, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns; its failure is a refusal of stage ``container`` that starts with ``text``."""
+    """Return the result of ``call``. If it fails, refuse in stage ``container`` with ``text`` and
+    the cause.
+    """
     try:
         return call()
     except syscalls.MissingFeature:
@@ -284,7 +296,7 @@ def _namespace(pid: int | str) -> str:
     path = f"/proc/{pid}/ns/mnt"
     return _step(
         f"open failed: {path}",
-        "the container's process is gone, the hook is not root, or a security module forbids it",
+        "the container's process has ended, the hook does not run as root, or a security module forbids it",
         lambda: os.readlink(path),
     )
 
@@ -304,5 +316,5 @@ def _check_rootfs(container: Container) -> None:
         raise Refusal(
             "input",
             "invalid rootfs directory",
-            f"{container.rootfs} is no mount point in the mount namespace of process {container.pid}: every runtime makes it one first",
+            f"{container.rootfs} is not a mount point in the mount namespace of process {container.pid}: bind it on itself first, as runtimes do",
         )

@@ -1,7 +1,7 @@
-"""The root file system of a container that is being started, as the planner looks at it.
+"""The :class:`~nvgraft.container.target.Target` of a container that is being started.
 
-Where things go is :mod:`nvgraft.container.target`'s; here is only how a running container answers: through the descriptors of a
-:class:`~nvgraft.container.container.Container` and its table of mounts.
+It answers the planner through the descriptors of a :class:`~nvgraft.container.container.Container`
+and its table of mounts.
 """
 
 from __future__ import annotations
@@ -46,27 +46,31 @@ class LiveTarget(Target):
         return self._read_only[place]
 
     def _place(self, path: str) -> str:
-        """Return the nearest directory that exists: there something would be made."""
+        """Return the nearest existing directory above ``path``, in which something would be
+        made.
+        """
         while True:
             path = path.rpartition("/")[0]
             if not path or self._live.lstat(path) is not None:
                 return path
 
     def _directory(self, path: str) -> int:
-        """Return the directory at ``path``, where one has been seen before.
+        """Return a descriptor of the directory at ``path``, which was a directory before.
 
-        :raises Refusal: when there is something else by now.
+        :raises Refusal: it is not a directory any more.
         """
         try:
             return self._live.directory(path)
         except OSError as error:
             text = f"open failed: {self._container.rootfs}{path}: {reason(error)}"
-            raise Refusal("mount", text, "the image changes while it is started") from error
+            hint = "the image changes while it is started: stop the program that changes it"
+            raise Refusal("mount", text, hint) from error
 
     def proc_driver(self) -> Node | None:
         """Return /proc/driver/nvidia of the container's own procfs.
 
-        :raises Refusal: when /proc is not a procfs mount of its own: a volume or a link there could lead anywhere (SECURITY R28).
+        :raises Refusal: /proc is not a procfs mount. A volume or a link there could lead anywhere
+            (SECURITY R28).
         """
         rootfs = self._container.rootfs
         proc = self._live.lstat("/proc")
@@ -75,7 +79,7 @@ class LiveTarget(Target):
             raise Refusal(
                 "mount",
                 f"mount operation failed: {rootfs}/proc/driver/nvidia: {cause}",
-                "the container needs a procfs mount at /proc",
+                "mount a procfs at /proc in config.json",
             )
         fd = self._directory("/proc")
         mount = self._container.mounts.get(syscalls.mount_id(fd))
@@ -91,6 +95,6 @@ class LiveTarget(Target):
             raise Refusal(
                 "mount",
                 f"mount operation failed: {rootfs}/proc/driver/nvidia: not a directory",
-                "something covers the driver's /proc directory",
+                "remove the mount that covers the driver's /proc directory from config.json",
             )
         return node

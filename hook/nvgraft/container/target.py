@@ -1,7 +1,7 @@
-"""Where things go in one container's root file system, and what is in the way there.
+"""Where the driver's files go in a container's root file system, and which files are in the way.
 
-A :class:`Target` is a view for the planner: it reads the rootfs and never changes it. Live, it looks at the container's
-own mounts; offline, at a directory with /proc, /sys and /dev taken as an engine mounts them.
+A :class:`Target` is a read-only view for the planner. The live one reads the container's own
+mounts. The offline one reads a directory, with /proc, /sys and /dev as an engine mounts them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import Node, PathError, Tree
 
-#: machine -> (64-bit, 32-bit) library directory of a Debian-like image (reference behaviour 6.1).
+#: Machine -> (64-bit, 32-bit) library directory of a Debian-like image (reference behaviour 6.1).
 _DEBIAN_DIRECTORIES = {
     "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu"),
     "aarch64": ("/usr/lib/aarch64-linux-gnu", "/var/empty"),
     "ppc64le": ("/usr/lib/powerpc64le-linux-gnu", "/var/empty"),
 }
 
-#: machine -> where a program for glibc says that its loader is.
+#: Machine -> the path of the loader that programs for glibc name.
 _GLIBC_LOADERS = {
     "x86_64": ("/lib64/ld-linux-x86-64.so.2",),
     "aarch64": ("/lib/ld-linux-aarch64.so.1",),
@@ -30,7 +30,7 @@ class Target:
     """The container's side of a plan.
 
     :param tree: the rootfs; its ``label`` is the rootfs path as the reference prints it.
-    :param uid: owner of everything that is made: the host's number of the container's root.
+    :param uid: the owner of everything that is made: the container's root as a number of the host.
     """
 
     def __init__(self, tree: Tree, machine: str, uid: int = 0, gid: int = 0) -> None:
@@ -42,9 +42,10 @@ class Target:
         self.libs_dir, self.libs32_dir = self._library_directories()
 
     def _library_directories(self) -> tuple[str, str]:
-        """Tell a Debian-like image by /etc/debian_version; all others keep 64-bit libraries in /usr/lib64.
+        """Return the 64-bit and the 32-bit library directory: Debian-like images have
+        /etc/debian_version, all others use /usr/lib64.
 
-        :raises Refusal: stage ``container`` when the image's links lead out of it.
+        :raises Refusal: stage ``container``: the image's links lead out of it.
         """
         try:
             if self.tree.find("/etc/debian_version")[1] is not None:
@@ -58,12 +59,14 @@ class Target:
             raise Refusal(
                 "container",
                 error.text,
-                "the image's own symbolic links lead out of it, or in a circle: do not run it",
+                "use another image: its symbolic links lead out of it, or in a circle",
             ) from error
         return libs, "/usr/lib32"
 
     def has_musl_alone(self) -> bool:
-        """Tell whether the image has musl's loader and none of glibc's, which alone reads /etc/ld.so.cache."""
+        """Tell whether the image has musl's loader and not glibc's. Only glibc's reads
+        /etc/ld.so.cache.
+        """
         try:
             if self.tree.find(f"/lib/ld-musl-{self.machine}.so.1")[1] is None:
                 return False
@@ -74,21 +77,30 @@ class Target:
             return False
 
     def volume(self, path: str) -> str | None:
-        """Return the name of the volume on which something new at ``path`` would be created, or None when ``path`` lies
-        on the container's own root file system (or the runtime's /dev), where creating is allowed (SECURITY R21)."""
+        """Return the name of the volume on which a new file at ``path`` would be made, or None.
+
+        None stands for the container's own root file system (or the runtime's /dev), where files
+        may be made (SECURITY R21).
+        """
         raise NotImplementedError
 
     def is_read_only(self, path: str) -> bool:
-        """Tell whether nothing can be made at ``path``. A root that config.json calls read-only is so after the hooks."""
+        """Tell whether ``path`` is read-only now. A root.readonly of config.json takes effect after
+        the hooks.
+        """
         return False
 
     def proc_driver(self) -> Node | None:
-        """Return the node of /proc/driver/nvidia, on which the driver's tmpfs is mounted; None when there is none."""
+        """Return the node of /proc/driver/nvidia, on which the driver's tmpfs is mounted, or None
+        if there is none.
+        """
         raise NotImplementedError
 
 
 class VirtualTree(Tree):
-    """An unpacked rootfs, with the mounts that every engine makes in place of what the image has there: /proc, /sys, /dev."""
+    """An unpacked rootfs, with the mounts that every engine makes over the image's /proc, /sys and
+    /dev.
+    """
 
     _MASKED = ("/proc", "/sys", "/dev")
     _INSIDE = ("/proc/", "/sys/", "/dev/")
@@ -120,24 +132,26 @@ class VirtualTree(Tree):
 
 
 class OfflineTarget(Target):
-    """A bundle that is not running: its rootfs as files, and the volumes that its config.json names.
+    """A bundle that is not running: its rootfs as files, and the volumes that its config.json
+    names.
 
-    ``module`` tells whether the nvidia kernel module is loaded where it will run: it is what makes /proc/driver/nvidia.
+    ``module`` tells whether the nvidia kernel module is loaded on the host: the module makes
+    /proc/driver/nvidia.
     """
 
     def __init__(self, tree: Tree, machine: str, volumes: tuple[str, ...], *, module: bool) -> None:
         super().__init__(tree, machine)
         self._module = module
-        # The runtime's own /dev is the one mount on which creating is allowed.
+        # The runtime's own /dev is the only mount on which files may be made.
         places = {self._mount_point(path) for path in volumes} - {"/dev"}
         self._volumes = (*sorted(places), "/proc", "/sys")
 
     def _mount_point(self, path: str) -> str:
-        """Return where an engine mounts a volume: the image's links are followed."""
+        """Return the path on which an engine mounts a volume: it follows the image's links."""
         try:
             return self.tree.resolve(path)
         except PathError:
-            return path  # the engine refuses it; nothing is planned through such a link either
+            return path  # the engine refuses it, and nothing is planned through such a link either
 
     def volume(self, path: str) -> str | None:
         inside = [

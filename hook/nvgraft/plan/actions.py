@@ -1,7 +1,8 @@
-"""A plan: an ordered list of inert actions, each with its reason, and its document ``nvgraft.plan/1``.
+"""A plan: an ordered list of inert actions, each with its reason, and its document
+``nvgraft.plan/1``.
 
-Plans are values: two plans are equal when every field is. Nothing here decides or applies; the document's keys stand
-in a fixed order so that equal inputs give byte-equal text.
+Plans are values: two plans are equal if all their fields are. The document's keys have a fixed
+order, so that equal inputs give byte-equal text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ SCHEMA = "nvgraft.plan/1"
 
 
 class Why(Value):
-    """The reason of an action: the capability that asked for it, the catalogue row, and how the file was found."""
+    """The reason for an action: the capability that requires it, the catalogue row, and how the
+    file was found.
+    """
 
     def __init__(self, capability: str, row: str, found: str) -> None:
         self.capability = capability
@@ -33,7 +36,7 @@ class Why(Value):
 
 
 class Action(Value):
-    """One step; ``op`` names its kind in the document, ``why`` says what it was planned for."""
+    """One action; ``op`` is its kind in the document, ``why`` its reason."""
 
     op = ""
     why: Why
@@ -44,7 +47,7 @@ class Action(Value):
 
 
 class MakeDirectory(Action):
-    """Make one directory; its parent exists or was made by an earlier action."""
+    """Make one directory. Its parent exists, or an earlier action makes it."""
 
     op = "dir"
 
@@ -63,11 +66,13 @@ class MakeDirectory(Action):
 
 
 class Bind(Action):
-    """Bind ``path`` of the host, below the driver root ``root``, on ``target``; ``mode`` is the placeholder's.
+    """Bind ``path`` of the host, below the driver root ``root``, on ``target``. The placeholder has
+    the mode ``mode``.
 
-    ``kind`` is file, dir, device or socket. ``origin`` says what the source belongs to: the files of the driver ("driver"),
-    its device nodes ("dev") or its entries of /proc ("proc"). ``size`` (bytes) is for people, and ``placeholder`` tells the
-    applier that nothing was on the target, so that a file has to be made there first; both are not part of the document.
+    ``kind`` is file, dir, device or socket. ``origin`` says whether the source is one of the
+    driver's files ("driver"), device nodes ("dev") or /proc entries ("proc"). ``placeholder`` says
+    that nothing exists at ``target``, so that the applier makes a file there first. ``size``
+    (bytes) is for people. Neither of both is part of the document.
     """
 
     op = "mount"
@@ -101,12 +106,14 @@ class Bind(Action):
 
     @property
     def source(self) -> str:
-        """The source as documents and messages write it: /dev and /proc entries without the driver root."""
+        """The source as in documents and messages: /dev and /proc entries without the driver
+        root.
+        """
         return self.host_path if self.origin == "driver" else self.path
 
     @property
     def host_path(self) -> str:
-        """Where the source is on the host."""
+        """The source's path on the host."""
         return self.root + self.path
 
     def document(self) -> dict[str, Any]:
@@ -126,7 +133,9 @@ class Bind(Action):
 
 
 class Tmpfs(Action):
-    """Mount a new tmpfs on ``target``, holding what later actions make inside it."""
+    """Mount a new tmpfs on ``target``. It has the directories and files that later actions make in
+    it.
+    """
 
     op = "mount"
 
@@ -170,7 +179,7 @@ class WriteFile(Action):
 
 
 class Symlink(Action):
-    """Make a symbolic link where nothing is."""
+    """Make a symbolic link at a path where nothing exists."""
 
     op = "symlink"
 
@@ -184,13 +193,13 @@ class Symlink(Action):
 
 
 class ReplaceLink(Symlink):
-    """Make a symbolic link in the place of another one."""
+    """Replace a symbolic link by another one."""
 
 
 class AllowDevice(Action):
-    """Let the container's cgroup open a character device; ``access`` has the letters r and w.
+    """Allow the container's cgroup to open a character device; ``access`` has the letters r and w.
 
-    Creating nodes (m) is never granted, see reference behaviour 7.2 and 7.3.
+    Permission to create nodes (m) is never granted (reference behaviour 7.2 and 7.3).
     """
 
     op = "allow-device"
@@ -215,10 +224,11 @@ class AllowDevice(Action):
 
 
 class MountedLibrary(Value):
-    """A library of the driver in the container: its directory and name there, and its SONAME and
-    flags in a loader cache.
+    """A library of the driver in the container: its directory and name, and its SONAME and flags in
+    a loader cache.
 
-    Without a SONAME it has its name there; a file that no loader takes has "".
+    ``soname`` is the file's name if the library has no SONAME, and "" for a file that no loader
+    accepts.
     """
 
     def __init__(self, directory: str, name: str, soname: str, flags: int) -> None:
@@ -233,10 +243,10 @@ class MountedLibrary(Value):
 
 
 class UpdateLoaderCache(Action):
-    """Rebuild the container's loader cache, with ``directories`` added to those of its own
+    """Rebuild the container's loader cache with ``directories`` besides those of its own
     configuration.
 
-    ``libraries`` follow from the mounts before, and so are not part of the document.
+    ``libraries`` follow from the mounts before. Therefore they are not part of the document.
     """
 
     op = "ldcache"
@@ -274,7 +284,9 @@ class PlanHost(Value):
 
 
 class PlanTarget(Value):
-    """The root file system that a plan is for: its path, its directories for files of the driver, and its owner."""
+    """The root file system that a plan is for: its path, its directories for the driver's files,
+    and its owner.
+    """
 
     def __init__(
         self, rootfs: str, libs_dir: str, libs32_dir: str, bins_dir: str, uid: int, gid: int
@@ -298,7 +310,9 @@ class PlanTarget(Value):
 
 
 class Plan(Value):
-    """A decision and all that carries it out. ``decision`` is inject, skip or refuse; only inject has actions."""
+    """A decision and its actions. ``decision`` is inject, skip or refuse; only inject has
+    actions.
+    """
 
     def __init__(
         self,
@@ -330,7 +344,9 @@ class Plan(Value):
 
 
 class Injection(Plan):
-    """A plan that gives a container the driver, with what it was made from."""
+    """A plan that gives a container the driver, with the host, the request and the target that it
+    was made from.
+    """
 
     def __init__(
         self,

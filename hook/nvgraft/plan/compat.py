@@ -1,8 +1,9 @@
-"""CUDA forward-compatibility libraries that an image carries: which directory the loader shall look in first.
+"""CUDA's forward compatibility libraries in an image: the directory in which the loader searches
+first.
 
-A CUDA image may bring a newer libcuda for an older kernel driver in /usr/local/cuda/compat. No file of an image is ever a
-mount source (SECURITY R15); all that is done is to name its directory first when the loader cache is made (reference
-behaviour 6.9, mode ldconfig).
+A CUDA image may have a newer libcuda for an older kernel driver in /usr/local/cuda/compat. No file
+of an image is ever a mount source (SECURITY R15). Instead, its directory comes first when the
+loader cache is made (reference behaviour 6.9, mode ldconfig).
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ if TYPE_CHECKING:
 
 _DIRECTORY = "/usr/local/cuda/compat"
 
-#: What the reference CLI may be asked for; it takes the first one if nobody says.
+#: The modes of the reference CLI. The first one is its default.
 MODES = ("mount", "ldconfig", "disabled")
 
 
 def compat_directory(
     tree: Tree, driver_version: str, mode: str, *, compute: bool = True
 ) -> tuple[str | None, list[Finding]]:
-    """Return the directory of the image whose libraries come before the driver's, or None, and what to say about it.
+    """Return the directory of the image whose libraries come before the driver's, or None, and
+    findings.
 
-    :param mode: ``ldconfig`` takes libraries of a major version above the driver's, ``mount`` those of any other one.
-    :param compute: false for a container that gets no compute libraries: then there is nothing to come before.
-    :raises Refusal: stage ``container``, for another mode, links that lead out of the image, or libraries in two directories.
+    :param mode: ``ldconfig`` takes libraries of a greater major version than the driver's,
+        ``mount`` those of any other one.
+    :param compute: false for a container that gets no compute libraries; it needs no such
+        directory.
+    :raises Refusal: stage ``container``: an unknown mode, links that lead out of the image,
+        libraries in two directories.
     """
     if mode not in MODES:
         raise Refusal(
@@ -49,20 +54,17 @@ def compat_directory(
         raise Refusal(
             "container",
             error.text,
-            f"the image's {_DIRECTORY} leads out of it, or in a circle: do not run it",
+            f"use another image: its {_DIRECTORY} leads out of it, or in a circle",
         ) from error
-    directories = list(
-        dict.fromkeys(
-            paths.dirname(path)
-            for path in libraries
-            if _comes_first(paths.basename(path), driver_version, mode)
-        )
-    )
+    chosen = [
+        path for path in libraries if _comes_first(paths.basename(path), driver_version, mode)
+    ]
+    directories = list(dict.fromkeys(map(paths.dirname, chosen)))
     if len(directories) > 1:
         raise Refusal(
             "container",
             f"compat libraries in more than one directory: {', '.join(directories)}",
-            f"the links in {_DIRECTORY} have to lead to one directory: rebuild the image, or set cuda-compat-mode to disabled",
+            f"rebuild the image with links in {_DIRECTORY} that lead to one directory, or set cuda-compat-mode to disabled",
         )
     if not directories:
         return None, []
@@ -73,7 +75,7 @@ def compat_directory(
             Finding(
                 "cuda-compat-not-mounted",
                 "warning",
-                f"{directories[0]} is not mounted, the loader looks there first",
+                f"{directories[0]} is not mounted; the loader searches it first",
                 hint,
             )
         )
@@ -81,7 +83,9 @@ def compat_directory(
 
 
 def _comes_first(name: str, driver_version: str, mode: str) -> bool:
-    """Compare as the reference does: the digits of the library's major version with as many characters of the driver's."""
+    """Compare as the reference does: the library's major version with as many characters of the
+    driver's version.
+    """
     _, separator, version = name.partition(".so.")
     if not separator:
         return True

@@ -1,7 +1,8 @@
-"""The actions of a plan as they add up, and the container's files as they will be when an action's turn comes.
+"""Collect the actions of a plan, and foretell the container's files at each action.
 
-The planner says what goes where; this knows what is in the way, what earlier actions will have made, and which parents are
-still missing. It speaks the reference's words for each fault (reference behaviour 6.2, 6.3).
+The planner decides which file goes where. The layout knows which files are in the way, what earlier
+actions will make, and which parents are missing. It refuses in the reference's words (reference
+behaviour 6.2, 6.3).
 """
 
 from __future__ import annotations
@@ -29,30 +30,33 @@ _UMASK = 0o022
 _DIRECTORY_MODE = 0o755
 _TMPFS_OPTIONS = ("nodev", "noexec", "nosuid", "rw")
 
-#: Mode of the tmpfs that the driver's /proc directory and the application profiles live in, and of the latter's file.
+#: Mode of the tmpfs of the driver's /proc directory, of that of the application profiles, and of
+#: the profile.
 TMPFS_MODE = 0o555
 
-
-#: Longest resolved path in bytes, so that a name still fits behind it, and its levels: more is an attack (SECURITY R10).
+#: Largest size of a resolved path in bytes, which leaves room for a name behind it, and its levels:
+#: more is an attack (SECURITY R10).
 _LONGEST_PATH = 4096 - 256
 _MOST_LEVELS = 128
-#: What to do about a root file system in which nothing can be made.
-READ_ONLY = "the container's root file system is mounted read-only before the hook runs: let the runtime do it (root.readonly)"
+#: The hint for a root file system in which nothing can be made.
+READ_ONLY = "the root file system is read-only before the hook runs: set root.readonly, so that the runtime makes it read-only later"
 
 
 class OnVolume(Refusal):
-    """Something would have to be made on a volume, which belongs to others too (SECURITY R21)."""
+    """A file would have to be made on a volume, which other containers may use too (SECURITY
+    R21).
+    """
 
     def __init__(self, path: str, volume: str) -> None:
         super().__init__(
             "mount",
             f"file creation failed: {path}: it would be made on the volume {volume}",
-            "mount the volume elsewhere, or put the file there beforehand",
+            "mount the volume elsewhere, or make an empty file there before",
         )
 
 
 class Checkpoint:
-    """What a layout held at one moment."""
+    """The state of a layout at one moment."""
 
     def __init__(
         self, actions: int, binds: int, made: dict[str, str], covers: dict[str, str]
@@ -64,9 +68,9 @@ class Checkpoint:
 
 
 class Layout:
-    """Collects ``actions`` for ``target`` in order; device rules are left out unless ``cgroups``.
+    """Collects ``actions`` for ``target`` in order, device rules only if ``cgroups`` is true.
 
-    :param root: the driver root, in which the sources of binds are.
+    :param root: the driver root, which has the sources of binds.
     """
 
     def __init__(self, target: Target, *, cgroups: bool, root: str = "/") -> None:
@@ -74,21 +78,25 @@ class Layout:
         self._target = target
         self._cgroups = cgroups
         self._root = root.rstrip("/")
-        self._made: dict[str, str] = {}  # path -> type of what an action makes there
-        self._tmpfs: dict[str, str] = {}  # requested path of a tmpfs -> where it is planned
-        self._inside: tuple[str, ...] = ()  # what the path of anything in a tmpfs begins with
-        self._binds: dict[str, None] = {}  # targets, in order
-        #: Where a mount hides what the directory holds -> the path that was requested for it.
+        #: Path -> type of the file that an action makes there.
+        self._made: dict[str, str] = {}
+        #: Requested path of a tmpfs -> its planned path.
+        self._tmpfs: dict[str, str] = {}
+        #: The planned paths of the tmpfs, each with a slash: prefixes of the paths in them.
+        self._inside: tuple[str, ...] = ()
+        #: Targets of binds, in order.
+        self._binds: dict[str, None] = {}
+        #: Target of a mount that hides a directory's content -> the path that was requested for it.
         self._covers: dict[str, str] = {}
         self._allowed: set[tuple[int, int]] = set()
         self._open: set[str] = set()  # directories of the image in which things can be made
 
     def checkpoint(self) -> Checkpoint:
-        """Return what :meth:`rewind` needs to forget every action that follows."""
+        """Return the state to which :meth:`rewind` can return."""
         return Checkpoint(len(self.actions), len(self._binds), self._made, self._covers)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
-        """Forget every mount, directory and placeholder since ``checkpoint``."""
+        """Remove every mount, directory and placeholder that was planned since ``checkpoint``."""
         del self.actions[checkpoint.actions :]
         self._binds = dict.fromkeys(list(self._binds)[: checkpoint.binds])
         self._made = checkpoint.made
@@ -134,33 +142,29 @@ class Layout:
         mode: int,
         why: Why,
     ) -> None:
-        """Plan a directory of the host at ``target``, which is where ``requested`` leads to."""
+        """Plan the bind of a host directory on ``target``, to which ``requested`` leads."""
         self._cover(requested, target)
         self.bind("dir", origin, path, target, options, mode, why)
 
     def _cover(self, requested: str, path: str) -> None:
-        """Refuse to hide what was planned before: the image's links have brought both to one place (SECURITY R22)."""
-        hidden = next(
-            (
-                target
-                for target in (*self._binds, *self._tmpfs.values())
-                if target.startswith(path + "/")
-            ),
-            None,
-        )
-        if hidden is not None:
-            raise _hidden(hidden, path)
+        """Refuse a mount that would hide an earlier one: the image's links lead both to one place
+        (SECURITY R22).
+        """
+        for target in (*self._binds, *self._tmpfs.values()):
+            if target.startswith(path + "/"):
+                raise _hidden(target, path)
         self._covers[path] = requested
 
     def check_visible(self, requested: str, path: str) -> None:
-        """Refuse ``path``, where ``requested`` leads to, if a mount will hide it: what is made there would be made elsewhere.
+        """Check that no mount will hide ``path``, to which ``requested`` leads: a file would be
+        made in that mount instead.
 
-        What ``requested`` is mounted on already may be mounted on again.
+        A second mount for the same ``requested`` path on the same target is allowed.
 
         :raises Refusal: stage ``mount``.
         """
-        for cover, requested_there in self._covers.items():
-            if path.startswith(cover + "/") or (path == cover and requested != requested_there):
+        for cover, requested_cover in self._covers.items():
+            if path.startswith(cover + "/") or (path == cover and requested != requested_cover):
                 raise _hidden(path, cover)
 
     def allow_device(self, rdev: tuple[int, int], why: Why) -> None:
@@ -187,11 +191,12 @@ class Layout:
             self.actions.append(Symlink(path, target, why))
 
     def force_link(self, path: str, target: str, why: Why) -> bool:
-        """Plan a link at ``path``, whose directory is resolved, whatever link is there; return whether it will be there in the end.
+        """Plan a link at ``path``, whose directory is resolved, also in place of another link; tell
+        whether ``path`` will be a link.
 
-        What is no link is the image's own and stays.
+        A file of the image that is not a link is not replaced.
 
-        :raises OnVolume: it would be made, or replaced, on a volume.
+        :raises OnVolume: the link would be made, or replaced, on a volume.
         """
         node = self._lookup(path)
         if node is None or (node.type == "symlink" and node.target != target):
@@ -204,7 +209,8 @@ class Layout:
         return node.type == "symlink"
 
     def resolve(self, requested: str) -> str:
-        """Return where ``requested`` is in the container; inside a planned tmpfs there are no links.
+        """Return the path to which ``requested`` leads in the container. In a planned tmpfs there
+        are no links.
 
         :raises Refusal: the reference's path errors.
         """
@@ -214,22 +220,23 @@ class Layout:
         try:
             path = self._target.tree.resolve(requested)
         except PathError as error:
-            hint = "the image's own symbolic links lead out of it, or in a circle: do not run it"
+            hint = "use another image: its symbolic links lead out of it, or in a circle"
             raise Refusal("mount", error.text, hint) from error
-        # SECURITY R28; what belongs into /proc is planned without links. Device nodes keep their names: one that is made
-        # under another could be a disk's, or lie where others look for files.
+        # SECURITY R28: mounts in /proc are planned without this function. Device nodes keep their
+        # names: under another name a node could replace a disk's, or be in a directory where
+        # programs expect files.
         if (
             path == "/"
             or (path + "/").startswith("/proc/")
             or (requested.startswith("/dev/") and path != requested)
         ):
-            hint = "the image's own symbolic links lead to where no part of the driver may go: do not run it"
+            hint = "use another image: its symbolic links lead to a place where nothing of the driver may be put"
             raise Refusal("mount", f"path error: {requested} resolves to {path}", hint)
         if (
             len(path.encode("utf-8", "surrogateescape")) > _LONGEST_PATH
             or path.count("/") > _MOST_LEVELS
         ):
-            hint = f"the image's own symbolic links lead through more than {_MOST_LEVELS} directories or {_LONGEST_PATH} bytes: do not run it"
+            hint = f"use another image: its symbolic links lead through more than {_MOST_LEVELS} directories or {_LONGEST_PATH} bytes"
             raise Refusal(
                 "mount", f"path error: {self._target.rootfs}/{requested}: file name too long", hint
             )
@@ -247,13 +254,14 @@ class Layout:
         return self._target.tree.lstat(path)
 
     def directory_for_mounts(self, requested: str) -> str:
+        """Plan a directory for mounts at ``requested``, and return the path to which that leads."""
         why = Why("", requested, "mounts go below it")
         path = self.resolve(requested)
         self.directory(path, _DIRECTORY_MODE, why)
         return path
 
     def directory(self, path: str, mode: int, why: Why) -> None:
-        """Plan the directory ``path`` with its parents, where they do not exist."""
+        """Plan the directory ``path`` and its parents, if they do not exist."""
         node = self._lookup(path)
         if node is None:
             self._prepare_parent(path, why)
@@ -262,7 +270,7 @@ class Layout:
             raise Refusal(
                 "mount",
                 f"file creation failed: {self._target.rootfs}{path}: not a directory",
-                "the image has a file in the way: rebuild it without",
+                "the image has a file in the place of this directory: rebuild the image without it",
             )
 
     def make_directory(self, path: str, mode: int, why: Why) -> None:
@@ -291,7 +299,9 @@ class Layout:
         accept: str = "file",
         rdev: tuple[int, int] | None = None,
     ) -> None:
-        """Plan a mount on a placeholder file at ``path``; one that exists must be a file, or be what is mounted there."""
+        """Plan a placeholder file at ``path``. An existing one must be a regular file or have the
+        type ``accept``.
+        """
         parent = path.rpartition("/")[0]
         while parent:
             if parent in self._binds:
@@ -310,13 +320,15 @@ class Layout:
         ):
             problem = "file exists"
         if problem:
-            hint = f"the image has a {node.type} where the driver's file goes: rebuild it without"
+            hint = f"the image has a {node.type} in the place of the driver's file: rebuild the image without it"
             raise Refusal(
                 "mount", f"file creation failed: {self._target.rootfs}{path}: {problem}", hint
             )
 
     def _check_writable(self, path: str) -> None:
-        """Refuse what cannot be made before anything that is wrong further on, as the reference would; volumes are refused as such."""
+        """Refuse a read-only place before all other faults, as the reference does. A volume is
+        refused by its own check.
+        """
         if self._target.is_read_only(path) and self._target.volume(path) is None:
             raise Refusal(
                 "mount",
@@ -333,5 +345,5 @@ class Layout:
 
 
 def _hidden(path: str, mount: str) -> Refusal:
-    hint = "the image's own symbolic links lead into a mount of the driver: do not run it"
+    hint = "use another image: its symbolic links lead into a mount of the driver"
     return Refusal("mount", f"mount operation failed: {path}: hidden by the mount on {mount}", hint)

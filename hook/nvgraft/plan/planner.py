@@ -1,8 +1,8 @@
-"""The decision: Request x Inventory x Target -> Plan, a pure function.
+"""Make the plan: a pure function from Request, Inventory and Target.
 
-The order of this module is the reference's order of mounts (reference behaviour 6.5), which is what mountinfo shows and
-what decides which of several faults is named. It reads the container only through :class:`Target`, changes nothing, and
-gives the same plan for a live host and for its snapshot.
+The planner works in the reference's order of mounts (reference behaviour 6.5). This order is
+visible in mountinfo, and it decides which of several faults is named. The container is read only
+through :class:`Target`, nothing is changed, and a live host and its snapshot give the same plan.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def make_plan(
 ) -> Injection:
     """Decide what a container gets.
 
-    :raises Refusal: with the reference's words, for the first fault in the reference's order.
+    :raises Refusal: in the reference's words, for the first fault in the reference's order.
     """
-    # Found with the container, refused before any device is looked at.
+    # As in the reference, a fault of the compat directory is refused before the devices are
+    # checked.
     compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
     compat, remarks = compat_directory(
         target.tree, inventory.report.driver_version, settings.cuda_compat, compute=compute
@@ -124,7 +125,7 @@ def _check_requirements(request: Request, inventory: Inventory, selection: Selec
 
 
 class _Planner:
-    """One plan in the making: the steps of the reference, each from the inventory into the layout."""
+    """One plan that is being made: the steps of the reference, each of which adds to the layout."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class _Planner:
     # ---- the reference's steps, in its order
 
     def driver(self) -> None:
-        """Everything that does not depend on the chosen devices."""
+        """Plan everything that does not depend on the selected devices."""
         self._proc_tmpfs()
         if self.profile:
             self._application_profile()
@@ -170,7 +171,7 @@ class _Planner:
             self._control(node)
 
     def gpu(self, index: int) -> None:
-        """One GPU's node and its /proc directory."""
+        """Plan a GPU's node and its /proc directory."""
         device = self.inventory.devices.gpus[index]
         gpu = device.gpu
         self._device(
@@ -181,13 +182,13 @@ class _Planner:
             raise Refusal(
                 "mount",
                 f"stat failed: {path}: no such file or directory",
-                "NVML knows this GPU, the kernel module does not: reboot",
+                "NVML reports this GPU, but the kernel module does not: reboot",
             )
         why = Why("device", f"GPU {index}", f"PCI address {gpu.bus_id}")
         self._proc("dir", device.proc_directory, why)
 
     def mig(self) -> None:
-        """Access to MIG devices, or to the administration of MIG."""
+        """Plan access to MIG devices, or to the administration of MIG."""
         requests = (("config", self.request.mig_config), ("monitor", self.request.mig_monitor))
         administered = [name for name, value in requests if "all" in value.lower().split(",")]
         if not administered:
@@ -209,7 +210,7 @@ class _Planner:
             self._mig_administration(name, [gpu.minor for gpu in capable])
 
     def imex(self) -> None:
-        """The IMEX channels that were asked for."""
+        """Plan the requested IMEX channels."""
         nodes = {node.rdev[1]: node for node in self.inventory.devices.imex_channels}
         for channel in self.request.imex_channels.ids():
             path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
@@ -217,20 +218,24 @@ class _Planner:
                 raise Refusal(
                     "mount",
                     f"stat failed: {path}: no such file or directory",
-                    "create the channel on the host (nvidia-modprobe), or do not ask for it",
+                    "create the channel on the host (nvidia-modprobe), or do not request it",
                 )
             self._device(
                 nodes[channel], Why("device", f"IMEX channel {channel}", "NVIDIA_IMEX_CHANNELS")
             )
 
     def loader_cache(self, compat: str | None) -> None:
-        """The container's loader learns of the libraries; those in ``compat``, a directory of the image, come first."""
+        """Plan the loader cache step. Libraries in ``compat``, a directory of the image, come
+        first.
+        """
         directories = [] if compat is None else [compat]
         for directory in (self.target.libs_dir, self.target.libs32_dir):
             try:
                 resolved = self.target.tree.resolve(directory)
             except PathError:
-                continue  # nothing is mounted there, or it would have been refused: ldconfig has nothing to find
+                # No library is mounted there, or it would have been refused: the directory is not
+                # needed.
+                continue
             if resolved not in directories:
                 directories.append(resolved)
         self._check_written(directories)
@@ -243,34 +248,36 @@ class _Planner:
         if self._libraries and self.target.has_musl_alone():
             self._warn(
                 "musl",
-                "the image's programs are loaded by musl, which reads no /etc/ld.so.cache, and the driver's libraries need glibc",
-                "use an image with glibc (Debian, Ubuntu, Red Hat); musl looks in the directories of LD_LIBRARY_PATH only",
+                "the image uses musl, which does not read /etc/ld.so.cache, and the driver's libraries need glibc",
+                "use an image with glibc (Debian, Ubuntu, Red Hat); musl only searches the directories of LD_LIBRARY_PATH",
             )
 
     def _check_written(self, directories: Iterable[str]) -> None:
-        """Refuse an image in which the loader cache step would write into a mount of the driver, which is the host's."""
+        """Refuse an image in which the loader cache step would write into a mount of the driver,
+        that is, to the host.
+        """
         for directory in directories:
             self.layout.check_visible("", directory)
         try:
             self.layout.check_visible("", self.target.tree.resolve("/etc"))
         except PathError:
-            return  # the step itself finds no /etc
+            return  # the loader cache step reports that there is no /etc
 
     def remarks(self) -> None:
-        """What a person should know of this decision."""
+        """Add the findings about this host."""
         report, files = self.inventory.report, self.inventory.files
         if not report.gpus:
             self._warn(
                 "no-gpu",
                 "NVML reports no GPU: the container gets driver files and control devices only",
-                "see nvidia-smi -L on the host",
+                "run nvidia-smi -L on the host",
             )
         if not files.libraries:
             version = report.driver_version
             self._warn(
                 "no-libraries",
-                f"no library in the loader cache ends in the driver version {version}: nothing is mounted for the loader to find",
-                "the libraries on this host belong to another driver version: reinstall the driver, run ldconfig",
+                f"no library in the loader cache ends in the driver version {version}: no library is mounted",
+                "the libraries on this host belong to another driver version: reinstall the driver, and run ldconfig",
             )
         enabled = set(self.library_classes) | set(self.binary_classes)
         absent = [row.name for row in files.missing if row.component_class in enabled]
@@ -280,14 +287,16 @@ class _Planner:
                     "not-on-host",
                     "info",
                     "not on this host: " + ", ".join(absent),
-                    "not every driver version or package has them",
+                    "some driver versions and packages do not have them",
                 )
             )
 
     # ---- parts
 
     def _proc(self, kind: str, entry: ProcEntry, why: Why) -> None:
-        """Bind an entry of the driver's /proc directory at its own path, inside the planned tmpfs."""
+        """Plan the bind of an entry of the driver's /proc directory on its own path in the planned
+        tmpfs.
+        """
         if kind == "dir":
             self.layout.directory(entry.path, entry.mode, why)
         else:
@@ -295,7 +304,9 @@ class _Planner:
         self.layout.bind(kind, "proc", entry.path, entry.path, _PROC_OPTIONS, entry.mode, why)
 
     def _optional(self, kind: str, path: str, step: Callable[[_Part], None], part: _Part) -> None:
-        """Run a step whose failure must not keep a container from starting; hostile links still do (SECURITY R18)."""
+        """Run a step whose target may be on a volume: then it is skipped. Hostile links are still
+        refused (SECURITY R18).
+        """
         kept = self.layout.checkpoint()
         try:
             step(part)
@@ -309,14 +320,16 @@ class _Planner:
     def _proc_tmpfs(self) -> None:
         node = self.target.proc_driver()
         why = Why(
-            "", PROC_DIRECTORY, "the container sees its own devices in the driver's /proc directory"
+            "",
+            PROC_DIRECTORY,
+            "the container sees its own devices in the driver's /proc directory",
         )
         if node is None:
             if not self.settings.simulated:
                 raise Refusal(
                     "mount",
                     f"mount operation failed: {self.target.rootfs}{PROC_DIRECTORY}: no such file or directory",
-                    "the nvidia kernel module is not loaded, or the container has no /proc mount",
+                    "load the nvidia kernel module on the host, or mount a procfs at /proc in config.json: one of both is missing",
                 )
             simulated = Why(
                 "", PROC_DIRECTORY, "simulated-host: no kernel module provides this directory"
@@ -327,7 +340,7 @@ class _Planner:
         for entry in self.inventory.proc_files:
             content = entry.content or ""
             if entry.path.endswith("/params"):
-                # The driver's user-space must not try to make device nodes in a container.
+                # The driver's libraries must not try to make device nodes in a container.
                 content = content.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0", 1)
             self.layout.write_file(
                 entry.path,
@@ -390,11 +403,10 @@ class _Planner:
             self._component(component, library.path, why)
             self._libraries.append(library)
             if component.soname == NO_LIBRARY:
-                message = f"{component.path} is no library that a loader takes"
                 self._warn(
                     "library-damaged",
-                    message,
-                    "reinstall the driver: programs in the container will not find what it should have",
+                    f"{component.path} is not a library that a loader accepts",
+                    "reinstall the driver: programs in the container cannot load this library",
                 )
 
     def _why(
@@ -405,7 +417,8 @@ class _Planner:
             for name in self.request.capabilities
             if row.component_class in classes.get(name, ())
         ]
-        # Several capabilities may switch the class on: the one of its own name says it best.
+        # Several capabilities may switch the class on. The one with the name of the class says
+        # most.
         own = row.component_class
         return Why(own if own in capabilities else capabilities[0], row.name, component.found)
 
@@ -458,9 +471,11 @@ class _Planner:
             return
         if not self.compute and device.rdev[0] != catalogue.NVIDIA_MAJOR:
             return
-        capability = (
-            "display" if modeset else "compute" if device.rdev[0] != catalogue.NVIDIA_MAJOR else ""
-        )
+        capability = ""
+        if modeset:
+            capability = "display"
+        elif device.rdev[0] != catalogue.NVIDIA_MAJOR:
+            capability = "compute"
         self._device(device, Why(capability, paths.basename(device.path), "control device"))
 
     def _device(self, device: DeviceNode, why: Why) -> None:
@@ -470,7 +485,7 @@ class _Planner:
 
     def _bind_device(self, device: DeviceNode, why: Why) -> None:
         if device.node is None:
-            hint = "the host lacks the node: load the nvidia modules and run nvidia-modprobe (load-kmods = true does it)"
+            hint = "the host lacks the node: load the nvidia modules and run nvidia-modprobe, or set load-kmods = true"
             raise Refusal("mount", f"stat failed: {device.path}: no such file or directory", hint)
         if device.node.type != "char" or device.node.rdev != device.rdev:
             have = (
@@ -500,11 +515,11 @@ class _Planner:
             raise Refusal(
                 "mount",
                 f"stat failed: {path}: no such file or directory",
-                "NVML knows this MIG device, the kernel module does not",
+                "NVML reports this MIG device, but the kernel module does not: reboot",
             )
         self._proc("file", entry, why)
         if self.inventory.mig.major is None:
-            return  # a driver that keeps MIG access in /proc alone
+            return  # this driver grants access to MIG by files in /proc alone
         node = self._cap_node(entry)
         self._device(node, why)
 
@@ -515,7 +530,7 @@ class _Planner:
             raise Refusal(
                 "mount",
                 f"stat failed: {entry.path}: no DeviceFileMinor in it",
-                "the kernel module and the driver's user-space differ: reboot",
+                "the versions of the kernel module and of the driver's libraries differ: reboot",
             )
         return node
 
@@ -526,7 +541,7 @@ class _Planner:
             raise Refusal(
                 "mount",
                 f"stat failed: {PROC_DIRECTORY}/capabilities: no such file or directory",
-                "the kernel module has no MIG capabilities",
+                "the kernel module has no MIG capabilities: load the module of a driver that supports MIG",
             )
         self._proc("dir", mig.proc_directory, why)
         if mig.major is None:
@@ -566,7 +581,9 @@ def _switched_on(
 def _matching(
     components: Iterable[Component], table: Iterable[CatalogueRow], classes: Sequence[str]
 ) -> list[tuple[Component, CatalogueRow]]:
-    """Return the components whose own name starts with a row of an enabled class, with that row."""
+    """Return the components whose name starts with the name of a row of an enabled class, with that
+    row.
+    """
     rows = [row for row in table if row.component_class in classes]
     matches = []
     for component in components:

@@ -1,6 +1,8 @@
-"""Which GPUs and MIG devices a request means on this host: the device grammar of nvidia-container-cli (reference behaviour 4.4).
+"""Select the GPUs and MIG devices of a request: the device grammar of nvidia-container-cli
+(reference behaviour 4.4).
 
-Names that a container chooses select by full-length match and are never used as paths (SECURITY R14).
+Names from a container are only compared, over their full length, and never used as paths (SECURITY
+R14).
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ class SelectedMig(Value):
 
 
 class Selection(Value):
-    """Chosen devices in order of first mention; ``gpus`` are indices.
+    """The selected devices in the order in which the request first names them; ``gpus`` are
+    indices.
 
-    ``everything`` is true when the request was for all devices.
+    ``everything`` is true if the request was for all devices.
     """
 
     def __init__(
@@ -39,14 +42,15 @@ class Selection(Value):
 
 
 def select_devices(tokens: Sequence[str], gpus: Sequence[Gpu]) -> Selection:
-    """Return the devices that ``tokens`` name, GPUs being in NVML's index order.
+    """Return the devices that ``tokens`` name; ``gpus`` are in NVML's index order.
 
-    A MIG device brings its GPU along: its node and its /proc directory are needed, access is kept by the capability nodes.
+    A MIG device also selects its GPU: its node and its /proc directory are needed; the capability
+    nodes limit access.
 
     :raises Refusal: stage ``device``, "X: unknown device".
     """
     if not gpus:
-        return Selection((), (), False)  # the reference does not look at the list then
+        return Selection((), (), False)  # the reference does not check the list either
     chosen: dict[int, None] = {}
     migs: dict[SelectedMig, None] = {}
     everything = False
@@ -93,7 +97,9 @@ def _find(token: str, gpus: Sequence[Gpu]) -> tuple[int, MigDevice | None]:
 
 
 def _pci_address(token: str) -> str:
-    """Return the normalised PCI address that ``token`` spells, with the domain in eight digits, or ""."""
+    """Return ``token`` as a PCI address with a domain of eight digits, or "" if it is not an
+    address.
+    """
     parts = token.removesuffix(".0").split(":")
     widths = (8, 2, 2)
     if len(parts) != 3 or not all(
@@ -106,9 +112,10 @@ def _pci_address(token: str) -> str:
 
 
 def check_mig_request(stage: str, value: str, selection: Selection) -> None:
-    """Check the value of ``mig-config`` or ``mig-monitor`` (``stage``); an empty one asks for nothing.
+    """Check the value of ``mig-config`` or ``mig-monitor`` (``stage``). An empty one requests
+    nothing.
 
-    :raises Refusal: when it is not "all", or when specific MIG devices were chosen.
+    :raises Refusal: it is not "all", or specific MIG devices are selected.
     """
     for token in value.split(","):
         if not token:

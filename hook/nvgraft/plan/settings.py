@@ -1,7 +1,7 @@
-"""What the caller decides about a plan, beside the container's request.
+"""The caller's settings for a plan, besides the container's request.
 
-The planner is loaded late; this module is not part of it, so that a caller can say early what it
-wants.
+The planner is loaded late. This module is not part of it, so that a caller can make the settings
+before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Settings(Value):
     @classmethod
     def from_config(cls, config: Config) -> Settings:
         """Return the settings of the hook."""
-        # Where the reference hook passes no mode its CLI takes its own default.
+        # If the reference hook passes no mode, its CLI uses its default.
         return cls(
             cgroups=not config.cli_no_cgroups,
             simulated=config.simulated_host,

@@ -1,7 +1,8 @@
-"""Which SONAME links the loader cache step will make or replace beside the mounted libraries.
+"""Foretell the SONAME links that the loader cache step will make or replace beside the mounted
+libraries.
 
-ldconfig decides this for itself; a plan has to say it beforehand. The rule is glibc's: for each SONAME of a directory the
-greatest file name owns the link, a link that points elsewhere is replaced, anything but a link is left alone.
+The rule is that of glibc's ldconfig: for each SONAME in a directory, the link leads to the greatest
+file name. A link that leads elsewhere is replaced; a file that is not a link is not changed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def soname_links(
     tree: Tree, libraries: Sequence[MountedLibrary]
 ) -> tuple[dict[str, str], list[Finding]]:
-    """Return path -> target of the links made for ``libraries``, and findings."""
+    """Return the links that will be made for ``libraries``, path -> target, and findings."""
     links: dict[str, str] = {}
     findings: list[Finding] = []
     listings: dict[str, list[str]] = {}
@@ -35,7 +36,7 @@ def soname_links(
         path = f"{directory}/{soname}"
         node = tree.lstat(path)
         if owner != library.name:
-            message = f"{path} will lead to the image's own {owner}, which ldconfig prefers to the driver's {library.name}"
+            message = f"{path} will lead to {owner} of the image, which ldconfig prefers to the driver's {library.name}"
             findings.append(
                 Finding(
                     "library-shadowed", "warning", message, "remove driver libraries from the image"
@@ -54,7 +55,9 @@ def soname_links(
 
 
 def _owner(tree: Tree, directory: str, names: Sequence[str], soname: str, mounted: str) -> str:
-    """Return the file name that ldconfig lets own ``soname``: the greatest one, ``mounted`` among them."""
+    """Return the file name to which ldconfig makes the link ``soname`` lead: the greatest,
+    including ``mounted``.
+    """
     stem = soname.partition(".so")[0] + ".so"
     owner = mounted
     for name in _starting_with(names, stem):
@@ -68,12 +71,14 @@ def _owner(tree: Tree, directory: str, names: Sequence[str], soname: str, mounte
             if tree.elf(path, sections=False).soname == soname:
                 owner = name
         except (OSError, ValueError):
-            continue  # ldconfig, too, passes over what is no library
+            continue  # ldconfig skips files that are not libraries, too
     return owner
 
 
 def _starting_with(names: Sequence[str], stem: str) -> Sequence[str]:
-    """Return the names that start with ``stem``. They are sorted, and an image has thousands."""
+    """Return the names that start with ``stem``. ``names`` are sorted; an image has thousands of
+    them.
+    """
     first = end = bisect_left(names, stem)
     while end < len(names) and names[end].startswith(stem):
         end += 1
