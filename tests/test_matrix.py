@@ -42,7 +42,9 @@ def copy_host(source: str, path: Path, **changes: object) -> str:
 def test_every_cell_is_the_plan_of_its_pair(
     bundles: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one process and in two, with more containers than one task takes."""
+    """Each cell equals the plan of its pair, in one process and in two, also with more containers
+    than one task takes.
+    """
     monkeypatch.setattr(matrices, "_SLICE", 3)
     matrix = matrices.compute(gallery.names(), bundles, None, jobs)
     assert matrix.bundles == bundles
@@ -65,7 +67,9 @@ def test_every_cell_is_the_plan_of_its_pair(
 
 
 def test_hosts_with_equal_documents_are_planned_once(bundles: list[str], tmp_path: Path) -> None:
-    """Names may differ; the UUID of a GPU makes another host."""
+    """Hosts whose documents differ only in the name share a row; another UUID of a GPU makes
+    another row.
+    """
     nvml = json.loads(Path(gallery.path("eks-t4")).read_text())["nvml"]
     nvml["gpus"][0]["uuid"] = "GPU-11111111-2222-3333-4444-555555555555"
     names = [
@@ -80,7 +84,9 @@ def test_hosts_with_equal_documents_are_planned_once(bundles: list[str], tmp_pat
 
 
 def test_text_says_where_it_runs_and_why_not(bundles: list[str], capsys: Captured) -> None:
-    """Hosts with equal results are grouped; exit 1, since a container is refused."""
+    """Text output groups hosts with equal results; the exit code is 1, because a container is
+    refused.
+    """
     assert main(["matrix", "eks-t4", "mig-h100", "--bundles", *bundles]) == 1
     out, err = capsys.readouterr()
     assert err == ""
@@ -96,7 +102,7 @@ def test_text_says_where_it_runs_and_why_not(bundles: list[str], capsys: Capture
 
 
 def test_nothing_refused_is_exit_0(bundles: list[str], capsys: Captured) -> None:
-    """A container that asks for no GPU is not refused."""
+    """Without a refusal the exit code is 0; a container that asks for no GPU is not refused."""
     assert main(["matrix", "eks-t4", "--bundles", *bundles[:2]]) == 0
     assert "1 host x 2 containers: 1 runs, 1 skipped, 0 refused, " in capsys.readouterr().out
 
@@ -104,7 +110,9 @@ def test_nothing_refused_is_exit_0(bundles: list[str], capsys: Captured) -> None
 def test_directories_are_replaced_by_their_content(
     bundles: list[str], tmp_path: Path, capsys: Captured
 ) -> None:
-    """Snapshots are recognised by their suffix, bundles by config.json. JSON passes the model."""
+    """A directory stands for its snapshots, recognised by suffix, or its bundles, recognised by
+    config.json.
+    """
     hosts = [copy_host("eks-t4", tmp_path / f"hosts/{name}.json", name=name) for name in ("a", "b")]
     (tmp_path / "hosts/notes.txt").touch()
     (tmp_path / "bundles/empty").mkdir()
@@ -116,7 +124,7 @@ def test_directories_are_replaced_by_their_content(
 
 
 def test_csv_has_a_line_for_each_pair(bundles: list[str], tmp_path: Path, capsys: Captured) -> None:
-    """Grouped hosts have lines of their own."""
+    """CSV output has a line for each host and container, also for grouped hosts."""
     hosts = [copy_host("eks-t4", tmp_path / f"hosts/{name}.json", name=name) for name in ("a", "b")]
     main(["matrix", *hosts, "--bundles", *bundles, "--format", "csv"])
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
@@ -129,7 +137,7 @@ def test_csv_has_a_line_for_each_pair(bundles: list[str], tmp_path: Path, capsys
 
 @pytest.mark.parametrize("form", ["text", "csv"])
 def test_escape_sequences_are_shown_as_text(tmp_path: Path, capsys: Captured, form: str) -> None:
-    """A bundle with such a path is refused, as by the hook."""
+    """Escape sequences in a bundle's path are printed as text."""
     bundle = make_bundle(tmp_path / "web\x1b[31m", *EVERYTHING)
     assert main(["matrix", "eks-t4", "--bundles", str(bundle), "--format", form]) == 1
     assert "\x1b" not in capsys.readouterr().out
@@ -138,7 +146,7 @@ def test_escape_sequences_are_shown_as_text(tmp_path: Path, capsys: Captured, fo
 def test_a_formula_is_quoted_in_csv(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A spreadsheet would evaluate a text that starts with =."""
+    """A text that starts with = is quoted in CSV, because a spreadsheet would evaluate it."""
     make_bundle(tmp_path / "=1+1", *EVERYTHING)
     monkeypatch.chdir(tmp_path)
     assert main(["matrix", "eks-t4", "--bundles", "=1+1", "--format", "csv"]) == 0
@@ -146,7 +154,9 @@ def test_a_formula_is_quoted_in_csv(
 
 
 def test_a_bad_input_is_one_line(bundles: list[str], tmp_path: Path, capsys: Captured) -> None:
-    """Exit 2 and nothing on stdout, for bad hosts, bundles without a rootfs, empty directories."""
+    """A bad host, a bundle without a rootfs or an empty directory gives exit code 2, one line, and
+    nothing on stdout.
+    """
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "empty").mkdir()
     lost = make_bundle(tmp_path / "lost", *EVERYTHING, root="none")
@@ -166,7 +176,9 @@ def test_a_bad_input_is_one_line(bundles: list[str], tmp_path: Path, capsys: Cap
 
 
 def test_a_config_json_that_the_hook_refuses_is_a_refusal(tmp_path: Path, capsys: Captured) -> None:
-    """It is refused on every host, and the other containers are planned."""
+    """A config.json that the hook refuses is refused on every host, and the other containers are
+    planned.
+    """
     bad = make_bundle(tmp_path / "bad", *EVERYTHING)
     (bad / "config.json").unlink()
     (bad / "config.json").mkdir()
@@ -181,7 +193,7 @@ def test_a_config_json_that_the_hook_refuses_is_a_refusal(tmp_path: Path, capsys
 def test_a_bad_number_of_jobs_is_a_usage_error(
     bundles: list[str], text: str, capsys: Captured
 ) -> None:
-    """Exit 2 with the usage."""
+    """A bad number of jobs exits with 2 and the usage."""
     with pytest.raises(SystemExit) as caught:
         main(["matrix", "eks-t4", "--bundles", *bundles, f"--jobs={text}"])
     assert caught.value.code == 2

@@ -16,7 +16,9 @@ def line(
 
 
 def test_a_line_is_read_as_documented() -> None:
-    """Id, root, mount point, options, type and source come from their fields of proc_pid_mountinfo(5)."""
+    """Id, root, mount point, options, type and source are read from their fields in
+    proc_pid_mountinfo(5).
+    """
     text = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"
     assert parse_mountinfo(text) == [
         Mount(36, "/mnt1", "/mnt2", "rw,noatime", False, "ext3", "/dev/root")
@@ -35,17 +37,17 @@ def test_a_line_is_read_as_documented() -> None:
     ],
 )
 def test_only_shared_mounts_are_shared(optional: str, shared: bool) -> None:
-    """Any number of optional fields may stand before the dash; only shared:N means that others see what is mounted below."""
+    """Any number of optional fields is accepted, and only shared:N makes a mount shared."""
     assert [mount.shared for mount in parse_mountinfo(line(optional=optional))] == [shared]
 
 
 def test_a_path_that_looks_like_an_optional_field_is_a_path() -> None:
-    """A mount point may be called shared:1."""
+    """A mount point with the name shared:1 does not make the mount shared."""
     assert not parse_mountinfo(line(point="shared:1"))[0].shared
 
 
 def test_the_order_of_the_kernel_is_kept() -> None:
-    """Mounts come in the order of the file, stacked ones included."""
+    """Mounts have the order of the file, including stacked ones."""
     assert [mount.point for mount in parse_mountinfo(line("/b") + line("/a") + line("/b"))] == [
         "/b",
         "/a",
@@ -53,8 +55,10 @@ def test_the_order_of_the_kernel_is_kept() -> None:
     ]
 
 
-def test_escapes_are_undone() -> None:
-    """Blank, tab, newline and backslash stand as octal escapes in root, mount point and source."""
+def test_escapes_are_decoded() -> None:
+    """Octal escapes of blank, tab, newline and backslash are decoded in root, mount point and
+    source.
+    """
     text = "1 2 0:1 /r\\040s /p\\011q\\012r\\134040 rw - tmpfs a\\040b rw\n"
     (mount,) = parse_mountinfo(text)
     assert (mount.root, mount.point, mount.source) == ("/r s", "/p\tq\nr\\040", "a b")
@@ -62,7 +66,9 @@ def test_escapes_are_undone() -> None:
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
 def test_only_newlines_end_a_line(separator: str) -> None:
-    """The kernel escapes no other separator: a volume so named must not forge a line."""
+    """Only newlines separate lines: the kernel escapes no other separator, so a volume's name must
+    not forge a line.
+    """
     point = f"/v{separator}9 9 9:9 / /forged rw - ext4 x rw"
     assert [mount.point for mount in parse_mountinfo(line(point.replace(" ", "\\040")))] == [point]
 
@@ -76,28 +82,30 @@ def test_only_newlines_end_a_line(separator: str) -> None:
         "x 35 98:0 / / rw - a b c\n",
     ],
 )
-def test_other_lines_are_an_error(text: str) -> None:
-    """A line without its dash, with too few fields or without a number is refused, not guessed at."""
+def test_malformed_lines_are_refused(text: str) -> None:
+    """A line without its dash, with too few fields or without a number is refused."""
     with pytest.raises(ValueError):
         parse_mountinfo(text)
 
 
 def test_this_machines_own_mounts_are_read() -> None:
-    """The kernel's real file parses: one mount for each of its lines."""
+    """This machine's file gives one mount for each line."""
     text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     assert len(parse_mountinfo(text)) == text.count("\n") > 0
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_any_mount_point_survives(name: str) -> None:
-    """Whatever a directory is called, its mount point is read as the kernel wrote it."""
+    """A mount point with any name is read as the kernel wrote it."""
     point = f"/{name}"
     escaped = "".join(f"\\{ord(char):03o}" if char in " \t\n\\" else char for char in point)
     assert parse_mountinfo(line(escaped))[0].point == point
 
 
 def test_one_mount_is_found_by_its_id_among_many() -> None:
-    """The id is the first number of a line, whole: neither a parent's id nor a part of a longer one will do."""
+    """A mount is found by the first number of its line, not by a parent's id or a part of a longer
+    id.
+    """
     table = MountTable(line("/a", ids="1 0") + line("/b", ids="12 1") + line("/c", ids="121 2"))
     assert [mount.point for number in (1, 12, 121) if (mount := table.get(number)) is not None] == [
         "/a",
@@ -109,16 +117,18 @@ def test_one_mount_is_found_by_its_id_among_many() -> None:
     assert MountTable().get(1) is None
 
 
-def test_a_line_that_is_not_asked_for_is_not_parsed() -> None:
-    """A kernel with a new form of line for some file system does not keep the others from being known."""
+def test_only_the_requested_line_is_parsed() -> None:
+    """A malformed line does not hide other mounts; only looking it up fails."""
     table = MountTable("7 nonsense\n" + line("/a", ids="1 0"))
     assert table.get(1) is not None
     with pytest.raises(ValueError, match="malformed"):
         table.get(7)
 
 
-def test_mounts_of_a_type_come_in_order_and_by_the_whole_type() -> None:
-    """cgroup and cgroup2 are two types, and a path that looks like a type is none."""
+def test_mounts_of_a_type_match_the_whole_type() -> None:
+    """Mounts are selected by their whole type, in order; a path that looks like a type does not
+    match.
+    """
     text = (
         line("/v2", described="cgroup2 cgroup rw")
         + line("/x\\040-\\040cgroup\\040")

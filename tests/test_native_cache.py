@@ -1,4 +1,6 @@
-"""The loader cache step without ldconfig, on directories: what ldconfig would do, what an image may do, and the way back."""
+"""The loader cache step without ldconfig: the same result as ldconfig's, hostile images, and the
+undo.
+"""
 
 import errno
 import os
@@ -45,7 +47,7 @@ CONF = "/etc/ld.so.conf"
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """An image with two libraries on its search path, and the cache that ldconfig has made of them."""
+    """An image with two libraries in its search path and ldconfig's cache of them."""
     root = tmp_path / "image"
     (root / "etc").mkdir(parents=True)
     (root / CONF[1:]).write_text(f"/opt/lib\n{LIBS}\n")
@@ -72,13 +74,15 @@ def refused(root: Path) -> str:
 # ---- the driver's libraries
 
 
-def test_the_driver_is_added_to_what_is_there(image: Path) -> None:
-    """A row and a link for each library, as ldconfig makes them; what the image's cache has stays; nothing else changes."""
-    before, had = tree(image), lines(image)
+def test_the_driver_is_added_to_the_images_cache(image: Path) -> None:
+    """Each driver library gets a row and a link, the rows of the image's cache stay, and nothing
+    else changes.
+    """
+    before, old_lines = tree(image), lines(image)
     assert update(image) == []
     assert lines(image) == sorted(lines(image), key=lines(image).index)
     assert set(lines(image)) == {
-        *had,
+        *old_lines,
         *(f"{soname} (libc6,x86-64) => {LIBS}/{soname}" for soname in DRIVER),
     }
     after = tree(image)
@@ -90,8 +94,10 @@ def test_the_driver_is_added_to_what_is_there(image: Path) -> None:
     assert before.keys() <= after.keys()
 
 
-def test_it_is_what_ldconfig_makes(image: Path, tmp_path: Path) -> None:
-    """The same lines in the same order, and the same links, for an image whose cache was new."""
+def test_the_result_equals_ldconfigs(image: Path, tmp_path: Path) -> None:
+    """For an image with an up-to-date cache the lines, their order and the links equal
+    ldconfig's.
+    """
     theirs = tmp_path / "theirs"
     shutil.copytree(image, theirs, symlinks=True)
     install_driver(theirs)
@@ -99,15 +105,15 @@ def test_it_is_what_ldconfig_makes(image: Path, tmp_path: Path) -> None:
     update(image)
     assert lines(image) == lines(theirs)
     ours = tree(image)
-    assert {path: entry[3] for path, entry in tree(theirs).items() if entry[0][0] == "l"} == {  # type: ignore[index]
-        path: entry[3]
-        for path, entry in ours.items()
-        if entry[0][0] == "l"  # type: ignore[index]
-    }
+    links = [
+        {path: entry[3] for path, entry in entries.items() if isinstance(entry[3], str)}
+        for entries in (tree(theirs), ours)
+    ]
+    assert links[0] == links[1]
 
 
 def test_a_second_start_writes_nothing(image: Path) -> None:
-    """The cache has all rows and the links are right: the file is the same one."""
+    """If all rows and links are right, a second start does not write the cache."""
     update(image)
     before = (image / "etc/ld.so.cache").stat()
     assert update(image, meanwhile=lambda: None) == []
@@ -119,8 +125,10 @@ def test_a_second_start_writes_nothing(image: Path) -> None:
     )
 
 
-def test_a_library_written_over_in_place_takes_nothing_from_the_driver(image: Path) -> None:
-    """Its directory is no newer, and is not searched: the image's row stays as its author left it, and the driver's come first."""
+def test_a_library_overwritten_in_place_does_not_replace_the_drivers(image: Path) -> None:
+    """A library overwritten in place leaves its directory's time, so the directory is not searched:
+    its old row stays behind the driver's rows.
+    """
     os.utime(image / "opt/lib", (1, 1))
     library(image / "opt/lib/libother.so.2.1", "libcuda.so.1")
     update(image)
@@ -132,8 +140,10 @@ def test_a_library_written_over_in_place_takes_nothing_from_the_driver(image: Pa
     ]
 
 
-def test_an_images_own_library_of_that_name_comes_after_the_drivers(image: Path) -> None:
-    """Whatever its cache said: the driver's directory is the first that ldconfig is given."""
+def test_the_images_library_of_a_drivers_name_comes_second(image: Path) -> None:
+    """An image's library of a driver library's SONAME comes after the driver's, whose directory
+    ldconfig gets first.
+    """
     library(image / "opt/lib/libcuda.so.1", "libcuda.so.1")
     ldconfig(image)
     update(image)
@@ -144,16 +154,18 @@ def test_an_images_own_library_of_that_name_comes_after_the_drivers(image: Path)
 
 
 def test_a_given_directory_of_the_image_comes_before_the_drivers(image: Path) -> None:
-    """CUDA compatibility libraries: in no cache and no configuration, searched because they are given."""
+    """CUDA compatibility libraries in a given directory come before the driver's, though neither
+    cache nor configuration has them.
+    """
     library(image / "usr/local/cuda/compat/libcuda.so.999.1", "libcuda.so.1")
     update(image, given=("/usr/local/cuda/compat", LIBS))
-    found = [line.partition(" => ")[2] for line in lines(image) if "libcuda.so.1" in line]
-    assert found == ["/usr/local/cuda/compat/libcuda.so.1", f"{LIBS}/libcuda.so.1"]
+    paths = [line.partition(" => ")[2] for line in lines(image) if "libcuda.so.1" in line]
+    assert paths == ["/usr/local/cuda/compat/libcuda.so.1", f"{LIBS}/libcuda.so.1"]
     assert os.readlink(image / "usr/local/cuda/compat/libcuda.so.1") == "libcuda.so.999.1"
 
 
-def test_what_is_no_link_is_kept(image: Path) -> None:
-    """A regular file under a SONAME's name stays, and has its row (reference behaviour 6.7)."""
+def test_a_file_with_a_sonames_name_is_kept(image: Path) -> None:
+    """A regular file with a SONAME's name stays and has its row (reference behaviour 6.7)."""
     (image / LIBS[1:] / "libcuda.so.1").write_text("not a link")
     update(image)
     assert (image / LIBS[1:] / "libcuda.so.1").read_text() == "not a link"
@@ -161,7 +173,7 @@ def test_what_is_no_link_is_kept(image: Path) -> None:
 
 
 def test_an_old_link_is_replaced(image: Path) -> None:
-    """That of an earlier driver, or one that leads nowhere."""
+    """A SONAME link of an earlier driver is replaced."""
     (image / LIBS[1:] / "libcuda.so.1").symlink_to("libcuda.so.470.1")
     update(image)
     assert os.readlink(image / LIBS[1:] / "libcuda.so.1") == "libcuda.so.570.1"
@@ -170,8 +182,8 @@ def test_an_old_link_is_replaced(image: Path) -> None:
 # ---- images with little or nothing
 
 
-def test_an_image_with_nothing_gets_what_is_needed(tmp_path: Path) -> None:
-    """No /etc, no configuration, no cache, no ldconfig (Nix)."""
+def test_an_empty_image_gets_etc_and_a_cache(tmp_path: Path) -> None:
+    """An image without /etc, configuration, cache and ldconfig (Nix) gets /etc and a cache."""
     root = tmp_path / "empty"
     root.mkdir()
     assert update(root) == []
@@ -181,31 +193,39 @@ def test_an_image_with_nothing_gets_what_is_needed(tmp_path: Path) -> None:
     assert stat.S_IMODE((root / "etc").stat().st_mode) == 0o755
 
 
-def test_directories_are_searched_where_there_is_no_cache(image: Path) -> None:
-    """All of the configuration, and the system's own; links of the image's libraries are made, too."""
-    wanted = lines(image)
+def test_without_a_cache_all_directories_are_searched(image: Path) -> None:
+    """Without a cache the configured and the system's directories are searched, and missing links
+    are created.
+    """
+    old_lines = lines(image)
     (image / "etc/ld.so.cache").unlink()
     (image / "opt/lib/libother.so.2").unlink()
     library(image / "usr/lib64/libwide.so.1", "libwide.so.1")
     update(image)
-    assert {*wanted, "libwide.so.1 (libc6,x86-64) => /usr/lib64/libwide.so.1"} <= set(lines(image))
+    assert {*old_lines, "libwide.so.1 (libc6,x86-64) => /usr/lib64/libwide.so.1"} <= set(
+        lines(image)
+    )
     assert os.readlink(image / "opt/lib/libother.so.2") == "libother.so.2.1"
     assert os.readlink(image / LIBS[1:] / "libcuda.so.1") == "libcuda.so.570.1", (
-        "planned, and found by the search as well"
+        "also planned as a link"
     )
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage" * 10, b"glibc-ld.so.cache1.1" + b"\xff" * 40])
-def test_a_damaged_cache_is_made_anew(image: Path, damage: bytes) -> None:
-    """No loader would read it."""
-    wanted = lines(image)
+def test_a_damaged_cache_is_replaced(image: Path, damage: bytes) -> None:
+    """A damaged cache, which no loader reads, is replaced by one from a search of all
+    directories.
+    """
+    old_lines = lines(image)
     (image / "etc/ld.so.cache").write_bytes(damage)
     update(image)
-    assert set(wanted) <= set(lines(image))
+    assert set(old_lines) <= set(lines(image))
 
 
 def test_a_directory_newer_than_the_cache_is_searched(image: Path) -> None:
-    """A library copied in after the last ldconfig is found; rows of files that are gone go; other directories stay unread."""
+    """A directory newer than the cache is searched: new libraries get rows and removed ones lose
+    theirs. Other directories are not read.
+    """
     library(image / "opt/lib/libnew.so.3.1", "libnew.so.3")
     (image / "opt/lib/libother.so.2").unlink()
     (image / "opt/lib/libother.so.2.1").unlink()
@@ -213,15 +233,15 @@ def test_a_directory_newer_than_the_cache_is_searched(image: Path) -> None:
     library(image / LIBS[1:] / "libunseen.so.1", "libunseen.so.1")
     os.utime(image / LIBS[1:], (1, 1))
     update(image)
-    found = lines(image)
-    assert "libnew.so.3 (libc6,x86-64) => /opt/lib/libnew.so.3" in found
+    new_lines = lines(image)
+    assert "libnew.so.3 (libc6,x86-64) => /opt/lib/libnew.so.3" in new_lines
     assert os.readlink(image / "opt/lib/libnew.so.3") == "libnew.so.3.1"
-    assert not any("libother" in line or "libunseen" in line for line in found)
-    assert any("libz.so.1" in line for line in found)
+    assert not any("libother" in line or "libunseen" in line for line in new_lines)
+    assert any("libz.so.1" in line for line in new_lines)
 
 
-def test_a_directory_that_was_named_later_is_searched(image: Path) -> None:
-    """Whatever its time: of its libraries the cache knows none."""
+def test_a_newly_configured_directory_is_searched(image: Path) -> None:
+    """A configured directory that the cache has no library of is searched, whatever its time."""
     library(image / "srv/lib/libsrv.so.1", "libsrv.so.1")
     (image / CONF[1:]).write_text(f"/opt/lib\n{LIBS}\n/srv/lib\n")
     os.utime(image / "srv/lib", (1, 1))
@@ -229,8 +249,8 @@ def test_a_directory_that_was_named_later_is_searched(image: Path) -> None:
     assert "libsrv.so.1 (libc6,x86-64) => /srv/lib/libsrv.so.1" in lines(image)
 
 
-def test_capabilities_have_subdirectories(image: Path, tmp_path: Path) -> None:
-    """glibc-hwcaps: rows name the subdirectory and the file; the same as ldconfig's, bit for bit."""
+def test_libraries_in_glibc_hwcaps_get_rows(image: Path, tmp_path: Path) -> None:
+    """Rows of libraries in glibc-hwcaps name subdirectory and file, and equal ldconfig's."""
     for name in ("x86-64-v2", "x86-64-v3", "other"):
         library(image / LIBS[1:] / "glibc-hwcaps" / name / "libz.so.1.2", "libz.so.1")
     theirs = tmp_path / "theirs"
@@ -245,7 +265,9 @@ def test_capabilities_have_subdirectories(image: Path, tmp_path: Path) -> None:
 
 @pytest.mark.requires("gcc")
 def test_the_isa_level_of_a_library_is_in_its_row(image: Path, tmp_path: Path) -> None:
-    """A library in glibc-hwcaps that says what processor it needs: the row's capabilities are ldconfig's number."""
+    """The row of a library in glibc-hwcaps has the ISA level that the library needs, as
+    ldconfig's.
+    """
     directory = image / LIBS[1:] / "glibc-hwcaps/x86-64-v3"
     directory.mkdir(parents=True)
     (tmp_path / "x.c").write_text("int x;")
@@ -271,8 +293,8 @@ def test_the_isa_level_of_a_library_is_in_its_row(image: Path, tmp_path: Path) -
     assert hwcaps[0] == hwcaps[1] == {0, 1 << 62 | 2 << 32}
 
 
-def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
-    """dpkg, RPM and prelink write a file under another name first; newer releases of ldconfig pass over those."""
+def test_temporary_files_of_package_managers_are_skipped(image: Path) -> None:
+    """Temporary files of dpkg, RPM and prelink get no rows, as in newer releases of ldconfig."""
     for name in (
         "liba.so.1.dpkg-new",
         "liba.so.1.dpkg-tmp",
@@ -286,7 +308,7 @@ def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
     assert not any("liba.so.1" in line for line in lines(image))
 
 
-@pytest.mark.requires("root")  # for ldconfig
+@pytest.mark.requires("root")  # ldconfig needs it
 @settings(max_examples=40)
 @given(
     st.lists(ENTRIES, max_size=12, unique_by=lambda entry: entry[:2]),
@@ -294,19 +316,17 @@ def test_leftovers_of_package_managers_are_no_libraries(image: Path) -> None:
     st.booleans(),
 )
 @example(
-    [
-        ("/usr/lib", "liba.so.1", "/opt/lib/liba.so.1"),
-        ("/opt/lib", "liba.so.1.2", "file"),
-    ],
+    [("/usr/lib", "liba.so.1", "/opt/lib/liba.so.1"), ("/opt/lib", "liba.so.1.2", "file")],
     ["/opt/lib"],
     False,
 )
 def test_any_image_gets_what_ldconfig_gives_it(
     entries: list[tuple[str, str, str]], conf: list[str], merged: bool
 ) -> None:
-    """Small images without a cache: the same rows in the same order, and a link wherever ldconfig makes one.
+    """A small image without a cache gets ldconfig's rows in ldconfig's order, and every link that
+    ldconfig creates.
 
-    Without /usr/lib64, into which Debian's ldconfig does not look.
+    /usr/lib64 is left out, because Debian's ldconfig does not search it.
     """
     with tempfile.TemporaryDirectory() as place:
         ours, theirs = Path(place, "ours"), Path(place, "theirs")
@@ -320,10 +340,12 @@ def test_any_image_gets_what_ldconfig_gives_it(
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EINVAL, errno.EIO])
-def test_a_library_that_cannot_be_read_is_not_passed_over(
+def test_a_library_that_cannot_be_read_is_fatal(
     image: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """It could be opened, so this is a fault of the machine, and the cache would lack what it should have."""
+    """A library that was opened but cannot be read is a fault of the machine, and refused: the
+    cache would lack its row.
+    """
 
     def fail(*_arguments: object, **_options: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -349,10 +371,12 @@ def test_a_library_that_cannot_be_read_is_not_passed_over(
     ],
     ids=["fifo", "directory", "sparse"],
 )
-def test_what_could_not_be_put_back_is_refused(
+def test_a_cache_that_could_not_be_restored_is_refused(
     image: Path, name: str, make: Callable[[Path], None], reason: str
 ) -> None:
-    """A FIFO is not opened, a terabyte is not read: one line, at once."""
+    """A FIFO, a directory or a file beyond the limit in the cache's place is refused, without
+    opening or reading it.
+    """
     path = image / "etc" / name
     path.unlink(missing_ok=True)
     make(path)
@@ -372,20 +396,24 @@ def test_what_could_not_be_put_back_is_refused(
     ],
 )
 def test_a_cache_that_is_a_link_is_replaced(image: Path, target: str) -> None:
-    """What it leads to, on the host or in the image, is neither read into the cache nor written."""
+    """A cache that is a link is replaced. Its target, on the host or in the image, is neither read
+    nor written.
+    """
     passwd = Path("/etc/passwd").read_bytes()
     (image / "etc/passwd").write_text("the image's own")
     (image / "etc/ld.so.cache").unlink()
     (image / "etc/ld.so.cache").symlink_to(target)
     update(image)
     assert not (image / "etc/ld.so.cache").is_symlink()
-    assert any("libz.so.1" in line for line in lines(image)), "searched, because there was no cache"
+    assert any("libz.so.1" in line for line in lines(image)), "the directories were searched"
     assert (image / "etc/passwd").read_text() == "the image's own"
     assert Path("/etc/passwd").read_bytes() == passwd
 
 
-def test_follows_the_images_own_etc_inside_the_root(image: Path) -> None:
-    """/etc as an absolute link to another directory of the image is that directory, not the host's."""
+def test_a_linked_etc_is_followed_inside_the_image(image: Path) -> None:
+    """If /etc is an absolute link to another directory of the image, the cache is written there,
+    not on the host.
+    """
     before = Path("/etc/ld.so.cache").read_bytes()
     (image / "etc").rename(image / "config")
     (image / "etc").symlink_to("/config")
@@ -394,8 +422,10 @@ def test_follows_the_images_own_etc_inside_the_root(image: Path) -> None:
     assert Path("/etc/ld.so.cache").read_bytes() == before
 
 
-def test_what_a_kill_would_leave_is_announced_before(image: Path) -> None:
-    """Each thing that changes is in the journal, under a path without links, with what was there."""
+def test_every_change_is_announced_in_the_journal_before(image: Path) -> None:
+    """Each change is announced before it is made, under a path without links and with the former
+    content.
+    """
     (image / "etc/ld.so.cache").unlink()
     (image / "etc").rename(image / "config")
     (image / "etc").symlink_to("/config")
@@ -407,12 +437,12 @@ def test_what_a_kill_would_leave_is_announced_before(image: Path) -> None:
     before = tree(image)
     announced: list[Item] = []
 
-    class Told(Journal):
+    class RecordingJournal(Journal):
         def announce(self, entries: Iterable[Item]) -> None:
             assert tree(image) == before
             announced.extend(entries)
 
-    update(image, meanwhile=lambda: None, journal=Told())
+    update(image, meanwhile=lambda: None, journal=RecordingJournal())
     after = tree(image)
     changed = {f"/{path}" for path in after if before.get(path) != after[path]}
     assert changed <= {item.path for item in announced}
@@ -421,8 +451,10 @@ def test_what_a_kill_would_leave_is_announced_before(image: Path) -> None:
     assert [item.fields[0] for item in announced if item.kind == "was-link"] == ["libcuda.so.470.1"]
 
 
-def test_a_link_to_a_cache_is_read_as_the_loader_reads_it(image: Path) -> None:
-    """Inside the image, absolute or not: its rows are kept, and the file behind it is not written."""
+def test_a_link_to_a_cache_is_followed_inside_the_image(image: Path) -> None:
+    """A cache that is a link to another file of the image keeps its rows; the file behind the link
+    is not written.
+    """
     (image / "run").mkdir()
     (image / "etc/ld.so.cache").rename(image / "run/cache")
     (image / "etc/ld.so.cache").symlink_to("/run/cache")
@@ -436,21 +468,23 @@ def test_a_link_to_a_cache_is_read_as_the_loader_reads_it(image: Path) -> None:
 @pytest.mark.parametrize(
     "target", ["/", "../../..", "/etc", "/proc/self/root", "/proc/1/root/usr/lib"]
 )
-def test_no_directory_outside_is_searched(image: Path, target: str) -> None:
-    """The configuration names links that lead out by their text: they lead inside of the image, or nowhere."""
+def test_no_directory_outside_the_image_is_searched(image: Path, target: str) -> None:
+    """Configured links that lead out of the image by their text lead inside it or to nothing."""
     (image / "out").symlink_to(target)
     (image / CONF[1:]).write_text(
         f"/out\n/out/usr/lib/x86_64-linux-gnu\n/out{os.path.realpath('/usr/lib/x86_64-linux-gnu')}\n"
     )
     (image / "etc/ld.so.cache").unlink()
     update(image)
-    found = [line.partition(" => ")[2].rpartition("/")[2] for line in lines(image)]
-    assert set(found) <= {*DRIVER, "libz.so.1", "libother.so.2"}
+    names = [line.partition(" => ")[2].rpartition("/")[2] for line in lines(image)]
+    assert set(names) <= {*DRIVER, "libz.so.1", "libother.so.2"}
 
 
 @pytest.mark.parametrize("kind", ["fifo", "sparse"])
-def test_a_configuration_that_holds_a_reader_up_is_refused(image: Path, kind: str) -> None:
-    """The original's ldconfig would wait or read for ever; nothing is read here."""
+def test_a_configuration_that_blocks_a_reader_is_refused(image: Path, kind: str) -> None:
+    """A FIFO or a huge file as ld.so.conf, on which the reference's ldconfig would not end, is
+    refused without reading it.
+    """
     conf = image / CONF[1:]
     conf.unlink()
     if kind == "fifo":
@@ -461,8 +495,10 @@ def test_a_configuration_that_holds_a_reader_up_is_refused(image: Path, kind: st
 
 
 @pytest.mark.parametrize("kind", ["directory", "loop", "device", "include", "long"])
-def test_what_cannot_be_read_is_no_configuration(image: Path, kind: str) -> None:
-    """The driver is added all the same; of a file that is too long it is said."""
+def test_an_unreadable_configuration_is_ignored(image: Path, kind: str) -> None:
+    """With an unreadable or damaged ld.so.conf the driver is still added; one that is too long
+    gives a warning.
+    """
     conf = image / CONF[1:]
     conf.unlink()
     if kind == "directory":
@@ -470,7 +506,7 @@ def test_what_cannot_be_read_is_no_configuration(image: Path, kind: str) -> None
     elif kind == "loop":
         conf.symlink_to("ld.so.conf")
     elif kind == "device":
-        conf.symlink_to("/dev/zero")  # there is no such file in the image
+        conf.symlink_to("/dev/zero")  # the image has no such file
     elif kind == "include":
         os.mkfifo(image / "etc/fifo.conf")
         conf.write_text("include fifo.conf\n")
@@ -481,8 +517,10 @@ def test_what_cannot_be_read_is_no_configuration(image: Path, kind: str) -> None
     assert any("libcuda.so.1" in line for line in lines(image))
 
 
-def test_hostile_libraries_are_passed_over(image: Path) -> None:
-    """FIFOs, devices by link, empty, huge and broken files under libraries' names."""
+def test_hostile_libraries_are_skipped(image: Path) -> None:
+    """FIFOs, links to devices, and empty, huge or broken files with libraries' names get no
+    rows.
+    """
     opt = image / "opt/lib"
     os.mkfifo(opt / "libfifo.so.1")
     (opt / "libzero.so.1").symlink_to("/dev/zero")
@@ -492,8 +530,8 @@ def test_hostile_libraries_are_passed_over(image: Path) -> None:
     library(opt / "libslash.so.1", "../../etc/passwd")
     (image / "etc/ld.so.cache").unlink()
     update(image)
-    found = [line.partition(" ")[0] for line in lines(image) if "/opt/lib/" in line]
-    assert found == ["libother.so.2"]
+    sonames = [line.partition(" ")[0] for line in lines(image) if "/opt/lib/" in line]
+    assert sonames == ["libother.so.2"]
 
 
 @pytest.mark.parametrize(
@@ -505,11 +543,13 @@ def test_hostile_libraries_are_passed_over(image: Path) -> None:
     ],
     ids=["directories", "libraries", "seconds"],
 )
-def test_a_bound_is_said_and_what_was_there_stays(
+def test_a_limit_gives_a_warning_and_old_rows_stay(
     image: Path, monkeypatch: pytest.MonkeyPatch, bounds: Callable[[], Bounds], text: str
 ) -> None:
-    """One warning; the driver's rows and those of the old cache are in the new one."""
-    had = lines(image)
+    """A search that ends at a limit gives one warning; the driver's rows and those of the old cache
+    are written.
+    """
+    old_lines = lines(image)
     for number in range(10):
         library(image / f"opt/{number}/lib{number}.so.1", f"lib{number}.so.1")
         library(image / f"opt/lib/libmany{number}.so.1", f"libmany{number}.so.1")
@@ -521,14 +561,12 @@ def test_a_bound_is_said_and_what_was_there_stays(
     (finding,) = update(image)
     assert (finding.id, finding.level) == ("ldcache-bounds", "warning")
     assert text in finding.message
-    assert set(had) <= set(lines(image))
+    assert set(old_lines) <= set(lines(image))
     assert any("libcuda.so.1" in line for line in lines(image))
 
 
-def test_directories_with_very_many_files_have_an_end(
-    image: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Names are counted, libraries or not."""
+def test_names_of_a_directory_are_limited(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of names read from directories is limited, whether they are libraries or not."""
     monkeypatch.setattr(rootfs_module, "_NAMES_LIMIT", 50)
     for number in range(100):
         (image / f"opt/lib/file{number}").touch()
@@ -538,7 +576,9 @@ def test_directories_with_very_many_files_have_an_end(
 
 
 def test_the_image_cannot_turn_a_directory_into_a_link(image: Path) -> None:
-    """Between the plan and the step the library directory became a link: refused, nothing followed."""
+    """A library directory that became a link after the plan is refused, and the link is not
+    followed.
+    """
     outside = image.parent / "outside"
     outside.mkdir()
 
@@ -552,8 +592,10 @@ def test_the_image_cannot_turn_a_directory_into_a_link(image: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "fifo"])
-def test_what_appears_under_the_temporary_name_is_not_written(image: Path, kind: str) -> None:
-    """Whoever can write to the image puts something there at the last moment: a refusal, and that thing as it was."""
+def test_a_foreign_file_under_the_temporary_name_is_kept(image: Path, kind: str) -> None:
+    """A file, link or FIFO that appears under the temporary name at the last moment is refused and
+    not changed.
+    """
     outside = image.parent / "outside"
     outside.write_text("untouched")
     place = image / "etc/ld.so.cache~"
@@ -571,12 +613,14 @@ def test_what_appears_under_the_temporary_name_is_not_written(image: Path, kind:
     with pytest.raises(Refusal, match="error code: 1"):
         update(image, undo=undo, journal=Racing())
     assert undo.run() == []
-    assert os.path.lexists(place), "not ours to remove"
+    assert os.path.lexists(place), "the undo must not remove it"
     assert outside.read_text() == "untouched"
 
 
 def test_a_volume_is_not_written(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a cache nor a link is made where others see it (SECURITY R21); what is right already needs no writing."""
+    """Neither a cache nor a link is written to a volume (SECURITY R21); if all is right already,
+    nothing is refused.
+    """
     update(image)
     monkeypatch.setattr(Container, "volume_of", lambda _self, _fd: "/etc")
     update(image, meanwhile=lambda: None)
@@ -590,7 +634,9 @@ def test_a_volume_is_not_written(image: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_undo_leaves_the_image_as_it_was(image: Path) -> None:
-    """Byte for byte and with its times: the cache, replaced links, a leftover of an earlier run; nothing new stays."""
+    """The undo restores the cache, replaced links and a leftover of an earlier run, with contents
+    and times, and removes the rest.
+    """
     (image / LIBS[1:] / "libcuda.so.1").symlink_to("libcuda.so.470.1")
     (image / "etc/ld.so.cache~").write_text("left")
     library(image / "opt/lib/libnew.so.3.1", "libnew.so.3")
@@ -605,8 +651,8 @@ def test_undo_leaves_the_image_as_it_was(image: Path) -> None:
     assert tree(image) == before
 
 
-def test_undo_removes_what_was_not_there(tmp_path: Path) -> None:
-    """/etc and the cache in it, too."""
+def test_undo_removes_a_new_etc(tmp_path: Path) -> None:
+    """The undo removes a new /etc and the cache in it."""
     root = tmp_path / "empty"
     root.mkdir()
     install_driver(root)
@@ -620,10 +666,12 @@ def test_undo_removes_what_was_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "call", ["open", "write", "fchmod", "rename", "symlink", "mkdir", "unlink"]
 )
-def test_each_failing_call_is_a_refusal_and_can_be_undone(
+def test_each_failing_call_is_refused_and_undone(
     image: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """No space, at any point: the reference's words, the cause, and the image as it was."""
+    """If any call fails for lack of space, the refusal has the reference's words and the cause, and
+    the undo restores the image.
+    """
     install_driver(image)
     (image / LIBS[1:] / "libcuda.so.1").symlink_to("libcuda.so.470.1")
     if call == "mkdir":
@@ -649,8 +697,8 @@ def test_each_failing_call_is_a_refusal_and_can_be_undone(
     assert tree(image) == before
 
 
-def test_what_others_put_in_a_links_place_is_not_removed(image: Path) -> None:
-    """The undo takes back what the step made, not what came after it."""
+def test_undo_keeps_a_foreign_file_in_a_links_place(image: Path) -> None:
+    """The undo does not remove a file that replaced a link of the step."""
     undo = UndoLog()
     update(image, undo=undo)
     (image / LIBS[1:] / "libcuda.so.1").unlink()
@@ -660,10 +708,12 @@ def test_what_others_put_in_a_links_place_is_not_removed(image: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before it is renamed", "when all is done"])
-def test_a_cache_that_somebody_has_moved_out_of_the_undo_s_sight_is_emptied_and_named(
+def test_undo_empties_and_names_a_cache_that_was_moved_away(
     image: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It names libraries that are gone then; where it is now cannot be known."""
+    """A cache that was moved to an unknown place names libraries that are gone after the undo, so
+    it is emptied, and its old path is reported.
+    """
     undo = UndoLog()
     left: list[str] = []
     close = NativeCache.close
@@ -696,7 +746,7 @@ def test_a_cache_that_somebody_has_moved_out_of_the_undo_s_sight_is_emptied_and_
 
 
 def test_no_descriptor_is_left_open(image: Path) -> None:
-    """Whatever the step looked into."""
+    """The step closes every descriptor that it opens."""
     os.utime(image / "etc/ld.so.cache", (1, 1))
     update(image)
     os.utime(image / "etc/ld.so.cache", (1, 1))

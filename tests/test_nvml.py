@@ -1,6 +1,6 @@
-"""Asking NVML in a confined child: what it answers, and every way in which it may not.
+"""Asking NVML in a confined child: its answers and every way to fail.
 
-The child loads a `pynvml` written here instead of the real one, and libc in place of NVML itself.
+The child loads a `pynvml` written here instead of the real one, and libc in place of NVML.
 """
 
 import errno
@@ -89,7 +89,7 @@ Install = Callable[[str], None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Put a `pynvml` on sys.path: the working one, with lines of the test's own at its end."""
+    """Put a `pynvml` on sys.path: the working one with a test's own lines at its end."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
@@ -121,25 +121,27 @@ def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
-def test_what_is_done_meanwhile_runs_beside_the_child(install: Install) -> None:
-    """The child is there by then, and its answer is waited for afterwards; a failure ends it."""
+def test_the_callers_work_runs_while_the_child_runs(install: Install) -> None:
+    """The caller's work runs while the child does; if it fails, the child is ended."""
     install("")
-    seen: list[int] = []
-    assert query(LIBRARY, "/", "", (), lambda: seen.append(len(children()))).driver_version
-    assert seen == [1]
+    child_counts: list[int] = []
+    assert query(LIBRARY, "/", "", (), lambda: child_counts.append(len(children()))).driver_version
+    assert child_counts == [1]
     with pytest.raises(ZeroDivisionError):
-        query(LIBRARY, "/", "", (), lambda: seen.append(1 // 0))
+        query(LIBRARY, "/", "", (), lambda: child_counts.append(1 // 0))
     assert children() == set()
 
 
-def test_the_answer_is_what_nvml_says(install: Install) -> None:
-    """Versions, GPUs in index order, MIG devices until NVML finds no more; bytes or text, without the protocol's own separators."""
+def test_the_answer_is_nvmls(install: Install) -> None:
+    """The answer has the versions, the GPUs in index order and all MIG devices; texts may be bytes
+    and lose the protocol's separators.
+    """
     install("")
     assert ask() == REPORT
 
 
-def test_a_host_without_gpus(install: Install) -> None:
-    """Is no error."""
+def test_a_host_without_gpus_is_not_an_error(install: Install) -> None:
+    """A host without GPUs is not an error."""
     install("def nvmlDeviceGetCount(): return 0")
     assert ask() == DriverReport("535.54.03", "12.2", ())
 
@@ -147,8 +149,8 @@ def test_a_host_without_gpus(install: Install) -> None:
 @pytest.mark.parametrize(
     ("value", "cuda"), [(12020, "12.2"), (11080, "11.8"), (9000, "9.0"), (13010, "13.1")]
 )
-def test_the_cuda_version_is_a_number(install: Install, value: int, cuda: str) -> None:
-    """Thousands and tens of NVML's integer."""
+def test_the_cuda_version_is_decoded(install: Install, value: int, cuda: str) -> None:
+    """The CUDA version is decoded from NVML's integer: thousands and tens."""
     install(
         f"def nvmlSystemGetCudaDriverVersion(): return {value}\ndef nvmlDeviceGetCount(): return 0"
     )
@@ -163,8 +165,8 @@ def test_the_cuda_version_is_a_number(install: Install, value: int, cuda: str) -
         ("return [0, 1]", "disabled"),
     ],
 )
-def test_gpus_without_mig(install: Install, change: str, mig: str) -> None:
-    """Not supported and function not found both mean that there is none; pending modes do not count."""
+def test_gpus_may_lack_mig(install: Install, change: str, mig: str) -> None:
+    """ "Not supported" and "function not found" mean no MIG; pending modes are ignored."""
     install(f"def nvmlDeviceGetMigMode(handle): {change}")
     assert [(gpu.mig, gpu.mig_devices) for gpu in ask().gpus] == [(mig, ())] * 2
 
@@ -204,7 +206,9 @@ def test_gpus_without_mig(install: Install, change: str, mig: str) -> None:
     ],
 )
 def test_errors_have_the_references_words(install: Install, change: str, line: str) -> None:
-    """NVML's own texts in lower case, by the stage in which they came; one line, with something to do."""
+    """NVML's errors have its text in lower case and the stage in which they came, in one line with
+    a hint.
+    """
     install(change)
     refusal = refused()
     assert refusal.reference_line() == f"nvgraft: {line}"
@@ -212,16 +216,16 @@ def test_errors_have_the_references_words(install: Install, change: str, line: s
     assert "\n" not in refusal.line()
 
 
-def test_a_library_that_cannot_be_loaded(install: Install) -> None:
-    """dlopen's reason in lower case."""
+def test_a_library_that_cannot_be_loaded_is_refused(install: Install) -> None:
+    """A library that cannot be loaded is refused with dlopen's reason in lower case."""
     install("")
     assert refused(library="/none/nvml.so").reference_line() == (
         "nvgraft: initialization error: load library failed: /none/nvml.so: cannot open shared object file: no such file or directory"
     )
 
 
-def test_known_errors_say_what_to_do(install: Install) -> None:
-    """A driver that is not loaded needs another fix than one that was upgraded under way."""
+def test_known_errors_have_their_own_hints(install: Install) -> None:
+    """A driver that is not loaded and one that was upgraded since boot have different hints."""
     install("def nvmlInit(): raise NVMLError(9)")
     assert "modprobe nvidia" in refused().hint
     install("def nvmlInit(): raise NVMLError(18)")
@@ -235,8 +239,10 @@ def test_known_errors_say_what_to_do(install: Install) -> None:
         "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)",
     ],
 )
-def test_a_driver_that_hangs_is_given_up(install: Install, change: str) -> None:
-    """After the limit, in the reference's words; the child is gone afterwards."""
+def test_a_hanging_driver_is_refused_after_the_limit(install: Install, change: str) -> None:
+    """A driver that hangs is refused after the limit in the reference's words, and the child is
+    ended.
+    """
     install(f"def nvmlInit(): {change}")
     before = children()
     start = time.monotonic()
@@ -247,8 +253,8 @@ def test_a_driver_that_hangs_is_given_up(install: Install, change: str) -> None:
     assert children() == before
 
 
-def test_a_child_that_is_killed(install: Install) -> None:
-    """A library that crashes is named, and the signal too."""
+def test_a_crash_of_the_library_is_refused(install: Install) -> None:
+    """If the library crashes, the hint names it and the signal."""
     install("def nvmlInit(): import ctypes; ctypes.string_at(0)")
     before = children()
     refusal = refused()
@@ -264,11 +270,16 @@ def test_a_child_that_is_killed(install: Install) -> None:
 @pytest.mark.parametrize(
     "change", ["import os; os._exit(0)", "raise KeyboardInterrupt", "raise SystemExit(3)"]
 )
-def test_a_child_that_ends_without_an_answer(install: Install, tmp_path: Path, change: str) -> None:
-    """Is an error too, and whatever ends it, the copy of this process that it is never goes on."""
+def test_a_child_without_an_answer_is_refused(
+    install: Install, tmp_path: Path, change: str
+) -> None:
+    """A child that ends without an answer is refused, and whatever ends it, it never returns into
+    the caller's code.
+    """
     install(f"def nvmlInit(): {change}")
     parent = os.getpid()
-    went_on = mmap.mmap(-1, 1)  # shared memory: the child has no descriptor and may open nothing
+    # shared memory, because the child has no descriptor and may open no file
+    went_on = mmap.mmap(-1, 1)
     try:
         refusal = refused()
     finally:
@@ -279,7 +290,7 @@ def test_a_child_that_ends_without_an_answer(install: Install, tmp_path: Path, c
     assert went_on[0] == 0
 
 
-def test_descriptors_and_signals_are_as_before(install: Install) -> None:
+def test_descriptors_and_signals_are_restored(install: Install) -> None:
     """Neither an answer nor a time-out leaves a pipe open or a signal blocked."""
 
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -319,8 +330,10 @@ def nvmlDeviceGetName(handle):
 """
 
 
-def told(install: Install, user: str = "", environment: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What the child is while NVML runs in it."""
+def child_state(
+    install: Install, user: str = "", environment: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the child's ids, capabilities, limits and descriptors while NVML runs in it."""
     install(TELL)
     text = ask(user=user, environment=environment).gpus[0].model
     result: dict[str, Any] = eval(text, {})
@@ -328,34 +341,38 @@ def told(install: Install, user: str = "", environment: tuple[str, ...] = ()) ->
 
 
 def test_nvml_runs_without_privileges(install: Install) -> None:
-    """No capability, no new privileges, the root directory; as the overflow ids when the hook is root."""
-    found = told(install)
-    assert (found["caps"], found["new"], found["cwd"]) == ([0, 0, 0], 1, "/")
+    """NVML runs without capabilities, without new privileges and in /; with the overflow ids if the
+    hook is root.
+    """
+    state = child_state(install)
+    assert (state["caps"], state["new"], state["cwd"]) == ([0, 0, 0], 1, "/")
     if IS_ROOT:
         overflow = [
             int(Path(f"/proc/sys/kernel/overflow{kind}").read_text()) for kind in ("uid", "gid")
         ]
-        assert found["ids"] == ((overflow[0],) * 3, (overflow[1],) * 3, [])
-        assert (found["bounding"], found["pid"]) == (0, 1)
+        assert state["ids"] == ((overflow[0],) * 3, (overflow[1],) * 3, [])
+        assert (state["bounding"], state["pid"]) == (0, 1)
     else:
-        assert found["ids"][:2] == (os.getresuid(), os.getresgid())
+        assert state["ids"][:2] == (os.getresuid(), os.getresgid())
 
 
-def test_nvml_can_start_and_reach_nothing(
+def test_nvml_cannot_start_or_reach_anything(
     install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No process, no program and no signal; the hook's outputs and descriptors are not the library's; it dies with the hook."""
+    """NVML cannot fork, execute or signal, does not see the hook's outputs and descriptors, and
+    dies with the hook.
+    """
     secret = os.open("/", os.O_RDONLY)
     os.set_inheritable(secret, True)
     try:
-        found = told(install)
+        state = child_state(install)
     finally:
         os.close(secret)
-    assert (found["filters"], found["refused"]) == (2, [errno.EPERM] * 3)
-    assert (found["std"], found["open"]) == (["/dev/null"] * 3, ["pipe"])
-    assert found["parent dies"] == signal.SIGKILL
+    assert (state["filters"], state["refused"]) == (2, [errno.EPERM] * 3)
+    assert (state["std"], state["open"]) == (["/dev/null"] * 3, ["pipe"])
+    assert state["parent dies"] == signal.SIGKILL
     assert all(
-        limit >= most for limit, most in zip((10, 4 << 30, 1024), found["limits"], strict=True)
+        limit >= most for limit, most in zip((10, 4 << 30, 1024), state["limits"], strict=True)
     )
     install("def nvmlInit(): import os; os.write(1, b'noise'); os.write(2, b'noise')")
     ask()
@@ -363,7 +380,7 @@ def test_nvml_can_start_and_reach_nothing(
 
 
 def test_nvml_may_start_threads(install: Install) -> None:
-    """Which is what drivers do."""
+    """NVML may start threads, as drivers do."""
     install("""
         import threading
 
@@ -386,28 +403,32 @@ def test_nvml_may_start_threads(install: Install) -> None:
     ],
 )
 def test_config_toml_names_the_user(install: Install, user: str, ids: tuple[int, int]) -> None:
-    """Names or numbers; a user without a group gets its own. Another user's ids need root."""
-    uid, gid, _ = told(install, user)["ids"]
-    wanted = ((ids[0],) * 3, (ids[1],) * 3) if IS_ROOT else (os.getresuid(), os.getresgid())
-    assert (uid, gid) == wanted
+    """The user of config.toml is given by names or numbers; without a group it gets its own.
+    Another user's ids need root.
+    """
+    uid, gid, _ = child_state(install, user)["ids"]
+    expected = ((ids[0],) * 3, (ids[1],) * 3) if IS_ROOT else (os.getresuid(), os.getresgid())
+    assert (uid, gid) == expected
 
 
 @pytest.mark.parametrize("user", ["no-such-user-here", "root:no-such-group-here", "4294967000"])
 def test_an_unknown_user_is_refused(install: Install, user: str) -> None:
-    """A number without a group must be a known user's, whose group is taken."""
+    """An unknown user or group is refused, and so is a number without a group that no user has."""
     install("")
     assert refused(user=user).reference_line() == "nvgraft: input error: parse user/group failed"
 
 
-def test_config_tomls_environment_is_the_childs(install: Install) -> None:
-    """And not ours."""
-    assert told(install, environment=("OF_CONFIG_TOML=a=b",))["variable"] == "a=b"
+def test_config_tomls_environment_is_set_in_the_child(install: Install) -> None:
+    """The environment of config.toml is set in the child, not in this process."""
+    assert child_state(install, environment=("OF_CONFIG_TOML=a=b",))["variable"] == "a=b"
     assert "OF_CONFIG_TOML" not in os.environ
-    assert told(install, environment=("OF_CONFIG_TOML",))["variable"] == ""
+    assert child_state(install, environment=("OF_CONFIG_TOML",))["variable"] == ""
 
 
 def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path) -> None:
-    """The child changes its root before the library is opened; who may not is told, not let through."""
+    """The child changes its root before it opens the library; a caller who may not change it is
+    refused.
+    """
     root = tmp_path / "driver"
     (root / "marker").mkdir(parents=True)
     install(
@@ -425,7 +446,7 @@ def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path)
     [((0, 0, 0), "00000000:00:00.0"), ((0x10000, 0xAF, 0x1F), "00010000:af:1f.0")],
 )
 def test_pci_addresses_have_eight_digits(numbers: tuple[int, int, int], text: str) -> None:
-    """Lower-case hexadecimal, function 0."""
+    """PCI addresses have eight digits of domain, lower-case hexadecimal numbers, and function 0."""
     assert bus_id(*numbers) == text
 
 
@@ -456,8 +477,10 @@ def row(
         "error\tmount\ttext\nend",
     ],
 )
-def test_an_answer_that_the_child_does_not_give_is_none(answer: str) -> None:
-    """Paths of the host are made of what it says, and a library that has gone wild may have it say anything."""
+def test_a_malformed_answer_is_refused(answer: str) -> None:
+    """A malformed answer is refused: host paths are made from it, and a broken library may write
+    anything.
+    """
     assert parse_answer(f"{row()}\nmig\tMIG-0\t1\t0\nend".encode()).gpus[0].mig_devices == (
         MigDevice("MIG-0", 1, 0),
     )
@@ -465,8 +488,8 @@ def test_an_answer_that_the_child_does_not_give_is_none(answer: str) -> None:
         parse_answer(answer.encode("utf-8", "surrogateescape"))
 
 
-def test_a_wild_answer_ends_a_start_as_a_missing_one_does(install: Install) -> None:
-    """With the reference's words for a child that ended too early."""
+def test_a_malformed_answer_counts_as_a_missing_one(install: Install) -> None:
+    """A malformed answer gives the reference's words for a child that ended too early."""
     install("def nvmlDeviceGetMinorNumber(handle): return -1")
     assert (
         refused().reference_line()
@@ -475,6 +498,6 @@ def test_a_wild_answer_ends_a_start_as_a_missing_one_does(install: Install) -> N
 
 
 def test_an_error_text_may_have_tabs() -> None:
-    """As the name of a file may, in which a library was looked for."""
+    """The text of an error may have tabs, as in a file name."""
     with pytest.raises(Refusal, match="a\tb"):
         parse_answer(b"error\tdetection\ta\tb\nend")

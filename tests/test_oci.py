@@ -1,4 +1,6 @@
-"""oci: the state and config.json, bounded, with the reference's phrases in the reference's order."""
+"""oci: the state and config.json, with limits, and the reference's phrases in the reference's
+order.
+"""
 
 import json
 import os
@@ -40,13 +42,15 @@ def parsed(**members: object) -> ContainerConfig:
 def refusal(function: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> str:
     with pytest.raises(Refusal) as error:
         function(*arguments, **named)
-    assert error.value.hint, "every refusal has cause and fix"
+    assert error.value.hint, "every refusal has a cause and a fix"
     assert error.value.exit_code == 1
     return error.value.text
 
 
-def test_state_of_every_runc() -> None:
-    """The bundle is "bundle", or "bundlePath" as runc wrote it before Docker 17.06; a missing pid is 0."""
+def test_states_of_all_versions_of_runc_are_read() -> None:
+    """The bundle is "bundle" or, as runc wrote it before Docker 17.06, "bundlePath"; a missing pid
+    is 0.
+    """
     assert parse_state(b'{"ociVersion":"1.0.2","id":"x","pid":7,"bundle":"/b"}') == State(
         7, "/b", "x"
     )
@@ -86,7 +90,9 @@ def test_state_of_every_runc() -> None:
     ],
 )
 def test_bad_state_is_refused(text: str, problem: str) -> None:
-    """A state that is no JSON, or has a member of the wrong type, gives the reference's phrase."""
+    """A state that is not JSON, or has a member of the wrong type, is refused in the reference's
+    words.
+    """
     assert refusal(parse_state, text.encode()) == f"could not decode container state: {problem}"
 
 
@@ -97,29 +103,31 @@ def pipe_with(data: bytes) -> int:
     return reader
 
 
-def test_state_is_read_to_the_end_of_stdin() -> None:
-    """The whole of stdin is read, also when it comes through a pipe."""
+def test_state_is_read_from_a_pipe() -> None:
+    """The state is read from a pipe up to its end."""
     fd = pipe_with(b'{"pid":3,"bundle":"/b"}')
     assert read_state(fd) == State(3, "/b")
     os.close(fd)
 
 
 class Sender:
-    """The other side of stdin: it sends a part each time it is waited for, and never closes its end."""
+    """The other end of stdin: it sends one part each time it is waited for, and never closes the
+    pipe.
+    """
 
     def __init__(self, *parts: bytes) -> None:
         self.parts = list(parts)
         self.reader, self.writer = os.pipe()
-        #: Seconds for which it was waited in vain.
+        #: Seconds that were waited without result.
         self.waited = 0.0
 
     def readable(self, fd: int, timeout: float) -> bool:
-        """Stand in for files.readable, without its clock."""
+        """Replace files.readable without using a clock."""
         if timeout and self.parts:
             os.write(self.writer, self.parts.pop(0))
         ready = readable(fd, 0)
         self.waited += 0 if ready else timeout
-        assert self.waited < 60, "it never ends"
+        assert self.waited < 60, "the wait does not end"
         return ready
 
 
@@ -146,28 +154,28 @@ def sender(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sender]]:
         [b'{"pid":3,"bundle":"/b"', b"}\n"],
     ],
 )
-def test_a_state_that_is_whole_is_not_waited_for(
-    sender: Callable[..., Sender], parts: list[bytes]
-) -> None:
-    """The other side may keep the pipe open: one document is all that is read, as by the reference, however it arrives."""
+def test_a_complete_state_ends_the_wait(sender: Callable[..., Sender], parts: list[bytes]) -> None:
+    """Reading ends with one complete document, as in the reference, though the pipe stays open."""
     stdin = sender(*parts)
     assert read_state(stdin.reader) == State(3, "/b")
     assert stdin.waited == 0
 
 
 @pytest.mark.parametrize(
-    ("sent", "cause"),
+    ("data", "cause"),
     [
         (b"", "nothing was written to it"),
         (b'{"pid":3', "stdin stalled after 8 bytes"),
         (b'{"pid":{}', "stdin stalled after 9 bytes"),
     ],
 )
-def test_a_state_that_never_comes_is_not_waited_for(
-    sender: Callable[..., Sender], sent: bytes, cause: str
+def test_the_wait_for_an_incomplete_state_is_limited(
+    sender: Callable[..., Sender], data: bytes, cause: str
 ) -> None:
-    """The wait ends after 0.7 s, and the message says how far the state came."""
-    stdin = sender(*[sent] if sent else [])
+    """The wait for an incomplete state ends after 0.7 s, and the message says how much has
+    arrived.
+    """
+    stdin = sender(*[data] if data else [])
     with pytest.raises(Refusal) as caught:
         read_state(stdin.reader)
     assert stdin.waited == pytest.approx(0.7)
@@ -176,7 +184,7 @@ def test_a_state_that_never_comes_is_not_waited_for(
 
 
 def test_unreadable_or_oversized_stdin_is_refused(tmp_path: Path) -> None:
-    """A closed stdin, a directory and more than 1 MiB each give one line."""
+    """A closed stdin, a directory and more than 1 MiB are each refused in one line."""
     fd = os.open(tmp_path, os.O_RDONLY)
     assert (
         refusal(read_state, fd)
@@ -197,7 +205,9 @@ def test_unreadable_or_oversized_stdin_is_refused(tmp_path: Path) -> None:
 
 
 def test_config_is_read_from_the_bundle(tmp_path: Path) -> None:
-    """config.json is read from an absolute bundle, or from one relative to a directory descriptor."""
+    """config.json is read from an absolute bundle, or from one relative to a directory
+    descriptor.
+    """
     (tmp_path / "config.json").write_bytes(b"{}")
     assert read_config(f"{tmp_path}/") == b"{}"
     fd = os.open(tmp_path, os.O_PATH)
@@ -205,8 +215,10 @@ def test_config_is_read_from_the_bundle(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_what_is_no_readable_config_is_refused(tmp_path: Path) -> None:
-    """A missing file, a directory, a FIFO, too many bytes and an impossible path: each names the path and the cause."""
+def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
+    """A missing file, a directory, a FIFO, a huge file and an impossible path are each refused with
+    path and cause.
+    """
     path = f"{tmp_path}/config.json"
     assert (
         refusal(read_config, str(tmp_path))
@@ -241,8 +253,8 @@ def test_what_is_no_readable_config_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_config_members() -> None:
-    """The members that the hook reads are taken over; the others may be anything."""
+def test_the_hooks_members_are_read() -> None:
+    """The members that the hook reads are decoded; others may have any type."""
     config = parsed(
         process={
             "env": ["A=1", "B=x=y", "A=2", "=z", "E="],
@@ -262,7 +274,7 @@ def test_config_members() -> None:
     assert (config.root_path, config.root_readonly, config.oci_version) == ("/r", True, "1.0.2")
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_counts_as_absent() -> None:
     """null leaves a member empty, as Go decodes it."""
     config = parsed(
         process={"env": None, "capabilities": None}, root={"path": None}, mounts=None, ociVersion=""
@@ -326,12 +338,14 @@ def test_null_is_as_good_as_absent() -> None:
 def test_bad_config_is_refused_in_the_references_order(
     members: dict[str, object], text: str
 ) -> None:
-    """The first fault in the reference's order is named: types, missing members, capabilities, environment."""
+    """The first fault in the reference's order is named: types, missing members, capabilities,
+    environment.
+    """
     assert refusal(parse_config, json.dumps(spec(**members)).encode()) == text
 
 
-def test_missing_members_and_no_object_at_all() -> None:
-    """An empty document and one that is no object are refused."""
+def test_an_empty_document_is_refused() -> None:
+    """An empty document, null, and a document that is not an object are refused."""
     assert refusal(parse_config, b"{}") == "Version is empty in OCI spec"
     assert refusal(parse_config, b"null") == "Version is empty in OCI spec"
     assert (
@@ -341,7 +355,7 @@ def test_missing_members_and_no_object_at_all() -> None:
 
 
 def test_empty_members_are_present() -> None:
-    """An empty process and an empty root are there: only what is absent or null is missing."""
+    """An empty process or root is present; only an absent one or null is missing."""
     config = parse_config(b'{"ociVersion":"","process":{},"root":{}}')
     assert (config.env, config.bounding, config.root_path, config.root_readonly) == (
         {},
@@ -351,8 +365,8 @@ def test_empty_members_are_present() -> None:
     )
 
 
-def test_duplicates_are_refused_where_they_are_read() -> None:
-    """process.env given twice would let two readers see different containers."""
+def test_duplicates_of_members_that_are_read_are_refused() -> None:
+    """process.env given twice is refused, because two readers could see different containers."""
     text = b'{"ociVersion":"1","process":{"env":[],"Env":["A=1"]},"root":{}}'
     assert refusal(parse_config, text) == 'could not decode OCI spec: duplicate member "env"'
 
@@ -379,11 +393,13 @@ def test_duplicates_are_refused_where_they_are_read() -> None:
         ("", False),
     ],
 )
-def test_which_versions_have_flat_capabilities(version: str, flat: bool) -> None:
-    """A list in [1.0.0-rc1, 1.0.0-rc5), an object with "bounding" in every other version, valid or not."""
+def test_early_versions_have_flat_capabilities(version: str, flat: bool) -> None:
+    """Capabilities are a list in [1.0.0-rc1, 1.0.0-rc5), and an object with "bounding" in every
+    other version, valid or not.
+    """
     forms = (["CAP_SYS_ADMIN"], {"bounding": ["CAP_SYS_ADMIN"]})
-    right, wrong = forms if flat else forms[::-1]
-    assert parsed(ociVersion=version, process={"capabilities": right}).bounding == (
+    accepted, refused = forms if flat else forms[::-1]
+    assert parsed(ociVersion=version, process={"capabilities": accepted}).bounding == (
         "CAP_SYS_ADMIN",
     )
     phrase = CAPABILITIES + "cannot unmarshal "
@@ -395,20 +411,22 @@ def test_which_versions_have_flat_capabilities(version: str, flat: bool) -> None
     assert (
         refusal(
             parse_config,
-            json.dumps(spec(ociVersion=version, process={"capabilities": wrong})).encode(),
+            json.dumps(spec(ociVersion=version, process={"capabilities": refused})).encode(),
         )
         == phrase
     )
 
 
-def test_values_that_nobody_reads_are_not_decoded() -> None:
-    """An undecodable value of another variable does not stop a container."""
+def test_values_of_unread_variables_are_not_decoded() -> None:
+    """An undecodable value of a variable that the hook does not read does not stop a container."""
     text = b'{"ociVersion":"1","process":{"env":["A=\xff","B=\\ud800"]},"root":{}}'
     assert parse_config(text).env == {"A": "\udcff", "B": "\ud800"}
 
 
-def test_usable_paths() -> None:
-    """Paths are text without control characters, at most 4096 bytes, 255 in a component."""
+def test_paths_have_limits() -> None:
+    """A usable path is text without control characters, of at most 4096 bytes and 255 in a
+    component.
+    """
     for path in ("", "/", "/a b/ü", "x" * 255, "/" + "é" * 127 + "/b"):
         assert path_problem(path) == ""
     for path in ("a\nb", "a\0", "\x7f", "\x85", "\udc80", "x" * 256, "é" * 128, "a/" * 2049):
@@ -445,7 +463,7 @@ documents = st.recursive(
 
 @given(documents)
 def test_any_document_gives_a_value_or_a_refusal(document: object) -> None:
-    """Whatever the shape of the JSON, the answer is a value or a one-line refusal."""
+    """Any JSON document gives a value or a refusal of one line."""
     data = json.dumps(document).encode()
     for parse in (parse_state, parse_config):
         try:
@@ -456,7 +474,7 @@ def test_any_document_gives_a_value_or_a_refusal(document: object) -> None:
 
 @given(st.binary(max_size=80))
 def test_any_bytes_give_a_value_or_a_refusal(data: bytes) -> None:
-    """Whatever the bytes, no other exception comes out."""
+    """Any bytes give a value or a refusal of one line."""
     for parse in (parse_state, parse_config):
         try:
             parse(data)

@@ -1,4 +1,4 @@
-"""Names of files: the same answers as ``os`` and ``posixpath`` give, without them."""
+"""Path functions: the answers of ``os`` and ``posixpath`` without importing them."""
 
 import os
 import posixpath
@@ -13,8 +13,8 @@ names = st.text("/.ab", max_size=12)
 
 
 @given(names, names)
-def test_joined_and_taken_apart_as_posixpath_does(directory: str, name: str) -> None:
-    """Any number of slashes and dots, at any place."""
+def test_join_and_split_equal_posixpaths(directory: str, name: str) -> None:
+    """join, split, dirname and basename equal posixpath's for any slashes and dots."""
     assert paths.join(directory, name) == posixpath.join(directory, name)
     assert paths.split(name) == posixpath.split(name)
     assert (paths.dirname(name), paths.basename(name)) == (
@@ -24,13 +24,13 @@ def test_joined_and_taken_apart_as_posixpath_does(directory: str, name: str) -> 
 
 
 @given(names)
-def test_clean_is_go_s(path: str) -> None:
-    """As ``normpath``, but two leading slashes are one."""
+def test_clean_equals_go_s(path: str) -> None:
+    """clean() is ``normpath``, except that two leading slashes become one."""
     assert paths.clean(path) == posixpath.normpath(path).replace("//", "/")
 
 
 def test_clean_by_example() -> None:
-    """Go's own answers."""
+    """clean() gives Go's answers."""
     assert [paths.clean(path) for path in ("", "//a//b/", "/a/../../b", "a/./b/..", "///")] == [
         ".",
         "/a/b",
@@ -41,14 +41,14 @@ def test_clean_by_example() -> None:
 
 
 @given(st.binary(max_size=20))
-def test_a_name_of_the_kernel_s_is_not_changed(name: bytes) -> None:
-    """Bytes that are no text come back as they were."""
+def test_undecodable_names_survive(name: bytes) -> None:
+    """fsdecode() and fsencode() are inverse for any bytes."""
     assert paths.fsdecode(name) == os.fsdecode(name)
     assert paths.fsencode(paths.fsdecode(name)) == name
 
 
 def test_exists_follows_links(tmp_path: Path) -> None:
-    """A link to nothing, and a name that no file can have, are nothing."""
+    """exists() follows links; it is false for a dangling link and for an impossible name."""
     (tmp_path / "good").symlink_to(".")
     (tmp_path / "bad").symlink_to("nothing")
     assert [paths.exists(f"{tmp_path}/{name}") for name in ("good", "bad", "a\0b")] == [

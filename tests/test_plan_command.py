@@ -20,7 +20,7 @@ def bundle(tmp_path: Path) -> str:
 
 
 def test_a_plan_is_text_by_default(bundle: str, capsys: Captured) -> None:
-    """Exit 0, nothing on stderr, and no colours without a terminal."""
+    """The default output is text without colours; the exit code is 0 and stderr is empty."""
     assert main(["plan", "--bundle", bundle, "--host", "runfile-a10x2"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -34,7 +34,7 @@ def test_a_plan_is_text_by_default(bundle: str, capsys: Captured) -> None:
 
 
 def test_a_plan_as_json_is_a_document(bundle: str, capsys: Captured) -> None:
-    """It passes the model, and two runs print the same bytes."""
+    """The JSON output passes the model, and two runs print the same bytes."""
     texts = []
     for _ in range(2):
         assert (
@@ -50,14 +50,14 @@ def test_a_plan_as_json_is_a_document(bundle: str, capsys: Captured) -> None:
 def test_this_directory_is_the_default_bundle(
     bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runtimes start hooks in the bundle's directory."""
+    """Without --bundle the working directory is used, in which runtimes start hooks."""
     monkeypatch.chdir(bundle)
     assert main(["plan", "--host", "eks-t4", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["target"]["rootfs"] == f"{bundle}/rootfs"
 
 
 def test_a_container_without_gpus_is_planned_as_skip(tmp_path: Path, capsys: Captured) -> None:
-    """Exit 0: the hook would do nothing."""
+    """A container that needs no GPU is skipped with exit code 0."""
     assert main(["plan", "--bundle", str(make_bundle(tmp_path / "b")), "--host", "eks-t4"]) == 0
     assert (
         capsys.readouterr().out == "skip: not a GPU container: NVIDIA_VISIBLE_DEVICES is not set\n"
@@ -66,7 +66,7 @@ def test_a_container_without_gpus_is_planned_as_skip(tmp_path: Path, capsys: Cap
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_refusal_is_exit_1(tmp_path: Path, capsys: Captured, form: str) -> None:
-    """The hook's error line is on stderr; with JSON, the document is still on stdout."""
+    """A refusal prints the hook's error line on stderr and, with JSON, the document on stdout."""
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=9")
     assert main(["plan", "--bundle", str(bundle), "--host", "eks-t4", "--format", form]) == 1
     out, err = capsys.readouterr()
@@ -93,7 +93,7 @@ def test_a_refusal_is_exit_1(tmp_path: Path, capsys: Captured, form: str) -> Non
 def test_bad_input_is_exit_2(
     bundle: str, tmp_path: Path, capsys: Captured, arguments: list[str]
 ) -> None:
-    """One line on stderr with path, cause and fix, nothing on stdout."""
+    """Bad input is one line on stderr with path, cause and fix, and nothing on stdout."""
     toml = tmp_path / "config.toml"
     toml.touch()
     names = {"none": f"{tmp_path}/none", "bundle": bundle, "toml": str(toml)}
@@ -105,7 +105,7 @@ def test_bad_input_is_exit_2(
 
 
 def test_a_bundle_without_its_rootfs_is_exit_2(tmp_path: Path, capsys: Captured) -> None:
-    """The path that config.json names is in the message."""
+    """A missing rootfs is named by the path in config.json."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING, root="/run/no/such/place")
     assert main(["plan", "--bundle", str(bundle), "--host", "eks-t4"]) == 2
     assert capsys.readouterr().err.startswith(
@@ -117,7 +117,7 @@ def test_a_bundle_without_its_rootfs_is_exit_2(tmp_path: Path, capsys: Captured)
     "arguments", [["--format", "yaml"], ["--no-such-option"], ["surplus"], ["--bundle"]]
 )
 def test_bad_usage_is_exit_2(arguments: list[str], capsys: Captured) -> None:
-    """The usage is on stderr."""
+    """Bad usage prints the usage on stderr."""
     with pytest.raises(SystemExit) as caught:
         main(["plan", *arguments])
     assert caught.value.code == 2
@@ -125,7 +125,7 @@ def test_bad_usage_is_exit_2(arguments: list[str], capsys: Captured) -> None:
 
 
 def test_help_has_an_example(capsys: Captured) -> None:
-    """The help has an example and the exit codes."""
+    """--help has an example and the exit codes."""
     with pytest.raises(SystemExit) as caught:
         main(["plan", "--help"])
     assert caught.value.code == 0
@@ -137,7 +137,7 @@ def test_help_has_an_example(capsys: Captured) -> None:
 def test_a_missing_permission_is_one_line(
     bundle: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names a directory of the rootfs that this user may not read."""
+    """A directory of the rootfs that this user may not read is named in one line."""
 
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/b/rootfs/root/\x1bx")
@@ -151,7 +151,7 @@ def test_a_missing_permission_is_one_line(
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_names_that_are_not_utf_8_are_escaped(tmp_path: Path, capsys: Captured, form: str) -> None:
-    """The output is ASCII without control characters."""
+    """The output is ASCII without control characters, whatever names the image has."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
     os.symlink(b"/opt/\xff\x1b[31m", bytes(bundle / "rootfs/usr"))
     assert main(["plan", "--bundle", str(bundle), "--host", "eks-t4", "--format", form]) == 0
@@ -173,7 +173,7 @@ def test_colour_only_on_a_terminal(
     no_color: str | None,
     coloured: bool,
 ) -> None:
-    """Never if NO_COLOR is set."""
+    """The output has colours only on a terminal, and not if NO_COLOR is set."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color is not None:

@@ -1,4 +1,6 @@
-"""The loader cache as it will be: byte for byte what the hook then writes, from a directory and from an archive of it."""
+"""The planned loader cache is byte for byte the one that the hook writes, from a directory and from
+an archive.
+"""
 
 import io
 import os
@@ -56,12 +58,12 @@ def host_of(driver: LiveTree) -> Host:
 
 
 def planned(image: Tree, root: Path, driver: LiveTree) -> PlannedTree:
-    """Return the image with the driver, as it is planned."""
+    """Return the image with the planned driver."""
     return PlannedTree(image, plan_for(root), host_of(driver))
 
 
 def check(root: Path) -> None:
-    """Compare what is planned with what the hook makes of the image."""
+    """Check that the planned cache and links of an image are those that the hook writes."""
     with tempfile.TemporaryDirectory() as place:
         install_driver(Path(place))
         driver = open_tree_at(place)
@@ -74,7 +76,7 @@ def check(root: Path) -> None:
         made = {path: os.readlink(path) for path in root.rglob("*") if path.is_symlink()}
         for tree, table in zip(trees, tables, strict=True):
             assert isinstance(table, Table)
-            # A cache that has it all already stays as it is, and is not written anew.
+            # A cache that has all rows already is not written again.
             assert table.data() == written or (Table.parse(written).data() == table.data())
             for path, target in made.items():
                 if before.get(path) != target:
@@ -86,14 +88,14 @@ def check(root: Path) -> None:
 
 
 def age(root: Path, seconds: int) -> None:
-    """Make everything in an image older than its cache."""
+    """Make every file of an image older than its cache."""
     for path in [root, *root.rglob("*")]:
         os.utime(path, (seconds, seconds), follow_symlinks=False)
     if (root / "etc/ld.so.cache").exists():
         os.utime(root / "etc/ld.so.cache", (seconds + 10, seconds + 10))
 
 
-@pytest.mark.requires("root")  # for ldconfig
+@pytest.mark.requires("root")  # ldconfig needs it
 @settings(max_examples=60)
 @given(
     st.lists(ENTRIES, max_size=10, unique_by=lambda entry: entry[:2]),
@@ -102,14 +104,16 @@ def age(root: Path, seconds: int) -> None:
     st.booleans(),
     st.lists(ENTRIES, max_size=3, unique_by=lambda entry: entry[:2]),
 )
-def test_any_image_gets_what_is_planned(
+def test_any_images_cache_is_planned_as_written(
     entries: list[tuple[str, str, str]],
     conf: list[str],
     merged: bool,
     cached: bool,
     later: list[tuple[str, str, str]],
 ) -> None:
-    """Small images with and without a cache, and with libraries that came after it."""
+    """For small images, with or without a cache, with libraries that are newer than it, the plan
+    equals the result.
+    """
     with tempfile.TemporaryDirectory() as place:
         root = Path(place, "image")
         make_image(root, entries, conf, merged=merged)
@@ -124,7 +128,7 @@ def test_any_image_gets_what_is_planned(
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """An image with libraries in plain directories and in one for better processors, all in its cache."""
+    """An image with libraries in plain directories and in glibc-hwcaps, all in its cache."""
     root = tmp_path / "image"
     (root / "etc").mkdir(parents=True)
     (root / "etc/ld.so.conf").write_text("/opt/lib\n")
@@ -151,8 +155,10 @@ def rows(root: Path, name: str) -> list[tuple[str, int, str | None]]:
     ]
 
 
-def test_capabilities_and_flags_are_in_it(image: Path) -> None:
-    """As the image's ldconfig has put them there; the driver's rows stand beside them."""
+def test_the_planned_cache_has_capabilities_and_flags(image: Path) -> None:
+    """The planned cache has the rows of the image's ldconfig, with capabilities and flags, and the
+    driver's rows.
+    """
     assert rows(image, "libz.so.1") == [
         (f"{HWCAPS}/libz.so.1.2", 0x303, "x86-64-v3"),
         (f"{LIBS}/libz.so.1", 0x303, None),
@@ -164,7 +170,7 @@ def test_capabilities_and_flags_are_in_it(image: Path) -> None:
 
 
 def test_a_library_of_the_image_comes_after_the_drivers(image: Path) -> None:
-    """One row is what the loader takes, and it is the driver's."""
+    """A library of the image comes after the driver's library of the same SONAME."""
     library(image / "opt/lib/libcuda.so.1", "libcuda.so.1")
     ldconfig(image)
     assert [path for path, _, _ in rows(image, "libcuda.so.1")] == [
@@ -174,8 +180,10 @@ def test_a_library_of_the_image_comes_after_the_drivers(image: Path) -> None:
     check(image)
 
 
-def test_what_is_gone_from_a_newer_directory_goes(image: Path) -> None:
-    """From an older one it stays, and the loader stumbles over it."""
+def test_rows_of_removed_libraries_go_if_the_directory_is_newer(image: Path) -> None:
+    """The row of a removed library is dropped if its directory is newer than the cache, and stays
+    if it is older.
+    """
     (image / "opt/lib/libother.so.2.1").unlink()
     (image / "opt/lib/libother.so.2").unlink()
     assert rows(image, "libother.so.2") == []
@@ -183,8 +191,10 @@ def test_what_is_gone_from_a_newer_directory_goes(image: Path) -> None:
     assert [path for path, _, _ in rows(image, "libother.so.2")] == ["/opt/lib/libother.so.2"]
 
 
-def test_ldconfig_makes_it_anew(image: Path) -> None:
-    """With ldcache = "ldconfig" what the image's cache says does not matter: its rows come from its files."""
+def test_with_ldconfig_the_cache_is_planned_from_files(image: Path) -> None:
+    """With ldcache = "ldconfig" the planned rows come from the image's files, not from its
+    cache.
+    """
     (image / "opt/lib/libother.so.2.1").unlink()
     os.utime(image / "opt/lib", (1, 1))
     driver, live = open_tree_at(str(image)), open_tree_at(str(image))
@@ -193,16 +203,16 @@ def test_ldconfig_makes_it_anew(image: Path) -> None:
         PlannedTree(live, plan_for(image, {}), host, rebuilt=rebuilt).loader_cache
         for rebuilt in (False, True)
     ]
-    found = [
+    paths = [
         [row.path for row in table.lookup(b"libother.so.2")]
         for table in tables
         if table is not None
     ]
-    assert found == [[b"/opt/lib/libother.so.2"], []]
+    assert paths == [[b"/opt/lib/libother.so.2"], []]
 
 
 def test_a_container_that_gets_nothing_keeps_its_cache(image: Path) -> None:
-    """What is in the image counts; a damaged cache is none."""
+    """Without a host the image's own cache is used; a damaged one counts as missing."""
     live = open_tree_at(str(image))
     tree = PlannedTree(live, plan_for(image), None)
     assert tree.loader_cache is not None

@@ -878,7 +878,7 @@ def test_remarks_are_about_what_was_asked() -> None:
     assert plan(full_host(), capabilities="ngx").findings == ()
 
 
-def test_a_host_without_gpus() -> None:
+def test_a_host_without_gpus_is_not_an_error() -> None:
     """Zero GPUs are no error, whatever was asked for, but a warning."""
     found = plan(full_host(gpus=[]), devices="0,nonsense")
     assert "no-gpu" in finding_ids(found.findings)

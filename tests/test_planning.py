@@ -34,7 +34,7 @@ def allowed(plan: Plan) -> int:
 
 
 def test_a_gallery_host_is_known_by_name(bundle: Path) -> None:
-    """The name of a host and the path of its document give the same plan."""
+    """The name of a gallery host and the path of its document give the same plan."""
     by_name, refusal = plan_bundle(str(bundle), "eks-t4", None)
     assert refusal is None
     assert isinstance(by_name, Injection)
@@ -42,8 +42,8 @@ def test_a_gallery_host_is_known_by_name(bundle: Path) -> None:
     assert plan_bundle(str(bundle), gallery.path("eks-t4"), None) == (by_name, None)
 
 
-def test_any_document_is_a_host(bundle: Path, tmp_path: Path) -> None:
-    """A missing schema member means nvgraft.host/1."""
+def test_a_document_without_a_schema_is_a_host(bundle: Path, tmp_path: Path) -> None:
+    """A document without a schema member is accepted as nvgraft.host/1."""
     document = hosts.full_host()
     del document["schema"]
     path = tmp_path / "node17.json"
@@ -67,7 +67,7 @@ def test_any_document_is_a_host(bundle: Path, tmp_path: Path) -> None:
 def test_a_bad_document_is_an_input_error(
     bundle: Path, tmp_path: Path, text: str, cause: str
 ) -> None:
-    """One line with its path."""
+    """A bad document is refused in one line with its path and the cause."""
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
@@ -78,7 +78,7 @@ def test_a_bad_document_is_an_input_error(
 
 
 def test_missing_inputs_are_input_errors(bundle: Path, tmp_path: Path) -> None:
-    """Bundle, host and config.toml, each by its path."""
+    """A missing bundle, host or config.toml is refused with its path."""
     none = str(tmp_path / "none")
     for arguments in (
         (none, "eks-t4", None),
@@ -91,15 +91,15 @@ def test_missing_inputs_are_input_errors(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_recorded_host_without_config_toml_gets_the_defaults(bundle: Path) -> None:
-    """And its own driver root."""
+    """A recorded host without a config.toml gets the defaults and its own driver root."""
     plan, _ = plan_bundle(str(bundle), "operator-driver-root", None)
     assert isinstance(plan, Injection)
     assert plan.host.root == read_snapshot("operator-driver-root")["root"] != "/"
     assert allowed(plan) > 0
 
 
-def test_config_toml_counts(bundle: Path, tmp_path: Path) -> None:
-    """no-cgroups, requirements and the simulated host's directory are taken from it."""
+def test_config_toml_is_used(bundle: Path, tmp_path: Path) -> None:
+    """no-cgroups and simulated-host of config.toml change the plan."""
     usual, _ = plan_bundle(str(bundle), "eks-t4", toml(tmp_path, ""))
     assert allowed(usual) > 0
     changed, _ = plan_bundle(
@@ -126,7 +126,7 @@ def test_config_toml_counts(bundle: Path, tmp_path: Path) -> None:
 def test_the_driver_root_must_be_the_snapshots(
     bundle: Path, tmp_path: Path, configured: str, fits: bool
 ) -> None:
-    """A config.toml for another driver root is an error, not a plan of half-truths."""
+    """A config.toml with another driver root than the snapshot's is an error."""
     assert read_snapshot("operator-driver-root")["root"] == "/run/nvidia/driver"
     path = toml(tmp_path, f'[nvidia-container-cli]\nroot = "{configured}"')
     if fits:
@@ -139,8 +139,8 @@ def test_the_driver_root_must_be_the_snapshots(
 
 
 @pytest.mark.parametrize("configured", ["", "/"])
-def test_no_root_is_the_root(bundle: Path, tmp_path: Path, configured: str) -> None:
-    """An empty root and "/" both mean the host's own."""
+def test_an_empty_root_is_the_root(bundle: Path, tmp_path: Path, configured: str) -> None:
+    """An empty root in config.toml means /, as "/" does."""
     assert (
         plan_bundle(
             str(bundle), "eks-t4", toml(tmp_path, f'[nvidia-container-cli]\nroot = "{configured}"')
@@ -149,10 +149,12 @@ def test_no_root_is_the_root(bundle: Path, tmp_path: Path, configured: str) -> N
     )
 
 
-def test_the_hosts_own_environment_does_not_matter_offline(
+def test_this_machines_environment_is_ignored_offline(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither its config.toml nor its search path have to do with a recorded host."""
+    """A plan for a recorded host does not depend on this machine's config.toml, PATH and MPS
+    directory.
+    """
     whole, _ = plan_bundle(str(bundle), "eks-t4", None)
     monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, "syntax error"))
     monkeypatch.setenv("PATH", "/none")
@@ -162,7 +164,7 @@ def test_the_hosts_own_environment_does_not_matter_offline(
 
 
 def test_a_container_without_a_request_is_skipped(tmp_path: Path) -> None:
-    """The rootfs is not even looked for."""
+    """A container without a request is skipped without looking for its rootfs."""
     plan, refusal = plan_bundle(str(make_bundle(tmp_path / "b", root="/none")), "eks-t4", None)
     assert (plan.decision, plan.actions, refusal) == ("skip", (), None)
     assert "NVIDIA_VISIBLE_DEVICES" in plan.reason
@@ -186,18 +188,20 @@ def test_a_container_without_a_request_is_skipped(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_the_hook_would_refuse_is_a_plan_too(
+def test_a_refusal_is_a_plan_with_the_hooks_error(
     tmp_path: Path, env: tuple[str, ...], line: str
 ) -> None:
-    """With the hook's own error beside it."""
+    """If the hook would refuse the container, the plan's decision is refuse, with the hook's own
+    error.
+    """
     plan, refusal = plan_bundle(str(make_bundle(tmp_path / "b", *env)), "eks-t4", None)
     assert refusal is not None
     assert refusal.reference_line().startswith(line)
     assert (plan.decision, plan.reason, plan.actions) == ("refuse", refusal.reference_line(), ())
 
 
-def test_a_config_json_that_the_hook_cannot_read(bundle: Path) -> None:
-    """It is refused as the hook refuses it: that is what happens to this container."""
+def test_a_malformed_config_json_is_refused(bundle: Path) -> None:
+    """A config.json that the hook cannot read is refused, as the hook does."""
     (bundle / "config.json").write_text("{")
     plan, refusal = plan_bundle(str(bundle), "eks-t4", None)
     assert plan.decision == "refuse"
@@ -205,10 +209,12 @@ def test_a_config_json_that_the_hook_cannot_read(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["= 1", None])
-def test_a_config_toml_that_is_named_and_cannot_be_read(
+def test_an_unreadable_config_toml_is_an_input_error(
     bundle: Path, tmp_path: Path, text: str | None
 ) -> None:
-    """Bad input, with the hook's own words: no container is refused for it."""
+    """A given config.toml that cannot be read is bad input with the hook's words, not a refusal of
+    the container.
+    """
     config = toml(tmp_path, text or "")
     if text is None:
         Path(config).unlink()
@@ -218,8 +224,8 @@ def test_a_config_toml_that_is_named_and_cannot_be_read(
         plan_bundle(str(bundle), "eks-t4", config)
 
 
-def test_volumes_of_config_json_count(tmp_path: Path) -> None:
-    """What would have to be made on one is left out."""
+def test_optional_files_on_a_volume_are_left_out(tmp_path: Path) -> None:
+    """An optional file that would have to be created on a volume of config.json is left out."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING, mounts=("/lib/firmware",))
     plan, refusal = plan_bundle(str(bundle), "runfile-a10x2", None)
     assert refusal is None
@@ -229,12 +235,12 @@ def test_volumes_of_config_json_count(tmp_path: Path) -> None:
 def test_this_host_is_planned_without_a_snapshot(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the hook's own config.toml, search path and MPS directory."""
-    asked: list[str] = []
+    """Without --host this host is read with the hook's own config.toml, PATH and MPS directory."""
+    users: list[str] = []
 
     def live(config: object, *, keep: bool) -> Host:
         assert not keep
-        asked.append(str(getattr(config, "cli_user", None)))
+        users.append(str(getattr(config, "cli_user", None)))
         return snapshot_host(hosts.full_host("/opt/bin/nvidia-debugdump mode=0755\n/mps/"))
 
     monkeypatch.setattr(host_sides, "read_host", live)
@@ -245,5 +251,5 @@ def test_this_host_is_planned_without_a_snapshot(
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/mps")
     plan, refusal = plan_bundle(str(bundle), None, None)
     assert refusal is None
-    assert asked == ["root:video"]
+    assert users == ["root:video"]
     assert {"/usr/bin/nvidia-debugdump", "/usr/bin/nvidia-smi", "/mps"} <= set(mount_targets(plan))
