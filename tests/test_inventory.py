@@ -616,7 +616,7 @@ def test_the_minor_of_an_access_file(content: str, minor: int | None) -> None:
     assert device_file_minor(ProcEntry("/p", 0o444, content)) == minor
 
 
-def test_imex_channels() -> None:
+def test_imex_channels_are_the_channel_n_nodes() -> None:
     """With the driver's major every channelN node is listed; other names are skipped."""
     text = "\n".join(
         f"/dev/nvidia-caps-imex-channels/{entry}"

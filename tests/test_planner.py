@@ -1,4 +1,6 @@
-"""The decision: what a container gets for what it asks, in the reference's order, and for which fault it is refused."""
+"""The planner: what a container gets for its request, in the reference's order, and which fault is
+refused.
+"""
 
 import json
 from pathlib import PurePosixPath
@@ -44,35 +46,37 @@ def refused(*args: object, **request: object) -> Refusal:
 
 
 def without(document: hosts.Document, *paths: str) -> hosts.Document:
-    """Return the host without some of its files."""
+    """Return the host without these files."""
     for path in paths:
         del document["files"][path]
     return document
 
 
-def allowed(found: Plan) -> list[str]:
+def allowed(injection: Plan) -> list[str]:
     return [
         f"{action.major}:{action.minor}"
-        for action in found.actions
+        for action in injection.actions
         if isinstance(action, AllowDevice)
     ]
 
 
-def written(found: Plan) -> dict[str, str]:
+def written(injection: Plan) -> dict[str, str]:
     return {
-        action.path: action.content for action in found.actions if isinstance(action, WriteFile)
+        action.path: action.content for action in injection.actions if isinstance(action, WriteFile)
     }
 
 
-def devices(found: Plan) -> list[str]:
-    return [target for target, action in binds(found).items() if action.kind == "device"]
+def devices(injection: Plan) -> list[str]:
+    return [target for target, action in binds(injection).items() if action.kind == "device"]
 
 
 # ---- what goes where
 
 
 def test_the_order_of_mounts_is_the_references() -> None:
-    """tmpfs, profile, binaries, libraries, 32-bit ones, firmware, sockets, MPS, control devices, then GPU by GPU."""
+    """tmpfs, profile, binaries, libraries, 32-bit libraries, firmware, sockets, MPS, control
+    devices and GPUs come in this order.
+    """
     assert mount_targets(plan(full_host(), capabilities="compat32,compute,display,utility")) == [
         "/proc/driver/nvidia",
         PROFILES,
@@ -97,8 +101,8 @@ def test_the_order_of_mounts_is_the_references() -> None:
     ]
 
 
-def test_gpus_come_in_the_order_asked() -> None:
-    """ "1,0" mounts nvidia1 before nvidia0."""
+def test_gpus_come_in_the_requested_order() -> None:
+    """GPUs are mounted in the order of the request: "1,0" mounts nvidia1 first."""
     assert devices(plan(full_host(), devices="1,0"))[-2:] == ["/dev/nvidia1", "/dev/nvidia0"]
 
 
@@ -116,9 +120,13 @@ def test_gpus_come_in_the_order_asked() -> None:
     ],
 )
 def test_each_capability_brings_its_files(capabilities: str, expected: set[str]) -> None:
-    """Binaries and libraries of its classes and no others; firmware comes always."""
-    found = binds(plan(full_host(), capabilities=capabilities, devices=""))
-    files = {target.rpartition("/")[2] for target, action in found.items() if action.kind == "file"}
+    """A capability brings the binaries and libraries of its classes and no others; firmware is
+    always mounted.
+    """
+    mounts = binds(plan(full_host(), capabilities=capabilities, devices=""))
+    files = {
+        target.rpartition("/")[2] for target, action in mounts.items() if action.kind == "file"
+    }
     assert files == expected | {"gsp_tu10x.bin"}
 
 
@@ -137,10 +145,12 @@ def test_each_capability_brings_its_files(capabilities: str, expected: set[str])
     ],
 )
 def test_control_devices_follow_the_capabilities(capabilities: str, expected: list[str]) -> None:
-    """uvm nodes are for compute (which video brings), modeset for display; each is mounted and allowed."""
-    found = plan(full_host(), capabilities=capabilities, devices="")
-    assert devices(found) == expected
-    assert len(allowed(found)) == len(expected)
+    """uvm nodes come with compute (also through video), modeset with display; each is mounted and
+    allowed.
+    """
+    injection = plan(full_host(), capabilities=capabilities, devices="")
+    assert devices(injection) == expected
+    assert len(allowed(injection)) == len(expected)
 
 
 @pytest.mark.parametrize(
@@ -153,26 +163,28 @@ def test_control_devices_follow_the_capabilities(capabilities: str, expected: li
     ],
 )
 def test_sockets_follow_the_capabilities(capabilities: str, persistenced: bool, mps: bool) -> None:
-    """Services' sockets are utility's, the MPS directory is compute's."""
-    found = binds(plan(full_host(), capabilities=capabilities))
-    assert ("/run/nvidia-persistenced/socket" in found) == persistenced
-    assert ("/tmp/nvidia-mps" in found) == mps
+    """Sockets of services come with utility, the MPS directory with compute."""
+    mounts = binds(plan(full_host(), capabilities=capabilities))
+    assert ("/run/nvidia-persistenced/socket" in mounts) == persistenced
+    assert ("/tmp/nvidia-mps" in mounts) == mps
 
 
 def test_options_are_those_of_the_reference() -> None:
-    """By kind: files, devices, sockets and IPC directories, /proc directories."""
-    found = binds(plan(full_host()))
-    assert found[f"{LIBS}/libcuda.so.535.1"].options == ("nodev", "nosuid", "ro")
-    assert found["/dev/nvidia0"].options == ("noexec", "nosuid", "ro")
-    assert found["/run/nvidia-persistenced/socket"].options == ("nodev", "noexec", "nosuid", "rw")
-    assert found["/tmp/nvidia-mps"].options == ("nodev", "noexec", "nosuid", "rw")
-    assert found["/proc/driver/nvidia/gpus/0000:01:00.0"].options == (
+    """Files, devices, sockets, IPC directories and /proc directories have the reference's mount
+    options.
+    """
+    mounts = binds(plan(full_host()))
+    assert mounts[f"{LIBS}/libcuda.so.535.1"].options == ("nodev", "nosuid", "ro")
+    assert mounts["/dev/nvidia0"].options == ("noexec", "nosuid", "ro")
+    assert mounts["/run/nvidia-persistenced/socket"].options == ("nodev", "noexec", "nosuid", "rw")
+    assert mounts["/tmp/nvidia-mps"].options == ("nodev", "noexec", "nosuid", "rw")
+    assert mounts["/proc/driver/nvidia/gpus/0000:01:00.0"].options == (
         "nodev",
         "noexec",
         "nosuid",
         "ro",
     )
-    for action in found.values():
+    for action in mounts.values():
         assert list(action.options) == sorted(action.options)
 
 
@@ -191,27 +203,36 @@ def test_options_are_those_of_the_reference() -> None:
     ],
 )
 def test_sources_carry_the_driver_root(target: str, origin: str, root: str) -> None:
-    """Files and sockets do, wherever it is; devices and /proc entries are written without it. All of them lie in it."""
+    """Sources of files and sockets have the driver root in front; devices and /proc entries do not,
+    but all lie in it.
+    """
     capabilities = "/dev/nvidia-caps/\n/proc/driver/nvidia/capabilities/"
-    found = binds(plan(mig_host(capabilities, root=root), mig_config="all"))[target]
+    mounts = binds(plan(mig_host(capabilities, root=root), mig_config="all"))[target]
     in_root = root.rstrip("/") + target
-    assert found.origin == origin
-    assert found.source == (in_root if origin == "driver" else target)
-    assert found.host_path == in_root
+    assert mounts.origin == origin
+    assert mounts.source == (in_root if origin == "driver" else target)
+    assert mounts.host_path == in_root
 
 
-def test_kinds_modes_and_numbers_are_the_sources() -> None:
-    """What the executor will find and what it makes a placeholder with."""
-    found = binds(plan(full_host()))
-    assert (found["/usr/bin/nvidia-smi"].kind, found["/usr/bin/nvidia-smi"].mode) == ("file", 0o755)
-    assert (found["/dev/nvidia1"].kind, found["/dev/nvidia1"].mode, found["/dev/nvidia1"].rdev) == (
+def test_a_bind_has_kind_mode_and_number_of_its_source() -> None:
+    """A bind has its source's kind, mode, device number and size."""
+    mounts = binds(plan(full_host()))
+    assert (mounts["/usr/bin/nvidia-smi"].kind, mounts["/usr/bin/nvidia-smi"].mode) == (
+        "file",
+        0o755,
+    )
+    assert (
+        mounts["/dev/nvidia1"].kind,
+        mounts["/dev/nvidia1"].mode,
+        mounts["/dev/nvidia1"].rdev,
+    ) == (
         "device",
         0o644,
         (195, 1),
     )
-    assert found["/run/nvidia-persistenced/socket"].kind == "socket"
-    assert found["/tmp/nvidia-mps"].kind == "dir"
-    assert found[f"{LIBS}/libcuda.so.535.1"].size == 1000
+    assert mounts["/run/nvidia-persistenced/socket"].kind == "socket"
+    assert mounts["/tmp/nvidia-mps"].kind == "dir"
+    assert mounts[f"{LIBS}/libcuda.so.535.1"].size == 1000
 
 
 @pytest.mark.parametrize(
@@ -223,8 +244,10 @@ def test_kinds_modes_and_numbers_are_the_sources() -> None:
         ("graphics,video", "video"),
     ],
 )
-def test_the_reason_names_the_capability_that_asked(capabilities: str, reason: str) -> None:
-    """Of several, the one of the class's own name; with the row and how the file was found."""
+def test_the_reason_names_a_requested_capability(capabilities: str, reason: str) -> None:
+    """The reason of a library has the requested capability (the class's own, if requested), the row
+    and how the file was found.
+    """
     why = binds(plan(full_host(), capabilities=capabilities))[f"{LIBS}/libcuda.so.535.1"].why
     assert (why.capability, why.row, why.found) == (
         reason,
@@ -233,8 +256,8 @@ def test_the_reason_names_the_capability_that_asked(capabilities: str, reason: s
     )
 
 
-def test_a_target_has_the_resolved_name() -> None:
-    """Chosen by the SONAME, mounted under the file's own name; a file whose own name fits no class is left out."""
+def test_a_resolved_name_outside_the_catalogue_is_left_out() -> None:
+    """A library is mounted under its resolved name, and left out if that name is in no class."""
     document = hosts.host(
         "/usr/lib/libcuda.so.1 -> /opt/driver-535.1\n/opt/driver-535.1 elf libcuda.so.1\n"
         + hosts.FULL,
@@ -246,7 +269,7 @@ def test_a_target_has_the_resolved_name() -> None:
 
 
 def test_32_bit_libraries_need_compat32() -> None:
-    """And a class that switches them on."""
+    """32-bit libraries need compat32 and the capability of their class."""
     place = "/usr/lib/i386-linux-gnu/libcuda.so.535.1"
     assert place in binds(plan(full_host(), capabilities="compat32,compute"))
     assert place not in binds(plan(full_host(), capabilities="compute"))
@@ -254,22 +277,24 @@ def test_32_bit_libraries_need_compat32() -> None:
 
 
 def test_links_beside_the_libraries() -> None:
-    """libcuda.so, libGLX_indirect.so.0 and libnvidia-opticalflow.so, in both directories; SONAME links are the loader cache step's."""
-    found = plan(full_host(), capabilities=ALL)
+    """libcuda.so, libGLX_indirect.so.0 and libnvidia-opticalflow.so are planned as links in both
+    directories; SONAME links are separate.
+    """
+    injection = plan(full_host(), capabilities=ALL)
     assert [
-        (action.path, action.target) for action in found.actions if isinstance(action, Symlink)
+        (action.path, action.target) for action in injection.actions if isinstance(action, Symlink)
     ] == [
         (f"{LIBS}/libcuda.so", "libcuda.so.1"),
         (f"{LIBS}/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
         (f"{LIBS}/libGLX_indirect.so.0", "libGLX_nvidia.so.535.1"),
         ("/usr/lib/i386-linux-gnu/libcuda.so", "libcuda.so.1"),
     ]
-    assert (f"{LIBS}/libcuda.so.1", "libcuda.so.535.1") in found.links
-    assert list(found.links) == sorted(found.links)
+    assert (f"{LIBS}/libcuda.so.1", "libcuda.so.535.1") in injection.links
+    assert list(injection.links) == sorted(injection.links)
 
 
 def test_the_loader_cache_comes_last() -> None:
-    """With both library directories as the container has them, each once."""
+    """The loader cache step is last and has both library directories, resolved, each once."""
     last = plan(full_host()).actions[-1]
     assert isinstance(last, UpdateLoaderCache)
     assert last.directories == (LIBS, "/usr/lib/i386-linux-gnu")
@@ -278,8 +303,10 @@ def test_the_loader_cache_comes_last() -> None:
     assert last.directories == ("/usr/lib",)
 
 
-def test_the_loader_is_told_of_each_mounted_library() -> None:
-    """Path, SONAME (or the file's name) and the flags of its architecture; the directories' links are followed."""
+def test_the_loader_cache_gets_each_mounted_library() -> None:
+    """The loader cache step has the path of each mounted library, its SONAME or else its name, and
+    its flags.
+    """
     last = plan(
         full_host("/usr/lib/libnvidia-tls.so.535.1 elf - tag=2.3.99"),
         capabilities="compute,graphics,compat32",
@@ -289,7 +316,7 @@ def test_the_loader_is_told_of_each_mounted_library() -> None:
     assert rows[f"{LIBS}/libcuda.so.535.1"] == ("libcuda.so.1", 0x0303)
     assert rows["/usr/lib/i386-linux-gnu/libcuda.so.535.1"] == ("libcuda.so.1", 0x0003)
     assert rows[f"{LIBS}/libnvidia-glcore.so.535.1"] == ("libnvidia-glcore.so.535.1", 0x0303)
-    assert f"{LIBS}/libnvcuvid.so.535.1" not in rows, "not asked for, not mounted"
+    assert f"{LIBS}/libnvcuvid.so.535.1" not in rows, "not requested, so not mounted"
 
 
 @pytest.mark.parametrize(
@@ -302,26 +329,30 @@ def test_the_loader_is_told_of_each_mounted_library() -> None:
         ("/lib/ld-musl-x86_64.so.1 -> /../../x", False),
     ],
 )
-def test_an_image_with_musl_alone_is_warned_of(rootfs: str, warned: bool) -> None:
-    """Its loader reads no cache: the driver is there and no program finds it, as with the reference."""
+def test_an_image_with_musl_alone_gets_a_warning(rootfs: str, warned: bool) -> None:
+    """An image whose only loader is musl's, which reads no cache, gets a warning that no program
+    will find the driver.
+    """
     assert ("musl" in finding_ids(plan(full_host(), rootfs).findings)) == warned
     assert "musl" not in finding_ids(plan(full_host(), rootfs, capabilities="").findings), (
-        "no library, nothing to find"
+        "no library is mounted"
     )
 
 
-def test_a_32_bit_directory_that_leads_astray_is_left_out_of_the_cache() -> None:
-    """Nothing is mounted there, so it is nobody's fault."""
+def test_an_unusable_32_bit_directory_is_left_out_of_the_cache() -> None:
+    """If nothing is mounted in a 32-bit directory that leads out of the rootfs, it is left out of
+    the loader cache step.
+    """
     last = plan(full_host(), "/etc/debian_version\n/usr/lib/i386-linux-gnu -> /../..").actions[-1]
     assert isinstance(last, UpdateLoaderCache)
     assert last.directories == (LIBS,)
 
 
-# ---- the driver's own files
+# ---- /proc/driver/nvidia and the profile
 
 
-def test_only_the_first_modify_device_files_is_switched_off() -> None:
-    """params, version and registry are copied; everything else in them stays byte for byte."""
+def test_the_first_modify_device_files_becomes_0() -> None:
+    """params, version and registry are copied; only the first ModifyDeviceFiles changes."""
     assert written(plan(full_host(), devices="")) == {
         "/proc/driver/nvidia/params": "ModifyDeviceFiles: 0\nOther: ModifyDeviceFiles: 1\n",
         "/proc/driver/nvidia/version": "NVRM version: 535.1\n",
@@ -329,8 +360,10 @@ def test_only_the_first_modify_device_files_is_switched_off() -> None:
     }
 
 
-def test_without_a_kernel_module_there_is_nothing_to_mount_on() -> None:
-    """The reference's error; a simulated host brings a tmpfs of its own instead."""
+def test_without_a_kernel_module_the_mount_is_refused() -> None:
+    """Without /proc/driver/nvidia the reference's error is given; a simulated host mounts a tmpfs
+    of its own there.
+    """
     target = hosts.target(module=False)
     refusal = refused(full_host(), target)
     assert (
@@ -346,7 +379,7 @@ def test_without_a_kernel_module_there_is_nothing_to_mount_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minors", "asked", "mask"),
+    ("minors", "requested", "mask"),
     [
         ((0, 1), "all", "0x3"),
         ((0, 1), "1", "0x2"),
@@ -354,14 +387,18 @@ def test_without_a_kernel_module_there_is_nothing_to_mount_on() -> None:
         ((2, 0), "0", "0x4"),
     ],
 )
-def test_the_profile_masks_the_chosen_gpus(minors: tuple[int, int], asked: str, mask: str) -> None:
-    """One bit for each chosen GPU's minor number, in lower-case hexadecimal; exactly the reference's text, without a newline."""
+def test_the_profile_masks_the_chosen_gpus(
+    minors: tuple[int, int], requested: str, mask: str
+) -> None:
+    """The profile has the reference's text, with one bit for the minor number of each chosen
+    GPU.
+    """
     extra = "".join(
         f"/dev/nvidia{minor} char 195:{minor}\n/proc/driver/nvidia/gpus/0000:{minor + 1:02x}:00.0/\n"
         for minor in minors
     )
     document = full_host(extra, gpus=[gpu(minor) for minor in minors])
-    assert written(plan(document, capabilities="graphics", devices=asked))[
+    assert written(plan(document, capabilities="graphics", devices=requested))[
         f"{PROFILES}/10-container.conf"
     ] == (
         f'{{ "profiles": [{{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", {mask}]}}], '
@@ -374,24 +411,26 @@ def test_the_profile_masks_the_chosen_gpus(minors: tuple[int, int], asked: str, 
     [("graphics", True), ("display", True), ("compute,utility,video,ngx", False)],
 )
 def test_the_profile_is_for_graphics_and_display(capabilities: str, has: bool) -> None:
-    """Without a GPU the directory stays empty."""
-    found = plan(full_host(), capabilities=capabilities, devices="")
-    assert (PROFILES in mount_targets(found)) == has
-    assert not any(path.startswith(PROFILES) for path in written(found))
+    """The profile directory is mounted for graphics and display, and stays empty without a GPU."""
+    injection = plan(full_host(), capabilities=capabilities, devices="")
+    assert (PROFILES in mount_targets(injection)) == has
+    assert not any(path.startswith(PROFILES) for path in written(injection))
 
 
 def test_the_profile_follows_the_images_links() -> None:
-    """Into the directory that /etc/nvidia leads to."""
-    found = plan(full_host(), "/etc/nvidia -> /c/evil", "graphics")
-    assert "/c/evil/nvidia-application-profiles-rc.d/10-container.conf" in written(found)
-    assert [action.target for action in found.actions if isinstance(action, Tmpfs)][
+    """The profile is written to the directory that the image's link /etc/nvidia leads to."""
+    injection = plan(full_host(), "/etc/nvidia -> /c/evil", "graphics")
+    assert "/c/evil/nvidia-application-profiles-rc.d/10-container.conf" in written(injection)
+    assert [action.target for action in injection.actions if isinstance(action, Tmpfs)][
         1
     ] == "/c/evil/nvidia-application-profiles-rc.d"
 
 
 @pytest.mark.parametrize("leads", ["/proc", "/proc/1", "/proc/driver/nvidia", "/"])
 def test_a_profile_directory_must_not_lead_into_proc(leads: str) -> None:
-    """A tmpfs over /proc or the whole rootfs, chosen by a link of the image, is refused."""
+    """A link of the image that leads the profile's tmpfs over /proc or the whole rootfs is
+    refused.
+    """
     assert (
         refused(full_host(), f"{PROFILES} -> {leads}", "graphics").text
         == f"path error: {PROFILES} resolves to {leads}"
@@ -401,52 +440,55 @@ def test_a_profile_directory_must_not_lead_into_proc(leads: str) -> None:
 # ---- devices
 
 
-def test_none_brings_files_without_gpus() -> None:
-    """No devices: driver files and control devices only."""
-    found = plan(full_host(), devices="")
-    assert devices(found) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
-    assert found.reason == "the container asks for driver files without devices"
+def test_none_brings_files_and_control_devices() -> None:
+    """Without devices a container gets the driver's files and the control devices."""
+    injection = plan(full_host(), devices="")
+    assert devices(injection) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    assert injection.reason == "the container asks for driver files without devices"
 
 
 def test_no_cgroups_leaves_the_rules_out() -> None:
-    """The mounts stay."""
+    """no-cgroups removes the device rules; the mounts stay."""
     with_rules, without_rules = plan(full_host()), plan(full_host(), cgroups=False)
     assert allowed(with_rules) == ["195:255", "510:0", "510:1", "195:0", "195:1"]
     assert allowed(without_rules) == []
     assert mount_targets(with_rules) == mount_targets(without_rules)
 
 
-def test_no_devbind_leaves_the_nodes_out() -> None:
-    """The rules stay, and a node that is missing does not matter."""
-    asked = Request(("all",), ("compute", "utility"))
-    how = Settings(cgroups=True, simulated=False, devbind=False)
-    found = make_plan(
-        asked, hosts.inventory(without(full_host(), "/dev/nvidia1")), hosts.target(), how
-    )
-    assert devices(found) == []
-    assert allowed(found) == allowed(plan(full_host()))
-    assert mount_targets(found) == [
+def test_no_devbind_leaves_the_mounts_of_nodes_out() -> None:
+    """Without devbind no node is mounted, a missing node is no fault, and the device rules stay."""
+    request = Request(("all",), ("compute", "utility"))
+    host = hosts.inventory(without(full_host(), "/dev/nvidia1"))
+    settings = Settings(cgroups=True, simulated=False, devbind=False)
+    injection = make_plan(request, host, hosts.target(), settings)
+    assert devices(injection) == []
+    assert allowed(injection) == allowed(plan(full_host()))
+    assert mount_targets(injection) == [
         target for target in mount_targets(plan(full_host())) if not target.startswith("/dev/")
     ]
 
 
 @pytest.mark.parametrize("compat", [("ldconfig", "/usr/local/cuda/compat"), ("disabled", LIBS)])
 def test_cuda_libraries_of_the_image_are_never_mounted(compat: tuple[str, str]) -> None:
-    """They come first in the loader cache at most, and only for compute; the plan is otherwise the same (SECURITY R15)."""
+    """CUDA compatibility libraries of the image come first in the loader cache for compute, if at
+    all; nothing else changes (SECURITY R15).
+    """
     mode, first = compat
     rootfs = hosts.DEBIAN + "\n/usr/local/cuda/compat/libcuda.so.999.1 elf libcuda.so.1"
     for capabilities, expected in (("compute", first), ("utility", LIBS)):
-        asked = Request(("all",), (capabilities,))
-        how = Settings(cgroups=True, simulated=False, cuda_compat=mode)
-        found = make_plan(asked, hosts.inventory(full_host()), hosts.target(rootfs), how)
-        last = found.actions[-1]
+        request = Request(("all",), (capabilities,))
+        settings = Settings(cgroups=True, simulated=False, cuda_compat=mode)
+        injection = make_plan(request, hosts.inventory(full_host()), hosts.target(rootfs), settings)
+        last = injection.actions[-1]
         assert isinstance(last, UpdateLoaderCache)
         assert last.directories[0] == expected
-        assert found.actions[:-1] == plan(full_host(), rootfs, capabilities).actions[:-1]
+        assert injection.actions[:-1] == plan(full_host(), rootfs, capabilities).actions[:-1]
 
 
-def test_the_settings_of_the_hook_are_config_tomls() -> None:
-    """no-cgroups, the simulated host, and the mode for CUDA libraries, which the reference's CLI takes as mount where none is passed."""
+def test_settings_follow_config_toml() -> None:
+    """Settings come from config.toml; an empty cuda-compat-mode is "mount", as in the reference's
+    CLI.
+    """
     usual = Settings.from_config(Config())
     assert (usual.cgroups, usual.simulated, usual.cuda_compat, usual.devbind) == (
         True,
@@ -468,7 +510,7 @@ def test_the_settings_of_the_hook_are_config_tomls() -> None:
 
 @pytest.mark.parametrize("path", ["/dev/nvidiactl", "/dev/nvidia1"])
 def test_a_missing_node_is_refused(path: str) -> None:
-    """What the container needs must be there, and the reference's text names it."""
+    """A missing device node is refused in the reference's words, with its path."""
     assert (
         refused(without(full_host(), path)).reference_line()
         == f"nvgraft: mount error: stat failed: {path}: no such file or directory"
@@ -485,20 +527,22 @@ def test_a_missing_node_is_refused(path: str) -> None:
     ],
 )
 def test_a_wrong_node_is_refused(entry: str, have: str) -> None:
-    """Another number or no device at all."""
+    """A node with another number, or one that is not a device, is refused."""
     refusal = refused(full_host(entry))
     assert refusal.text == f"invalid device node: {entry.split(maxsplit=1)[0]}"
     assert have in refusal.hint
 
 
-def test_a_gpu_that_is_not_asked_for_may_be_broken() -> None:
-    """Only chosen devices are looked at."""
+def test_a_gpu_that_is_not_requested_may_be_broken() -> None:
+    """Files of GPUs that were not requested may be missing."""
     document = without(full_host(), "/dev/nvidia1", "/proc/driver/nvidia/gpus/0000:02:00.0")
     assert devices(plan(document, devices="0"))[-1] == "/dev/nvidia0"
 
 
 def test_a_gpu_without_its_proc_directory_is_refused() -> None:
-    """The four-digit spelling is named, as the reference tries it last."""
+    """A GPU without its /proc directory is refused with the four-digit spelling, which the
+    reference tries last.
+    """
     refusal = refused(without(full_host(), "/proc/driver/nvidia/gpus/0000:02:00.0"))
     assert (
         refusal.text
@@ -507,7 +551,7 @@ def test_a_gpu_without_its_proc_directory_is_refused() -> None:
 
 
 def test_a_wrong_modeset_node_matters_only_for_display() -> None:
-    """And is then refused."""
+    """A wrong modeset node is refused only if the container requests display."""
     document = full_host("/dev/nvidia-modeset char 1:3")
     assert (
         refused(document, capabilities="display").text == "invalid device node: /dev/nvidia-modeset"
@@ -519,10 +563,12 @@ def test_a_wrong_modeset_node_matters_only_for_display() -> None:
 
 
 def test_a_mig_device_brings_its_access_files_and_nodes() -> None:
-    """GPU instance, its node, compute instance, its node; after the parent GPU."""
-    found = plan(mig_host(), devices="0:0")
+    """A MIG device brings access file and node of its GPU instance and of its compute instance,
+    after the parent GPU.
+    """
+    injection = plan(mig_host(), devices="0:0")
     base = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1"
-    assert mount_targets(found)[-6:] == [
+    assert mount_targets(injection)[-6:] == [
         "/dev/nvidia0",
         "/proc/driver/nvidia/gpus/0000:01:00.0",
         f"{base}/access",
@@ -530,9 +576,9 @@ def test_a_mig_device_brings_its_access_files_and_nodes() -> None:
         f"{base}/ci0/access",
         "/dev/nvidia-caps/nvidia-cap13",
     ]
-    assert allowed(found)[-3:] == ["195:0", "236:12", "236:13"]
-    assert binds(found)[f"{base}/access"].options == ("nodev", "noexec", "nosuid", "ro")
-    made = [action.path for action in found.actions if isinstance(action, MakeDirectory)]
+    assert allowed(injection)[-3:] == ["195:0", "236:12", "236:13"]
+    assert binds(injection)[f"{base}/access"].options == ("nodev", "noexec", "nosuid", "ro")
+    made = [action.path for action in injection.actions if isinstance(action, MakeDirectory)]
     below = made[made.index("/proc/driver/nvidia/gpus/0000:01:00.0") + 1 :]
     assert below == [
         base.removesuffix("/gpu0/mig/gi1"),
@@ -545,10 +591,10 @@ def test_a_mig_device_brings_its_access_files_and_nodes() -> None:
 
 
 def test_mig_access_in_proc_alone() -> None:
-    """A driver without capability nodes: the access files only."""
-    found = plan(mig_host(majors={}), devices="MIG-aaaa")
-    assert [target for target in mount_targets(found) if "caps" in target] == []
-    assert mount_targets(found)[-1].endswith("/gi1/ci0/access")
+    """Without capability nodes a MIG device brings only its access files."""
+    injection = plan(mig_host(majors={}), devices="MIG-aaaa")
+    assert [target for target in mount_targets(injection) if "caps" in target] == []
+    assert mount_targets(injection)[-1].endswith("/gi1/ci0/access")
 
 
 @pytest.mark.parametrize(
@@ -556,7 +602,7 @@ def test_mig_access_in_proc_alone() -> None:
     ["/proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "/dev/nvidia-caps/nvidia-cap13"],
 )
 def test_a_mig_device_that_the_kernel_lacks_is_refused(path: str) -> None:
-    """Its access file or its node is missing."""
+    """A MIG device without its access file or node is refused."""
     assert (
         refused(without(mig_host(), path), devices="0:0").text
         == f"stat failed: {path}: no such file or directory"
@@ -564,7 +610,7 @@ def test_a_mig_device_that_the_kernel_lacks_is_refused(path: str) -> None:
 
 
 def test_an_access_file_without_a_minor_is_refused() -> None:
-    """Nothing says which node belongs to it."""
+    """An access file without a minor is refused, because its node is unknown."""
     path = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access"
     assert (
         refused(mig_host(f"{path} = x"), devices="0:0").text
@@ -573,45 +619,54 @@ def test_an_access_file_without_a_minor_is_refused() -> None:
 
 
 def test_all_brings_every_mig_device() -> None:
-    """ "all" selects GPUs and MIG devices."""
+    """ "all" selects every GPU and every MIG device."""
     assert "/dev/nvidia-caps/nvidia-cap13" in mount_targets(plan(mig_host(), devices="all"))
     assert "/dev/nvidia-caps/nvidia-cap13" not in mount_targets(plan(mig_host(), devices="0"))
 
 
 @pytest.mark.parametrize(("name", "minor"), [("config", "236:1"), ("monitor", "236:2")])
-def test_the_administration_of_mig(name: str, minor: str) -> None:
-    """The whole capabilities directory, the directory of nodes, the capability's own node and every minor of the visible GPUs."""
-    asked: dict[str, Any] = {f"mig_{name}": "all"}
-    found = plan(mig_host(), devices="all", **asked)
-    assert mount_targets(found)[-2:] == ["/proc/driver/nvidia/capabilities", "/dev/nvidia-caps"]
-    assert allowed(found)[-3:] == [minor, "236:12", "236:13"]
-    assert "236:147" not in allowed(found)
-    assert "236:200" not in allowed(found)
-    assert binds(found)["/dev/nvidia-caps"].options == ("noexec", "nosuid", "rw")
-    assert binds(found)["/proc/driver/nvidia/capabilities"].options == (
+def test_mig_administration_brings_the_capabilities(name: str, minor: str) -> None:
+    """mig-config and mig-monitor bring the capabilities directory, the directory of nodes, and
+    rules for their own node and those of visible GPUs.
+    """
+    request: dict[str, Any] = {f"mig_{name}": "all"}
+    injection = plan(mig_host(), devices="all", **request)
+    assert mount_targets(injection)[-2:] == ["/proc/driver/nvidia/capabilities", "/dev/nvidia-caps"]
+    assert allowed(injection)[-3:] == [minor, "236:12", "236:13"]
+    assert "236:147" not in allowed(injection)
+    assert "236:200" not in allowed(injection)
+    assert binds(injection)["/dev/nvidia-caps"].options == ("noexec", "nosuid", "rw")
+    assert binds(injection)["/proc/driver/nvidia/capabilities"].options == (
         "nodev",
         "noexec",
         "nosuid",
         "ro",
     )
-    assert devices(found)[-1] == "/dev/nvidia0"
+    assert devices(injection)[-1] == "/dev/nvidia0"
 
 
-def test_administration_is_of_the_visible_gpus() -> None:
-    """By their whole minor number: GPU 10's capabilities are none of GPU 1's."""
+def test_mig_administration_covers_visible_gpus_only() -> None:
+    """MIG administration covers the visible GPUs, by their whole minor number: GPU 1 does not
+    include GPU 10.
+    """
     document = mig_host(gpus=[gpu(0), gpu(1, migs=["MIG-b 1/0"])])
     assert allowed(plan(document, devices="1", mig_config="all"))[-2:] == ["236:1", "236:147"]
 
 
 def test_config_and_monitor_are_both_mounted() -> None:
-    """The second over the first, as recorded."""
-    found = plan(mig_host(), mig_config="all", mig_monitor="ALL")
-    assert mount_targets(found)[-4:] == ["/proc/driver/nvidia/capabilities", "/dev/nvidia-caps"] * 2
-    assert allowed(found)[-4:] == ["236:1", "236:12", "236:13", "236:2"]
+    """With both variables mig-monitor's mounts come over those of mig-config, as recorded."""
+    injection = plan(mig_host(), mig_config="all", mig_monitor="ALL")
+    assert (
+        mount_targets(injection)[-4:]
+        == ["/proc/driver/nvidia/capabilities", "/dev/nvidia-caps"] * 2
+    )
+    assert allowed(injection)[-4:] == ["236:1", "236:12", "236:13", "236:2"]
 
 
 def test_administration_without_nodes_or_without_mig() -> None:
-    """A driver without capability nodes binds the /proc directory alone; a GPU without MIG gets nothing."""
+    """MIG administration without capability nodes mounts the /proc directory alone; on a GPU
+    without MIG it mounts nothing.
+    """
     assert (
         mount_targets(plan(mig_host(majors={}), mig_config="all"))[-1]
         == "/proc/driver/nvidia/capabilities"
@@ -622,8 +677,10 @@ def test_administration_without_nodes_or_without_mig() -> None:
     )
 
 
-def test_administration_needs_what_the_kernel_module_makes() -> None:
-    """Without the capabilities directory, or the directory of nodes, it is refused."""
+def test_mig_administration_needs_the_kernel_modules_directories() -> None:
+    """MIG administration is refused if the capabilities directory or the directory of nodes is
+    missing.
+    """
     plain = full_host(gpus=[gpu(0, mig="disabled")], majors=hosts.MIG_MAJORS)
     assert (
         refused(plain, mig_config="all").text
@@ -636,8 +693,8 @@ def test_administration_needs_what_the_kernel_module_makes() -> None:
     )
 
 
-def test_administration_excludes_single_mig_devices() -> None:
-    """Checked before anything is mounted."""
+def test_mig_administration_excludes_single_mig_devices() -> None:
+    """MIG administration together with single MIG devices is refused."""
     assert refused(mig_host(), devices="0:0", mig_config="all").stage == "mig-config"
     assert refused(mig_host(), devices="0:0", mig_monitor="all").stage == "mig-monitor"
 
@@ -645,18 +702,18 @@ def test_administration_excludes_single_mig_devices() -> None:
 IMEX = "/dev/nvidia-caps-imex-channels/channel3"
 
 
-def test_imex_channels_are_devices() -> None:
-    """Mounted and allowed after everything of the GPUs."""
-    found = plan(
+def test_imex_channels_are_mounted_and_allowed() -> None:
+    """IMEX channels are mounted and allowed after all GPUs."""
+    injection = plan(
         full_host(f"{IMEX} char 234:3", majors={"nvidia-caps-imex-channels": 234}),
         imex_channels=ImexChannels(("3",)),
     )
-    assert mount_targets(found)[-1] == IMEX
-    assert allowed(found)[-1] == "234:3"
+    assert mount_targets(injection)[-1] == IMEX
+    assert allowed(injection)[-1] == "234:3"
 
 
 def test_a_missing_imex_channel_is_refused() -> None:
-    """By the path where it was looked for."""
+    """A missing IMEX channel is refused with its path."""
     refusal = refused(
         full_host(majors={"nvidia-caps-imex-channels": 234}), imex_channels=ImexChannels(("3",))
     )
@@ -667,7 +724,9 @@ def test_a_missing_imex_channel_is_refused() -> None:
 
 
 def test_requirements_come_before_the_container() -> None:
-    """A driver that is too old is named before what is wrong with the image; a device before both."""
+    """An unknown device is named before an unmet requirement, and that before a fault of the
+    image.
+    """
     broken = "/usr/bin -> ../../.."
     assert refused(full_host(), broken, requirements=("cuda>=99",)).stage == "requirement"
     assert refused(full_host(), broken, devices="9", requirements=("cuda>=99",)).stage == "device"
@@ -675,14 +734,14 @@ def test_requirements_come_before_the_container() -> None:
 
 
 def test_requirements_see_the_chosen_devices() -> None:
-    """brand and arch are those of the GPUs that the container gets."""
+    """brand and arch of requirements are compared with the chosen GPUs."""
     plan(full_host(), requirements=("brand=tesla,arch>=8.0,driver>=535,cuda>=12.2",))
     assert refused(full_host(), requirements=("brand=geforce",)).stage == "requirement"
     plan(full_host(), devices="", requirements=("brand=geforce",))
 
 
 def test_a_request_is_checked_before_the_host() -> None:
-    """IMEX channels and the number of requirements need no host."""
+    """IMEX channels and the number of requirements are checked without a host."""
     check_request(
         Request(("all",), (), requirements=("",) * 32, imex_channels=ImexChannels(("1",)))
     )
@@ -715,8 +774,10 @@ def test_a_request_is_checked_before_the_host() -> None:
         ),
     ],
 )
-def test_what_an_image_puts_in_the_way(rootfs: str, text: str) -> None:
-    """Refused in the reference's words."""
+def test_an_image_that_blocks_a_target_is_refused(rootfs: str, text: str) -> None:
+    """A file, link or directory of the image in a target's place is refused in the reference's
+    words.
+    """
     assert refused(full_host(), rootfs).reference_line() == f"nvgraft: mount error: {text}"
 
 
@@ -731,13 +792,15 @@ def test_what_an_image_puts_in_the_way(rootfs: str, text: str) -> None:
     ],
 )
 def test_a_target_inside_an_earlier_mount_is_refused(link: str, text: str) -> None:
-    """A link of the image that leads into what the plan mounts itself."""
+    """A link of the image that leads a target into an earlier mount is refused."""
     assert refused(full_host(), f"{link} -> /usr/bin/nvidia-smi").text == text
 
 
 @pytest.mark.parametrize("place", ["/etc", "/usr/lib/x86_64-linux-gnu"])
 def test_the_loader_cache_is_not_written_into_a_mount(place: str) -> None:
-    """An image that leads the MPS directory, which is the host's, to where the loader cache step writes."""
+    """A link of the image that leads the host's MPS directory to where the loader cache is written
+    is refused.
+    """
     document = hosts.host("/tmp/nvidia-mps/\n/dev/nvidiactl char 195:255")
     text = f"mount operation failed: {place}: hidden by the mount on {place}"
     assert (
@@ -746,8 +809,10 @@ def test_the_loader_cache_is_not_written_into_a_mount(place: str) -> None:
     )
 
 
-def test_what_is_there_already_is_mounted_over() -> None:
-    """Placeholders of an earlier start, and a library of the image's own: nothing is made for them."""
+def test_existing_files_are_mounted_over() -> None:
+    """Existing files, such as placeholders of an earlier start, are mounted over, and nothing is
+    created for them.
+    """
     rootfs = f"""
         {hosts.DEBIAN}
         /usr/bin/nvidia-smi
@@ -755,13 +820,13 @@ def test_what_is_there_already_is_mounted_over() -> None:
         {LIBS}/libnvidia-ml.so.535.1
         {LIBS}/libcuda.so.535.1 mode=0600
     """
-    found = plan(full_host(), rootfs)
+    injection = plan(full_host(), rootfs)
     assert not [
         action
-        for action in found.actions
+        for action in injection.actions
         if isinstance(action, MakeDirectory) and action.path.startswith("/usr")
     ]
-    assert mount_targets(found) == mount_targets(plan(full_host()))
+    assert mount_targets(injection) == mount_targets(plan(full_host()))
 
 
 # ---- volumes
@@ -783,16 +848,18 @@ def test_what_is_there_already_is_mounted_over() -> None:
 def test_optional_parts_on_a_volume_are_left_out(
     volume: str, id: str, target: str, message: str
 ) -> None:
-    """Firmware, sockets and MPS are skipped with a finding that names the volume; everything else stays."""
+    """Firmware, sockets and MPS that need a new file on a volume are skipped with a finding;
+    everything else stays.
+    """
     place = hosts.target(f"{hosts.DEBIAN}\n{volume}/", volumes=(volume,))
-    found, whole = plan(full_host(), place), plan(full_host())
-    assert mount_targets(found) == [path for path in mount_targets(whole) if path != target]
+    injection, whole = plan(full_host(), place), plan(full_host())
+    assert mount_targets(injection) == [path for path in mount_targets(whole) if path != target]
     assert not any(
         path.startswith(volume)
-        for action in found.actions
+        for action in injection.actions
         for path in [action.document().get("path", "")]
     )
-    (finding,) = [finding for finding in found.findings if finding.id == id]
+    (finding,) = [finding for finding in injection.findings if finding.id == id]
     assert finding.level == "warning"
     assert finding.message.endswith(
         f"file creation failed: {ROOTFS}{message}: it would be made on the volume {volume}"
@@ -802,28 +869,28 @@ def test_optional_parts_on_a_volume_are_left_out(
 @pytest.mark.parametrize(
     "volume", ["/lib/firmware/nvidia", "/run/nvidia-persistenced", "/tmp/nvidia-mps"]
 )
-def test_nothing_is_made_for_a_part_that_is_left_out(volume: str) -> None:
-    """Neither the parents of a volume that the image does not have, nor a directory on it."""
-    found = plan(full_host(), hosts.target(volumes=(volume,)))
-    assert [name for name in finding_ids(found.findings) if name.endswith("-skipped")] != []
-    made = {action.path for action in found.actions if isinstance(action, MakeDirectory)}
+def test_nothing_is_created_for_a_part_that_is_left_out(volume: str) -> None:
+    """For a part that is left out neither a directory on the volume nor its parents are created."""
+    injection = plan(full_host(), hosts.target(volumes=(volume,)))
+    assert [name for name in finding_ids(injection.findings) if name.endswith("-skipped")] != []
+    made = {action.path for action in injection.actions if isinstance(action, MakeDirectory)}
     needed = {
         str(place)
-        for target in mount_targets(found)
+        for target in mount_targets(injection)
         for place in (target, *PurePosixPath(target).parents)
     }
     assert made <= needed
 
 
 def test_every_optional_part_is_tried() -> None:
-    """One that is skipped does not take the next one with it."""
+    """A skipped part does not affect the others."""
     place = hosts.target(
         f"{hosts.DEBIAN}\n/lib/firmware/nvidia/535.1/gsp_tu10x.bin",
         volumes=("/lib/firmware", "/run"),
     )
-    found = plan(full_host("/lib/firmware/nvidia/535.1/gsp_ad10x.bin"), place)
-    assert "/lib/firmware/nvidia/535.1/gsp_tu10x.bin" in mount_targets(found)
-    assert [name for name in finding_ids(found.findings) if name.endswith("-skipped")] == [
+    injection = plan(full_host("/lib/firmware/nvidia/535.1/gsp_ad10x.bin"), place)
+    assert "/lib/firmware/nvidia/535.1/gsp_tu10x.bin" in mount_targets(injection)
+    assert [name for name in finding_ids(injection.findings) if name.endswith("-skipped")] == [
         "firmware-skipped",
         "socket-skipped",
     ]
@@ -831,7 +898,9 @@ def test_every_optional_part_is_tried() -> None:
 
 @pytest.mark.parametrize("volume", ["/usr/bin", LIBS, "/usr"])
 def test_required_parts_on_a_volume_are_refused(volume: str) -> None:
-    """The volume is named."""
+    """A required file that would have to be created on a volume is refused, and the volume is
+    named.
+    """
     refusal = refused(
         full_host(), hosts.target(f"{hosts.DEBIAN}\n/usr/bin/\n{LIBS}/", volumes=(volume,))
     )
@@ -841,8 +910,10 @@ def test_required_parts_on_a_volume_are_refused(volume: str) -> None:
 # ---- findings
 
 
-def test_a_library_that_no_loader_takes_is_mounted_and_named() -> None:
-    """As the reference mounts it; neither the loader cache nor a link leads to it."""
+def test_a_library_that_is_not_elf_is_mounted_with_a_warning() -> None:
+    """A library that no loader accepts is mounted, as by the reference, with a warning; it gets no
+    loader cache row and no link.
+    """
     document = full_host()
     path = next(
         path
@@ -851,25 +922,27 @@ def test_a_library_that_no_loader_takes_is_mounted_and_named() -> None:
     )
     del document["files"][path]["elf"]
     document["files"][path]["elf_fault"] = "it is cut short"
-    found = plan(document)
-    target = next(target for target, action in binds(found).items() if action.source == path)
-    (update,) = [action for action in found.actions if isinstance(action, UpdateLoaderCache)]
+    injection = plan(document)
+    target = next(target for target, action in binds(injection).items() if action.source == path)
+    (update,) = [action for action in injection.actions if isinstance(action, UpdateLoaderCache)]
     assert target not in [library.path for library in update.libraries]
-    (finding,) = [finding for finding in found.findings if finding.id == "library-damaged"]
+    (finding,) = [finding for finding in injection.findings if finding.id == "library-damaged"]
     assert (finding.level, finding.message) == (
         "warning",
         f"{path} is not a library that a loader accepts",
     )
 
 
-def test_a_whole_host_has_little_to_remark() -> None:
-    """What this driver lacks is one line of information."""
+def test_a_complete_host_has_one_finding() -> None:
+    """A host with all required files has one finding, of level info, with the parts that its driver
+    lacks.
+    """
     assert finding_ids(plan(full_host()).findings) == ["not-on-host"]
     assert plan(full_host()).findings[0].level == "info"
 
 
-def test_remarks_are_about_what_was_asked() -> None:
-    """Missing parts of other capabilities are not mentioned."""
+def test_findings_are_about_requested_capabilities() -> None:
+    """Missing parts of capabilities that were not requested are not mentioned."""
     (finding,) = plan(full_host(), capabilities="utility").findings
     assert (
         finding.message
@@ -878,22 +951,24 @@ def test_remarks_are_about_what_was_asked() -> None:
     assert plan(full_host(), capabilities="ngx").findings == ()
 
 
-def test_a_host_without_gpus_is_not_an_error() -> None:
-    """Zero GPUs are no error, whatever was asked for, but a warning."""
-    found = plan(full_host(gpus=[]), devices="0,nonsense")
-    assert "no-gpu" in finding_ids(found.findings)
-    assert devices(found)[-1] == "/dev/nvidia-uvm-tools"
+def test_a_host_without_gpus_gives_a_warning() -> None:
+    """A host without GPUs is a warning and not a refusal, whatever devices were requested."""
+    injection = plan(full_host(gpus=[]), devices="0,nonsense")
+    assert "no-gpu" in finding_ids(injection.findings)
+    assert devices(injection)[-1] == "/dev/nvidia-uvm-tools"
 
 
-def test_libraries_of_another_driver_version() -> None:
-    """No library fits: the container starts as with the reference, and a finding says why it will not work."""
-    found = plan(full_host(version="550.1"))
-    assert finding_ids(found.findings) == ["no-libraries"]
-    assert "550.1" in found.findings[0].message
+def test_libraries_of_another_driver_version_give_a_warning() -> None:
+    """If all libraries have another version than the driver, the container starts, as with the
+    reference, with a finding.
+    """
+    injection = plan(full_host(version="550.1"))
+    assert finding_ids(injection.findings) == ["no-libraries"]
+    assert "550.1" in injection.findings[0].message
 
 
-def test_libraries_that_the_image_hides() -> None:
-    """Findings of the link prediction are part of the plan."""
+def test_libraries_that_the_image_hides_give_a_finding() -> None:
+    """The plan has the findings of the SONAME link prediction."""
     assert "library-shadowed" in finding_ids(
         plan(full_host(), f"{hosts.DEBIAN}\n{LIBS}/libcuda.so.1").findings
     )
@@ -902,28 +977,28 @@ def test_libraries_that_the_image_hides() -> None:
 # ---- the whole
 
 
-def test_the_plan_says_what_it_is_for() -> None:
-    """Host, request and target, as documents."""
-    asked = Request(
+def test_a_plan_documents_host_request_and_target() -> None:
+    """The plan has host, request and target as documents."""
+    request = Request(
         ("1", "0"),
         ("compute",),
         requirements=("cuda>=12",),
         origin=Origin("NVIDIA_VISIBLE_DEVICES=1,0", "default"),
     )
-    found = make_plan(
-        asked,
+    injection = make_plan(
+        request,
         hosts.inventory(full_host(root="/drv")),
         hosts.target(),
         Settings(cgroups=True, simulated=False),
     )
-    assert found.reason == "the container asks for 1, 0"
-    assert found.host.document() == {
+    assert injection.reason == "the container asks for 1, 0"
+    assert injection.host.document() == {
         "name": "test-host",
         "root": "/drv",
         "driver_version": "535.1",
         "cuda_version": "12.2",
     }
-    assert found.request.document() == {
+    assert injection.request.document() == {
         "devices": ["1", "0"],
         "capabilities": ["compute"],
         "requirements": ["cuda>=12"],
@@ -933,7 +1008,7 @@ def test_the_plan_says_what_it_is_for() -> None:
         "devices_from": "NVIDIA_VISIBLE_DEVICES=1,0",
         "capabilities_from": "default",
     }
-    assert found.target.document() == {
+    assert injection.target.document() == {
         "rootfs": ROOTFS,
         "libs_dir": LIBS,
         "libs32_dir": "/usr/lib/i386-linux-gnu",
@@ -943,7 +1018,7 @@ def test_the_plan_says_what_it_is_for() -> None:
     }
 
 
-#: Root file systems that are fine, however odd.
+#: Root file systems that are accepted, though unusual.
 ROOT_FILE_SYSTEMS = {
     "empty": "",
     "debian": f"{hosts.DEBIAN}\n/usr/bin/\n/lib -> usr/lib\n/var/run -> /run",
@@ -991,16 +1066,16 @@ def decide(
 ) -> tuple[Plan, OfflineTarget]:
     target = hosts.target(rootfs, module=not simulated, volumes=("/opt/volume",))
     request = Request(devices, tuple(sorted(filter(None, capabilities.split(",")))))
-    how = Settings(cgroups=True, simulated=simulated, cuda_compat=compat)
-    return make_plan(request, INVENTORIES[host], target, how), target
+    settings = Settings(cgroups=True, simulated=simulated, cuda_compat=compat)
+    return make_plan(request, INVENTORIES[host], target, settings), target
 
 
 @pytest.mark.parametrize("host", gallery.names())
 @pytest.mark.parametrize("rootfs", ROOT_FILE_SYSTEMS)
-def test_odd_images_are_no_fault(host: str, rootfs: str) -> None:
-    """Every gallery host serves every one of them with all capabilities."""
-    found, _ = decide(host, ROOT_FILE_SYSTEMS[rootfs], ALL)
-    assert found.decision == "inject"
+def test_unusual_images_are_accepted(host: str, rootfs: str) -> None:
+    """Every gallery host is planned for each of these root file systems with all capabilities."""
+    injection, _ = decide(host, ROOT_FILE_SYSTEMS[rootfs], ALL)
+    assert injection.decision == "inject"
 
 
 @settings(max_examples=150)
@@ -1013,7 +1088,7 @@ def test_odd_images_are_no_fault(host: str, rootfs: str) -> None:
     simulated=st.booleans(),
     compat=st.sampled_from(MODES),
 )
-def test_every_source_is_the_hosts(
+def test_every_source_is_in_the_hosts_inventory(
     host: str,
     rootfs: str,
     hostile: list[str],
@@ -1022,11 +1097,13 @@ def test_every_source_is_the_hosts(
     simulated: bool,
     compat: str,
 ) -> None:
-    """Whatever the image holds (SECURITY R15, R20, R28): each source is in the host's inventory, no path leaves the rootfs, nothing
-    but the driver's directory is touched in /proc, and each directory is made once, after its parent."""
+    """For any image (SECURITY R15, R20, R28) each source is in the host's inventory, no path leaves
+    the rootfs, only the driver's directory in /proc is touched, and each directory is created once,
+    after its parent.
+    """
     try:
         text = "\n".join([ROOT_FILE_SYSTEMS[rootfs], *hostile])
-        found, target = decide(
+        injection, target = decide(
             host, text, ",".join(capabilities), devices, simulated=simulated, compat=compat
         )
     except Refusal:
@@ -1048,7 +1125,7 @@ def test_every_source_is_the_hosts(
     proc_entries = (*mig.access_files, *(gpu.proc_directory for gpu in nodes.gpus))
     sources |= {entry.path for entry in proc_entries if entry}
     made: set[str] = set()
-    for action in found.actions:
+    for action in injection.actions:
         if isinstance(action, Bind):
             assert action.source in sources
         path = (
@@ -1061,7 +1138,7 @@ def test_every_source_is_the_hosts(
             or (simulated and path == "/proc/driver")
         )
         if isinstance(action, Tmpfs):
-            made = {known for known in made if not known.startswith(path + "/")}
+            made = {directory for directory in made if not directory.startswith(path + "/")}
         if isinstance(action, MakeDirectory):
             assert path not in made
             made.add(path)
@@ -1076,7 +1153,9 @@ def test_every_source_is_the_hosts(
     capabilities=CAPABILITY_SETS,
 )
 def test_equal_inputs_give_byte_equal_plans(host: str, rootfs: str, capabilities: set[str]) -> None:
-    """From inputs that are read twice, with everything that has no order of its own the other way round: the same text."""
+    """Equal inputs, read twice and with reversed order where order has no meaning, give the same
+    text.
+    """
     texts = set()
     for backwards in (False, True):
         document = read_snapshot(host)
@@ -1084,11 +1163,11 @@ def test_equal_inputs_give_byte_equal_plans(host: str, rootfs: str, capabilities
         lines = sorted(ROOT_FILE_SYSTEMS[rootfs].splitlines(), reverse=backwards)
         request = Request(("all",), tuple(sorted(capabilities)))
         inventory = read_inventory(snapshot_host(document), OFFLINE_PATH)
-        found = make_plan(
+        injection = make_plan(
             request,
             inventory,
             hosts.target("\n".join(lines)),
             Settings(cgroups=True, simulated=False),
         )
-        texts.add(json.dumps(found.document()))
+        texts.add(json.dumps(injection.document()))
     assert len(texts) == 1

@@ -1,4 +1,6 @@
-"""Which capabilities each phase leaves; every case is a process of its own, because what is given up is gone."""
+"""The capabilities that each phase keeps. Each case is a process of its own, because dropped
+capabilities do not come back.
+"""
 
 import json
 import os
@@ -41,8 +43,10 @@ def bits(capabilities: "frozenset[int]") -> int:
     return sum(1 << capability for capability in capabilities)
 
 
-def test_the_phases_only_ever_lose() -> None:
-    """What a later phase may do, an earlier one may too; loading modules and making nodes is over first."""
+def test_later_phases_have_fewer_capabilities() -> None:
+    """Each phase has a subset of the capabilities of the phase before; the first loses module
+    loading and mknod.
+    """
     assert privileges.APPLY < privileges.LOOK < privileges.START
     assert {prctl.CAP_SYS_MODULE, prctl.CAP_MKNOD} == privileges.START - privileges.LOOK
     assert {prctl.CAP_SYS_PTRACE} == privileges.LOOK - privileges.APPLY
@@ -68,8 +72,10 @@ def test_the_numbers_are_the_kernels() -> None:
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("phase", ["START", "LOOK", "APPLY"])
-def test_a_phase_leaves_nothing_else(phase: str) -> None:
-    """In no set of this process, the bounding set included; and none comes back by executing something as root."""
+def test_keep_drops_all_other_capabilities(phase: str) -> None:
+    """keep() drops all other capabilities from every set, including the bounding set, and an
+    executed program does not regain them.
+    """
     script = f"""
 before = has()
 privileges.keep(privileges.{phase})
@@ -78,15 +84,17 @@ child = os.popen("grep -E 'Cap(Eff|Prm)' /proc/self/status").read().split()
 print(json.dumps([before, after, int(child[3], 16)]))
 """
     before, after, executed = run(script)
-    wanted = bits(getattr(privileges, phase)) & before["Prm"]
-    assert before["Prm"] != wanted, "otherwise this test shows nothing"
-    assert after == {"Eff": wanted, "Prm": wanted, "Inh": 0, "Bnd": wanted}
-    assert executed == wanted
+    expected = bits(getattr(privileges, phase)) & before["Prm"]
+    assert before["Prm"] != expected, "this process has no capability to drop"
+    assert after == {"Eff": expected, "Prm": expected, "Inh": 0, "Bnd": expected}
+    assert executed == expected
 
 
 @pytest.mark.requires("root")
-def test_becoming_somebody_leaves_no_capability() -> None:
-    """New ids, no group, empty sets, and root's special treatment by the kernel is off."""
+def test_become_drops_every_capability() -> None:
+    """become() sets the ids, drops all groups and capabilities, and locks the kernel's special
+    treatment of root off.
+    """
     script = """
 os.setgroups([4, 24])
 privileges.become(12345, 54321, fixed_groups=False)
@@ -103,8 +111,8 @@ print(json.dumps([has(), os.getresuid(), os.getresgid(), os.getgroups(), prctl.g
 
 
 @pytest.mark.requires("root")
-def test_nobody_has_nothing_to_give_up_and_is_refused() -> None:
-    """Without privileges nothing fails but the one question whether there is enough to begin with."""
+def test_an_unprivileged_process_is_refused_by_demand_only() -> None:
+    """Without privileges keep() and confine() succeed, and demand() refuses."""
     script = """
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 privileges.keep(privileges.START)
@@ -120,10 +128,10 @@ except Exception as error:
 
 
 @pytest.mark.requires("root")
-def test_root_is_enough() -> None:
-    """And so is the root of a user namespace, who has the capability there."""
+def test_demand_accepts_root() -> None:
+    """demand() accepts root and the root of a user namespace, who has the capability there."""
     privileges.demand()
-    child = os.fork()  # no new interpreter: this one may be in somebody's home directory, where that root may not look
+    child = os.fork()  # not a new interpreter, which that root might not be allowed to read
     if child == 0:
         status = 1
         try:
@@ -136,10 +144,10 @@ def test_root_is_enough() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_capability_that_the_kernel_does_not_know_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An older kernel answers EINVAL for it; any other failure counts."""
+def test_a_capability_unknown_to_the_kernel_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """forbid() ignores EINVAL, with which an older kernel answers for an unknown capability; other
+    failures are raised.
+    """
 
     def refuse(number: int) -> None:
         raise OSError(number, os.strerror(number))

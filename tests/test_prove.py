@@ -70,8 +70,9 @@ def run_prove(
 
 
 def test_libcuda_loads_in_an_ordinary_image(tmp_path: Path, capsys: Captured) -> None:
-    """The host's file is found in the loader cache that the hook writes; facts that the snapshot
-    does not record are listed."""
+    """libcuda is found in the loader cache that the hook writes; facts that the snapshot does not
+    record are listed.
+    """
     code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "b", image()))
     assert code == 0
     assert proof["verdict"] == "unknown"
@@ -88,7 +89,7 @@ def test_libcuda_loads_in_an_ordinary_image(tmp_path: Path, capsys: Captured) ->
 
 
 def test_a_program_loads_with_all_its_libraries(tmp_path: Path, capsys: Captured) -> None:
-    """The loader itself is one of them."""
+    """A program loads with all its libraries, the loader included."""
     code, (proof,) = run_prove(capsys, "/usr/bin/app", "--bundle", bundle(tmp_path / "b", image()))
     assert (code, proof["verdict"]) == (0, "yes")
     (libc,) = proof["objects"]["needs"]
@@ -98,7 +99,9 @@ def test_a_program_loads_with_all_its_libraries(tmp_path: Path, capsys: Captured
 
 @pytest.mark.parametrize("what", ["libnone.so.1", "/usr/bin/none"])
 def test_a_missing_file_does_not_load(what: str, tmp_path: Path, capsys: Captured) -> None:
-    """Exit 1; for a library, every path that was tried is listed."""
+    """A missing file does not load (exit code 1); for a library every path that was tried is
+    listed.
+    """
     code, (proof,) = run_prove(capsys, what, "--bundle", bundle(tmp_path / "b", image()))
     assert (code, proof["verdict"]) == (1, "no")
     if what.startswith("lib"):
@@ -109,7 +112,8 @@ def test_a_missing_file_does_not_load(what: str, tmp_path: Path, capsys: Capture
 
 def test_an_image_whose_loader_searches_other_directories(tmp_path: Path, capsys: Captured) -> None:
     """In a Nix image the driver is mounted in /usr/lib64; the loader was built for the store and
-    does not read /etc/ld.so.cache."""
+    does not read /etc/ld.so.cache.
+    """
     store = "nix/store/abc-glibc-2.38"
     interp = f"/{store}/lib/ld-linux-x86-64.so.2"
     files = {
@@ -136,7 +140,9 @@ def test_an_image_whose_loader_searches_other_directories(tmp_path: Path, capsys
 
 
 def test_a_distroless_image_has_no_loader(tmp_path: Path, capsys: Captured) -> None:
-    """nvidia-smi is mounted, but the kernel reports that there is no such file."""
+    """In a distroless image nvidia-smi does not start: the kernel reports that there is no such
+    file.
+    """
     code, proofs = run_prove(
         capsys,
         "/usr/bin/nvidia-smi",
@@ -174,7 +180,9 @@ def test_nothing_of_the_driver_loads_with_musl(tmp_path: Path, capsys: Captured)
 
 
 def test_a_placeholder_left_in_the_image_stops_the_loader(tmp_path: Path, capsys: Captured) -> None:
-    """The loader takes an empty file of the driver's name in a directory that it searches first."""
+    """An empty file of the driver's name stops the loader if it is in a directory that is searched
+    first.
+    """
     files = image(("opt/lib/libcuda.so.1", b""))
     code, (proof,) = run_prove(
         capsys, "--bundle", bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
@@ -184,7 +192,9 @@ def test_a_placeholder_left_in_the_image_stops_the_loader(tmp_path: Path, capsys
 
 
 def test_a_library_of_another_capability_does_not_load(tmp_path: Path, capsys: Captured) -> None:
-    """libnvidia-encode needs the capability video."""
+    """A library of a capability that was not requested, here libnvidia-encode of video, does not
+    load.
+    """
     arguments = ("libnvidia-encode.so.1", "--bundle", bundle(tmp_path / "b", image()))
     compute = "NVIDIA_DRIVER_CAPABILITIES=compute"
     assert run_prove(capsys, *arguments)[0] == 0
@@ -192,7 +202,9 @@ def test_a_library_of_another_capability_does_not_load(tmp_path: Path, capsys: C
 
 
 def test_a_container_without_gpus_gets_a_note(tmp_path: Path, capsys: Captured) -> None:
-    """Nothing is mounted, so the library does not load."""
+    """In a container without GPUs nothing is mounted, so the library does not load, and a note says
+    why.
+    """
     path = bundle(tmp_path / "b", image())
     assert (
         main(
@@ -206,7 +218,7 @@ def test_a_container_without_gpus_gets_a_note(tmp_path: Path, capsys: Captured) 
 
 
 def test_an_image_archive_is_proved(tmp_path: Path, capsys: Captured) -> None:
-    """Its files are read from the layers."""
+    """The files of an image archive are read from its layers."""
     config = {"Env": ["PATH=/usr/bin", *EVERYTHING], "Cmd": ["app"]}
     path = docker_save(tmp_path / "i.tar", list(image().items()), config=config)
     code, (proof,) = run_prove(capsys, "--bundle", path)
@@ -214,7 +226,7 @@ def test_an_image_archive_is_proved(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_a_scripts_interpreter_opens_the_library(tmp_path: Path, capsys: Captured) -> None:
-    """Also where the script names it through env."""
+    """The interpreter of a script opens the library, also if the script names it through env."""
     files = image()
     files["usr/bin/real"] = files["usr/bin/app"]
     files["usr/bin/app"] = b"#!/usr/bin/env real\nprint()\n"
@@ -223,7 +235,7 @@ def test_a_scripts_interpreter_opens_the_library(tmp_path: Path, capsys: Capture
 
 
 def test_a_program_can_be_named(tmp_path: Path, capsys: Captured) -> None:
-    """A program that does not exist is an input error."""
+    """--program names the program; one that does not exist is an input error."""
     path = bundle(tmp_path / "b", image())
     assert (
         run_prove(capsys, "--program", "/usr/bin/app", "--bundle", path)[1][0]["program"]
@@ -234,7 +246,7 @@ def test_a_program_can_be_named(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_text_shows_the_tree_and_the_first_failure(tmp_path: Path, capsys: Captured) -> None:
-    """Names of the image are printed without control characters."""
+    """Text output shows the tree, with names of the image without control characters."""
     files = image(
         ("usr/bin/bad", executable(X86, "x", ["libx\x1b[31m.so.1", "libc.so.6"], None, LOADER))
     )
@@ -299,7 +311,7 @@ def test_the_hosts_processor_decides_about_subdirectories(
 
 
 def test_platform_in_a_search_path_is_unknown(tmp_path: Path, capsys: Captured) -> None:
-    """The value of $PLATFORM depends on the processor."""
+    """A search path with $PLATFORM is unknown, because its value depends on the processor."""
     path = bundle(
         tmp_path / "b",
         image(("opt/lib/libx.so.1", library("libx.so.1"))),
@@ -315,7 +327,7 @@ def test_platform_in_a_search_path_is_unknown(tmp_path: Path, capsys: Captured) 
 def test_relative_paths_are_relative_to_the_working_directory(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    """The directory is process.cwd of config.json, in which the program starts."""
+    """Relative paths are relative to process.cwd of config.json, in which the program starts."""
     path = bundle(
         tmp_path / "b", image(("work/libx.so.1", library("libx.so.1"))), "LD_LIBRARY_PATH=:/none"
     )
@@ -341,7 +353,9 @@ LEVEL_2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
     ],
 )
 def test_the_level_of_a_processor(flags: str, level: str, tmp_path: Path) -> None:
-    """A level includes the lower ones; other machines, or no /proc, have none."""
+    """A processor's level includes the lower ones; other machines, or a missing /proc, have
+    none.
+    """
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\n")
     assert read_isa_level(str(tmp_path / "cpuinfo")) == level
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")

@@ -143,7 +143,9 @@ def recorded_side(document: dict[str, Any], place: Path) -> HostSide:
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_snapshot_answers_as_the_files_do(name: str, tmp_path: Path) -> None:
-    """The answers are equal, without unknown facts; a recording of the snapshot is the same."""
+    """A snapshot gives the same answer as the files, without unknown facts, and recording it again
+    gives the same document.
+    """
     files, extra, verdict = SETUPS[name]
     package = open_package(
         unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2"))
@@ -161,7 +163,9 @@ def test_a_snapshot_answers_as_the_files_do(name: str, tmp_path: Path) -> None:
 
 
 def test_missing_facts_make_the_answer_unknown(tmp_path: Path) -> None:
-    """Older snapshots lack search directories and versions: the answer is not a plain yes."""
+    """For an older snapshot without search directories and versions the answer is unknown, not
+    yes.
+    """
     files, extra, _ = SETUPS["nothing special"]
     package = open_package(
         unpacked(tmp_path / "driver", files), "/", snapshot_host(read_snapshot("runfile-a10x2"))
@@ -193,7 +197,7 @@ def test_unrecorded_versions_of_a_provider_make_the_answer_unknown(tmp_path: Pat
 
 
 def test_a_document_stays_small(tmp_path: Path) -> None:
-    """A library with a hundred versions adds some KiB, and is read back."""
+    """A library with a hundred versions adds less than 4 KiB to the document, and is read back."""
     versions = [f"LONG_VERSION_NAME_{number}" for number in range(100)]
     files = driver(Loading(versions_defined=["libcuda.so.1", *versions]))
     package = open_package(unpacked(tmp_path / "driver", files), "/", None)

@@ -1,7 +1,9 @@
-"""Offline plans against the recorded behaviour of the reference stack: same mounts in the same order, devices, links, texts.
+"""Offline plans compared with the recorded behaviour of the reference: mounts in order, devices,
+links, texts.
 
-The records are in tests/fixtures/reference; what is compared, and which cases planning can see, is said there and in
-docs/decisions. Cases that need a live host are run by integration/test_reference_cases.py.
+The records are in tests/fixtures/reference, which says with docs/decisions what is compared and
+which cases planning covers. Cases that need a live host are run by
+integration/test_reference_cases.py.
 """
 
 import json
@@ -21,7 +23,9 @@ ROOTFS = "c/b/rootfs"
 
 
 def is_live(case: dict[str, Any]) -> bool:
-    """Tell whether a case depends on something that is not in files: NVML's answers, a mount's state."""
+    """Return whether a case depends on something that is not in files: NVML's answers, or a mount's
+    state.
+    """
     return (
         "host_files" in case
         or "NVML_STUB" in case["toml"]
@@ -44,7 +48,9 @@ def all_cases() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def rootfs_templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One bundle directory per rootfs template: planning changes nothing, so cases share them."""
+    """One bundle directory for each rootfs template; cases share them, because planning changes
+    nothing.
+    """
     bundles = {}
     for name, entries in json.loads((REFERENCE / "mounts" / "rootfs.json").read_text()).items():
         bundle = tmp_path_factory.mktemp(name)
@@ -75,10 +81,12 @@ def mounts_of(plan: Plan) -> list[tuple[str, str, str, list[str]]]:
 
 
 @pytest.mark.parametrize(("host", "name"), list(all_cases()))
-def test_a_plan_is_what_the_reference_did(
+def test_a_plan_equals_the_recorded_behaviour(
     host: str, name: str, rootfs_templates: dict[str, Path], tmp_path: Path
 ) -> None:
-    """From the snapshot, config.json, config.toml and the rootfs alone follows exactly what was recorded."""
+    """The plan from snapshot, config.json, config.toml and rootfs alone equals what was
+    recorded.
+    """
     case = cases(host)[name]
     expected = case["expect"]
     bundle = rootfs_templates[case["rootfs"]]
@@ -92,7 +100,9 @@ def test_a_plan_is_what_the_reference_did(
         assert phrase in refusal.line()
         return
     if expected["rc"] != 0 and "/lib/firmware/" in expected["stderr"]:
-        return  # the reference lets the kernel follow a linked firmware directory; resolved in the rootfs it succeeds
+        # The reference lets the kernel follow a linked firmware directory and fails; resolved
+        # inside the rootfs, the mount succeeds.
+        return
     assert refusal is None
     assert expected["rc"] == 0 or expected["mounts"], (
         "the reference refused this container before it mounted anything"
@@ -101,7 +111,9 @@ def test_a_plan_is_what_the_reference_did(
         (row["fstype"], row["source"], row["target"], row["options"]) for row in expected["mounts"]
     ]
     if expected["rc"] != 0:
-        return  # it gave up late, for want of an /etc to write the loader cache to: nothing more was recorded
+        # The reference failed late, without an /etc for the loader cache, and nothing more was
+        # recorded.
+        return
     allowed = sorted(
         {
             f"c {action.major}:{action.minor} {action.access}"
@@ -119,13 +131,14 @@ def test_a_plan_is_what_the_reference_did(
     written = {
         action.path: action.content for action in plan.actions if isinstance(action, WriteFile)
     }
-    # The records hold the texts of tmpfs at their usual places, and what the bound directories show there.
-    kept = ("/proc/driver/nvidia/", "/etc/nvidia/")
+    # The records have the texts in tmpfs mounts at their usual places, and those in bound
+    # directories.
+    recorded = ("/proc/driver/nvidia/", "/etc/nvidia/")
     bound = ("/proc/driver/nvidia/gpus/", "/proc/driver/nvidia/capabilities/")
     texts = {path: text for path, text in expected["texts"].items() if not path.startswith(bound)}
-    assert {path: text for path, text in written.items() if path.startswith(kept)} == texts
+    assert {path: text for path, text in written.items() if path.startswith(recorded)} == texts
 
 
 def test_the_records_are_there() -> None:
-    """A missing fixture would make the test above pass without testing anything."""
+    """The fixtures exist: without them the test above would have no cases and pass."""
     assert sum(len(cases(host)) for host in HOSTS) > 300

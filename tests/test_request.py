@@ -1,4 +1,4 @@
-"""request: what a container asks for, from variables, mounts and privileges."""
+"""request: what a container asks for, in variables, mounts and privileges."""
 
 from collections.abc import Iterable
 
@@ -31,13 +31,15 @@ def outcome(
     /,
     **env: str | None,
 ) -> Request | Skip:
-    """Return the outcome for a container with these variables; "all" devices unless others are given."""
+    """Return the outcome for a container with these variables; NVIDIA_VISIBLE_DEVICES is "all"
+    unless given.
+    """
     env = {"NVIDIA_VISIBLE_DEVICES": "all", **env}
     variables = {name: value for name, value in env.items() if value is not None}
     return resolve_request(ContainerConfig(variables, bounding, tuple(mounts)), config or Config())
 
 
-def ask(
+def request_of(
     config: Config | None = None,
     mounts: Iterable[tuple[str, str]] = (),
     bounding: tuple[str, ...] = (),
@@ -88,32 +90,40 @@ def mount(rest: str, source: str = "/dev/null") -> tuple[str, str]:
     ],
 )
 def test_device_lists(value: str, devices: tuple[str, ...]) -> None:
-    """Tokens are trimmed, "all" and "none" take over, of equal ids the last one's place counts."""
-    request = ask(NVIDIA_VISIBLE_DEVICES=value)
+    """Tokens are trimmed, "all" and "none" replace the list, and of equal ids the last one's place
+    is used.
+    """
+    request = request_of(NVIDIA_VISIBLE_DEVICES=value)
     assert request.devices == devices
     assert request.origin.devices == f"NVIDIA_VISIBLE_DEVICES={value}"
 
 
 @pytest.mark.parametrize("value", [None, "", ",", " , ", "void", "void,0", "0, void", "void,all"])
 def test_containers_without_a_request(value: str | None) -> None:
-    """Unset, empty or void anywhere in the list: no GPU container, and the reason says what was found."""
+    """Without a request (unset, empty, or void anywhere in the list) the container is skipped, and
+    the reason has the value.
+    """
     skip = skipped(NVIDIA_VISIBLE_DEVICES=value)
     assert ("is not set" if value is None else f"NVIDIA_VISIBLE_DEVICES={value}") in skip.reason
     assert skip.warning == ""
 
 
 def test_swarm_resources_take_precedence() -> None:
-    """Those variables of swarm-resource that are set are used, all of them, else NVIDIA_VISIBLE_DEVICES."""
+    """If any variables of swarm-resource are set, all of them are used instead of
+    NVIDIA_VISIBLE_DEVICES.
+    """
     config = Config(swarm_resource=" A , B,,C")
-    assert ask(config, A="1", C="2").devices == ("1", "2")
-    assert ask(config, A="1", C="2").origin.devices == "A=1, C=2"
-    assert ask(config).devices == ("all",)
+    assert request_of(config, A="1", C="2").devices == ("1", "2")
+    assert request_of(config, A="1", C="2").origin.devices == "A=1, C=2"
+    assert request_of(config).devices == ("all",)
     assert isinstance(outcome(config, B=""), Skip)
     assert isinstance(outcome(config, B="void", C="0"), Skip)
 
 
 def test_an_unprivileged_request_may_be_ignored() -> None:
-    """With the switch off a request by variable needs privileges; what was ignored is said in the reference's words."""
+    """With the switch off, a request by variable needs privileges; otherwise a warning in the
+    reference's words says what was ignored.
+    """
     config = Config(
         accept_nvidia_visible_devices_envvar_when_unprivileged=False, swarm_resource="A,B"
     )
@@ -123,13 +133,15 @@ def test_an_unprivileged_request_may_be_ignored() -> None:
         skipped(config, NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="9.0").warning
         == warning + "[NVIDIA_VISIBLE_DEVICES]"
     )
-    assert ask(config, (), ROOT).devices == ("all",)
-    assert ask(config, (), ROOT).privileged
+    assert request_of(config, (), ROOT).devices == ("all",)
+    assert request_of(config, (), ROOT).privileged
     assert skipped(config, NVIDIA_VISIBLE_DEVICES="void").warning == ""
 
 
 def test_volume_mounts_request_devices() -> None:
-    """Mounts of /dev/null below the well-known directory request devices, before any variable and privilege."""
+    """Mounts of /dev/null below the well-known directory request devices, before variables and
+    without privileges.
+    """
     config = Config(
         accept_nvidia_visible_devices_as_volume_mounts=True,
         accept_nvidia_visible_devices_envvar_when_unprivileged=False,
@@ -150,29 +162,35 @@ def test_volume_mounts_request_devices() -> None:
         mount("/cdi/nvidia.com/gpu=1"),
         mount("/cdi/nvidia.com/gpu"),
     ]
-    request = ask(config, mounts)
+    request = request_of(config, mounts)
     assert request.devices == ("0", "GPU-1", "a/b", "X", "nvidia.com/gpu=0:1", "nvidia.com/gpu=1")
     assert request.imex_channels.written == ("7",)
     assert request.origin.devices == "volume mounts"
 
 
 def test_volume_mounts_need_the_switch() -> None:
-    """By default mounts mean nothing; with the switch, mounts that name no device leave the variable in charge."""
-    assert ask(None, [mount("/0")]).devices == ("all",)
+    """Mounts request nothing by default; with the switch, mounts that name no device leave the
+    request to the variable.
+    """
+    assert request_of(None, [mount("/0")]).devices == ("all",)
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=True)
-    assert ask(config, [mount("/imex/0"), mount("/cdi/x")]).devices == ("all",)
-    assert ask(config, [mount("/all")], NVIDIA_VISIBLE_DEVICES="void").devices == ("all",)
+    assert request_of(config, [mount("/imex/0"), mount("/cdi/x")]).devices == ("all",)
+    assert request_of(config, [mount("/all")], NVIDIA_VISIBLE_DEVICES="void").devices == ("all",)
 
 
 def test_a_mount_with_an_unprintable_id_is_refused() -> None:
-    """An id that comes from a path is checked as a variable is."""
+    """A device id from a mount's path is checked like a variable."""
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=True)
     assert refusal(config, [mount("/a\nb")]).startswith("invalid volume mount device request: ")
 
 
-def test_legacy_images() -> None:
-    """CUDA_VERSION without NVIDIA_REQUIRE_CUDA: all devices, all supported capabilities, and a requirement."""
-    request = ask(NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2.89", NVIDIA_REQUIRE_CUDA="")
+def test_a_legacy_image_gets_everything() -> None:
+    """CUDA_VERSION without NVIDIA_REQUIRE_CUDA requests all devices and capabilities, and gives a
+    requirement.
+    """
+    request = request_of(
+        NVIDIA_VISIBLE_DEVICES=None, CUDA_VERSION="10.2.89", NVIDIA_REQUIRE_CUDA=""
+    )
     assert (request.devices, request.capabilities, request.requirements) == (
         ("all",),
         FULL,
@@ -202,8 +220,8 @@ def test_legacy_images() -> None:
     ],
 )
 def test_lenient_cuda_versions(version: str, requirement: str) -> None:
-    """One to three numbers, with v, pre-release and build, are versions."""
-    assert ask(CUDA_VERSION=version).requirements == (requirement,)
+    """One to three numbers with v, pre-release and build are accepted as a CUDA version."""
+    assert request_of(CUDA_VERSION=version).requirements == (requirement,)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +243,15 @@ def test_lenient_cuda_versions(version: str, requirement: str) -> None:
     ],
 )
 def test_invalid_cuda_versions(version: str) -> None:
-    """Anything else is refused in the reference's words, unless requirements are disabled."""
-    wanted = f"failed to get requirements failed to get version: invalid CUDA version {version}: "
+    """Any other CUDA version is refused in the reference's words, unless requirements are
+    disabled.
+    """
+    words = f"failed to get requirements failed to get version: invalid CUDA version {version}: "
     assert (
-        refusal(CUDA_VERSION=version) == wanted + "invalid version string: invalid semantic version"
+        refusal(CUDA_VERSION=version) == words + "invalid version string: invalid semantic version"
     )
-    assert ask(CUDA_VERSION=version, NVIDIA_DISABLE_REQUIRE="1").requirements == ()
-    assert ask(Config(disable_require=True), CUDA_VERSION=version).requirements == ()
+    assert request_of(CUDA_VERSION=version, NVIDIA_DISABLE_REQUIRE="1").requirements == ()
+    assert request_of(Config(disable_require=True), CUDA_VERSION=version).requirements == ()
 
 
 @pytest.mark.parametrize(
@@ -246,9 +266,13 @@ def test_invalid_cuda_versions(version: str) -> None:
         (" graphics ", ("graphics",)),
     ],
 )
-def test_capabilities(value: str | None, capabilities: tuple[str, ...]) -> None:
-    """Unset and empty are the default; only separators are an empty set; names are trimmed, sorted, unique."""
-    request = ask(NVIDIA_DRIVER_CAPABILITIES=value)
+def test_capabilities_are_trimmed_and_sorted(
+    value: str | None, capabilities: tuple[str, ...]
+) -> None:
+    """Unset and empty capabilities mean the default, only separators the empty set; names are
+    trimmed, sorted and unique.
+    """
+    request = request_of(NVIDIA_DRIVER_CAPABILITIES=value)
     assert request.capabilities == capabilities
     assert request.origin.capabilities == (
         f"NVIDIA_DRIVER_CAPABILITIES={value}" if value else "default"
@@ -256,26 +280,32 @@ def test_capabilities(value: str | None, capabilities: tuple[str, ...]) -> None:
 
 
 def test_empty_capabilities_of_a_legacy_image_are_the_default() -> None:
-    """Only an unset variable gives a legacy image everything."""
-    assert ask(NVIDIA_DRIVER_CAPABILITIES="", CUDA_VERSION="9.0").capabilities == (
+    """A legacy image gets all capabilities only if the variable is unset; an empty one means the
+    default.
+    """
+    assert request_of(NVIDIA_DRIVER_CAPABILITIES="", CUDA_VERSION="9.0").capabilities == (
         "compute",
         "utility",
     )
 
 
 def test_supported_capabilities_limit_what_is_given() -> None:
-    """config.toml limits "all" and the default; naming more is refused."""
+    """supported-driver-capabilities limits "all" and the default; requesting more by name is
+    refused.
+    """
     config = Config(supported_driver_capabilities="video,utility")
-    assert ask(config, NVIDIA_DRIVER_CAPABILITIES="all").capabilities == ("utility", "video")
-    assert ask(config).capabilities == ("utility",)
-    assert ask(Config(supported_driver_capabilities=""), CUDA_VERSION="9").capabilities == ()
+    assert request_of(config, NVIDIA_DRIVER_CAPABILITIES="all").capabilities == ("utility", "video")
+    assert request_of(config).capabilities == ("utility",)
+    assert request_of(Config(supported_driver_capabilities=""), CUDA_VERSION="9").capabilities == ()
     text = refusal(config, NVIDIA_DRIVER_CAPABILITIES="video,compute,none")
     assert text == "unsupported capabilities found in 'compute,none,video' (allowed 'video')"
 
 
 def test_requirements_are_ordered_and_complete() -> None:
-    """Every NVIDIA_REQUIRE_ variable counts, ordered by name, empty ones too; JETPACK's do not."""
-    request = ask(
+    """All NVIDIA_REQUIRE_ variables are requirements, ordered by name, even empty ones; JETPACK's
+    are not.
+    """
+    request = request_of(
         NVIDIA_REQUIRE_X="arch>=7",
         NVIDIA_REQUIRE_="",
         NVIDIA_REQUIRE_CUDA="cuda>=9",
@@ -298,18 +328,22 @@ def test_requirements_are_ordered_and_complete() -> None:
     ],
 )
 def test_requirements_can_be_disabled(value: str, disabled: bool) -> None:
-    """Only Go's true spellings disable them."""
-    assert ask(NVIDIA_DISABLE_REQUIRE=value, NVIDIA_REQUIRE_A="x").requirements == (
+    """Only Go's spellings of true disable requirements."""
+    assert request_of(NVIDIA_DISABLE_REQUIRE=value, NVIDIA_REQUIRE_A="x").requirements == (
         () if disabled else ("x",)
     )
 
 
 @pytest.mark.parametrize("kind", ["CONFIG", "MONITOR"])
 def test_mig_variables_need_privileges(kind: str) -> None:
-    """A MIG variable is handed on verbatim to a privileged container and refused to others; empty is unset."""
+    """A MIG variable is handed on verbatim to a privileged container, and refused to others; an
+    empty one is unset.
+    """
     name = f"NVIDIA_MIG_{kind}_DEVICES"
-    assert getattr(ask(None, (), ROOT, **{name: " all,x"}), f"mig_{kind.lower()}") == " all,x"
-    assert getattr(ask(**{name: ""}), f"mig_{kind.lower()}") == ""
+    assert (
+        getattr(request_of(None, (), ROOT, **{name: " all,x"}), f"mig_{kind.lower()}") == " all,x"
+    )
+    assert getattr(request_of(**{name: ""}), f"mig_{kind.lower()}") == ""
     assert (
         refusal(**{name: "all", "NVIDIA_DRIVER_CAPABILITIES": "bogus"})
         == f"cannot set MIG_{kind}_DEVICES in non privileged container"
@@ -317,8 +351,10 @@ def test_mig_variables_need_privileges(kind: str) -> None:
     assert isinstance(outcome(NVIDIA_VISIBLE_DEVICES="void", **{name: "all"}), Skip)
 
 
-def test_imex_channels() -> None:
-    """Channels follow the rules of devices, but "all" is dropped, and the feature switches them off."""
+def test_imex_channels_follow_the_rules_of_devices() -> None:
+    """IMEX channels follow the rules of devices, except that "all" is dropped and a feature ignores
+    them.
+    """
     for value, channels in {
         "0,1": ("0", "1"),
         " 2,": ("2",),
@@ -328,14 +364,16 @@ def test_imex_channels() -> None:
         "0,all": (),
         "": (),
     }.items():
-        assert ask(NVIDIA_IMEX_CHANNELS=value).imex_channels.written == channels
-    assert ask(CUDA_VERSION="9.0").imex_channels.written == ()
+        assert request_of(NVIDIA_IMEX_CHANNELS=value).imex_channels.written == channels
+    assert request_of(CUDA_VERSION="9.0").imex_channels.written == ()
     config = Config(features_ignore_imex_channel_requests=True)
-    assert ask(config, NVIDIA_IMEX_CHANNELS="0").imex_channels == ImexChannels()
+    assert request_of(config, NVIDIA_IMEX_CHANNELS="0").imex_channels == ImexChannels()
 
 
 def test_imex_channels_are_decimal_numbers() -> None:
-    """Ids in the order asked, leading zeros or not, up to the last of 2^20."""
+    """IMEX channels are decimal numbers below 2^20, in the requested order, with leading zeros or
+    not.
+    """
     assert ImexChannels(("7", "00", "1048575")).ids() == (7, 0, 1048575)
     assert ImexChannels().ids() == ()
 
@@ -358,8 +396,8 @@ def test_imex_channels_are_decimal_numbers() -> None:
     ],
     ids=lambda value: ascii(value[:20]),
 )
-def test_other_channels_are_unsupported(value: str) -> None:
-    """The refusal has the reference's odd stage, and names the value."""
+def test_other_imex_channels_are_refused(value: str) -> None:
+    """Any other IMEX channel is refused with its value, in the reference's words."""
     with pytest.raises(Refusal) as caught:
         ImexChannels(("0", value)).ids()
     assert (
@@ -369,12 +407,14 @@ def test_other_channels_are_unsupported(value: str) -> None:
 
 
 def test_ignored_imex_channels_are_reported() -> None:
-    """An unprivileged container whose devices come from mounts does not get channels by variable, and is told."""
+    """An unprivileged container whose devices come from mounts gets no channels by variable, and a
+    warning.
+    """
     config = Config(
         accept_nvidia_visible_devices_as_volume_mounts=True,
         accept_nvidia_visible_devices_envvar_when_unprivileged=False,
     )
-    request = ask(config, [mount("/0")], NVIDIA_IMEX_CHANNELS="0")
+    request = request_of(config, [mount("/0")], NVIDIA_IMEX_CHANNELS="0")
     assert request.imex_channels.written == ()
     assert request.warnings == (
         "Ignoring request by environment variable(s) in unprivileged container: [NVIDIA_IMEX_CHANNELS]",
@@ -393,15 +433,17 @@ def test_ignored_imex_channels_are_reported() -> None:
     ],
 )
 def test_variables_that_are_read_must_be_text(name: str) -> None:
-    """Control characters, lone surrogates and excessive length are refused, with the variable's name only."""
+    """A variable with control characters, lone surrogates or excessive length is refused by its
+    name alone.
+    """
     limit = 65536 if "REQUIRE_" in name else 4096
     for value in ("a\nb", "\x7f", "a\udcff", "x" * (limit + 1), "é" * (limit // 2 + 1)):
         assert refusal(**{name: value}) == f"invalid environment variable: {name}"
 
 
-def test_other_variables_are_never_looked_at() -> None:
-    """A variable that the hook does not read may hold anything."""
-    assert ask(OTHER="\udcff\n" * 9000).devices == ("all",)
+def test_other_variables_may_have_any_value() -> None:
+    """A variable that the hook does not read may have any value."""
+    assert request_of(OTHER="\udcff\n" * 9000).devices == ("all",)
 
 
 @pytest.mark.parametrize(
@@ -416,8 +458,10 @@ def test_other_variables_are_never_looked_at() -> None:
         ("auto", ("nvidia.com/gpu=0", "runtime.nvidia.com/gpu=all"), "cdi"),
     ],
 )
-def test_modes(configured: str, devices: tuple[str, ...], mode: str) -> None:
-    """A configured mode is taken; auto is cdi only when every device is a qualified CDI name."""
+def test_auto_is_cdi_only_for_qualified_cdi_names(
+    configured: str, devices: tuple[str, ...], mode: str
+) -> None:
+    """A configured mode is used; auto becomes cdi only if every device is a qualified CDI name."""
     line = (
         f"Auto-detected mode as '{mode}'"
         if configured == "auto"
@@ -431,8 +475,8 @@ def test_modes(configured: str, devices: tuple[str, ...], mode: str) -> None:
             check_mode(mode)
 
 
-def test_qualified_cdi_names() -> None:
-    """VENDOR/CLASS=NAME with the characters of the CDI specification."""
+def test_cdi_names_have_vendor_class_and_name() -> None:
+    """A qualified CDI name is VENDOR/CLASS=NAME with the characters of the CDI specification."""
     for name in ("nvidia.com/gpu=0", "a/b=c", "v-1.x/c_2=GPU-1:2.3", "a/b=0"):
         assert is_cdi_name(name)
     for name in (
@@ -482,7 +526,7 @@ words = st.sampled_from(
 def test_any_container_gets_an_answer(
     env: dict[str, str], mounts: list[tuple[str, str]], accepted: bool, privileged: bool
 ) -> None:
-    """Whatever a container says, the answer is a Request, a Skip with a reason, or a refusal."""
+    """Any container gives a Request, a Skip with a reason, or a refusal."""
     container = ContainerConfig(env, ROOT if privileged else (), tuple(mounts))
     config = Config(accept_nvidia_visible_devices_as_volume_mounts=accepted, swarm_resource="A")
     try:

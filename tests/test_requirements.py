@@ -1,4 +1,4 @@
-"""requirements: the expressions, their evaluation from left to right, and what is said when they fail."""
+"""requirements: the expressions, their evaluation from left to right, and the errors."""
 
 import time
 from collections.abc import Sequence
@@ -63,8 +63,10 @@ INVALID = "nvgraft: requirement error: invalid expression"
         "cuda<5,bogus driver>1",
     ],
 )
-def test_what_holds(requirement: str) -> None:
-    """Versions compare by number, properties without regard to case, and evaluation stops where the result is known."""
+def test_requirements_that_hold(requirement: str) -> None:
+    """Versions compare by number, properties without regard to case, and evaluation ends when the
+    result is known.
+    """
     assert failure(requirement) == ""
 
 
@@ -101,18 +103,22 @@ def test_what_holds(requirement: str) -> None:
         (f"brand={'x' * 122}", INVALID),
     ],
 )
-def test_what_fails(requirement: str, line: str) -> None:
-    """The first alternative is quoted whole; a factor that is reached and makes no sense aborts everything."""
+def test_requirements_that_fail(requirement: str, line: str) -> None:
+    """The error quotes the whole first alternative; an invalid factor that is reached fails the
+    requirement.
+    """
     assert failure(requirement) == line
 
 
-def test_a_long_factor_that_holds_is_fine() -> None:
-    """Only a false factor runs into the reference's buffer."""
+def test_a_long_factor_that_holds_is_accepted() -> None:
+    """A long factor that holds is accepted: only a false one reaches the limit of the reference's
+    buffer.
+    """
     assert failure(f"brand!={'x' * 500}") == ""
 
 
 def test_every_requirement_must_hold_for_every_device() -> None:
-    """All expressions count, for all devices, device by device."""
+    """Every requirement must hold for every device; devices are checked one after the other."""
     assert failure("cuda>=1", "driver=550") == unsatisfied("driver=550")
     assert failure("arch>=8", devices=(DEVICE, ("7.5", "Tesla"))) == unsatisfied("arch>=8")
     assert failure("brand!=tesla", "arch>=9", devices=(DEVICE, ("7.5", "Tesla"))) == unsatisfied(
@@ -120,16 +126,20 @@ def test_every_requirement_must_hold_for_every_device() -> None:
     )
 
 
-def test_without_a_device_what_is_said_of_devices_holds() -> None:
-    """With no device arch and brand hold whatever they are compared with; the driver is still checked."""
+def test_without_devices_arch_and_brand_hold() -> None:
+    """Without devices arch and brand hold whatever they are compared with; cuda and driver are
+    still checked.
+    """
     for requirement in ("arch>=99", "brand=none", "brand>=x", "arch=abc"):
         assert failure(requirement, devices=()) == ""
     assert failure("arch==1", devices=()) == INVALID
     assert failure("cuda>=99", devices=()) == unsatisfied("cuda>=99" + UPDATE)
 
 
-def test_the_hint_says_what_is_provided_and_tried() -> None:
-    """Cause and fix: the host's versions, each alternative with the condition that failed, and what to do."""
+def test_the_hint_has_versions_and_failed_conditions() -> None:
+    """The hint has the host's versions, each alternative with the condition that failed, and the
+    fix.
+    """
     with pytest.raises(Refusal) as error:
         check(
             ["cuda>=12.6 brand=tesla,driver>=470 bogus,cuda>1"], DRIVER, CUDA, [("8.0", "Nvidia")]
@@ -145,8 +155,8 @@ def test_the_hint_says_what_is_provided_and_tried() -> None:
         assert part in error.value.hint
 
 
-def test_alternatives() -> None:
-    """Every alternative is evaluated, also those behind one that holds."""
+def test_every_alternative_is_evaluated() -> None:
+    """Every alternative is evaluated, also behind one that holds."""
     facts = {"cuda": "12.2", "driver": "535", "arch": None, "brand": None}
     assert alternatives("cuda>=1  cuda>=13,x arch=7 x", facts) == (
         Alternative("cuda>=1", "", True),
@@ -181,7 +191,7 @@ EXPRESSIONS = st.lists(st.lists(FACTORS, max_size=3).map(",".join), max_size=3).
 
 @given(versions, versions)
 def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int]) -> None:
-    """Without the zeros at the end, versions are ordered as lists of their numbers, whatever zeros stand in front."""
+    """Versions compare as lists of their numbers, without zeros at the end and leading zeros."""
 
     def key(numbers: list[int]) -> list[int]:
         while numbers and not numbers[-1]:
@@ -189,26 +199,26 @@ def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int])
         return numbers
 
     facts: dict[str, str | None] = {"driver": ".".join(map(str, left))}
-    wanted = {
+    expected = {
         "=": key(left) == key(right),
         "<": key(left) < key(right),
         ">=": key(left) >= key(right),
     }
-    for operator, holds in wanted.items():
-        (found,) = alternatives(
+    for operator, holds in expected.items():
+        (alternative,) = alternatives(
             f"driver{operator}" + ".".join(f"{number:03}" for number in right), facts
         )
-        assert (found.valid, not found.factor) == (True, holds)
+        assert (alternative.valid, not alternative.factor) == (True, holds)
 
 
 KINDS = [(f"{number // 7}.{number % 7}", f"Brand {number % 11}") for number in range(64)]
 
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=8), st.lists(EXPRESSIONS, max_size=3))
-def test_all_devices_at_once_or_one_by_one(
+def test_devices_together_give_the_first_failure_of_each_alone(
     devices: list[tuple[str, str]], expressions: list[str]
 ) -> None:
-    """What is said is what the first device that it fails for would get by itself."""
+    """The error for several devices is that of the first device that fails alone."""
     one_by_one = [failure(*expressions, devices=[device]) for device in devices]
     assert failure(*expressions, devices=devices) == next(filter(None, one_by_one), "")
 
@@ -217,24 +227,28 @@ def test_all_devices_at_once_or_one_by_one(
     "expression",
     ["arch>=0,brand!x cuda>=1", "arch>=99 brand=x cuda>=1", "arch>4 brand=brand5,cuda>=1 driver>1"],
 )
-def test_many_devices_take_no_more_work_than_one(
+def test_a_condition_is_parsed_once_for_all_devices(
     expression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A condition is read once, however many GPUs differ in what it is about: 2 MiB of them would hold up a node of 64."""
-    read: list[str] = []
+    """A condition is parsed once for any number of different GPUs, so that 2 MiB of conditions do
+    not block a node of 64.
+    """
+    parsed: list[str] = []
     split = requirements._split
 
     def counted(factor: str) -> tuple[str, str, str]:
-        read.append(factor)
+        parsed.append(factor)
         return split(factor)
 
     monkeypatch.setattr(requirements, "_split", counted)
     assert failure(*[expression] * 32, devices=KINDS) == ""
-    assert len(read) <= 32 * len(expression.replace(",", " ").split())
+    assert len(parsed) <= 32 * len(expression.replace(",", " ").split())
 
 
-def test_a_comparison_looks_at_few_of_many_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The versions of the devices are in order: of 64 of them 6 are compared, and they are read before, once."""
+def test_a_comparison_uses_few_of_many_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices' versions are parsed and sorted once, and a comparison with 64 of them takes 6
+    steps.
+    """
     compared = 0
 
     class Counting(tuple):  # type: ignore[type-arg]
@@ -253,13 +267,15 @@ def test_a_comparison_looks_at_few_of_many_versions(monkeypatch: pytest.MonkeyPa
 
 
 @given(st.text(alphabet="cudariveh<>=!0129. ,x", max_size=40))
-def test_any_text_holds_or_is_refused(requirement: str) -> None:
-    """Whatever the text, nothing but a refusal comes out."""
+def test_any_text_is_evaluated_or_refused(requirement: str) -> None:
+    """Any text is evaluated or refused."""
     failure(requirement)
 
 
-def test_time_is_linear() -> None:
-    """64 KiB of anything is decided at once: long numbers are compared as text, terms are walked once."""
+def test_long_requirements_take_linear_time() -> None:
+    """64 KiB of any text take linear time: long numbers compare as text, and terms are visited
+    once.
+    """
     start = time.monotonic()
     for requirement in (
         "cuda>=" + "9" * 65530,

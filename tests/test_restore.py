@@ -1,4 +1,4 @@
-"""Records of links and files, and the way back."""
+"""Records of links and files, and their restoration."""
 
 import errno
 import os
@@ -33,8 +33,10 @@ def _links(path: Path) -> dict[str, str]:
     return {entry.name: os.readlink(entry) for entry in path.iterdir() if entry.is_symlink()}
 
 
-def test_links_come_back(directory: Directory, owner: Owner, tmp_path: Path) -> None:
-    """New links go, replaced and removed ones come back, dangling and undecodable names too; files are not touched."""
+def test_links_are_restored(directory: Directory, owner: Owner, tmp_path: Path) -> None:
+    """New links are removed, replaced and removed ones come back, with dangling and undecodable
+    names; files stay.
+    """
     before = {
         "kept": "a",
         "replaced": "old",
@@ -55,10 +57,10 @@ def test_links_come_back(directory: Directory, owner: Owner, tmp_path: Path) -> 
     assert (tmp_path / "file").read_text() == "2"
 
 
-def test_a_link_that_became_a_file_stays_reported(
+def test_a_file_in_a_links_place_is_kept_and_reported(
     directory: Directory, owner: Owner, tmp_path: Path
 ) -> None:
-    """What somebody else put in a link's place is not removed: the undo says that it could not restore the link."""
+    """A foreign file in a link's place is not removed, and restore() raises FileExistsError."""
     (tmp_path / "name").symlink_to("old")
     links = Links(directory, owner)
     (tmp_path / "name").unlink()
@@ -71,7 +73,7 @@ def test_a_link_that_became_a_file_stays_reported(
 def test_too_many_links_are_refused(
     directory: Directory, owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record of a hostile directory is bounded."""
+    """A directory with more links than the limit is refused."""
     monkeypatch.setattr(restore, "LINKS_LIMIT", 2)
     for name in "ab":
         (tmp_path / name).symlink_to("x")
@@ -84,10 +86,12 @@ def test_too_many_links_are_refused(
 
 @pytest.mark.parametrize("kind", ["file", "link", "absent"])
 @pytest.mark.parametrize("change", ["replaced", "removed", "none"])
-def test_an_entry_comes_back(
+def test_an_entry_is_restored(
     directory: Directory, owner: Owner, own_fds: int, tmp_path: Path, kind: str, change: str
 ) -> None:
-    """File (bytes, mode, time), link or nothing: after restore it is what it was, and untouched if nothing happened."""
+    """A file (bytes, mode, time), link or missing entry is restored, and not touched if it did not
+    change.
+    """
     path = tmp_path / "ld.so.cache"
     if kind == "file":
         path.write_bytes(b"\0old\n" * 1000)
@@ -120,10 +124,10 @@ def test_an_entry_comes_back(
         assert path.lstat().st_ino == inode
 
 
-def test_an_entry_through_a_link_is_never_read(
+def test_the_target_of_a_link_is_not_opened(
     directory: Directory, owner: Owner, own_fds: int, tmp_path: Path
 ) -> None:
-    """A link to a file outside is recorded as a link: its target is not opened."""
+    """A link is recorded as a link, and its target is not opened."""
     (tmp_path / "name").symlink_to("/proc/kcore")
     entry = DirectoryEntry(directory, "name", owner, own_fds)
     (tmp_path / "name").unlink()
@@ -131,10 +135,10 @@ def test_an_entry_through_a_link_is_never_read(
     assert os.readlink(tmp_path / "name") == "/proc/kcore"
 
 
-def test_what_cannot_be_put_back_is_refused(
+def test_an_entry_that_cannot_be_restored_is_refused(
     directory: Directory, owner: Owner, own_fds: int, tmp_path: Path
 ) -> None:
-    """A FIFO is not opened (it would block), a directory and a file beyond the limit are not recorded."""
+    """A FIFO, which would block, a directory and a file beyond the limit are refused."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "directory").mkdir()
     with (tmp_path / "sparse").open("wb") as file:
@@ -150,7 +154,7 @@ def test_what_cannot_be_put_back_is_refused(
 
 
 @pytest.mark.parametrize("call", ["write", "fchmod", "utime"])
-def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
+def test_a_failed_restoration_can_be_repeated(
     directory: Directory,
     owner: Owner,
     own_fds: int,
@@ -158,7 +162,7 @@ def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
     call: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Half a file is no file, and what the first try has left is nobody else's."""
+    """A restoration that fails leaves no half-written file, and a second one succeeds."""
     (tmp_path / "name").write_bytes(b"old")
     entry = DirectoryEntry(directory, "name", owner, own_fds)
     (tmp_path / "new").write_bytes(b"new")
@@ -181,7 +185,7 @@ def test_what_could_not_be_put_back_whole_is_put_back_by_the_next_try(
 def test_the_directory_is_closed_with_its_last_record(
     owner: Owner, own_fds: int, tmp_path: Path
 ) -> None:
-    """Records hold the descriptor; when the last one is forgotten it is closed."""
+    """The descriptor of a directory is closed with its last record."""
     fd = os.open(tmp_path, os.O_RDONLY)
     records = [DirectoryEntry(Directory(fd, "/etc"), "a", owner, own_fds)]
     os.fstat(fd)

@@ -1,6 +1,8 @@
-"""The rooms of the code: which of them may import which, as one table for each package (docs/how-it-works.md draws it).
+"""The rooms of the code: which may import which, as one table for each package
+(docs/how-it-works.md has a picture).
 
-A room is a directory; the modules at the top of a package are its doors. ``apply/cache`` and ``case/image`` are rooms in rooms.
+A room is a directory; the modules at the top of a package are its doors. ``apply/cache`` and
+``case/image`` are rooms inside rooms.
 """
 
 import ast
@@ -14,7 +16,7 @@ CHECKOUT = Path(__file__).parent.parent
 DOORS = ""
 _BELOW_APPLY = "base system formats container plan"
 
-#: Package -> room -> the rooms whose modules it may import, besides its own and the package itself.
+#: Package -> room -> the rooms that it may import, besides itself and the package.
 ALLOWED = {
     "hook/nvgraft": {
         "base": "",
@@ -32,7 +34,7 @@ ALLOWED = {
         DOORS: "base system formats request host container plan apply apply/cache wrapper report startup",
     },
     "cli/nvgraft_cli": {
-        "shell": "container_cli",  # the one command that does without the parser of the others
+        "shell": "container_cli",  # the one command without the parser of the others
         "case": "shell case/image",
         "case/image": "shell",
         "install": "shell",
@@ -57,7 +59,9 @@ ALLOWED = {
 
 
 def imported(path: Path, package: str) -> Iterator[str]:
-    """Yield each module of ``package`` that a source names in an import, for the type checker too."""
+    """Yield each module of ``package`` that a source imports, imports for the type checker
+    included.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if (
             isinstance(node, ast.ImportFrom)
@@ -71,7 +75,7 @@ def imported(path: Path, package: str) -> Iterator[str]:
 
 
 def room_of(name: str, root: Path) -> str:
-    """Return the room of a module by its dotted name: the longest part of it that is a directory."""
+    """Return the room of a module by its dotted name: the longest part that is a directory."""
     parts = name.split(".")[1:]
     while parts and not root.joinpath(*parts).is_dir():
         parts.pop()
@@ -91,22 +95,24 @@ def edges(root: Path) -> set[tuple[str, str, str]]:
 
 
 def is_door(name: str, root: Path) -> bool:
-    """Tell whether a dotted name means a module at the top of its package, or something in one."""
+    """Return whether a dotted name is a module at the top of its package, or something in one."""
     parts = name.split(".")
     return len(parts) > 1 and (root / f"{parts[1]}.py").is_file()
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_every_import_goes_to_a_room_that_is_allowed(package: str) -> None:
-    """What belongs to a room is kept there by what the room may know; a new direction is a decision, made in the table."""
+def test_every_import_is_allowed_by_the_table(package: str) -> None:
+    """Every import goes to a room that the table allows; a new direction is a decision, made in the
+    table.
+    """
     allowed = {room: set(others.split()) for room, others in ALLOWED[package].items()}
-    found = edges(CHECKOUT / package)
-    assert [edge for edge in sorted(found) if edge[1] not in allowed[edge[0]]] == []
+    imports = edges(CHECKOUT / package)
+    assert [edge for edge in sorted(imports) if edge[1] not in allowed[edge[0]]] == []
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_the_table_names_every_room_and_has_no_circle(package: str) -> None:
-    """Rooms stand on floors: each imports only from floors below its own."""
+def test_the_table_has_every_room_and_no_circle(package: str) -> None:
+    """The table has every room, and each room imports only from rooms on lower floors."""
     root = CHECKOUT / package
     rooms = {str(path.parent.relative_to(root)).replace(".", "", 1) for path in root.rglob("*.py")}
     table = {room: set(others.split()) for room, others in ALLOWED[package].items()}
@@ -114,23 +120,23 @@ def test_the_table_names_every_room_and_has_no_circle(package: str) -> None:
     placed: set[str] = set()
     while ready := {room for room in table if room not in placed and table[room] <= placed}:
         placed |= ready
-    assert placed == set(table), "the rest imports in a circle"
+    assert placed == set(table), "the other rooms import each other in a circle"
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_every_room_says_what_belongs_there(package: str) -> None:
-    """The first thing that a stranger reads in a directory."""
+def test_every_room_has_a_docstring(package: str) -> None:
+    """The ``__init__`` of every room has a docstring, which says what belongs there."""
     root = CHECKOUT / package
-    silent = [
+    without_docstring = [
         room
         for room in ALLOWED[package]
         if not ast.get_docstring(ast.parse((root / room / "__init__.py").read_text()))
     ]
-    assert silent in ([], [DOORS])
+    assert without_docstring in ([], [DOORS])
 
 
 def test_an_import_upward_is_found(tmp_path: Path) -> None:
-    """The proof that the first test can fail, in the forms in which Python imports."""
+    """An import upward is found in each form of Python's import statement."""
     package = tmp_path / "nvgraft"
     for room in ("base", "plan"):
         (package / room).mkdir(parents=True)
@@ -152,8 +158,8 @@ PICTURE = CHECKOUT / "docs/how-it-works.svg"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_picture_has_every_room_on_its_floor() -> None:
-    """docs/how-it-works.svg draws the rooms of the hook; a room stands above all the rooms that it may import."""
+def test_the_picture_shows_every_room_above_its_imports() -> None:
+    """docs/how-it-works.svg shows every room of the hook above the rooms that it may import."""
     picture = ElementTree.parse(PICTURE)
     floors = {
         room.attrib["id"]: float(room.attrib["y"])
@@ -173,7 +179,7 @@ def test_the_picture_has_every_room_on_its_floor() -> None:
 
 
 def test_the_arrows_of_the_picture_are_the_tables() -> None:
-    """Each arrow goes downward and is allowed; what the table allows beside them is reached over several arrows."""
+    """Each arrow goes downward and is allowed; other allowed imports follow from several arrows."""
     table = {
         room or "doors": set(others.split()) for room, others in ALLOWED["hook/nvgraft"].items()
     }

@@ -13,7 +13,7 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 def _run(program: bytes, number: int, architecture: int, first: int = 0) -> int:
-    """Return what the filter answers to a call with this first argument, by the rules of seccomp(2)."""
+    """Return the filter's answer to a call with this first argument, by the rules of seccomp(2)."""
     data = struct.pack("=iIQ6Q", number, architecture, 0, first, *([0] * 5))
     steps = list(struct.iter_unpack("=HBBI", program))
     accumulator = at = 0
@@ -36,7 +36,9 @@ def _run(program: bytes, number: int, architecture: int, first: int = 0) -> int:
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_every_number_gets_its_answer(machine: str) -> None:
-    """A listed call is allowed, a sync succeeds without being made, any other number (x32's too) fails with EPERM."""
+    """A listed call is allowed, a sync succeeds without being made, and any other number (x32's
+    too) fails with EPERM.
+    """
     column = list(ARCHITECTURES).index(machine)
     program = seccomp.program(machine)
     allowed = {numbers[column] for numbers in seccomp.ALLOWED.values()}
@@ -49,8 +51,10 @@ def test_every_number_gets_its_answer(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_what_is_denied_fails_and_all_else_is_allowed(machine: str) -> None:
-    """The filter of commands that only look: EPERM for its calls, and for x86-64's second set of numbers as a whole."""
+def test_denied_calls_fail_and_others_are_allowed(machine: str) -> None:
+    """The filter of read-only commands gives EPERM for its calls and for x86-64's second set of
+    numbers.
+    """
     column = list(ARCHITECTURES).index(machine)
     program = seccomp.denying(machine, DENIED)
     denied = {numbers[column] for numbers in DENIED.values()}
@@ -63,12 +67,14 @@ def test_what_is_denied_fails_and_all_else_is_allowed(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_threads_may_be_started_where_processes_may_not(machine: str) -> None:
-    """clone alone tells them apart; clone3, whose flags no filter sees, is as if the kernel did not have it."""
+def test_threads_may_be_started_but_not_processes(machine: str) -> None:
+    """clone is allowed for threads and denied for processes; clone3, whose flags no filter sees,
+    gives ENOSYS.
+    """
     column = list(ARCHITECTURES).index(machine)
     program = seccomp.denying(machine, seccomp.POWERS, processes=False)
     architecture, clone = ARCHITECTURES[machine], (56, 220)[column]
-    thread, fork = 0x3D0F00, 0x1200011  # glibc's pthread_create and fork
+    thread, fork = 0x3D0F00, 0x1200011  # as glibc's pthread_create and fork
     assert _run(program, clone, architecture, thread) == ALLOW
     assert _run(program, clone, architecture, fork) == 0x50000 | errno.EPERM
     assert _run(program, 435, architecture) == 0x50000 | errno.ENOSYS
@@ -86,20 +92,24 @@ def test_threads_may_be_started_where_processes_may_not(machine: str) -> None:
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 @pytest.mark.parametrize("architecture", [0x40000003, 0xC000003E, 0xC00000B7, 0])
 def test_another_architecture_is_killed(machine: str, architecture: int) -> None:
-    """Numbers mean other calls there (0 is read on x86-64 and io_setup on arm64): no answer but the end is right."""
+    """A call of another architecture kills the process: its number means another call (0 is read on
+    x86-64, io_setup on arm64).
+    """
     if architecture != ARCHITECTURES[machine]:
         assert _run(seccomp.program(machine), 0, architecture) == KILL
 
 
 def test_an_unknown_machine_is_refused() -> None:
-    """Without numbers there is no filter, and no run without one."""
+    """A machine without call numbers is refused."""
     with pytest.raises(ValueError, match="riscv64"):
         seccomp.program("riscv64")
 
 
 @pytest.mark.parametrize("column", [0, 1])
-def test_no_number_means_two_calls(column: int) -> None:
-    """The table gives each number once per architecture, and none of them to what would leave the jail."""
+def test_numbers_are_unique_and_none_leaves_the_jail(column: int) -> None:
+    """Each number is listed once for each architecture, and no allowed call can start processes or
+    leave the jail.
+    """
     for table in (seccomp.ALLOWED | seccomp.SKIPPED, DENIED):
         numbers = [row[column] for row in table.values() if row[column] is not None]
         assert len(numbers) == len(set(numbers))

@@ -48,7 +48,9 @@ def chosen(*tokens: str) -> tuple[int, ...]:
     ],
 )
 def test_every_form_names_its_gpu(token: str, index: int) -> None:
-    """Index (leading zeros or not), full UUID in any case, and PCI address in any spelling of its numbers."""
+    """A GPU is named by index with or without leading zeros, by full UUID in any case, or by PCI
+    address in any spelling.
+    """
     assert select_devices([token], GPUS) == Selection((index,), (), False)
 
 
@@ -65,7 +67,9 @@ def test_every_form_names_its_gpu(token: str, index: int) -> None:
     ],
 )
 def test_a_mig_device_brings_its_gpu(token: str, index: int, mig: MigDevice) -> None:
-    """By UUID in any case or by an index pair (GPU, then the n-th of its MIG devices)."""
+    """A MIG device, by UUID in any case or by an index pair (GPU, then its n-th MIG device), brings
+    its GPU.
+    """
     assert select_devices([token], GPUS) == Selection((index,), migs((index, mig)), False)
 
 
@@ -119,8 +123,10 @@ def test_a_mig_device_brings_its_gpu(token: str, index: int, mig: MigDevice) -> 
     ],
     ids=_shortened,
 )
-def test_everything_else_is_unknown(token: str) -> None:
-    """No prefix, no sign, no digit of another script, no index out of range: the reference's words, naming the token."""
+def test_other_tokens_are_unknown(token: str) -> None:
+    """Prefixes, signs, digits of other scripts and indices out of range are refused in the
+    reference's words, with the token.
+    """
     with pytest.raises(Refusal) as caught:
         select_devices([token], GPUS)
     assert caught.value.reference_line() == f"nvgraft: device error: {token}: unknown device"
@@ -128,58 +134,60 @@ def test_everything_else_is_unknown(token: str) -> None:
 
 
 def test_the_first_unknown_token_is_named() -> None:
-    """Tokens are looked at from left to right."""
+    """The first unknown token from the left is named."""
     with pytest.raises(Refusal, match=r"^x: unknown device$"):
         select_devices(["0", "x", "y"], GPUS)
 
 
-def test_the_order_of_first_mention_is_the_order_of_mounts() -> None:
-    """A request keeps its own order; the same device under any of its names counts once."""
+def test_devices_have_the_order_of_first_mention() -> None:
+    """Devices have the order of first mention; a device under several names counts once."""
     assert chosen("2", "0", "1") == (2, 0, 1)
     assert chosen("2", "0", "GPU-33333333-0000", "0000:43:00.0", "02", "0") == (2, 0)
 
 
 def test_mig_devices_of_one_gpu_share_it() -> None:
-    """Two MIG devices of one GPU, one of them twice: the GPU once, each device once, in the order asked."""
+    """Two MIG devices of one GPU bring it once, and each device once, in the requested order."""
     assert select_devices(["1:1", "MIG-aaaaaaaa-0000", "1:0"], GPUS) == Selection(
         (1,), migs((1, B), (1, A)), False
     )
 
 
-def test_a_gpu_alone_brings_no_mig_device() -> None:
-    """Naming a GPU that is cut up does not select its MIG devices."""
+def test_a_gpu_brings_no_mig_device() -> None:
+    """Naming a partitioned GPU does not select its MIG devices."""
     assert select_devices(["1"], GPUS).migs == ()
 
 
 @pytest.mark.parametrize("token", ["all", "ALL", "All"])
 def test_all_is_every_gpu_and_every_mig_device(token: str) -> None:
-    """In NVML's order, whatever the case."""
+    """ "all", in any case, selects every GPU and MIG device in NVML's order."""
     assert select_devices([token], GPUS) == Selection(
         (0, 1, 2), migs((1, A), (1, B), (2, OLD)), True
     )
 
 
 def test_all_ends_the_list() -> None:
-    """What was named before keeps its place; what follows is not even looked at."""
+    """Devices before "all" keep their place, and tokens behind it are ignored."""
     assert select_devices(["2:0", "all", "no such device"], GPUS) == Selection(
         (2, 0, 1), migs((2, OLD), (1, A), (1, B)), True
     )
 
 
 def test_empty_tokens_are_skipped() -> None:
-    """ ",0," is 0; nothing but separators is nothing."""
+    """Empty tokens are skipped: ",0," is 0, and only separators select nothing."""
     assert select_devices(["", "0", ""], GPUS) == Selection((0,), (), False)
     assert select_devices(["", ""], GPUS) == select_devices([], GPUS) == Selection((), (), False)
 
 
 def test_a_host_without_gpus_selects_nothing() -> None:
-    """The reference does not look at the list then: no token is unknown, and "all" is not everything."""
+    """On a host without GPUs the list is ignored, as in the reference: no token is unknown, and
+    "all" does not count.
+    """
     assert select_devices(["0", "x", "all"], ()) == Selection((), (), False)
 
 
 @given(st.text(max_size=40))
 def test_only_full_names_select(token: str) -> None:
-    """Whatever a container writes, it selects a device only by a form of the grammar, and never raises anything but a refusal."""
+    """Any token selects a device by a form of the grammar, or is refused."""
     try:
         selection = select_devices([token], GPUS)
     except Refusal:
@@ -190,8 +198,8 @@ def test_only_full_names_select(token: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["mig-config", "mig-monitor"])
-def test_administration_of_mig_is_for_all_devices(stage: str) -> None:
-    """Only "all" in any case is a value of mig-config and mig-monitor; empty tokens ask for nothing."""
+def test_mig_administration_is_for_all_devices(stage: str) -> None:
+    """mig-config and mig-monitor accept only "all", in any case; empty tokens request nothing."""
     nothing = Selection((0,), (), False)
     for value in ("", ",", "all", "ALL", ",All,all"):
         check_mig_request(stage, value, nothing)
@@ -206,8 +214,8 @@ def test_administration_of_mig_is_for_all_devices(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["mig-config", "mig-monitor"])
-def test_administration_and_single_mig_devices_exclude_each_other(stage: str) -> None:
-    """A container that got MIG devices may not administer MIG, unless it asked for everything."""
+def test_single_mig_devices_exclude_mig_administration(stage: str) -> None:
+    """A container with single MIG devices may not administer MIG, unless it requested "all"."""
     with pytest.raises(Refusal) as caught:
         check_mig_request(stage, "all", Selection((1,), migs((1, A)), False))
     assert (

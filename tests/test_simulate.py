@@ -1,4 +1,6 @@
-"""The command line of `nvgraft simulate`, up to the point where it would need root; integration/test_simulate.py goes on."""
+"""The command line of `nvgraft simulate` as far as it needs no root; integration/test_simulate.py
+tests the rest.
+"""
 
 import argparse
 import json
@@ -15,7 +17,7 @@ from nvgraft_specs.models.host import load_host
 
 @pytest.fixture(autouse=True)
 def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here may start a child, and nobody is root."""
+    """Fail if a child is started, and run as a user who is not root."""
 
     def refused() -> int:
         raise AssertionError("a child was started")
@@ -25,7 +27,7 @@ def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> int:
-    """The exit code of `nvgraft simulate ARGUMENTS`."""
+    """Return the exit code of `nvgraft simulate ARGUMENTS`."""
     parser = argparse.ArgumentParser(prog="nvgraft")
     simulate.add_parser(parser.add_subparsers())
     args = parser.parse_args(["simulate", *arguments])
@@ -38,8 +40,10 @@ def test_list_names_every_host(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == gallery.names()
 
 
-def test_list_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    """--list --format json gives name, description, versions, GPUs, root and path, and the path loads."""
+def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """--list --format json prints name, description, versions, GPUs, root and path; the path
+    loads.
+    """
     assert run("--list", "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)["hosts"]
     assert [row["name"] for row in rows] == gallery.names()
@@ -71,10 +75,12 @@ def test_list_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_trouble_is_one_line_and_exit_code_2(
+def test_bad_input_is_one_line_and_exit_code_2(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Bad usage, an unknown host, an unreadable file and a caller who is not root each get one line with the fix."""
+    """Bad usage, an unknown host, an unreadable file and a caller other than root exit with 2 and
+    one line with the fix.
+    """
     assert run(*arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("nvgraft simulate: ")
@@ -83,7 +89,7 @@ def test_trouble_is_one_line_and_exit_code_2(
 
 
 def test_bad_document_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A broken host document is refused before anything is started, with the model's own message."""
+    """A broken host document is refused with the model's own message before anything is started."""
     path = tmp_path / "host.json"
     path.write_text('{"schema": "nvgraft.host/9"}')
     assert run(str(path), "--", "id") == 2
@@ -93,7 +99,7 @@ def test_bad_document_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help shows how the command is used."""
+    """--help has an example."""
     with pytest.raises(SystemExit):
         run("--help")
     assert "nvgraft simulate runfile-a10x2 -- ls" in capsys.readouterr().out
