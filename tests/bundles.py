@@ -13,7 +13,7 @@ def make_bundle(
     files: tuple[str, ...] = ("etc/debian_version",),
     **changes: Any,
 ) -> Path:
-    """Make a bundle at ``place`` whose container has those variables and, in ``place``/rootfs, those empty files.
+    """Make a bundle at ``place`` with these variables and these empty files in its rootfs.
 
     :param root: root.path of config.json.
     :param mounts: destinations of volumes.
@@ -33,5 +33,5 @@ def make_bundle(
     return place
 
 
-#: What a container with all GPUs and everything of the driver says.
+#: The variables of a container that asks for all GPUs and every driver capability.
 EVERYTHING = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")

@@ -1,4 +1,4 @@
-"""What the tests of descriptors share."""
+"""A check for leaked descriptors, shared by the tests that open some."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Fuzzed: what an image has in it. Part of ``fuzzing.TARGETS``."""
+"""Fuzz targets for the contents of images. Part of ``fuzzing.TARGETS``."""
 
 import io
 import posixpath
@@ -16,7 +16,10 @@ from nvgraft_cli.shell.errors import InputError
 
 
 def archive(data: bytes) -> None:
-    """An archive of ``docker save`` or an OCI layout; its checksums are right, which nobody would hit upon by chance."""
+    """Open an archive of ``docker save`` or an OCI layout.
+
+    The checksums are made right first, because mutations never get them right by chance.
+    """
     with as_file(_with_checksums(data)) as fd:
         try:
             with open_container(f"/proc/self/fd/{fd}") as container:
@@ -40,12 +43,14 @@ def _with_checksums(data: bytes) -> bytes:
 
 
 def layers(data: bytes) -> None:
-    """Layers, written line by line: ``TYPE NAME [TARGET]``; an empty line begins the next layer."""
+    """Stack layers that are written line by line as ``TYPE NAME [TARGET]``.
+
+    An empty line begins the next layer.
+    """
     made = [_layer(part) for part in data.split(b"\n\n")[:4]]
     try:
         tree = ImageTree(
-            "image",
-            [(str(number), partial(io.BytesIO, part)) for number, part in enumerate(made)],
+            "image", [(str(number), partial(io.BytesIO, part)) for number, part in enumerate(made)]
         )
     except InputError as error:
         check_text(str(error), one_line=False)
@@ -79,10 +84,10 @@ def _layer(lines: bytes) -> bytes:
 
 
 def _check_tree(tree: ImageTree) -> None:
-    """Every name leads to a node of the tree, every node but a directory ends its path, and every file can be read."""
-    found = 0
+    """Every path leads to a node, only directories have children, every file can be read."""
+    count = 0
     for path, node in tree._nodes.items():
-        found += 1
+        count += 1
         assert path == "/" or (posixpath.normpath(path) == path and path.startswith("/")), path
         if path != "/":
             parent, name = posixpath.split(path)
@@ -92,18 +97,18 @@ def _check_tree(tree: ImageTree) -> None:
             assert above.type == "dir", path
         assert (path in tree._names) == (node.type == "dir"), path
         assert (path in tree._contents) == (node.type == "file"), path
-        if node.type == "file" and found < 8:
+        if node.type == "file" and count < 8:
             assert len(tree.read(path, 1 << 20)) == node.size
-        if node.type == "symlink" and found < 50:
+        if node.type == "symlink" and count < 50:
             try:
                 resolved = tree.resolve(path)
             except PathError:
                 continue
             assert ".." not in resolved.split("/")
-    assert sum(map(len, tree._names.values())) == found - 1
+    assert sum(map(len, tree._names.values())) == count - 1
 
 
-_WANTED = [
+_ADDED = [
     ldcache_table.Row(b"libcuda.so.1", 0x303, b"/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
     ldcache_table.Row(b"libnvidia-ml.so.1", 0x303, b"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
 ]
@@ -111,7 +116,7 @@ _PLACES = ldcache_table.Places({b"/usr/lib/x86_64-linux-gnu": 0, b"/usr/lib": 1}
 
 
 def loader_cache(data: bytes) -> None:
-    """The image's loader cache, to which the driver's libraries are added."""
+    """Add the driver's libraries to an image's loader cache."""
     try:
         table = ldcache_table.Table.parse(data)
     except ValueError:
@@ -120,13 +125,13 @@ def loader_cache(data: bytes) -> None:
     table.has_file_of(b"/usr/lib")
     for _, row, path in table.below([b"/usr/lib"]):
         assert row.path == path
-    again = ldcache_table.Table.parse(table.with_rows(_WANTED, _PLACES).data())
+    again = ldcache_table.Table.parse(table.with_rows(_ADDED, _PLACES).data())
     kept = _rows(again)
-    assert set(rows) <= set(kept), "lost"
-    assert len(kept) - len(rows) <= len(_WANTED)
-    for wanted in _WANTED:
-        assert any(row[0] == wanted.soname and _PLACES.same(row[2], wanted.path) for row in kept)
-        again.lookup(wanted.soname)
+    assert set(rows) <= set(kept), "a row of the image was lost"
+    assert len(kept) - len(rows) <= len(_ADDED)
+    for added in _ADDED:
+        assert any(row[0] == added.soname and _PLACES.same(row[2], added.path) for row in kept)
+        again.lookup(added.soname)
     assert len(table.without({0})) == max(0, len(rows) - 1)
 
 
@@ -135,7 +140,7 @@ def _rows(table: ldcache_table.Table) -> list[tuple[bytes, int, bytes]]:
 
 
 def loader(data: bytes) -> None:
-    """The dynamic loader of an image, in which its directories are looked for."""
+    """Look for the built-in directories in an image's dynamic loader."""
     directories, cache, levels = search.built_in(data)
     assert all(path.startswith("/") for path in (*directories, cache))
     assert all(level.startswith("x86-64-v") for level in levels if level)

@@ -1,4 +1,7 @@
-"""Fuzzed: what the machine, its kernel and the hook's own children and files say. Part of ``fuzzing.TARGETS``."""
+"""Fuzz targets for what the machine, its kernel and the hook's own children and files say.
+
+Part of ``fuzzing.TARGETS``.
+"""
 
 from fuzz_checks import check_text
 from nvgraft.apply import bpf, cgroup, journal
@@ -16,7 +19,7 @@ from nvgraft_cli.container_cli.command import printable_lines
 
 
 def nvml_answer(data: bytes) -> None:
-    """What the child in which NVML runs has written: paths, numbers of devices and documents are made of it."""
+    """Parse the answer of the NVML child. Paths, device numbers and documents are made of it."""
     try:
         report = nvml.parse_answer(data)
     except ValueError:
@@ -25,7 +28,7 @@ def nvml_answer(data: bytes) -> None:
         check_text(refusal.line())
         return
     for gpu in report.gpus:
-        assert set(gpu.bus_id) <= set("0123456789abcdef:."), "a path of the host is made of it"
+        assert set(gpu.bus_id) <= set("0123456789abcdef:."), "a host path is made of the bus id"
         assert all(0 <= number < 1 << 20 for number in (gpu.minor, gpu.brand))
         assert all(
             0 <= number < 1 << 20
@@ -36,12 +39,12 @@ def nvml_answer(data: bytes) -> None:
 
 
 _KEY = ["a key"]
-#: Below no directory: nothing of this machine is looked at.
+#: /dev/null is not a directory, so that no file of this machine is read.
 _CONFIG = Config(cli_root="/dev/null")
 
 
 def inventory_document(data: bytes) -> None:
-    """A document of the inventory cache: as a file, and what is in it."""
+    """Read a document of the kept inventory: as a kept file, and by its members."""
     value = kept.parse(data, _KEY)
     assert value is None or data.startswith(b"nvgraft-cache/2 ")
     try:
@@ -49,20 +52,20 @@ def inventory_document(data: bytes) -> None:
     except jsontext.JsonError:
         return
     signs = document.get("signs") if isinstance(document, dict) else None
-    # (Escaped by who shows it.)
+    # The command that prints this text escapes it.
     assert isinstance(
         kept_inventory._difference(document, signs if isinstance(signs, dict) else {}, _CONFIG), str
     )
     if isinstance(document, dict):
         try:
-            found = kept_inventory._kept(document)
+            inventory = kept_inventory._kept(document)
         except kept_inventory._DAMAGE:
             return
-        assert isinstance(found.report.gpus, tuple)
+        assert isinstance(inventory.report.gpus, tuple)
 
 
 def kept_journal(data: bytes) -> None:
-    """A journal as it is, and one whose records, the texts between empty lines, are whole."""
+    """Parse the data as a journal, and as records (the texts between empty lines) in frames."""
     for written in (data, b"".join(journal._frame(record) for record in data.split(b"\n\n"))):
         try:
             left = journal.parse("name", written, 7)
@@ -72,7 +75,7 @@ def kept_journal(data: bytes) -> None:
             continue
         records = [(journal._heading_record(left.heading), b""), *journal._records(left.entries)]
         again = b"".join(journal._frame(fields, content) + content for fields, content in records)
-        # Entries with data come first when they are written again.
+        # Written again, the entries with data come first.
         assert sorted(journal.parse("name", again, 7).entries, key=repr) == sorted(
             left.entries, key=repr
         )
@@ -82,8 +85,8 @@ _RULES = [AllowDevice(195, minor, Why("", "", "")) for minor in (0, 255)]
 
 
 def device_cgroup(data: bytes) -> None:
-    """/proc/PID/cgroup, mountinfo and devices.list, with NULs between them."""
-    membership, mounts, listed = (
+    """Parse /proc/PID/cgroup, mountinfo and devices.list, separated by NULs."""
+    membership, mounts, device_list = (
         part.decode("utf-8", "surrogateescape") for part in [*data.split(b"\0", 2), b"", b""][:3]
     )
     try:
@@ -96,30 +99,33 @@ def device_cgroup(data: bytes) -> None:
     except ValueError as error:
         assert str(error)
     try:
-        missing = list(cgroup.missing_rules(listed, _RULES))
+        missing = list(cgroup.missing_rules(device_list, _RULES))
     except ValueError:
         return
-    # What is granted then: nothing is asked for a second time.
-    granted = listed + "".join(f"\nc {rule.major}:{rule.minor} rw" for rule in missing)
+    # Once the missing rules are granted, none of them is missing again.
+    granted = device_list + "".join(f"\nc {rule.major}:{rule.minor} rw" for rule in missing)
     assert not list(cgroup.missing_rules(granted, _RULES)) or any(
         rule.access != "rw" for rule in missing
     )
 
 
 def device_program(data: bytes) -> None:
-    """The instructions of a device program that an engine has attached."""
+    """Check the instructions of a device program that an engine has attached."""
     try:
         bpf.check_code(data)
     except bpf.ProgramError as error:
         check_text(str(error))
         return
     assert len(data) % 8 == 0
-    # A call in the first half of an instruction is turned down, wherever it stands.
+    # An instruction that calls is refused at any place; the first one is checked here.
     assert data[:1] != b"\x85"
 
 
 def command_line(data: bytes) -> None:
-    """A command line of nvidia-container-cli, one word a line: other hooks put into it what a container asks for."""
+    """Parse a command line of nvidia-container-cli, one word a line.
+
+    Other hooks put what a container asks for into it.
+    """
     words = [
         word.decode("utf-8", "surrogateescape") for word in data.split(b"\n") if b"\0" not in word
     ]
@@ -130,8 +136,8 @@ def command_line(data: bytes) -> None:
         elif command == "list":
             options.parse_list(rest, "nvgraft")
         else:
-            asked = options.parse_configure(rest, "nvgraft")
-            requirements.check(asked.requirements, "535.104.05", "12.2", [("8.0", "Tesla")])
+            configure = options.parse_configure(rest, "nvgraft")
+            requirements.check(configure.requirements, "535.104.05", "12.2", [("8.0", "Tesla")])
     except (options.Answered, UsageFault) as answer:
         check_text(printable_lines(str(answer)), one_line=False)
     except Refusal as refusal:
@@ -139,7 +145,7 @@ def command_line(data: bytes) -> None:
 
 
 def mount_table(data: bytes) -> None:
-    """Lines of mountinfo, looked up one by one instead of read in order."""
+    """Look up the lines of mountinfo one by one instead of reading them in order."""
     text = data.decode("utf-8", "surrogateescape")
     try:
         mounts = parse_mountinfo(text)
@@ -147,5 +153,5 @@ def mount_table(data: bytes) -> None:
         return
     table = MountTable(text)
     for mount in mounts[:8]:
-        found = table.get(mount.id)
-        assert found is None or found.id == mount.id
+        row = table.get(mount.id)
+        assert row is None or row.id == mount.id

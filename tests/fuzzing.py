@@ -1,10 +1,12 @@
-"""What is fuzzed: every parser of what somebody else may have written, as a function of bytes that must not fail.
+"""The fuzz targets: every parser of foreign input, as a function of bytes that must not fail.
 
-A target swallows the errors that its parser documents; every other exception is a finding, and so is an answer that
-differs from an oracle's (the standard library's JSON, a reference evaluator), that does not survive a round trip, or that
-would steer a terminal. ``test_fuzz.py`` runs the targets over mutated documents, ``integration/safety/fuzz.py`` under a
-coverage-guided fuzzer. ``fixtures/fuzz/TARGET`` holds the seeds, and every input that was once a finding. What an image has in it is
-``fuzz_images.py``'s, what the machine says ``fuzz_machine.py``'s.
+A target swallows the errors that its parser documents. A finding is every other exception, an
+answer that differs from an oracle's (the standard library's JSON, a reference evaluator) or does
+not survive a round trip, and text with terminal controls. ``test_fuzz.py`` runs the targets over
+mutated documents, ``integration/safety/fuzz.py`` under a coverage-guided fuzzer.
+``fixtures/fuzz/TARGET`` holds the seeds and every input that was once a finding. Targets for the
+contents of images are in ``fuzz_images.py``, those for the machine's answers in
+``fuzz_machine.py``.
 """
 
 import json
@@ -53,20 +55,21 @@ from nvgraft_specs.models.plan import parse_plan
 
 SEEDS = Path(__file__).parent / "fixtures" / "fuzz"
 
-#: No input that is tried is longer: what is only slow for more is measured by ``integration/safety/fuzz.py``.
+#: The longest input that is tried. ``integration/safety/fuzz.py`` measures the time of longer ones.
 LENGTH = 8192
 
 
 class Target(NamedTuple):
-    """A parser: what to run, and words of its language that a mutation may put in."""
+    """A parser: the function to run, and words of its language for mutations to insert."""
 
     run: Callable[[bytes], None]
     words: tuple[bytes, ...] = ()
 
     def seeds(self, name: str, *, findings: bool = True) -> list[bytes]:
-        """Return the committed inputs of the target that is called ``name``.
+        """Return the committed inputs of the target ``name``.
 
-        :param findings: also what was once a finding. Much of that is as large as a limit allows, and a poor beginning for others.
+        :param findings: include the inputs that were once findings. Many are as large as a limit
+            allows, which makes them poor seeds.
         """
         paths = sorted((SEEDS / name).iterdir())
         return [
@@ -125,12 +128,17 @@ def _toml(data: bytes) -> None:
 
 
 def _json(data: bytes) -> None:
-    """Compared with the standard library: we accept what it accepts, but for NaN, infinities and more than 64 levels."""
+    """Compare with the standard library.
+
+    We accept what it accepts, except NaN, infinities and more than 64 levels.
+    """
     try:
-        wanted = json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_no_constant)
-        accepted = _depth(wanted) <= jsontext.MAX_DEPTH
+        expected_value = json.loads(
+            data.decode("utf-8", "surrogateescape"), parse_constant=_no_constant
+        )
+        accepted = _depth(expected_value) <= jsontext.MAX_DEPTH
     except (ValueError, RecursionError):
-        wanted, accepted = None, False
+        expected_value, accepted = None, False
     try:
         value = jsontext.loads(data, 1 << 24)
     except jsontext.JsonError as error:
@@ -139,7 +147,7 @@ def _json(data: bytes) -> None:
         assert error.hint
         return
     assert accepted
-    assert value == wanted
+    assert value == expected_value
     if not _has(value, float) and not any(
         "\ud800" <= char <= "\udfff" for char in json.dumps(value, ensure_ascii=False)
     ):
@@ -184,7 +192,7 @@ def _state(data: bytes) -> None:
     assert isinstance(state.bundle, str)
 
 
-#: config.toml as it comes, and one that listens to everything a container may say.
+#: The default config.toml, and one that honours everything a container may ask for.
 _CONFIGURATIONS = (
     Config(),
     Config(
@@ -221,7 +229,7 @@ def _rewrite(data: bytes) -> None:
             assert parsed.mounts == oci.parse_config(data, complete=False).mounts
         assert (
             rewrite(once.data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook).data == once.data
-        ), "not the same when done twice"
+        ), "a second rewrite changes the result of the first"
 
 
 def _look(_gates: Sequence[str], _devices: Sequence[str] | None) -> Additions:
@@ -243,11 +251,11 @@ _PROGRAMS = installation.Programs("/usr/local/bin/nvgraft-hook", "/usr/local/bin
 def _there_and_back(
     add: Callable[[Document], str], remove: Callable[[Document], str | None], data: bytes
 ) -> None:
-    """What a registration changes is taken back to the byte."""
+    """Removing a registration restores the file to the byte."""
     try:
         before = data.decode()
     except UnicodeDecodeError:
-        return  # refused when it is read
+        return  # the reader refuses such files
     document = Document("/fuzzed", "/fuzzed", before, None)
     try:
         after = add(document)
@@ -256,25 +264,23 @@ def _there_and_back(
         return
     assert not controls(diff(document, after))
     assert add(Document("/fuzzed", "/fuzzed", after, before)) == after, (
-        "not the same when done twice"
+        "a second registration changes the result of the first"
     )
     try:
         was_ours = remove(document) != before
     except CannotRegister:
         was_ours = True
-    if after != before and not was_ours:  # else there is no backup
+    if after != before and not was_ours:  # otherwise there is no backup
         try:
             assert remove(Document("/fuzzed", "/fuzzed", after, before)) == before
         except CannotRegister as error:
-            raise AssertionError(f"registered and cannot be taken back: {error}") from error
+            raise AssertionError(f"a registration cannot be removed: {error}") from error
 
 
 def _docker(data: bytes) -> None:
     for default in (False, True):
         _there_and_back(
-            partial(docker.add, programs=_PROGRAMS, set_default=default),
-            docker.remove,
-            data,
+            partial(docker.add, programs=_PROGRAMS, set_default=default), docker.remove, data
         )
 
 
@@ -287,13 +293,13 @@ def _runc(data: bytes) -> None:
 
 
 def _containerd(data: bytes) -> None:
-    if b"imports" not in data:  # other files: not of a fuzzer's choosing
+    if b"imports" not in data:  # imports name other files, which a fuzzer must not choose
         _there_and_back(
             lambda document: containerd.add(document, _PROGRAMS), containerd.remove, data
         )
 
 
-#: What the host of the language's tests provides, and two different devices.
+#: The facts of a host, and two different devices.
 _FACTS = {"cuda": "12.2", "driver": "535.104.05"}
 _DEVICES = (("8.0", "Tesla"), ("7.5", "GeForce"))
 
@@ -311,7 +317,7 @@ def _requirements(data: bytes) -> None:
 
 
 def expected(expressions: list[str], devices: tuple[tuple[str, str], ...]) -> str:
-    """Evaluate requirements straight from their description (reference behaviour 8.1 to 8.4), without regard to cost."""
+    """Evaluate requirements straight from their description (reference behaviour 8.1 to 8.4)."""
     for arch, brand in devices or ((None, None),):
         for expression in expressions:
             outcome = "holds"
@@ -380,7 +386,7 @@ def _mountinfo(data: bytes) -> None:
 
 
 def mountinfo_line(mount: Mount) -> str:
-    """Write a line that the kernel could have written."""
+    """Write the line of the kernel for this mount."""
     root, point, source = (
         "".join(map(_octal, word)) for word in (mount.root, mount.point, mount.source)
     )
@@ -393,7 +399,7 @@ def _octal(char: str) -> str:
 
 
 def _proc(data: bytes) -> None:
-    """The small texts of /proc and /etc: device majors, access files, mig-minors, os-release."""
+    """Parse small texts of /proc and /etc: device majors, access files, mig-minors, os-release."""
     text_ = data.decode("utf-8", "surrogateescape")
     assert all(number >= 0 for number in parse_majors(text_).values())
     device_file_minor(ProcEntry("/proc/driver/nvidia/capabilities/mig/config", 0o444, text_))
@@ -403,7 +409,7 @@ def _proc(data: bytes) -> None:
 
 
 def _environment(data: bytes) -> None:
-    """The container's variables, one a line, to the end: decision, plan, and what a person is shown."""
+    """Decide, plan and print for a container with these variables, one a line."""
     env = [
         "PATH=/bin",
         *(line for line in data.decode("utf-8", "surrogateescape").split("\n") if "=" in line),
@@ -416,7 +422,7 @@ def _environment(data: bytes) -> None:
             "root": {"path": "r"},
         }
     ).encode()
-    # One of four combinations, whichever: it has to be the same for the same input.
+    # One of four combinations, always the same one for equal input.
     config = _CONFIGURATIONS[len(data) % 2]
     decision = decide(config_json, config, "/run/bundle")
     if decision.request is None:
@@ -433,8 +439,7 @@ def _environment(data: bytes) -> None:
 
 def _check_plan(plan: Plan) -> None:
     parse_plan(json.dumps(plan.document()).encode(), "plan")
-    shown = text.render(plan, colour=False)
-    assert not controls(shown)
+    assert not controls(text.render(plan, colour=False))
 
 
 @cache
@@ -457,12 +462,14 @@ def _snapshot(data: bytes) -> None:
         return
     try:
         host = snapshot_host(json.loads(data))
-        found = read_inventory(host, OFFLINE_PATH)
+        host_inventory = read_inventory(host, OFFLINE_PATH)
         decision = decide(_EVERYTHING, _CONFIGURATIONS[0], "/run/bundle")
         assert decision.request is not None
         target = OfflineTarget(VirtualTree(SnapshotTree({}), "/r"), host.machine, (), module=True)
         _check_plan(
-            make_plan(decision.request, found, target, Settings.from_config(_CONFIGURATIONS[0]))
+            make_plan(
+                decision.request, host_inventory, target, Settings.from_config(_CONFIGURATIONS[0])
+            )
         )
     except Refusal as refusal:
         check_text(refusal.line())
@@ -489,7 +496,7 @@ def _plan_document(data: bytes) -> None:
 
 
 def _ld_so_conf(data: bytes) -> None:
-    """The image's list of library directories; files that it includes hold the same text again."""
+    """Read the image's list of library directories; every included file holds the same text."""
     configuration = ld_so_conf.Configuration(
         lambda _: data, lambda _: ["a.conf", "b.conf", ".hidden", "[x]"]
     )
@@ -498,14 +505,14 @@ def _ld_so_conf(data: bytes) -> None:
 
 
 def _paste(data: bytes) -> None:
-    """An error that somebody has pasted."""
+    """Analyse a pasted error."""
     analysis = analyse(data.decode("utf-8", "replace"))
     assert not controls("\n".join(explain_error._lines(analysis, colour=False)))
     assert not controls(json.dumps(asdict(analysis)))
 
 
 def _diff(data: bytes) -> None:
-    """Anything that ``nvgraft diff`` may be given as a side, against itself."""
+    """Compare any side that ``nvgraft diff`` may be given with itself."""
     try:
         with as_file(data) as fd:
             side = readers.read_side(f"/proc/self/fd/{fd}", readers.Context(None, (), None, None))
@@ -514,11 +521,8 @@ def _diff(data: bytes) -> None:
         return
     difference = compare(side, side)
     assert difference.equal
-    for shown in (
-        render.text(difference, whole=True, colour=False),
-        render.markdown(difference, whole=True),
-    ):
-        assert not controls(shown)
+    assert not controls(render.text(difference, whole=True, colour=False))
+    assert not controls(render.markdown(difference, whole=True))
 
 
 TARGETS: dict[str, Target] = {

@@ -1,11 +1,13 @@
 """Small hosts, root file systems and plans for tests, written as a few lines of text.
 
-One entry a line; directories on the way are implied, blank lines and lines that start with ``#`` are skipped:
+One entry a line; directories on the way are implied, blank lines and lines that start with ``#``
+are skipped:
 
     /usr/bin/nvidia-smi                             file
     /usr/bin/nvidia-smi mode=0700                   with permission bits
     /etc/debian_version = 12.1                      file with that content (``\\n`` is a newline)
-    /usr/lib/libcuda.so.535.1 elf libcuda.so.1      ELF file with a SONAME ("-" is none); bits=32, tag=2.3.99 may follow
+    /usr/lib/libcuda.so.535.1 elf libcuda.so.1      ELF file with a SONAME ("-": without one);
+                                                    bits=32, tag=2.3.99 may follow
     /usr/lib/libcuda.so.1 -> libcuda.so.535.1       symbolic link
     /run/nvidia/                                    directory
     /dev/nvidia0 char 195:0                         device node
@@ -64,16 +66,8 @@ def _entry(line: str) -> tuple[str, Document]:
         tag = [int(number) for number in settings["tag"].split(".")] if "tag" in settings else None
         machine = settings.get("machine", "EM_X86_64" if bits == 64 else "EM_386")
         soname = None if words[1] == "-" else words[1]
-        entry |= {
-            "size": 1000,
-            "elf": {
-                "bits": bits,
-                "machine": machine,
-                "soname": soname,
-                "needed": [],
-                "abi_tag": tag,
-            },
-        }
+        elf = {"bits": bits, "machine": machine, "soname": soname, "needed": [], "abi_tag": tag}
+        entry |= {"size": 1000, "elf": elf}
     return path.rstrip("/"), entry
 
 
@@ -85,7 +79,10 @@ def gpu(
     mig: str = "unsupported",
     migs: Sequence[str] = (),
 ) -> Document:
-    """Return one GPU of a host document; ``migs`` are ``UUID GPU-INSTANCE/COMPUTE-INSTANCE``, their presence enables MIG."""
+    """Return one GPU of a host document.
+
+    :param migs: MIG devices as ``UUID GPU-INSTANCE/COMPUTE-INSTANCE``; any of them enables MIG.
+    """
     devices = []
     for row in migs:
         name, _, instances = row.partition(" ")
@@ -123,7 +120,8 @@ def host(
     """Return a ``nvgraft.host/1`` document.
 
     :param text: its files, in the language of this module.
-    :param cache: the loader cache as `ldconfig -p` prints it; without it, one row for each ELF line with a SONAME, in order.
+    :param cache: the loader cache as `ldconfig -p` prints it; by default one row for each ELF
+        line with a SONAME, in order.
     """
     files = tree(text)
     if cache is None:
@@ -156,7 +154,7 @@ def host(
 
 
 def row(name: str) -> CatalogueRow:
-    """Return the catalogue's row of a library or a program."""
+    """Return the catalogue's row of this library or program."""
     return next(row for row in (*LIBRARIES, *BINARIES) if row.name == name)
 
 
@@ -165,7 +163,7 @@ def inventory(document: Document, path: str = OFFLINE_PATH, mps_directory: str =
     return read_inventory(snapshot_host(document), path, mps_directory)
 
 
-#: What a host needs so that every capability has something to mount.
+#: Files of a host on which every capability has something to mount.
 FULL = """
     /usr/bin/nvidia-smi mode=0755
     /usr/bin/nvidia-cuda-mps-control mode=0755
@@ -194,7 +192,7 @@ FULL = """
     /proc/driver/nvidia/gpus/0000:02:00.0/
 """
 
-#: What a MIG-capable GPU of minor 0 with one MIG device adds; its GPU is ``MIG_GPU``.
+#: Files that a GPU of minor 0 with one MIG device adds; the GPU itself is ``MIG_GPU``.
 MIG = """
     /proc/driver/nvidia/capabilities/mig/config = DeviceFileMinor: 1\\n
     /proc/driver/nvidia/capabilities/mig/monitor = DeviceFileMinor: 2\\n
@@ -220,7 +218,7 @@ def target(
     machine: str = "x86_64",
     label: str = ROOTFS,
 ) -> OfflineTarget:
-    """Return the planner's view of a root file system, given in the language of this module."""
+    """Return the planner's view of a root file system in the language of this module."""
     return OfflineTarget(
         VirtualTree(SnapshotTree(tree(text)), label), machine, volumes, module=module
     )
@@ -237,15 +235,18 @@ def plan(
     mps_directory: str = "",
     **request: Any,
 ) -> Injection:
-    """Plan a container with that request (``devices`` and ``capabilities`` as comma lists) on a host document."""
-    asked = Request(
+    """Plan a container on a host document.
+
+    ``devices`` and ``capabilities`` are comma-separated lists.
+    """
+    container_request = Request(
         tuple(filter(None, devices.split(","))),
         tuple(sorted(filter(None, capabilities.split(",")))),
         **request,
     )
     place = target(rootfs, module=not simulated) if isinstance(rootfs, str) else rootfs
     return make_plan(
-        asked,
+        container_request,
         inventory(document, mps_directory=mps_directory),
         place,
         Settings(cgroups=cgroups, simulated=simulated),
@@ -253,12 +254,15 @@ def plan(
 
 
 def full_host(extra: str = "", **changes: Any) -> Document:
-    """Return a host on which every capability has something to mount, with two GPUs, as far as ``changes`` leave it so."""
+    """Return a host with two GPUs on which every capability has something to mount.
+
+    ``changes`` replace arguments of host().
+    """
     return host(FULL + extra, **{"gpus": [gpu(0), gpu(1)], **changes})
 
 
 def mig_host(extra: str = "", **changes: Any) -> Document:
-    """Return a host whose only GPU, minor 0, holds one MIG device."""
+    """Return a host whose only GPU, minor 0, has one MIG device."""
     return full_host(MIG + extra, **{"gpus": [MIG_GPU], "majors": MIG_MAJORS, **changes})
 
 
@@ -268,7 +272,7 @@ def binds(plan: Plan) -> dict[str, Bind]:
 
 
 def mount_targets(plan: Plan) -> list[str]:
-    """Return every mount's target, in order."""
+    """Return the target of every mount, in order."""
     return [action.target for action in plan.actions if isinstance(action, Bind | Tmpfs)]
 
 

@@ -1,4 +1,4 @@
-"""Image archives for tests, written entry by entry: what ``docker save`` and OCI layouts look like."""
+"""Image archives for tests, written entry by entry, as ``docker save`` archives and OCI layouts."""
 
 import gzip
 import hashlib
@@ -14,7 +14,7 @@ Entry = tuple[str, bytes | tarfile.TarInfo | None]
 
 
 def link(target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    """Return an entry that leads to ``target``."""
+    """Return a link entry that leads to ``target``."""
     info = tarfile.TarInfo()
     info.type = kind
     info.linkname = target
@@ -38,7 +38,7 @@ def layer(entries: Iterable[Entry]) -> bytes:
 
 
 def tar_header(kind: bytes, size: int) -> bytes:
-    """Return the header of an entry of that size, with as many bytes behind it."""
+    """Return the header of an entry of that size, followed by as many NULs."""
     info = tarfile.TarInfo("x")
     info.type = kind
     info.size = size
@@ -57,7 +57,7 @@ def _write(path: Path, files: dict[str, bytes]) -> str:
 def docker_save(
     path: Path, *layers: Iterable[Entry], config: dict[str, Any] | None = None, tags: int = 1
 ) -> str:
-    """Write an archive as ``docker save`` does; the manifest stands last in it."""
+    """Write an archive as ``docker save`` does, with the manifest as its last member."""
     files = {f"{number:064x}/layer.tar": layer(entries) for number, entries in enumerate(layers)}
     names = list(files)
     files["config.json"] = json.dumps(

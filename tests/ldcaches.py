@@ -1,4 +1,7 @@
-"""The native loader cache step on a directory: with a driver of stubs, and ldconfig's own view of the result."""
+"""Run the native loader cache step on a directory with a driver of stubs.
+
+`ldconfig -p` says what a cache then holds.
+"""
 
 import os
 import platform
@@ -25,7 +28,7 @@ MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
 FLAGS = loader_flags(platform.machine())[0]
 LIBS = f"/usr/lib/{platform.machine()}-linux-gnu"
 
-#: SONAME -> file of a small driver.
+#: A small driver: SONAME -> file name.
 DRIVER = {
     "libcuda.so.1": "libcuda.so.570.1",
     "libnvidia-ml.so.1": "libnvidia-ml.so.570.1",
@@ -35,18 +38,19 @@ DRIVER = {
 
 
 def library(path: Path, soname: str | None, *, bits: int = 64, machine: str = MACHINE) -> None:
-    """Make a shared object, with its directories."""
+    """Write a shared object, and the directories it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(shared_object(bits, machine, soname, ["libc.so.6"], [3, 2, 0]))
 
 
 def install_driver(root: Path, driver: dict[str, str] = DRIVER, directory: str = LIBS) -> None:
-    """Put the driver's files where the hook mounts them."""
+    """Write the driver's files to the paths at which the hook mounts them."""
     for soname, name in driver.items():
         library(root / directory[1:] / name, soname)
 
 
-#: Names and places for small images, and what may be there: kinds of files, or the targets of links.
+#: Names and directories for small images, and the kinds of files that may be there. An entry's
+#: third member is a kind, or the target of a symbolic link.
 NAMES = ["liba.so.1", "liba.so.1.2", "liba.so.1.10", "liba.so", "libb.so.9", "ld-x.so.1", "readme"]
 PLACES = [
     LIBS,
@@ -75,7 +79,10 @@ ENTRIES = st.tuples(
 def make_image(
     root: Path, entries: list[tuple[str, str, str]], conf: list[str], *, merged: bool
 ) -> None:
-    """Make a small image of ``ENTRIES``, with lines of ld.so.conf; ``merged``: its /lib is a link to usr/lib."""
+    """Make a small image of ``ENTRIES`` and the lines of its ld.so.conf.
+
+    :param merged: make its /lib a link to usr/lib.
+    """
     (root / "etc/ld.so.conf.d").mkdir(parents=True)
     (root / "usr/lib").mkdir(parents=True)
     if merged:
@@ -105,7 +112,10 @@ def add_entry(root: Path, directory: str, name: str, kind: str) -> None:
 
 
 def container_at(root: Path) -> Container:
-    """A directory of this mount namespace as a container whose root is whoever runs this."""
+    """Return a directory of this mount namespace as a container.
+
+    Its root is the user of this process.
+    """
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
     container = Container(os.getpid(), None, str(root), fd, os.geteuid(), os.getegid())
     container.read_mounts()
@@ -119,7 +129,7 @@ def plan_for(
     directory: str = LIBS,
     given: tuple[str, ...] | None = None,
 ) -> Plan:
-    """Return the plan for a small driver, whose files lie in the same directory on the host."""
+    """Return the plan for a small driver whose files lie in the same directory on the host."""
     tree = open_tree_at(str(root))
     libraries = tuple(
         MountedLibrary(directory, name, soname, FLAGS) for soname, name in driver.items()
@@ -143,11 +153,11 @@ def update(
     journal: Journal | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> list[Finding]:
-    """Run the step as the hook does: look, let the driver appear, write. Return its findings.
+    """Run the step as the hook does: survey, let the driver appear, write. Return its findings.
 
-    :param undo: takes the way back, for which the root stays open.
-    :param meanwhile: makes the driver appear; without it the stubs are written.
-    :raises Refusal: the step's.
+    :param undo: records how to take the changes back; the root then stays open for it.
+    :param meanwhile: makes the driver appear; by default the stubs are written.
+    :raises Refusal: when the step refuses.
     """
     container = container_at(root)
     plan = plan_for(root, driver, directory=directory, given=given)
@@ -172,26 +182,26 @@ def update(
 
 
 def tree(root: Path) -> dict[str, tuple[object, ...]]:
-    """Everything that can be told of a tree, but for the times of directories."""
+    """Return everything that can be observed of a tree, except the times of directories."""
     result: dict[str, tuple[object, ...]] = {}
     for path in sorted(root.rglob("*")):
-        found = path.lstat()
+        status = path.lstat()
         content: object = None
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             content = os.readlink(path)
-        elif stat.S_ISREG(found.st_mode) and found.st_size < 1 << 30:
-            content = (path.read_bytes(), found.st_mtime_ns)
+        elif stat.S_ISREG(status.st_mode) and status.st_size < 1 << 30:
+            content = (path.read_bytes(), status.st_mtime_ns)
         result[str(path.relative_to(root))] = (
-            stat.filemode(found.st_mode),
-            found.st_uid,
-            found.st_gid,
+            stat.filemode(status.st_mode),
+            status.st_uid,
+            status.st_gid,
             content,
         )
     return result
 
 
 def listing(cache: Path) -> list[str]:
-    """The lines of `ldconfig -p` for a cache, in its order, without the rows' indentation."""
+    """Return the lines that `ldconfig -p` prints for a cache, in its order, without indentation."""
     done = subprocess.run(
         [LDCONFIG, "-p", "-C", cache],
         capture_output=True,
@@ -203,18 +213,15 @@ def listing(cache: Path) -> list[str]:
 
 
 def ldconfig(root: Path, *directories: str) -> None:
-    """Have this machine's ldconfig do its work in a root file system.
+    """Run this machine's ldconfig on a root file system.
 
-    Where it may not chroot(2) it replaces a file by a link, and refuses a relative include: any image needs root.
+    Without chroot(2), ldconfig replaces files by links and refuses relative includes: a general
+    image needs root.
     """
-    argv = [
-        LDCONFIG,
-        "-r",
-        str(root),
-        "-f",
-        "/etc/ld.so.conf",
-        "-C",
-        "/etc/ld.so.cache",
-        *directories,
-    ]
-    subprocess.run(argv, env={"LC_ALL": "C"}, check=True, stderr=subprocess.DEVNULL)
+    options = ["-r", str(root), "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache"]
+    subprocess.run(
+        [LDCONFIG, *options, *directories],
+        env={"LC_ALL": "C"},
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )

@@ -1,4 +1,7 @@
-"""A machine with a driver, on the disk and changeable, and an NVML that knows more about its GPUs than /proc shows."""
+"""A machine with a driver on the disk that tests can change.
+
+Its NVML knows more of the GPUs than /proc shows.
+"""
 
 import os
 import shutil
@@ -27,7 +30,7 @@ CAPABILITIES = f"{PROC}/capabilities/gpu0/mig"
 
 @contextmanager
 def closed(host: Host) -> Iterator[Host]:
-    """A host whose descriptors are given back."""
+    """Yield a host and close its descriptors afterwards."""
     assert isinstance(host.tree, LiveTree)
     try:
         yield host
@@ -36,7 +39,10 @@ def closed(host: Host) -> Iterator[Host]:
 
 
 class Machine:
-    """A driver root on the disk, its kernel's state, and an NVML that knows more about its GPUs than /proc shows."""
+    """A driver root on the disk, its kernel's state, and an NVML.
+
+    NVML knows more of the GPUs than /proc shows.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "root"
@@ -44,7 +50,7 @@ class Machine:
         self.passwd = directory / "passwd"
         self.clock = directory / "clock"
         self.snapshot = directory / "host.json"
-        self.asked = 0
+        self.queries = 0
         self.made = 0
         self.uuids: dict[str, str] = {}
         self.boot.write_text("boot-1")
@@ -75,7 +81,7 @@ class Machine:
         return place
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """A new file in place of the one that is there, as a package manager does."""
+        """Put a new file in place of the old one, as a package manager does."""
         draft = self.place(f"{path}.new")
         draft.write_bytes(data)
         draft.chmod(mode)
@@ -106,15 +112,19 @@ class Machine:
 
     def gpu(self, address: str, minor: int, uuid: str, known: bool = True) -> None:
         self.uuids[f"gpu{minor}"] = uuid
-        shown = uuid if known else "GPU-????????"
-        text = f"Model: \t\t Test GPU\nIRQ: \t\t {self.made}\nGPU UUID: \t {shown}\nDevice Minor: \t {minor}\n"
+        proc_uuid = uuid if known else "GPU-????????"
+        text = (
+            f"Model: \t\t Test GPU\nIRQ: \t\t {self.made}\n"
+            f"GPU UUID: \t {proc_uuid}\nDevice Minor: \t {minor}\n"
+        )
         self.place(f"{PROC}/gpus/{address}/information").write_text(text)
 
     def mig(self, gpu_instance: int, compute_instance: int) -> None:
         self.made += 1
         path = f"gi{gpu_instance}/ci{compute_instance}"
         shutil.rmtree(self.place(f"{CAPABILITIES}/{path}"), ignore_errors=True)
-        self.uuids[path] = f"MIG-{self.made}"  # not the UUID of an earlier one with the same ids
+        # An earlier device with the same ids had another UUID.
+        self.uuids[path] = f"MIG-{self.made}"
         self.place(f"{CAPABILITIES}/{path}/access").write_text("DeviceFileMinor: 12\n")
 
     def no_mig(self, gpu_instance: int) -> None:
@@ -123,9 +133,9 @@ class Machine:
     def query(
         self, library: str, root: str, user: str, environment: object, meanwhile: Callable[[], None]
     ) -> DriverReport:
-        """What NVML says."""
+        """Answer as NVML does on this machine."""
         meanwhile()
-        self.asked += 1
+        self.queries += 1
         if user and self.passwd.read_text() != user:
             raise Refusal("input", "parse user/group failed")
         version = self.place(f"{PROC}/version")
@@ -170,7 +180,10 @@ class Machine:
         return DriverReport(release, "12.2", tuple(gpus))
 
     def tick(self) -> None:
-        """Wait until a change of a file gets another time than the last one; older kernels' time stamps have steps of some ms."""
+        """Wait until a change of a file gets another time than the last change.
+
+        The time stamps of older kernels have steps of some milliseconds.
+        """
         self.clock.write_text("")
         before = self.clock.stat().st_mtime_ns
         while self.clock.stat().st_mtime_ns == before:
@@ -178,7 +191,7 @@ class Machine:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Everything of a machine that is not below its driver root comes from here."""
+        """Replace every source of facts outside of the driver root by this machine's."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kept, "DIRECTORY", str(self.root.parent / "run/nvgraft/cache"))
             (self.root.parent / "run").mkdir(exist_ok=True)
@@ -193,11 +206,11 @@ class Machine:
             yield
 
     def report(self, path: str) -> DriverReport:
-        """What a simulated host's snapshot says."""
+        """Answer as the snapshot of a simulated host does."""
         return DriverReport(VERSIONS[0], Path(path).read_text(), ())
 
     def look(self, read: Callable[[Config], Host]) -> Inventory | str:
-        """The inventory, or why there is none."""
+        """Return the inventory, or the reference's line of the refusal."""
         try:
             host = read(Config(**self.settings))
         except Refusal as refusal:
@@ -209,16 +222,16 @@ class Machine:
                 return refusal.reference_line()
 
     def origin(self) -> str:
-        """Where the host comes from that a hook would see now."""
+        """Return where the host that a hook would see now comes from."""
         with closed(kept_inventory.read_host(Config(**self.settings))) as host:
             return host.origin
 
     def check(self) -> None:
-        """What a hook sees is the truth: at once, and when it has been cached."""
+        """A hook sees the live host's inventory, before and after it has been kept."""
         self.tick()
         fresh = self.look(live.read_live_host)
         assert self.look(kept_inventory.read_host) == fresh
-        asked = self.asked
+        queries = self.queries
         assert self.look(kept_inventory.read_host) == fresh
         if isinstance(fresh, Inventory):
-            assert self.asked == asked, "it was not cached"
+            assert self.queries == queries, "the inventory was not kept"

@@ -1,4 +1,4 @@
-"""Replaying recorded decisions of the reference hook through the pure functions, and comparing as the records ask."""
+"""Replay recorded decisions of the reference hook through the pure functions."""
 
 import gzip
 import json
@@ -13,12 +13,12 @@ from nvgraft.request.oci import parse_state
 
 FIXTURE = Path(__file__).parent / "fixtures" / "hook-decisions.jsonl.gz"
 
-#: Relative root paths were recorded from here.
+#: The directory in which decisions about relative root paths were recorded.
 BUNDLE = "/bundle"
 
 
 class Row(TypedDict):
-    """One recorded decision: the three documents that the hook read, and what it answered."""
+    """One recorded decision: the three documents that the hook read, and its answer."""
 
     name: str
     toml: str
@@ -36,7 +36,7 @@ def rows() -> list[Row]:
 
 
 def replay(row: Row) -> tuple[int, list[str], list[str] | None]:
-    """Return (exit code, lines on stderr, argv or None), as the hook would answer ``row`` on a plain Debian host."""
+    """Return (exit code, lines on stderr, argv or None) of the hook on a plain Debian host."""
     try:
         settings = settings_from_toml(row["toml"].encode(), "config.toml")
         config = config_from_settings(
@@ -55,7 +55,7 @@ def replay(row: Row) -> tuple[int, list[str], list[str] | None]:
 
 
 def plain_argv(argv: list[str] | None) -> list[str] | None:
-    """Return ``argv`` without what the records call noise: the order of requirements, empty ids."""
+    """Return ``argv`` without the noise of the records: requirements sorted, empty ids removed."""
     if argv is None:
         return None
     plain = []
@@ -69,7 +69,10 @@ def plain_argv(argv: list[str] | None) -> list[str] | None:
 
 
 def key_words(line: str) -> str:
-    """Return the words of an error line that must agree: without our hint, up to the first parenthesis or quote."""
+    """Return the words of an error line that must agree.
+
+    These are the words before our hint, up to the first parenthesis or quote.
+    """
     line = line.partition(" | ")[0]
     return line[
         : min((at for char in "('\"" if (at := line.find(char)) >= 0), default=len(line))

@@ -35,7 +35,7 @@ def test_nothing_is_cached_at_first(machine: Machine, capsys: pytest.CaptureFixt
     assert run("show") == 1
     said = capsys.readouterr().out
     assert "state      the next hook reads the host anew: no inventory is kept" in said
-    assert machine.asked == 0
+    assert machine.queries == 0
 
 
 def test_refresh_and_show(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,10 +116,10 @@ def test_a_damaged_document_is_shown_as_such(
 def test_refresh_asks_whatever_is_cached(machine: Machine) -> None:
     """NVML may know what cannot be seen."""
     run("refresh")
-    asked = machine.asked
+    asked = machine.queries
     machine.uuids["gpu0"] = "GPU-unseen"
     assert run("refresh") == 0
-    assert machine.asked == asked + 1
+    assert machine.queries == asked + 1
     state, _ = kept_inventory.state(Config(**machine.settings))
     assert state is not None
     assert state.report.gpus[0].uuid == "GPU-unseen"

@@ -219,12 +219,12 @@ def test_failures_are_not_kept(machine: Machine) -> None:
     """A failed read is not kept: each hook reads again until the host works."""
     machine.remove(f"{PROC}/version")
     for _ in range(2):
-        queries = machine.asked
+        queries = machine.queries
         assert (
             machine.look(kept_inventory.read_host)
             == "nvgraft: initialization error: nvml error: driver not loaded"
         )
-        assert machine.asked == queries + 1
+        assert machine.queries == queries + 1
     machine.driver(VERSIONS[0])
     machine.check()
 

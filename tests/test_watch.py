@@ -189,7 +189,7 @@ def test_events_of_the_driver_have_it_read_once(scene: Scene) -> None:
 
     scene.play(script)
     assert scene.reads() == ["start", "uevent add /module/nvidia_uvm"]
-    assert scene.machine.asked == 2
+    assert scene.machine.queries == 2
 
 
 def test_events_without_end_do_not_keep_it_from_looking(
@@ -236,11 +236,11 @@ def test_nvml_is_asked_now_and_then(scene: Scene) -> None:
     """Something may have changed that nothing shows."""
 
     async def script() -> None:
-        asked = scene.machine.asked
+        asked = scene.machine.queries
         scene.machine.uuids["gpu0"] = "GPU-unseen"
         for _ in range(200):
             await asyncio.sleep(0.01)
-            if scene.machine.asked > asked:
+            if scene.machine.queries > asked:
                 break
         await asyncio.sleep(0.05)
         state, _ = kept_inventory.state(Config(**scene.machine.settings))
@@ -257,7 +257,7 @@ def test_nothing_happens_while_nothing_changes(scene: Scene) -> None:
         await asyncio.sleep(0.3)
 
     scene.play(script, check=0.02)
-    assert scene.machine.asked == 1
+    assert scene.machine.queries == 1
 
 
 def test_a_driver_that_fails_is_told_once(scene: Scene) -> None:
@@ -314,7 +314,7 @@ def test_sighup_has_it_read(scene: Scene) -> None:
         await scene.until("SIGHUP")
 
     scene.play(script)
-    assert scene.machine.asked == 2
+    assert scene.machine.queries == 2
 
 
 def test_a_changed_config_toml_counts_from_the_next_look(scene: Scene) -> None:
