@@ -1,4 +1,6 @@
-"""Plans as documents: what ``nvgraft.plan/1`` says of each action, checked against the schema that ships."""
+"""Plans as documents: how ``nvgraft.plan/1`` writes each action, checked against the shipped
+schema.
+"""
 
 import json
 from collections.abc import Iterator
@@ -111,19 +113,22 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
     ids=lambda value: type(value).__name__ if isinstance(value, Action) else "",
 )
 def test_each_action_has_its_entry(action: Action, document: dict[str, Any]) -> None:
-    """Its members in a fixed order: equal plans are byte-equal text."""
+    """An action's members have a fixed order, so that equal plans are byte-equal text."""
     assert json.dumps(action.document()) == json.dumps(document)
 
 
 @pytest.mark.parametrize("access", ["", "m", "rwm"])
 def test_a_container_may_never_create_devices(access: str) -> None:
-    """A permission is to read, to write or both."""
+    """An AllowDevice action is to read, to write or both, never to create device nodes."""
     with pytest.raises(ValueError, match="no such access"):
         AllowDevice(195, 0, WHY, access)
 
 
 def test_every_kind_of_action_is_tested() -> None:
-    """A new one needs its line above, and an entry in the schema."""
+    """Every kind of action has its line in the test of entries.
+
+    A new kind needs one there, and an entry in the schema.
+    """
     assert {kind.__name__ for kind in Action.__subclasses__()} == {
         "AllowDevice",
         "Bind",
@@ -138,7 +143,7 @@ def test_every_kind_of_action_is_tested() -> None:
 
 
 def test_the_document_has_its_members_in_order() -> None:
-    """As DESIGN's example has them."""
+    """A plan's document has the members that DESIGN.md shows, in its order."""
     document = Injection(
         "r",
         PlanHost("h", "/", "535.1", "12.2"),
@@ -212,25 +217,28 @@ def _gallery_plans() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("host", "capabilities", "simulated"), list(_gallery_plans()))
-def test_plans_are_what_the_schema_says(
+def test_plans_of_gallery_hosts_follow_the_schema(
     host: str, capabilities: tuple[str, ...], simulated: bool
 ) -> None:
-    """Every gallery host's plans pass the JSON schema and the model, and come back from the model unchanged."""
+    """Plans of gallery hosts pass the JSON schema and the model.
+
+    The model gives back the same document.
+    """
     target = hosts.target(module=not simulated)
-    found = make_plan(
+    plan_of_host = make_plan(
         Request(("all",), capabilities),
         _inventory(host),
         target,
         Settings(cgroups=True, simulated=simulated),
     )
-    text = json.dumps(found.document())
+    text = json.dumps(plan_of_host.document())
     _schema().validate(json.loads(text))
     model = parse_plan(text.encode(), "plan.json")
     assert model.model_dump(mode="json", by_alias=True, exclude_none=True) == json.loads(text)
 
 
 @pytest.mark.parametrize(
-    "found",
+    "special",
     [
         plan(mig_host(), mig_config="all", mig_monitor="all"),
         plan(mig_host(), devices="0:0", capabilities=",".join(names.CAPABILITIES)),
@@ -240,11 +248,11 @@ def test_plans_are_what_the_schema_says(
     ],
     ids=["mig-config", "mig", "no GPU", "skip", "refuse"],
 )
-def test_other_plans_are_as_well(found: Plan) -> None:
-    """MIG, no GPU, and the two decisions that carry nothing out."""
-    text = json.dumps(found.document())
+def test_special_plans_follow_the_schema(special: Plan) -> None:
+    """Plans with MIG or without a GPU, and decisions to skip or refuse, follow it as well."""
+    text = json.dumps(special.document())
     _schema().validate(json.loads(text))
-    assert parse_plan(text.encode(), "plan.json").decision == found.decision
+    assert parse_plan(text.encode(), "plan.json").decision == special.decision
 
 
 @pytest.mark.parametrize(
@@ -259,8 +267,8 @@ def test_other_plans_are_as_well(found: Plan) -> None:
         ("schema", "nvgraft.plan/2"),
     ],
 )
-def test_what_is_no_plan_fails_both(member: str, value: object) -> None:
-    """The checks above can fail: schema and model agree about damaged documents."""
+def test_a_damaged_plan_fails_the_schema_and_the_model(member: str, value: object) -> None:
+    """A damaged document fails the schema and the model: the checks of this file can fail."""
     document = plan(full_host()).document() | {member: value}
     assert not _schema().is_valid(document)
     with pytest.raises(DocumentError):

@@ -1,4 +1,6 @@
-"""additions: what hosts have for graphics and for gated components, by the ids that a container asks for."""
+"""Additions: host files and nodes for graphics and gated components, by the ids a container asks
+for.
+"""
 
 from typing import Any
 
@@ -14,7 +16,8 @@ from nvgraft_specs import names
 
 LIBDIR = "/usr/lib/x86_64-linux-gnu"
 GPU0, GPU1 = "GPU-aaaa", "GPU-bbbb"
-#: Two GPUs, whose nodes are numbered the other way round, and a display device of somebody else's.
+#: Two GPUs whose DRM nodes are numbered in the opposite order. DISPLAYS adds another vendor's
+#: device.
 DRM = {
     "0000:05:00.0": ["card2", "renderD129"],
     "0000:06:00.0": ["card1", "controlD64", "renderD128"],
@@ -59,7 +62,7 @@ def look(
     drm: dict[str, list[str]] | None = None,
     **changes: Any,
 ) -> Additions:
-    """Return what a recorded host with these files has."""
+    """Return the additions that a recorded host with these files has."""
     host = snapshot_host(hosts.host(lines, **changes))
     finder = FileFinder(host.tree, host.machine, lambda: host.entries)
     return find(
@@ -71,12 +74,12 @@ def look(
     )
 
 
-def nodes(found: Additions) -> list[str]:
-    return [node.path for node in found.nodes]
+def nodes(additions: Additions) -> list[str]:
+    return [node.path for node in additions.nodes]
 
 
-def mounts(found: Additions) -> dict[str, str]:
-    return {mount.path: mount.target for mount in found.mounts}
+def mounts(additions: Additions) -> dict[str, str]:
+    return {mount.path: mount.target for mount in additions.mounts}
 
 
 @pytest.mark.parametrize(
@@ -94,14 +97,17 @@ def mounts(found: Additions) -> dict[str, str]:
         (["none"], [], []),
     ],
 )
-def test_which_display_devices_a_request_means(
+def test_the_display_devices_of_a_request(
     devices: list[str], paths: list[str], links: list[str]
 ) -> None:
-    """An id is a minor number, a UUID or an address exactly as the kernel module writes it; cards stand before render nodes."""
-    found = look(DRIVER + DISPLAYS, *devices)
-    assert nodes(found) == paths
-    assert list(found.links) == links
-    assert [node.rdev for node in found.nodes] == [
+    """An id is a minor number, a UUID or an address exactly as the kernel module writes it.
+
+    Cards stand before render nodes.
+    """
+    additions = look(DRIVER + DISPLAYS, *devices)
+    assert nodes(additions) == paths
+    assert list(additions.links) == links
+    assert [node.rdev for node in additions.nodes] == [
         (226, int(path.removeprefix("/dev/dri/").strip("cardenD"))) for path in paths
     ]
 
@@ -117,24 +123,27 @@ def test_which_display_devices_a_request_means(
     ids=["no display devices", "no DRM driver", "no nodes", "no kernel module"],
 )
 def test_hosts_without_display_devices(lines: str, drm: dict[str, list[str]] | None) -> None:
-    """Compute nodes have none, and containers that ask for graphics start there."""
-    found = look(lines, "all", drm=drm)
-    assert (found.nodes, found.links) == ((), ())
+    """A host without display devices adds nothing, and is no reason to fail.
+
+    Containers that ask for graphics start on compute nodes.
+    """
+    additions = look(lines, "all", drm=drm)
+    assert (additions.nodes, additions.links) == ((), ())
 
 
-def test_a_node_that_is_no_device() -> None:
-    """What only has the name of a DRM node is not passed on, and neither is a link to it."""
+def test_a_node_that_is_not_a_device() -> None:
+    """A file with the name of a DRM node is not passed on, and neither is a link to it."""
     lines = DISPLAYS.replace("/dev/dri/card2 char 226:2", "/dev/dri/card2")
-    found = look(DRIVER + lines, "0")
-    assert nodes(found) == CARDS0[1:]
-    assert list(found.links) == LINKS0[1:]
+    additions = look(DRIVER + lines, "0")
+    assert nodes(additions) == CARDS0[1:]
+    assert list(additions.links) == LINKS0[1:]
 
 
 XORG = "/usr/lib/xorg/modules"
 
 
 @pytest.mark.parametrize(
-    ("lines", "wanted", "links"),
+    ("lines", "targets", "links"),
     [
         (
             f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2 elf libnvidia-egl-gbm.so.1",
@@ -160,7 +169,7 @@ XORG = "/usr/lib/xorg/modules"
             },
             [f"libglxserver_nvidia.so.535.1::{XORG}/extensions/libglxserver_nvidia.so"],
         ),
-        # The hook mounts the allocator, if at all.
+        # The wrapper only adds the link; mounting the allocator is up to the hook.
         (
             f"{LIBDIR}/libnvidia-allocator.so.535.1 elf libnvidia-allocator.so.1",
             {},
@@ -199,16 +208,22 @@ XORG = "/usr/lib/xorg/modules"
     ],
 )
 def test_which_files_are_mounted_and_where(
-    lines: str, wanted: dict[str, str], links: list[str]
+    lines: str, targets: dict[str, str], links: list[str]
 ) -> None:
-    """What the hook does not mount: libraries and modules at their own path, configuration where programs look for it."""
-    found = look(DRIVER + lines, "none")
-    assert mounts(found) == {path: target or path for path, target in wanted.items()}
-    assert list(found.links) == links
+    """The wrapper mounts the graphics files that the hook does not mount.
+
+    Libraries and modules keep their path; configuration goes where programs look for it.
+    """
+    additions = look(DRIVER + lines, "none")
+    assert mounts(additions) == {path: target or path for path, target in targets.items()}
+    assert list(additions.links) == links
 
 
-def test_the_version_is_told_by_the_librarys_name() -> None:
-    """By libcuda's, links followed, or else by libnvidia-ml's; files of another version are another driver's."""
+def test_the_version_comes_from_the_librarys_name() -> None:
+    """The driver's version is in the name of libcuda, links followed, or else of libnvidia-ml.
+
+    Files of another version belong to another driver.
+    """
     lines = f"""
 {LIBDIR}/libnvidia-ml.so.535.1 elf libnvidia-ml.so.1
 {LIBDIR}/libnvidia-vulkan-producer.so.535.2 elf -
@@ -216,26 +231,32 @@ def test_the_version_is_told_by_the_librarys_name() -> None:
 """
     assert look(lines, "all") == Additions()
     assert mounts(look(lines.replace("535.1", "535.2"), "all")) != {}
-    debian = f"{LIBDIR}/libcuda.so.470.9.1 -> nvidia/current/libcuda.so.535.2\n{LIBDIR}/nvidia/current/libcuda.so.535.2 elf libcuda.so.1"
+    debian = f"""
+{LIBDIR}/libcuda.so.470.9.1 -> nvidia/current/libcuda.so.535.2
+{LIBDIR}/nvidia/current/libcuda.so.535.2 elf libcuda.so.1
+"""
     assert mounts(look(lines + debian, "all")) != {}
 
 
-def test_without_a_version_nothing_is_started() -> None:
-    """The reference's lines, whole, and what to do."""
+def test_without_a_version_graphics_are_refused() -> None:
+    """Without a driver version the refusal has the reference's lines, whole, and our hint."""
     with pytest.raises(Refusal) as error:
         look("/usr/lib64/libcuda.so.1", "all")
     first, *others = error.value.line().split("\n")
     assert first == (
-        "failed to create mounts discoverer: failed to construct discoverer for graphics libraries: failed to get driver version: "
-        'failed to locate "libcuda.so.": libcuda.so.*.*: not found'
+        "failed to create mounts discoverer: failed to construct discoverer for graphics libraries:"
+        ' failed to get driver version: failed to locate "libcuda.so.": libcuda.so.*.*: not found'
     )
     assert others[0] == "libcuda.so.*.*: not found"
     assert others[1] == 'failed to locate "libnvidia-ml.so.": libnvidia-ml.so.*.*: not found'
     assert others[2].startswith("libnvidia-ml.so.*.*: not found | no NVIDIA driver is installed")
 
 
-def test_what_a_snapshot_does_not_record() -> None:
-    """A GPU whose information is not in a snapshot may be the one that is meant: that is said, and nothing is made up."""
+def test_gpu_information_that_a_snapshot_lacks_is_a_refusal() -> None:
+    """A GPU whose information is not recorded is a refusal that says so.
+
+    It may be the GPU that the request means, and nothing is made up.
+    """
     document = hosts.host(DRIVER + DISPLAYS)
     del document["files"]["/proc/driver/nvidia/gpus/0000:05:00.0/information"]["content"]
     host = snapshot_host(document)
@@ -275,21 +296,24 @@ GATED = """
     ],
 )
 def test_gated_components(gate: str, paths: list[str], files: list[str]) -> None:
-    """Their nodes, sorted, each once, and what they need besides; a host without them has nothing for them, and no driver is needed."""
-    found = look(GATED, graphics=False, gates=(gate,))
-    assert (nodes(found), list(mounts(found))) == (paths, files)
+    """A gate adds its nodes, sorted and each once, and its files.
+
+    A host without these nodes adds nothing, and no driver is needed.
+    """
+    additions = look(GATED, graphics=False, gates=(gate,))
+    assert (nodes(additions), list(mounts(additions))) == (paths, files)
     assert look("/run/udev/\n/etc/cufile.json", graphics=False, gates=(gate,)) == Additions()
 
 
 def test_every_gate_has_its_devices() -> None:
-    """The variables that open a gate, and the table of what is behind it, are the same."""
+    """The variables that open a gate are the keys of the table of gated devices."""
     assert tuple(table.GATED) == names.GATED_DEVICES
 
 
 def test_gates_come_before_graphics() -> None:
-    """Both may be asked for; the order is the reference's."""
-    found = look(DRIVER + DISPLAYS + GATED, "0", gates=("NVIDIA_GDS", "NVIDIA_GDRCOPY"))
-    assert nodes(found) == ["/dev/nvidia-fs0", "/dev/nvidia-fs1", "/dev/gdrdrv", *CARDS0]
+    """Gated devices come before graphics devices, as the reference orders them."""
+    additions = look(DRIVER + DISPLAYS + GATED, "0", gates=("NVIDIA_GDS", "NVIDIA_GDRCOPY"))
+    assert nodes(additions) == ["/dev/nvidia-fs0", "/dev/nvidia-fs1", "/dev/gdrdrv", *CARDS0]
 
 
 @pytest.mark.parametrize(
@@ -309,5 +333,5 @@ def test_gates_come_before_graphics() -> None:
     ],
 )
 def test_patterns(name: str, pattern: str, matched: bool) -> None:
-    """Only ``*`` has a meaning, and nothing is matched twice."""
+    """In a pattern only ``*`` has a meaning, and no character is matched twice."""
     assert matches(name, pattern) == matched

@@ -1,4 +1,6 @@
-"""argv: the reference's command line, in its order, each argument only where it applies."""
+"""reference_argv(): the reference's command line, in its order, each argument only where it
+applies.
+"""
 
 import pytest
 
@@ -10,7 +12,7 @@ PLAIN = Request(("all",), ("compute", "utility"))
 
 
 def test_the_plain_command_line() -> None:
-    """Defaults give the shortest command line."""
+    """Default settings give the shortest command line."""
     assert reference_argv(PLAIN, Config(), 7, "/r") == [
         "--load-kmods",
         "configure",
@@ -68,7 +70,7 @@ def test_everything_in_order() -> None:
 
 
 def test_the_debug_flag_wins_over_the_configured_file() -> None:
-    """With -debug the log goes to stderr."""
+    """With -debug the log goes to stderr, whatever file config.toml names."""
     assert "--debug=/dev/stderr" in reference_argv(
         PLAIN, Config(cli_debug="/log"), 1, "/r", debug=True
     )
@@ -80,7 +82,7 @@ def test_the_debug_flag_wins_over_the_configured_file() -> None:
 
 
 def test_no_device_and_no_kmods() -> None:
-    """ "none" has no --device; load-kmods = false has no --load-kmods."""
+    """ "none" gives no --device, and load-kmods = false no --load-kmods."""
     argv = reference_argv(Request((), ()), Config(cli_load_kmods=False, cli_ldconfig=""), 1, "/r")
     assert argv == ["configure", "--cuda-compat-mode=ldconfig", "--pid=1", "/r"]
 
@@ -99,13 +101,16 @@ def test_no_device_and_no_kmods() -> None:
     ],
 )
 def test_cuda_compat_mode(mode: str, allowed: bool, argument: str | None) -> None:
-    """Unknown modes are disabled, or left to the CLI where libraries of the container are allowed."""
+    """An unknown mode means disabled.
+
+    Where libraries of the container are allowed it is left to the CLI.
+    """
     config = Config(
         runtime_cuda_compat_mode=mode, features_allow_cuda_compat_libs_from_container=allowed
     )
-    found = [
+    modes = [
         item.partition("=")[2]
         for item in reference_argv(PLAIN, config, 1, "/r")
         if item.startswith("--cuda-compat-mode=")
     ]
-    assert found == ([argument] if argument else [])
+    assert modes == ([argument] if argument else [])

@@ -1,4 +1,4 @@
-"""Whatever is named on a command line instead of what is meant: one line with the path, the cause and a fix, and exit code 2."""
+"""Bad input on every command line: one line with the path, the cause and a fix, and exit code 2."""
 
 import json
 import os
@@ -31,8 +31,8 @@ def loop(path: Path) -> None:
 
 
 def bound_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
 
 
 def huge(path: Path) -> None:
@@ -44,7 +44,7 @@ def text(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
 
 
-#: kind of bad input -> how it is made
+#: Kind of bad input -> function that makes it.
 KINDS: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: None,
     "directory": directory,
@@ -68,7 +68,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "nan": text(b'{"schema": NaN}'),
 }
 
-#: Places where a command names a file, by what is meant there; {bad} is the bad one.
+#: Command lines that name a file, by what the file should be: a host, a container, a config.toml or
+#: something else. {bad} is the bad input.
 HOSTS = {
     "plan": ("plan", "--bundle", "{bundle}", "--host", "{bad}"),
     "explain": ("explain", "--bundle", "{bundle}", "--host", "{bad}"),
@@ -113,18 +114,20 @@ OTHERS = {
     "snapshot --root": ("snapshot", "--root", "{bad}"),
 }
 
-#: An empty file is a config.toml, and these texts are no better and no worse than any other that is no TOML.
+#: Kinds that are not a config.toml either. An empty file is one.
 NO_CONFIGS = [kind for kind in KINDS if kind not in {"empty", "blank"}]
-#: What a file cannot be, whatever is meant by it.
+#: Kinds that cannot be read as any file.
 NO_FILES = ["missing", "fifo", "loop", "socket"]
-#: A config.json that the hook refuses is an answer: the container does not start.
+#: Kinds that are not a container. A config.json that the hook refuses is one: the answer is that
+#: the container does not start.
 NO_CONTAINERS = [*NO_FILES, "directory", "huge", "empty", "blank", "no-json", "binary"]
 
 
 def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for table, kinds in ((HOSTS, list(KINDS)), (CONTAINERS, NO_CONTAINERS), (CONFIGS, NO_CONFIGS)):
         for name, words in table.items():
-            # diff takes documents of several kinds, and directories are what matrix looks for hosts in
+            # The last option names the place: diff reads documents of several kinds, and matrix
+            # looks for hosts in directories.
             yield from (
                 (f"{name} {words[-2] if words[-1] == '{bad}' else ''}", kind, words)
                 for kind in kinds
@@ -141,7 +144,7 @@ CASES = list(cases())
 
 @pytest.fixture
 def made(tmp_path: Path) -> dict[str, str]:
-    """A bundle, and a driver that is not installed."""
+    """Make a bundle, and a driver that is not installed; return their paths."""
     driver = tmp_path / "driver/usr/lib64"
     driver.mkdir(parents=True)
     (driver / "libcuda.so.550.1").write_bytes(b"")
@@ -165,8 +168,8 @@ def test_one_line_with_the_path_and_exit_2(
     capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No traceback, no advice about Python, nothing on stdout."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)  # some commands are root's, and say that first
+    """Bad input gives one line without a traceback or Python's advice, and nothing on stdout."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # some commands first ask to be run as root
     bad = tmp_path / "bad"
     KINDS[kind](bad)
     assert cli.main([word.format(bad=bad, **made) for word in words]) == 2
@@ -175,17 +178,20 @@ def test_one_line_with_the_path_and_exit_2(
     assert err.startswith(f"nvgraft {words[0]}: ")
     assert str(bad) in err
     cause_and_fix = err.partition(str(bad))[2]
-    assert "|" in cause_and_fix or cause_and_fix.count(": ") > 1, "no fix"
+    assert "|" in cause_and_fix or cause_and_fix.count(": ") > 1, "the line has no fix"
     assert "sys." not in err
 
 
 @pytest.mark.parametrize("engine", ["docker", "containerd", "podman"])
 @pytest.mark.parametrize("kind", ["directory", "fifo", "loop", "socket", "huge", "binary"])
 @pytest.mark.parametrize("command", ["register", "unregister"])
-def test_an_engine_s_file_that_is_none_is_refused(
+def test_a_bad_configuration_file_of_an_engine_is_refused(
     command: str, kind: str, engine: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Exit 1, as for every change that is refused; path, cause, fix."""
+    """A bad configuration file of an engine is refused with path, cause and fix.
+
+    The exit code is 1, as for every change that is refused.
+    """
     bad = tmp_path / "bad"
     KINDS[kind](bad)
     assert cli.main([command, engine, "--file", str(bad), "--dry-run"]) == 1
@@ -196,10 +202,10 @@ def test_an_engine_s_file_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("config", [b"", b"{", b"[]", b'{"process": 1}', b"\xff", b"[" * 100_000])
-def test_hosts_are_not_equal_for_a_container_that_nobody_can_read(
+def test_diff_of_hosts_reports_an_unreadable_container(
     config: bytes, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Both would refuse it with the same words; that is trouble, exit 2, and no answer."""
+    """An unreadable container is trouble (exit 2), although both hosts would refuse it alike."""
     bundle = make_bundle(tmp_path / "b")
     (bundle / "config.json").write_bytes(config)
     assert cli.main(["diff", "eks-t4", "mig-h100", "--bundle", str(bundle)]) == 2
@@ -210,7 +216,7 @@ def test_hosts_are_not_equal_for_a_container_that_nobody_can_read(
 
 
 def test_a_config_json_by_any_name(tmp_path: Path, capsys: Captured) -> None:
-    """What begins as JSON is no archive."""
+    """A file that begins as JSON is read as a config.json, whatever its name is."""
     other = tmp_path / "container.txt"
     (make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all") / "config.json").rename(other)
     assert cli.main(["plan", "--bundle", str(other), "--host", "eks-t4", "--format", "json"]) == 0
@@ -219,7 +225,7 @@ def test_a_config_json_by_any_name(tmp_path: Path, capsys: Captured) -> None:
 
 @pytest.mark.requires("bash")
 def test_a_pipe_of_the_shell_is_read_to_its_end(tmp_path: Path) -> None:
-    """`nvgraft diff A <(nvgraft plan ...)`: the writer may be slow."""
+    """`nvgraft diff A <(nvgraft plan ...)` waits for a slow writer."""
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all")
     nvgraft = f"{sys.executable} -m nvgraft_cli.shell.main"
     plan = f"{nvgraft} plan --bundle {bundle} --host eks-t4 --format json"

@@ -19,18 +19,18 @@ from nvgraft_specs import brands
     ],
 )
 def test_numbers_have_nvmls_names(number: int, name: str) -> None:
-    """Numbers are those of nvmlBrandType_t."""
+    """The names are those of nvmlBrandType_t."""
     assert brands.name(number) == name
 
 
 @pytest.mark.parametrize("number", [-1, 17, 999])
 def test_other_numbers_are_unknown(number: int) -> None:
-    """This includes newer brands and negative numbers."""
+    """A brand newer than the table is "Unknown", and so is a negative number."""
     assert brands.name(number) == "Unknown"
 
 
 def test_names_are_unique() -> None:
-    """They differ in more than case, and none needs quoting: brand=tesla means one brand."""
+    """Names differ in more than case, and none needs quoting: brand=tesla means one brand."""
     all_names = [brands.name(number) for number in range(17)]
     assert len({name.lower() for name in all_names}) == len(all_names)
     assert all(name.isalnum() and name.isascii() for name in all_names)

@@ -1,4 +1,4 @@
-"""The container's side of an offline plan: where the rootfs is, and what may not be one."""
+"""The container of an offline plan: where its rootfs is, and which directories cannot be one."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def container(root: str, *mounts: str) -> ContainerConfig:
     ],
 )
 def test_the_rootfs_is_named_as_the_hook_names_it(tmp_path: Path, root: str, label: str) -> None:
-    """A relative root.path counts from the bundle, which a runtime makes the hook's working directory."""
+    """A relative root.path counts from the bundle, the hook's working directory."""
     bundle = tmp_path / "b"
     assert rootfs_label(container(root), str(bundle)) == label.format(
         bundle=bundle, parent=tmp_path
@@ -37,13 +37,16 @@ def test_the_rootfs_is_named_as_the_hook_names_it(tmp_path: Path, root: str, lab
 def test_a_relative_bundle_gives_an_absolute_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages and plans name absolute paths."""
+    """The rootfs of a relative bundle has an absolute name, for messages and plans."""
     monkeypatch.chdir(tmp_path)
     assert rootfs_label(container("rootfs"), "b") == f"{tmp_path}/b/rootfs"
 
 
 def test_an_absolute_rootfs_that_is_missing_is_looked_for_in_the_bundle(tmp_path: Path) -> None:
-    """A bundle that was copied from a node carries its rootfs along, at its whole path or by its last name."""
+    """A missing absolute rootfs is looked for in the bundle by its whole path and its last name.
+
+    A bundle that was copied from a node carries its rootfs along.
+    """
     bundle = make_bundle(tmp_path / "b")
     assert find_rootfs(container("/run/no/such/place/rootfs"), str(bundle)) == f"{bundle}/rootfs"
     (bundle / "run/no/such/place/rootfs").mkdir(parents=True)
@@ -54,7 +57,7 @@ def test_an_absolute_rootfs_that_is_missing_is_looked_for_in_the_bundle(tmp_path
 
 
 def test_an_absolute_rootfs_that_exists_is_taken(tmp_path: Path) -> None:
-    """Also when the bundle has one of the same name."""
+    """An existing absolute rootfs is used, even when the bundle has one of the same name."""
     bundle = make_bundle(tmp_path / "b")
     (tmp_path / "elsewhere/rootfs").mkdir(parents=True)
     assert (
@@ -65,7 +68,7 @@ def test_an_absolute_rootfs_that_exists_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("root", ["none", "/run/no/such/place", "config.json"])
 def test_a_missing_rootfs_is_an_error(tmp_path: Path, root: str) -> None:
-    """Which names where it was looked for."""
+    """The error for a missing rootfs names the places where it was looked for."""
     bundle = make_bundle(tmp_path / "b")
     with pytest.raises(
         InputError, match=r"no such directory: the root\.path of .*/b/config\.json exists neither"
@@ -79,7 +82,10 @@ def side(root: str, bundle: Path, *mounts: str) -> ContainerSide:
 
 
 def test_the_target_is_the_rootfs_under_its_own_name(tmp_path: Path) -> None:
-    """Files are read where they are, messages name the path that config.json gives; volumes are config.json's mounts."""
+    """Files are read in the bundle, and messages name the path that config.json gives.
+
+    The volumes are config.json's mounts.
+    """
     with side("/run/web/rootfs", tmp_path / "b", "/data") as container:
         target = container.target("x86_64", module=False)
         assert target.rootfs == "/run/web/rootfs"
@@ -89,8 +95,8 @@ def test_the_target_is_the_rootfs_under_its_own_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["/", "//", "/x/..", "../../../../../../../../../.."])
-def test_the_hosts_own_root_is_no_rootfs(tmp_path: Path, root: str) -> None:
-    """The hook refuses it, and so does a plan."""
+def test_the_hosts_own_root_is_refused(tmp_path: Path, root: str) -> None:
+    """A plan refuses the host's root as rootfs, as the hook does."""
     with (
         side(root, tmp_path / "b") as container,
         pytest.raises(Refusal, match=r"^invalid rootfs directory$"),
@@ -99,7 +105,7 @@ def test_the_hosts_own_root_is_no_rootfs(tmp_path: Path, root: str) -> None:
 
 
 def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the kernel's reason."""
+    """The error for an unreadable rootfs has the kernel's reason."""
 
     def forbidden(path: str, label: str) -> None:
         raise PermissionError(13, "Permission denied", path)
@@ -113,7 +119,7 @@ def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_rootfs_is_opened_once_and_closed(tmp_path: Path) -> None:
-    """However many hosts are planned with it; afterwards no descriptor of it is left."""
+    """The rootfs is opened once for plans on several hosts, and closed afterwards."""
     with nothing_stays_open(), side("rootfs", tmp_path / "b") as container:
         targets = [
             container.target(machine, module=True) for machine in ("x86_64", "aarch64", "x86_64")

@@ -1,4 +1,4 @@
-"""The files with the byte code of whole groups of modules: what is loaded from them, and when they are passed over."""
+"""Packed byte code: what is loaded from the files of the groups, and when they are not used."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from nvgraft.startup import DIRECTORY, GROUPS
 from nvgraft_cli.install import install, pack
 
 CHECKOUT = Path(__file__).parent.parent
-#: Loads all groups as the hook does, and tells what the import system was asked for, beside and behind them.
+#: Loads all groups as the hook does, and prints the imports of nvgraft that were not packed.
 PROGRAM = """
 import sys
 sys.path += {paths!r}
 machinery = sys.modules["_frozen_importlib"]
-found = machinery._find_and_load
-asked = []
+find_and_load = machinery._find_and_load
+imported = []
 def find(name, function):
-    asked.append(name)
-    return found(name, function)
+    imported.append(name)
+    return find_and_load(name, function)
 machinery._find_and_load = find
 from nvgraft import startup
 startup.load("hook")
@@ -34,15 +34,18 @@ startup.load("apply")
 import nvgraft.hook, nvgraft.plan.planner, nvgraft.graft, nvgraft.apply.executor
 import nvgraft.apply.undo as undo, nvgraft_specs.names as names
 import json
-asked = [name for name in asked if name.startswith("nvgraft")]
+imported = [name for name in imported if name.startswith("nvgraft")]
 place = undo.UndoLog.add.__code__.co_filename
-print(json.dumps([asked, names.ALL, undo.__file__, undo.__package__, nvgraft.apply.__path__, place, nvgraft.apply.undo is undo]))
+print(json.dumps([
+    imported, names.ALL, undo.__file__, undo.__package__, nvgraft.apply.__path__, place,
+    nvgraft.apply.undo is undo,
+]))
 """
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The directory of the engine and its tables, compiled and packed, and a copy of it."""
+    """Compile and pack the engine and its tables; return their directory and a copy of it."""
     directory = tmp_path_factory.mktemp("packed")
     library = directory / "hook"
     for source, name in (("hook", "nvgraft"), ("specs", "nvgraft_specs")):
@@ -76,9 +79,11 @@ def start(library: Path) -> Any:
 
 
 def test_a_start_looks_for_no_module(library: Path) -> None:
-    """All that the hook loads for a container comes from three files, but for the module that opens them."""
-    asked, _, file, package, directories, place, same = start(library)
-    assert asked == ["nvgraft", "nvgraft.startup"]
+    """The hook loads everything for a container from three files, except the module that opens
+    them.
+    """
+    imported, _, file, package, directories, place, same = start(library)
+    assert imported == ["nvgraft", "nvgraft.startup"]
     assert (file, package, directories) == (
         f"{library}/nvgraft/apply/undo.py",
         "nvgraft.apply",
@@ -89,44 +94,50 @@ def test_a_start_looks_for_no_module(library: Path) -> None:
 
 
 def test_an_edited_source_counts_once_the_packed_files_are_removed(library: Path) -> None:
-    """The packed files are what runs, whatever becomes of a source; their README says how to have an edit on a node take effect."""
+    """The packed files run even when a source is edited.
+
+    Their README says how an edit on a node takes effect.
+    """
     path = library / "nvgraft_specs/names.py"
     path.write_text(path.read_text() + 'ALL = "edited"\n')
-    asked, value, *_ = start(library)
+    imported, value, *_ = start(library)
     assert value == "all"
-    assert asked == ["nvgraft", "nvgraft.startup"]
+    assert imported == ["nvgraft", "nvgraft.startup"]
     assert "Remove this directory" in (library / DIRECTORY / "README").read_text()
     shutil.rmtree(library / DIRECTORY)
     assert start(library)[1] == "edited"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00\x00\r\n[]", MAGIC_NUMBER[:3]])
-def test_without_a_file_for_this_python_all_is_loaded_as_ever(
+def test_without_a_usable_packed_file_modules_are_imported(
     library: Path, content: bytes | None
 ) -> None:
-    """No file (a checkout), an empty one, one of another interpreter, one that is cut short."""
+    """Without a usable packed file the import system loads all modules.
+
+    The file is missing (a checkout), empty, of another interpreter, or cut short.
+    """
     for group in GROUPS:
         (library / DIRECTORY / group).unlink()
         if content is not None:
             (library / DIRECTORY / group).write_bytes(content)
-    asked = start(library)[0]
-    assert {"nvgraft.hook", "nvgraft.plan.planner", "nvgraft_specs.names"} <= set(asked)
+    imported = start(library)[0]
+    assert {"nvgraft.hook", "nvgraft.plan.planner", "nvgraft_specs.names"} <= set(imported)
 
 
 def test_half_a_file_is_loaded_as_far_as_it_goes(library: Path) -> None:
-    """Whole pieces count, the rest is left to the import system."""
+    """Whole pieces of a truncated file are loaded; the import system loads the other modules."""
     path = library / DIRECTORY / "apply"
     data = path.read_bytes()
     first = 8 + int.from_bytes(data[4:8], "little")
-    assert first < len(data), "it has several pieces"
+    assert first < len(data), "the file has one piece only"
     path.write_bytes(data[: first + 100])
-    asked = start(library)[0]
-    assert "nvgraft.apply.executor" in asked
-    assert "nvgraft.system.lock" not in asked
+    imported = start(library)[0]
+    assert "nvgraft.apply.executor" in imported
+    assert "nvgraft.system.lock" not in imported
 
 
 def test_every_module_comes_after_those_that_it_imports(library: Path) -> None:
-    """A group is run from its beginning to its end, so what a module imports has to be there before."""
+    """A module stands after the modules that it imports, because a group runs from start to end."""
     (library / "nvgraft/late.py").write_text(
         "from nvgraft import early\nfrom nvgraft.other import thing\nVALUE = early.VALUE + thing\n"
     )
@@ -137,8 +148,11 @@ def test_every_module_comes_after_those_that_it_imports(library: Path) -> None:
     assert list(order) == ["nvgraft.early", "nvgraft.other", "nvgraft.late"]
 
 
-def test_a_module_that_fails_is_not_half_there(library: Path) -> None:
-    """The import system's rule: who catches the error and asks again gets the error again."""
+def test_a_module_that_fails_is_not_left_in_sys_modules(library: Path) -> None:
+    """A module that fails to load is not left in sys.modules.
+
+    This is the import system's rule: a second import fails again.
+    """
     program = """
 import sys
 sys.path.append({path!r})
@@ -161,7 +175,9 @@ except ZeroDivisionError:
 
 
 def test_a_launcher_stops_the_collector_and_loads_its_group(library: Path) -> None:
-    """Both come before anything else of the program: the collector would look through all that is loaded."""
+    """A launcher first stops the collector, which would scan all that is loaded, then loads its
+    group.
+    """
     program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}\n"
     program += install.LOAD.format(group="hook")
     program += "import gc\nprint(gc.isenabled(), 'nvgraft.hook' in sys.modules)"
@@ -169,11 +185,15 @@ def test_a_launcher_stops_the_collector_and_loads_its_group(library: Path) -> No
     assert (done.stdout, done.stderr) == ("False True\n", "")
 
 
-def test_what_only_readers_need_stays_out(library: Path) -> None:
-    """Docstrings and annotations take a fifth of the loading, and nobody asks for them."""
-    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}; from nvgraft import startup\n"
-    program += "startup.load('hook')\nfrom nvgraft.system import launch\nimport nvgraft.base.errors as errors\n"
-    program += "print(launch.__doc__, launch.set_deadline.__doc__, launch.set_deadline.__annotations__, errors.Refusal.__doc__)"
+def test_packed_modules_have_no_docstrings_or_annotations(library: Path) -> None:
+    """Packed modules lack docstrings and annotations, which take a fifth of the loading time."""
+    program = f"import sys; sys.path += {[str(library), os.path.dirname(prctl.__file__)]!r}\n"
+    program += "from nvgraft import startup\nstartup.load('hook')\n"
+    program += "from nvgraft.system import launch\nfrom nvgraft.base import errors\n"
+    program += "function = launch.set_deadline\n"
+    program += (
+        "print(launch.__doc__, function.__doc__, function.__annotations__, errors.Refusal.__doc__)"
+    )
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("None None {} None\n", "")
 
@@ -188,7 +208,11 @@ def test_what_only_readers_need_stays_out(library: Path) -> None:
         ),
         ('def f():\n    """Nothing else."""\nVALUE = f()', {"VALUE": None}),
         (
-            "def f(a: 'int', *b: int, c: 'int' = 2, **d: int) -> 'int':\n    return a + c\nVALUE = f(1)",
+            (
+                "def f(a: 'int', *b: int, c: 'int' = 2, **d: int) -> 'int':\n"
+                "    return a + c\n"
+                "VALUE = f(1)"
+            ),
             {"VALUE": 3},
         ),
         ("VALUE: int = 4", {"VALUE": 4}),
@@ -206,25 +230,27 @@ def test_what_only_readers_need_stays_out(library: Path) -> None:
     ],
 )
 def test_a_bare_program_does_the_same(source: str, expected: dict[str, object]) -> None:
-    """Only what is read by people is gone."""
+    """A program without docstrings and annotations computes the same values."""
     namespace: dict[str, object] = {"__name__": "bare"}
     exec(compile(pack.bare(source.encode()), "bare.py", "exec"), namespace)
     assert {name: namespace[name] for name in expected} == expected
 
 
 def test_a_pyc_file_has_no_more_than_the_packed_one(library: Path) -> None:
-    """Modules that are looked for get by without docstrings, annotations and the module ``__future__`` too."""
+    """Modules outside of the packed files lack docstrings, annotations and ``__future__`` too."""
     program = f"import sys; sys.path += {[str(library)]!r}\n"
     program += "from nvgraft.base import errors, files\n"
-    program += "print(errors.__cached__, errors.__doc__, files.read_fd.__annotations__, '__future__' in sys.modules)"
+    program += "annotations = files.read_fd.__annotations__\n"
+    program += "print(errors.__cached__, errors.__doc__, annotations, '__future__' in sys.modules)"
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
     cached = cache_from_source(f"{library}/nvgraft/base/errors.py")
     assert (done.stdout, done.stderr) == (f"{cached} None {{}} False\n", "")
 
 
 def test_a_pyc_file_of_an_edited_source_is_passed_over(library: Path) -> None:
-    """The import system compares time and size, as for any other."""
-    program = f"import sys; sys.path += {[str(library)]!r}; from nvgraft.base import errors; print(errors.LINE_LIMIT)"
+    """The import system compares time and size of the source, so that an edited one is used."""
+    program = f"import sys; sys.path += {[str(library)]!r}\n"
+    program += "from nvgraft.base import errors\nprint(errors.LINE_LIMIT)"
     path = library / "nvgraft/base/errors.py"
     path.write_text(path.read_text() + "LINE_LIMIT = 'edited'\n")
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
@@ -232,20 +258,24 @@ def test_a_pyc_file_of_an_edited_source_is_passed_over(library: Path) -> None:
 
 
 def test_sources_outside_of_the_engine_keep_all(tmp_path: Path) -> None:
-    """pydantic reads annotations; a source that cannot be compiled has no byte code and stops nothing."""
+    """Sources of the CLI keep annotations, which pydantic reads.
+
+    A source that cannot be compiled gets no byte code and does not stop the others.
+    """
     (tmp_path / "cli").mkdir()
     (tmp_path / "cli/model.py").write_text('"""Text."""\nx: int = 1\n')
     (tmp_path / "cli/broken.py").write_text("x = (\n")
     pack.compile_tree(str(tmp_path), "/final")
     files = [path.name.partition(".")[0] for path in tmp_path.glob("cli/__pycache__/*")]
     assert files == ["model"]
-    program = f"import sys; sys.path.append({str(tmp_path / 'cli')!r}); import model; print(model.__doc__, model.__annotations__)"
+    program = f"import sys; sys.path.append({str(tmp_path / 'cli')!r})\n"
+    program += "import model\nprint(model.__doc__, model.__annotations__)"
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("Text. {'x': <class 'int'>}\n", "")
 
 
-def test_a_traceback_is_the_source_s() -> None:
-    """Who reads it looks at the file, with all its text."""
+def test_a_traceback_has_the_source_s_line_numbers() -> None:
+    """Line numbers in a traceback are those of the source with all its text."""
     source = 'def f() -> int:\n    """Two\n    lines."""\n    return 1 // 0\n'
     namespace: dict[str, Any] = {}
     exec(compile(pack.bare(source.encode()), "bare.py", "exec"), namespace)

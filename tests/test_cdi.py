@@ -1,4 +1,4 @@
-"""CDI specifications of hosts and plans: as recorded of `nvidia-ctk cdi generate`, and rules."""
+"""CDI specifications of hosts and plans: equal to recorded output of `nvidia-ctk cdi generate`."""
 
 import json
 import os
@@ -126,7 +126,7 @@ def link_arguments(edits: Document) -> set[str]:
 
 @pytest.mark.parametrize("name", NOT_RECORDED)
 def test_a_record_of_the_reference_is_reproduced(name: str) -> None:
-    """Byte for byte except for white space."""
+    """A specification equals the reference's byte for byte, except for white space."""
     document = reference_host(name)
     document["files"] |= hosts.tree(NOT_RECORDED[name])
     assert json.dumps(generate(document)) == json.dumps(
@@ -136,7 +136,7 @@ def test_a_record_of_the_reference_is_reproduced(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_RECORDED)
 def test_only_missing_files_are_left_out(name: str) -> None:
-    """From a snapshot that lacks files, exactly the rest of the record is written."""
+    """A snapshot that lacks files gives exactly the rest of the record."""
     written, recorded = (
         generate(reference_host(name))["containerEdits"],
         json.loads((RECORDS / f"{name}.json").read_text())["containerEdits"],
@@ -152,7 +152,7 @@ def test_only_missing_files_are_left_out(name: str) -> None:
 @pytest.mark.parametrize("name", gallery.names())
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_specifications_of_the_gallery(name: str, form: str, capsys: Captured) -> None:
-    """YAML and JSON are equal and pass CDI's schema; a note says that files are not recorded."""
+    """YAML and JSON are equal and follow CDI's schema; a note says which files are not recorded."""
     assert main(["cdi", "generate", "--host", name, "--format", form]) == 0
     out, err = capsys.readouterr()
     data = yaml.safe_load(out) if form == "yaml" else json.loads(out)
@@ -178,7 +178,7 @@ def test_a_driver_root_is_only_in_host_paths() -> None:
 
 
 def test_options_of_sockets_and_of_the_mps_directory() -> None:
-    """They are mounted writable and noexec."""
+    """Sockets and the MPS directory are mounted writable and noexec."""
     mounts = {
         mount["hostPath"]: mount["options"]
         for mount in generate(read_snapshot("runfile-a10x2"))["containerEdits"]["mounts"]
@@ -192,7 +192,10 @@ def test_options_of_sockets_and_of_the_mps_directory() -> None:
 
 
 def test_mig_devices_have_their_capability_nodes() -> None:
-    """They have the GPU's node and two capability nodes; a GPU with MIG is not a device itself."""
+    """A MIG device has its GPU's node and two capability nodes.
+
+    A GPU with MIG enabled is not a device itself.
+    """
     document = generate(read_snapshot("mig-h100"), "index", "uuid", "type-index")
     devices = {
         device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
@@ -208,7 +211,10 @@ def test_mig_devices_have_their_capability_nodes() -> None:
 
 
 def test_a_device_without_its_nodes_is_left_out(tmp_path: Path, capsys: Captured) -> None:
-    """A note says so. Without any device there is no specification, and the exit code is 1."""
+    """A device whose nodes are missing is left out, and a note says so.
+
+    Without any device there is no specification, and the exit code is 1.
+    """
     document = read_snapshot("mig-h100")
     del document["files"]["/dev/nvidia-caps/nvidia-cap12"]
     path = tmp_path / "host.json"
@@ -315,7 +321,10 @@ def test_links_of_the_host_and_links_that_programs_need() -> None:
 
 
 def test_libraries_elsewhere_are_found_by_the_loader_cache() -> None:
-    """Only if no usual directory has any, and never those of the other architecture."""
+    """The loader cache names the libraries where no well-known directory has any.
+
+    Those of the other architecture are never used.
+    """
     lines = """
 /opt/nvidia/libcuda.so.535.1 elf libcuda.so.1
 /opt/nvidia/libcuda.so.1 -> libcuda.so.535.1
@@ -330,7 +339,7 @@ def test_libraries_elsewhere_are_found_by_the_loader_cache() -> None:
 
 
 def test_drm_nodes_come_with_their_gpu() -> None:
-    """They come with the links by which programs find them."""
+    """A GPU brings its own DRM nodes and the links by which programs find them."""
     lines = """
 /dev/dri/card1 char 226:1
 /dev/dri/renderD128 char 226:128
@@ -356,7 +365,10 @@ def test_drm_nodes_come_with_their_gpu() -> None:
 
 
 def test_a_node_that_a_group_owns() -> None:
-    """The group is added to the process, since CDI 0.7.0; a node for all users needs none."""
+    """The process joins the group that owns a node, which CDI knows since 0.7.0.
+
+    A node for all users needs no group.
+    """
     document = small_host()
     document["files"]["/dev/nvidia0"] |= {"gid": 44, "mode": "0660"}
     document["files"]["/dev/nvidiactl"] |= {"gid": 44}
@@ -389,7 +401,7 @@ def test_the_hook_program() -> None:
 
 
 def test_a_host_without_the_files_of_its_driver(tmp_path: Path, capsys: Captured) -> None:
-    """One line, exit 1."""
+    """A host without libcuda is a refusal in one line with exit code 1."""
     path = tmp_path / "host.json"
     path.write_text(json.dumps(small_host() | {"files": hosts.tree("/dev/nvidia0 char 195:0")}))
     assert main(["cdi", "generate", "--host", str(path)]) == 1
@@ -401,7 +413,10 @@ def test_a_host_without_the_files_of_its_driver(tmp_path: Path, capsys: Captured
 
 
 def test_the_file_is_written_whole(tmp_path: Path, capsys: Captured) -> None:
-    """In the format of its name, readable for all; a failure is one line and exit 2."""
+    """The output file has the format of its name and is readable for all users.
+
+    A file that cannot be written is one line and exit code 2.
+    """
     path = tmp_path / "nvidia.json"
     path.write_text("old")
     umask = os.umask(0o077)
@@ -447,7 +462,7 @@ def test_a_snapshot_has_all_that_a_specification_needs(
 
 
 def test_drm_nodes_are_recorded() -> None:
-    """The links to them and the kernel's release are recorded too."""
+    """A snapshot records DRM nodes, the links to them, and the kernel's release."""
     lines = "/dev/dri/card1 char 226:1\n/dev/dri/by-path/pci-0000:01:00.0-card -> ../card1"
     host = snapshot_host(small_host(lines))
     facts = CdiFacts("6.1.0", {"0000:01:00.0": ["card1"]})
@@ -472,7 +487,10 @@ def plan_spec(
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) -> None:
-    """It has the plan's mounts and device nodes with their options; links and cache are hooks."""
+    """A plan's mounts and device nodes are in the specification with their options.
+
+    Links and the loader cache are hooks, and the command names everything that is left out.
+    """
     data, err, bundle = plan_spec(tmp_path, name, capsys)
     plan, _ = plan_bundle(bundle, name, None)
     (device,) = data["devices"]
@@ -512,7 +530,7 @@ def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) 
 
 
 def test_a_container_without_gpus_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
-    """CDI does not allow an empty one: a line says why there is none."""
+    """A line says why there is no specification; CDI does not allow an empty one."""
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=void"))
     assert main(["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]) == 0
     out, err = capsys.readouterr()
@@ -521,7 +539,7 @@ def test_a_container_without_gpus_has_no_specification(tmp_path: Path, capsys: C
 
 
 def test_actions_that_cdi_cannot_express() -> None:
-    """Device rules without a node and new file systems are listed."""
+    """Device rules without a node, and new file systems, are named one by one."""
     why = Why("utility", "row", "found")
     actions = (AllowDevice(234, 7, why), Tmpfs("/run/other", ("rw",), 0o555, why))
     plan = Plan(
@@ -545,7 +563,7 @@ def test_actions_that_cdi_cannot_express() -> None:
 
 
 def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -> None:
-    """The hook's error is printed; exit 1."""
+    """A refused plan prints the hook's own error, with exit code 1."""
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=9"))
     assert main(["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]) == 1
     out, err = capsys.readouterr()
@@ -554,7 +572,7 @@ def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -
 
 
 def test_a_command_line_that_writes_no_file_is_confined(tmp_path: Path) -> None:
-    """With --output it is not confined."""
+    """A command that writes no file is confined, and one that writes a file is not."""
     words = [sys.executable, "-m", "nvgraft_cli.shell.main", "--debug"]
     words += ["cdi", "generate", "--host", "eks-t4"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

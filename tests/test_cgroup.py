@@ -1,4 +1,6 @@
-"""Finding the device cgroup in texts, v1's lines, and v2's instructions as an interpreter runs them; no kernel involved."""
+"""The device cgroup without a kernel: finding it in texts, v1's lines, and v2's programs in an
+interpreter.
+"""
 
 import ctypes
 import errno
@@ -42,22 +44,28 @@ CONTROL = AllowDevice(195, 255, WHY)
 
 
 def test_mountinfo_keeps_device_hierarchies_and_undoes_escapes() -> None:
-    """Only cgroup2 and a v1 mount at a place named devices are kept, optional fields or not, octal escapes undone."""
-    found = cgroup.device_mounts(parse_mountinfo(MOUNTINFO))
-    assert [(each.root, each.point) for each in found] == [
+    """Only cgroup2 and a v1 mount at a place named devices are kept.
+
+    Optional fields are skipped and octal escapes undone.
+    """
+    mounts = cgroup.device_mounts(parse_mountinfo(MOUNTINFO))
+    assert [(each.root, each.point) for each in mounts] == [
         ("/docker/a b", "/sys/fs/cgroup/devices"),
         ("/", "/sys/fs/cgroup/unified"),
     ]
 
 
 def test_mountinfo_with_a_combined_hierarchy_has_no_device_hierarchy() -> None:
-    """A v1 hierarchy mounted under another name is not found, as in the reference."""
+    """A v1 hierarchy that is mounted under another name is not found, as in the reference."""
     text = "36 31 0:33 / /sys/fs/cgroup/cpu,devices rw - cgroup cgroup rw,cpu,devices\n"
     assert cgroup.device_mounts(parse_mountinfo(text)) == ()
 
 
 def test_membership_takes_the_exact_devices_controller_and_the_unified_one() -> None:
-    """A combined controller list is not the devices controller; a path keeps its colons and odd line separators."""
+    """A combined controller list is not the devices controller.
+
+    A path keeps its colons and odd line separators.
+    """
     text = "9:name=systemd:/s\n5:devices:/a:b\x85c\n4:cpu,devices:/x\n0::/u\n"
     assert cgroup.parse_membership(text) == ("/a:b\x85c", "/u")
     assert cgroup.parse_membership("4:cpu,devices:/x\n0::/u\n") == (None, "/u")
@@ -72,7 +80,7 @@ def test_membership_takes_the_exact_devices_controller_and_the_unified_one() -> 
     ],
 )
 def test_membership_errors_have_the_reference_words(text: str, message: str) -> None:
-    """A malformed line and the absence of both entries are errors."""
+    """A malformed line and the absence of both entries are errors in the reference's words."""
     with pytest.raises(ValueError, match=f"^{message}$"):
         cgroup.parse_membership(text)
 
@@ -85,7 +93,7 @@ def test_membership_errors_have_the_reference_words(text: str, message: str) -> 
         ("/", None, (V1,), 1),
         ("/", "/c", (V1, V2), 2),  # a runtime that uses v2 on a hybrid host
         ("/", "/", (V1, V2), 2),
-        ("/", "/", (V1,), 1),  # nothing else to look at
+        ("/", "/", (V1,), 1),  # no other hierarchy is mounted
         ("/c", "/c", (V2,), 2),  # a mount namespace that shows only v2
         ("/", "/c", (V2,), 2),
         (None, "/c", (V1, V2), 2),
@@ -95,7 +103,10 @@ def test_membership_errors_have_the_reference_words(text: str, message: str) -> 
 def test_choice_of_the_version(
     v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], version: int
 ) -> None:
-    """V1 decides when its hierarchy is mounted here and the process is not in its root, else v2, if there is one."""
+    """V1 is chosen when its hierarchy is mounted here and the process is not in its root.
+
+    Otherwise v2 is chosen, if there is one.
+    """
     expected = (1, v1_path, V1) if version == 1 else (2, v2_path, V2)
     assert cgroup.choose(v1_path, v2_path, mounts) == expected
 
@@ -128,7 +139,7 @@ def test_choice_of_the_version(
 def test_choice_errors_have_the_reference_words(
     v1_path: str | None, v2_path: str | None, mounts: tuple[Mount, ...], message: str
 ) -> None:
-    """A hierarchy that is not mounted, or that starts outside of the cgroup namespace, is an error."""
+    """A hierarchy that is not mounted, or starts outside of the cgroup namespace, is an error."""
     with pytest.raises(ValueError, match=f"^{message}$"):
         cgroup.choose(v1_path, v2_path, mounts)
 
@@ -145,12 +156,12 @@ def test_choice_errors_have_the_reference_words(
     ],
 )
 def test_mount_prefix_is_stripped_from_the_start(root: str, path: str, expected: str) -> None:
-    """The mount's root is taken off a path that lies below it, whole components only."""
+    """The mount's root is removed from a path below it, in whole components only."""
     assert cgroup.below(mount(root, "/m", "cgroup"), path) == expected
 
 
 @pytest.mark.parametrize(
-    ("listed", "expected"),
+    ("device_list", "expected"),
     [
         ("", ["c 195:0 rw", "c 195:255 rw"]),
         ("a *:* rwm\n", []),
@@ -161,14 +172,20 @@ def test_mount_prefix_is_stripped_from_the_start(root: str, path: str, expected:
         ("c 195:* r\nc 195:* w\n", ["c 195:0 rw", "c 195:255 rw"]),
     ],
 )
-def test_v1_writes_only_what_is_missing(listed: str, expected: list[str]) -> None:
-    """A node is left alone when one entry of devices.list allows it whole; else the letters its own entry lacks are added."""
-    missing = cgroup.missing_rules(listed, (GPU, CONTROL))
+def test_v1_writes_only_what_is_missing(device_list: str, expected: list[str]) -> None:
+    """A node that one entry of devices.list allows whole gets no line.
+
+    For any other node the letters that its own entry lacks are added.
+    """
+    missing = cgroup.missing_rules(device_list, (GPU, CONTROL))
     assert [f"c {rule.major}:{rule.minor} {rule.access}" for rule in missing] == expected
 
 
 class Host:
-    """A directory with a procfs of texts and a hierarchy of each version, on a real mount that the mount table names."""
+    """A directory with a procfs of texts and one cgroup hierarchy.
+
+    The hierarchy is on a real mount, which the mount table names.
+    """
 
     PID = 4711
 
@@ -191,7 +208,8 @@ class Host:
         (self.root / f"proc/{self.PID}/cgroup").write_text(text)
 
     def line(self, number: int, point: Path) -> str:
-        return f"{number} 1 0:33 / {point} rw - {'cgroup' if self.version == 1 else 'cgroup2'} cgroup rw\n"
+        fstype = "cgroup" if self.version == 1 else "cgroup2"
+        return f"{number} 1 0:33 / {point} rw - {fstype} cgroup rw\n"
 
     def mount(self, text: str) -> None:
         """Set the text of the mount table."""
@@ -201,73 +219,77 @@ class Host:
         return cgroup.find_cgroup(self.PID, str(self.root / "proc"))
 
     def refusal(self) -> str:
-        """Return the refusal's stage and text, which must come with the switch to use, and leave no descriptor open."""
+        """Return stage and text of find()'s refusal.
+
+        Its hint must name the option to set, and no descriptor may stay open.
+        """
         with nothing_stays_open(), pytest.raises(Refusal) as caught:
             self.find()
         assert "no-cgroups = true" in caught.value.hint
         return f"{caught.value.stage}: {caught.value.text}"
 
 
+NO_VERSION = "container: failed to get device cgroup version"
+NO_MOUNT_PATH = "container: failed to get device cgroup mount path"
+NO_ROOT_PATH = "container: failed to get device cgroup root path"
+
+
 @pytest.fixture(params=[1, 2])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    """A host with cgroup v1, and one with v2."""
+    """Make a host with cgroup v1, and one with v2."""
     return Host(tmp_path, request.param)
 
 
 def test_find_opens_the_cgroup_of_the_process(host: Host) -> None:
-    """The cgroup below the hierarchy's mount is found, with its version and its path."""
-    found = host.find()
-    assert (found.version, found.path, found.is_root) == (host.version, str(host.cgroup), False)
-    found.close()
+    """The cgroup below the hierarchy's mount is opened, with its version and path."""
+    device_cgroup = host.find()
+    assert (device_cgroup.version, device_cgroup.path, device_cgroup.is_root) == (
+        host.version,
+        str(host.cgroup),
+        False,
+    )
+    device_cgroup.close()
 
 
 def test_find_knows_the_root(host: Host) -> None:
-    """The root of a hierarchy is found and known as such."""
+    """The root of a hierarchy is device_cgroup and marked as such."""
     host.say("5:devices:/\n" if host.version == 1 else "0::/\n")
     (host.cgroup.parent / "cgroup.procs").write_text(f"{Host.PID}\n")
-    found = host.find()
-    assert (found.path, found.is_root) == (str(host.cgroup.parent), True)
-    found.close()
+    device_cgroup = host.find()
+    assert (device_cgroup.path, device_cgroup.is_root) == (str(host.cgroup.parent), True)
+    device_cgroup.close()
 
 
 def test_find_skips_mounts_that_cannot_be_reached(host: Host) -> None:
-    """A line of the mount table whose mount point now shows another mount, or nothing, is passed over."""
+    """A mount whose mount point now shows another mount, or nothing, is skipped."""
     name = host.cgroup.parent.name
     hidden, gone = host.root / "hidden" / name, host.root / "gone" / name
     hidden.mkdir(parents=True)
     reachable = host.line(host.mount_id, host.cgroup.parent)
     host.mount(host.line(host.mount_id + 1, hidden) + host.line(host.mount_id, gone) + reachable)
-    found = host.find()
-    assert found.path == str(host.cgroup)
-    found.close()
+    device_cgroup = host.find()
+    assert device_cgroup.path == str(host.cgroup)
+    device_cgroup.close()
     host.mount(host.line(host.mount_id + 1, hidden))
-    filesystem = (
-        "cgroup filesystem mounted for the devices subsytem"
-        if host.version == 1
-        else "cgroup2 filesystem"
-    )
-    assert (
-        host.refusal()
-        == f"container: failed to get device cgroup mount path: no {filesystem} in mountinfo file"
-    )
+    filesystem = "cgroup2 filesystem"
+    if host.version == 1:
+        filesystem = "cgroup filesystem mounted for the devices subsytem"
+    assert host.refusal() == f"{NO_MOUNT_PATH}: no {filesystem} in mountinfo file"
 
 
 def test_find_refuses_a_process_that_is_not_a_member(host: Host) -> None:
-    """A cgroup that does not list the process is not its cgroup, even when a number in it starts with the pid."""
+    """A cgroup that does not list the process is not its cgroup.
+
+    A number in it that only starts with the pid does not count.
+    """
     (host.cgroup / "cgroup.procs").write_text(f"{Host.PID}0\n")
-    assert (
-        host.refusal()
-        == f"container: failed to get device cgroup root path: process 4711 is not a member of {host.cgroup}"
-    )
+    assert host.refusal() == f"{NO_ROOT_PATH}: process 4711 is not a member of {host.cgroup}"
     (host.cgroup / "cgroup.procs").unlink()
-    assert (
-        host.refusal()
-        == "container: failed to get device cgroup root path: no such file or directory"
-    )
+    assert host.refusal() == f"{NO_ROOT_PATH}: no such file or directory"
 
 
 def test_find_follows_no_symlink_and_no_way_up(host: Host) -> None:
-    """A symlink below the hierarchy, or a path that leaves it, is refused with the directory's name."""
+    """A link below the hierarchy or a path out of it is refused with the directory's name."""
     controllers = "5:devices" if host.version == 1 else "0:"
     parent = host.cgroup.parent
     (parent / "link").symlink_to("c")
@@ -281,29 +303,20 @@ def test_find_follows_no_symlink_and_no_way_up(host: Host) -> None:
 
 
 def test_find_names_the_step_that_failed(host: Host) -> None:
-    """What cannot be read or understood is a refusal of stage container with the reference's phrase of that step."""
+    """A text that cannot be read or parsed is refused with the reference's phrase of that step."""
     host.mount("nonsense - cgroup2 none rw\n")
-    assert host.refusal().startswith("container: failed to get device cgroup mount path: ")
+    assert host.refusal().startswith(f"{NO_MOUNT_PATH}: ")
     (host.root / "proc/self/mountinfo").unlink()
-    assert (
-        host.refusal()
-        == "container: failed to get device cgroup mount path: no such file or directory"
-    )
+    assert host.refusal() == f"{NO_MOUNT_PATH}: no such file or directory"
     host.say("5:devices\n")
-    assert (
-        host.refusal()
-        == "container: failed to get device cgroup version: malformed cgroup entry: 5:devices"
-    )
+    assert host.refusal() == f"{NO_VERSION}: malformed cgroup entry: 5:devices"
     (host.root / "proc/4711/cgroup").unlink()
-    assert (
-        host.refusal()
-        == "container: failed to get device cgroup version: no such file or directory"
-    )
+    assert host.refusal() == f"{NO_VERSION}: no such file or directory"
 
 
 @pytest.fixture
 def no_bpf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the v2 path explode when it is touched."""
+    """Fail the test when the v2 path calls bpf()."""
 
     def touched(command: int, attributes: object) -> int:
         raise AssertionError("bpf() called")
@@ -311,9 +324,9 @@ def no_bpf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syscalls, "bpf", touched)
 
 
-def v1_directory(tmp_path: Path, listed: str, *, is_root: bool = False) -> DeviceCgroup:
-    """A directory that looks like a v1 devices cgroup."""
-    for name, text in (("devices.list", listed), ("devices.allow", ""), ("devices.deny", "")):
+def v1_directory(tmp_path: Path, device_list: str, *, is_root: bool = False) -> DeviceCgroup:
+    """Return a directory that looks like a v1 devices cgroup."""
+    for name, text in (("devices.list", device_list), ("devices.allow", ""), ("devices.deny", "")):
         (tmp_path / name).write_text(text)
     return DeviceCgroup(
         1, "/sys/fs/cgroup/devices/c", os.open(tmp_path, os.O_RDONLY), is_root=is_root
@@ -321,40 +334,45 @@ def v1_directory(tmp_path: Path, listed: str, *, is_root: bool = False) -> Devic
 
 
 def test_v1_undo_denies_the_lines_that_were_allowed(tmp_path: Path, no_bpf: None) -> None:
-    """Each missing line is written to devices.allow; undo writes the same ones to devices.deny, newest first."""
-    found = v1_directory(tmp_path, "c 195:0 r\n")
+    """Each missing line is written to devices.allow; undo writes the same to devices.deny.
+
+    The newest line is denied first.
+    """
+    device_cgroup = v1_directory(tmp_path, "c 195:0 r\n")
     undo = UndoLog()
-    found.allow((GPU, CONTROL), undo)
+    device_cgroup.allow((GPU, CONTROL), undo)
     assert (tmp_path / "devices.allow").read_text() == "c 195:0 wc 195:255 rw"
     assert (tmp_path / "devices.deny").read_text() == ""
     assert undo.run() == []
     assert (tmp_path / "devices.deny").read_text() == "c 195:255 rwc 195:0 w"
-    found.close()
+    device_cgroup.close()
 
 
-@pytest.mark.parametrize("listed", ["a *:* rwm\n", "c 195:* rw\n"])
-def test_v1_with_nothing_missing_writes_nothing(tmp_path: Path, no_bpf: None, listed: str) -> None:
-    """Where all is allowed already, even in the root cgroup, nothing is written and there is nothing to undo."""
-    found = v1_directory(tmp_path, listed, is_root=True)
+@pytest.mark.parametrize("device_list", ["a *:* rwm\n", "c 195:* rw\n"])
+def test_v1_with_nothing_missing_writes_nothing(
+    tmp_path: Path, no_bpf: None, device_list: str
+) -> None:
+    """Where all is allowed already, even in the root cgroup, nothing is written or undone."""
+    device_cgroup = v1_directory(tmp_path, device_list, is_root=True)
     undo = UndoLog()
-    found.allow((GPU, CONTROL), undo)
+    device_cgroup.allow((GPU, CONTROL), undo)
     assert (tmp_path / "devices.allow").read_text() == ""
     assert len(undo) == 0
-    found.close()
+    device_cgroup.close()
 
 
 def test_v1_root_is_never_changed(tmp_path: Path, no_bpf: None) -> None:
-    """A root cgroup that lacks a rule is refused, and the refusal names the switch to use."""
-    found = v1_directory(tmp_path, "", is_root=True)
+    """A root cgroup that lacks a rule is refused, and the hint names the option to set."""
+    device_cgroup = v1_directory(tmp_path, "", is_root=True)
     with pytest.raises(Refusal, match="root cgroup") as caught:
-        found.allow((GPU,), UndoLog())
+        device_cgroup.allow((GPU,), UndoLog())
     assert (caught.value.stage, "no-cgroups = true" in caught.value.hint) == ("mount", True)
     assert (tmp_path / "devices.allow").read_text() == ""
-    found.close()
+    device_cgroup.close()
 
 
 @pytest.mark.parametrize(
-    ("listed", "left"),
+    ("device_list", "left"),
     [
         ("", []),
         (
@@ -364,15 +382,18 @@ def test_v1_root_is_never_changed(tmp_path: Path, no_bpf: None) -> None:
     ],
 )
 def test_v1_refused_line_is_named_and_undo_tells_what_stays(
-    tmp_path: Path, no_bpf: None, monkeypatch: pytest.MonkeyPatch, listed: str, left: list[str]
+    tmp_path: Path, no_bpf: None, monkeypatch: pytest.MonkeyPatch, device_list: str, left: list[str]
 ) -> None:
-    """The refusal names the line that the kernel refuses; when denying is refused as well, only what is listed is left."""
-    found = v1_directory(tmp_path, "")
-    tried = []
+    """The refusal names the line that the kernel refuses.
+
+    When denying is refused as well, undo reports the lines that are still in devices.list.
+    """
+    device_cgroup = v1_directory(tmp_path, "")
+    written = []
 
     def write(fd: int, data: bytes) -> int:
-        tried.append(data)
-        if len(tried) > 1:
+        written.append(data)
+        if len(written) > 1:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return len(data)
 
@@ -380,18 +401,19 @@ def test_v1_refused_line_is_named_and_undo_tells_what_stays(
     with monkeypatch.context() as patch:
         patch.setattr(posix, "write", write)
         with pytest.raises(Refusal) as caught:
-            found.allow((GPU, CONTROL), undo)
-        (tmp_path / "devices.list").write_bytes(listed.encode())
+            device_cgroup.allow((GPU, CONTROL), undo)
+        (tmp_path / "devices.list").write_bytes(device_list.encode())
         assert undo.run() == left
-    assert tried == [b"c 195:0 rw", b"c 195:255 rw", b"c 195:255 rw", b"c 195:0 rw"]
+    assert written == [b"c 195:0 rw", b"c 195:255 rw", b"c 195:255 rw", b"c 195:0 rw"]
     assert caught.value.text == (
-        "failed to add device rules: /sys/fs/cgroup/devices/c/devices.allow: c 195:255 rw: operation not permitted"
+        "failed to add device rules: /sys/fs/cgroup/devices/c/devices.allow: c 195:255 rw:"
+        " operation not permitted"
     )
-    found.close()
+    device_cgroup.close()
 
 
 def test_no_rules_touch_nothing(no_bpf: None) -> None:
-    """A plan without device rules does not even look at the cgroup."""
+    """A plan without device rules does not look at the cgroup."""
     for version in (1, 2):
         DeviceCgroup(version, "/c", -1, is_root=True).allow((), UndoLog())
 
@@ -400,13 +422,13 @@ def test_no_rules_touch_nothing(no_bpf: None) -> None:
 
 MNEMONICS = {0x61: "ldxw", 0xBF: "mov", 0xB7: "movi", 0x57: "and", 0x55: "jne", 0x95: "exit"}
 ORIGINAL = 7
-#: `r0 = 7; exit`: stands for the program that was there before.
+#: `r0 = 7; exit`: the program that was attached before.
 ORIGINAL_CODE = struct.pack("<BBhiBBhi", 0xB7, 0, 0, ORIGINAL, 0x95, 0, 0, 0)
 READ, WRITE, MKNOD = 2, 4, 1
 
 
 def execute(code: bytes, kind: int, access: int, major: int, minor: int) -> int:
-    """Run a device program on one access request and return its r0, as the kernel's interpreter would."""
+    """Run a device program on one access request like the kernel's interpreter; return its r0."""
     context = struct.pack("<III", access << 16 | kind, major, minor)
     registers = [0] * 11
     instructions = list(struct.iter_unpack("<BBhi", code))
@@ -449,7 +471,10 @@ RULES = st.lists(
 def test_program_allows_exactly_the_rules(
     rules: list[AllowDevice], kind: int, access: int, major: int, minor: int
 ) -> None:
-    """A request gets 1 when a rule names the node and all letters asked for, without mknod; else the original decides."""
+    """A request gets 1 when a rule names the node and all its letters, without mknod.
+
+    Otherwise the original program decides.
+    """
     granted = any(
         kind == 2
         and (rule.major, rule.minor) == (major, minor)
@@ -462,7 +487,7 @@ def test_program_allows_exactly_the_rules(
 
 
 def test_program_never_allows_mknod_or_block_devices() -> None:
-    """Every combination with mknod, and the block device of the same number, are left to the original program."""
+    """The original program decides on every mknod, and on the block device of the same number."""
     code = bpf.allow_code([GPU]) + ORIGINAL_CODE
     assert {access: execute(code, 2, access, 195, 0) for access in range(8)} == {
         access: ORIGINAL if access & MKNOD else 1 for access in range(8)
@@ -471,7 +496,9 @@ def test_program_never_allows_mknod_or_block_devices() -> None:
 
 
 def test_program_with_more_nodes_than_a_jump_can_reach() -> None:
-    """Twenty thousand nodes of one major number all work, and so does what is behind them."""
+    """Rules for twenty thousand nodes of one major number all work, and so does the code after
+    them.
+    """
     code = bpf.allow_code([AllowDevice(195, minor, WHY) for minor in range(20_000)]) + ORIGINAL_CODE
     assert [execute(code, 2, READ, 195, minor) for minor in (0, 8191, 8192, 19_999, 20_000)] == [
         1,
@@ -487,7 +514,10 @@ def test_program_with_more_nodes_than_a_jump_can_reach() -> None:
 
 
 class FakeKernel:
-    """The five bpf() commands in use, over dictionaries; ids are descriptors + 1000, and descriptors are real ones."""
+    """The five bpf() commands in use, over dictionaries.
+
+    Descriptors are real ones; a program's id is its descriptor + 1000.
+    """
 
     def __init__(self) -> None:
         self.flags = 2
@@ -572,11 +602,11 @@ class FakeKernel:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKernel]:
-    """A fake kernel in place of bpf(), and the v1 path made to explode."""
+    """Put a fake kernel in place of bpf(), and fail the test when the v1 path is used."""
     fake = FakeKernel()
     monkeypatch.setattr(syscalls, "bpf", fake.bpf)
 
-    def touched(listed: str, rules: object) -> list[str]:
+    def touched(device_list: str, rules: object) -> list[str]:
         raise AssertionError("v1 touched")
 
     monkeypatch.setattr(cgroup, "missing_rules", touched)
@@ -587,10 +617,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKernel]:
 
 @pytest.fixture
 def v2() -> Iterator[DeviceCgroup]:
-    """A v2 cgroup whose descriptor only the fake kernel looks at."""
-    found = DeviceCgroup(2, "/sys/fs/cgroup/c", os.open("/", os.O_RDONLY), is_root=False)
-    yield found
-    found.close()
+    """Make a v2 cgroup whose descriptor only the fake kernel looks at."""
+    device_cgroup = DeviceCgroup(2, "/sys/fs/cgroup/c", os.open("/", os.O_RDONLY), is_root=False)
+    yield device_cgroup
+    device_cgroup.close()
 
 
 OTHER = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
@@ -599,7 +629,10 @@ OTHER = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 def test_v2_extends_every_program_and_undo_puts_all_back(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
-    """Each attached program becomes the rules followed by its own instructions, in its place; undo restores them all."""
+    """Each attached program is replaced by the rules followed by its own instructions.
+
+    Undo restores every program.
+    """
     kernel.add(ORIGINAL_CODE)
     kernel.add(OTHER)
     undo = UndoLog()
@@ -614,7 +647,10 @@ def test_v2_extends_every_program_and_undo_puts_all_back(
 def test_v2_exclusive_program_is_exchanged_with_its_own_flags(
     kernel: FakeKernel, v2: DeviceCgroup, flags: int
 ) -> None:
-    """A program attached without ALLOW_MULTI is replaced by attaching with the same flags, and comes back the same way."""
+    """A program attached without ALLOW_MULTI is replaced by attaching with the same flags.
+
+    Undo restores it in the same way.
+    """
     kernel.flags = flags
     kernel.add(ORIGINAL_CODE)
     undo = UndoLog()
@@ -627,7 +663,7 @@ def test_v2_exclusive_program_is_exchanged_with_its_own_flags(
 def test_v2_without_programs_allows_everything_already(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
-    """No program means nothing to do, in the root cgroup too."""
+    """A cgroup without programs needs no change, the root cgroup included."""
     undo = UndoLog()
     v2.is_root = True
     v2.allow((GPU,), undo)
@@ -635,7 +671,7 @@ def test_v2_without_programs_allows_everything_already(
 
 
 def test_v2_root_is_never_changed(kernel: FakeKernel, v2: DeviceCgroup) -> None:
-    """A root cgroup with a program is refused, and the refusal names the switch to use."""
+    """A root cgroup with a program is refused, and the hint names the option to set."""
     kernel.add(ORIGINAL_CODE)
     v2.is_root = True
     with pytest.raises(Refusal, match="root cgroup") as caught:
@@ -650,7 +686,7 @@ def test_v2_root_is_never_changed(kernel: FakeKernel, v2: DeviceCgroup) -> None:
 def test_v2_hundred_programs_are_asked_for_again_with_more_room(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
-    """More programs than there was room for at first are all extended."""
+    """More programs than the first query has room for are all extended."""
     for _ in range(100):
         kernel.add(ORIGINAL_CODE)
     v2.allow((GPU,), UndoLog())
@@ -661,7 +697,7 @@ def test_v2_hundred_programs_are_asked_for_again_with_more_room(
 def test_v2_number_of_programs_that_never_settles_ends(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
-    """The question for the programs is repeated ten times at most."""
+    """The programs are queried ten times at most."""
     kernel.fail = lambda command: errno.ENOSPC if command == 16 else 0
     with pytest.raises(Refusal, match="does not stop growing"):
         v2.allow((GPU,), UndoLog())
@@ -671,7 +707,10 @@ def test_v2_number_of_programs_that_never_settles_ends(
 def test_v2_linked_program_is_refused_and_the_others_come_back(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
-    """A program that a BPF link holds cannot be replaced: the refusal says so, and undo restores those before it."""
+    """A program that a BPF link holds cannot be replaced, and the refusal says so.
+
+    Undo restores the programs before it.
+    """
     kernel.add(ORIGINAL_CODE)
     kernel.linked.add(kernel.add(OTHER))
     undo = UndoLog()
@@ -697,7 +736,10 @@ def test_v2_linked_program_is_refused_and_the_others_come_back(
 def test_v2_program_that_would_not_mean_the_same_is_refused_unloaded(
     kernel: FakeKernel, v2: DeviceCgroup, code: bytes, message: str
 ) -> None:
-    """Calls, addresses and blinded constants are shown rewritten, so such a program is refused before anything changes."""
+    """Programs whose code the kernel shows rewritten are refused before anything changes.
+
+    These are programs with calls, addresses or blinded constants.
+    """
     kernel.add(ORIGINAL_CODE)
     kernel.add(code)
     undo = UndoLog()
@@ -707,7 +749,7 @@ def test_v2_program_that_would_not_mean_the_same_is_refused_unloaded(
     assert len(undo) == 0
 
 
-def test_v2_plain_constant_of_64_bits_is_no_address(kernel: FakeKernel, v2: DeviceCgroup) -> None:
+def test_v2_plain_constant_of_64_bits_is_kept(kernel: FakeKernel, v2: DeviceCgroup) -> None:
     """A 64-bit constant is kept, even when its second half looks like a call."""
     constant = struct.pack("<BBhiBBhi", 0x18, 2, 0, 3, 0, 0, 0, 0x85)
     kernel.add(constant + ORIGINAL_CODE)
@@ -726,7 +768,7 @@ def test_v2_program_with_maps_is_refused(kernel: FakeKernel, v2: DeviceCgroup) -
 def test_v2_program_that_the_kernel_changes_while_loading_is_refused(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
-    """What was loaded is compared with what was meant."""
+    """A loaded program that differs from the one that was meant is refused."""
     kernel.add(ORIGINAL_CODE)
     kernel.rewrite = lambda code: code[:-8] + struct.pack("<BBhi", 0x05, 0, 0, 0) + code[-8:]
     with pytest.raises(Refusal, match="the kernel changes it while loading"):
@@ -735,7 +777,7 @@ def test_v2_program_that_the_kernel_changes_while_loading_is_refused(
 
 
 def test_v2_load_that_a_signal_interrupts_is_repeated(kernel: FakeKernel, v2: DeviceCgroup) -> None:
-    """Four interrupted loads do no harm, a fifth one is the reason of the refusal."""
+    """Loading is repeated after four interruptions; a fifth one is a refusal."""
     kernel.add(ORIGINAL_CODE)
     kernel.fail = lambda command: errno.EAGAIN if command == 5 and kernel.calls.count(5) < 5 else 0
     v2.allow((GPU,), UndoLog())
@@ -752,21 +794,30 @@ def test_v2_load_that_a_signal_interrupts_is_repeated(kernel: FakeKernel, v2: De
     [
         (
             16,
-            "unable to find any existing device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: ",
+            (
+                "unable to find any existing device filters attached to the cgroup: "
+                "bpf_prog_query(BPF_CGROUP_DEVICE) failed: "
+            ),
         ),
         (13, "unable to open device filter "),
         (15, "unable to read a device filter: "),
         (5, "unable to load the extended device filter: "),
         (
             8,
-            "unable to attach new device filters program: bpf_prog_attach(BPF_CGROUP_DEVICE) failed: ",
+            (
+                "unable to attach new device filters program: "
+                "bpf_prog_attach(BPF_CGROUP_DEVICE) failed: "
+            ),
         ),
     ],
 )
 def test_v2_each_call_that_fails_is_named_and_leaves_the_programs(
     kernel: FakeKernel, v2: DeviceCgroup, command: int, message: str
 ) -> None:
-    """Whichever of the five calls is forbidden: a refusal of stage mount with the switch to use, and the old programs stay."""
+    """Each of the five bpf() calls that fails is a refusal that names it and the option to set.
+
+    The old programs stay.
+    """
     kernel.add(ORIGINAL_CODE)
     kernel.fail = lambda called: errno.EPERM if called == command else 0
     undo = UndoLog()
@@ -790,7 +841,10 @@ def test_v2_each_call_that_fails_is_named_and_leaves_the_programs(
 def test_v2_undo_that_fails_names_the_cgroup(
     kernel: FakeKernel, v2: DeviceCgroup, number: int, left: list[str]
 ) -> None:
-    """When our program has to stay, the undo log says where; when it is not there, or the cgroup is gone, nothing is left."""
+    """Undo names the cgroup when our program has to stay.
+
+    If the program or the cgroup is gone, nothing is left.
+    """
     kernel.add(ORIGINAL_CODE)
     undo = UndoLog()
     v2.allow((GPU,), undo)
@@ -801,7 +855,9 @@ def test_v2_undo_that_fails_names_the_cgroup(
 def test_v2_undo_of_an_exchange_that_was_refused_leaves_nothing(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
-    """An exchange that the kernel refuses, and still refuses at the undo, is no change that stays behind."""
+    """An exchange that the kernel refused leaves nothing to report, even if undo is refused as
+    well.
+    """
     kernel.add(ORIGINAL_CODE)
     kernel.fail = lambda called: errno.E2BIG if called == 8 else 0
     undo = UndoLog()

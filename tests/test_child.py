@@ -1,4 +1,4 @@
-"""Children of the hook: how they are followed, ended, and tied to it."""
+"""Children of the hook: how they are followed, ended, and tied to the hook."""
 
 import os
 import select
@@ -23,7 +23,9 @@ def started(work: Callable[[int], None]) -> child.Child:
 
 
 def test_follow_keeps_the_end_of_what_was_written() -> None:
-    """However much is written (here 64 MiB), only the last 4 KiB are kept, and the child is never blocked by a full pipe."""
+    """Of 64 MiB of output only the last 4 KiB are kept, and the child is never blocked by a full
+    pipe.
+    """
 
     def count(writer: int) -> None:
         for number in range(1024):
@@ -31,29 +33,30 @@ def test_follow_keeps_the_end_of_what_was_written() -> None:
             while block:
                 block = block[os.write(writer, block) :]
 
-    found = started(count)
-    assert found.follow(time.monotonic() + 60, 4096) == (False, b"   1023\n" * 512)
-    assert found.end() == 0
+    process = started(count)
+    assert process.follow(time.monotonic() + 60, 4096) == (False, b"   1023\n" * 512)
+    assert process.end() == 0
 
 
 @pytest.mark.parametrize("closes", [False, True])
 def test_the_deadline_counts_for_a_silent_child(closes: bool) -> None:
-    """It is late whether it holds its output open or has closed it, and is killed then."""
+    """A silent child is late and killed, whether it holds its output open or has closed it."""
 
     def sleep(writer: int) -> None:
         if closes:
             os.close(writer)
         time.sleep(60)
 
-    found = started(sleep)
-    assert found.follow(time.monotonic() + 0.1, 4096) == (True, b"")
-    status = found.end()
+    process = started(sleep)
+    assert process.follow(time.monotonic() + 0.1, 4096) == (True, b"")
+    status = process.end()
     assert status is not None
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 class Steps:
-    """A child's work in steps: the child takes one each time that its parent polls, and the poll then ends early.
+    """A child's work in steps: the child takes one whenever its parent polls, and the poll then
+    ends early.
 
     :param then: milliseconds for which the parent really polls when all steps are taken.
     :param at_each: what the child does in a step, which takes processor time in any case.
@@ -73,7 +76,7 @@ class Steps:
         monkeypatch.setattr(child, "select", SimpleNamespace(poll=self.poll, POLLIN=select.POLLIN))
 
     def work(self, writer: int) -> None:
-        """Take the steps; this runs in the child."""
+        """Take the steps. This runs in the child."""
         for _ in range(self.left):
             os.read(self.begin[0], 1)
             self.at_each(writer)
@@ -97,7 +100,7 @@ class Steps:
 def test_a_child_that_only_waits_is_late_before_the_deadline(
     monkeypatch: pytest.MonkeyPatch, closes: bool
 ) -> None:
-    """A child is late when it has neither worked nor written for ``still`` seconds, however much it did before."""
+    """A child is late after ``still`` seconds without work or output, whatever it did before."""
     steps = Steps(monkeypatch, 6, then=0)
 
     def wait(writer: int) -> None:
@@ -106,54 +109,54 @@ def test_a_child_that_only_waits_is_late_before_the_deadline(
         steps.work(writer)
         time.sleep(60)
 
-    found = started(wait)
-    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (True, b"")
+    process = started(wait)
+    assert process.follow(time.monotonic() + 60, 4096, still=0.2) == (True, b"")
     assert steps.left == 0
-    found.end(grace=0)
+    process.end(grace=0)
 
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_child_at_work_is_not_late_before_the_deadline(
     monkeypatch: pytest.MonkeyPatch, writes: bool
 ) -> None:
-    """Work is processor time or output."""
+    """A child that uses processor time or writes output is not late."""
     steps = Steps(
         monkeypatch, 30, then=60_000, at_each=lambda writer: writes and os.write(writer, b"x")
     )
-    found = started(steps.work)
-    assert found.follow(time.monotonic() + 60, 4096, still=0.2) == (False, b"x" * 30 * writes)
-    assert found.end() == 0
+    process = started(steps.work)
+    assert process.follow(time.monotonic() + 60, 4096, still=0.2) == (False, b"x" * 30 * writes)
+    assert process.end() == 0
 
 
 @pytest.mark.parametrize("way", ["follow", "read"])
 def test_the_deadline_counts_for_a_child_that_never_stops(way: str) -> None:
-    """Output that is always ready does not keep the clock from being looked at."""
+    """The deadline is checked even while output is always ready."""
 
     def flood(writer: int) -> None:
         while True:
             os.write(writer, b"x")
             time.sleep(0.001)
 
-    found = started(flood)
+    process = started(flood)
     late = (
-        found.follow(time.monotonic() + 0.1, 1)[0]
+        process.follow(time.monotonic() + 0.1, 1)[0]
         if way == "follow"
-        else found.read(time.monotonic() + 0.1, 1 << 20) is None
+        else process.read(time.monotonic() + 0.1, 1 << 20) is None
     )
-    found.end(grace=0)
+    process.end(grace=0)
     assert late
 
 
 def test_read_stops_at_its_limit() -> None:
-    """A child that answers without end is cut, and does not fill this process's memory."""
+    """Endless output is cut at the limit and does not fill this process's memory."""
 
     def flood(writer: int) -> None:
         for _ in range(1 << 20):
             os.write(writer, b"x" * 4096)
 
-    found = started(flood)
-    data = found.read(time.monotonic() + 60, 100_000)
-    found.end(grace=0)
+    process = started(flood)
+    data = process.read(time.monotonic() + 60, 100_000)
+    process.end(grace=0)
     assert data is not None
     assert 100_000 < len(data) <= 100_000 + (1 << 16)
 
@@ -161,8 +164,8 @@ def test_read_stops_at_its_limit() -> None:
 @pytest.mark.parametrize(
     "raised", [OSError(5, "x"), KeyboardInterrupt(), SystemExit(3), MemoryError()]
 )
-def test_the_copy_never_goes_on(raised: BaseException) -> None:
-    """Whatever the work raises, the child ends there, which is no success, and nothing is left of it here."""
+def test_a_child_ends_whatever_its_work_raises(raised: BaseException) -> None:
+    """The child ends with status 1 whatever its work raises, and nothing of it is left."""
     parent = os.getpid()
 
     def fail(_writer: int) -> None:
@@ -170,18 +173,18 @@ def test_the_copy_never_goes_on(raised: BaseException) -> None:
 
     try:
         with nothing_stays_open():
-            found = started(fail)
-            assert found.read(time.monotonic() + 30, 100) == b""
-            status = found.end()
+            process = started(fail)
+            assert process.read(time.monotonic() + 30, 100) == b""
+            status = process.end()
         assert status is not None
         assert os.waitstatus_to_exitcode(status) == 1
     finally:
         if os.getpid() != parent:
-            os._exit(99)  # which would be the status above
+            os._exit(99)  # the child went on; the parent sees this status above
 
 
 def test_a_signal_that_waited_for_the_fork_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that raises as soon as signals are allowed again leaves no process and no descriptor behind."""
+    """A signal handler that raises right after the fork leaves no process and no descriptor."""
 
     class Late(Exception):
         pass
@@ -194,7 +197,8 @@ def test_a_signal_that_waited_for_the_fork_ends_the_child(monkeypatch: pytest.Mo
     def with_signal(forks: bool) -> int:
         pid = fork(forks)
         if pid:
-            signal.raise_signal(signal.SIGUSR1)  # for this thread: another may not have blocked it
+            # To this thread only: another one may not have blocked the signal.
+            signal.raise_signal(signal.SIGUSR1)
         return pid
 
     monkeypatch.setattr(child, "_fork", with_signal)
@@ -209,7 +213,7 @@ def test_a_signal_that_waited_for_the_fork_ends_the_child(monkeypatch: pytest.Mo
 
 
 def test_a_failed_fork_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptor, and no signal that stays blocked."""
+    """A failed fork leaves no descriptor and no blocked signal."""
 
     def fork(forks: bool) -> int:
         raise OSError(11, "no process")
@@ -222,7 +226,7 @@ def test_a_failed_fork_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
-    """The parent is killed without a chance to say anything; the child that it has started is gone at once."""
+    """A child ends when its parent is killed."""
     script = f"""
 import os, time
 from nvgraft.system import child
@@ -248,12 +252,12 @@ time.sleep(60)
     process = Path("/proc", there.read_text())
     deadline = time.monotonic() + 5
     while process.exists() and "State:\tZ" not in (process / "status").read_text():
-        assert time.monotonic() < deadline, "it outlives its parent"
+        assert time.monotonic() < deadline, "the child outlives its parent"
         time.sleep(0.01)
 
 
-def test_an_orphan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child whose parent ended before it could be tied to it finds nobody to answer to, and stops."""
+def test_an_orphan_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child whose parent ended before the child was tied to it gets an error and stops."""
     monkeypatch.setattr(syscalls, "set_parent_death_signal", lambda _: None)
     reader, writer = os.pipe()
     child.tie(writer)
@@ -265,7 +269,7 @@ def test_an_orphan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.requires("root")
 def test_a_child_that_forks_is_the_first_of_its_namespace() -> None:
-    """What it has started ends with it, even a process that has left its session."""
+    """The children of a child end with it, even one that has left its session."""
 
     def fork(writer: int) -> None:
         if os.fork() == 0:
@@ -276,18 +280,18 @@ def test_a_child_that_forks_is_the_first_of_its_namespace() -> None:
         os.write(writer, b"%d\n" % os.getpid())
         time.sleep(60)
 
-    found = child.start(fork)
-    said = b""
-    while said.count(b"\n") < 2:
-        said += os.read(found.output, 100)
-    grandchild = next(line for line in said.decode().split() if line != "1")
-    assert "1" in said.decode().split()
-    found.end(grace=0)
+    process = child.start(fork)
+    output = b""
+    while output.count(b"\n") < 2:
+        output += os.read(process.output, 100)
+    grandchild = next(line for line in output.decode().split() if line != "1")
+    assert "1" in output.decode().split()
+    process.end(grace=0)
     assert not Path("/proc", grandchild).exists()
 
 
-def test_where_a_namespace_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the privilege a child that starts no other does without; one that does is not started."""
+def test_without_the_privilege_for_a_pid_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the privilege for a pid namespace only children that fork are refused."""
 
     def refused() -> int:
         raise syscalls.SyscallError(1, "unshare(NEWPID)")
@@ -299,7 +303,10 @@ def test_where_a_namespace_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_in_a_user_namespace_the_one_pid_namespace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be the last child of this process; ldconfig's is to come."""
+    """In a user namespace, a child that does not fork gets no pid namespace.
+
+    The hook can make only one there, and ldconfig's child needs it.
+    """
 
     def exploded() -> int:
         raise AssertionError

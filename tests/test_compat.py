@@ -1,4 +1,6 @@
-"""CUDA forward-compatibility libraries of the image: which directory comes first for the loader, and that nothing is mounted."""
+"""CUDA's forward compatibility libraries: their directory comes first for the loader, none is
+mounted.
+"""
 
 import json
 from pathlib import Path
@@ -42,7 +44,7 @@ LINKS = {
     ],
 )
 def test_the_major_version_decides(version: str, mode: str, taken: bool) -> None:
-    """Mode ldconfig takes newer majors only, mount all others than the driver's, disabled nothing."""
+    """Mode ldconfig takes newer majors only, mount all majors but the driver's, disabled none."""
     tree = image(
         f"{COMPAT}/libcuda.so.{version}",
         links={"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": f"libcuda.so.{version}"},
@@ -55,7 +57,7 @@ def test_the_major_version_decides(version: str, mode: str, taken: bool) -> None
 
 
 def test_another_mode_is_refused() -> None:
-    """What is no mode of the reference CLI is a container error."""
+    """A mode that the reference CLI does not know is a container error."""
     with pytest.raises(Refusal, match="invalid option: cuda-compat-mode=bogus"):
         compat_directory(image("/etc/x"), DRIVER, "bogus")
 
@@ -66,13 +68,13 @@ def test_majors_compare_as_text() -> None:
     assert compat_directory(tree, "535.104.05", "ldconfig")[0] is None
 
 
-def test_an_image_without_them() -> None:
-    """No directory, no libraries: nothing comes first."""
+def test_an_image_without_compat_libraries() -> None:
+    """An image without compat libraries has no compat directory."""
     assert compat_directory(image("/etc/x"), DRIVER, "ldconfig") == (None, [])
 
 
 def test_two_directories_are_refused() -> None:
-    """Links that lead to libraries in different directories are a container error."""
+    """Links to libraries in different directories are a container error."""
     links = {
         "/usr/local/cuda/compat/libcuda.so.1": "/a/libcuda.so.550.1",
         "/usr/local/cuda/compat/libnvidia-nvvm.so.4": "/b/libnvidia-nvvm.so.550.1",
@@ -84,7 +86,7 @@ def test_two_directories_are_refused() -> None:
 
 
 def test_links_out_of_the_image_are_refused() -> None:
-    """A compat directory that climbs above the root is a container error in the reference's words."""
+    """A compat directory above the root is a container error in the reference's words."""
     with pytest.raises(Refusal, match="resolves outside of"):
         compat_directory(image(links={"/usr/local/cuda": "../../../../x"}), DRIVER, "ldconfig")
 
@@ -93,7 +95,10 @@ def test_links_out_of_the_image_are_refused() -> None:
     ("capabilities", "first"), [("compute", COMPAT), ("video", COMPAT), ("graphics", None)]
 )
 def test_the_loader_looks_there_first(tmp_path: Path, capabilities: str, first: str | None) -> None:
-    """With compute libraries the directory leads the loader cache step; no mount has a source in the image."""
+    """With compute libraries the loader cache step begins with the compat directory.
+
+    No mount has a source in the image.
+    """
     root = tmp_path / "rootfs"
     (root / COMPAT[1:]).mkdir(parents=True)
     (root / COMPAT[1:] / "libcuda.so.999.1").touch()

@@ -1,4 +1,4 @@
-"""config: every key, the host's defaults, where the file is, and what is refused on load."""
+"""The configuration: every key, the host's defaults, where the file is, what is refused on load."""
 
 import json
 import os
@@ -28,6 +28,9 @@ from nvgraft.system.trusted import Untrusted
 
 P = ParamSpec("P")
 
+LOAD = "error getting hook config: failed to load config"
+UNMARSHAL = f"{LOAD}: failed to unmarshal config"
+
 
 def load(
     text: str,
@@ -42,7 +45,7 @@ def load(
 def refusal(function: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> str:
     with pytest.raises(Refusal) as error:
         function(*arguments, **named)
-    assert error.value.hint, "every refusal has cause and fix"
+    assert error.value.hint, "the refusal has no cause and fix"
     assert error.value.exit_code == 1
     return "\n".join(line for line in (error.value.first_line, error.value.text) if line)
 
@@ -55,7 +58,7 @@ def toml(table: tuple[str, ...], key: str, value: str) -> str:
 def test_every_key_is_read_and_checked(
     table: tuple[str, ...], key: str, attribute: str, default: bool | str | tuple[str, ...]
 ) -> None:
-    """Each key sets its attribute, has its default without the file, and refuses a value of another type."""
+    """Each key sets its attribute, has a default, and refuses a value of another type."""
     value, text = {
         bool: (not default, str(not default).lower()),
         str: ("@x", '"@x"'),
@@ -74,7 +77,7 @@ def test_every_key_is_read_and_checked(
     line = 2 if table else 1
     assert (
         refusal(load, toml(table, key, "3"))
-        == f"error getting hook config: failed to load config: failed to unmarshal config: ({line}, 1): Can't convert 3(int64) to {name}"
+        == f"{UNMARSHAL}: ({line}, 1): Can't convert 3(int64) to {name}"
     )
 
 
@@ -86,8 +89,14 @@ def test_keys_and_attributes_are_the_same_set() -> None:
 
 
 def test_settings_are_plain_json() -> None:
-    """What was parsed can be kept as JSON and gives the same configuration again."""
-    text = 'swarm-resource = "A,B"\nunknown = 1979-05-27\n[nvidia-container-cli]\nenvironment = ["A=1"]\nno-cgroups = true\n'
+    """Parsed settings can be kept as JSON and then give the same configuration."""
+    text = """
+swarm-resource = "A,B"
+unknown = 1979-05-27
+[nvidia-container-cli]
+environment = ["A=1"]
+no-cgroups = true
+"""
     settings = settings_from_toml(text.encode(), "f")
     assert settings == {"swarm_resource": "A,B", "cli_environment": ["A=1"], "cli_no_cgroups": True}
     assert config_from_settings(
@@ -128,11 +137,8 @@ def test_unknown_keys_and_tables_are_ignored() -> None:
     ],
 )
 def test_wrong_types_are_refused_with_their_position(text: str, problem: str) -> None:
-    """The key's line and column, the value, its type and the wanted type are named."""
-    assert (
-        refusal(load, text)
-        == f"error getting hook config: failed to load config: failed to unmarshal config: {problem}"
-    )
+    """The refusal names the key's line and column, the value, its type and the expected type."""
+    assert refusal(load, text) == f"{UNMARSHAL}: {problem}"
 
 
 @pytest.mark.parametrize(
@@ -146,30 +152,28 @@ def test_wrong_types_are_refused_with_their_position(text: str, problem: str) ->
     ],
 )
 def test_syntax_errors_are_refused_with_their_position(text: bytes, position: str) -> None:
-    """What is no TOML is refused with line and column."""
-    phrase = f"error getting hook config: failed to load config: failed to load specified config file: {position}: "
+    """A file that is not TOML is refused with line and column."""
+    phrase = f"{LOAD}: failed to load specified config file: {position}: "
     assert refusal(settings_from_toml, text, "/x/config.toml").startswith(phrase)
 
 
 def test_ldconfig_must_be_a_path_of_the_host() -> None:
-    """Another value is refused on two lines, unless the feature allows the container's own ldconfig."""
-    line = "error getting hook config: failed to load config: nvidia-container-cli.ldconfig value "
+    """A value without "@" is refused on two lines.
+
+    It is accepted if the feature allows the container's own ldconfig.
+    """
     for value in ("", "/sbin/ldconfig"):
-        text = refusal(load, f'[nvidia-container-cli]\nldconfig = "{value}"')
-        assert (
-            text
-            == f"{line}\"{value}\" is not host-relative (does not start with a '@')\ninvalid config value"
+        text = f'[nvidia-container-cli]\nldconfig = "{value}"\n'
+        assert refusal(load, text) == (
+            f'{LOAD}: nvidia-container-cli.ldconfig value "{value}" is not host-relative '
+            "(does not start with a '@')\ninvalid config value"
         )
-        assert (
-            load(
-                f'[nvidia-container-cli]\nldconfig = "{value}"\n[features]\nallow-ldconfig-from-container = true'
-            ).cli_ldconfig
-            == value
-        )
+        text += "[features]\nallow-ldconfig-from-container = true"
+        assert load(text).cli_ldconfig == value
 
 
 def test_ldconfig_prefers_the_real_program() -> None:
-    """On hosts where ldconfig is a script around ldconfig.real the real one is used, and only there."""
+    """ldconfig.real is used where it exists: ldconfig is a script around it on such hosts."""
     for value in ("@/sbin/ldconfig", "@/sbin/ldconfig.real"):
         assert host_ldconfig(value, {"/sbin/ldconfig.real"}.__contains__) == "@/sbin/ldconfig.real"
         assert host_ldconfig(value, lambda _: False) == "@/sbin/ldconfig"
@@ -178,7 +182,10 @@ def test_ldconfig_prefers_the_real_program() -> None:
 
 
 def test_the_default_user_depends_on_the_distribution() -> None:
-    """SUSE's device nodes belong to the group video; a user in the file, even an empty one, wins."""
+    """SUSE's default is root:video, the group of its device nodes.
+
+    A user in the file, even an empty one, overrides the default.
+    """
     for text, user in {
         'ID=sles\nID_LIKE="suse"\n': "root:video",
         "ID_LIKE='suse opensuse'": "root:video",
@@ -193,35 +200,34 @@ def test_the_default_user_depends_on_the_distribution() -> None:
 
 
 def test_supported_capabilities() -> None:
-    """ "all" is the full set, a name outside it is refused, after ldconfig has been checked."""
+    """ "all" means the full set; a name outside of it is refused, after ldconfig was checked."""
     full = "compat32,compute,display,graphics,ngx,utility,video"
     assert load('supported-driver-capabilities = "all"').supported_driver_capabilities == full
     assert load('supported-driver-capabilities = ""').supported_driver_capabilities == ""
     for value in ("bogus", "compute,all", "Compute"):
-        text = refusal(load, f'supported-driver-capabilities = "{value}"')
-        assert (
-            text
-            == f"Invalid value for config option 'supported-driver-capabilities'; {value} (supported: {full})"
+        assert refusal(load, f'supported-driver-capabilities = "{value}"') == (
+            "Invalid value for config option 'supported-driver-capabilities'; "
+            f"{value} (supported: {full})"
         )
     both = 'supported-driver-capabilities = "bogus"\n[nvidia-container-cli]\nldconfig = ""'
     assert refusal(load, both).endswith("invalid config value")
 
 
 def test_an_unknown_way_to_write_the_loader_cache_is_refused() -> None:
-    """The two that there are are named; without the key nvgraft writes it itself."""
+    """An unknown nvgraft.ldcache is refused with the two known values; the default is native."""
     assert load("").ldcache_mode == "native"
     text = refusal(load, '[nvgraft]\nldcache = "Native"')
-    assert (
-        text
-        == "error getting hook config: failed to load config: nvgraft.ldcache value 'Native' is not known"
-    )
+    assert text == f"{LOAD}: nvgraft.ldcache value 'Native' is not known"
     with pytest.raises(Refusal) as error:
         load('[nvgraft]\nldcache = ""')
     assert error.value.hint == 'set it to "native" (the default) or "ldconfig"'
 
 
 def test_a_host_snapshot_needs_a_simulated_host() -> None:
-    """A recorded host is never taken for the real one by accident."""
+    """host-snapshot without simulated-host is refused.
+
+    A recorded host is never mistaken for the real one.
+    """
     assert load('[nvgraft]\nsimulated-host = true\nhost-snapshot = "/s"').host_snapshot == "/s"
     assert "without nvgraft.simulated-host = true" in refusal(
         load, '[nvgraft]\nhost-snapshot = "/s"'
@@ -229,7 +235,10 @@ def test_a_host_snapshot_needs_a_simulated_host() -> None:
 
 
 def test_where_the_file_is() -> None:
-    """The flag, then the variable, then XDG_CONFIG_HOME, then /etc; only a named file has to exist."""
+    """The flag counts first, then the variable, XDG_CONFIG_HOME and /etc.
+
+    Only a named file has to exist.
+    """
     environ = {"NVIDIA_CTK_CONFIG_FILE_PATH": "/var", "XDG_CONFIG_HOME": "/xdg"}
     assert config_path("/flag", environ) == ("/flag", True)
     assert config_path(None, environ) == ("/var", True)
@@ -242,9 +251,9 @@ def test_where_the_file_is() -> None:
 
 
 def test_a_missing_file_matters_only_when_it_was_named(tmp_path: Path) -> None:
-    """Without the default file the built-in defaults apply; a named file that is missing is an error."""
+    """Without the default file the built-in defaults apply; a missing named file is an error."""
     assert load_config(None, {"XDG_CONFIG_HOME": str(tmp_path)}) == config_from_settings({})
-    phrase = "error getting hook config: failed to load config: couldn't open required configuration file: open "
+    phrase = f"{LOAD}: couldn't open required configuration file: open "
     assert (
         refusal(load_config, f"{tmp_path}/x", {})
         == f"{phrase}{tmp_path}/x: no such file or directory"
@@ -256,7 +265,7 @@ def test_a_missing_file_matters_only_when_it_was_named(tmp_path: Path) -> None:
 
 
 def test_a_file_is_loaded(tmp_path: Path) -> None:
-    """The named file is read; an empty one is the same as none."""
+    """The named file is read, and an empty one gives the defaults."""
     path = tmp_path / "config.toml"
     path.write_text("disable-require = true\n")
     assert load_config(str(path), {}).disable_require
@@ -265,7 +274,10 @@ def test_a_file_is_loaded(tmp_path: Path) -> None:
 
 
 def test_an_untrusted_file_is_refused(tmp_path: Path) -> None:
-    """Whether it was named or is the default one; the message has the file, the place, the problem and the fix."""
+    """An untrusted file is refused, whether it was named or is the default one.
+
+    The message names the file, the place, the problem and the fix.
+    """
     path = tmp_path / "nvidia-container-runtime" / "config.toml"
     path.parent.mkdir()
     path.write_text("disable-require = true\n")
@@ -280,11 +292,8 @@ def test_an_untrusted_file_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(Refusal) as caught:
             load_config(explicit, environ, open_file=untrusted)
-        phrase = "error getting hook config: failed to load config: failed to load specified config file: "
-        assert (
-            caught.value.text
-            == f"{phrase}{path} is not trusted: /tmp: group or others may write it"
-        )
+        phrase = f"{LOAD}: failed to load specified config file: {path} is not trusted"
+        assert caught.value.text == f"{phrase}: /tmp: group or others may write it"
         assert caught.value.hint == "chmod go-w /tmp"
 
 
@@ -292,19 +301,18 @@ def test_an_untrusted_file_is_refused(tmp_path: Path) -> None:
     "root", ["/proc/self/cwd", "/proc", "//proc/1/root/", "/x/../proc/self/root"]
 )
 def test_a_driver_root_in_proc_is_refused(root: str) -> None:
-    """It would be another directory for each process that follows it."""
-    assert refusal(load, f'[nvidia-container-cli]\nroot = "{root}"') == (
-        f"error getting hook config: failed to load config: nvidia-container-cli.root is {root}"
-    )
+    """A driver root below /proc is refused: it is another directory for each process."""
+    text = refusal(load, f'[nvidia-container-cli]\nroot = "{root}"')
+    assert text == f"{LOAD}: nvidia-container-cli.root is {root}"
 
 
 def test_a_driver_root_elsewhere_is_accepted() -> None:
-    """A name that only begins alike is another directory."""
+    """A driver root whose name only begins with /proc is accepted."""
     assert load('[nvidia-container-cli]\nroot = "/process/driver"').cli_root == "/process/driver"
 
 
 def test_relative_names_count_from_the_directory() -> None:
-    """Of the flag, of the variable, and of XDG_CONFIG_HOME."""
+    """Relative paths of the flag, the variable and XDG_CONFIG_HOME count from the directory."""
     assert config_path("c.toml", {}, "/d") == ("/d/c.toml", True)
     assert config_path(None, {"NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml"}, "/d") == ("/d/c.toml", True)
     assert config_path(None, {"XDG_CONFIG_HOME": "x"}, "/d") == (
@@ -315,15 +323,18 @@ def test_relative_names_count_from_the_directory() -> None:
 
 
 def test_the_same_bytes_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The TOML parser costs more than all else that a container without a GPU needs; other bytes are parsed, whatever their file's time."""
+    """Equal bytes of config.toml are parsed once, other bytes always, whatever the file's time.
+
+    The TOML parser costs more than everything else that a container without a GPU needs.
+    """
     monkeypatch.setattr(kept, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
     path = tmp_path / "config.toml"
     parsed: list[str] = []
-    whole = tomllib.loads
+    original = tomllib.loads
 
     def loads(text: str) -> dict[str, object]:
         parsed.append(text)
-        return whole(text)
+        return original(text)
 
     monkeypatch.setattr(tomllib, "loads", loads)
     texts = [
@@ -341,7 +352,7 @@ def test_the_same_bytes_are_parsed_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_config_toml_that_is_refused_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused again, with the same words."""
+    """A refused file is refused again with the same words."""
     monkeypatch.setattr(kept, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
     path = tmp_path / "config.toml"
     for text in ("= 1", "disable-require = 1", 'supported-driver-capabilities = "x"'):
@@ -356,10 +367,13 @@ def test_a_config_toml_that_is_refused_is_not_kept(
 def test_an_unreadable_default_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A default file that is there but no bounded regular file is an error, not the defaults."""
+    """A default file that exists and is not a bounded regular file is an error.
+
+    The built-in defaults are not used instead.
+    """
     path = tmp_path / "nvidia-container-runtime" / "config.toml"
     path.mkdir(parents=True)
-    phrase = "error getting hook config: failed to load config: failed to load specified config file: open "
+    phrase = f"{LOAD}: failed to load specified config file: open "
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     assert refusal(load_config, None, environ) == f"{phrase}{path}: is a directory"
     path.rmdir()
@@ -394,7 +408,7 @@ def inline(value: object) -> str:
 
 @given(tomls)
 def test_any_values_give_a_configuration_or_a_refusal(tables: dict[str, object]) -> None:
-    """Whatever types the keys have, the answer is a Config or a refusal."""
+    """Values of any type give a Config or a refusal."""
     try:
         load("\n".join(f"{key} = {inline(value)}" for key, value in tables.items()))
     except Refusal as error:
@@ -403,7 +417,7 @@ def test_any_values_give_a_configuration_or_a_refusal(tables: dict[str, object])
 
 @given(st.text(max_size=40) | st.text(alphabet='[]="\n.a#', max_size=20))
 def test_any_text_gives_a_configuration_or_a_refusal(text: str) -> None:
-    """Whatever the text, no other exception comes out."""
+    """Any text gives settings or a refusal, and no other exception."""
     try:
         settings_from_toml(text.encode("utf-8", "surrogatepass"), "f")
     except Refusal as error:

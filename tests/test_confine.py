@@ -1,4 +1,7 @@
-"""What a command that only looks can do once it is confined. Every check runs in a process of its own: there is no way back."""
+"""What a command that only looks can still do once it is confined.
+
+Every check runs in a process of its own, because confinement cannot be undone.
+"""
 
 import argparse
 import os
@@ -10,7 +13,7 @@ import pytest
 
 from nvgraft_cli.shell import main
 
-#: What a confined process tries; each of them fails with EPERM, or with EACCES where Landlock says no.
+#: Attempts of a confined process; each fails with EPERM, or with EACCES by Landlock.
 FORBIDDEN = {
     "write a file": "open(target, 'w')",
     "add to a file": "open(own, 'a')",
@@ -43,7 +46,7 @@ def check(result):
 
 
 def confined(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program after :data:`PREFACE`."""
+    """Run a program after :data:`PREFACE` in a process of its own."""
     own = directory / "own"
     own.write_text("text")
     return subprocess.run(
@@ -56,17 +59,23 @@ def confined(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("landlock", [True, False], ids=["with Landlock", "without"])
-def test_nothing_is_left_but_looking(landlock: bool, tmp_path: Path) -> None:
-    """Each attempt fails, also with CAP_DAC_READ_SEARCH; without Landlock the filter still stops all that changes a file by name."""
+def test_a_confined_process_can_only_look(landlock: bool, tmp_path: Path) -> None:
+    """Each attempt fails, also with CAP_DAC_READ_SEARCH.
+
+    Without Landlock the filter still stops everything that changes a file by name.
+    """
     attempts = dict(FORBIDDEN)
     without = ""
     if not landlock:
-        without = "def missing(): raise syscalls.MissingFeature(38, 'landlock_create_ruleset')\nsyscalls.landlock_version = missing\n"
+        without = """
+def missing(): raise syscalls.MissingFeature(38, "landlock_create_ruleset")
+syscalls.landlock_version = missing
+"""
         del attempts["write a file"], attempts["add to a file"]
     program = f"""
 {without}
-said = confine.look_only()
-assert (said != []) is {not landlock}, said
+missing = confine.look_only()
+assert (missing != []) is {not landlock}, missing
 for name, attempt in {attempts!r}.items():
     try:
         eval(attempt)
@@ -82,7 +91,7 @@ for name, attempt in {attempts!r}.items():
 
 
 def test_looking_still_works(tmp_path: Path) -> None:
-    """Files and directories are read, modules are loaded, and what nobody reads goes to /dev/null."""
+    """A confined process reads files and directories, loads modules, and writes to /dev/null."""
     program = """
 before = os.open(own, os.O_PATH)
 assert confine.look_only() == []
@@ -98,10 +107,11 @@ print("looked")
 
 
 def test_no_privilege_is_left(tmp_path: Path) -> None:
-    """Not even root has a capability but that of reading, and none comes back."""
+    """Not even root keeps a capability except that of reading, and none can come back."""
     program = """
 confine.look_only()
-print({line.split()[0]: line.split()[1] for line in open("/proc/self/status") if line.startswith(("Cap", "NoNewPrivs", "Seccomp:"))})
+keys = ("Cap", "NoNewPrivs", "Seccomp:")
+print(dict(line.split()[:2] for line in open("/proc/self/status") if line.startswith(keys)))
 """
     status = eval(confined(program, tmp_path).stdout)
     allowed = 1 << 2  # CAP_DAC_READ_SEARCH
@@ -116,7 +126,7 @@ print({line.split()[0]: line.split()[1] for line in open("/proc/self/status") if
 
 
 def test_an_input_that_takes_all_memory_is_one_line(tmp_path: Path) -> None:
-    """Exit 2 and no traceback: the command has a limit of its own, before the machine has."""
+    """A command at its own memory limit prints one line and exits with 2."""
     program = """
 from nvgraft_cli.last_error import command as last_error
 from nvgraft_cli.shell import main
@@ -133,7 +143,7 @@ raise SystemExit(main.main())
 
 
 def test_an_input_that_takes_all_time_is_one_line(tmp_path: Path) -> None:
-    """Exit 2 when the limit of processor time is reached."""
+    """A command at its limit of processor time prints one line and exits with 2."""
     program = """
 confine.SECONDS = 1
 confine.look_only()
@@ -149,18 +159,25 @@ while True:
 
 
 def test_lower_limits_stay(tmp_path: Path) -> None:
-    """What the caller has limited further is not raised, nor does a limit above the caller's hard one fail."""
+    """Lower limits of the caller are not raised.
+
+    A limit above the caller's hard one is not an error.
+    """
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (7, 9))
 confine.look_only(many_inputs=True)
-print(resource.getrlimit(resource.RLIMIT_CPU), resource.getrlimit(resource.RLIMIT_AS)[1] == confine.MEMORY * confine.MANY)
+memory = resource.getrlimit(resource.RLIMIT_AS)[1]
+print(resource.getrlimit(resource.RLIMIT_CPU), memory == confine.MEMORY * confine.MANY)
 """
     assert confined(program, tmp_path).stdout == "(7, 9) True\n"
 
 
-def test_what_a_command_needs_before_is_done_before(tmp_path: Path) -> None:
-    """``open_first`` runs with the caller's rights, the command itself without; a call from another program confines nothing."""
+def test_open_first_runs_before_the_command_is_confined(tmp_path: Path) -> None:
+    """``open_first`` runs with the caller's rights, and the command itself confined.
+
+    A call of main() from another program confines nothing.
+    """
     program = """
 from nvgraft_cli.last_error import command as last_error
 from nvgraft_cli.shell import main
@@ -188,8 +205,11 @@ raise SystemExit(main.main())
     assert (tmp_path / "new").read_text() == "refused"
 
 
-def test_a_debug_line_tells_what_is_missing(tmp_path: Path) -> None:
-    """`nvgraft --debug COMMAND` says so on a kernel that cannot confine; without it nothing is said."""
+def test_a_debug_line_names_what_is_missing(tmp_path: Path) -> None:
+    """`nvgraft --debug COMMAND` names what the kernel lacks for confining.
+
+    Without --debug nothing is printed.
+    """
     program = """
 from nvgraft_cli.shell import main
 def missing(): raise syscalls.MissingFeature(38, "landlock_create_ruleset")
@@ -205,7 +225,7 @@ raise SystemExit(main.main())
     assert loud[1:] == quiet
 
 
-#: What acts, or keeps running; everything else that there will ever be is confined.
+#: Commands that act or keep running. Every other command must be confined.
 ACTING = {
     "inventory",
     "watch",
@@ -221,7 +241,7 @@ ACTING = {
 
 
 def test_every_command_that_only_looks_is_confined() -> None:
-    """A new command is confined, or stands in the list of those that act."""
+    """Every command is confined, except those in the list of commands that act."""
     parser = main._parser()
     subparsers = next(
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)

@@ -1,4 +1,4 @@
-"""What a test may require of the machine, what becomes of it where the machine does not have it, and where it runs."""
+"""What a test may require of the machine, the result where it is missing, and where tests run."""
 
 import subprocess
 import sys
@@ -13,7 +13,9 @@ MOON = "import conftest\nconftest.REQUIREMENTS['a moon'] = lambda: 'no moon here
 def run(
     directory: Path, tests: dict[str, str], *options: str, **environment: str
 ) -> tuple[int, str]:
-    """Run test modules, by their paths, under this project's conftest; return pytest's exit status and all that it printed."""
+    """Run test modules, by their paths, under this project's conftest; return exit status and
+    output.
+    """
     for path, body in tests.items():
         (directory / path).parent.mkdir(exist_ok=True)
         (directory / path).write_text(f"import pytest\n{body}")
@@ -46,36 +48,39 @@ def run(
     ("ci", "options"), [("", []), ("true", []), ("true", ["-n1"])], ids=["", "CI", "CI parallel"]
 )
 def test_a_skip_is_a_failure_in_ci(body: str, ci: str, options: list[str], tmp_path: Path) -> None:
-    """Where something is missing a developer's run goes on with the reason; CI fails, whoever asked for the skip."""
-    status, said = run(tmp_path, {"test_it.py": body}, *options, CI=ci)
-    assert status == int(bool(ci)), said
-    assert "no moon here" in said
-    assert ("1 skipped" in said) is not bool(ci)
+    """A developer's run skips a test with the reason; in CI every skip is a failure."""
+    status, printed = run(tmp_path, {"test_it.py": body}, *options, CI=ci)
+    assert status == int(bool(ci)), printed
+    assert "no moon here" in printed
+    assert ("1 skipped" in printed) is not bool(ci)
 
 
 def test_an_unknown_requirement_is_an_error(tmp_path: Path) -> None:
-    """A misspelt requirement would be one that is always met, or never: nothing is run."""
+    """A misspelt requirement stops the run; it would always or never be met."""
     body = "@pytest.mark.requires('roott')\ndef test_x(): ..."
-    status, said = run(tmp_path, {"test_it.py": body})
+    status, printed = run(tmp_path, {"test_it.py": body})
     assert status == 4
-    assert "requires 'roott'" in said
+    assert "requires 'roott'" in printed
 
 
 def test_what_no_package_provides_is_left_out_loudly(tmp_path: Path) -> None:
-    """It is no skip, which CI would not allow; the header and the summary tell of it."""
+    """A test that requires an unavailable program is deselected, and header and summary say so.
+
+    It is not skipped, because CI does not allow skips.
+    """
     body = (
         '@pytest.mark.requires("chromium")\ndef test_page(): raise AssertionError\n\n'
         "def test_other(): pass\n"
     )
     tests = {"test_it.py": body}
-    status, said = run(tmp_path, tests, CI="true", NVGRAFT_NOT_PACKAGED="chromium")
-    assert status == 0, said
-    assert "left out: tests that require chromium" in said
-    assert "1 passed, 1 deselected" in said
+    status, printed = run(tmp_path, tests, CI="true", NVGRAFT_NOT_PACKAGED="chromium")
+    assert status == 0, printed
+    assert "left out: tests that require chromium" in printed
+    assert "1 passed, 1 deselected" in printed
 
 
 def test_integration_tests_never_run_in_parallel(tmp_path: Path) -> None:
-    """One worker gets all of them, and hermetic ones may run beside it; one summary counts both."""
+    """One worker runs all integration tests, beside hermetic ones; one summary counts both."""
     record = (
         "import os, pathlib\n"
         "@pytest.mark.parametrize('number', range(3))\n"
@@ -88,9 +93,9 @@ def test_integration_tests_never_run_in_parallel(tmp_path: Path) -> None:
         for directory in ("tests", "integration")
         for number in range(3)
     }
-    status, said = run(tmp_path, tests, "-n3")
-    assert status == 0, said
-    assert "18 passed" in said
+    status, printed = run(tmp_path, tests, "-n3")
+    assert status == 0, printed
+    assert "18 passed" in printed
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     assert len(ran) == 18
     assert len({worker for directory, worker in ran if directory == "integration"}) == 1
@@ -98,7 +103,10 @@ def test_integration_tests_never_run_in_parallel(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_not_required_is_refused() -> None:
-    """So ``./dev test --quick`` finds on every machine what it starts."""
+    """A test that starts a program without requiring it fails.
+
+    ``./dev test --quick`` therefore finds every program that it starts on every machine.
+    """
     with pytest.raises(AssertionError, match=r"mark the test with requires\('sh'\)"):
         subprocess.run(["sh", "-c", ":"])
     subprocess.run([sys.executable, "-c", ""], check=True)
@@ -106,5 +114,5 @@ def test_a_program_that_is_not_required_is_refused() -> None:
 
 @pytest.mark.requires("sh")
 def test_a_program_that_is_required_is_started() -> None:
-    """A mark on the test, its class or its module is enough."""
+    """A mark on the test, its class or its module allows the program."""
     subprocess.run(["sh", "-c", ":"], check=True)

@@ -1,4 +1,4 @@
-"""Entering a container: what can be checked without one."""
+"""Entering a container, as far as it can be checked without one."""
 
 import os
 import posix
@@ -19,7 +19,7 @@ def nowhere() -> Container:
 def test_a_second_thread_is_refused_before_setns(
     nowhere: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel would refuse a process with two threads: the hook says so itself, and calls nothing."""
+    """A hook with two threads is refused before setns(2), which the kernel would refuse."""
 
     def exploded(_fd: int, _kinds: int) -> None:
         raise AssertionError("setns was called")
@@ -48,14 +48,14 @@ def test_a_container_that_has_ended_is_refused(
 @pytest.mark.parametrize(
     "pid", [1, 0, -1, os.getpid(), os.getppid()], ids=["init", "0", "-1", "own", "parent"]
 )
-def test_processes_that_are_no_container_s(pid: int) -> None:
-    """Init, this process, its parent and nonsense are refused without a look at them."""
+def test_processes_that_cannot_be_a_container_are_refused(pid: int) -> None:
+    """Init, this process, its parent and impossible pids are refused without a look at them."""
     with pytest.raises(Refusal, match=f"invalid process id: {pid}"):
         container.hold_process(pid)
 
 
 @pytest.mark.parametrize("rootfs", ["", "rootfs", "/", "//"])
 def test_a_rootfs_is_an_absolute_path_other_than_the_root(rootfs: str) -> None:
-    """As in the reference: input error."""
+    """A rootfs that is not an absolute path below / is an input error, as in the reference."""
     with pytest.raises(Refusal, match="invalid rootfs directory"):
         container.open_container(os.getpid(), 77, rootfs)

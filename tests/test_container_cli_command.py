@@ -1,4 +1,6 @@
-"""A whole command line: where it goes, what is printed where, and the exit code."""
+"""A whole command line: which program reads it, what it prints on which stream, and the exit
+code.
+"""
 
 import json
 import re
@@ -22,40 +24,40 @@ LINE = re.compile(r"^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [a-z_]+\.py:\d+\] .+$"
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is the recorded host."""
-    found = snapshot_host(json.loads(HOST.read_text()))
-    monkeypatch.setattr(detection, "read_host", lambda config: found)
+    """Make this machine the recorded host."""
+    recorded = snapshot_host(json.loads(HOST.read_text()))
+    monkeypatch.setattr(detection, "read_host", lambda config: recorded)
     monkeypatch.setattr(detection, "load_config", lambda *_, **__: Config())
     monkeypatch.setenv("PATH", OFFLINE_PATH)
 
 
 @pytest.mark.parametrize(
-    ("called", "shown"),
+    ("called", "name"),
     [("/usr/bin/nvidia-container-cli", "nvidia-container-cli"), ("/opt/bin/nvgraft", "nvgraft")],
 )
 def test_errors_carry_the_name_of_the_program(
     called: str,
-    shown: str,
+    name: str,
     host: None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The original's, when it is called so."""
+    """Errors begin with the original's name when the program is called by it."""
     monkeypatch.setattr(sys, "argv", [called])
     assert program.main(["list", "--device=99"]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith(f"{shown}: device error: 99: unknown device | ")
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"{name}: device error: 99: unknown device | ")
+    assert printed.out == ""
 
 
 def test_under_the_originals_name_nothing_else_is_reachable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nvgraft's own commands do not exist there: a usage message, and exit code 1."""
+    """Under the original's name, nvgraft's own commands print its usage, with exit code 1."""
     monkeypatch.setattr(sys, "argv", ["/usr/bin/nvidia-container-cli"])
     assert program.main(["simulate", "--list"]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith(
+    printed = capsys.readouterr()
+    assert printed.err.startswith(
         "Usage: nvidia-container-cli [OPTION...] COMMAND [ARG...]\nTry `nvidia-container-cli --help'"
     )
     assert program.main(["--version"]) == 0
@@ -63,50 +65,53 @@ def test_under_the_originals_name_nothing_else_is_reachable(
 
 
 def test_nvgrafts_own_commands_keep_their_parser(capsys: pytest.CaptureFixture[str]) -> None:
-    """Under its own name everything else goes where it went."""
+    """Under nvgraft's name its own commands and --help work as ever."""
     assert program.main(["simulate", "--list"]) == 0
     with pytest.raises(SystemExit) as left:
         program.main(["--help"])
     assert left.value.code == 0
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for name in ("info", "list", "configure", "plan"):
-        assert re.search(rf"^ +{name}\b", shown, re.MULTILINE)
+        assert re.search(rf"^ +{name}\b", printed, re.MULTILINE)
 
 
 def test_list_prints_a_path_a_line(host: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is on stderr."""
+    """`list` prints one path in each line, and nothing on stderr."""
     assert program.main(["list", "--device=1"]) == 0
-    said = capsys.readouterr()
-    assert (
-        said.out
-        == "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia-modeset\n/dev/nvidia0\n"
-    )
-    assert said.err == ""
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia0",
+    ]
+    assert printed.err == ""
 
 
 def test_questions_are_answered_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help is no error."""
+    """--help prints on stdout and exits with 0."""
     assert program.main(["configure", "--help"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("Usage: nvgraft configure [OPTION...] ROOTFS\n")
-    assert said.err == ""
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Usage: nvgraft configure [OPTION...] ROOTFS\n")
+    assert printed.err == ""
 
 
 def test_control_characters_do_not_reach_the_terminal(
     host: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither from a device name nor from an option."""
+    """Control characters of a device name or an option are printed escaped."""
     program.main(["list", "--device=\x1b[2J"])
     program.main(["list", "--\x1b[2J"])
-    said = capsys.readouterr().err
-    assert "\x1b" not in said
-    assert said.count(r"\x1b[2J") == 2
+    printed = capsys.readouterr().err
+    assert "\x1b" not in printed
+    assert printed.count(r"\x1b[2J") == 2
 
 
 def test_no_path_is_a_detection_error(
     host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The original looks its binaries up in PATH."""
+    """Without PATH, in which binaries are looked up, detection fails as the original's does."""
     monkeypatch.delenv("PATH")
     assert program.main(["list"]) == 1
     assert capsys.readouterr().err.startswith(
@@ -122,7 +127,10 @@ def test_the_debug_log_is_appended_in_the_originals_format(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A header between blank lines, then lines with level, time, thread and place; the refusal is its last line."""
+    """The log gets a header between blank lines, then lines with level, time, thread and place.
+
+    Its last line is the refusal.
+    """
     log = tmp_path / "log"
     log.write_text("before\n")
     words = ["list", "--device=99"]
@@ -141,20 +149,20 @@ def test_the_debug_log_is_appended_in_the_originals_format(
     assert lines[-1].endswith("] 99: unknown device")
 
 
-def test_a_log_that_cannot_be_written_is_told_and_nothing_more(
+def test_a_log_that_cannot_be_written_is_a_warning(
     host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It must not keep anything from working."""
+    """A log that cannot be written is a warning, and the command works without it."""
     assert program.main([f"--debug={tmp_path}/no/log", "list", "--device=1"]) == 0
-    said = capsys.readouterr()
-    assert said.err.startswith(
+    printed = capsys.readouterr()
+    assert printed.err.startswith(
         f"nvgraft: warning: no debug log: open {tmp_path}/no/log: no such file or directory | "
     )
-    assert said.out.endswith("/dev/nvidia0\n")
+    assert printed.out.endswith("/dev/nvidia0\n")
 
 
 def test_a_driver_root_and_user_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the engine's own configuration; config.toml of the host is not the original's business."""
+    """--root, --ldcache and --user become the engine's configuration, without config.toml."""
     seen: list[Config] = []
 
     def read(config: Config) -> Host:
@@ -170,10 +178,11 @@ def test_a_driver_root_and_user_reach_the_engine(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_faults_of_config_toml_are_none_of_its_business(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The original does not read the file; whether the host is a simulated one is all that it is asked for."""
+def test_a_faulty_config_toml_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A faulty config.toml is ignored, because the original does not read the file.
+
+    Only nvgraft.simulated-host is taken from it.
+    """
     toml = tmp_path / "config.toml"
     monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", str(toml))
     for text, simulated in (
@@ -187,7 +196,7 @@ def test_faults_of_config_toml_are_none_of_its_business(
 
 
 def test_the_inventory_is_the_hooks(host: None) -> None:
-    """One reader of the host: what is listed is what the hook would mount from."""
+    """The listed inventory is the one that the hook would mount from."""
     config, log = detection.engine_config(GlobalOptions()), DebugLog()
-    found = detection.detect(config, (), log)
-    assert found == read_inventory(snapshot_host(json.loads(HOST.read_text())), OFFLINE_PATH)
+    inventory = detection.detect(config, (), log)
+    assert inventory == read_inventory(snapshot_host(json.loads(HOST.read_text())), OFFLINE_PATH)

@@ -1,4 +1,7 @@
-"""`configure`: from options to the engine's request and settings. What it does to containers is tested in integration/."""
+"""`configure`: how options become the engine's request and settings.
+
+Its effect on containers is tested in integration/.
+"""
 
 import pytest
 
@@ -20,26 +23,27 @@ def request(line: str) -> Request:
     return request_of(parse_configure([*line.split(), "/rootfs"], "cli"))
 
 
-def test_the_request_is_the_hooks() -> None:
-    """Empty ids are noise, capabilities are sorted, everything else is as it was written."""
-    found = request(
-        "--device=,0 -d GPU-1 --utility --compute --require=cuda>=11 --imex-channel=1,2 --mig-config=all --mig-monitor=all"
+def test_the_request_is_that_of_the_hook() -> None:
+    """Empty ids are dropped and capabilities sorted; everything else stays as it was written."""
+    parsed = request(
+        "--device=,0 -d GPU-1 --utility --compute --require=cuda>=11 --imex-channel=1,2 "
+        "--mig-config=all --mig-monitor=all"
     )
-    assert found.devices == ("0", "GPU-1")
-    assert found.capabilities == ("compute", "utility")
-    assert found.requirements == ("cuda>=11",)
-    assert found.imex_channels.written == ("1", "2")
-    assert (found.mig_config, found.mig_monitor) == ("all", "all")
-    assert found.origin.devices == "--device=0,GPU-1"
+    assert parsed.devices == ("0", "GPU-1")
+    assert parsed.capabilities == ("compute", "utility")
+    assert parsed.requirements == ("cuda>=11",)
+    assert parsed.imex_channels.written == ("1", "2")
+    assert (parsed.mig_config, parsed.mig_monitor) == ("all", "all")
+    assert parsed.origin.devices == "--device=0,GPU-1"
 
 
 def test_no_device_asks_for_driver_files_alone() -> None:
-    """As the reference hook's `none`, which passes no --device."""
+    """No --device asks for driver files alone, as the reference hook does for `none`."""
     assert request("--utility").devices == ()
 
 
 def test_without_devbind_nodes_are_allowed_but_not_mounted() -> None:
-    """Whoever asks for that has put the nodes there."""
+    """With --no-devbind device nodes are allowed and not mounted: the caller has made them."""
     document = hosts.full_host()
     inventory = read_inventory(snapshot_host(document), OFFLINE_PATH)
 
@@ -54,17 +58,17 @@ def test_without_devbind_nodes_are_allowed_but_not_mounted() -> None:
             Settings(cgroups=True, simulated=False, devbind=devbind),
         )
 
-    def nodes(found: Plan) -> list[str]:
+    def nodes(plan: Plan) -> list[str]:
         return [
             action.target
-            for action in found.actions
+            for action in plan.actions
             if isinstance(action, Bind) and action.kind == "device"
         ]
 
-    def rules(found: Plan) -> list[tuple[int, int]]:
+    def rules(plan: Plan) -> list[tuple[int, int]]:
         return [
             (action.major, action.minor)
-            for action in found.actions
+            for action in plan.actions
             if isinstance(action, AllowDevice)
         ]
 
@@ -78,7 +82,10 @@ def test_without_devbind_nodes_are_allowed_but_not_mounted() -> None:
 def test_the_environment_is_checked_where_a_hook_may_have_it_from_a_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Supervised it may be a hook's; standalone it is the caller's own, where LD_LIBRARY_PATH is common."""
+    """LD_LIBRARY_PATH is refused with --pid, where a hook may have it from a container.
+
+    Standalone it is the caller's own, and common.
+    """
     reset: list[bool] = []
     monkeypatch.setattr(launch, "reset_process", lambda: reset.append(True))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/cuda/lib64")

@@ -1,4 +1,4 @@
-"""What `list` and `info` print."""
+"""The output of `list` and `info`."""
 
 import json
 from collections.abc import Collection
@@ -43,47 +43,49 @@ def inventory(host: str, omit: Collection[str] = (), **changes: object) -> Inven
     return read_inventory(snapshot_host(document(host) | changes), OFFLINE_PATH, omit=omit)
 
 
-def listed(found: Inventory, *words: str) -> list[str]:
-    return list_paths(found, parse_list([*words], "cli"))
+def list_of(host_inventory: Inventory, *words: str) -> list[str]:
+    return list_paths(host_inventory, parse_list([*words], "cli"))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['host']}: {row['args']}")
 def test_the_output_is_the_originals(row: Row) -> None:
-    """Every recorded command line on every recorded host: the same lines, or the same error."""
+    """Every recorded command line prints the recorded lines or the recorded error."""
     _, command, words = parse_global(row["args"].split(), "nvidia-container-cli")
-    found = inventory(row["host"])
+    host_inventory = inventory(row["host"])
     try:
         if command == "info":
-            output = info_text(found, csv=parse_info(words, "cli"))
+            output = info_text(host_inventory, csv=parse_info(words, "cli"))
         else:
-            output = "".join(f"{path}\n" for path in list_paths(found, parse_list(words, "cli")))
+            output = "".join(
+                f"{path}\n" for path in list_paths(host_inventory, parse_list(words, "cli"))
+            )
         code, error = 0, ""
     except Refusal as refusal:
         output, code, error = "", 1, refusal.reference_line("nvidia-container-cli")
-    # The records were kept without the last newline.
+    # The records lack the last newline.
     assert (output.removesuffix("\n"), code, error) == (row["stdout"], row["rc"], row["stderr"])
 
 
 def test_the_records_are_all_there() -> None:
-    """A cut fixture would make the test above pass without testing much."""
+    """The fixture has all 84 records: a truncated one would make the test above pass too easily."""
     assert len(ROWS) == 84
 
 
 def test_an_empty_device_list_is_not_no_device_list() -> None:
-    """`--device=` lists the control nodes, no option lists none."""
-    found = inventory("d470")
-    assert listed(found, "--device=") == [
+    """`--device=` lists the control nodes, and no option lists none."""
+    host_inventory = inventory("d470")
+    assert list_of(host_inventory, "--device=") == [
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
         "/dev/nvidia-uvm-tools",
         "/dev/nvidia-modeset",
     ]
-    assert listed(found, "--ipcs") == []
+    assert list_of(host_inventory, "--ipcs") == []
 
 
 def test_a_mig_device_is_listed_with_its_access_files_and_nodes() -> None:
-    """Its GPU's node comes first."""
-    assert listed(inventory("mig570"), "--device=0:1")[4:] == [
+    """A MIG device is listed with its access files and nodes, after its GPU's node."""
+    assert list_of(inventory("mig570"), "--device=0:1")[4:] == [
         "/dev/nvidia0",
         "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access",
         "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0/access",
@@ -94,8 +96,8 @@ def test_a_mig_device_is_listed_with_its_access_files_and_nodes() -> None:
 
 def test_a_driver_that_keeps_capabilities_in_proc_has_no_nodes_for_them() -> None:
     """Without nvidia-caps in /proc/devices only the access files are listed."""
-    found = inventory("mig570", char_majors={"nvidia": 195})
-    assert listed(found, "--device=0:1")[4:] == [
+    host_inventory = inventory("mig570", char_majors={"nvidia": 195})
+    assert list_of(host_inventory, "--device=0:1")[4:] == [
         "/dev/nvidia0",
         "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access",
         "/proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0/access",
@@ -104,10 +106,13 @@ def test_a_driver_that_keeps_capabilities_in_proc_has_no_nodes_for_them() -> Non
 
 @pytest.mark.parametrize(("name", "minor"), [("config", 1), ("monitor", 2)])
 def test_the_administration_of_mig_takes_the_place_of_its_devices(name: str, minor: int) -> None:
-    """The capability and its node, then each GPU's directory and all its nodes; access files of devices are left out."""
-    found = inventory("mig570")
-    paths = listed(found, "--device=all", f"--mig-{name}=all")[6:]
-    minors = [row_minor for row, row_minor in found.mig.minors if row.startswith("gpu0/")]
+    """--mig-config and --mig-monitor list the capability, its node, each GPU's directory and nodes.
+
+    The access files of MIG devices are left out.
+    """
+    host_inventory = inventory("mig570")
+    paths = list_of(host_inventory, "--device=all", f"--mig-{name}=all")[6:]
+    minors = [row_minor for row, row_minor in host_inventory.mig.minors if row.startswith("gpu0/")]
     assert len(minors) > 20
     assert paths[: len(minors) + 4] == [
         f"/proc/driver/nvidia/capabilities/mig/{name}",
@@ -119,48 +124,47 @@ def test_the_administration_of_mig_takes_the_place_of_its_devices(name: str, min
 
 
 def test_mig_administration_knows_all_only_and_no_single_mig_device() -> None:
-    """With the original's words."""
-    found = inventory("mig570")
+    """MIG administration of single devices is refused in the original's words."""
+    host_inventory = inventory("mig570")
     for words, text in (
-        (
-            ("--mig-config=0",),
-            "cli: mig-config error: 0: only 'all' devices are currently supported",
-        ),
+        (("--mig-config=0",), "mig-config error: 0: only 'all' devices are currently supported"),
         (
             ("--device=0:1", "--mig-monitor=all"),
-            "cli: mig-monitor error: all: cannot enable mig-monitor with specific MIG devices selected",
+            "mig-monitor error: all: cannot enable mig-monitor with specific MIG devices selected",
         ),
     ):
         with pytest.raises(Refusal) as caught:
-            listed(found, *words)
-        assert caught.value.reference_line("cli") == text
+            list_of(host_inventory, *words)
+        assert caught.value.reference_line("cli") == f"cli: {text}"
 
 
 def test_services_can_be_left_out() -> None:
-    """Each by its own option; MPS stays."""
+    """Each service and the firmware can be left out by its own option; MPS stays."""
     everything = [
         "/run/nvidia-persistenced/socket",
         "/run/nvidia-fabricmanager/socket",
         "/tmp/nvidia-mps",
     ]
-    assert listed(inventory("run560"), "--ipcs") == everything
-    assert listed(inventory("run560", omit={"persistenced"}), "--ipcs") == everything[1:]
+    assert list_of(inventory("run560"), "--ipcs") == everything
+    assert list_of(inventory("run560", omit={"persistenced"}), "--ipcs") == everything[1:]
     assert (
-        listed(inventory("run560", omit={"persistenced", "fabricmanager"}), "--ipcs")
+        list_of(inventory("run560", omit={"persistenced", "fabricmanager"}), "--ipcs")
         == everything[2:]
     )
     assert inventory("run560", omit={"gsp-firmware"}).files.firmware == ()
 
 
 def test_a_host_without_gpus() -> None:
-    """NVML may report none: the versions are printed, and any device list is ignored."""
+    """Without GPUs the versions are printed, and any device list is ignored."""
     nvml = document("d470")["nvml"] | {"gpus": []}
-    found = inventory("d470", nvml=nvml)
-    assert info_text(found, csv=False) == "NVRM version:   470.256.02\nCUDA version:   11.4\n"
-    assert info_text(found, csv=True).endswith(
-        "\n470.256.02,11.4\n\nDevice Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture\n"
+    host_inventory = inventory("d470", nvml=nvml)
+    assert (
+        info_text(host_inventory, csv=False) == "NVRM version:   470.256.02\nCUDA version:   11.4\n"
     )
-    assert listed(found, "--device=nosuch") == [
+    versions, blank, header = info_text(host_inventory, csv=True).splitlines()[-3:]
+    assert (versions, blank) == ("470.256.02,11.4", "")
+    assert header == "Device Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture"
+    assert list_of(host_inventory, "--device=nosuch") == [
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
         "/dev/nvidia-uvm-tools",

@@ -1,4 +1,4 @@
-"""The options of nvidia-container-cli and what they set."""
+"""The options of nvidia-container-cli and the values they set."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def refusal_of(parse: Callable[[list[str], str], object], *words: str) -> str:
 
 
 def test_global_options_stand_before_the_command() -> None:
-    """They are the program's, what follows the command is not looked at yet."""
+    """Options before the command are the program's; those after it are left to the command."""
     words = [
         "-k",
         "--no-pivot",
@@ -52,7 +52,7 @@ def test_global_options_stand_before_the_command() -> None:
 
 
 def test_defaults() -> None:
-    """Without options the driver root is /, nothing is loaded, and the driver is asked as nobody."""
+    """By default the driver root is /, no module is loaded, and NVML gets no user."""
     options, command, rest = parse_global(["info"], "cli")
     assert (command, rest) == ("info", [])
     assert (options.root, options.ldcache, options.user, options.debug) == ("/", "", "", "")
@@ -70,12 +70,15 @@ def test_defaults() -> None:
     ],
 )
 def test_a_user_is_given_by_name_or_number(option: str, ids: str) -> None:
-    """A user alone brings his primary group."""
+    """A user is a name or a number; without a group the user's primary group is used."""
     assert parse_global([option, "list"], "cli")[0].user == ids
 
 
 def test_user_without_argument_is_the_caller() -> None:
-    """enroot calls it so: inside a user namespace only the caller's own ids are sure to exist."""
+    """--user without an argument means the caller, as enroot uses it.
+
+    In a user namespace only the caller's own ids are sure to exist.
+    """
     assert parse_global(["--user", "list"], "cli")[0].user == f"{os.geteuid()}:{os.getegid()}"
 
 
@@ -83,7 +86,7 @@ def test_user_without_argument_is_the_caller() -> None:
     "user", ["nosuchuser", "root:nosuchgroup", "4294967290", "", "0:99999999999999999999x"]
 )
 def test_an_unknown_user_is_an_input_error(user: str) -> None:
-    """Before anything is done."""
+    """An unknown user is refused while options are read."""
     assert (
         refusal_of(parse_global, f"--user={user}", "list")
         == "cli: input error: parse user/group failed"
@@ -92,14 +95,14 @@ def test_an_unknown_user_is_an_input_error(user: str) -> None:
 
 @pytest.mark.parametrize("words", [[], ["-k"], ["lists"], ["plan"]])
 def test_no_command_or_an_unknown_one_shows_the_usage(words: list[str]) -> None:
-    """As argp_usage does."""
+    """A missing or unknown command shows the usage, as argp_usage does."""
     with pytest.raises(UsageFault) as caught:
         parse_global(words, "cli")
     assert str(caught.value) == "Usage: cli [OPTION...] COMMAND [ARG...]\n" + TRY.format("")
 
 
 def test_questions_are_answered_whatever_follows() -> None:
-    """--help, --usage and --version of the program and of each command."""
+    """--help, --usage and --version are answered for the program and for each command."""
     for words in (["--help"], ["-?"], ["--usage"]):
         with pytest.raises(Answered, match="Usage: cli "):
             parse_global(words, "cli")
@@ -134,13 +137,16 @@ def test_questions_are_answered_whatever_follows() -> None:
         ("", False),
     ],
 )
-def test_its_command_lines_are_told_from_nvgrafts_own(line: str, ours: bool) -> None:
-    """The first word that is no option decides; a wrong option is still its own when one of its commands follows."""
+def test_command_lines_of_the_original_are_recognised(line: str, ours: bool) -> None:
+    """The first word that is not an option decides whose command line it is.
+
+    A wrong option is the original's when one of its commands follows.
+    """
     assert names_command(line.split()) is ours
 
 
 def test_info_takes_csv_and_nothing_else() -> None:
-    """Superfluous words are refused in argp's words."""
+    """`info` takes --csv, and refuses other words as argp does."""
     assert parse_info([], "cli") is False
     assert parse_info(["--csv"], "cli") is True
     with pytest.raises(UsageFault) as caught:
@@ -150,7 +156,9 @@ def test_info_takes_csv_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("words", [[], ["--imex-channel=0,1"]])
 def test_list_without_options_lists_everything(words: list[str]) -> None:
-    """One --imex-channel= counts as none, as in the original."""
+    """`list` without options lists everything; one --imex-channel= changes nothing, as in the
+    original.
+    """
     options = parse_list(words, "cli")
     assert options.devices == ["all"]
     assert all(
@@ -159,7 +167,7 @@ def test_list_without_options_lists_everything(words: list[str]) -> None:
 
 
 def test_list_with_options_lists_what_they_say() -> None:
-    """Repeated lists are joined."""
+    """`list` with options lists what they name, and repeated lists are joined."""
     options = parse_list(
         [
             "-d",
@@ -190,14 +198,14 @@ def test_list_with_options_lists_what_they_say() -> None:
 
 
 def test_a_bad_imex_channel_is_an_error_before_anything_else() -> None:
-    """With the original's odd phrase."""
+    """A bad IMEX channel is refused first, in the original's odd phrase."""
     expected = "cli: error parsing IMEX info: unsupported IMEX channel value: x"
     assert refusal_of(parse_list, "--imex-channel=x") == expected
     assert refusal_of(parse_configure, "--imex-channel=0,x", "/rootfs") == expected
 
 
 def test_configure_reads_all_its_options() -> None:
-    """As the reference hook writes them."""
+    """`configure` reads all options that the reference hook writes."""
     words = [
         "--cuda-compat-mode=ldconfig",
         "--ldconfig=@/sbin/ldconfig",
@@ -241,7 +249,7 @@ def test_configure_reads_all_its_options() -> None:
 
 
 def test_configure_reads_short_options() -> None:
-    """-n is ngx here, and no-pivot before the command."""
+    """-n means ngx after `configure`, and no-pivot before it."""
     options = parse_configure(
         ["-p", "5", "-cuvgDn", "-d", "all", "-r", "cuda>=1", "-l", "@/x", "/r"], "cli"
     )
@@ -254,8 +262,8 @@ def test_configure_reads_short_options() -> None:
     )
 
 
-def test_what_is_left_out_goes_by_the_names_of_the_options() -> None:
-    """--no-devbind is no part of the host's inventory, the others are."""
+def test_services_are_left_out_by_name() -> None:
+    """Each --no-SERVICE adds its name to the parts that are left out; --no-devbind does not."""
     options = parse_configure(
         [
             "--no-devbind",
@@ -274,7 +282,7 @@ def test_what_is_left_out_goes_by_the_names_of_the_options() -> None:
 
 @pytest.mark.parametrize("words", [["-c"], ["/a", "/b"]])
 def test_configure_wants_exactly_one_rootfs(words: list[str]) -> None:
-    """Else it shows its usage."""
+    """`configure` shows its usage unless it gets exactly one rootfs."""
     with pytest.raises(UsageFault) as caught:
         parse_configure(words, "cli")
     assert str(caught.value) == "Usage: cli configure [OPTION...] ROOTFS\n" + TRY.format(
@@ -284,7 +292,7 @@ def test_configure_wants_exactly_one_rootfs(words: list[str]) -> None:
 
 @pytest.mark.parametrize("path", ["/", "//", "rootfs", ""])
 def test_a_rootfs_is_absolute_and_not_the_hosts(path: str) -> None:
-    """Before anything is looked at."""
+    """A rootfs that is relative or the host's is refused while options are read."""
     assert refusal_of(parse_configure, path) == "cli: input error: invalid rootfs directory"
 
 
@@ -298,7 +306,7 @@ def test_a_rootfs_is_absolute_and_not_the_hosts(path: str) -> None:
     ],
 )
 def test_a_pid_is_a_number(pid: str, cause: str) -> None:
-    """The original's errors, the kernel's reason included."""
+    """A pid that is not a number is refused in the original's words, with the kernel's reason."""
     assert (
         refusal_of(parse_configure, f"--pid={pid}", "/r")
         == f"cli: input error: parse pid failed: {pid}: {cause}"
@@ -309,12 +317,12 @@ def test_a_pid_is_a_number(pid: str, cause: str) -> None:
     ("pid", "number"), [("0", 0), ("", 0), (" 12", 12), ("+12", 12), ("2147483647", 2147483647)]
 )
 def test_a_pid_is_read_as_c_does(pid: str, number: int) -> None:
-    """0 stands for standalone mode."""
+    """A pid is read as C reads it; 0 means standalone mode."""
     assert parse_configure([f"--pid={pid}", "/r"], "cli").pid == number
 
 
 def test_at_most_32_requirements() -> None:
-    """The 33rd is refused."""
+    """The 33rd requirement is refused."""
     assert len(parse_configure([*["--require=cuda>=1"] * 32, "/r"], "cli").requirements) == 32
     assert (
         refusal_of(parse_configure, *["--require=cuda>=1"] * 33, "/r")
@@ -323,7 +331,7 @@ def test_at_most_32_requirements() -> None:
 
 
 def test_one_compat_mode() -> None:
-    """The same one twice is one."""
+    """A second compat mode is refused unless it equals the first."""
     assert (
         parse_configure(
             ["--no-cntlibs", "--cuda-compat-mode=disabled", "/r"], "cli"

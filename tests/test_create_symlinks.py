@@ -1,4 +1,4 @@
-"""symlinks: which links a command line asks for, and what is planned for them in an image."""
+"""create-symlinks: the links that a command line asks for, and the plan for them in an image."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def planned(rootfs: str, *links: tuple[str, str], volumes: tuple[str, ...] = ())
 
 
 def actions(plan: Plan) -> list[tuple[str, str]]:
-    """Return each action's kind and path."""
+    """Return the kind and path of each action."""
     return [(type(action).__name__, getattr(action, "path")) for action in plan.actions]  # noqa: B009
 
 
@@ -31,7 +31,7 @@ def actions(plan: Plan) -> list[tuple[str, str]]:
     ],
 )
 def test_the_links_of_a_command_line(arguments: list[str], links: list[tuple[str, str]]) -> None:
-    """In their order, a repeated one once."""
+    """Links keep their order, and a repeated one counts once."""
     assert parse_links(arguments) == links
 
 
@@ -52,14 +52,14 @@ def test_the_links_of_a_command_line(arguments: list[str], links: list[tuple[str
         ["--link", f"a::/{'b' * 256}"],
     ],
 )
-def test_other_command_lines(arguments: list[str]) -> None:
-    """What is no link of an absolute path is a mistake of usage."""
+def test_malformed_links_are_usage_errors(arguments: list[str]) -> None:
+    """An argument that is not a link with an absolute path is a usage error."""
     with pytest.raises(UsageError):
         parse_links(arguments)
 
 
 def test_links_and_their_directories_are_made() -> None:
-    """Parents that are missing come first, once."""
+    """Missing parents are made before the link, once each."""
     plan = planned("/usr/lib/", CARD, ("../renderD128", CARD[1].replace("card", "render")), GBM)
     assert actions(plan) == [
         ("MakeDirectory", "/dev/dri"),
@@ -74,8 +74,11 @@ def test_links_and_their_directories_are_made() -> None:
     assert plan.findings == ()
 
 
-def test_links_that_are_there() -> None:
-    """The very link stays, another one is replaced, wherever it leads; a file is the image's own and stays, which is said."""
+def test_existing_links_and_files() -> None:
+    """An equal link stays, and another link is replaced, wherever it leads.
+
+    A file or directory belongs to the image and stays, with a finding.
+    """
     assert planned(f"{GBM[1]} -> {GBM[0]}", GBM).actions == ()
     [action] = planned(f"{GBM[1]} -> /etc/passwd", GBM).actions
     assert isinstance(action, ReplaceLink)
@@ -88,7 +91,10 @@ def test_links_that_are_there() -> None:
 
 
 def test_links_of_the_image_on_the_way() -> None:
-    """They are followed inside of it; out of it, into /proc, or away from /dev leads to a refusal."""
+    """Links of the image are followed inside of it.
+
+    One that leads out of it, into /proc or away from /dev is a refusal.
+    """
     assert actions(planned("/usr/lib -> lib64\n/usr/lib64/gbm/", GBM)) == [
         ("Symlink", "/usr/lib64/gbm/nvidia-drm_gbm.so")
     ]
@@ -100,13 +106,15 @@ def test_links_of_the_image_on_the_way() -> None:
 
 
 def test_volumes_are_left_alone() -> None:
-    """What would have to be made or replaced on one is left out, with its name; links elsewhere are made."""
+    """A link on a volume is neither made nor replaced, and a finding names it.
+
+    Links elsewhere are made.
+    """
     for rootfs in ("/usr/lib/", f"{GBM[1]} -> other"):
         plan = planned(rootfs, GBM, CARD, volumes=("/usr/lib",))
         assert actions(plan)[-1] == ("Symlink", CARD[1])
         assert "gbm" not in str(plan.actions)
         assert "it would be made on the volume /usr/lib" in plan.findings[0].message
     assert planned(f"{GBM[1]} -> {GBM[0]}", GBM, volumes=("/usr/lib",)) == planned("", volumes=())
-    assert planned("", GBM, volumes=("/usr/lib",)).actions == (), (
-        "directories for a link that is left out"
-    )
+    plan = planned("", GBM, volumes=("/usr/lib",))
+    assert plan.actions == (), "directories are made for a link that is left out"

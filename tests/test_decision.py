@@ -1,4 +1,4 @@
-"""decision: the order of the checks, and agreement with the recorded reference hook."""
+"""The decision: the order of the checks, and agreement with the recorded reference hook."""
 
 import json
 
@@ -15,7 +15,7 @@ def document(env: list[str], **members: object) -> bytes:
 
 
 def test_every_recorded_decision_is_reproduced() -> None:
-    """Exit code, arguments and the key words of the last line agree with the reference hook for every recorded case."""
+    """Exit code, arguments and the key words of the last line agree for every recorded case."""
     rows = replay.rows()
     assert len(rows) == 1216
     wrong: list[tuple[object, ...]] = []
@@ -24,14 +24,14 @@ def test_every_recorded_decision_is_reproduced() -> None:
         if (code, replay.plain_argv(argv)) != (row["rc"], replay.plain_argv(row["argv"])):
             wrong.append((row["name"], code, argv))
         recorded = row["stderr"].rstrip("\n").split("\n")[-1]
-        # Where the reference dies without a word (an unknown supported capability), we say why.
+        # The reference prints nothing for an unknown supported capability; we name the cause.
         if code and recorded and replay.key_words(lines[-1]) != replay.key_words(recorded):
             wrong.append((row["name"], lines, recorded))
     assert wrong == []
 
 
 def test_every_recorded_mode_line_and_warning_is_reproduced() -> None:
-    """What the reference says before it goes on (mode, ignored requests) is said in the same words."""
+    """Lines that the reference prints before it goes on (mode, ignored requests) are equal."""
     for row in replay.rows():
         recorded = [
             line.partition('msg="')[2].rstrip('"') or line for line in row["stderr"].splitlines()
@@ -41,7 +41,9 @@ def test_every_recorded_mode_line_and_warning_is_reproduced() -> None:
 
 
 def test_a_skipped_container_says_why() -> None:
-    """A container without a request is skipped, with the variable's value as the reason and nothing for stderr."""
+    """A container without a request is skipped; the reason has the variable, and stderr stays
+    empty.
+    """
     decision = decide(document(["NVIDIA_VISIBLE_DEVICES=void"]), Config(), "/b")
     assert (decision.verdict, decision.log) == ("skip", ())
     assert "NVIDIA_VISIBLE_DEVICES=void" in decision.reason
@@ -64,16 +66,19 @@ def test_request_errors_come_before_the_mode() -> None:
 
 
 def test_broken_config_json_is_a_refusal_with_the_position() -> None:
-    """Truncated config.json gives the reference's phrase and where the document ends."""
+    """A truncated config.json is refused with the place where the document ends."""
     decision = decide(document(["A=b"])[:-5], Config(), "/b")
     assert decision.reason.startswith(
-        "could not decode OCI spec: unexpected EOF | config.json: the document is truncated: it ends in line 1"
+        "could not decode OCI spec: unexpected EOF | "
+        "config.json: the document is truncated: it ends in line 1"
     )
 
 
 def test_root_path_becomes_absolute_from_the_working_directory() -> None:
-    """root.path is cleaned and taken relative to the hook's working directory; empty is that directory itself."""
-    for path, wanted in {
+    """root.path is cleaned and counts from the hook's working directory; empty means that
+    directory.
+    """
+    for path, rootfs in {
         "rootfs": "/b/rootfs",
         "./rootfs/": "/b/rootfs",
         "": "/b",
@@ -82,11 +87,11 @@ def test_root_path_becomes_absolute_from_the_working_directory() -> None:
         "../x": "/x",
         "../../../x": "/x",
     }.items():
-        assert absolute_rootfs(path, "/b") == wanted
+        assert absolute_rootfs(path, "/b") == rootfs
 
 
 def test_an_unusable_root_path_is_refused() -> None:
-    """A root path with a control character, or longer than the kernel takes, is refused with the cause."""
+    """A root path with a control character, or longer than the kernel takes, is refused."""
     for path in ("a\0b", "x" * 300, "\udcc0", "y/" * 3000):
         decision = decide(
             document(["NVIDIA_VISIBLE_DEVICES=all"], root={"path": path}), Config(), "/b"

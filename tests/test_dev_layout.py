@@ -1,7 +1,10 @@
-"""How the project stands: which command checks it, which arrows point where, and what the hook may load."""
+"""The state of the project: which command checks it, who imports whom, and what the hook may
+load.
+"""
 
 import ast
 import importlib
+import json
 import operator
 import os
 import re
@@ -20,28 +23,18 @@ CHECKOUT = Path(__file__).parent.parent
 ENGINE = CHECKOUT / "hook" / "nvgraft"
 SPECS = CHECKOUT / "specs" / "nvgraft_specs"
 
-#: The import budget (docs/decisions/0002): these, what they load themselves, and the engine's own modules.
-#: ``__future__`` is loaded from a checkout only: the installer takes it out of the byte code. ``_bisect``, ``gc`` and
-#: ``zlib`` are part of the interpreter's own program on Debian and Ubuntu: 0.02 ms each, and no code of ours in their place.
+#: The import budget (docs/decisions/0002): these modules, those that they load, and the engine's.
+#: ``__future__`` is loaded from a checkout only; the installer removes it from the byte code.
+#: ``_bisect``, ``gc`` and ``zlib`` are built into the interpreter of Debian and Ubuntu: each costs
+#: 0.02 ms and replaces code of ours.
 BUDGET = (
-    "__future__",
-    "_bisect",
-    "gc",
-    "zlib",
-    "os",
-    "ctypes",
-    "_struct",
-    "struct",
-    "_json",
-    "_signal",
-    "errno",
-    "select",
-    "prctl",
+    *("__future__", "_bisect", "gc", "zlib", "os", "ctypes", "_struct", "struct", "_json"),
+    *("_signal", "errno", "select", "prctl"),
 )
-#: Names that source of the engine may import at the top of a module.
+#: Modules that the engine may import at the top of a module.
 AT_TOP = {"__future__", "errno", "os", "posixpath", "select", "sys", "time", "zlib"}
-#: What buys start-up time, or is private to the standard library -> the modules of the engine that import it and say why.
-#: The others import from these, and read like ordinary Python.
+#: Modules that save start-up time or are private to the standard library -> the modules of the
+#: engine that import them and say why. All others import from these and are ordinary Python.
 ISLANDS = {
     "_bisect": {"base/_stdlib.py"},
     "_ctypes": {"system/_ffi.py"},
@@ -51,13 +44,13 @@ ISLANDS = {
     "_signal": {"base/_os.py"},
     "_stat": {"base/_os.py"},
     "_struct": {"base/_stdlib.py"},
-    "gc": set(),  # the launchers stop the collector before they load anything
+    "gc": set(),  # the launchers stop the collector before the engine is loaded
     "marshal": {"startup/__init__.py"},
     "posix": {"base/_os.py", "startup/__init__.py"},
 }
-#: The words of these islands that no other module names, not even in a comment.
+#: Words of these islands that other modules must not contain, not even in a comment.
 TRICKS = re.compile(r"\b(_ctypes|_frozen_importlib\w*|gc|marshal|posix|PyGC_\w+)\b")
-#: Module -> the one place that may import it, inside a function.
+#: Module -> the one place that may import it, and only inside a function.
 INSIDE = {
     "tomllib": "the reader of config.toml",
     "json.decoder": "the report of broken JSON",
@@ -66,12 +59,15 @@ INSIDE = {
 
 
 def sources(root: Path) -> list[Path]:
-    """Every Python source below a directory."""
+    """Return every Python source below a directory."""
     return sorted(path for path in root.rglob("*.py"))
 
 
 def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
-    """Yield each imported module and whether a function imports it; what only a type checker reads is left out."""
+    """Yield each imported module and whether a function imports it.
+
+    Imports for type checkers alone are left out.
+    """
     for node in ast.iter_child_nodes(tree):
         if (
             isinstance(node, ast.If)
@@ -92,7 +88,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def loaded_by(program: str, stdin: str = "", cwd: Path = CHECKOUT) -> set[str]:
-    """Run a program as the hook's launcher would, and return the names of the modules that it has loaded at its end."""
+    """Run a program as the hook's launcher does; return the names of all loaded modules."""
     python = getattr(sys, "_base_executable", sys.executable)
     report = "import sys; print('== loaded', *sys.modules, sep='\\n', file=sys.stderr)"
     path = [str(CHECKOUT / "hook"), str(CHECKOUT / "specs"), os.path.dirname(prctl.__file__)]
@@ -110,7 +106,7 @@ def loaded_by(program: str, stdin: str = "", cwd: Path = CHECKOUT) -> set[str]:
 
 @pytest.fixture(scope="module")
 def allowed() -> set[str]:
-    """What the budget's modules load by themselves on this Python."""
+    """Return the modules that the budget loads on this Python."""
     return loaded_by("import " + ", ".join(BUDGET))
 
 
@@ -121,7 +117,7 @@ def over_budget(loaded: set[str], allowed: set[str]) -> list[str]:
 
 
 def test_ci_runs_the_command_of_the_readme() -> None:
-    """A commit is checked by what the README tells a newcomer to run, with nothing added or left out."""
+    """CI runs exactly the command that the README tells a newcomer to run."""
     lines = [
         line
         for line in (CHECKOUT / ".ci/run").read_text().splitlines()
@@ -144,7 +140,7 @@ def test_pre_commit_runs_the_same_lint() -> None:
 
 @pytest.mark.requires("sh")
 def test_every_target_of_dev_is_a_target_of_make() -> None:
-    """``make demo`` does what ``./dev demo`` does, and so does every other target."""
+    """Every ``./dev TARGET`` is also ``make TARGET``."""
     usage = subprocess.run(
         [CHECKOUT / "dev", "help"], capture_output=True, text=True, check=True
     ).stdout
@@ -177,18 +173,21 @@ def test_dev_refuses_what_it_does_not_know(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("path", sources(ENGINE), ids=lambda path: str(path.relative_to(ENGINE)))
 def test_engine_sources_import_only_the_budget(path: Path) -> None:
-    """The engine names nothing but the budget's modules, itself and plain tables; never the CLI or a document model."""
+    """The engine imports the budget's modules, itself and plain tables.
+
+    It never imports the CLI or a document model.
+    """
     for name, inside in imports(parsed(path)):
         if name.split(".")[0] in ("nvgraft", "nvgraft_specs"):
-            assert not name.startswith("nvgraft_specs.models"), f"{name}: pydantic"
+            assert not name.startswith("nvgraft_specs.models"), f"{name} needs pydantic"
         elif name in INSIDE:
             assert inside, f"{name}: only {INSIDE[name]} loads it, inside a function"
         else:
-            assert name in AT_TOP or name in ISLANDS, f"{name}: not in the import budget"
+            assert name in AT_TOP or name in ISLANDS, f"{name} is not in the import budget"
 
 
 def tricks_outside(source: str, module: str) -> list[str]:
-    """Return what a module of the engine imports or names that belongs to other modules alone."""
+    """Return the imports and words in a module of the engine that only other modules may have."""
     words = [match[0] for match in TRICKS.finditer(source)]
     words += [name for name, _ in imports(ast.parse(source)) if name in ISLANDS]
     return [word for word in words if module not in ISLANDS.get(word, ())]
@@ -196,7 +195,7 @@ def tricks_outside(source: str, module: str) -> list[str]:
 
 @pytest.mark.parametrize("path", sources(ENGINE), ids=lambda path: str(path.relative_to(ENGINE)))
 def test_start_up_tricks_stay_on_their_islands(path: Path) -> None:
-    """Ordinary modules neither import nor name what only makes a start quicker."""
+    """Ordinary modules neither import nor name the modules that only make a start quicker."""
     assert tricks_outside(path.read_text(), str(path.relative_to(ENGINE))) == []
 
 
@@ -213,8 +212,11 @@ def test_start_up_tricks_stay_on_their_islands(path: Path) -> None:
         "NAME = 'PyGC_Disable'",
     ],
 )
-def test_the_gate_on_tricks_finds(source: str) -> None:
-    """The proof that the gate can fail; on its island, and where words are only alike, it does not."""
+def test_the_check_on_tricks_can_fail(source: str) -> None:
+    """The check on tricks can fail.
+
+    It passes on the trick's island, and where words are only similar.
+    """
     assert tricks_outside(source, "plan/planner.py") != []
     for harmless in ("text = 'cannot unmarshal'", "import posixpath", "def _stat(): ..."):
         assert tricks_outside(harmless, "plan/planner.py") == []
@@ -223,7 +225,7 @@ def test_the_gate_on_tricks_finds(source: str) -> None:
 
 @pytest.mark.parametrize("path", sources(SPECS), ids=lambda path: str(path.relative_to(SPECS)))
 def test_specs_import_neither_engine_nor_cli(path: Path) -> None:
-    """Arrows point from the CLI to the engine to the specs, never back."""
+    """The CLI imports the engine and the engine imports the specs, never the other way round."""
     assert not [
         name
         for name, _ in imports(parsed(path))
@@ -233,51 +235,19 @@ def test_specs_import_neither_engine_nor_cli(path: Path) -> None:
 
 #: Functions of os that resolve a path.
 RESOLVING = {
-    *(
-        "open",
-        "stat",
-        "lstat",
-        "readlink",
-        "symlink",
-        "link",
-        "unlink",
-        "remove",
-        "rmdir",
-        "mkdir",
-        "mknod",
-        "mkfifo",
-        "rename",
-        "replace",
-    ),
-    *(
-        "chmod",
-        "lchmod",
-        "chown",
-        "lchown",
-        "access",
-        "listdir",
-        "scandir",
-        "utime",
-        "truncate",
-        "chdir",
-        "chroot",
-        "statvfs",
-        "pathconf",
-    ),
-    *("setxattr", "getxattr", "removexattr", "listxattr"),
+    *("open", "stat", "lstat", "readlink", "symlink", "link", "unlink", "remove", "rmdir"),
+    *("mkdir", "mknod", "mkfifo", "rename", "replace", "chmod", "lchmod", "chown", "lchown"),
+    *("access", "listdir", "scandir", "utime", "truncate", "chdir", "chroot", "statvfs"),
+    *("pathconf", "setxattr", "getxattr", "removexattr", "listxattr"),
 }
-#: What would resolve a path once more, as a string, and follow the container's links: never in apply/.
+#: Functions and modules that resolve a path as a string and would follow the container's links.
+#: apply/ must not use them.
 STRINGS = {
-    "paths.exists",
-    "os.path",
-    "os.makedirs",
-    "os.removedirs",
-    "os.renames",
-    "os.walk",
+    *("paths.exists", "os.path", "os.makedirs", "os.removedirs", "os.renames", "os.walk"),
     "os.fwalk",
 }
 MODULES = {"os.path", "pathlib", "shutil", "glob", "tempfile", "fnmatch", "fileinput"}
-#: (module of apply/, function, first argument) -> why this one needs no directory descriptor.
+#: (module of apply/, function, first argument) -> why this call needs no directory descriptor.
 WITHOUT_DIRECTORY = {
     ("executor.py", "stat", "action.host_path"): "a source: the host's own path",
     ("ldconfig.py", "open", "path"): "the host's ldconfig",
@@ -288,34 +258,13 @@ WITHOUT_DIRECTORY = {
     ("restore.py", "scandir", "self._directory.fd"): "a descriptor",
     ("rootfs.py", "scandir", "directory"): "a descriptor",
 }
-#: What starts a program, a thread, or code that stands in a string; the loader of libraries by name, too.
+#: Functions of os that start a process.
 STARTING = {
-    "system",
-    "popen",
-    "fork",
-    "forkpty",
-    "execl",
-    "execle",
-    "execlp",
-    "execlpe",
-    "execv",
-    "execve",
-    "execvp",
-    "execvpe",
+    *("system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp"),
+    *("execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe"),
+    *("spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe"),
 }
-STARTING |= {
-    "posix_spawn",
-    "posix_spawnp",
-    "spawnl",
-    "spawnle",
-    "spawnlp",
-    "spawnlpe",
-    "spawnv",
-    "spawnve",
-    "spawnvp",
-    "spawnvpe",
-}
-#: The modules that may, and what: each has tests of its own (SECURITY R6, R31, R37).
+#: Module -> the functions it may call. Each has tests of its own (SECURITY R6, R31, R37).
 MAY_START = {
     "system/jail.py": {"execve"},
     "system/child.py": {"fork"},
@@ -323,31 +272,31 @@ MAY_START = {
     "runtime.py": {"execv"},
     "system/syscalls.py": {"fork"},
 }
-#: bytecode.py and syscalls.py open what is loaded already, the interpreter and the C library.
+#: startup/ and system/_ffi.py open libraries that are loaded already: the interpreter and libc.
 MAY_LOAD_LIBRARIES = {"startup/__init__.py", "system/_ffi.py", "host/nvml.py"}
 MAY_RUN_CODE = {"startup/__init__.py"}
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call of a name or of an attribute of one, with what it calls: ``os.open``, ``open``."""
+    """Yield every call with the name of the called function, such as ``os.open`` or ``open``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
 
 
 def container_path_calls(tree: ast.AST, module: str) -> list[str]:
-    """Return what in a module of apply/ resolves a path as a string, with its line."""
+    """Return where a module of apply/ resolves a path as a string, with line numbers."""
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    found = [
+    violations = [
         f"line {node.lineno}: {ast.unparse(node)}"
         for node in attributes
         if ast.unparse(node) in STRINGS
     ]
-    found += [f"imports {name}" for name, _ in imports(tree) if name in MODULES]
+    violations += [f"imports {name}" for name, _ in imports(tree) if name in MODULES]
     for called, call in calls(tree):
         name = called.removeprefix("os.")
         if called == "open":
-            found.append(f"line {call.lineno}: open")
+            violations.append(f"line {call.lineno}: open")
         if (
             called != f"os.{name}"
             or name not in RESOLVING
@@ -358,48 +307,50 @@ def container_path_calls(tree: ast.AST, module: str) -> list[str]:
         if isinstance(first, ast.Constant) and first.value in ("/", ".", "/proc", "/proc/self/fd"):
             continue
         if (module, name, ast.unparse(first)) not in WITHOUT_DIRECTORY:
-            found.append(f"line {call.lineno}: {ast.unparse(call)} has no dir_fd")
-    return found
+            violations.append(f"line {call.lineno}: {ast.unparse(call)} has no dir_fd")
+    return violations
 
 
 def starting_calls(tree: ast.AST, module: str) -> list[str]:
-    """Return what in a module of the engine starts a program, a thread or code, or looks libraries up, and may not."""
-    found = []
+    """Return where a module of the engine starts a program, a thread or code from a string.
+
+    Looking up libraries by name counts as well. Calls that MAY_START and its neighbours allow are
+    left out.
+    """
+    violations = []
     for called, call in calls(tree):
         last = called.rpartition(".")[2]
         if called == f"os.{last}" and last in STARTING and last not in MAY_START.get(module, ()):
-            found.append(f"line {call.lineno}: {called}")
+            violations.append(f"line {call.lineno}: {called}")
         if last in ("CDLL", "PyDLL", "LoadLibrary", "find_library", "dlopen") and (
             module not in MAY_LOAD_LIBRARIES or last == "find_library"
         ):
-            found.append(f"line {call.lineno}: {called}")
+            violations.append(f"line {call.lineno}: {called}")
         if called in ("eval", "exec", "compile", "__import__") and module not in MAY_RUN_CODE:
-            found.append(f"line {call.lineno}: {called}")
+            violations.append(f"line {call.lineno}: {called}")
     started = (
-        "subprocess",
-        "threading",
-        "_thread",
-        "multiprocessing",
-        "concurrent",
-        "asyncio",
-        "ctypes.util",
-        "pty",
-        "_posixsubprocess",
+        *("subprocess", "threading", "_thread", "multiprocessing", "concurrent", "asyncio"),
+        *("ctypes.util", "pty", "_posixsubprocess"),
     )
-    return found + [f"imports {name}" for name, _ in imports(tree) if name.startswith(started)]
+    return violations + [f"imports {name}" for name, _ in imports(tree) if name.startswith(started)]
 
 
 @pytest.mark.parametrize(
     "path", sources(ENGINE / "apply"), ids=lambda path: str(path.relative_to(ENGINE))
 )
-def test_applier_makes_no_call_that_takes_a_container_path(path: Path) -> None:
-    """In apply/ a path of the container is opened once by openat2: what would resolve it again as a string is not used (R19)."""
+def test_the_applier_never_resolves_a_container_path_as_a_string(path: Path) -> None:
+    """In apply/ a path of the container is opened once by openat2 and never resolved as a string
+    (R19).
+    """
     assert container_path_calls(parsed(path), path.name) == []
 
 
 @pytest.mark.parametrize("path", sources(ENGINE), ids=lambda path: str(path.relative_to(ENGINE)))
 def test_engine_starts_nothing(path: Path) -> None:
-    """No shell, no search in PATH, no thread, no find_library, no code from a string; the few that fork or exec are known (R5, R6)."""
+    """The engine uses no shell, PATH search, thread, find_library or code from a string.
+
+    The few modules that fork or exec are listed (R5, R6).
+    """
     assert starting_calls(parsed(path), str(path.relative_to(ENGINE))) == []
 
 
@@ -417,8 +368,11 @@ def test_engine_starts_nothing(path: Path) -> None:
         "import os\nos.rename(a, b)",
     ],
 )
-def test_the_gate_on_paths_finds(source: str) -> None:
-    """The proof that the gate can fail; with a directory's descriptor, or for the host's root, it does not."""
+def test_the_check_on_paths_can_fail(source: str) -> None:
+    """The check on paths can fail.
+
+    It passes with a directory's descriptor, and for the host's root.
+    """
     assert container_path_calls(ast.parse(source), "x.py") != []
     assert (
         container_path_calls(
@@ -441,13 +395,13 @@ def test_the_gate_on_paths_finds(source: str) -> None:
         "exec('1')",
     ],
 )
-def test_the_gate_on_programs_finds(source: str) -> None:
-    """The proof that the gate can fail."""
+def test_the_check_on_programs_can_fail(source: str) -> None:
+    """The check on starting programs can fail."""
     assert starting_calls(ast.parse(source), "x.py") != []
 
 
 def test_all_of_the_engine_loads_within_the_budget(allowed: set[str]) -> None:
-    """No module of the engine loads, by way of another, what the budget does not have."""
+    """No module of the engine loads, through another, a module outside of the budget."""
     names = [
         ".".join(path.relative_to(CHECKOUT / "hook").with_suffix("").parts).removesuffix(
             ".__init__"
@@ -459,6 +413,15 @@ def test_all_of_the_engine_loads_within_the_budget(allowed: set[str]) -> None:
     assert over_budget(loaded, allowed) == []
 
 
+def write_bundle(directory: Path, *variables: str) -> str:
+    """Write the config.json of a container with these variables; return its OCI state."""
+    process = {"args": ["sh"], "env": ["PATH=/bin", *variables]}
+    config = {"ociVersion": "1.0.2", "process": process, "root": {"path": "rootfs"}}
+    (directory / "config.json").write_text(json.dumps(config))
+    state = {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 0}
+    return json.dumps({**state, "bundle": str(directory)})
+
+
 @pytest.mark.parametrize(
     "variables",
     [[], ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]],
@@ -467,12 +430,9 @@ def test_all_of_the_engine_loads_within_the_budget(allowed: set[str]) -> None:
 def test_hook_run_stays_within_the_budget(
     variables: list[str], allowed: set[str], tmp_path: Path
 ) -> None:
-    """Deciding about a container, with and without GPUs, loads nothing beyond the budget; config.toml alone may cost more."""
-    environment = ", ".join(f'"{variable}"' for variable in ["PATH=/bin", *variables])
-    (tmp_path / "config.json").write_text(
-        f'{{"ociVersion": "1.0.2", "process": {{"args": ["sh"], "env": [{environment}]}}, "root": {{"path": "rootfs"}}}}'
-    )
-    state = f'{{"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 0, "bundle": "{tmp_path}"}}'
+    """Deciding about a container loads only the budget's modules, and tomllib for config.toml."""
+
+    state = write_bundle(tmp_path, *variables)
     program = (
         'from nvgraft.hook import main\nassert main(["nvgraft-hook", "-dry-run", "prestart"]) == 0'
     )
@@ -486,29 +446,26 @@ def test_hook_run_stays_within_the_budget(
 def test_tomllib_is_loaded_while_config_toml_is_not_cached(
     allowed: set[str], tmp_path: Path
 ) -> None:
-    """The first hook parses it; those after it stay within the budget, also where config.toml is there."""
+    """The first hook parses config.toml with tomllib; later hooks stay within the budget."""
     (tmp_path / "config.toml").write_text('swarm-resource = "X"\n')
-    (tmp_path / "config.json").write_text(
-        '{"ociVersion": "1.0.2", "process": {"args": ["sh"], "env": ["PATH=/bin"]}, "root": {"path": "r"}}'
-    )
-    state = f'{{"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 0, "bundle": "{tmp_path}"}}'
+    state = write_bundle(tmp_path)
     program = (
         "from nvgraft.system import kept; from nvgraft import hook\n"
         f"kept.DIRECTORY = '{tmp_path}/nvgraft/cache'\n"
-        "hook.open_trusted = hook.open_file\n"  # a test's directory may be anybody's
+        "hook.open_trusted = hook.open_file\n"  # the test's directory need not be root's
         f"assert hook.main(['nvgraft-hook', '-config', '{tmp_path}/config.toml', 'prestart']) == 0"
     )
     first = loaded_by(program, stdin=state, cwd=tmp_path)
     assert "tomllib" in first
     later = loaded_by(program, stdin=state, cwd=tmp_path)
     assert over_budget(later, allowed) == []
-    assert "os" not in later, "posix is enough, and a tenth of such a start less"
+    assert "os" not in later, "os was loaded: it costs a tenth of such a start"
     (tmp_path / "config.toml").write_text('swarm-resource = "Y"\n')
     assert loaded_by(program, stdin=state, cwd=tmp_path) == first
 
 
 @pytest.mark.parametrize("module", PHASES)
-def test_the_bench_times_functions_that_are_there(module: str) -> None:
-    """``./dev bench`` replaces functions of the engine by name; a function that is moved or renamed is renamed there too."""
+def test_the_bench_times_existing_functions(module: str) -> None:
+    """The functions that ``./dev bench`` replaces by name exist in the engine."""
     for name in PHASES[module]:
         operator.attrgetter(name)(importlib.import_module(module))

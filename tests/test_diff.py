@@ -75,7 +75,7 @@ def other(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def test_a_plan_is_equal_to_itself(tmp_path: Path) -> None:
-    """On each host of the gallery."""
+    """A plan for any host of the gallery is equal to itself."""
     for host in gallery.names():
         document = plan_of(tmp_path, host)
         difference = diff(document, copy.deepcopy(document))
@@ -105,7 +105,7 @@ def test_no_member_of_a_plan_is_ignored(tmp_path: Path) -> None:
 
 
 def test_a_driver_upgrade_is_a_change_of_versions(tmp_path: Path) -> None:
-    """All changes have the kind version."""
+    """An upgrade of the driver gives changes of kind version only."""
     old = plan_of(tmp_path, "runfile-a10x2")
     new = json.loads(json.dumps(old).replace("560.35.03", "570.10"))
     difference = diff(old, new)
@@ -120,7 +120,7 @@ def test_a_driver_upgrade_is_a_change_of_versions(tmp_path: Path) -> None:
 
 
 def test_a_longer_version_is_another_version(tmp_path: Path) -> None:
-    """535.12 does not contain the version 535.1."""
+    """535.12 is not the version 535.1 with something appended."""
     old = plan_of(tmp_path, "runfile-a10x2")
     text = json.dumps(old).replace("560.35.03", "535.1")
     a, b = json.loads(text), json.loads(text.replace("nvidia-smi", "nvidia-smi-535.12"))
@@ -161,7 +161,7 @@ def test_the_kind_of_a_change(change: Any, what: str, kind: str, name: str, tmp_
 
 
 def test_the_order_counts(tmp_path: Path) -> None:
-    """Two exchanged actions are one change."""
+    """Two exchanged actions are one change of the order."""
     document = plan_of(tmp_path, "runfile-a10x2")
     changed = copy.deepcopy(document)
     mounts = [
@@ -198,7 +198,10 @@ def mountinfo_of(document: Document, prefix: str = "") -> str:
 
 @pytest.mark.parametrize("prefix", ["", "/var/lib/x/rootfs"])
 def test_a_live_container_is_compared_with_its_plan(prefix: str, tmp_path: Path) -> None:
-    """Seen from inside or by the hook they are equal; missing aspects are not compared."""
+    """A container equals its plan, seen from inside or by the hook.
+
+    Aspects that mountinfo lacks are not compared.
+    """
     document = plan_of(tmp_path, "mig-h100")
     difference = compare(
         plan_side("plan", document, "plan"), mountinfo_side("live", mountinfo_of(document, prefix))
@@ -214,7 +217,7 @@ def test_a_live_container_is_compared_with_its_plan(prefix: str, tmp_path: Path)
 
 
 def test_changed_mounts_of_a_live_container_are_found(tmp_path: Path) -> None:
-    """One lost mount, and one with other options."""
+    """A missing mount is removed, and one with other options is changed."""
     document = plan_of(tmp_path, "runfile-a10x2")
     text = mountinfo_of(document)
     lines = [line for line in text.splitlines() if "/usr/bin/nvidia-smi " not in line]
@@ -259,7 +262,7 @@ def test_a_debug_log_of_a_driver_root_below_dev() -> None:
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_a_cdi_specification_is_read_in_both_forms(form: str, tmp_path: Path) -> None:
-    """JSON and YAML give the same side."""
+    """A specification gives the same side in JSON and in YAML."""
     raw = (REFERENCE / "cdi/d535.json").read_bytes()
     path = tmp_path / f"nvidia.{form}"
     path.write_text(raw.decode() if form == "json" else yaml.safe_dump(json.loads(raw)))
@@ -310,7 +313,7 @@ def test_equal_is_exit_0_and_different_is_exit_1(tmp_path: Path, capsys: Capture
 
 
 def test_version_changes_are_folded(tmp_path: Path, capsys: Captured) -> None:
-    """--all unfolds them; the exit code is the same."""
+    """Changes of versions are folded unless --all is given; the exit code is the same."""
     old = plan_of(tmp_path, "runfile-a10x2")
     (tmp_path / "old.json").write_text(json.dumps(old))
     (tmp_path / "new.json").write_text(json.dumps(old).replace("560.35.03", "570.10"))
@@ -324,7 +327,7 @@ def test_version_changes_are_folded(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_json_and_markdown_list_the_same_changes(tmp_path: Path, capsys: Captured) -> None:
-    """The JSON passes the model."""
+    """JSON follows the model and lists the changes that Markdown lists."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     words = ["diff", "debian-a100x8", "debian-compat32", "--bundle", bundle]
     main([*words, "--format", "json"])
@@ -337,7 +340,7 @@ def test_json_and_markdown_list_the_same_changes(tmp_path: Path, capsys: Capture
 
 
 def test_this_process_is_a_live_container(capsys: Captured) -> None:
-    """It has no mount of the driver; a process that does not exist is an input error."""
+    """This process has no mount of the driver; a missing process is an input error."""
     assert main(["diff", "pid:1", "pid:1"]) == 0
     for name, words in (
         ("pid:x", "not a process number"),
@@ -383,7 +386,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 def test_a_bad_document_is_one_line(
     raw: bytes, words: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Exit 2, with path and cause, on either side."""
+    """A bad document on either side is one line with path and cause, and exit 2."""
     path = tmp_path / "bad"
     path.write_bytes(raw)
     for arguments in ([str(path), "pid:1"], ["pid:1", str(path)]):
@@ -396,7 +399,7 @@ def test_a_bad_document_is_one_line(
 
 
 def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> None:
-    """Only the first 64 MiB are read."""
+    """A document over 64 MiB is refused without being read whole."""
     path = tmp_path / "huge.json"
     with open(path, "wb") as file:
         file.truncate(200 << 20)
@@ -405,7 +408,7 @@ def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> N
 
 
 def test_a_host_needs_a_container(capsys: Captured) -> None:
-    """A missing --bundle, and a device that a specification lacks, are input errors."""
+    """A host without --bundle is an input error, and so is a device that a specification lacks."""
     assert main(["diff", "eks-t4", "mig-h100"]) == 2
     assert "name the container with --bundle PATH" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"no device 9 \| pass --device one of 0, GPU-"):
@@ -413,7 +416,7 @@ def test_a_host_needs_a_container(capsys: Captured) -> None:
 
 
 def test_control_characters_in_names_are_escaped(tmp_path: Path, capsys: Captured) -> None:
-    """In text, and in Markdown's code."""
+    """Control characters in names are escaped in text and in Markdown's code."""
     document = plan_of(tmp_path, "runfile-a10x2")
     evil = copy.deepcopy(document)
     evil["actions"][-2]["why"]["row"] = "x\x1b[31m`|<b>"

@@ -1,4 +1,4 @@
-"""Documents: commands print what they are said to print, links and names lead somewhere, every failure has its section."""
+"""Documents: commands print what pages show, links and names exist, failures have a section."""
 
 import ast
 import re
@@ -19,10 +19,10 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(console.DOCS.rglob("*.md"))]
 
 @pytest.mark.parametrize("page", console.pages(), ids=lambda page: page.stem)
 def test_commands_print_what_the_page_says(page: Path) -> None:
-    """Each of them, run on gallery hosts."""
-    found = list(console.commands(page))
-    assert found
-    for command in found:
+    """Every command of a page prints the lines that the page shows, on gallery hosts."""
+    commands = list(console.commands(page))
+    assert commands
+    for command in commands:
         assert command.words[0] == "nvgraft"
         printed = console.run(command.words[1:])
         assert console.agrees(command.output, printed), (
@@ -31,7 +31,7 @@ def test_commands_print_what_the_page_says(page: Path) -> None:
 
 
 def test_an_output_that_has_changed_is_noticed() -> None:
-    """The comparison is exact but for the lines that are left out."""
+    """The comparison is exact, except for lines that a page leaves out."""
     assert console.agrees(["a", "...", "d"], ["a", "b", "c", "d"])
     assert console.agrees(["...", "d"], ["d"])
     assert not console.agrees(["a", "...", "d"], ["a", "b", "c"])
@@ -40,14 +40,14 @@ def test_an_output_that_has_changed_is_noticed() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as they are made from them on code hosts."""
+    """Return the anchors of a page's headings, as code hosts derive them."""
     headings = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Files exist, and so do the sections that are named."""
+    """Linked files and sections exist."""
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if re.match(r"[a-z]+:", target):
             continue
@@ -60,13 +60,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("image", examples.FILES)
 def test_the_programs_of_the_examples_are_stubs(image: str) -> None:
-    """Made by tests/examples.py, which writes them anew; nobody else's binary is among them."""
+    """Every ELF file of the examples is a stub that tests/examples.py writes."""
     root = console.EXAMPLES / image / "rootfs"
-    found = {
+    files = {
         str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }
     assert {
-        name: data for name, data in found.items() if data.startswith(b"\x7fELF")
+        name: data for name, data in files.items() if data.startswith(b"\x7fELF")
     } == examples.FILES[image]
 
 
@@ -77,7 +77,7 @@ def failure_sections() -> dict[str, str]:
 
 
 def test_every_failure_has_a_section() -> None:
-    """With the phrase that people search for."""
+    """Every failure has a section, with the phrase that people search for."""
     sections = failure_sections()
     assert list(sections) == [failure.id for failure in FAILURES]
     for failure in FAILURES:
@@ -85,7 +85,10 @@ def test_every_failure_has_a_section() -> None:
 
 
 def test_a_section_says_what_explain_error_says() -> None:
-    """Causes and next steps are the same, with capitals for names and marks around commands."""
+    """A failure's section has the causes and next steps of explain-error.
+
+    Names may be placeholders in capitals, and commands may be marked.
+    """
     sections = {name: text.replace("`", "") for name, text in failure_sections().items()}
     errors = tomllib.loads((ROOT / "specs/nvgraft_specs/errors.toml").read_text())["error"]
     missing = [
@@ -101,21 +104,13 @@ def test_a_section_says_what_explain_error_says() -> None:
 
 
 #: Where a path to code in a page may begin.
-CODE = (
-    ROOT,
-    *(
-        ROOT / name
-        for name in (
-            "hook",
-            "hook/nvgraft",
-            "cli",
-            "cli/nvgraft_cli",
-            "specs",
-            "specs/nvgraft_specs",
-            "integration",
-        )
-    ),
-)
+CODE = [
+    ROOT / name
+    for name in (
+        *("", "hook", "hook/nvgraft", "cli", "cli/nvgraft_cli", "specs", "specs/nvgraft_specs"),
+        "integration",
+    )
+]
 #: Every test module and test function of the repository.
 TESTS = {
     name
@@ -123,7 +118,7 @@ TESTS = {
     for path in (ROOT / folder).rglob("*.py")
     for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text()))
 }
-#: A path of a source, with the name of something in it if one follows: `plan/layout.py: Layout.bind`.
+#: A path of a source, with a name in it if one follows: `plan/layout.py: Layout.bind`.
 _SOURCE = re.compile(r"([\w./*-]+\.py)\b(?:: ([A-Za-z_][\w.]*)`)?")
 _TEST = re.compile(r"(?<![\w/.])(i/)?(test_\w+)(?![\w*]|\.py)")
 #: Tests of one case of the catalogue: `i/test_hostile_config` (`t30`).
@@ -132,7 +127,10 @@ _MODULE = re.compile(r"`(nvgraft(?:_cli|_specs)?)((?:\.\w+)+)`")
 
 
 def unknown_names(text: str) -> list[str]:
-    """Return what ``text`` names and this repository lacks: sources, functions and classes in them, modules, tests."""
+    """Return the names in ``text`` that this repository lacks.
+
+    These are sources, functions and classes in them, modules, and tests.
+    """
     unknown = []
     for path, name in _SOURCE.findall(text):
         files = [file for root in CODE for file in root.glob(path)]
@@ -161,22 +159,24 @@ def unknown_names(text: str) -> list[str]:
 
 
 def defines(file: Path, name: str) -> bool:
-    """Tell whether a source defines a function or class ``name``, or a method as ``Class.method``."""
+    """Return whether a source defines a function or class ``name``, or a method as
+    ``Class.method``.
+    """
     body: Sequence[ast.stmt] = ast.parse(file.read_text()).body
     for part in name.split("."):
-        found = [
+        definitions = [
             node
             for node in body
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == part
         ]
-        if not found:
+        if not definitions:
             return False
-        body = found[0].body
+        body = definitions[0].body
     return True
 
 
 def is_module(name: str) -> bool:
-    """Tell whether a dotted name is a module of ours, or something that a module of ours defines."""
+    """Return whether a dotted name is a module of ours, or is defined in one."""
     place = "/".join(name.split("."))
     rest = ""
     while place:
@@ -190,18 +190,14 @@ def is_module(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "page",
-    PAGES,
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page: Path) -> None:
-    """Sources, the functions and classes in them, modules and tests: whoever renames one changes the page as well."""
+    """Every source, function, class, module and test that a page names exists."""
     assert unknown_names(page.read_text()) == []
 
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:
-    """The proof that the test above can fail, and what it lets pass."""
+    """The check of names can fail, and passes names that exist."""
     assert (
         unknown_names("`plan/layout.py: Layout.bind`, `i/test_runc`, `nvgraft.plan.layout`") == []
     )
@@ -219,7 +215,7 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
 
 
 def test_every_action_of_a_plan_has_a_row() -> None:
-    """The table of docs/how-it-works.md names each class of plan/actions.py once, with the word for it in the document."""
+    """The table of docs/how-it-works.md has each class of plan/actions.py once, with its `op`."""
     text = (console.DOCS / "how-it-works.md").read_text()
     rows = re.findall(r"^\| `(\w+)`, `([\w-]+)`", text, re.MULTILINE)
     classes = [
@@ -235,7 +231,7 @@ RECORDS = sorted((console.DOCS / "decisions").glob("0*.md"))
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name[:4])
 def test_a_decision_has_its_number_its_status_and_its_date(record: Path) -> None:
-    """The first lines of every record; one that is replaced names a record that exists."""
+    """A record begins with number, status and date; a replaced one names an existing record."""
     lines = record.read_text().splitlines()
     assert lines[0].startswith(f"# {record.name[:4]}: ")
     status = re.fullmatch(r"- Status: (accepted|replaced by \[(\d{4})\]\(.*\)).*", lines[2])
@@ -246,7 +242,7 @@ def test_a_decision_has_its_number_its_status_and_its_date(record: Path) -> None
 
 
 def test_the_index_of_decisions_has_every_number() -> None:
-    """A record is linked once; a number up to the last one that has no record is explained."""
+    """The index links each record once and explains each unused number."""
     text = (console.DOCS / "decisions/README.md").read_text()
     records, _, gaps = text.partition("Numbers without a record")
     listed = re.findall(r"^\| \[(\d{4})\]\((\1-[\w-]+\.md)\)", records, re.MULTILINE)
@@ -262,7 +258,7 @@ def test_the_index_of_decisions_has_every_number() -> None:
 
 
 def test_the_glossary_says_where_each_term_lives() -> None:
-    """Terms are in alphabetical order, and each entry ends with a link."""
+    """The glossary's terms are in alphabetical order, and each entry ends with a link."""
     lines = (console.DOCS / "glossary.md").read_text().splitlines()
     entries = [line for line in lines if line.startswith("- ")]
     terms = [re.sub(r"[*():]", "", line[2:].partition("**: ")[0]).casefold() for line in entries]
@@ -272,7 +268,7 @@ def test_the_glossary_says_where_each_term_lives() -> None:
 
 
 def test_rules_that_sources_cite_stand_on_their_pages() -> None:
-    """Comments say "reference behaviour 6.4" and "SECURITY R18": the section and the rule exist."""
+    """Every cited "reference behaviour 6.4" and "SECURITY R18" exists on its page."""
     behaviour = (console.DOCS / "reference-behaviour.md").read_text()
     security = (console.DOCS / "security.md").read_text()
     sections = set(re.findall(r"^#+ ([\d.]+) ", behaviour, re.MULTILINE))

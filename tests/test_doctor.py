@@ -131,7 +131,7 @@ def setup(tmp_path: Path) -> Setup:
 
 
 def test_a_healthy_setup_has_no_findings(setup: Setup, capsys: Captured) -> None:
-    """Exit 0. Checks that could not be made say why, and are not called ok."""
+    """A healthy setup exits with 0; checks that were not made say why and are not called ok."""
     code, results = run_doctor(setup, capsys)
     assert ids(results) == set()
     assert code == 0
@@ -373,7 +373,7 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
 
 @pytest.mark.parametrize("failure", CASES)
 def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> None:
-    """Only the check of that failure finds it, with a cause and a fix; exit 1."""
+    """Only the check of a failure finds it, with a cause and a fix; the exit code is 1."""
     change, words = CASES[failure]
     change(setup)
     code, results = run_doctor(setup, capsys)
@@ -395,7 +395,7 @@ def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> Non
 def test_a_failure_is_not_found_without_its_change(
     failure: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """In the healthy setup the check passes, or cannot be made."""
+    """In the healthy setup a failure's check finds nothing."""
     (tmp_path / "healthy").mkdir()
     _, results = run_doctor(Setup(tmp_path / "healthy"), capsys)
     assert results[failure]["findings"] == []
@@ -413,7 +413,7 @@ def test_files_that_the_runtime_mounts_are_not_missing(setup: Setup, capsys: Cap
 
 
 def test_only_a_hundred_failed_alternatives_are_listed(setup: Setup, capsys: Captured) -> None:
-    """A requirement may have thousands; one that is met is not listed."""
+    """At most a hundred failed alternatives of a requirement are listed; met ones are not."""
     setup.env = [
         ALL,
         "NVIDIA_REQUIRE_A=driver>99999 cuda>=1",
@@ -437,8 +437,10 @@ NOT_PERMITTED = (
 
 
 class Node:
-    """This node with docker, podman, the hook and cgroup v2, without problems until a case
-    changes it; the driver is a recorded one."""
+    """This node with docker, podman, the hook and cgroup v2; the driver is a recorded one.
+
+    It has no problems until a case changes it.
+    """
 
     def __init__(self, place: Path) -> None:
         self.setup = Setup(place)
@@ -684,7 +686,7 @@ NEWER_GLIBC = pytest.param(
 def test_a_failure_of_the_node_is_found(
     failure: str, change: Callable[[Node], None], words: str, node: Node
 ) -> None:
-    """Only the check of that failure finds it, with a cause and a fix."""
+    """Only the check of a failure of the node finds it, with a cause and a fix."""
     change(node)
     results = node.examine()
     assert ids(results) == {failure}
@@ -696,7 +698,7 @@ def test_a_failure_of_the_node_is_found(
 
 
 def test_a_healthy_node_has_no_findings(node: Node) -> None:
-    """On the node, the checks are made that no snapshot allows."""
+    """A healthy node passes the checks that cannot be made for a snapshot."""
     results = node.examine()
     assert ids(results) == set()
     for name in ("cgroup-not-found", "hook-not-installed", "device-filter", "device-permissions"):
@@ -705,7 +707,7 @@ def test_a_healthy_node_has_no_findings(node: Node) -> None:
 
 @pytest.mark.requires("gcc", "x86_64")
 def test_a_glibc_that_is_new_enough(node: Node) -> None:
-    """The driver's library finds the version that it needs: the check passes."""
+    """The check passes when the image's glibc has the version that the driver needs."""
     _old_libc(node)
     assert node.driver is not None
     node.setup.files["lib/x86_64-linux-gnu/libc.so.6"] = (
@@ -721,8 +723,10 @@ def _allow(node: Node, *rules: Document) -> None:
 
 
 def test_a_device_filter_that_is_not_needed(node: Node) -> None:
-    """The fix is no-cgroups alone where config.json allows the devices, as for a privileged
-    container; elsewhere the engine must get the devices as well."""
+    """The fix is no-cgroups alone where config.json allows the devices.
+
+    Elsewhere the engine must get the devices as well.
+    """
     node.machine = replace(node.machine, in_user_namespace=True, filter_error=NOT_PERMITTED)
     (finding,) = node.examine()["device-filter"]["findings"]
     assert finding["fix"].endswith(
@@ -743,8 +747,8 @@ def test_a_device_filter_that_is_not_needed(node: Node) -> None:
         ),
     ],
 )
-def test_what_the_kernel_allows_is_not_guessed(machine: Document, lacking: str, node: Node) -> None:
-    """With cgroup v2 only root can find it out."""
+def test_the_device_filter_is_not_guessed(machine: Document, lacking: str, node: Node) -> None:
+    """Without root the check of cgroup v2's filter is not made, and says why."""
     node.machine = replace(node.machine, **machine)
     result = node.examine()["device-filter"]
     assert (result["status"], lacking in result["lacking"]) == ("not-checked", True)
@@ -786,7 +790,7 @@ def test_without_cgroups_no_filter_is_needed(node: Node) -> None:
 
 
 def test_a_container_without_gpus_needs_no_cgroup(node: Node) -> None:
-    """A missing cgroup is not a finding for it."""
+    """A missing cgroup is not a finding for a container without GPUs."""
     node.setup.env = ["NVIDIA_VISIBLE_DEVICES=void"]
     node.machine = replace(node.machine, mounts=(), filter_error=None)
     results = node.examine()
@@ -795,7 +799,7 @@ def test_a_container_without_gpus_needs_no_cgroup(node: Node) -> None:
 
 
 def test_a_node_is_checked_without_a_container(node: Node) -> None:
-    """Failures of the node and errors of NVML are found."""
+    """Failures of the node and errors of NVML are found without a container."""
     node.machine = replace(node.machine, in_user_namespace=True, filter_error=NOT_PERMITTED)
     assert ids(node.examine(bundle=False)) == {"device-filter"}
     node.machine = replace(node.machine, in_user_namespace=False, filter_error="")
@@ -805,7 +809,7 @@ def test_a_node_is_checked_without_a_container(node: Node) -> None:
 
 
 def test_a_refusal_hides_nothing_of_the_node(node: Node) -> None:
-    """The failure that would stop the container next is found in the same run."""
+    """A failure of the node is found in the same run as a refusal of the container."""
     node.machine = replace(node.machine, in_user_namespace=True, filter_error=NOT_PERMITTED)
     node.setup.env = [ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"]
     assert ids(node.examine()) == {"requirement-unmet", "device-filter"}
@@ -821,7 +825,7 @@ def test_findings_of_an_incomplete_check_count(setup: Setup, capsys: Captured) -
 
 
 def test_a_driver_without_a_gpu_is_a_warning(setup: Setup, capsys: Captured) -> None:
-    """The value none asks for the driver's files without a device."""
+    """The value none, which asks for driver files without a device, is a warning."""
     setup.env = ["NVIDIA_VISIBLE_DEVICES=none"]
     _, results = run_doctor(setup, capsys)
     assert ids(results) == {"devices-not-requested"}
@@ -834,7 +838,7 @@ def test_a_driver_without_a_gpu_is_a_warning(setup: Setup, capsys: Captured) -> 
 
 
 def test_a_variable_of_the_orchestrator_is_not_the_images(setup: Setup, capsys: Captured) -> None:
-    """Also where the image sets the same value."""
+    """A variable given with --env counts as the orchestrator's, even if the image sets the same."""
     setup.image = True
     words = setup.arguments()
     assert main(["doctor", *words, "--env", ALL]) == 0
@@ -855,7 +859,7 @@ def test_a_variable_of_the_orchestrator_is_not_the_images(setup: Setup, capsys: 
 def test_a_hook_that_the_original_stack_registers(
     changes: Document, levels: list[str], setup: Setup, capsys: Captured
 ) -> None:
-    """Members that it lacks are not errors: containers start, and docker cannot set them."""
+    """Members that an original hook lacks are not errors, because docker cannot set them."""
     hook = {
         "path": "/usr/bin/nvidia-container-runtime-hook",
         "args": ["/usr/bin/nvidia-container-runtime-hook", "prestart"],
@@ -866,13 +870,13 @@ def test_a_hook_that_the_original_stack_registers(
 
 
 def test_every_check_has_a_failure() -> None:
-    """Ids are those of the table, which docs and explain-error use as well."""
+    """The ids of checks are those of the table of failures, which docs use as well."""
     assert set(CHECKS) <= {failure.id for failure in FAILURES}
     assert len(CHECKS) >= 25
 
 
 def test_placeholders_in_an_image_are_found(setup: Setup, capsys: Captured) -> None:
-    """Zero-byte driver files: the image was built under the nvidia runtime."""
+    """Zero-byte driver files show that the image was built under the nvidia runtime."""
     setup.files |= {
         f"usr/lib/x86_64-linux-gnu/{name}.so.418.56": b"" for name in ("libcuda", "libnvidia-ml")
     }
@@ -884,7 +888,7 @@ def test_placeholders_in_an_image_are_found(setup: Setup, capsys: Captured) -> N
 
 
 def test_a_refusal_that_no_check_explains_is_a_finding(setup: Setup, capsys: Captured) -> None:
-    """The container would not start."""
+    """A refusal that no check explains is a finding, because the container would not start."""
     setup.links = {"usr/lib/x86_64-linux-gnu": "../../../../outside"}
     code, results = run_doctor(setup, capsys)
     assert code == 1
@@ -903,7 +907,7 @@ def test_musl_is_named(setup: Setup, capsys: Captured) -> None:
 
 
 def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
-    """Checks that need a container say so."""
+    """Without a container, checks that need one say so."""
     document = copy.deepcopy(healthy_host())
     (tmp_path / "h.json").write_text(json.dumps(document))
     assert main(["doctor", "--host", str(tmp_path / "h.json"), "--format", "json"]) == 0
@@ -913,7 +917,7 @@ def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: Captured) -> None:
-    """Checks of the image's files are not made."""
+    """With a config.json alone, checks of the image's files are not made."""
     words = setup.arguments()
     alone = setup.place / "alone.json"
     alone.write_bytes((setup.place / "b/config.json").read_bytes())
@@ -925,7 +929,10 @@ def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: 
 
 
 def test_text_lists_checks_that_were_not_made(setup: Setup, capsys: Captured) -> None:
-    """Checks that were not made are counted; --verbose lists them. Names are made printable."""
+    """Checks that were not made are counted, and listed with --verbose.
+
+    Names are made printable.
+    """
     setup.env = ["NVIDIA_VISIBLE_DEVICES=9\x7f"]
     _no_loader(setup)
     words = setup.arguments()
@@ -939,7 +946,7 @@ def test_text_lists_checks_that_were_not_made(setup: Setup, capsys: Captured) ->
 
 @pytest.mark.parametrize("junk", [[], {}, [[]], [{}], "x", 7, {"a": []}, [{"size": []}]], ids=repr)
 def test_members_of_any_type_are_checked(junk: Any, setup: Setup, capsys: Captured) -> None:
-    """config.json is foreign: a member that the hook does not read may have any type."""
+    """Members of config.json that the hook does not read may have any type."""
     setup.config = {
         "annotations": junk,
         "linux": {
@@ -968,7 +975,7 @@ def test_members_of_any_type_are_checked(junk: Any, setup: Setup, capsys: Captur
 
 
 def test_bad_input_is_exit_2(setup: Setup, capsys: Captured) -> None:
-    """A bundle or a host that does not exist."""
+    """A missing bundle or host is one line and exit 2."""
     assert main(["doctor", "--bundle", str(setup.place / "none"), "--host", "eks-t4"]) == 2
     assert main(["doctor", "--host", str(setup.place / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 2

@@ -102,7 +102,7 @@ def output(capsys: Captured, *words: str) -> str:
 def test_a_case_is_a_document_in_every_command(
     host: str, container: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Only `prove` prints nothing for a container that is refused."""
+    """Every command prints a document for a case; `prove` prints none for a refused container."""
     files = (
         ("etc/debian_version", "usr/bin/nvidia-smi", "tmp/x")
         if container in {"everything", "imex"}
@@ -116,7 +116,7 @@ def test_a_case_is_a_document_in_every_command(
 
 
 def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Captured) -> None:
-    """The image is an archive whose configuration asks for everything."""
+    """Every command prints a document for an image archive that asks for everything."""
     archive = docker_save(
         tmp_path / "image.tar",
         [("etc/debian_version", b"12\n")],
@@ -134,7 +134,7 @@ def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Capture
 def test_other_commands_print_documents(
     command: str, words: tuple[str, ...], tmp_path: Path, capsys: Captured
 ) -> None:
-    """Their inputs are not, or not only, a host and a container."""
+    """Commands with other inputs than a host and a container print documents as well."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     read_document(output(capsys, command, *(word.format(bundle=bundle) for word in words)))
 
@@ -175,7 +175,7 @@ def test_every_command_with_json_is_tested() -> None:
 def test_an_extra_or_missing_member_is_refused(
     words: tuple[str, ...], path: tuple[str | int, ...], tmp_path: Path, capsys: Captured
 ) -> None:
-    """The check can fail, at any depth of the document."""
+    """An extra or missing member at any depth fails the schema: the check can fail."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     text = output(capsys, *(word.format(bundle=bundle) for word in words))
     for extra in (True, False):
@@ -192,7 +192,7 @@ def test_an_extra_or_missing_member_is_refused(
 
 
 def test_printing_a_document_does_not_load_pydantic() -> None:
-    """It would take longer than the command itself."""
+    """Printing a document does not load pydantic, which takes longer than the command."""
     program = (
         "import sys; from nvgraft_cli.shell.main import main; main(sys.argv[1:]); "
         "assert 'pydantic' not in sys.modules"

@@ -1,4 +1,4 @@
-"""What a loader reads of a file: of stubs, of this machine's libraries as readelf sees them, of damaged files, and as recorded."""
+"""The facts that a loader reads in a file: of stubs, real libraries, damaged files and records."""
 
 import re
 import struct
@@ -32,7 +32,7 @@ def read(file: Path) -> Dynamic:
     ("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")]
 )
 def test_search_paths_and_versions_of_a_library(bits: int, machine: str, tmp_path: Path) -> None:
-    """Of both classes; what is not there is none, and not unknown."""
+    """Both classes give search paths and versions; absent ones are empty, not unknown."""
     file = tmp_path / "libx.so.1"
     file.write_bytes(
         shared_object(bits, machine, "libx.so.1", ["libc.so.6", "libm.so.6"], None, None, LOADING)
@@ -53,7 +53,7 @@ def test_search_paths_and_versions_of_a_library(bits: int, machine: str, tmp_pat
 
 
 def test_a_record_is_read_as_the_file_is(tmp_path: Path) -> None:
-    """What a snapshot has of a file gives the same facts; each that it lacks is not recorded."""
+    """A record gives the same facts as the file; facts that it lacks are not recorded."""
     file = tmp_path / "libx.so.1"
     for loading in (LOADING, Loading()):
         file.write_bytes(
@@ -91,7 +91,7 @@ def recorded(elf: dict[str, Any]) -> Dynamic:
 
 
 def test_a_file_of_which_nothing_is_recorded_says_so() -> None:
-    """It is there, and what is in it is unknown: no error of the file's."""
+    """A file without recorded facts raises NotRecorded, and not an error of the file."""
     with pytest.raises(NotRecorded, match="not recorded in the host snapshot"):
         read_dynamic(SnapshotTree({"/l": {"type": "file", "mode": "0644"}}), "/l")
 
@@ -99,8 +99,10 @@ def test_a_file_of_which_nothing_is_recorded_says_so() -> None:
 @pytest.mark.parametrize(
     ("data", "words"), [(b"", "file too short"), (b"x" * 100, "invalid ELF header")]
 )
-def test_what_no_loader_takes_is_said_in_its_words(data: bytes, words: str, tmp_path: Path) -> None:
-    """As dlopen() says it."""
+def test_a_file_that_is_not_a_library_has_the_words_of_dlopen(
+    data: bytes, words: str, tmp_path: Path
+) -> None:
+    """A file that is not a library raises BadElf with the words of dlopen()."""
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(BadElf, match=words):
         read(tmp_path / "f")
@@ -111,7 +113,7 @@ def test_what_no_loader_takes_is_said_in_its_words(data: bytes, words: str, tmp_
 def test_a_damaged_library_never_fails_otherwise(
     tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes
 ) -> None:
-    """Any overwritten bytes give other facts or BadElf, nothing else."""
+    """Any overwritten bytes give other facts or BadElf, and no other exception."""
     data = bytearray(
         shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], None, None, LOADING)
     )
@@ -125,7 +127,7 @@ def test_a_damaged_library_never_fails_otherwise(
 
 
 def _endless_needed(data: bytearray, at: int) -> None:
-    """Every row of needed versions says that the next one is a byte on: as many as the file has bytes."""
+    """Make each row of needed versions say that the next one begins one byte later."""
     data[at : at + 16] = struct.pack("<HHIII", 1, 1, 0, 0, 1)
 
 
@@ -137,7 +139,7 @@ def _endless_names(data: bytearray, at: int) -> None:
 def test_tables_without_end_are_bounded(
     damage: Callable[[bytearray, int], None], tmp_path: Path
 ) -> None:
-    """A chain of rows that is as long as its author likes is read up to a limit (SECURITY R17)."""
+    """A chain of rows of any length is read up to a limit (SECURITY R17)."""
     data = bytearray(
         shared_object(64, "EM_X86_64", "libx.so.1", [], None, None, Loading(versions_needed=NEEDED))
     )
@@ -153,7 +155,7 @@ def test_tables_without_end_are_bounded(
 
 @pytest.mark.requires("gcc")  # readelf comes with it
 def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
-    """On a sample of real libraries the versions and search paths agree with binutils."""
+    """Versions and search paths of real libraries agree with readelf's."""
     places = [Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]
     files = [
         file
@@ -166,28 +168,28 @@ def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
         if file.read_bytes()[:4] != b"\x7fELF":
             continue
         facts = read(file)
-        shown = subprocess.run(
+        printed = subprocess.run(
             ["readelf", "-dVW", str(file)], capture_output=True, text=True
         ).stdout
-        needs = shown.partition("Version needs section")[2]
-        defines = shown.partition("Version definition section")[2].partition(
+        needs = printed.partition("Version needs section")[2]
+        defines = printed.partition("Version definition section")[2].partition(
             "Version needs section"
         )[0]
-        wanted = []
+        needed = []
         library = ""
         for line in needs.splitlines():
             if match := re.search(r"File: (\S+)", line):
                 library = match[1]
             elif match := re.search(r"Name: (\S+)\s+Flags: (\S+)", line):
-                wanted += [(library, match[1])] if match[2] == "none" else []
-        assert list(facts.versions_needed or ()) == wanted, file
+                needed += [(library, match[1])] if match[2] == "none" else []
+        assert list(facts.versions_needed or ()) == needed, file
         assert list(facts.versions_defined or ()) == re.findall(
             r"Index: \d+\s+Cnt: \d+\s+Name: (\S+)", defines
         ), file
         assert facts.search is not None
         for tag, value in (("RPATH", facts.search.rpath), ("RUNPATH", facts.search.runpath)):
             assert ([] if value is None else [value]) == re.findall(
-                rf"\({tag}\).*\[(.*)\]", shown
+                rf"\({tag}\).*\[(.*)\]", printed
             ), file
         checked += 1
     assert checked > 10

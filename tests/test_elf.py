@@ -1,4 +1,4 @@
-"""ELF facts: of our stubs, of this machine's libraries as readelf sees them, and of damaged files."""
+"""ELF facts: of stubs, of this machine's libraries compared with readelf, and of damaged files."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def facts_of(path: Path, *, sections: bool = True) -> ElfFacts:
     ("bits", "machine"), [(64, "EM_X86_64"), (32, "EM_386"), (64, "EM_AARCH64"), (32, "EM_ARM")]
 )
 def test_facts_of_a_library(tmp_path: Path, bits: int, machine: str) -> None:
-    """Both classes and all machines give SONAME, NEEDED and ABI tag."""
+    """Libraries of both classes and all machines give SONAME, NEEDED and ABI tag."""
     file = tmp_path / "lib.so"
     file.write_bytes(
         shared_object(bits, machine, "libx.so.1", ["libc.so.6", "libm.so.6"], (2, 3, 99))
@@ -38,7 +38,7 @@ def test_facts_of_a_library(tmp_path: Path, bits: int, machine: str) -> None:
 
 
 def test_a_library_without_names(tmp_path: Path) -> None:
-    """Absent facts are None and empty, not an error."""
+    """Absent facts are None or empty, and not an error."""
     file = tmp_path / "lib.so"
     file.write_bytes(shared_object(64, "EM_X86_64", None, [], None))
     assert facts_of(file) == ElfFacts(64, "EM_X86_64", None, (), None, None)
@@ -53,8 +53,10 @@ def test_a_library_without_names(tmp_path: Path) -> None:
         (b"\x7fELF\x02\x01" + bytes(20), "cut short"),
     ],
 )
-def test_what_is_no_library_says_so(tmp_path: Path, data: bytes, problem: str) -> None:
-    """A file that is none, of the other byte order or cut short raises ValueError with the problem."""
+def test_a_file_that_is_not_a_library_raises_with_the_problem(
+    tmp_path: Path, data: bytes, problem: str
+) -> None:
+    """A file that is not ELF, big-endian or truncated raises ValueError with the problem."""
     file = tmp_path / "file"
     file.write_bytes(data)
     with pytest.raises(ValueError, match=problem):
@@ -66,7 +68,7 @@ def test_what_is_no_library_says_so(tmp_path: Path, data: bytes, problem: str) -
 def test_a_damaged_library_never_fails_otherwise(
     tmp_path_factory: pytest.TempPathFactory, offset: int, junk: bytes
 ) -> None:
-    """Any overwritten bytes give other facts or ValueError, nothing else."""
+    """Any overwritten bytes give other facts or ValueError, and no other exception."""
     data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], (2, 3, 99)))
     data[offset : offset + len(junk)] = junk
     file = tmp_path_factory.getbasetemp() / "damaged.so"
@@ -80,7 +82,7 @@ def test_a_damaged_library_never_fails_otherwise(
 
 @pytest.mark.requires("gcc")  # readelf comes with it
 def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
-    """On a sample of real libraries and programs the facts agree with binutils."""
+    """Facts of real libraries and programs agree with readelf's."""
     places = [Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]
     files = [
         file
@@ -93,18 +95,18 @@ def test_this_machine_s_libraries_read_as_readelf_reads_them() -> None:
         if file.read_bytes()[:4] != b"\x7fELF":
             continue
         facts = facts_of(file)
-        shown = subprocess.run(
+        printed = subprocess.run(
             ["readelf", "-dlW", str(file)], capture_output=True, text=True
         ).stdout
-        assert [facts.soname] == (re.findall(r"SONAME.*\[(.*)\]", shown) or [None]), file
-        assert list(facts.needed) == re.findall(r"NEEDED.*\[(.*)\]", shown), file
-        assert [facts.interp] == (re.findall(r"interpreter: (.*)\]", shown) or [None]), file
+        assert [facts.soname] == (re.findall(r"SONAME.*\[(.*)\]", printed) or [None]), file
+        assert list(facts.needed) == re.findall(r"NEEDED.*\[(.*)\]", printed), file
+        assert [facts.interp] == (re.findall(r"interpreter: (.*)\]", printed) or [None]), file
         checked += 1
     assert checked > 10
 
 
 def test_tables_that_overlap_are_bounded(tmp_path: Path) -> None:
-    """Thousands of segments that all claim the same megabyte do not make us read it as often (SECURITY R17)."""
+    """Segments that overlap a thousand times are not read as often (SECURITY R17)."""
     count = 5_000
     header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
         "<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0
@@ -133,18 +135,18 @@ def library_of(path: Path, *, isa_level: bool = False) -> Library:
         (32, "EM_ARM", (40, 0x05000400)),
     ],
 )
-def test_what_ldconfig_asks_of_a_library(
+def test_facts_that_ldconfig_needs_of_a_library(
     tmp_path: Path, bits: int, machine: str, numbers: tuple[int, int]
 ) -> None:
-    """Class, machine and flags as numbers, and the SONAME, if there is one."""
+    """read_library() gives class, machine and flags as numbers, and the SONAME if there is one."""
     file = tmp_path / "lib.so"
     for soname in ("libx.so.1", None):
         file.write_bytes(shared_object(bits, machine, soname, ["libc.so.6"], None))
         assert library_of(file, isa_level=True) == Library(bits, *numbers, soname, 0)
 
 
-def test_what_no_loader_takes_is_no_library(tmp_path: Path) -> None:
-    """A program that is not position-independent, and an object without a dynamic section."""
+def test_a_file_that_no_loader_takes_is_refused(tmp_path: Path) -> None:
+    """A fixed-position program and an object without a dynamic section are refused."""
     data = bytearray(shared_object(64, "EM_X86_64", "libx.so.1", [], None))
     file = tmp_path / "lib.so"
     file.write_bytes(data[:16] + b"\2" + data[17:])
@@ -165,17 +167,9 @@ def test_what_no_loader_takes_is_no_library(tmp_path: Path) -> None:
     [("x86-64-baseline", 0), ("x86-64-v2", 1), ("x86-64-v3", 2), ("x86-64-v4", 3)],
 )
 def test_the_isa_level_is_the_linkers(tmp_path: Path, option: str, level: int) -> None:
-    """As the GNU property note says it; only when it is asked for."""
+    """The ISA level is that of the linker's GNU property note, and read only when requested."""
     (tmp_path / "x.c").write_text("int x;")
-    command = [
-        "gcc",
-        "-shared",
-        "-nostdlib",
-        f"-Wl,-z,{option}",
-        "-o",
-        str(tmp_path / "libx.so"),
-        str(tmp_path / "x.c"),
-    ]
-    subprocess.run(command, check=True)
+    command = ["gcc", "-shared", "-nostdlib", f"-Wl,-z,{option}", "-o", "libx.so", "x.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
     assert library_of(tmp_path / "libx.so", isa_level=True).isa_level == level
     assert library_of(tmp_path / "libx.so").isa_level == 0

@@ -1,4 +1,7 @@
-"""All or nothing: what becomes of a failure, of an undo that fails, and of a late signal. The work itself needs a container."""
+"""All or nothing: the result of a failure, of an undo that fails, and of a late signal.
+
+Applying a real plan needs a container and is tested in integration/.
+"""
 
 import os
 import posix
@@ -36,7 +39,7 @@ def _cannot_be_given_back() -> None:
 
 @pytest.fixture
 def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
-    """Apply a plan whose work is a function of the undo log."""
+    """Return a function that applies a plan whose work is a function of the undo log."""
 
     def run(work: Work) -> bool:
         def carry_out(
@@ -44,10 +47,10 @@ def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
             _container: Container,
             _cache: LoaderCacheStep,
             undo: UndoLog,
-            held: list[Callable[[], None]],
+            releases: list[Callable[[], None]],
             _journal: Journal,
         ) -> None:
-            held.append(_cannot_be_given_back)  # which changes nothing
+            releases.append(_cannot_be_given_back)  # its failure must not matter
             work(undo)
 
         monkeypatch.setattr(Journal, "begin", lambda _heading: Journal())
@@ -59,7 +62,10 @@ def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], bool]:
 
 
 def test_success_keeps_everything_and_takes_no_more_signals(apply: Callable[[Work], bool]) -> None:
-    """After the last step nothing is undone, and a signal that comes then cannot claim that it was."""
+    """After success nothing is undone, and signals are blocked.
+
+    A signal that comes then cannot claim that everything was undone.
+    """
     undone: list[str] = []
     assert apply(lambda undo: undo.add("a mount", lambda: undone.append("mount")))
     assert undone == []
@@ -79,7 +85,9 @@ def test_success_keeps_everything_and_takes_no_more_signals(apply: Callable[[Wor
 def test_any_failure_takes_everything_back_newest_first(
     apply: Callable[[Work], bool], failure: BaseException
 ) -> None:
-    """Whatever ends the work, each step is undone in reverse order, and the failure goes on to the caller."""
+    """Whatever exception ends the work, each step is undone, newest first, and the exception goes
+    on.
+    """
     undone: list[str] = []
 
     def work(undo: UndoLog) -> None:
@@ -95,7 +103,10 @@ def test_any_failure_takes_everything_back_newest_first(
 def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(
     apply: Callable[[Work], bool],
 ) -> None:
-    """The other steps are undone all the same; the message names what stays and why the hook failed at first."""
+    """The other steps are undone even if one fails.
+
+    The message names what stays and why the hook failed; the exit code is 3.
+    """
     undone: list[str] = []
 
     def busy() -> None:
@@ -117,7 +128,10 @@ def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(
 def test_a_journal_that_cannot_be_ended_is_named(
     apply: Callable[[Work], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would name what nobody made: after a success everything is undone, and what stays is said."""
+    """When the journal cannot be ended after success, everything is undone.
+
+    The message names the journal, which would otherwise list files that do not exist.
+    """
     undone: list[str] = []
 
     def refused(_journal: Journal) -> None:
@@ -131,8 +145,8 @@ def test_a_journal_that_cannot_be_ended_is_named(
 
 def rootfs(path: Path) -> Container:
     """Return a directory as a container's root file system."""
-    held = os.open(path, os.O_PATH | os.O_DIRECTORY)
-    return Container(os.getpid(), None, str(path), held, os.geteuid(), os.getegid())
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    return Container(os.getpid(), None, str(path), fd, os.geteuid(), os.getegid())
 
 
 def replace(path: str, target: str) -> ReplaceLink:
@@ -140,7 +154,7 @@ def replace(path: str, target: str) -> ReplaceLink:
 
 
 def test_links_are_replaced_and_put_back(tmp_path: Path) -> None:
-    """Another link takes the place, and an undo puts the first one there again."""
+    """Another link takes the place of the first one, and an undo restores it."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/a").symlink_to("old")
     undo = UndoLog()
@@ -151,7 +165,7 @@ def test_links_are_replaced_and_put_back(tmp_path: Path) -> None:
 
 
 def test_a_replacement_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the link, and the undo puts back what was taken away for it, and all that was replaced before."""
+    """A replacement that fails names the link; the undo restores it and those replaced before."""
     for name in "ab":
         (tmp_path / name).symlink_to(f"old-{name}")
     make = os.symlink
@@ -172,8 +186,11 @@ def test_a_replacement_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {name: os.readlink(tmp_path / name) for name in "ab"} == {"a": "old-a", "b": "old-b"}
 
 
-def test_what_has_taken_the_place_of_a_link(tmp_path: Path) -> None:
-    """A file, or a directory, that is there since the plan was made is not touched; neither is a link on the way followed."""
+def test_a_file_in_place_of_a_link_is_not_touched(tmp_path: Path) -> None:
+    """A file or directory that took a link's place since planning is not touched.
+
+    A link on the way is not followed.
+    """
     (tmp_path / "file").write_text("x")
     (tmp_path / "directory").mkdir()
     (tmp_path / "way").symlink_to("directory")

@@ -53,7 +53,7 @@ def step_ids(document: Document) -> list[str]:
 
 
 def test_steps_follow_the_order_of_the_flow(tmp_path: Path, capsys: Captured) -> None:
-    """A container that gets everything has all steps."""
+    """A container that gets everything has all steps, in the order of the flow."""
     document = story(capsys, make_bundle(tmp_path / "b", *EVERYTHING))
     assert document["schema"] == "nvgraft.story/1"
     assert document["decision"] == "inject"
@@ -70,7 +70,7 @@ def test_steps_follow_the_order_of_the_flow(tmp_path: Path, capsys: Captured) ->
 
 
 def test_each_request_says_where_it_came_from(tmp_path: Path, capsys: Captured) -> None:
-    """The variable, the default, or the image's layout; requirements each with its own variable."""
+    """Each request names the variable, the default or the image's layout that it comes from."""
     env = (
         ALL,
         "NVIDIA_REQUIRE_B=cuda>=11.0",
@@ -170,33 +170,19 @@ def test_the_original_command_is_shown(tmp_path: Path, capsys: Captured) -> None
 def test_the_loader_step_says_who_creates_the_links(
     mode: str, maker: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """The hook or ldconfig, as config.toml says."""
+    """The loader step names the hook or ldconfig as the maker of the links, as config.toml says."""
     config = tmp_path / "config.toml"
     config.write_text(f'[nvgraft]\nldcache = "{mode}"\n')
     bundle = str(make_bundle(tmp_path / "b", ALL))
-    assert (
-        main(
-            [
-                "explain",
-                "--bundle",
-                bundle,
-                "--host",
-                "eks-t4",
-                "--config",
-                str(config),
-                "--format",
-                "json",
-            ]
-        )
-        == 0
-    )
+    words = ["explain", "--bundle", bundle, "--host", "eks-t4", "--config", str(config)]
+    assert main([*words, "--format", "json"]) == 0
     assert step(read_document(capsys.readouterr().out), "loader")["text"].startswith(maker)
 
 
 def test_a_skip_ends_with_its_reason_and_what_would_change_it(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    """The hook does not look at the host and the image, so they have no steps."""
+    """A skipped container has no steps of host and image, which the hook does not look at."""
     document = story(capsys, make_bundle(tmp_path / "b"))
     assert document["decision"] == "skip"
     assert step_ids(document) == ["asked", "end"]
@@ -230,7 +216,9 @@ def test_a_skip_ends_with_its_reason_and_what_would_change_it(
 def test_a_refusal_ends_where_the_decision_ended(
     env: tuple[str, ...], steps: list[str], change: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """The last step has the hook's whole error line; later steps are missing. Exit 1."""
+    """The last step has the hook's whole error line, later steps are missing, and the exit code is
+    1.
+    """
     document = story(capsys, make_bundle(tmp_path / "b", *env), code=1)
     assert document["decision"] == "refuse"
     assert step_ids(document) == steps
@@ -255,7 +243,7 @@ def assert_leads_to_a_section(link: str, place: Path) -> None:
 
 
 def test_every_step_names_a_section_of_the_guide(tmp_path: Path, capsys: Captured) -> None:
-    """In the document, each step has a section of its own."""
+    """Each step of the document has a section of its own in the guide."""
     links: dict[str, set[str]] = {}
     for number, (env, code) in enumerate(STORIES):
         for part in story(capsys, make_bundle(tmp_path / str(number), *env), code=code)["steps"]:
@@ -267,7 +255,7 @@ def test_every_step_names_a_section_of_the_guide(tmp_path: Path, capsys: Capture
 
 
 def test_every_link_of_the_text_leads_to_a_section(tmp_path: Path, capsys: Captured) -> None:
-    """Links are absolute paths, so that they work in every directory."""
+    """Links of the text are absolute paths, so that they work in every directory."""
     for number, (env, code) in enumerate(STORIES):
         bundle = str(make_bundle(tmp_path / str(number), *env))
         assert main(["explain", "--bundle", bundle, "--host", "runfile-a10x2"]) == code
@@ -280,7 +268,7 @@ def test_every_link_of_the_text_leads_to_a_section(tmp_path: Path, capsys: Captu
 
 @pytest.mark.parametrize("directory", [".", "some where/#1?/50%20"])
 def test_every_link_of_the_page_leads_to_a_section(directory: str, tmp_path: Path) -> None:
-    """Links work wherever the page is, also in a directory with special characters."""
+    """Links of the page work in every directory, also in one with special characters."""
     place = tmp_path / directory
     place.mkdir(parents=True, exist_ok=True)
     for number, (env, code) in enumerate(STORIES):
@@ -311,7 +299,7 @@ def test_without_documentation_nothing_is_a_link(
 
 
 def test_text_gives_each_reason_once(tmp_path: Path, capsys: Captured) -> None:
-    """Steps are numbered, and files grouped by capability with their sizes."""
+    """The text numbers its steps, and groups files by capability with their sizes."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     assert main(["explain", "--bundle", bundle, "--host", "eks-t4"]) == 0
     out = capsys.readouterr().out
@@ -323,7 +311,7 @@ def test_text_gives_each_reason_once(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_control_characters_are_escaped(tmp_path: Path, capsys: Captured) -> None:
-    """Direction marks too, which reverse a part of a line."""
+    """Control characters and direction marks, which reverse a part of a line, are escaped."""
     bundle = make_bundle(tmp_path / "b", ALL, mounts=("/data/\u202egnp.exe\x1b[2J",))
     assert main(["explain", "--bundle", str(bundle), "--host", "eks-t4"]) == 0
     assert re.search(r"volume +/data/\\u202egnp.exe\\x1b\[2J", capsys.readouterr().out)
@@ -352,7 +340,7 @@ def trees(bundle: Path, host: str = "runfile-a10x2") -> tuple[Nodes, Nodes]:
 
 
 def test_the_tree_has_the_planned_paths_and_their_parents(tmp_path: Path) -> None:
-    """After: every target with its reason. Other names of the image are counted."""
+    """The tree after the hook has every target with its reason; other names are counted."""
     files = (
         "etc/debian_version",
         "etc/passwd",
@@ -386,7 +374,7 @@ def test_the_tree_has_the_planned_paths_and_their_parents(tmp_path: Path) -> Non
 
 
 def test_a_tmpfs_hides_what_the_image_has(tmp_path: Path) -> None:
-    """Other names in its directory are counted before, but not after."""
+    """Names below a new tmpfs are counted before, and not after."""
     profiles = "etc/nvidia/nvidia-application-profiles-rc.d"
     before, after = trees(make_bundle(tmp_path / "b", *EVERYTHING, files=(f"{profiles}/mine",)))
     assert before[f"/{profiles}"].others == 1
@@ -436,7 +424,7 @@ def page(
 
 
 def test_the_policy_admits_only_the_page_s_own_style_and_script(tmp_path: Path) -> None:
-    """The policy names them by their hashes; the page names nothing to load."""
+    """The policy names style and script by their hashes, and the page loads nothing."""
     written = page(tmp_path, *EVERYTHING)
     (policy,) = [
         tag["content"]
@@ -456,7 +444,7 @@ def test_the_policy_admits_only_the_page_s_own_style_and_script(tmp_path: Path) 
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    """They are escaped in text, attributes and data, and create no element."""
+    """Hostile names are escaped in text, attributes and data, and create no element."""
     hostile = "/data/</script><script>alert(1)</script><img src=x onerror='x'>\"&amp;\u202e\x1b[2J"
     written = page(tmp_path, *EVERYTHING, mounts=(hostile,))
     assert len(written.named("script")) == 2
@@ -469,7 +457,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_links_lead_to_the_documentation(tmp_path: Path, capsys: Captured) -> None:
-    """--docs sets its address; an address that would run a script is refused."""
+    """--docs sets the address of the documentation; one that would run a script is refused."""
     written = page(tmp_path, ALL)
     links = [str(tag["href"]) for tag in written.named("a")]
     inner = {link[1:] for link in links if link.startswith("#")}
@@ -484,7 +472,7 @@ def test_links_lead_to_the_documentation(tmp_path: Path, capsys: Captured) -> No
 
 
 def test_a_page_without_a_plan_has_no_tree(tmp_path: Path) -> None:
-    """It has no filter either: the story ends with the reason."""
+    """A page without a plan has no tree and no filter, and ends with the reason."""
     assert "tree" not in [attributes.get("id") for _, attributes in page(tmp_path, code=0).tags]
     refused = page(tmp_path, "NVIDIA_VISIBLE_DEVICES=7", code=1)
     assert not {"tree", "controls"} & {attributes.get("id") for _, attributes in refused.tags}
@@ -504,27 +492,20 @@ def command_line(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_confined_command_writes_its_page_whole(tmp_path: Path) -> None:
-    """It replaces an older page, leaves no other file, and exits with the child's code."""
+    """The command replaces an older page, leaves no other file, and exits with the child's code."""
     out = tmp_path / "out"
     out.mkdir()
     file = out / "page.html"
     file.write_text("old")
-    arguments = (
-        "--bundle",
-        str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=7")),
-        "--host",
-        "eks-t4",
-        "--html",
-        str(file),
-    )
-    done = command_line(*arguments)
+    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=7"))
+    done = command_line("--bundle", bundle, "--host", "eks-t4", "--html", str(file))
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     assert file.read_text().endswith("</body></html>\n")
     assert list(out.iterdir()) == [file]
 
 
 def test_a_failure_leaves_the_old_page(tmp_path: Path) -> None:
-    """One line and exit 2, for a bad host and for a file that cannot be written."""
+    """A bad host and an unwritable file are one line and exit 2, and the old page stays."""
     file = tmp_path / "page.html"
     file.write_text("old")
     bundle = str(make_bundle(tmp_path / "b", ALL))

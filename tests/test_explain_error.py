@@ -17,7 +17,7 @@ Captured = pytest.CaptureFixture[str]
 
 DATA = tomllib.loads((files("nvgraft_specs") / "errors.toml").read_text("utf-8"))
 
-#: A pasted error and its failure, as the threads determined it; "" where doctor has no check.
+#: A pasted error and the failure that its thread determined; "" where doctor has no check.
 PASTES = [
     (text, failure)
     for line in (Path(__file__).parent / "fixtures/pasted-errors.tsv").read_text().splitlines()
@@ -27,7 +27,7 @@ PASTES = [
 
 @pytest.mark.parametrize(("paste", "failure"), PASTES, ids=[paste[:60] for paste, _ in PASTES])
 def test_a_pasted_error_is_recognised(paste: str, failure: str) -> None:
-    """It has exactly one meaning, with a cause, a next step, and no unfilled group."""
+    """A pasted error has exactly one meaning, with a cause, a next step and no unfilled group."""
     meanings = analyse(paste).meanings
     assert [meaning.failure for meaning in meanings] == [failure]
     assert meanings[0].cause
@@ -44,7 +44,7 @@ def test_every_row_is_used() -> None:
 
 
 def test_rows_are_well_formed() -> None:
-    """Stages and failures are known ones."""
+    """Each row of the table has a known stage and a known failure."""
     ids = {failure.id for failure in FAILURES} | {""}
     for row in DATA["error"]:
         assert row["stage"] in STAGES
@@ -78,21 +78,21 @@ WRAPPINGS = {
 @pytest.mark.parametrize("wrapping", WRAPPINGS.values(), ids=WRAPPINGS)
 @pytest.mark.parametrize("paste", [PASTES[0][0], PASTES[20][0], PASTES[24][0]])
 def test_a_wrapped_error_is_recognised(wrapping: str, paste: str) -> None:
-    """It has the meanings and the stage of the bare error."""
+    """A wrapped error has the meanings and the stage of the bare error."""
     bare, wrapped = analyse(paste), analyse(wrapping.replace("{}", paste))
     assert wrapped.meanings == bare.meanings != ()
     assert wrapped.stage == bare.stage != ""
 
 
 def test_wrappers_are_listed_from_the_outermost() -> None:
-    """A reader sees which program started which."""
+    """Wrappers are listed from the outermost, so that a reader sees which program started which."""
     text = WRAPPINGS["docker and runc"].replace("{}", PASTES[0][0])
     names = [wrapper.name for wrapper in analyse(text).wrappers]
     assert names == ["docker", "containerd", "runc", "prestart hook", "nvidia-container-cli"]
 
 
 def test_nvgrafts_own_line_is_recognised_too() -> None:
-    """It begins with the reference's words."""
+    """nvgraft's own line is recognised, because it begins with the reference's words."""
     analysis = analyse("nvgraft: device error: 9: unknown device | the host has GPU 0,1")
     assert analysis.stage == "device"
     assert [meaning.failure for meaning in analysis.meanings] == ["unknown-device"]
@@ -109,13 +109,13 @@ def test_nvgrafts_own_line_is_recognised_too() -> None:
     ],
 )
 def test_an_unknown_error_is_not_guessed(text: str, capsys: Captured) -> None:
-    """Exit 1, and advice on where to look."""
+    """An unknown error exits with 1 and advice on where to look."""
     assert main(["explain-error", text]) == 1
     assert "this text contains no known error of GPU containers" in capsys.readouterr().out
 
 
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """Without an argument; bytes that are not UTF-8 do no harm."""
+    """Without an argument standard input is read; bytes that are not UTF-8 do no harm."""
     stdin = SimpleNamespace(
         buffer=io.BytesIO(b"\xff\n" + PASTES[0][0].encode()), isatty=lambda: False
     )
@@ -127,7 +127,7 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Capture
 
 
 def test_json_has_stage_and_meanings(capsys: Captured) -> None:
-    """The document holds what the text says."""
+    """The JSON document holds the stage and the meanings that the text shows."""
     assert main(["explain-error", "--format", "json", PASTES[0][0]]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["stage"] == "initialization"
@@ -135,7 +135,7 @@ def test_json_has_stage_and_meanings(capsys: Captured) -> None:
 
 
 def test_no_text_is_an_input_error(capsys: Captured) -> None:
-    """One line, exit 2."""
+    """An empty text is one line and exit 2."""
     assert main(["explain-error", "  "]) == 2
     assert (
         capsys.readouterr().err
@@ -164,6 +164,6 @@ def test_long_hostile_text_takes_no_time() -> None:
 
 
 def test_only_the_end_of_a_long_paste_is_read() -> None:
-    """The error is at the end."""
+    """Only the end of a long paste is read, where the error is."""
     assert len(plain("x" * (2 << 20))) == LIMIT
     assert analyse("y" * (2 << 20) + PASTES[0][0]).meanings[0].failure == "driver-library-mismatch"

@@ -7,14 +7,14 @@ from nvgraft_cli.simulate import demo, host_maker
 
 
 def test_the_error_of_a_failed_program(fp: FakeProcess) -> None:
-    """It has the command line, the exit status and both outputs."""
+    """The error of a failed program has the command line, the exit status and both outputs."""
     fp.register(["runc", "spec", "--bundle", "/b"], returncode=3, stdout="out\n", stderr="err\n")
     with pytest.raises(demo.DemoFailed, match=r"^runc spec --bundle /b: exit status 3\nout\nerr$"):
         demo.run("runc", "spec", "--bundle", "/b")
 
 
 def test_the_output_of_the_container_is_read_by_sections(fp: FakeProcess) -> None:
-    """The container is deleted afterwards."""
+    """The container's output is read by sections, and the container is deleted afterwards."""
     stdout = "== devices\n/dev/nvidia0\n== links\n== end\n"
     fp.register(
         ["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"], stdout=stdout
@@ -25,14 +25,14 @@ def test_the_output_of_the_container_is_read_by_sections(fp: FakeProcess) -> Non
 
 
 def test_a_container_that_ends_early_is_a_failure(fp: FakeProcess) -> None:
-    """The last section is missing; the error has the output."""
+    """A container whose last section is missing is an error with its output."""
     fp.register(["runc", fp.any()], stdout="== devices\n", occurrences=2)
     with pytest.raises(demo.DemoFailed, match=r"the container ended early; it printed\n== devices"):
         demo.start("/w/demo.x", "/b")
 
 
 def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
-    """The demo leaves no container behind."""
+    """A container that fails is deleted, so that the demo leaves none behind."""
     fp.register(
         ["runc", "--root", "/w/demo.x/runc", "run", "--bundle", "/b", "demo.x"],
         returncode=1,
@@ -51,7 +51,7 @@ def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
 def test_a_compiler_that_fails_is_a_note(
     fp: FakeProcess, monkeypatch: pytest.MonkeyPatch, stderr: str, reason: str
 ) -> None:
-    """The simulated host works without the library; the note has the first line of the error."""
+    """The simulated host works without the library; a note has the first line of the error."""
     monkeypatch.setattr("shutil.which", lambda name, path: "/usr/bin/cc")
     fp.register(["/usr/bin/cc", fp.any()], returncode=1, stderr=stderr)
     library, note = host_maker._build(b"int x;")
@@ -65,7 +65,7 @@ def test_a_compiler_that_fails_is_a_note(
 def test_without_a_compiler_nothing_is_started(
     fp: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A note says so."""
+    """Without a compiler no program is started, and a note says so."""
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     library, note = host_maker._build(b"int x;")
     assert (library, len(fp.calls)) == (None, 0)

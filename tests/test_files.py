@@ -1,4 +1,4 @@
-"""files: bounded reading of regular files, and the kernel's reason in the reference's spelling."""
+"""Bounded reading of regular files, and the kernel's reasons in the reference's spelling."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from nvgraft.base.files import open_file, read_fd, readable, reason
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
-    """A file of exactly the limit is read whole, one byte more is EFBIG; pieces larger than one read are joined."""
+    """A file of exactly the limit is read whole, over several reads; one byte more is EFBIG."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * 600_000)
     for limit in (600_000, 599_999):
@@ -24,8 +24,11 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_what_is_no_regular_file_is_refused_and_closed(tmp_path: Path) -> None:
-    """A directory is EISDIR, a FIFO EINVAL without waiting for a writer; no descriptor stays open."""
+def test_a_file_that_is_not_regular_is_refused_and_closed(tmp_path: Path) -> None:
+    """A directory is EISDIR, and a FIFO EINVAL without a wait for its writer.
+
+    No descriptor stays open.
+    """
     os.mkfifo(tmp_path / "fifo")
     for path, number in (
         (tmp_path, errno.EISDIR),
@@ -38,7 +41,7 @@ def test_what_is_no_regular_file_is_refused_and_closed(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_waited_for_until_it_has_bytes_or_ends() -> None:
-    """A silent pipe uses up the time; bytes, or the end of its writer, make it readable immediately."""
+    """A silent pipe uses up the time; with bytes or without a writer it is readable immediately."""
     reader, writer = os.pipe()
     assert not readable(reader, 0.001)
     os.write(writer, b"x")
@@ -51,6 +54,9 @@ def test_a_pipe_is_waited_for_until_it_has_bytes_or_ends() -> None:
 
 
 def test_reasons_begin_in_lower_case() -> None:
-    """Go prints the kernel's reasons in lower case; an error without a number gives its own text."""
+    """Reasons begin in lower case, as Go prints them.
+
+    An error without a number gives its own text.
+    """
     assert reason(FileNotFoundError(errno.ENOENT, "whatever")) == "no such file or directory"
     assert reason(OSError("Odd")) == "odd"

@@ -1,6 +1,8 @@
-"""Every parser over mutated documents (SECURITY R9, R16, T65): no exception that it does not document, no difference to an oracle.
+"""Every parser over mutated documents (SECURITY R9, R16, T65): only documented exceptions, and no
+difference to an oracle.
 
-Few inputs here; ``./dev fuzz`` runs the same targets under a coverage-guided fuzzer, ``--fuzz-examples N`` runs more of these.
+There are few inputs here. ``./dev fuzz`` runs the same targets under a coverage-guided fuzzer,
+``--fuzz-examples N`` runs more of these.
 """
 
 import json
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 import fuzzing
 from fuzz_checks import check_text
 
-#: Targets whose seeds are JSON: their values are exchanged, which leaves the document whole.
+#: Targets whose seeds are JSON: values are exchanged, and the document stays well-formed.
 JSON = (
     "json",
     "state",
@@ -45,7 +47,10 @@ VALUES = st.recursive(
 
 @st.composite
 def mutated_bytes(draw: st.DrawFn, target: str) -> bytes:
-    """A seed with some pieces taken out, doubled, or replaced by words of the language, of other seeds, or by anything."""
+    """Draw a seed with pieces removed, doubled, or replaced.
+
+    A replacement is a word of the language, a piece of another seed, or any bytes.
+    """
     seeds = fuzzing.TARGETS[target].seeds(target)
     words = fuzzing.TARGETS[target].words
     data = draw(st.sampled_from(seeds))
@@ -64,7 +69,7 @@ def mutated_bytes(draw: st.DrawFn, target: str) -> bytes:
 
 @st.composite
 def mutated_json(draw: st.DrawFn, target: str) -> bytes:
-    """A seed in which some values are others, or have moved."""
+    """Draw a seed in which some values are changed or moved."""
     seeds = [seed for seed in fuzzing.TARGETS[target].seeds(target) if _is_json(seed)]
     document = json.loads(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(1, 3))):
@@ -98,14 +103,14 @@ def _places(value: Any) -> "list[tuple[Any, Any]]":
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
 def test_every_seed_and_every_former_finding(target: str) -> None:
-    """What was once a finding is none any more."""
+    """Every seed and every former finding passes."""
     for seed in fuzzing.TARGETS[target].seeds(target):
         fuzzing.TARGETS[target].run(seed)
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
 def test_damaged_documents(target: str, fuzz_examples: int) -> None:
-    """Pieces taken out, doubled, replaced."""
+    """Documents with pieces removed, doubled or replaced give no finding."""
 
     @settings(max_examples=fuzz_examples, database=None)
     @given(mutated_bytes(target))
@@ -117,7 +122,7 @@ def test_damaged_documents(target: str, fuzz_examples: int) -> None:
 
 @pytest.mark.parametrize("target", JSON)
 def test_documents_with_other_values(target: str, fuzz_examples: int) -> None:
-    """Whole JSON, but with values where others are expected."""
+    """Well-formed JSON with unexpected values gives no finding."""
 
     @settings(max_examples=fuzz_examples, database=None)
     @given(mutated_json(target))
@@ -128,7 +133,7 @@ def test_documents_with_other_values(target: str, fuzz_examples: int) -> None:
 
 
 def test_a_target_can_fail() -> None:
-    """The proof that the tests above can: a parser that lets something through is found out by each kind of check."""
+    """Each kind of check finds a parser that is wrong."""
     with pytest.raises(AssertionError):
         check_text("a\x1b[2J")
     with pytest.raises(AssertionError):

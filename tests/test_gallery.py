@@ -15,7 +15,7 @@ OWN_VERSIONS = ("libnvidia-egl-wayland.so.", "libnvidia-nvvm.so.4.0.")
 
 @pytest.fixture(params=gallery.names())
 def host(request: pytest.FixtureRequest) -> Host:
-    """Each host of the gallery."""
+    """Load each host of the gallery."""
     return load_host(gallery.path(request.param))
 
 
@@ -51,7 +51,7 @@ def test_the_gallery_has_every_kind_of_host() -> None:
 
 
 def test_the_error_of_an_unknown_host() -> None:
-    """It lists the names of the gallery."""
+    """The error for an unknown host lists the names of the gallery."""
     with pytest.raises(KeyError, match="eks-t4"):
         gallery.path("eks-t5")
 

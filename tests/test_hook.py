@@ -1,4 +1,4 @@
-"""The hook as a process, up to the point where it would look at the host: bad input, usage, decisions."""
+"""The hook as a process, up to reading the host: bad input, usage and decisions."""
 
 import json
 import subprocess
@@ -14,7 +14,12 @@ GOOD = {
     "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"], "args": ["sh"], "cwd": "/"},
     "root": {"path": "rootfs"},
 }
-LAUNCHER = "import sys; sys.path += {paths!r}; from nvgraft.hook import run; run(['nvgraft-hook', *sys.argv[1:]])"
+LAUNCHER = """
+import sys
+sys.path += {paths!r}
+from nvgraft.hook import run
+run(["nvgraft-hook", *sys.argv[1:]])
+"""
 
 
 class Bundle:
@@ -58,7 +63,10 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 def test_a_dry_run_prints_the_original_argv(bundle: Bundle) -> None:
-    """The arguments of the original's nvidia-container-cli come as one JSON array; nothing else is looked at."""
+    """A dry run prints the arguments of the original's nvidia-container-cli as one JSON array.
+
+    Nothing else is looked at.
+    """
     done = bundle.hook()
     assert done.returncode == 0
     argv = json.loads(done.stdout)
@@ -68,7 +76,7 @@ def test_a_dry_run_prints_the_original_argv(bundle: Bundle) -> None:
 
 
 def test_a_container_without_a_request_is_skipped_silently(bundle: Bundle) -> None:
-    """No GPU wanted: exit 0 and not one byte of output, as the original."""
+    """A container that wants no GPU is exit 0 without a byte of output, as with the original."""
     bundle.write(json.dumps({**GOOD, "process": {"env": []}}))
     done = bundle.hook()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -76,7 +84,7 @@ def test_a_container_without_a_request_is_skipped_silently(bundle: Bundle) -> No
 
 @pytest.mark.parametrize("command", ["poststart", "poststop"])
 def test_other_stages_do_nothing(bundle: Bundle, command: str) -> None:
-    """The later stages of a container's life are none of the hook's business: not even stdin is read."""
+    """The later stages of a container's life do nothing, and do not even read stdin."""
     done = bundle.hook(command, stdin="no JSON")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -85,22 +93,22 @@ def test_other_stages_do_nothing(bundle: Bundle, command: str) -> None:
     "arguments", [["-bogus", "prestart"], ["-config"], [""], ["bogus"], ["-dry-run"]]
 )
 def test_usage_errors_exit_with_two(bundle: Bundle, arguments: list[str]) -> None:
-    """An unknown flag, a missing value, no or an unknown command: usage on stderr, exit 2."""
+    """A faulty command line prints the usage on stderr and exits with 2."""
     done = bundle.hook(*arguments)
     assert done.returncode == 2
     assert "usage: nvgraft-hook" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--link"], ["--link", "a"], ["a::/b"]])
-def test_links_that_make_no_sense(bundle: Bundle, arguments: list[str]) -> None:
-    """create-symlinks has a usage of its own, and nothing is done."""
+def test_usage_errors_of_create_symlinks(bundle: Bundle, arguments: list[str]) -> None:
+    """A faulty command line of create-symlinks prints its own usage and changes nothing."""
     done = bundle.hook("create-symlinks", *arguments)
     assert done.returncode == 2
     assert "usage: nvgraft-hook create-symlinks" in done.stderr
 
 
 def test_links_of_a_bad_state(bundle: Bundle) -> None:
-    """The state on stdin names the container, as for prestart, and is read after the command line."""
+    """create-symlinks reads the container's state on stdin, after the command line."""
     done = bundle.hook("create-symlinks", "--link", "a::/b", stdin="{")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("could not decode container state: unexpected EOF")
@@ -108,7 +116,7 @@ def test_links_of_a_bad_state(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("flag", ["-h", "--help", "-version", "--version"])
 def test_help_and_version_succeed(bundle: Bundle, flag: str) -> None:
-    """Help names an example; both exit with 0."""
+    """--help and --version print nvgraft's name and exit with 0."""
     done = bundle.hook(flag)
     assert done.returncode == 0
     assert "nvgraft" in done.stdout + done.stderr
@@ -131,7 +139,7 @@ def test_help_and_version_succeed(bundle: Bundle, flag: str) -> None:
     ],
 )
 def test_a_bad_state_is_one_line(bundle: Bundle, stdin: str, phrase: str) -> None:
-    """Whatever comes on stdin instead of an OCI state: exit 1, one line in the original's words, no traceback."""
+    """Input that is not an OCI state is one line in the original's words and exit 1."""
     done = bundle.hook(stdin=stdin)
     assert done.returncode == 1
     assert done.stderr.startswith(phrase)
@@ -162,7 +170,9 @@ def _without(member: str) -> str:
     ],
 )
 def test_a_bad_config_json_is_one_line(bundle: Bundle, text: str, phrase: str) -> None:
-    """A config.json that is cut short, of the wrong type or incomplete: exit 1 and one line in the original's words."""
+    """A truncated, mistyped or incomplete config.json is one line in the original's words and exit
+    1.
+    """
     bundle.write(text)
     done = bundle.hook()
     assert done.returncode == 1
@@ -180,7 +190,7 @@ def test_a_bad_config_json_is_one_line(bundle: Bundle, text: str, phrase: str) -
     ],
 )
 def test_a_bad_config_toml_is_refused(bundle: Bundle, toml: str, phrase: str) -> None:
-    """Wrong types, bad syntax and forbidden values of config.toml are fatal, with cause and fix."""
+    """Wrong types, bad syntax and forbidden values of config.toml are fatal."""
     (bundle.path / "config.toml").write_text(toml)
     done = bundle.hook()
     assert done.returncode == 1
@@ -189,7 +199,7 @@ def test_a_bad_config_toml_is_refused(bundle: Bundle, toml: str, phrase: str) ->
 
 
 def test_a_named_config_toml_must_exist(bundle: Bundle) -> None:
-    """-config with a missing file fails; the default file may be missing."""
+    """-config with a missing file fails."""
     done = bundle.hook("-config", "missing.toml", "-dry-run", "prestart")
     assert done.returncode == 1
     assert "couldn't open required configuration file" in done.stderr
@@ -197,7 +207,7 @@ def test_a_named_config_toml_must_exist(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES"])
 def test_loader_variables_of_the_runtime_are_refused(bundle: Bundle, name: str) -> None:
-    """A hook that inherited somebody's loader variables refuses, naming the variable and the fix."""
+    """A hook with loader variables in its environment refuses, with the variable and the fix."""
     paths = [str(CHECKOUT / part) for part in ("hook", "specs")]
     done = subprocess.run(
         [sys.executable, "-ISB", "-c", LAUNCHER.format(paths=paths), "prestart"],
@@ -214,7 +224,7 @@ def test_loader_variables_of_the_runtime_are_refused(bundle: Bundle, name: str) 
 
 
 def test_hostile_text_cannot_forge_a_log_line(bundle: Bundle) -> None:
-    """Control characters of the container's configuration reach stderr escaped."""
+    """Control characters of the container's configuration are escaped on stderr."""
     entry: Any = "EVIL\n\x1b[31mnvgraft: all is well"
     bundle.write(json.dumps({**GOOD, "process": {"env": [entry]}}))
     done = bundle.hook()

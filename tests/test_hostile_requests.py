@@ -1,6 +1,7 @@
-"""What a container's environment may try: cases T32 and T33 of the catalogue, from config.json to the plan.
+"""Hostile requests of a container's environment (cases T32 and T33), from config.json to the plan.
 
-The forms of a single variable are tested where they are read (test_request, test_selection, test_requirements).
+The forms of single variables are tested with their readers (test_request, test_selection,
+test_requirements).
 """
 
 import json
@@ -23,7 +24,10 @@ LEGACY = Config(runtime_mode="legacy")
 def outcome(
     *env: str, bounding: tuple[str, ...] = (), mounts: tuple[str, ...] = (), config: Config = LEGACY
 ) -> Plan | str:
-    """Return the plan for a container with this environment on a host with two GPUs, or the line of the refusal; "" is a skip."""
+    """Return the plan for a container with this environment on a host with two GPUs.
+
+    A refusal is returned as its line, and a skip as "".
+    """
     document = {
         "ociVersion": "1.0.2",
         "process": {"env": list(env), "capabilities": {"bounding": list(bounding)}},
@@ -52,16 +56,16 @@ def outcome(
 
 def refused(*env: str, **more: tuple[str, ...]) -> str:
     line = outcome(*env, **more)  # type: ignore[arg-type]
-    assert isinstance(line, str), "this container got something"
+    assert isinstance(line, str), "the container was not refused"
     assert "\n" not in line
     assert len(line) <= 4096
     return line
 
 
 def planned(*env: str) -> Plan:
-    found = outcome(*env)
-    assert isinstance(found, Plan), found
-    return found
+    plan = outcome(*env)
+    assert isinstance(plan, Plan), plan
+    return plan
 
 
 def gpus(plan: Plan) -> list[str]:
@@ -94,13 +98,16 @@ def gpus(plan: Plan) -> list[str]:
         "$(id)",
     ],
 )
-def test_t32_what_names_no_device_of_this_host_selects_none(value: str) -> None:
-    """No path, no prefix, no other script's digit, no arithmetic: the first thing that is no whole name ends it."""
+def test_t32_a_value_that_is_not_a_device_is_refused(value: str) -> None:
+    """A value that is not exactly a device's name is refused.
+
+    Paths, prefixes, digits of other scripts and arithmetic are not accepted.
+    """
     assert "unknown device" in refused(f"NVIDIA_VISIBLE_DEVICES={value}")
 
 
 def test_t32_every_prefix_of_a_uuid_is_unknown() -> None:
-    """Only all of it counts, without regard to case."""
+    """Only a whole UUID names a GPU, without regard to case."""
     uuid = hosts.full_host()["nvml"]["gpus"][0]["uuid"]
     assert gpus(planned(f"NVIDIA_VISIBLE_DEVICES={uuid}")) == gpus(
         planned(f"NVIDIA_VISIBLE_DEVICES={uuid.upper()}")
@@ -112,14 +119,17 @@ def test_t32_every_prefix_of_a_uuid_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("value", ["0\n", "0\x1b[2J", "0\x00", "\udc30", "0\udcff"])
-def test_t32_what_is_no_text_is_refused(value: str) -> None:
-    """With the name of the variable, and not its value."""
+def test_t32_a_value_that_is_not_text_is_refused(value: str) -> None:
+    """A value with control characters or bad UTF-8 is refused with the variable's name only."""
     line = refused(f"NVIDIA_VISIBLE_DEVICES={value}")
     assert line.startswith("invalid environment variable: NVIDIA_VISIBLE_DEVICES | ")
 
 
 def test_t32_a_hundred_thousand_items() -> None:
-    """Longer than any list of devices: refused for its length. What fits into 4 KiB is one plan, each device once."""
+    """A value longer than any list of devices is refused for its length.
+
+    A list of 4 KiB is one plan that has each device once.
+    """
     start = time.process_time()
     line = refused("NVIDIA_VISIBLE_DEVICES=" + ",".join(["0"] * 100_000))
     assert line.startswith(
@@ -130,7 +140,7 @@ def test_t32_a_hundred_thousand_items() -> None:
 
 
 def test_t32_all_and_none_together() -> None:
-    """As by the reference: the first of the two decides, whatever else is in the list."""
+    """Of `all` and `none` the first decides, whatever else is in the list, as in the reference."""
     assert len(gpus(planned("NVIDIA_VISIBLE_DEVICES=all,none"))) == 2
     for value in ("none", "none,all", "0,none", "none,0"):
         assert gpus(planned(f"NVIDIA_VISIBLE_DEVICES={value}")) == []
@@ -143,7 +153,10 @@ def test_t32_all_and_none_together() -> None:
 def test_t32_of_equal_variables_the_last_one_counts(
     entries: tuple[str, ...], devices: list[str]
 ) -> None:
-    """As in the reference, whose map they go into; a name in other letters is another variable."""
+    """The last of equal variables counts, as in the reference.
+
+    Names in other letters are other variables.
+    """
     env = [f"NVIDIA_VISIBLE_DEVICES={value}" for value in entries]
     assert (
         gpus(planned(*env, "nvidia_visible_devices=all", "NVIDIA_VISIBLE_DEVICES =all")) == devices
@@ -151,13 +164,16 @@ def test_t32_of_equal_variables_the_last_one_counts(
 
 
 def test_t32_tens_of_thousands_of_mounts() -> None:
-    """Requests by mounts are as bounded as the document; one is cleaned to another path, or is unknown by its whole name."""
+    """Requests by mounts are bounded like the document.
+
+    A mount that is cleaned to another path is not a request; an unknown name is refused as a whole.
+    """
     config = Config(runtime_mode="legacy", accept_nvidia_visible_devices_as_volume_mounts=True)
     base = "/var/run/nvidia-container-devices"
     start = time.process_time()
-    found = outcome(mounts=tuple(f"{base}/{number % 2}" for number in range(40_000)), config=config)
-    assert isinstance(found, Plan)
-    assert len(gpus(found)) == 2
+    plan = outcome(mounts=tuple(f"{base}/{number % 2}" for number in range(40_000)), config=config)
+    assert isinstance(plan, Plan)
+    assert len(gpus(plan)) == 2
     assert "2: unknown device" in str(
         outcome(mounts=tuple(f"{base}/{number}" for number in range(40_000)), config=config)
     )
@@ -176,7 +192,7 @@ def test_t32_tens_of_thousands_of_mounts() -> None:
 
 @pytest.mark.parametrize("kind", ["CONFIG", "MONITOR"])
 def test_t33_mig_is_administered_with_privileges_only(kind: str) -> None:
-    """By whom the runtime gives CAP_SYS_ADMIN, exactly so spelt."""
+    """MIG administration needs CAP_SYS_ADMIN in the bounding set, exactly so spelt."""
     env = ("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_MIG_{kind}_DEVICES=all")
     for bounding in (
         (),
@@ -195,7 +211,7 @@ def test_t33_mig_is_administered_with_privileges_only(kind: str) -> None:
     "value", ["../0", "-1", "\u0660", "0-2047", "4294967296", "9" * 4000, "0x0"]
 )
 def test_t33_channels_are_numbers_and_nothing_else(value: str) -> None:
-    """No path below /dev is made of them."""
+    """An IMEX channel that is not a number is refused and never becomes a path below /dev."""
     assert refused("NVIDIA_VISIBLE_DEVICES=0", f"NVIDIA_IMEX_CHANNELS={value}")
 
 
@@ -204,14 +220,16 @@ def test_t33_channels_are_numbers_and_nothing_else(value: str) -> None:
     ["root", "compute,root", "../compute", "compute\u200b", "--help", "utility --ldconfig=/x"],
 )
 def test_t33_capabilities_are_known_names(value: str) -> None:
-    """What is none never becomes an option of anything."""
+    """An unknown capability is refused and never becomes an option."""
     assert "unsupported capabilities" in refused(
         "NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={value}"
     )
 
 
-def test_t33_whatever_is_asked_for_sources_are_the_hosts() -> None:
-    """Every variable that the hook reads at once: each mount still comes from the inventory of the driver."""
+def test_t33_sources_are_always_the_hosts() -> None:
+    """With every variable that the hook reads, each mount's source is still in the host's
+    inventory.
+    """
     plan = planned(
         "NVIDIA_VISIBLE_DEVICES=all",
         "NVIDIA_DRIVER_CAPABILITIES=all",
@@ -219,18 +237,20 @@ def test_t33_whatever_is_asked_for_sources_are_the_hosts() -> None:
         "NVIDIA_DISABLE_REQUIRE=1",
         "HOME=/x",
     )
-    known = set(hosts.full_host()["files"])
+    host_files = set(hosts.full_host()["files"])
     sources = {action.source for action in plan.actions if isinstance(action, Bind)}
     assert sources
-    assert all(source in known or source.startswith("/proc/driver/nvidia") for source in sources)
+    assert all(
+        source in host_files or source.startswith("/proc/driver/nvidia") for source in sources
+    )
 
 
 @pytest.mark.parametrize("text", ["cuda>=1 ", "cuda>=1,", "brand=x ", "arch>=1.0 driver>=1 "])
 def test_t33_a_million_terms(text: str) -> None:
-    """In one variable they are too long, in many they are evaluated in linear time, with the answer of a short one."""
+    """A million terms in one variable are too long; in many they are evaluated in linear time."""
     many = (text * 1_000_000)[:8_000_000]
     line = refused("NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_REQUIRE_X={many}")
-    # Commas are counted as values of the document, before anybody asks how long one of them is.
+    # Commas count as values of the document, whose number is checked before the length of one.
     assert line.startswith(
         (
             "invalid environment variable: NVIDIA_REQUIRE_X | ",
