@@ -140,6 +140,8 @@ def test_a_node_that_is_not_a_device() -> None:
 
 
 XORG = "/usr/lib/xorg/modules"
+ICD = "vulkan/icd.d/nvidia_icd"
+EGL = "glvnd/egl_vendor.d/10_nvidia.json"
 
 
 @pytest.mark.parametrize(
@@ -191,17 +193,13 @@ XORG = "/usr/lib/xorg/modules"
             [],
         ),
         (
-            "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json\n/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json",
-            {
-                "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json": "/etc/vulkan/icd.d/nvidia_icd.x86_64.json"
-            },
+            f"/usr/share/{ICD}.x86_64.json\n/usr/share/{ICD}.aarch64.json",
+            {f"/usr/share/{ICD}.x86_64.json": f"/etc/{ICD}.x86_64.json"},
             [],
         ),
         (
-            "/etc/glvnd/egl_vendor.d/10_nvidia.json\n/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-            {
-                "/etc/glvnd/egl_vendor.d/10_nvidia.json": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"
-            },
+            f"/etc/{EGL}\n/usr/share/{EGL}",
+            {f"/etc/{EGL}": f"/usr/share/{EGL}"},
             [],
         ),
         ("/usr/bin/nvidia-smi mode=0755\n/usr/lib/firmware/x", {}, []),

@@ -78,7 +78,7 @@ def start(library: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_start_looks_for_no_module(library: Path) -> None:
+def test_a_start_imports_packed_modules_only(library: Path) -> None:
     """The hook loads everything for a container from three files, except the module that opens
     them.
     """
@@ -124,7 +124,7 @@ def test_without_a_usable_packed_file_modules_are_imported(
     assert {"nvgraft.hook", "nvgraft.plan.planner", "nvgraft_specs.names"} <= set(imported)
 
 
-def test_half_a_file_is_loaded_as_far_as_it_goes(library: Path) -> None:
+def test_whole_pieces_of_a_truncated_file_are_loaded(library: Path) -> None:
     """Whole pieces of a truncated file are loaded; the import system loads the other modules."""
     path = library / DIRECTORY / "apply"
     data = path.read_bytes()
@@ -203,7 +203,7 @@ def test_packed_modules_have_no_docstrings_or_annotations(library: Path) -> None
     [
         ('"""Text."""\nVALUE = 1', {"VALUE": 1}),
         (
-            'class Alone(Exception):\n    """Nothing else."""\nVALUE = Alone.__mro__[1] is Exception',
+            'class E(Exception):\n    """Nothing else."""\nVALUE = E.__mro__[1] is Exception',
             {"VALUE": True},
         ),
         ('def f():\n    """Nothing else."""\nVALUE = f()', {"VALUE": None}),

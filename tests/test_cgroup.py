@@ -412,7 +412,7 @@ def test_v1_refused_line_is_named_and_undo_tells_what_stays(
     device_cgroup.close()
 
 
-def test_no_rules_touch_nothing(no_bpf: None) -> None:
+def test_without_rules_the_cgroup_is_not_looked_at(no_bpf: None) -> None:
     """A plan without device rules does not look at the cgroup."""
     for version in (1, 2):
         DeviceCgroup(version, "/c", -1, is_root=True).allow((), UndoLog())
@@ -683,7 +683,7 @@ def test_v2_root_is_never_changed(kernel: FakeKernel, v2: DeviceCgroup) -> None:
     )
 
 
-def test_v2_hundred_programs_are_asked_for_again_with_more_room(
+def test_v2_hundred_programs_are_queried_again_with_more_room(
     kernel: FakeKernel, v2: DeviceCgroup
 ) -> None:
     """More programs than the first query has room for are all extended."""

@@ -63,7 +63,7 @@ def test_an_unknown_requirement_is_an_error(tmp_path: Path) -> None:
     assert "requires 'roott'" in printed
 
 
-def test_what_no_package_provides_is_left_out_loudly(tmp_path: Path) -> None:
+def test_a_test_of_an_unavailable_program_is_left_out(tmp_path: Path) -> None:
     """A test that requires an unavailable program is deselected, and header and summary say so.
 
     It is not skipped, because CI does not allow skips.

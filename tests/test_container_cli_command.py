@@ -58,7 +58,8 @@ def test_under_the_originals_name_nothing_else_is_reachable(
     assert program.main(["simulate", "--list"]) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith(
-        "Usage: nvidia-container-cli [OPTION...] COMMAND [ARG...]\nTry `nvidia-container-cli --help'"
+        "Usage: nvidia-container-cli [OPTION...] COMMAND [ARG...]\n"
+        "Try `nvidia-container-cli --help'"
     )
     assert program.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("cli-version: ")

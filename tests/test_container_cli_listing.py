@@ -71,7 +71,7 @@ def test_the_records_are_all_there() -> None:
     assert len(ROWS) == 84
 
 
-def test_an_empty_device_list_is_not_no_device_list() -> None:
+def test_an_empty_device_list_lists_the_control_nodes() -> None:
     """`--device=` lists the control nodes, and no option lists none."""
     host_inventory = inventory("d470")
     assert list_of(host_inventory, "--device=") == [
@@ -123,7 +123,7 @@ def test_the_administration_of_mig_takes_the_place_of_its_devices(name: str, min
     ]
 
 
-def test_mig_administration_knows_all_only_and_no_single_mig_device() -> None:
+def test_mig_administration_of_single_devices_is_refused() -> None:
     """MIG administration of single devices is refused in the original's words."""
     host_inventory = inventory("mig570")
     for words, text in (

@@ -120,7 +120,7 @@ def test_a_driver_upgrade_is_a_change_of_versions(tmp_path: Path) -> None:
 
 
 def test_a_longer_version_is_another_version(tmp_path: Path) -> None:
-    """535.12 is not the version 535.1 with something appended."""
+    """The version 535.1 is not found in the text 535.12."""
     old = plan_of(tmp_path, "runfile-a10x2")
     text = json.dumps(old).replace("560.35.03", "535.1")
     a, b = json.loads(text), json.loads(text.replace("nvidia-smi", "nvidia-smi-535.12"))
@@ -236,7 +236,7 @@ def test_changed_mounts_of_a_live_container_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["compute", "graphics", "mig"])
 def test_a_debug_log_is_compared_with_the_container_that_it_made(name: str) -> None:
-    """Recorded pairs have the same mounts and devices; a link moves the firmware of 1.15."""
+    """A log has its container's mounts and devices; firmware 1.15 is moved by a link."""
     side = log_side("log", (REFERENCE / f"logs/{name}.log").read_text())
     live = mountinfo_side("live", (REFERENCE / f"logs/{name}.mountinfo").read_text())
     assert len(side.mounts) + len(side.nodes) > 8
@@ -298,7 +298,7 @@ def test_files_move_between_legacy_and_cdi(tmp_path: Path) -> None:
 
 
 def test_equal_is_exit_0_and_different_is_exit_1(tmp_path: Path, capsys: Captured) -> None:
-    """The exit codes are those of diff(1)."""
+    """Equal sides exit with 0 and different ones with 1, as in diff(1)."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     assert main(["diff", "eks-t4", "eks-t4", "--bundle", bundle]) == 0
     assert capsys.readouterr().out.endswith("\nequal\n")

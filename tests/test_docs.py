@@ -191,7 +191,7 @@ def is_module(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_every_name_on_a_page_exists(page: Path) -> None:
     """Every source, function, class, module and test that a page names exists."""
     assert unknown_names(page.read_text()) == []
 

@@ -854,7 +854,7 @@ def test_a_variable_of_the_orchestrator_is_not_the_images(setup: Setup, capsys: 
         ({"env": ["PATH=/usr/bin"], "timeout": 5}, ["warning"]),
         ({"env": ["LD_PRELOAD=/x.so"]}, ["error"]),
     ],
-    ids=["docker's", "nvidia-container-runtime's", "in a hurry", "CVE-2025-23266"],
+    ids=["docker's", "nvidia-container-runtime's", "with a timeout", "CVE-2025-23266"],
 )
 def test_a_hook_that_the_original_stack_registers(
     changes: Document, levels: list[str], setup: Setup, capsys: Captured

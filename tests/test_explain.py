@@ -115,7 +115,7 @@ def test_an_old_image_and_mig_and_channels_are_facts(tmp_path: Path, capsys: Cap
 
 
 def test_links_and_volumes_of_the_container_are_facts(tmp_path: Path, capsys: Captured) -> None:
-    """Volumes below /dev, which runtimes add, are left out."""
+    """Links and volumes are facts, except volumes below /dev, which runtimes add."""
     bundle = make_bundle(tmp_path / "b", ALL, mounts=("/data", "/dev/shm", "/devices"))
     (bundle / "rootfs/var").mkdir()
     (bundle / "rootfs/var/run").symlink_to("/run")
@@ -131,7 +131,7 @@ def test_links_and_volumes_of_the_container_are_facts(tmp_path: Path, capsys: Ca
 
 @pytest.mark.parametrize("host", gallery.names())
 def test_every_action_of_the_plan_is_an_entry(host: str, tmp_path: Path, capsys: Captured) -> None:
-    """Mounts, files of a tmpfs and device rules are in step kernel, in order; links in loader."""
+    """Mounts, tmpfs files and device rules are entries of step kernel; links are of loader."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
     document = story(capsys, bundle, host)
     plan, _ = plan_bundle(str(bundle), host, None)
@@ -157,7 +157,7 @@ def test_every_action_of_the_plan_is_an_entry(host: str, tmp_path: Path, capsys:
 
 
 def test_the_original_command_is_shown(tmp_path: Path, capsys: Captured) -> None:
-    """It has the requested capabilities, and PID for the process that does not exist yet."""
+    """The original command has the requested capabilities, and PID for the future process."""
     bundle = make_bundle(tmp_path / "b", ALL)
     (command, _) = facts(story(capsys, bundle), "original")["command"]
     assert command.startswith("nvidia-container-cli --load-kmods configure ")
@@ -255,7 +255,7 @@ def test_every_step_names_a_section_of_the_guide(tmp_path: Path, capsys: Capture
 
 
 def test_every_link_of_the_text_leads_to_a_section(tmp_path: Path, capsys: Captured) -> None:
-    """Links of the text are absolute paths, so that they work in every directory."""
+    """Links of the text are absolute paths, which work in every directory."""
     for number, (env, code) in enumerate(STORIES):
         bundle = str(make_bundle(tmp_path / str(number), *env))
         assert main(["explain", "--bundle", bundle, "--host", "runfile-a10x2"]) == code

@@ -1,8 +1,8 @@
-"""Every parser over mutated documents (SECURITY R9, R16, T65): only documented exceptions, and no
-difference to an oracle.
+"""Every parser over mutated documents (SECURITY R9, R16, T65).
 
-There are few inputs here. ``./dev fuzz`` runs the same targets under a coverage-guided fuzzer,
-``--fuzz-examples N`` runs more of these.
+A parser raises documented exceptions only and agrees with its oracle. There are few inputs here:
+``./dev fuzz`` runs the same targets under a coverage-guided fuzzer, ``--fuzz-examples N`` runs more
+of these.
 """
 
 import json
