@@ -359,7 +359,10 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         _nix,
         "it is mounted in /usr/lib64, and the loader searches /nix/store/abc-glibc/lib",
     ),
-    "tmp-missing": (lambda setup: setup.files.__delitem__("tmp/.keep"), "the image has no /tmp"),
+    "tmp-missing": (
+        lambda setup: setup.files.__delitem__("tmp/.keep"),
+        "the image has no directory /tmp",
+    ),
     "stderr-hidden": (
         _set(config=PODMAN | {"hooks": {"prestart": [HOOK]}}),
         "without the annotation run.oci.hooks.stderr",

@@ -370,7 +370,7 @@ def tmp_missing(patient: Patient) -> Iterator[Diagnosis]:
     volumes = {destination.rstrip("/") for _, destination in patient.container.spec.mounts}
     if not patient.in_image("/tmp") and "/tmp" not in volumes:  # noqa: S108 - the image's
         yield Diagnosis(
-            "the image has no /tmp",
+            "the image has no directory /tmp, and no volume is mounted on it",
             "CUDA's MPS and many programs create files there",
             "add the directory to the image, or mount a tmpfs on /tmp (docker --tmpfs /tmp)",
             "warning",

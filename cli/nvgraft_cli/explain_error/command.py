@@ -32,8 +32,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "explain-error",
         help="explain a pasted error of a GPU container",
-        description="Explain an error of a GPU container, in whatever docker, podman, runc and "
-        "crun have wrapped it: the stage that failed, the cause, and what to do.",
+        description="Explain an error of a GPU container, also one that docker, podman, runc or "
+        "crun have wrapped: the stage that failed, the cause, and what to do.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
