@@ -181,6 +181,6 @@ def test_a_simulated_host_is_said_at_each_start(bundle: Bundle) -> None:
     done = bundle.on_host(script, options=("--no-nvml",))
     assert done.returncode == 0, done.stderr
     assert (
-        "warning: simulated-host is set in config.toml: this is no real GPU node, GPUs from "
+        "warning: simulated-host is set in config.toml: this is not a real GPU node, GPUs from "
         in done.stderr
     )

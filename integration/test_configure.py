@@ -294,7 +294,7 @@ def test_an_ldconfig_of_the_image_is_not_run(cli: Path) -> None:
     assert found.code == 0, found.stderr
     assert f"{LIBS}/libnvidia-ml.so.1" in found.links
     assert found.stderr.startswith(
-        "nvidia-container-cli: warning: the ldconfig of the image is never run"
+        "nvidia-container-cli: warning: the host's ldconfig is run, never that of the image"
     )
 
 

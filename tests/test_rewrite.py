@@ -235,7 +235,7 @@ def test_gated_components_switch_the_hook_off(name: str) -> None:
     assert [
         line
         for level, line in log
-        if level == "warning" and f"{name}=enabled" in line and "the hook adds no GPU" in line
+        if level == "warning" and f"{name}=enabled" in line and "the hook then adds no GPU" in line
     ]
     for other in (spec(f"{name}=enabled"), spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=1")):
         assert rewritten(other)[0]["process"]["env"] == other["process"]["env"]

@@ -640,7 +640,7 @@ def test_a_missing_driver_root(node: Node, tmp_path: Path) -> None:
         )
     )
     assert (
-        f"failed to get driver version: open {tmp_path}/driver: no such file or directory | root in config.toml"
+        f"failed to get driver version: open {tmp_path}/driver: no such file or directory | set root in config.toml"
         in failure(node.create())
     )
 

@@ -1,8 +1,8 @@
 """The engine: from an OCI state to a configured container.
 
-Runs as root on nodes, so it loads the standard library's smallest parts and python-prctl and nothing else
-(docs/decisions/0002). What a person runs, pretty-prints or documents belongs to ``nvgraft_cli``; what is a
-contract (names, tables, document models) belongs to ``nvgraft_specs``.
+The engine runs as root on nodes at each start of a container. Therefore it only loads small parts
+of the standard library and python-prctl (docs/decisions/0002). Commands for people belong to
+``nvgraft_cli``; contracts (names, tables, document models) belong to ``nvgraft_specs``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""``nvgraft-hook create-symlinks``: links in a container that no loader cache step makes.
+"""``nvgraft-hook create-symlinks``: make those links in a container that no loader cache step
+makes.
 
-The runtime registers it as a createRuntime hook with the links as arguments, where the original has a program of its own run
-inside the container (reference behaviour 9.5, 10.5; docs/decisions/0052). It plans and applies like the hook, with links alone.
+The runtime wrapper registers it as a createRuntime hook with the links as arguments. The reference
+runs a program in the container instead (reference behaviour 9.5, 10.5; docs/decisions/0052). Like
+the hook it makes a plan, of links only, and applies it.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: nvgraft-hook create-symlinks --link TARGET::LINK...
 
-Make symbolic links in the container whose OCI state is read from stdin, in the place of other links.
+Make symbolic links in the container whose OCI state is read from stdin. Existing links are replaced.
 
 example:
   nvgraft-hook create-symlinks --link ../card1::/dev/dri/by-path/pci-0000:65:00.0-card < state.json"""
 
 
 def parse_links(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the links of a command line, each its target and its path, each once.
+    """Return the links of a command line as (target, path), without repetitions.
 
-    :raises UsageError: for anything but ``--link TARGET::LINK``, LINK being absolute.
+    :raises UsageError: an argument is not ``--link TARGET::LINK`` with an absolute LINK.
     """
     links = {}
     rest = list(arguments)
@@ -59,11 +61,11 @@ def parse_links(arguments: Sequence[str]) -> list[tuple[str, str]]:
 def create_symlinks(
     links: Sequence[tuple[str, str]], pid: int, rootfs: str, warn: Callable[[str], None]
 ) -> None:
-    """Make ``links`` in the container of ``pid`` at ``rootfs``, an absolute path.
+    """Make ``links`` in the container of ``pid``, whose rootfs has the absolute path ``rootfs``.
 
-    This process is in the container's mount namespace afterwards.
+    Afterwards this process is in the container's mount namespace.
 
-    :raises nvgraft.base.errors.Refusal: with everything undone.
+    :raises nvgraft.base.errors.Refusal: everything is undone.
     """
     from nvgraft import startup
     from nvgraft.container import container as containers
@@ -96,9 +98,10 @@ def _plan(container: Container, links: Sequence[tuple[str, str]]) -> Plan:
 
 
 def plan_links(target: Target, links: Sequence[tuple[str, str]]) -> Plan:
-    """Decide what is made for ``links``; one that cannot be made without touching what is not ours is left out, with a finding.
+    """Plan ``links``. A link that would replace a file or be made on a volume is left out, with a
+    finding.
 
-    :raises Refusal: the image's own links lead to where nothing may be made.
+    :raises Refusal: the image's links lead to a place where nothing may be made.
     """
     layout = Layout(target, cgroups=False)
     findings = []
@@ -106,10 +109,8 @@ def plan_links(target: Target, links: Sequence[tuple[str, str]]) -> Plan:
         why = Why("graphics", path, "programs open it by this name")
         kept = layout.checkpoint()
         parent, _, name = path.rpartition("/")
-        message, hint = (
-            f"{path} is left out: it is no link",
-            "the image has a file of its own there: rebuild it without",
-        )
+        message = f"{path} is left out: it is not a link"
+        hint = "the image has a file there: rebuild the image without it"
         try:
             directory = layout.resolve(parent)
             layout.directory(directory, 0o755, why)

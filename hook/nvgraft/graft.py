@@ -1,9 +1,9 @@
-"""One container, from a request to the driver in it: the order of things behind the hook and ``configure``.
+"""Bring the driver into one container: the order of all steps behind the hook and ``configure``.
 
-The order of the checks is the reference's (reference behaviour 4.6), so that of several faults the same one is named. What is
-asked for, and what becomes of refusals, is the caller's business.
+The checks have the reference's order (reference behaviour 4.6), so that of several faults the same
+one is named. The caller makes the request and reports refusals.
 
-What plans and applies is loaded when its turn comes: where NVML has to be asked, while it is at work.
+The modules that plan and apply are loaded when they are needed, or while NVML is asked.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ DEFAULT_LDCONFIG = "@/sbin/ldconfig"
 
 
 class Job(Value):
-    """What is to be done: ``request`` for the container of ``pid`` at ``rootfs``, an absolute path.
+    """The ``request`` for the container of ``pid``, whose rootfs has the absolute path ``rootfs``.
 
     :param pid: the container's first process; None for a directory of this process's own mount
         namespace (standalone).
-    :param settings: what config.toml or the command line adds to the plan.
-    :param path: the search path for the driver's programs; None where there is none.
-    :param omit: kinds of component that the caller does not want (see ``read_inventory``).
+    :param settings: the settings of config.toml or the command line for the plan.
+    :param path: the search path for the driver's programs, or None.
+    :param omit: kinds of components to leave out (see ``read_inventory``).
     """
 
     def __init__(
@@ -66,12 +66,13 @@ class Job(Value):
 
 
 def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) -> bool:
-    """Look at the host and the container, plan, and apply; return False when all of it was there already.
+    """Read the host and the container, plan, and apply. Return False if the container was
+    configured already.
 
-    This process is in the container's mount namespace afterwards.
+    Afterwards this process is in the container's mount namespace.
 
-    :param warn: is given each warning, with its hint, as one line.
-    :raises Refusal: with everything undone.
+    :param warn: called with each warning and its hint as one line.
+    :raises Refusal: everything is undone.
     """
     privileges.demand()
     privileges.keep(privileges.START)
@@ -113,7 +114,7 @@ def _plan(job: Job, config: Config, host: Host, container: Container, log: Debug
     from nvgraft.host.inventory import read_inventory
     from nvgraft.plan.planner import make_plan
 
-    container.read_mounts()  # another hook may have been at work until now
+    container.read_mounts()  # only now: before, another hook may have been working on the container
     _log_container(log, job, container)
     target = LiveTarget(container, host.machine)
     inventory = read_inventory(
@@ -137,11 +138,12 @@ def _apply(
 
     program = host_ldconfig(config.cli_ldconfig, paths.exists)
     if not program.startswith("@"):
-        # config.toml lets it pass with features.allow-ldconfig-from-container. A program of the image is never run as root.
+        # config.toml may set a path of the image with features.allow-ldconfig-from-container. A
+        # program of the image is never run as root.
         program = host_ldconfig(DEFAULT_LDCONFIG, paths.exists)
         if config.ldcache_mode == "ldconfig":
             warn(
-                "the ldconfig of the image is never run, the host's is | write it as a path of the host, with @"
+                "the host's ldconfig is run, never that of the image | write it as a path of the host, with @"
             )
     program = program[1:]
     if config.ldcache_mode == "ldconfig":
@@ -170,7 +172,7 @@ def _log_container(log: DebugLog, job: Job, container: Container) -> None:
 
 
 def log_inventory(log: DebugLog, inventory: Inventory) -> None:
-    """Log what was found on the host, and what was not."""
+    """Log the host's components and devices, and the missing ones."""
     if not log.is_open:
         return
     files, devices = inventory.files, inventory.devices
@@ -207,9 +209,11 @@ def _log_plan(log: DebugLog, plan: Injection, container: Container) -> None:
 
 
 def loader_cache_step(mode: str, program: str, *, pivot: bool) -> LoaderCacheStep:
-    """Return the step for the ``ldcache`` of config.toml; ``program`` is the host's ldconfig, which "native" only names in messages.
+    """Return the loader cache step for the ``ldcache`` of config.toml.
 
-    :param pivot: false for the reference's ``no-pivot``: ldconfig's root is then moved instead.
+    :param program: the host's ldconfig, which "native" only names in messages.
+    :param pivot: false for the reference's ``no-pivot``: the root of ldconfig is then moved without
+        pivot_root.
     """
     if mode == "native":
         from nvgraft.apply.cache.native import NativeCache

@@ -1,8 +1,8 @@
 """The prestart hook: a drop-in for nvidia-container-runtime-hook.
 
-Reads the OCI state on stdin, decides, and configures the container; every refusal is one line on stderr. This module is
-the order of things and nothing else: what a container asks for, what the host has, what goes where and how it is put
-there are modules of their own.
+It reads the OCI state from stdin, decides, and configures the container. Every refusal is one line
+on stderr. This module has the command line, the messages and the order of the steps; the rooms have
+the rest.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ An OCI prestart hook that gives a container the host's NVIDIA driver. The OCI st
 
 commands:
   prestart         configure the container
-  create-symlinks  make the links that `--link TARGET::LINK` options name
+  create-symlinks  make the links of the options `--link TARGET::LINK`
   poststart        do nothing
   poststop         do nothing
 
 options:
   -config FILE  use FILE instead of /etc/nvidia-container-runtime/config.toml
-  -debug        say what is done, on stderr
-  -dry-run      decide only, and print the arguments with which the original hook would run nvidia-container-cli
+  -debug        write a log to stderr
+  -dry-run      only decide, and print the arguments with which the original hook would run nvidia-container-cli
   -version      print the version
 
 example:
   nvgraft-hook -dry-run prestart < state.json"""
 
-#: The commands that do something.
+#: The commands that change a container.
 _AT_WORK = ("prestart", "create-symlinks")
 
-#: Lines of a run that are said and kept; a hook's stderr is held in memory by runc, as a whole.
+#: Lines of a run that are written and kept: runc holds all of a hook's stderr in memory.
 _LINES = 64
-#: Seconds that a reader of stderr may be behind.
+#: Seconds to wait for the reader of stderr.
 _STDERR_PATIENCE = 1.0
 
 
 class Invocation:
-    """One run of the hook: its command line, and what it has said so far."""
+    """One run of the hook: its command line, and the lines that it has written."""
 
     def __init__(self) -> None:
         self.config: str | None = None
@@ -73,9 +73,9 @@ class Invocation:
         self._records: int | None = None
 
     def say(self, line: str, *, notable: bool = False) -> None:
-        """Write a line to stderr; whoever closed it, or does not read it, does not want to hear it.
+        """Write a line to stderr, as best effort: a closed or blocked stderr is ignored.
 
-        What is ``notable`` makes a record.
+        A ``notable`` line makes :meth:`keep` write a record.
         """
         self._notable = self._notable or notable
         if len(self._lines) > _LINES:
@@ -83,10 +83,10 @@ class Invocation:
         self._lines.append(
             line[: errors.LINE_LIMIT - 1]
             if len(self._lines) < _LINES
-            else "nvgraft: there is more, which is left out"
+            else "nvgraft: all further lines are left out"
         )
         try:
-            # Nothing may hold the hook up: a pipe that can be written takes one line whole.
+            # A write must not block the hook: a writable pipe accepts one whole line.
             self._unread = self._unread or not writable(2, _STDERR_PATIENCE)
             if not self._unread:
                 os.write(
@@ -99,38 +99,41 @@ class Invocation:
             return
 
     def warn(self, text: str) -> None:
-        """Say a warning, which makes a record."""
+        """Write a warning, which is notable."""
         self.say(errors.printable(f"nvgraft: warning: {text}"), notable=True)
 
     def open_records(self) -> None:
-        """Make sure that what is said can be kept, while /run is still the host's."""
+        """Open the directory of records while /run is still the host's."""
         if self._records is None and not self.dry_run:
             from nvgraft.report import last_error
 
             self._records = last_error.open_directory()
 
     def keep(self, exit_code: int) -> None:
-        """Keep what was said about this container if it was refused or warned of: its engine may not show it."""
+        """Keep the lines of this run after a refusal or a warning: the engine may not show them."""
         if (exit_code or self._notable) and self.container_id:
             self.open_records()
             if self._records is not None:
-                from nvgraft.report import last_error  # loaded by now, from the host's own /
+                from nvgraft.report import last_error  # loaded before, from the host's /
 
                 last_error.keep(self._records, self.container_id, exit_code, self._lines)
 
 
 def run(argv: Sequence[str]) -> NoReturn:
-    """Run the hook and end this process, as it stands: taking the interpreter down costs more than a skipped container's work.
+    """Run the hook and end this process without finalising the interpreter, which costs more than
+    the work for a skipped container.
 
-    Nothing waits for that: what is written is written at once, and locks are given back where they end (docs/decisions/0002).
+    Nothing is lost by that: nothing is buffered, and locks are released before
+    (docs/decisions/0002).
     """
     os._exit(main(argv))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the hook in this process, which it takes over, and return the exit code.
+    """Run the hook in this process, whose state it changes, and return the exit code.
 
-    0: configured, or nothing to do. 1: refused, everything undone. 2: usage. 3: refused and something was left behind.
+    0: configured, or nothing to do. 1: refused, everything undone. 2: usage. 3: refused, and the
+    undo failed.
     """
     invocation = Invocation()
     try:
@@ -152,14 +155,14 @@ def main(argv: Sequence[str]) -> int:
     except SyscallError as error:
         invocation.say(
             errors.printable(
-                f"nvgraft: initialization error: {error} | {error.fix}; `nvgraft plan` works without"
+                f"nvgraft: initialization error: {error} | {error.fix}; `nvgraft plan` works without this system call"
             )
         )
         code = 1
     except launch.Interrupted as interrupted:
         invocation.say(interrupted.line())
         code = 1
-    except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing; -debug shows it
+    except Exception as error:  # noqa: BLE001 - a traceback does not help a user; -debug shows it
         if invocation.debug:
             sys.excepthook(type(error), error, error.__traceback__)
         invocation.say(
@@ -173,9 +176,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
-    """Fill ``invocation`` as Go's flag package does, which the original uses; return False when there is nothing to do.
+    """Parse the arguments into ``invocation`` as Go's flag package does. Return False if there is
+    nothing to do.
 
-    :raises UsageError: unknown flag, missing value, no or an unknown command.
+    :raises UsageError: unknown flag, missing value, no command or an unknown one.
     """
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "-":
@@ -191,16 +195,16 @@ def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
                 raise UsageError("flag needs an argument: -config", _USAGE)
             invocation.config = value if equals else rest.pop(0)
         elif name in {"debug", "dry-run", "version"}:
-            wanted = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
-            if name == "version" and wanted:
+            enabled = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
+            if name == "version" and enabled:
                 os.write(
                     1, f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n".encode()
                 )
                 return False
             if name == "debug":
-                invocation.debug = wanted
+                invocation.debug = enabled
             elif name == "dry-run":
-                invocation.dry_run = wanted
+                invocation.dry_run = enabled
         else:
             raise UsageError(f"flag provided but not defined: -{name}", _USAGE)
     if not rest or rest[0] not in {*_AT_WORK, "poststart", "poststop"}:
@@ -211,18 +215,18 @@ def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
 
 
 def _prestart(invocation: Invocation, directory: int) -> None:
-    """Do what the container that the state on stdin names asks for.
+    """Configure the container that the state on stdin names.
 
-    :param directory: what relative paths are relative to.
+    :param directory: a descriptor of the working directory, which relative paths are relative to.
     """
     path = launch.path_of(directory)
-    # A decision that nobody acts on may be asked for with anybody's file, if it is named.
-    asked = invocation.dry_run and invocation.config
+    # A dry run changes nothing, so a file that is named on the command line need not be trusted.
+    untrusted = invocation.dry_run and invocation.config
     config = load_config(
         invocation.config,
         paths.environment(),
         path,
-        open_file if asked else open_trusted,
+        open_file if untrusted else open_trusted,
         cached=not invocation.dry_run,
     )
     state = read_state(0)
@@ -243,7 +247,7 @@ def _prestart(invocation: Invocation, directory: int) -> None:
 
 
 def _create_symlinks(invocation: Invocation, directory: int) -> None:
-    """Make the links of the command line in the container that the state on stdin names."""
+    """Make the links that the command line names in the container that the state on stdin names."""
     startup.load("look")
     from nvgraft.create_symlinks import create_symlinks, parse_links
 
@@ -274,9 +278,9 @@ def _print_argv(
 def _configure(
     invocation: Invocation, request: Request, config: Config, state: State, rootfs: str
 ) -> None:
-    """Give the container what it asks for.
+    """Give the container the driver.
 
-    :raises Refusal: with nothing changed.
+    :raises Refusal: everything is undone.
     """
     startup.load("look")
     from nvgraft.graft import Job, graft
@@ -288,7 +292,7 @@ def _configure(
     if config.simulated_host:
         served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
         invocation.say(
-            f"nvgraft: warning: simulated-host is set in config.toml: this is no real GPU node{served}"
+            f"nvgraft: warning: simulated-host is set in config.toml: this is not a real GPU node{served}"
         )
     log = DebugLog()
     log_path = "/dev/stderr" if invocation.debug else config.cli_debug
@@ -296,7 +300,7 @@ def _configure(
         log.open(log_path)
     except OSError as error:
         invocation.warn(
-            f"no debug log: open {log_path}: {reason(error)} | name a file that can be written, or remove debug"
+            f"no debug log: open {log_path}: {reason(error)} | set debug in config.toml to a file that root can write, or remove it"
         )
     path = search_path(paths.environment(), config)
     job = Job(request, state.pid, rootfs, Settings.from_config(config), path)

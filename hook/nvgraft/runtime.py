@@ -1,8 +1,9 @@
-"""The OCI runtime wrapper: a drop-in for nvidia-container-runtime, which engines start in place of runc.
+"""The OCI runtime wrapper: a drop-in for nvidia-container-runtime, which engines start in place of
+runc.
 
-On ``create`` it rewrites the bundle's config.json; then, as for every other command, it becomes the low-level runtime, with
-the arguments, environment, descriptors and working directory that it was given: engines hand consoles and sockets down.
-What is rewritten is decided in ``nvgraft.wrapper.rewrite``.
+On ``create`` it rewrites the bundle's config.json. Then, as for all other commands, it becomes the
+low-level runtime, with unchanged arguments, environment, descriptors and working directory, because
+engines pass consoles and sockets in them. ``nvgraft.wrapper.rewrite`` decides what is rewritten.
 
 Source: reference behaviour 9.1 and 9.2.
 """
@@ -39,27 +40,31 @@ if TYPE_CHECKING:
 _SPEC_VERSION = "1.3.0"
 
 _HOOK = "nvgraft-hook"
-#: What the hook reads of an environment; the reference's hook inherits all of the runtime's.
+#: The variables that the hook reads. The reference's hook inherits the runtime's whole environment.
 _HOOK_VARIABLES = (names.CONFIG_VARIABLE, names.CONFIG_HOME_VARIABLE, names.MPS_DIRECTORY)
 
 _CREATE = "failed to create NVIDIA Container Runtime: "
 _CONFIG_ERROR = "error getting hook config: failed to load config: "
 
-#: The names under which the reference installs its runtime with a fixed mode: nvidia-container-runtime.legacy.
+#: The names under which the reference installs its runtime with a fixed mode:
+#: nvidia-container-runtime.legacy.
 _FIXED_MODES = ("legacy", "cdi")
 
-#: Targets of Python's own change of a C locale, which the low-level runtime must not inherit.
+#: The values that Python itself gives LC_CTYPE in a C locale. The low-level runtime must not
+#: inherit them.
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Rewrite config.json if this is a ``create``, and become the low-level runtime; return only to report a failure."""
+    """Rewrite config.json if this is a ``create``, and become the low-level runtime. Return only
+    after a failure.
+    """
     log = Log()
     try:
         _run(argv, log)
     except Refusal as refusal:
         log.write("error", refusal.line())
-    except Exception as error:  # noqa: BLE001 - a traceback tells neither an engine nor a user anything
+    except Exception as error:  # noqa: BLE001 - a traceback helps neither an engine nor a user
         log.write(
             "error", printable(f"nvgraft-runtime: {type(error).__name__}: {error} | report this")
         )
@@ -90,7 +95,9 @@ def _run(argv: Sequence[str], log: Log) -> None:
 
 
 def is_create(arguments: Sequence[str]) -> bool:
-    """Return whether the low-level runtime is asked to create a container: "create" counts unless it is the bundle's name."""
+    """Tell whether the command line creates a container: it has the word "create" other than as the
+    bundle's name.
+    """
     after_flag = False
     for argument in arguments:
         if after_flag:
@@ -103,7 +110,8 @@ def is_create(arguments: Sequence[str]) -> bool:
 
 
 def bundle_directory(arguments: Sequence[str]) -> str:
-    """Return the bundle of a command line; the last one wins, none is the working directory.
+    """Return the bundle of a command line. The last one wins; without one it is "", the working
+    directory.
 
     :raises Refusal: the last option has no value.
     """
@@ -114,7 +122,7 @@ def bundle_directory(arguments: Sequence[str]) -> str:
         if not _is_bundle_flag(word):
             continue
         if not equals and not rest:
-            fix = "give the directory with config.json after --bundle"
+            fix = "put the directory with config.json behind --bundle"
             raise Refusal(
                 "",
                 f"{_CREATE}error constructing OCI specification: error getting bundle dir from args: bundle option requires an argument",
@@ -129,9 +137,10 @@ def _is_bundle_flag(word: str) -> bool:
 
 
 def find_runtime(candidates: Sequence[str], path: str | None, own: str) -> str:
-    """Return the first candidate that is an executable file: an absolute path, or a name to be found over PATH.
+    """Return the first candidate that is an executable file: an absolute path, or a name that is
+    searched in PATH.
 
-    :param own: this very program, which is no low-level runtime: it would start itself for ever.
+    :param own: the path of this program, which is skipped: it would start itself forever.
     :raises Refusal: there is none.
     """
     for candidate in candidates:
@@ -148,7 +157,9 @@ def find_runtime(candidates: Sequence[str], path: str | None, own: str) -> str:
 
 
 def _look_up(name: str, path: str | None) -> list[str]:
-    """Return the executable files that a name means, those of PATH before those of the default directories."""
+    """Return the executable files of a name, those in PATH before those in the default
+    directories.
+    """
     directories = [""] if "/" in name else _search_path(path)
     paths = [posixpath.join(directory, name) for directory in directories]
     return [found for found in paths if _is_executable(found)]
@@ -168,14 +179,16 @@ def _is_executable(path: str) -> bool:
 
 
 def _load_config(environ: Mapping[str, str], *, whole: bool) -> Config:
-    """Return the configuration; a missing file is an empty one here, even if a variable names it (reference behaviour 2.1).
+    """Return the configuration. A missing file counts as empty, even if a variable names it
+    (reference behaviour 2.1).
 
-    :param whole: check it against this host too. A container whose config.toml has gone bad can still be stopped and deleted.
+    :param whole: also make the checks against this host. Without them a container can be stopped
+        and deleted while config.toml is invalid.
     """
     path, _ = config_path(None, environ)
     try:
-        # Unlike the hook it is started by the engine itself, in the engine's environment: a file below /tmp that is root's is
-        # where root has put it.
+        # Unlike the hook, this program is started by the engine itself, in the engine's
+        # environment: root has put a file of root's below /tmp there itself.
         data = read_config_file(
             posixpath.abspath(path), False, lambda path: open_trusted(path, sticky=True)
         )
@@ -191,7 +204,7 @@ def _load_config(environ: Mapping[str, str], *, whole: bool) -> Config:
 def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) -> None:
     """Rewrite the bundle's config.json.
 
-    :raises Refusal: and it is as it was.
+    :raises Refusal: config.json is unchanged.
     """
     try:
         data = read_config(bundle)
@@ -218,7 +231,7 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
         try:
             _replace_file(path, done.data)
         except OSError as error:
-            hint = "the file was not changed; the bundle must be a directory that this program may write to"
+            hint = "the file was not changed: make the bundle a directory that this program may write to"
             raise Refusal(
                 "",
                 f"{WRITE}error opening OCI specification file: open {path}: {files.reason(error)}",
@@ -227,9 +240,11 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
 
 
 def hook_entry(config: Config, environ: Mapping[str, str], own: str) -> dict[str, object]:
-    """Return the prestart hook for config.json, with an environment of its own: without one a runtime hands down another.
+    """Return the prestart hook for config.json. It has an environment of its own: otherwise it
+    would get the runtime's.
 
-    :param own: the path of this program, whose neighbour the hook is unless config.toml names one.
+    :param own: the path of this program. The hook is in the same directory, unless config.toml
+        names one.
     """
     path = config.hook_path
     if path in ("", Config().hook_path):
@@ -242,7 +257,9 @@ def hook_entry(config: Config, environ: Mapping[str, str], own: str) -> dict[str
 def link_hook_entry(
     environ: Mapping[str, str], own: str, links: Sequence[str]
 ) -> dict[str, object]:
-    """Return the createRuntime hook that makes links, each ``TARGET::LINK``, in the container: always our own."""
+    """Return the createRuntime hook that makes the links, each ``TARGET::LINK``. It is always
+    nvgraft's own.
+    """
     return _entry(
         _own_hook(own),
         ["create-symlinks", *(word for link in links for word in ("--link", link))],
@@ -258,9 +275,8 @@ def _entry(path: str, arguments: list[str], environ: Mapping[str, str]) -> dict[
     variables = {"PATH": ":".join(_search_path(environ.get("PATH")))}
     variables.update({name: environ[name] for name in _HOOK_VARIABLES if environ.get(name)})
     if names.CONFIG_VARIABLE in variables:
-        variables[names.CONFIG_VARIABLE] = posixpath.abspath(
-            variables[names.CONFIG_VARIABLE]
-        )  # a hook has another working directory
+        # A hook has another working directory.
+        variables[names.CONFIG_VARIABLE] = posixpath.abspath(variables[names.CONFIG_VARIABLE])
     return {
         "path": path,
         "args": [posixpath.basename(path), *arguments],
@@ -270,9 +286,10 @@ def _entry(path: str, arguments: list[str], environ: Mapping[str, str]) -> dict[
 
 
 def _replace_file(path: str, data: bytes) -> None:
-    """Put ``data`` in the place of a file, with its mode and owner; whatever fails, the file is the old or the new one, whole.
+    """Replace a file by ``data``, with the same mode and owner, in one step: it is never half
+    written.
 
-    :raises OSError: it is the old one.
+    :raises OSError: the file is unchanged.
     """
     old = os.stat(path)
     draft = f"{path}.nvgraft-{os.getpid()}-{os.urandom(4).hex()}"
@@ -298,17 +315,17 @@ def _become(runtime: str, arguments: Sequence[str]) -> None:
 
     :raises Refusal: the kernel does not execute it.
     """
-    # What Python has changed in this process: signals that it ignores, and the variable of a C locale.
+    # Undo Python's changes of this process: ignored signals, and the variable of a C locale.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     _restore_locale()
     try:
-        os.execv(runtime, [runtime, *arguments])  # noqa: S606 - it is what the engine asked for
+        os.execv(runtime, [runtime, *arguments])  # noqa: S606 - the engine wants this program
     except OSError as error:
         raise Refusal(
             "",
             f"could not exec '{runtime}': {files.reason(error)}",
-            "it must be a program for this machine",
+            "name a program for this machine in nvidia-container-runtime.runtimes of config.toml",
         ) from None
 
 
@@ -320,10 +337,11 @@ def _restore_locale() -> None:
     except OSError:
         return
     try:
-        given = files.read_fd(fd, 8 << 20)
+        environment = files.read_fd(fd, 8 << 20)
     finally:
         os.close(fd)
-    value = next((entry for entry in given.split(b"\0") if entry.startswith(b"LC_CTYPE=")), None)
+    entries = environment.split(b"\0")
+    value = next((entry for entry in entries if entry.startswith(b"LC_CTYPE=")), None)
     if value is None:
         os.unsetenv("LC_CTYPE")
     else:

@@ -1,6 +1,7 @@
-"""Why a JSON document is not accepted, in the words of Go's ``encoding/json``, which runc and the reference hook print.
+"""Explain why a JSON document is not accepted, in the words of Go's ``encoding/json``, which runc
+and the reference hook print.
 
-Loaded only when a document is refused. What is accepted belongs to :mod:`nvgraft.base.jsontext`.
+It is loaded only if :mod:`nvgraft.base.jsontext` refuses a document.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ _CONSTANTS = ("NaN", "Infinity", "-Infinity")
 
 
 def diagnose(text: str, start: int, scan: Callable[[str, int], object]) -> tuple[str, str]:
-    """Return why ``scan`` does not accept the document that begins at ``start``: Go's words, and where.
+    """Return why ``scan`` does not accept the document that begins at ``start``: Go's words, and
+    the place.
 
-    :raises RecursionError: it is nested too deeply.
+    :raises RecursionError: the document is nested too deeply.
     """
-    # The scanner takes the class of its error from json.decoder: a SystemError where that is not loaded.
+    # The scanner raises a class of json.decoder, or a SystemError if that module is not loaded.
     import json.decoder
 
     try:
@@ -34,11 +36,11 @@ def diagnose(text: str, start: int, scan: Callable[[str, int], object]) -> tuple
     except ValueError as error:
         if str(error) in _CONSTANTS:
             return explain(text, "Expecting value", _find_constant(text, start, str(error)))
-    return "number out of range", "a number has more digits than any reader accepts"
+    return "number out of range", "a number has too many digits"
 
 
 def explain(text: str, problem: str, at: int) -> tuple[str, str]:
-    """Return Go's words for what the scanner calls ``problem``, and where it is."""
+    """Return Go's words for the scanner's ``problem``, and its place."""
     at, words = _classify(text, problem, at)
     line = text.count("\n", 0, at) + 1
     column = at - text.rfind("\n", 0, at)
@@ -48,12 +50,14 @@ def explain(text: str, problem: str, at: int) -> tuple[str, str]:
         where = f"line {line}, column {column}"
         return "unexpected EOF", f"the document is truncated: it ends in {where}"
     char = text[at]
-    shown = {"'": r"'\''", '"': "'\"'"}.get(char) or f"'{encode_basestring(char)[1:-1]}'"
-    return f"invalid character {shown} {words}", f"line {line}, column {column} is no JSON"
+    quoted = {"'": r"'\''", '"': "'\"'"}.get(char) or f"'{encode_basestring(char)[1:-1]}'"
+    return f"invalid character {quoted} {words}", f"line {line}, column {column} is not JSON"
 
 
 def _classify(text: str, problem: str, at: int) -> tuple[int, str]:
-    """Return the index of the offending character (the text's length: truncated) and what Go expected there."""
+    """Return the index of the offending character (the text's length if it is truncated), and Go's
+    words for the fault.
+    """
     words = "looking for beginning of value"
     if problem == "Expecting value":
         rest = text[at : at + 9]
@@ -76,7 +80,8 @@ def _classify(text: str, problem: str, at: int) -> tuple[int, str]:
             "after array element" if _innermost(text, at) == "[" else "after object key:value pair"
         )
     elif problem.startswith("Illegal trailing comma"):
-        # From Python 3.13 on the position is that of the comma; Go names what follows it.
+        # From Python 3.13 on, the position is that of the comma. Go names the character that
+        # follows it.
         if problem.endswith("object"):
             words = "looking for beginning of object key string"
         at = len(text) - len(text[at + 1 :].lstrip(_SPACE))
@@ -84,7 +89,7 @@ def _classify(text: str, problem: str, at: int) -> tuple[int, str]:
         words = "in string literal"
     elif problem.startswith("Invalid \\"):
         words = "in string escape code"
-        # The scanner points at the backslash or behind it, depending on the escape.
+        # The scanner's position is that of the backslash or behind it, depending on the escape.
         at = text.rfind("\\", 0, at + 1) + 1
         if text[at : at + 1] == "u":
             words = "in \\u hexadecimal character escape"
@@ -92,7 +97,7 @@ def _classify(text: str, problem: str, at: int) -> tuple[int, str]:
             while text[at : at + 1] and text[at] in "0123456789abcdefABCDEF":
                 at += 1
     else:
-        # An unterminated string: it reaches to the end.
+        # An unterminated string, which reaches to the end.
         at = len(text)
     return at, words
 
@@ -111,7 +116,7 @@ def _find_constant(text: str, start: int, name: str) -> int:
 
 
 def _innermost(text: str, stop: int) -> str:
-    """Return the bracket that is open at ``stop``, or an empty string."""
+    """Return the innermost bracket that is open at ``stop``, or an empty string."""
     open_brackets = []
     at = 0
     while at < stop:

@@ -1,12 +1,14 @@
 """Strict JSON in and deterministic JSON out, without the ``json`` package.
 
-The package costs the hook more than a skipped container's whole work (it loads ``re``); the C scanner and the string
-encoder below it cost nothing. Only bad input loads the words for what is wrong (:mod:`nvgraft.base.json_errors`).
+The package costs the hook more time than all the work for a skipped container, because it loads
+``re``. The C scanner and the string encoder, which it is built on, cost nothing. Only bad input
+loads the words of the errors (:mod:`nvgraft.base.json_errors`).
 
-What is stricter than the scanner: no NaN and no infinities, at most 64 levels, a bound on the values, and a member that is
-read must not occur twice, because of two readers of one document the other may take the other one (SECURITY R9). What is as
-in Go, whose ``encoding/json`` reads these documents in runc and in the reference hook: member names match without regard to
-case. Which members there are is the callers' business.
+This parser is stricter than the scanner: it accepts no NaN and no infinities, at most 64 levels and
+a limited number of values, and a member that is read must not occur twice, because another reader
+of the document may use the other one (SECURITY R9). As in Go, whose ``encoding/json`` reads these
+documents in runc and in the reference hook, names of members match in any case. The callers know
+the members.
 """
 
 from __future__ import annotations
@@ -20,17 +22,18 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 64
 
-#: Values in a document, about. An environment that a kernel passes on has fewer; more cost seconds, and 100 bytes each.
+#: Values in a document, approximately. A kernel does not pass on an environment of so many; more
+#: take seconds, and 100 bytes each.
 MAX_VALUES = 250_000
 
 _SPACE = " \t\n\r"
 
 
 class JsonError(Exception):
-    """The document is no JSON that we accept.
+    """The document is not accepted.
 
-    :param text: the problem, in the words of the reference where it has some (``unexpected EOF``).
-    :param hint: where it is and what it means, in our words.
+    :param text: the problem, if possible in the reference's words (``unexpected EOF``).
+    :param hint: the place of the problem and what it means, in nvgraft's words.
     """
 
     def __init__(self, text: str, hint: str) -> None:
@@ -40,7 +43,7 @@ class JsonError(Exception):
 
 
 class Repeated(dict[str, object]):
-    """An object in which some names occur more than once; the last one won."""
+    """An object in which ``names`` occur more than once. The last value of each is used."""
 
     names: tuple[str, ...]
 
@@ -51,18 +54,20 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
         return members
     repeated = Repeated(members)
     seen = set()
-    # set.add returns None: true for a name that was seen before.
+    # set.add returns None, so the condition is true for a name that was seen before.
     repeated.names = tuple(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
     return repeated
 
 
 def _constant(name: str) -> object:
-    """Refuse an extension of the scanner's to JSON: NaN, Infinity, -Infinity."""
+    """Refuse the scanner's extensions of JSON: NaN, Infinity, -Infinity."""
     raise ValueError(name)
 
 
 class _Rules:
-    """What ``make_scanner`` asks its context for; used as a class, so that the functions stay plain functions."""
+    """The context that ``make_scanner`` needs. It is used as a class, so that its functions do not
+    become methods.
+    """
 
     strict = True
     object_hook = None
@@ -81,14 +86,16 @@ _scan = make_scanner(_Rules)  # type: ignore[arg-type]  # any object with these 
 def loads(data: bytes, limit: int, one_value: bool = False) -> object:
     """Return the value of a JSON document of at most ``limit`` bytes.
 
-    Bytes that are no UTF-8 become lone surrogates: most of a container's configuration is none of our business, and
-    who reads a string that matters checks it.
+    Bytes that are not UTF-8 become lone surrogates: nvgraft does not use most of a container's
+    configuration, and the callers check the strings that they use.
 
-    :param one_value: ignore what follows the first value, as the reference does for both of its inputs.
-    :raises JsonError: for everything that is wrong with the document.
+    :param one_value: ignore everything behind the first value, as the reference does for both of
+        its inputs.
+    :raises JsonError: the document is not accepted.
     """
     if len(data) > limit:
-        raise JsonError("document too large", f"it has {len(data)} bytes; at most {limit} are read")
+        hint = f"it has {len(data)} bytes; at most {limit} are accepted"
+        raise JsonError("document too large", hint)
     if (
         len(data) > MAX_VALUES
         and data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES
@@ -108,51 +115,58 @@ def loads(data: bytes, limit: int, one_value: bool = False) -> object:
             from nvgraft.base import json_errors
 
             raise JsonError(*json_errors.explain(text, "Extra data", len(text) - len(rest)))
-    # A document with few brackets cannot be deep; the others are walked, one level at a time.
+    # A document with few brackets cannot be deep. All others are checked level by level.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(value)
     return value
 
 
 def value_at(text: str, start: int) -> tuple[object, int]:
-    """Return the value that begins at ``start``, and the index behind it, in a document that :func:`loads` has accepted."""
+    """Return the value that begins at ``start``, and the index behind it, in a document that
+    :func:`loads` has accepted.
+    """
     value, end = _scan(text, start)
     return value, end
 
 
 def string_at(text: str, start: int) -> tuple[str, int]:
-    """Return the string whose quote is at ``start``, and the index behind it, in such a document."""
+    """Return the string whose quote is at ``start``, and the index behind it, in a document that
+    :func:`loads` has accepted.
+    """
     return scanstring(text, start + 1, True)
 
 
-def members(value: dict[str, object], wanted: Mapping[str, str]) -> dict[str, object]:
-    """Return the wanted members of an object under their proper names, in the document's order.
+def members(value: dict[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    """Return the members of an object that ``names`` has, under their proper names, in the
+    document's order.
 
-    :param wanted: case-folded name -> proper name.
-    :raises JsonError: when one of them occurs twice, in whatever case.
+    :param names: case-folded name -> proper name.
+    :raises JsonError: one of them occurs twice, in any case.
     """
-    found: dict[str, object] = {}
+    chosen: dict[str, object] = {}
     repeated = value.names if type(value) is Repeated else ()
     for key, item in value.items():
-        name = wanted.get(key.casefold())
+        name = names.get(key.casefold())
         if name is None:
             continue
-        if name in found or key in repeated:
+        if name in chosen or key in repeated:
             raise JsonError(
                 f'duplicate member "{name}"',
-                "two readers of this document may take different ones; leave one of them",
+                "programs that read this document may use different ones; remove all but one",
             )
-        found[name] = item
-    return found
+        chosen[name] = item
+    return chosen
 
 
 def dumps(value: object, indent: bool = False) -> str:
-    """Return ``value`` (str, int, bool, None, list, tuple, dict) as JSON text; members keep their order.
+    """Return ``value`` (str, int, bool, None, list, tuple, dict) as JSON text. Members keep their
+    order.
 
-    :param indent: one item a line, one space for each level, instead of no white space at all.
+    :param indent: write each item on a line, indented by one space for each level; otherwise no
+        white space.
     """
     text = _dump(value, "\n" if indent else "")
-    # A path that is no UTF-8 has lone surrogates; backslashreplace happens to write them as JSON's own escape.
+    # A path that is not UTF-8 has lone surrogates. backslashreplace writes them as JSON escapes do.
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -181,7 +195,7 @@ def _dump(value: object, newline: str) -> str:
 
 
 def kind(value: object) -> str:
-    """Return what Go calls a value of this type in its messages."""
+    """Return Go's name for the type of a value."""
     if value is None:
         return "null"
     if type(value) is bool:
@@ -213,7 +227,7 @@ def _check_depth(value: object) -> None:
 
 def _refusal(text: str, start: int) -> JsonError:
     """Return the error for a document that the scanner does not accept."""
-    from nvgraft.base import json_errors  # half as long as this module, and seldom needed
+    from nvgraft.base import json_errors  # loaded here, because it is seldom needed
 
     try:
         return JsonError(*json_errors.diagnose(text, start, _scan))

@@ -1,7 +1,8 @@
 """The base of the engine's value types.
 
-``dataclasses`` costs more at start-up than the whole rest of a skipped container's hook: it loads
-``inspect`` and ``re``. So each value type has an ``__init__``, and inherits its identity from here.
+``dataclasses`` costs more at start-up than all the work for a skipped container: it loads
+``inspect`` and ``re``. Therefore each value type has an ``__init__``, and inherits the rest from
+here.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class Value:
 
 
 def number(text: str) -> int | None:
-    """Return the value of a decimal number as the kernel prints minors and majors, None for any other text.
+    """Return the value of a decimal number of at most nine digits, or None for any other text.
 
-    str.isdecimal() alone takes the digits of other scripts, and more of them than int() does.
+    str.isdecimal() alone also accepts the digits of other scripts, and more of them than int()
+    does.
     """
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None

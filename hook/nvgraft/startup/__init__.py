@@ -1,19 +1,25 @@
-"""What only makes a start quicker: the byte code of the modules that it needs, in one file for each group of modules.
+"""Packed byte code, which only makes a start faster: one file for each group of modules that are
+needed together.
 
-Everything works without it, more slowly (docs/decisions/0002). Code that a start needs for its result does not belong here.
-This module is all of the room, since each module that is loaded before there is :func:`load` costs a hundredth of a start.
+Everything works without it, more slowly (docs/decisions/0002). Code that a start needs for its
+result does not belong here. The room has only this module, since each module that is loaded before
+:func:`load` exists costs a hundredth of a start.
 
-To look up, open, read and lock one module costs the import system more than running its code. So the installer writes the
-modules that are always needed together into one file, in an order in which each comes after those that it imports, and
-:func:`load` runs them. Where a file is missing or of another Python, its modules are left to the import system.
+For one module the import system spends more time on finding, opening, reading and locking than on
+running its code. Therefore the installer writes the modules that are always needed together into
+one file, each behind the modules that it imports, and
+:func:`load` runs them. If a file is missing or made by another Python, the import system loads its
+    modules.
 
-The sources beside the files are not looked at: asking for the time of each of ninety is a 70th of a start. Remove the
-files' directory before editing an installed module; the import system then takes every module from its source.
+The sources beside the files are not checked: reading the times of all ninety takes a 70th of a
+start. Remove the directory of the files before you edit an installed module; the import system then
+loads every module from its source.
 
-``nvgraft_cli.install.pack`` writes the files. A file is the interpreter's magic number and any number of pieces: a length
-in four bytes, the low one first, and, as marshal writes it, a list of modules: name, whether it is a package, its source
-below the files' directory, and its code, compiled without docstrings and annotations. Pieces have some 64 KiB, so that each
-is read into the memory of the one before it: new memory costs a page fault every 4 KiB.
+``nvgraft_cli.install.pack`` writes the files. A file has the interpreter's magic number and any
+number of pieces. A piece has its length in four bytes, the low one first, and a list of modules in
+the format of marshal: name, whether it is a package, the path of its source, and its code, compiled
+without docstrings and annotations. Pieces have about 64 KiB, so that each one is read into the
+memory of the one before: new memory costs a page fault for each 4 KiB.
 """
 
 from __future__ import annotations
@@ -30,9 +36,9 @@ if TYPE_CHECKING:
 #: Directory of the files, beside the packages.
 DIRECTORY = "bytecode"
 
-#: Group -> the group that is loaded by then, and the modules that, with all that they import beyond it, make up this one. ``hook``
-#: and ``runtime`` are loaded first thing by a launcher, ``look`` when there is a container to be configured, ``apply`` when the host
-#: has been looked at, or while NVML looks.
+#: Group -> the group that is loaded before, and the modules that make up this group together with
+#: all that they import. A launcher loads ``hook`` or ``runtime`` first. ``look`` is loaded if a
+#: container has to be configured, ``apply`` after the host was read, or while NVML is asked.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.system.kept")),
     "look": (
@@ -61,7 +67,9 @@ _done: set[str] = set()
 
 
 def load(group: str) -> None:
-    """Load the modules of a group that are not loaded yet, if there is a file of it for this Python."""
+    """Load those modules of a group that are not loaded yet, if there is a file of the group for
+    this Python.
+    """
     if group in _done:
         return
     _done.add(group)
@@ -75,7 +83,7 @@ def load(group: str) -> None:
             while size := int.from_bytes(os.read(fd, 4), "little"):
                 piece = os.read(fd, size)
                 if len(piece) < size:
-                    return  # a power cut has left half of it
+                    return  # the file was cut short by a power failure
                 _run(library, marshal.loads(piece))  # noqa: S302
     finally:
         os.close(fd)

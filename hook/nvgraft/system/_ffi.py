@@ -1,9 +1,11 @@
-"""Functions of the C library, called by ``_ctypes``: the C half of ctypes, without the package around it.
+"""Functions of the C library, called by ``_ctypes``: the C half of ctypes, without the package
+around it.
 
-The package makes some forty types, loads ``struct`` and opens the interpreter's own C interface, 2 to 4 ms of every start
-(docs/decisions/0002). The names used here are those that the package of Python 3.8 to 3.14 itself imports.
+The package makes about forty types, loads ``struct`` and opens the interpreter's C interface, which
+takes 2 to 4 ms of every start (docs/decisions/0002). The names used here are those that the package
+of Python 3.8 to 3.14 itself imports.
 
-Which functions there are, and how their errors are reported, belongs to :mod:`nvgraft.system.syscalls`.
+:mod:`nvgraft.system.syscalls` declares the functions and reports their errors.
 """
 
 from __future__ import annotations
@@ -34,13 +36,14 @@ if TYPE_CHECKING:
     from ctypes import Array, c_char
     from typing import Any
 
-    #: Memory that a function may write to. Its ``raw`` are the bytes.
+    #: Memory that a function may write to. ``raw`` has its bytes.
     Buffer = Array[c_char]
     #: A C type of an argument or a result.
     Type = type[_ctypes._SimpleCData[Any]]
 
 
-# What ctypes calls c_int, c_uint and so on. The base class takes no type argument when the program runs.
+# ctypes calls these types c_int, c_uint and so on. The base class accepts no type argument at run
+# time.
 
 
 class INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
@@ -60,7 +63,9 @@ class ULONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
 
 
 class CHAR_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """A ``const char *`` to immutable bytes: text, or a structure that is only read. None is a null pointer."""
+    """A ``const char *`` to immutable bytes: a text, or a structure that C only reads. None is a
+    null pointer.
+    """
 
     _type_ = "z"
 
@@ -85,7 +90,7 @@ class _Function(_ctypes.CFuncPtr):
 
 
 def find_function(name: str, arguments: Sequence[Type], result: Type) -> Callable[..., int]:
-    """Look up a function in what this process has loaded, that is in the C library.
+    """Find a function in this process, that is, in the C library.
 
     :raises OSError: the C library does not have it.
     """
@@ -97,12 +102,14 @@ def find_function(name: str, arguments: Sequence[Type], result: Type) -> Callabl
 
 
 def buffer(data: bytes, size: int = 0) -> Buffer:
-    """Return memory of ``size`` bytes, or of as many as ``data`` has: first ``data``, then zeros."""
+    """Return memory with ``data``, filled with zeros up to ``size`` bytes."""
     memory: Buffer = (_Char * max(size, len(data)))()  # type: ignore[assignment] # what ctypes calls c_char
     memory.raw = data
     return memory
 
 
 def address(memory: Buffer) -> int:
-    """Return the address of ``memory``, for a field of a structure. Keep ``memory`` for as long as the address is used."""
+    """Return the address of ``memory``, for a field of a structure. Keep ``memory`` for as long as
+    the address is used.
+    """
     return _ctypes.addressof(memory)

@@ -1,9 +1,10 @@
-"""Documents that spare the next hook some work: JSON under /run/nvgraft/cache, root's own, gone with the next start of the machine.
+"""Keep documents that save the next hook some work: JSON files of root's under /run/nvgraft/cache.
 
-Nothing depends on them. Whatever is odd about a file (somebody else's, cut short, changed, of another version of nvgraft) means that
-there is none, and where none can be kept (rootless, a full or read-only /run) everything works as if there were none yet. What is in
-a document and when it is still true is the business of who keeps it: the settings of config.toml (:mod:`nvgraft.request.config`) and what
-was found on the host (:mod:`nvgraft.host.kept_inventory`).
+Nothing depends on them. A file that is not as expected (another owner, cut short, changed, of
+another version of nvgraft) counts as missing. If none can be kept (rootless, a full or read-only
+/run), everything works without. The callers decide what a document contains and how long it is
+valid: the kept configuration (:mod:`nvgraft.request.config`) and the kept inventory
+(:mod:`nvgraft.host.kept_inventory`).
 """
 
 from __future__ import annotations
@@ -18,52 +19,56 @@ from nvgraft.system.rundir import open_private
 
 DIRECTORY = "/run/nvgraft/cache"
 
-#: Bytes of one document; that of a host with 64 GPUs, each with eight MIG devices, has about 300 KiB.
+#: Bytes of one document. The inventory of 64 GPUs with eight MIG devices each has about 300 KiB.
 LIMIT = 4 << 20
 
-#: Documents of one kind that are kept; the oldest go first. A host has one for each config.toml that is in use.
+#: Documents of one kind. Older ones are removed. A host has one for each config.toml that is in
+#: use.
 KEPT = 16
 
-#: Seconds after which an unfinished file is one that its writer, ended by SIGKILL, will not finish.
+#: Seconds after which an unfinished file counts as abandoned: its writer was killed.
 _ABANDONED = 60
 
 _MAGIC = b"nvgraft-cache/2"
 
-#: The packed byte code of an installation (nvgraft.startup), which each installation makes anew.
+#: The packed byte code of an installation (nvgraft.startup), which each installation writes again.
 _PACKED = __file__.rpartition("/nvgraft/")[0] + "/bytecode"
 
 
 def code(*sources: str) -> list[object]:
-    """Return what tells one state of nvgraft's own code from another: the part of a key that an upgrade changes.
+    """Return the identity of nvgraft's code: the part of a key that an upgrade changes.
 
-    Of an installation that is its packed byte code: its programs look at no source while that is there.
+    For an installation it is that of the packed byte code, since its programs do not read the
+    sources.
 
     :param sources: files of the modules that make a document's value.
     """
-    found: list[object] = [__version__]
+    identity: list[object] = [__version__]
     try:
         packed = os.stat(_PACKED)
     except OSError:
         pass
     else:
-        return [*found, packed.st_dev, packed.st_ino, packed.st_mtime_ns]
+        return [*identity, packed.st_dev, packed.st_ino, packed.st_mtime_ns]
     for path in sources:
         try:
             status = os.stat(path)
         except OSError:
-            found.append(path)
+            identity.append(path)
         else:
-            found += [status.st_size, status.st_mtime_ns]
-    return found
+            identity += [status.st_size, status.st_mtime_ns]
+    return identity
 
 
 def name_of(kind: str, key: object) -> str:
-    """Return the file name of the document of that ``kind`` and ``key``."""
+    """Return the file name of the document of ``kind`` and ``key``."""
     return f"{kind}-{zlib.crc32(jsontext.dumps(key).encode()):08x}"
 
 
 def read(kind: str, key: object) -> object | None:
-    """Return what was kept under ``key``, a JSON value; None when there is nothing that can be trusted."""
+    """Return the JSON value that is kept under ``key``, or None if there is none that can be
+    trusted.
+    """
     directory = open_private(DIRECTORY, create=False)
     if directory is None:
         return None
@@ -77,7 +82,9 @@ def read(kind: str, key: object) -> object | None:
 
 
 def parse(data: bytes, key: object) -> object | None:
-    """Return the value of a document from its bytes; None for what was not written here, under ``key``."""
+    """Return the value of a document, or None if :func:`write` has not written these bytes for
+    ``key``.
+    """
     head, _, body = data.partition(b"\n")
     if head != _head(body):
         return None
@@ -85,14 +92,16 @@ def parse(data: bytes, key: object) -> object | None:
         document = jsontext.loads(body, LIMIT)
     except jsontext.JsonError:
         return None
-    # Another key may by chance have the same file name.
-    return (
-        document.get("value") if isinstance(document, dict) and document.get("key") == key else None
-    )
+    # Another key can have the same file name by chance.
+    if isinstance(document, dict) and document.get("key") == key:
+        return document.get("value")
+    return None
 
 
 def write(kind: str, key: object, value: object) -> bool:
-    """Keep ``value`` under ``key`` in place of what was there, at once; tell whether it is there now."""
+    """Keep ``value`` under ``key``, replacing an older value in one step, and tell whether that
+    succeeded.
+    """
     body = jsontext.dumps({"key": key, "value": value}).encode()
     directory = open_private(DIRECTORY)
     if directory is None:
@@ -108,9 +117,10 @@ def write(kind: str, key: object, value: object) -> bool:
 
 
 def drop(prefix: str = "") -> int:
-    """Remove every document whose name begins with ``prefix``, also what is unfinished without one; return how many there were.
+    """Remove every document whose name begins with ``prefix`` (without one, also unfinished files),
+    and return their number.
 
-    :raises OSError: when one cannot be removed.
+    :raises OSError: a file cannot be removed.
     """
     directory = open_private(DIRECTORY, create=False)
     if directory is None:
@@ -125,9 +135,10 @@ def drop(prefix: str = "") -> int:
 
 
 def _read(directory: int, name: str) -> bytes:
-    """Return the bytes of a file that is this user's own, closed to all others and has no second name; b"" for any other.
+    """Return the bytes of a file that only this user can read and write and that has no second
+    name; b"" for another file.
 
-    It may have no name at all by now, when a newer one has taken its place.
+    A file without any name is accepted: a newer one has replaced it after it was opened.
     """
     fd = os.open(
         name,
@@ -135,12 +146,12 @@ def _read(directory: int, name: str) -> bytes:
         dir_fd=directory,
     )
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
         if (
-            not stat.S_ISREG(found.st_mode)
-            or found.st_uid != os.geteuid()
-            or found.st_mode & 0o077
-            or found.st_nlink > 1
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o077
+            or status.st_nlink > 1
         ):
             return b""
         return files.read_fd(fd, LIMIT)
@@ -171,13 +182,13 @@ def _write(directory: int, name: str, data: bytes) -> None:
 
 
 def _tidy(directory: int, kind: str) -> None:
-    """Remove what hooks that were killed have left unfinished, and the oldest documents of a kind beyond KEPT."""
+    """Remove unfinished files of killed hooks, and the oldest documents of a kind beyond KEPT."""
     ages = []
     for name in os.listdir(directory):
         try:
             changed = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
         except FileNotFoundError:
-            continue  # another hook tidies up at the same time
+            continue  # another hook has removed it at the same time
         if name.startswith(f"{kind}-"):
             ages.append((changed, name))
         elif name.startswith(".") and changed < time.time_ns() - _ABANDONED * 10**9:

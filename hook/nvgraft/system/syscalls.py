@@ -1,11 +1,12 @@
-"""Every system call that Python's own ``os`` module does not offer, under its man page's name.
+"""The system calls that Python's ``os`` module does not have, under the names of their man pages.
 
-One funnel for errors: a failed call raises :class:`SyscallError`, whose text is the call as it was made, flags
-decoded. A call that does not exist here raises :class:`MissingFeature`, so that nobody mistakes an old kernel for a
-missing file. No policy here: who may call what, and in which order, is decided by the callers.
+A failed call raises :class:`SyscallError`, whose text is the call with decoded flags. A call that
+the kernel does not have raises
+:class:`MissingFeature`, so that an old kernel is not mistaken for a missing file. This module has
+no policy: the callers decide which calls are made, and in which order.
 
-Paths are ``str`` or ``bytes``, never with a NUL byte (C would see a shorter path). Every descriptor that is returned
-is close-on-exec. Interrupted calls are repeated.
+Paths are ``str`` or ``bytes`` without NUL bytes (C would see a shorter path). Every returned
+descriptor is close-on-exec. Interrupted calls are repeated.
 """
 
 from __future__ import annotations
@@ -85,10 +86,11 @@ PR_SET_SECCOMP = 22
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 
-#: syscall name -> (x86-64 number, number in the generic table that aarch64 and newer ports use).
+#: System call -> (number on x86-64, number in the generic table of aarch64 and newer ports).
 _NUMBERS = {
     "bpf": (321, 280),
-    "statx": (332, 291),  # the C library's own would do without, and leave fields empty
+    # the C library's function emulates a missing call, and leaves fields empty
+    "statx": (332, 291),
     "pivot_root": (155, 41),
     "open_tree": (428, 428),
     "move_mount": (429, 429),
@@ -103,7 +105,7 @@ _NUMBERS = {
     "landlock_add_rule": (445, 445),
     "landlock_restrict_self": (446, 446),
 }
-#: Calls that need no privilege: EPERM is a seccomp filter's word for "not here".
+#: Calls that need no privilege: EPERM means that a seccomp filter hides them.
 _FREE = frozenset({"openat2", "pidfd_open", "close_range", "statx"})
 
 _GENERIC = os.uname().machine != "x86_64"
@@ -137,8 +139,9 @@ _CLONE_NAMES = (
 
 
 class SyscallError(OSError):
-    """A system call failed; ``str()`` is the call with decoded flags and the error's name, ``fix`` what to do if nobody
-    knows better."""
+    """A system call failed. ``str()`` is the call with decoded flags and the error's name; ``fix``
+    is a general hint.
+    """
 
     fix = "a seccomp filter or security module forbids it, or the hook lacks a capability"
 
@@ -148,7 +151,9 @@ class SyscallError(OSError):
 
     @property
     def call(self) -> str:
-        """The call as it was made. It is put into words when it is asked for: many a failure is an answer."""
+        """The call with its arguments. The text is only made when it is needed: callers expect many
+        of the failures.
+        """
         return self._call if isinstance(self._call, str) else self._call()
 
     def __str__(self) -> str:
@@ -156,15 +161,15 @@ class SyscallError(OSError):
 
 
 class MissingFeature(SyscallError):
-    """This call does not exist here, for the kernel does not know it (ENOSYS) or a seccomp filter hides it (SECURITY R34)."""
+    """The kernel does not have this call (ENOSYS), or a seccomp filter hides it (SECURITY R34)."""
 
-    fix = "it takes Linux 5.12 or newer, and no seccomp filter that forbids the call"
+    fix = "use Linux 5.12 or newer, without a seccomp filter that forbids the call"
 
 
 def _decode(flags: int, names: tuple[tuple[int, str], ...]) -> str:
-    known = [name for bit, name in names if bit and flags & bit == bit]
+    words = [name for bit, name in names if bit and flags & bit == bit]
     rest = flags & ~sum(bit for bit, _ in names)
-    return "|".join(known + ([hex(rest)] if rest else [])) or "0"
+    return "|".join(words + ([hex(rest)] if rest else [])) or "0"
 
 
 def _path(path: str | bytes) -> bytes:
@@ -175,7 +180,9 @@ def _path(path: str | bytes) -> bytes:
 
 
 class _Call:
-    """One system call: its argument types, and the loop over EINTR. It is looked up when it is first made."""
+    """One system call with its argument types, repeated after EINTR. Its function is looked up at
+    the first call.
+    """
 
     def __init__(self, name: str, *types: Type, result: Type = INT) -> None:
         self._name = name
@@ -193,7 +200,9 @@ class _Call:
         return self._function
 
     def __call__(self, call: str | Callable[[], str], *args: object) -> int:
-        """Make the call. ``call`` are its arguments as an error shows them, or returns them: most calls need none."""
+        """Make the call. ``call`` is the text of its arguments for an error, or a function that
+        returns it.
+        """
         result = self.attempt(*args)
         if result >= 0:
             return result
@@ -203,7 +212,7 @@ class _Call:
         raise kind(number, self._worded(call))
 
     def attempt(self, *args: object) -> int:
-        """Make the call; a failure is its error number, negative."""
+        """Make the call. After a failure, return the negative error number."""
         function = self._function or self._find()
         while True:
             result = function(*self._number, *args)
@@ -243,7 +252,8 @@ _fcntl = _Call("fcntl", INT, INT, INT)
 _prctl = _Call("prctl", INT, ULONG, VOID_P, ULONG, ULONG)
 _getauxval = _Call("getauxval", ULONG, result=LONG)
 _flock = _Call("flock", INT, INT)
-_setfsuid = _Call("setfsuid", UINT, result=UINT)  # they return the previous id, never an error
+# setfsuid and setfsgid return the previous id, and never an error.
+_setfsuid = _Call("setfsuid", UINT, result=UINT)
 _setfsgid = _Call("setfsgid", UINT, result=UINT)
 _prlimit = _Call("prlimit64", INT, INT, CHAR_P, VOID_P)
 _landlock_create_ruleset = _Call("landlock_create_ruleset", CHAR_P, SIZE, UINT)
@@ -252,14 +262,16 @@ _landlock_restrict_self = _Call("landlock_restrict_self", INT, UINT)
 _statx = _Call("statx", INT, CHAR_P, INT, UINT, VOID_P)
 
 
-#: struct open_how by (flags, mode, resolve); there are not many.
+#: struct open_how by (flags, mode, resolve), of which there are few.
 _HOW: dict[tuple[int, int, int], bytes] = {}
 #: struct mount_attr by (set, clear, propagation).
 _MOUNT_ATTR: dict[tuple[int, int, int], bytes] = {}
 
 
 def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
-    """Open ``unsafe_path`` below ``dirfd``; ``resolve`` says which ways out are closed (openat2(2), Linux 5.6)."""
+    """Open ``unsafe_path`` below ``dirfd``. The flags ``resolve`` forbid ways out of it
+    (openat2(2), Linux 5.6).
+    """
 
     def call() -> str:
         return f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
@@ -283,7 +295,9 @@ def open_tree(dirfd: int, path: str | bytes, flags: int) -> int:
 
 
 def move_mount(mount_fd: int, target_fd: int) -> None:
-    """Attach the detached mount ``mount_fd`` on the inode that ``target_fd`` holds: no path is resolved."""
+    """Attach the detached mount ``mount_fd`` to the open file or directory ``target_fd``. No path
+    is resolved.
+    """
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
     _move_mount(lambda: f"{mount_fd}, {target_fd}", mount_fd, b"", target_fd, b"", flags)
 
@@ -296,7 +310,9 @@ def mount_setattr(
     *,
     recursive: bool = False,
 ) -> None:
-    """Set MOUNT_ATTR_* and the propagation type of the mount ``mount_fd`` in one step (Linux 5.12)."""
+    """Set MOUNT_ATTR_* and the propagation type of the mount ``mount_fd`` in one step (Linux
+    5.12).
+    """
     attr = _MOUNT_ATTR.get((attr_set, attr_clear, propagation))
     if attr is None:
         attr = _MOUNT_ATTR[attr_set, attr_clear, propagation] = _words(
@@ -332,12 +348,14 @@ def new_mount(fstype: str, options: dict[str, str], attributes: int) -> int:
 
 
 def pidfd_open(pid: int) -> int:
-    """Hold the process ``pid`` so that its number cannot come to mean another one (pidfd_open(2))."""
+    """Open a pidfd for the process ``pid`` (pidfd_open(2), Linux 5.3). It never refers to another
+    process, even if the number is reused.
+    """
     return _pidfd_open(str(pid), pid, 0)
 
 
 def close(fd: int) -> None:
-    """Close ``fd``. Whatever close(2) says, Linux has let go of the descriptor: there is nothing to do about an error."""
+    """Close ``fd``. Errors are ignored: Linux releases the descriptor in any case."""
     try:
         os.close(fd)
     except OSError:
@@ -350,19 +368,22 @@ def close_range(first: int, last: int) -> None:
 
 
 def setns(fd: int, kinds: int) -> None:
-    """Enter the namespaces ``kinds`` of a namespace file or a pidfd. Needs a single-threaded process for NEWNS."""
+    """Enter the namespaces ``kinds`` of a namespace file or a pidfd. NEWNS needs a process with one
+    thread.
+    """
     _setns(f"{fd}, {_decode(kinds, _CLONE_NAMES)}", fd, kinds)
 
 
 def unshare(kinds: int) -> None:
-    """Leave the namespaces ``kinds`` for new ones."""
+    """Move this process into new namespaces of ``kinds``."""
     _unshare(_decode(kinds, _CLONE_NAMES), kinds)
 
 
 def fork_in_pid_namespace() -> int:
-    """fork(2) with a child that is process 1 of a new pid namespace: when it ends, all that it has started ends with it.
+    """Fork a child that is process 1 of a new pid namespace: when it ends, the kernel ends all its
+    descendants.
 
-    Process 1 gets no signal that it has no handler for, but SIGKILL from here.
+    Signals without a handler do not reach process 1, except SIGKILL from this process.
     """
     own = pidfd_open(os.getpid())
     pid = -1
@@ -371,9 +392,9 @@ def fork_in_pid_namespace() -> int:
         try:
             pid = os.fork()
         finally:
-            if (
-                pid != 0
-            ):  # the new namespace is for this one child, later ones are started in our own again
+            # The new namespace is only for this child: later ones start in this process's own
+            # again.
+            if pid != 0:
                 _return_to_pid_namespace(own)
     finally:
         close(own)
@@ -384,8 +405,9 @@ def _return_to_pid_namespace(own: int) -> None:
     try:
         setns(own, CLONE_NEWPID)
     except SyscallError as error:
-        # Who may make a pid namespace may go back to his own one, except in a user namespace that shares the host's. There
-        # this was the last child: the kernel lets a process without a live pid namespace for them have no more.
+        # A process that may make a pid namespace may return to its own, except in a user namespace
+        # that shares the host's pid namespace. There this was the last child: the kernel refuses
+        # more after the child's namespace has ended.
         if error.errno != errno.EPERM:
             raise
 
@@ -396,14 +418,16 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def umount2(path: str | bytes, flags: int) -> None:
-    """Unmount what is mounted at ``path``."""
+    """Unmount the topmost mount at ``path``."""
     _umount2(f"{path!r}, {flags:#x}", _path(path), flags)
 
 
 def mount(
     source: str | None, target: str, fstype: str | None, flags: int, data: str | None = None
 ) -> None:
-    """mount(2). Only for namespaces of our own making: in a container's it would resolve strings (SECURITY R24)."""
+    """Mount by paths (mount(2)). Only for namespaces that nvgraft has made: in a container's, paths
+    are not safe (SECURITY R24).
+    """
     texts = [None if text is None else _path(text) for text in (source, target, fstype, data)]
     _mount(
         f"{source!r}, {target!r}, {fstype!r}, {flags:#x}",
@@ -416,10 +440,11 @@ def mount(
 
 
 def seal(memfd: int) -> None:
-    """Forbid every later change of the memory file ``memfd``, its seals included.
+    """Forbid all later changes of the memory file ``memfd`` and of its seals.
 
-    It must never have been mapped. F_SEAL_WRITE would end such mappings too, and to be sure of that gives up with EBUSY where the
-    kernel itself, which moves and counts pages on a busy machine, holds one of them.
+    The file must never have been mapped. F_SEAL_WRITE would exclude writable mappings too. But it
+    fails with EBUSY if the kernel holds one of the pages, which happens on a busy machine that
+    moves and counts pages.
     """
     _fcntl(
         f"{memfd}, F_ADD_SEALS",
@@ -430,24 +455,28 @@ def seal(memfd: int) -> None:
 
 
 def flock(fd: int, operation: int) -> None:
-    """Lock the open file ``fd``; the lock ends with its last descriptor (flock(2))."""
+    """Lock the open file ``fd``. The kernel releases the lock with the last descriptor
+    (flock(2)).
+    """
     _flock(f"{fd}, {operation}", fd, operation)
 
 
 def set_fs_ids(uid: int, gid: int) -> None:
-    """Create files as ``uid``:``gid`` from now on, or fail (setfsuid(2) itself reports nothing, so it is asked again).
+    """Create files as ``uid``:``gid`` from now on. setfsuid(2) reports no error, so the ids are
+    read back.
 
-    :raises SyscallError: EPERM when the kernel did not take the ids, EOVERFLOW cannot be seen here but at creation.
+    :raises SyscallError: EPERM if the kernel did not accept the ids. EOVERFLOW only occurs later,
+        when a file is made.
     """
     _setfsgid(str(gid), gid)
     _setfsuid(str(uid), uid)
-    for call, name, wanted in ((_setfsgid, "setfsgid", gid), (_setfsuid, "setfsuid", uid)):
-        if call("-1", 0xFFFFFFFF) != wanted:
-            raise SyscallError(errno.EPERM, f"{name}({wanted})")
+    for call, name, number in ((_setfsgid, "setfsgid", gid), (_setfsuid, "setfsuid", uid)):
+        if call("-1", 0xFFFFFFFF) != number:
+            raise SyscallError(errno.EPERM, f"{name}({number})")
 
 
 def set_rlimit(resource: int, soft: int, hard: int) -> None:
-    """Set a limit of this process (prlimit(2)); the unit is the resource's own."""
+    """Set a limit of this process (prlimit(2)), in the unit of the resource."""
     _prlimit(f"{resource}, {soft}, {hard}", 0, resource, _words(soft, hard), None)
 
 
@@ -455,34 +484,38 @@ def get_rlimit(resource: int) -> tuple[int, int]:
     """Return the soft and the hard limit of this process."""
     limits = buffer(b"", 16)
     _prlimit(str(resource), 0, resource, None, address(limits))
-    return int.from_bytes(limits.raw[:8], sys.byteorder), int.from_bytes(
-        limits.raw[8:], sys.byteorder
-    )
+    soft = int.from_bytes(limits.raw[:8], sys.byteorder)
+    return soft, int.from_bytes(limits.raw[8:], sys.byteorder)
 
 
-#: struct statx, which each call fills anew.
+#: struct statx, which each call overwrites.
 _STATX = buffer(b"", 256)
 _STATX_AT = address(_STATX)
 
 
 def mount_id(fd: int) -> int:
-    """Return the id, as in mountinfo, of the mount that ``fd`` was opened on (statx(2), Linux 5.8)."""
+    """Return the id, as in mountinfo, of the mount that ``fd`` was opened on (statx(2), Linux
+    5.8).
+    """
     return int.from_bytes(_statx_of(fd)[0x90:0x98], sys.byteorder)
 
 
 def mount_attributes(fd: int) -> int:
-    """Return the STATX_ATTR_ bits of ``fd``; 0x2000 says that it is the root of a mount (statx(2), Linux 5.8)."""
+    """Return the STATX_ATTR_ bits of ``fd``. 0x2000 means that it is the root of a mount (statx(2),
+    Linux 5.8).
+    """
     return int.from_bytes(_statx_of(fd)[0x08:0x10], sys.byteorder)
 
 
 def birth_time(fd: int) -> int:
-    """Return when the file that ``fd`` holds was made, in nanoseconds; 0 where its file system does not know (statx(2))."""
-    found = _statx_of(fd)
-    if not int.from_bytes(found[:4], sys.byteorder) & STATX_BTIME:
+    """Return the birth time of the open file ``fd`` in nanoseconds; 0 if its file system does not
+    record it (statx(2)).
+    """
+    statx = _statx_of(fd)
+    if not int.from_bytes(statx[:4], sys.byteorder) & STATX_BTIME:
         return 0
-    return int.from_bytes(found[0x50:0x58], sys.byteorder, signed=True) * 10**9 + int.from_bytes(
-        found[0x58:0x5C], sys.byteorder
-    )
+    seconds = int.from_bytes(statx[0x50:0x58], sys.byteorder, signed=True)
+    return seconds * 10**9 + int.from_bytes(statx[0x58:0x5C], sys.byteorder)
 
 
 def _statx_of(fd: int) -> bytes:
@@ -498,67 +531,73 @@ def _statx_of(fd: int) -> bytes:
 
 
 def bpf(command: int, attributes: Buffer) -> int:
-    """bpf(2) with a caller-filled ``union bpf_attr``; the kernel may write results into it."""
+    """Call bpf(2) with the caller's ``union bpf_attr``, into which the kernel may write results."""
     return _bpf(f"command {command}", command, address(attributes), len(attributes))
 
 
 def is_secure_execution() -> bool:
-    """Tell whether the kernel started this program with more rights than its caller has (AT_SECURE, getauxval(3))."""
+    """Tell whether this program has more rights than its caller, by set-user-ID or the like
+    (AT_SECURE, getauxval(3)).
+    """
     return bool(_getauxval("AT_SECURE", AT_SECURE))
 
 
 def set_dumpable(allowed: bool) -> None:
-    """Allow or forbid core dumps of this process, and that others of its user look into it (PR_SET_DUMPABLE)."""
+    """Allow or forbid core dumps of this process, and ptrace by processes of the same user
+    (PR_SET_DUMPABLE).
+    """
     _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, int(allowed), None, 0, 0)
 
 
 def set_parent_death_signal(number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends (PR_SET_PDEATHSIG)."""
+    """Make the kernel send this process a signal when its parent ends (PR_SET_PDEATHSIG)."""
     _prctl(f"PR_SET_PDEATHSIG, {number}", PR_SET_PDEATHSIG, number, None, 0, 0)
 
 
 def set_no_new_privs() -> None:
-    """Have no program that this process executes, now or in its children, give it a right that it lacks (PR_SET_NO_NEW_PRIVS)."""
+    """Keep this process and its children from gaining rights by executing a program
+    (PR_SET_NO_NEW_PRIVS).
+    """
     _prctl("PR_SET_NO_NEW_PRIVS, 1", PR_SET_NO_NEW_PRIVS, 1, None, 0, 0)
 
 
 def set_seccomp_filter(program: bytes) -> None:
-    """Install a classic BPF program (an array of ``struct sock_filter``) as this thread's seccomp filter."""
+    """Install a classic BPF program (an array of ``struct sock_filter``) as this thread's seccomp
+    filter.
+    """
 
     code = buffer(program)
     length = (len(program) // 8).to_bytes(2, sys.byteorder)
-    header = buffer(
-        length + bytes(6) + address(code).to_bytes(8, sys.byteorder)
-    )  # struct sock_fprog
+    # struct sock_fprog
+    header = buffer(length + bytes(6) + address(code).to_bytes(8, sys.byteorder))
     _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, address(header), 0, 0)
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock that the kernel has, 1 or more (landlock(7), Linux 5.13).
+    """Return the version of the kernel's Landlock, 1 or more (landlock(7), Linux 5.13).
 
-    :raises MissingFeature: it has none.
-    :raises SyscallError: EOPNOTSUPP when it is switched off.
+    :raises MissingFeature: the kernel has no Landlock.
+    :raises SyscallError: EOPNOTSUPP if Landlock is switched off.
     """
     return _landlock_create_ruleset("VERSION", None, 0, 1)
 
 
 def landlock_ruleset(file_access: int, network: int, scopes: int, size: int) -> int:
-    """Return a new set of rules, which forbids this access, where no rule allows it.
+    """Make a set of rules that forbids these kinds of access, unless a rule allows them.
 
-    :param size: bytes of ``struct landlock_ruleset_attr`` that the kernel's version has; longer ones must be zero.
+    :param size: bytes of ``struct landlock_ruleset_attr`` in the kernel's version of Landlock.
     """
     attr = _words(file_access, network, scopes)
     return _landlock_create_ruleset(f"{file_access:#x}, {network:#x}, {scopes:#x}", attr, size, 0)
 
 
 def landlock_allow_beneath(ruleset: int, directory: int, file_access: int) -> None:
-    """Allow ``file_access`` to ``directory`` (or a file) and all that lies beneath it."""
-    rule = file_access.to_bytes(8, sys.byteorder) + directory.to_bytes(
-        4, sys.byteorder
-    )  # a packed struct
+    """Allow ``file_access`` to ``directory`` (or a file) and everything beneath it."""
+    # struct landlock_path_beneath_attr is packed.
+    rule = file_access.to_bytes(8, sys.byteorder) + directory.to_bytes(4, sys.byteorder)
     _landlock_add_rule(f"{ruleset}, {directory}, {file_access:#x}", ruleset, 1, rule, 0)
 
 
 def landlock_restrict_self(ruleset: int) -> None:
-    """Bind this thread, and all that it starts, to ``ruleset`` for good; needs no_new_privs."""
+    """Apply ``ruleset`` to this thread and its children for good. Needs no_new_privs."""
     _landlock_restrict_self(str(ruleset), ruleset, 0)

@@ -1,5 +1,5 @@
-"""What the runtime wrapper does to config.json before the low-level runtime reads it, and its log.
+"""The runtime wrapper's changes of config.json, before the low-level runtime reads it, and its log.
 
-Host files and devices that the hook does not bring, and the insertion of the hook itself.
-Becoming the low-level runtime is the door's (``nvgraft.runtime``); mounting anything does not belong here.
+It inserts the hook, and adds host files and devices that the hook does not mount.
+``nvgraft.runtime`` starts the low-level runtime. Code that mounts something does not belong here.
 """

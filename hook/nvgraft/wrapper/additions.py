@@ -1,8 +1,10 @@
-"""What the runtime adds to a container beside the hook, found on a live or recorded host, in mode legacy.
+"""Find what the runtime wrapper adds to a container besides the hook in mode legacy, on a live or
+recorded host.
 
-For graphics: the DRM nodes of the selected GPUs, links to them, and files that the hook does not mount. For a gated
-component (NVIDIA_GDS and its like): its device nodes and files. A container's configuration only chooses among them: its
-device ids are compared, and never become a path (SECURITY R14, R15). How it comes into config.json is ``nvgraft.wrapper.edits``'.
+For graphics these are the DRM nodes of the selected GPUs, links to them, and files that the hook
+does not mount. For a gated component (such as NVIDIA_GDS) they are its device nodes and files. The
+container only chooses among them: its device ids are compared, and never become a path (SECURITY
+R14, R15). ``nvgraft.wrapper.edits`` writes them into config.json.
 
 Source: reference behaviour 1.9, 9.5, 10.3, 10.4.
 """
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 _GPUS = "/proc/driver/nvidia/gpus"
 _INFORMATION_LIMIT = 1 << 16
-#: The lines of a GPU's information file that an id is compared with.
+#: The labels of a GPU's information file whose values are compared with an id.
 _MINOR, _UUID, _BUS_ID = "Device Minor", "GPU UUID", "Bus Location"
 
 _MOUNTS_ERROR = (
@@ -35,7 +37,9 @@ _NODES_ERROR = "failed to construct discoverer: failed to create DRM device disc
 
 
 class Additions(Value):
-    """Device nodes, files, and links (``TARGET::LINK``), each in the order in which they are added."""
+    """Device nodes, files, and links (``TARGET::LINK``), each in the order in which they are
+    added.
+    """
 
     def __init__(
         self,
@@ -56,10 +60,10 @@ class Additions(Value):
 def look_at_host(
     config: Config, search_path: Sequence[str], gates: Sequence[str], devices: Sequence[str] | None
 ) -> Additions:
-    """Return what this host has for a container; its sources are written with the driver root.
+    """Return this host's additions for a container; the driver root is part of their sources.
 
-    :param gates: variables of the gated components that are asked for.
-    :param devices: the ids that are asked for together with graphics; None: graphics is not asked for.
+    :param gates: the variables of the requested gated components.
+    :param devices: the requested device ids if graphics is requested, else None.
     :raises Refusal: the driver root or the driver's version is not found.
     """
     from nvgraft.host.live import drm_names, file_finder
@@ -69,15 +73,17 @@ def look_at_host(
         finder = file_finder(config)
     except OSError as error:
         text = f"{_MOUNTS_ERROR}failed to get driver version: open {root}: {reason(error)}"
-        raise Refusal("", text, "root in config.toml must name the driver root") from None
-    # What was opened is closed by the exec that follows, or with this process.
+        raise Refusal("", text, "set root in config.toml to the driver root") from None
+    # The finder's descriptors are closed by the exec that follows, or at the end of this process.
     additions = find(finder, search_path, gates, devices, drm_names)
     mounts = [_rooted(mount, root, finder) for mount in additions.mounts]
     return Additions(additions.nodes, mounts, additions.links)
 
 
 def _rooted(mount: FileMount, root: str, finder: FileFinder) -> FileMount:
-    """Return the mount with its source on the host. Links of a driver root are followed inside of it, which nobody else will do."""
+    """Return the mount with its source on the host. Links are resolved inside the driver root: the
+    runtime would not do that.
+    """
     if root == "/":
         return mount
     return FileMount(root.rstrip("/") + finder.find(mount.path)[0], mount.target)
@@ -90,11 +96,12 @@ def find(
     devices: Sequence[str] | None,
     drm_names: Callable[[str], Iterable[str]],
 ) -> Additions:
-    """Return what there is for a container.
+    """Return the additions for a container.
 
     :param devices: see :func:`look_at_host`.
     :param drm_names: PCI address -> names in /dev/dri.
-    :raises Refusal: with devices: the driver's version is not found, or a GPU's information cannot be read.
+    :raises Refusal: graphics is requested, and the driver's version is not found or a GPU's
+        information cannot be read.
     """
     additions = Additions()
     for gate in gates:
@@ -135,9 +142,10 @@ def _graphics(
 
 
 def _selected(finder: FileFinder, devices: Sequence[str]) -> list[str]:
-    """Return the PCI addresses of the GPUs that are asked for by their minor number, UUID or address, as the kernel module writes them.
+    """Return the PCI addresses, as the kernel module writes them, of the GPUs whose minor number,
+    UUID or address is requested.
 
-    An index is compared with the minor number: that is how the reference does it, here and nowhere else.
+    An index is compared with the minor number. The reference does so here and nowhere else.
     """
     chosen = _chosen(devices)
     addresses = []
@@ -148,16 +156,17 @@ def _selected(finder: FileFinder, devices: Sequence[str]) -> list[str]:
         try:
             information = parse_information(finder.tree.read(path, _INFORMATION_LIMIT))
         except OSError as error:
-            hint = f"the nvidia kernel module tells there which GPU it is ({error.strerror})"
+            hint = f"the nvidia kernel module must describe the GPU in this file ({error.strerror}): load the module again, or reboot"
             raise Refusal("", f"{_NODES_ERROR}{path}: open {path}: {reason(error)}", hint) from None
         ids = {information.get(field, "") for field in (_MINOR, _UUID, _BUS_ID)} - {""}
-        if ids if chosen is None else not chosen.isdisjoint(ids):
+        selected = bool(ids) if chosen is None else not chosen.isdisjoint(ids)
+        if selected:
             addresses.append(information.get(_BUS_ID, ""))
     return addresses
 
 
 def _chosen(devices: Sequence[str]) -> set[str] | None:
-    """Return the ids that are asked for; None: all of them."""
+    """Return the requested ids, or None for all GPUs."""
     for device in devices:
         if device == names.ALL:
             return None
@@ -169,8 +178,9 @@ def _chosen(devices: Sequence[str]) -> set[str] | None:
 def _no_version() -> Refusal:
     lines = []
     for library in table.VERSION_LIBRARIES:
-        pattern = f"{library}*.*: not found"  # once for the directories, once for the loader cache
+        # One text for the directories, and one for the loader cache.
+        pattern = f"{library}*.*: not found"
         lines += [f'failed to locate "{library}": {pattern}', pattern]
     lines[0] = f"{_MOUNTS_ERROR}failed to get driver version: {lines[0]}"
-    hint = "no NVIDIA driver is installed below the root of config.toml: install it, or do not ask for graphics or display"
+    hint = "no NVIDIA driver is installed below the root of config.toml: install it, or do not request graphics or display"
     return Refusal("", lines[-1], hint, first_line="\n".join(lines[:-1]))

@@ -1,8 +1,9 @@
-"""How device nodes, files and links that a container gets besides the hook are written into its config.json.
+"""Write the additions of :mod:`nvgraft.wrapper.additions` (device nodes, files, links) into
+config.json.
 
-The same members in the same order as the reference writes them, which takes its own detection for a CDI specification
-(reference behaviour 9.8). What is there already in this very form is not added again. Which nodes and files they are is
-:mod:`nvgraft.wrapper.additions`' business.
+The edits have the same members in the same order as the reference's, which edits config.json as by
+a CDI specification of what it has found (reference behaviour 9.8). An entry that exists in the same
+form is not added again.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ _GROUPS = "struct field User.process.user.additionalGids of type []uint32"
 def config_edits(
     document: Document, additions: Additions, hook: dict[str, object] | None, *, groups: bool
 ) -> dict[str, Addition]:
-    """Return what is to be merged into the document's root. What has to stand in another place is changed at once.
+    """Return the additions to be merged into the document's root. Arrays whose order changes are
+    replaced in ``document`` here.
 
     :param hook: the OCI hook that makes the links, if there are any.
-    :param groups: whether the process is put into the groups of nodes that are not everybody's.
-    :raises JsonError: something has another type than OCI gives it.
+    :param groups: whether the process gets the groups of the nodes that only their group may open.
+    :raises JsonError: a member has another type than in the OCI specification.
     """
     root = document.root()
     linux = _object(document, root, "linux", "struct field Spec.linux of type specs.Linux")
@@ -86,7 +88,7 @@ def _value(document: Document, parent: Place | None, name: str) -> object:
 
 
 def _object(document: Document, parent: Place | None, name: str, target: str) -> Place | None:
-    """Return the object ``name`` of another one, or None where there is none."""
+    """Return the object that is the member ``name`` of ``parent``, or None if there is none."""
     place = parent and document.member(parent, name)
     as_object(place and place.value, target)
     return place if place and place.value is not None else None
@@ -99,7 +101,9 @@ def _number(document: Document, user: Place | None, name: str) -> int:
 
 
 def _node(node: CharDevice, uid: int, gid: int) -> dict[str, object]:
-    """Return a node's entry in linux.devices; without owners of its own it belongs to the process."""
+    """Return a node's entry in linux.devices. The owner is the process's user, and its group unless
+    the node has one.
+    """
     major, minor = node.rdev
     entry: dict[str, object] = {
         "path": node.path,
@@ -129,9 +133,10 @@ def _put(
     added: Iterable[dict[str, object]],
     target: str,
 ) -> list[str]:
-    """Put ``added`` behind the last item of an array, an item of the same ``key`` leaving it; return them where there is no array yet.
+    """Append ``added`` to an array in place of items with the same ``key``. If there is no array
+    yet, return its items.
 
-    Mounts are then put into the order of their destinations' depth: what is deeper is mounted later.
+    Mounts are then sorted by the depth of their destinations: deeper ones are mounted later.
     """
     place = parent and document.member(parent, name)
     old = document.items(place) if place and as_array(place.value, target) else []
@@ -163,7 +168,7 @@ def _key(document: Document, item: Place, key: str, target: str) -> str:
 
 
 class _Item:
-    """An item of an array: what it is known by, its text, and its value."""
+    """An item of an array: the value of its key, its text in the document, and its value."""
 
     def __init__(self, key: str, text: str, value: object) -> None:
         self.key = key

@@ -1,7 +1,8 @@
-"""The runtime wrapper's log: lines in the formats that engines know from runc (logrus text or JSON).
+"""The runtime wrapper's log: lines in the formats that engines know from runc (logrus text or
+JSON).
 
-It goes to the file of config.toml and to the one that the engine names with ``--log``, and errors to stderr too. Warnings
-do not: until the low-level runtime has started, stderr is the container's own.
+Lines go to the file of config.toml and to the one that the engine names with ``--log``. Errors also
+go to stderr. Warnings do not: stderr is already the container's own.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: From the most to the least verbose; a line is written when its level is not before the configured one.
+#: From the most to the least verbose. A line is written unless its level is before the configured
+#: one.
 _LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "panic")
 
 
 class LogOptions:
-    """What runc's own options on a command line say about the log, as the reference reads them: anywhere, the last one counts."""
+    """The options for runc's log on a command line, read as the reference does: at any position,
+    and the last one counts.
+    """
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.debug = False
@@ -45,7 +49,7 @@ class LogOptions:
 
 
 class Log:
-    """Where lines go. Until :meth:`open` has been called, only to stderr."""
+    """The log. Before :meth:`open` is called, lines only go to stderr."""
 
     def __init__(self) -> None:
         self._files: list[int] = []
@@ -53,7 +57,9 @@ class Log:
         self._level = _LEVELS.index("info")
 
     def open(self, configured: str, level: str, options: LogOptions) -> None:
-        """Open the log files; one that cannot be opened is no reason not to start a container."""
+        """Open the log files. A failure is logged to the others and does not keep the container
+        from starting.
+        """
         level = "debug" if options.debug else level.lower()
         level = {"warn": "warning"}.get(level, level)
         valid = level in _LEVELS
@@ -74,7 +80,7 @@ class Log:
             self.write("warning", failure)
 
     def write(self, level: str, message: str) -> None:
-        """Write one line."""
+        """Write one line, unless its level is below the configured one."""
         if _LEVELS.index(level) < self._level:
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -92,7 +98,8 @@ def _open(path: str) -> int:
     directory = posixpath.dirname(path)
     if directory:
         os.makedirs(directory, 0o755, exist_ok=True)
-    # A FIFO without a reader is an error instead of an end to every container start.
+    # O_NONBLOCK: a FIFO without a reader is an error, and does not block every start of a
+    # container.
     return os.open(
         path,
         os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY,
@@ -104,4 +111,4 @@ def _put(fd: int, line: str) -> None:
     try:
         os.write(fd, (line + "\n").encode("utf-8", "backslashreplace"))
     except OSError:
-        return  # the disk is full, or whoever listened has gone
+        return  # the disk is full, or the reader has closed its end

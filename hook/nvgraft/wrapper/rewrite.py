@@ -1,10 +1,10 @@
-"""What the runtime wrapper changes in a bundle's config.json, decided from documents alone.
+"""Decide the runtime wrapper's changes of a bundle's config.json, from documents alone.
 
-Nothing is written, and of the host only what the caller's ``look`` returns for a container that asks for graphics or for a
-gated component. Only what has to change changes (see ``nvgraft.base.jsonedit``).
+Nothing is written. The caller's ``look`` reads the host, if the container requests graphics or a
+gated component. All other text of config.json stays byte for byte (see ``nvgraft.base.jsonedit``).
 
-Source: reference behaviour 9.2 to 9.5. Not served, and said so: the modes in which CDI edits are made, and in mode legacy
-the hook for CUDA compatibility libraries.
+Source: reference behaviour 9.2 to 9.5. The modes with CDI edits are refused. In mode legacy, the
+hook for CUDA compatibility libraries is left out with a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from nvgraft.request.oci import ContainerConfig
     from nvgraft.wrapper.additions import Additions
 
-    #: Variables of gated components, ids of devices for graphics (None: not asked for) -> what this host has for them.
+    #: Variables of gated components, device ids for graphics (None: not requested) -> this host's
+    #: additions.
     Look = Callable[[Sequence[str], Sequence[str] | None], Additions]
     #: Links, each TARGET::LINK -> the OCI hook that makes them.
     LinkHook = Callable[[Sequence[str]], dict[str, object]]
@@ -44,7 +45,8 @@ LOAD = _MODIFY + "error loading OCI specification for modification: "
 EDIT = _MODIFY + "error modifying OCI spec: "
 WRITE = _MODIFY + "error writing modified OCI specification: "
 
-#: The phrases of ``nvgraft.request.oci`` are the hook's; the runtime has its own for the same faults.
+#: Phrases of the reference's hook, as in ``nvgraft.request.oci`` -> those of its runtime for the
+#: same faults.
 _HOOK_PHRASES = (
     ("could not open OCI spec: ", LOAD + "error opening OCI specification file: "),
     (
@@ -54,13 +56,13 @@ _HOOK_PHRASES = (
     ("", EDIT),
 )
 
-#: The members of process.user that the reference always writes; 0 where there is none.
+#: The members of process.user that the reference always writes, by default as 0.
 _IDS = ("uid", "gid")
 _GRAPHICS = ("graphics", "display", names.ALL)
 
 
 class Rewrite(Value):
-    """The new text of config.json, and what there is to say: pairs of (log level, line)."""
+    """The new text of config.json, and lines for the log as (level, line)."""
 
     def __init__(self, data: bytes, log: tuple[tuple[str, str], ...]) -> None:
         self.data = data
@@ -68,7 +70,9 @@ class Rewrite(Value):
 
 
 class _Decision(Value):
-    """What a container gets: whether the hook is inserted, and its ``gates`` and ``graphics_devices`` as ``Look`` takes them."""
+    """Whether the hook is inserted, and the arguments ``gates`` and ``graphics_devices`` of
+    ``Look``.
+    """
 
     def __init__(
         self,
@@ -91,12 +95,13 @@ def rewrite(
     look: Look,
     link_hook: LinkHook,
 ) -> Rewrite:
-    """Return ``data``, a config.json, as the low-level runtime shall find it.
+    """Return the config.json ``data`` with all changes for the low-level runtime.
 
     :param configured: the mode of config.toml, or the one that the program's name fixes.
     :param hook: the OCI hook that is inserted in mode legacy.
-    :param look: is called only where the container asks for more than the hook.
-    :raises Refusal: it cannot be read, it asks for devices in a mode that is not served, or ``look`` refuses.
+    :param look: called only if the container requests graphics or a gated component.
+    :raises Refusal: it cannot be read, it requests devices in a mode that is not supported, or
+        ``look`` refuses.
     """
     try:
         container = parse_config(data, complete=False)
@@ -104,11 +109,9 @@ def rewrite(
         root = document.root()
         annotations = _annotations(document, root, config) if configured in ("auto", "cdi") else []
         decision = _decide(container, annotations, config, configured)
-        additions = (
-            look(decision.gates, decision.graphics_devices)
-            if decision.gates or decision.graphics_devices is not None
-            else None
-        )
+        additions = None
+        if decision.gates or decision.graphics_devices is not None:
+            additions = look(decision.gates, decision.graphics_devices)
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
         edits = [
@@ -138,7 +141,7 @@ def rewrite(
 
 
 def _united(edits: list[dict[str, Addition]]) -> dict[str, Addition]:
-    """Return what several places want to be merged into the document, as one."""
+    """Unite several additions to the same document."""
     whole: dict[str, Addition] = {}
     for edit in edits:
         for name, added in edit.items():
@@ -152,7 +155,7 @@ def _united(edits: list[dict[str, Addition]]) -> dict[str, Addition]:
 
 
 def _added(additions: Additions) -> tuple[tuple[str, str], ...]:
-    """Return a line for everything that is added besides the hook."""
+    """Return a log line for each mount, node and link that is added."""
     lines = [f"Mounting {mount.path} at {mount.target}" for mount in additions.mounts]
     lines += [f"Injecting {node.path}" for node in additions.nodes]
     lines += [f"Linking {link}" for link in additions.links]
@@ -160,7 +163,9 @@ def _added(additions: Additions) -> tuple[tuple[str, str], ...]:
 
 
 def in_runtime(refusal: Refusal) -> Refusal:
-    """Return a refusal of config.json with the phrases of the reference's runtime instead of its hook's."""
+    """Replace the phrases of the reference's hook in a refusal of config.json by those of its
+    runtime.
+    """
     if refusal.first_line:
         return Refusal("", refusal.text, refusal.hint, first_line=EDIT + refusal.first_line)
     phrase, words = next(pair for pair in _HOOK_PHRASES if refusal.text.startswith(pair[0]))
@@ -170,9 +175,9 @@ def in_runtime(refusal: Refusal) -> Refusal:
 def _decide(
     container: ContainerConfig, annotated: list[str], config: Config, configured: str
 ) -> _Decision:
-    """Return what the container gets, and the lines to log about it (reference behaviour 9.3)."""
+    """Decide what the container gets (reference behaviour 9.3)."""
     if configured not in names.MODES:
-        fix = f"nvidia-container-runtime.mode in config.toml is one of {', '.join(names.MODES)}"
+        fix = f"set nvidia-container-runtime.mode in config.toml to one of {', '.join(names.MODES)}"
         raise Refusal("", f'invalid mode "{configured}"', fix)
     devices = requested_devices(container, config)
     ids = () if isinstance(devices, Skip) else devices.ids
@@ -187,9 +192,10 @@ def _decide(
             "",
             f"mode {mode} is not served by nvgraft-runtime",
             f"this container asks for {', '.join(devices.ids) or names.NONE} ({devices.source}); set nvidia-container-runtime.mode "
-            "to legacy in config.toml and ask for GPUs by index or UUID, or have the engine do CDI by itself",
+            "to legacy in config.toml and request GPUs by index or UUID, or use the CDI support of the engine",
         )
-    # Without a request the reference's default mode is one that inserts nothing; in mode legacy the hook is asked.
+    # Without a request the reference's default mode inserts nothing. In mode legacy it inserts the
+    # hook, which decides.
     inject = mode == LEGACY and (configured == LEGACY or isinstance(devices, DeviceRequest))
     reason = devices.reason if isinstance(devices, Skip) else devices.source
     log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {reason}"))
@@ -203,13 +209,15 @@ def _decide(
 
 
 def _remarks(gates: list[str], config: Config) -> list[str]:
-    """Return what a person should know of the gates, and of what the reference would add and nvgraft does not."""
+    """Return warnings about the gates, and about the hook that the reference would add and nvgraft
+    does not.
+    """
     lines = []
     if gates:
         opened = ", ".join(f"{name}={names.GATE_OPEN}" for name in gates)
         lines.append(
-            f"{opened}: as with the original the hook adds no GPU then, because {names.VISIBLE_DEVICES}={names.VOID} is appended to the "
-            "environment | unset them and pass the nodes with --device"
+            f"{opened}: as with the original, the hook then adds no GPU, because {names.VISIBLE_DEVICES}={names.VOID} is appended to the "
+            "environment | unset these variables, and pass the nodes with --device"
         )
     if (
         config.runtime_cuda_compat_mode == "hook"
@@ -222,7 +230,9 @@ def _remarks(gates: list[str], config: Config) -> list[str]:
 
 
 def _annotations(document: Document, root: Place, config: Config) -> list[str]:
-    """Return the devices that annotations request where CDI names decide about the mode (reference behaviour 1.2, 9.3)."""
+    """Return the devices that annotations request by CDI names, which decide the mode (reference
+    behaviour 1.2, 9.3).
+    """
     place = document.member(root, "annotations")
     if place is None:
         return []
@@ -237,7 +247,9 @@ def _annotations(document: Document, root: Place, config: Config) -> list[str]:
 
 
 def _process_edits(document: Document, root: Place, gates: Sequence[str]) -> dict[str, Addition]:
-    """Return the ids that a process runs with by default, which the reference writes out, and a void for each gate."""
+    """Return the additions to ``process``: uid and gid with their defaults, as the reference, and a
+    void variable for each gate.
+    """
     process = document.member(root, "process")
     if process is None or process.value is None:
         return {}
@@ -250,7 +262,11 @@ def _process_edits(document: Document, root: Place, gates: Sequence[str]) -> dic
 def _hook_edits(
     document: Document, root: Place, hook: dict[str, object] | None
 ) -> dict[str, Addition]:
-    """Return the hook for the prestart hooks unless one of its names is there; without a hook remove those (reference behaviour 9.4)."""
+    """Return ``hook`` as an addition unless config.json has a hook of one of its names; if it is
+    None, remove those.
+
+    Source: reference behaviour 9.4.
+    """
     hooks = document.member(root, "hooks")
     prestart = None
     ours: list[Place] = []
@@ -267,12 +283,8 @@ def _hook_edits(
         if others:
             document.replace(prestart, document.keep(prestart, others))
         else:
-            document.replace(
-                hooks,
-                document.keep(
-                    hooks, [place for _, place in document.members(hooks) if place != prestart]
-                ),
-            )
+            members = [place for _, place in document.members(hooks) if place != prestart]
+            document.replace(hooks, document.keep(hooks, members))
     return {}
 
 
