@@ -1,4 +1,4 @@
-"""How actions add up over what is in the container already: parents, placeholders, volumes, links."""
+"""How actions add up over the content of the container: parents, placeholders, volumes, links."""
 
 from collections.abc import Callable
 
@@ -33,8 +33,8 @@ def mount(plan: Layout, path: str, mode: int = 0o644) -> None:
 # ---- directories and parents
 
 
-def test_parents_are_made_once_and_first() -> None:
-    """Each missing parent has one action, before what needs it; what exists has none."""
+def test_missing_parents_are_created_once_and_first() -> None:
+    """Each missing parent gets one action, before its first child; an existing one gets none."""
     plan = layout("/usr/")
     mount(plan, "/usr/lib/x/one")
     mount(plan, "/usr/lib/x/two")
@@ -45,8 +45,8 @@ def test_parents_are_made_once_and_first() -> None:
     ] * 2 + ["MakeDirectory", "Bind"]
 
 
-def test_what_was_seen_of_a_directory_does_not_count_below_a_tmpfs() -> None:
-    """A tmpfs hides the image's directories, so those that mounts in it need are made anew."""
+def test_directories_below_a_tmpfs_are_created_again() -> None:
+    """A tmpfs hides the image's directories, so those that mounts in it need are created again."""
     plan = layout("/a/b/")
     plan.placeholder("/a/b/one", 0o644, WHY)
     plan.mount_tmpfs("/a", "/a", WHY)
@@ -55,8 +55,8 @@ def test_what_was_seen_of_a_directory_does_not_count_below_a_tmpfs() -> None:
     assert made(plan) == [("/a/b", 0o755)]
 
 
-def test_a_directory_gets_its_mode_and_its_parents_the_usual_one() -> None:
-    """Modes are under the hook's umask of 022, parents are 0755."""
+def test_a_directory_gets_its_mode_and_its_parents_0755() -> None:
+    """A directory gets its mode under the hook's umask of 022, and missing parents get 0755."""
     plan = layout()
     plan.directory("/a/b", 0o777, WHY)
     plan.directory("/a/c", 0o555, WHY)
@@ -64,7 +64,7 @@ def test_a_directory_gets_its_mode_and_its_parents_the_usual_one() -> None:
 
 
 def test_a_directory_that_exists_is_left_alone() -> None:
-    """Whatever its mode."""
+    """An existing directory, with any mode, gets no action."""
     plan = layout("/a/b/ mode=0700")
     plan.directory("/a/b", 0o755, WHY)
     assert plan.actions == []
@@ -72,7 +72,9 @@ def test_a_directory_that_exists_is_left_alone() -> None:
 
 @pytest.mark.parametrize("entry", ["/a/b", "/a/b char 1:3", "/a/b fifo", "/a/b -> /c"])
 def test_anything_else_in_place_of_a_directory_is_refused(entry: str) -> None:
-    """The reference's words, with the whole path below the rootfs."""
+    """Anything else in a directory's place is refused in the reference's words, with the path below
+    the rootfs.
+    """
     with pytest.raises(Refusal) as caught:
         layout(entry).directory("/a/b", 0o755, WHY)
     assert (
@@ -81,8 +83,8 @@ def test_anything_else_in_place_of_a_directory_is_refused(entry: str) -> None:
     )
 
 
-def test_a_placeholder_is_no_directory() -> None:
-    """Nothing can be planned below a file that the plan itself makes."""
+def test_a_placeholder_is_not_a_directory() -> None:
+    """A directory cannot be planned below a file that the plan creates."""
     plan = layout()
     mount(plan, "/a/b")
     with pytest.raises(Refusal, match=r"not a directory$"):
@@ -90,7 +92,7 @@ def test_a_placeholder_is_no_directory() -> None:
 
 
 def test_mounts_go_into_the_resolved_directory() -> None:
-    """The container's own links are followed, what they lead to is made."""
+    """Links of the container are followed, and the directory that they lead to is created."""
     plan = layout("/usr/lib64 -> /opt/lib64")
     assert plan.directory_for_mounts("/usr/lib64") == "/opt/lib64"
     assert made(plan) == [("/opt", 0o755), ("/opt/lib64", 0o755)]
@@ -109,8 +111,10 @@ def test_mounts_go_into_the_resolved_directory() -> None:
         ("/t char 1:3", "file exists"),
     ],
 )
-def test_what_is_no_file_stands_in_the_way(entry: str, problem: str) -> None:
-    """A link, a directory, a FIFO, a socket or a device where a file is mounted is refused in the reference's words."""
+def test_a_target_that_is_not_a_file_is_refused(entry: str, problem: str) -> None:
+    """A link, a directory, a FIFO, a socket or a device in the place of a mounted file is refused
+    in the reference's words.
+    """
     with pytest.raises(Refusal) as caught:
         layout(entry).placeholder("/t", 0o644, WHY)
     assert (
@@ -121,21 +125,23 @@ def test_what_is_no_file_stands_in_the_way(entry: str, problem: str) -> None:
 
 
 def test_an_existing_file_is_mounted_over() -> None:
-    """Whatever its mode: nothing is made."""
+    """An existing file, with any mode, is mounted over, and nothing is created."""
     plan = layout("/t mode=0600")
     mount(plan, "/t", 0o755)
     assert [action.document()["op"] for action in plan.actions] == ["mount"]
 
 
 def test_a_socket_may_already_be_there() -> None:
-    """What will be mounted is as good a placeholder as a file; other types are not."""
+    """An existing socket is accepted as the placeholder of a socket; other types are not."""
     layout("/t socket").placeholder("/t", 0o666, WHY, accept="socket")
     with pytest.raises(Refusal, match=r"file exists$"):
         layout("/t fifo").placeholder("/t", 0o666, WHY, accept="socket")
 
 
 def test_a_device_may_already_be_there_with_its_own_number() -> None:
-    """A node of another number is refused: the mount would go over somebody else's device."""
+    """An existing device node is accepted with the same number; another one is refused, as it
+    belongs to another device.
+    """
     layout("/t char 195:0").placeholder("/t", 0o666, WHY, accept="char", rdev=(195, 0))
     for other in ("195:1", "8:0"):
         with pytest.raises(Refusal, match=rf"^file creation failed: {ROOTFS}/t: file exists$"):
@@ -143,7 +149,7 @@ def test_a_device_may_already_be_there_with_its_own_number() -> None:
 
 
 def test_a_second_mount_on_the_same_target_is_stacked() -> None:
-    """The reference mounts a file twice when two rows of its tables name it."""
+    """Two rows that name one target give two mounts, as in the reference."""
     plan = layout()
     mount(plan, "/a/t")
     mount(plan, "/a/t")
@@ -151,7 +157,7 @@ def test_a_second_mount_on_the_same_target_is_stacked() -> None:
 
 
 def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
-    """What lies below a mount of this plan cannot be reached any more."""
+    """A target below an earlier mount of the plan, where it cannot be reached, is refused."""
     plan = layout("/a/")
     plan.bind("dir", "driver", "/host/a", "/a", ("ro",), 0o755, WHY)
     plan.placeholder("/ab", 0o644, WHY)
@@ -161,8 +167,10 @@ def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
         plan.placeholder("/a/b/c", 0o644, WHY)
 
 
-def test_a_bind_says_whether_its_placeholder_has_to_be_made() -> None:
-    """The applier makes and announces exactly those on whose targets nothing was."""
+def test_a_bind_says_whether_its_placeholder_is_missing() -> None:
+    """A bind says whether its target is missing: the applier creates and announces exactly these
+    placeholders.
+    """
     plan = layout("/there")
     for path in ("/there", "/missing"):
         mount(plan, path)
@@ -172,7 +180,7 @@ def test_a_bind_says_whether_its_placeholder_has_to_be_made() -> None:
 
 
 def test_modes_of_placeholders_are_under_the_umask() -> None:
-    """A node of 0666 is made 0644."""
+    """The mode of a placeholder is under the umask: a node of 0666 is created as 0644."""
     plan = layout()
     plan.bind("device", "dev", "/dev/x", "/dev/x", ("ro",), 0o666, WHY, (195, 0), 17)
     assert plan.actions == [
@@ -183,8 +191,10 @@ def test_modes_of_placeholders_are_under_the_umask() -> None:
 # ---- links
 
 
-def test_a_link_is_made_where_nothing_is() -> None:
-    """Once, and not over anything that exists: a file, a link that dangles, or one that this plan makes."""
+def test_a_link_is_created_only_if_its_name_is_free() -> None:
+    """A link is created once, and not in place of a file, a dangling link, or a link of this
+    plan.
+    """
     plan = layout("/l/file\n/l/dangling -> /gone")
     for name in ("new", "file", "dangling", "new"):
         plan.symlink(f"/l/{name}", "target", WHY)
@@ -192,7 +202,7 @@ def test_a_link_is_made_where_nothing_is() -> None:
 
 
 def test_a_link_does_not_replace_a_mount() -> None:
-    """A mounted file of the link's name stays."""
+    """A link whose name is a mounted file is not created."""
     plan = layout("/l/")
     mount(plan, "/l/libcuda.so")
     plan.symlink("/l/libcuda.so", "libcuda.so.1", WHY)
@@ -203,7 +213,7 @@ def test_a_link_does_not_replace_a_mount() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rootfs", "wanted", "text"),
+    ("rootfs", "path", "text"),
     [
         ("/a/l -> ../../..", "/a/l/x", f"path error: /a/l/x resolves outside of {ROOTFS}"),
         ("/l -> l", "/l", f"path error: {ROOTFS}//l: too many levels of symbolic links"),
@@ -218,10 +228,12 @@ def test_a_link_does_not_replace_a_mount() -> None:
         ("/l -> /" + ("d" * 200 + "/") * 20, "/l", f"path error: {ROOTFS}//l: file name too long"),
     ],
 )
-def test_links_that_lead_astray_are_refused(rootfs: str, wanted: str, text: str) -> None:
-    """Above the root, in a circle, to the root itself or into /proc: a hostile image, told apart from a volume's fault."""
+def test_links_out_of_the_rootfs_are_refused(rootfs: str, path: str, text: str) -> None:
+    """Links above the root, in a circle, to the root itself or into /proc are refused, as a fault
+    of the image and not of a volume.
+    """
     with pytest.raises(Refusal) as caught:
-        layout(rootfs).resolve(wanted)
+        layout(rootfs).resolve(path)
     assert caught.value.reference_line() == f"nvgraft: mount error: {text}"
     assert not isinstance(caught.value, OnVolume)
 
@@ -230,15 +242,17 @@ def test_links_that_lead_astray_are_refused(rootfs: str, wanted: str, text: str)
     "link", ["/dev -> /etc", "/dev/nvidia0 -> /dev/sda", "/dev/nvidia-caps -> /srv"]
 )
 def test_device_nodes_keep_their_names(link: str) -> None:
-    """A node made under another name could be taken for a disk's: a link at or above it is refused."""
+    """A link at or above a device node is refused: under another name the node could be a
+    disk's.
+    """
     target = OfflineTarget(SnapshotTree(hosts.tree(link)), "x86_64", (), module=True)
-    wanted = "/dev/nvidia-caps/nvidia-cap1" if "caps" in link else "/dev/nvidia0"
-    with pytest.raises(Refusal, match=f"path error: {wanted} resolves to /"):
-        Layout(target, cgroups=True).resolve(wanted)
+    node = "/dev/nvidia-caps/nvidia-cap1" if "caps" in link else "/dev/nvidia0"
+    with pytest.raises(Refusal, match=f"path error: {node} resolves to /"):
+        Layout(target, cgroups=True).resolve(node)
 
 
-def test_a_name_like_proc_is_no_proc() -> None:
-    """Only /proc itself is the kernel's."""
+def test_a_name_that_begins_with_proc_is_not_proc() -> None:
+    """A link to /process is accepted; only /proc itself is refused."""
     assert layout("/l -> /process").resolve("/l/x") == "/process/x"
 
 
@@ -246,7 +260,7 @@ def test_a_name_like_proc_is_no_proc() -> None:
 
 
 def test_a_tmpfs_starts_empty() -> None:
-    """What the image has below its mount point is hidden: everything in it is made anew."""
+    """A tmpfs hides the content of its mount point, so everything in it is created."""
     plan = layout("/p/old/file")
     plan.mount_tmpfs("/p", "/p", WHY)
     plan.write_file("/p/text", 0o444, "t", WHY)
@@ -268,8 +282,8 @@ def test_a_tmpfs_starts_empty() -> None:
     ]
 
 
-def test_what_was_planned_before_a_tmpfs_is_hidden_too() -> None:
-    """Directories that an earlier action made below it do not exist in it."""
+def test_a_tmpfs_hides_planned_directories() -> None:
+    """A tmpfs hides directories that an earlier action created below it."""
     plan = layout()
     plan.directory("/p/sub", 0o755, WHY)
     plan.mount_tmpfs("/p", "/p", WHY)
@@ -277,8 +291,8 @@ def test_what_was_planned_before_a_tmpfs_is_hidden_too() -> None:
     assert made(plan) == [("/p", 0o755), ("/p/sub", 0o755), ("/p/sub", 0o755)]
 
 
-def test_names_below_a_tmpfs_follow_it() -> None:
-    """Where the mount point was reached through a link, what is asked for below it goes to where it is mounted."""
+def test_names_below_a_tmpfs_resolve_to_its_mount_point() -> None:
+    """If the mount point was reached through a link, names below it resolve to the mount point."""
     plan = layout("/etc -> /c/etc\n/c/etc/")
     plan.mount_tmpfs("/etc/nv", plan.resolve("/etc/nv"), WHY)
     assert plan.resolve("/etc/nv") == "/c/etc/nv"
@@ -289,15 +303,13 @@ def test_names_below_a_tmpfs_follow_it() -> None:
 # ---- mounts that hide others
 
 
-def bound(plan: Layout, wanted: str) -> None:
-    plan.bind_directory(
-        "driver", "/host" + wanted, wanted, plan.resolve(wanted), ("rw",), 0o755, WHY
-    )
+def bound(plan: Layout, path: str) -> None:
+    plan.bind_directory("driver", "/host" + path, path, plan.resolve(path), ("rw",), 0o755, WHY)
 
 
 @pytest.mark.parametrize("cover", ["/m -> /usr/lib", "/m -> /usr"])
 def test_a_mount_that_would_hide_an_earlier_one_is_refused(cover: str) -> None:
-    """A link of the image that brings a directory of the host over what was planned before, a tmpfs too."""
+    """A bind or tmpfs that a link of the image leads over an earlier mount is refused."""
     plan = layout(cover)
     mount(plan, "/usr/lib/one")
     hidden = "mount operation failed: /usr/lib/one: hidden by the mount on /usr"
@@ -308,23 +320,25 @@ def test_a_mount_that_would_hide_an_earlier_one_is_refused(cover: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cover", [bound, lambda plan, wanted: plan.mount_tmpfs(wanted, plan.resolve(wanted), WHY)]
+    "cover", [bound, lambda plan, path: plan.mount_tmpfs(path, plan.resolve(path), WHY)]
 )
-@pytest.mark.parametrize("wanted", ["/x", "/x/below"])
-def test_links_into_a_mount_are_refused(cover: Callable[[Layout, str], None], wanted: str) -> None:
-    """What the image leads into a directory that is mounted would be made on the host, or hidden."""
+@pytest.mark.parametrize("path", ["/x", "/x/below"])
+def test_links_into_a_mount_are_refused(cover: Callable[[Layout, str], None], path: str) -> None:
+    """A link of the image into a mounted directory is refused: files would be created on the host,
+    or hidden.
+    """
     plan = layout("/x -> /m")
     cover(plan, "/m")
     with pytest.raises(Refusal, match="hidden by the mount on /m"):
-        plan.resolve(wanted)
-    assert plan.resolve("/m") == "/m", "by its own name it may be mounted twice"
+        plan.resolve(path)
+    assert plan.resolve("/m") == "/m", "the same name may be mounted twice"
     with pytest.raises(Refusal, match="hidden by the mount on /m"):
         plan.check_visible("/m/below", "/m/below")
     plan.check_visible("/mm", "/mm")
 
 
-def test_a_mount_that_was_taken_back_hides_nothing() -> None:
-    """After a rewind the directory is the image's again."""
+def test_a_rewound_mount_hides_nothing() -> None:
+    """After a rewind a mount hides nothing."""
     plan = layout("/x -> /m")
     kept = plan.checkpoint()
     bound(plan, "/m")
@@ -336,8 +350,10 @@ def test_a_mount_that_was_taken_back_hides_nothing() -> None:
 
 
 @pytest.mark.parametrize("volume", ["/opt/v", "/opt/v/"])
-def test_nothing_is_made_on_a_volume(volume: str) -> None:
-    """A file, directory or link that would be made there is refused, and the volume is named; what exists is fine."""
+def test_nothing_is_created_on_a_volume(volume: str) -> None:
+    """A file, directory or link that would be created on a volume is refused, with the volume's
+    name; an existing one is accepted.
+    """
     plan = layout("/opt/v/there", volumes=(volume,))
     mount(plan, "/opt/v/there")
     with pytest.raises(OnVolume) as caught:
@@ -355,22 +371,22 @@ def test_nothing_is_made_on_a_volume(volume: str) -> None:
 
 
 def test_a_missing_parent_on_a_volume_is_named() -> None:
-    """The first thing that would have to be made is what the message names."""
+    """The message names the first missing directory on the volume."""
     with pytest.raises(
         OnVolume, match=rf"^file creation failed: {ROOTFS}/v/a: it would be made on the volume /v$"
     ):
         layout("/v/", volumes=("/v",)).placeholder("/v/a/b/c", 0o644, WHY)
 
 
-def test_a_tmpfs_on_a_volume_is_ours() -> None:
-    """What is made inside our own tmpfs belongs to nobody else."""
+def test_files_in_a_tmpfs_on_a_volume_are_created() -> None:
+    """Files are created in the plan's tmpfs on a volume: they do not reach the volume."""
     plan = layout("/v/t/", volumes=("/v",))
     plan.mount_tmpfs("/v/t", "/v/t", WHY)
     mount(plan, "/v/t/new")
 
 
-def test_rewinding_forgets_mounts_and_what_was_made_for_them() -> None:
-    """After an optional part was given up, nothing of it is left: no directory, no mount that hides others."""
+def test_rewinding_forgets_mounts_and_directories() -> None:
+    """A rewind removes the mounts and directories of an optional part that is left out."""
     plan = layout("/v/", volumes=("/v",))
     mount(plan, "/a/keep")
     kept = plan.checkpoint()
@@ -387,7 +403,7 @@ def test_rewinding_forgets_mounts_and_what_was_made_for_them() -> None:
 
 
 def test_each_device_is_allowed_once() -> None:
-    """In the order of first mention, read and write."""
+    """Each device is allowed once, to read and write, in the order of first mention."""
     plan = layout()
     for rdev in ((195, 0), (195, 1), (195, 0)):
         plan.allow_device(rdev, WHY)
@@ -395,7 +411,7 @@ def test_each_device_is_allowed_once() -> None:
 
 
 def test_no_device_rules_without_cgroups() -> None:
-    """no-cgroups of config.toml leaves them out."""
+    """With no-cgroups there are no device rules."""
     plan = layout(cgroups=False)
     plan.allow_device((195, 0), WHY)
     assert plan.actions == []

@@ -1,4 +1,6 @@
-"""rewrite: what the runtime wrapper makes of a config.json, by mode, request and hooks."""
+"""rewrite: the changes that the runtime wrapper makes to a config.json, by mode, request and
+hooks.
+"""
 
 import json
 from collections.abc import Sequence
@@ -32,13 +34,15 @@ def spec(*env: str, **members: object) -> dict[str, Any]:
 
 
 def rewrite_text(
-    text: bytes, mode: str = "legacy", found: Additions | None = None, **settings: object
+    text: bytes, mode: str = "legacy", host: Additions | None = None, **settings: object
 ) -> Rewrite:
-    """Rewrite the text of a config.json on a host that has ``found``; without, the host must not be looked at."""
+    """Rewrite the text of a config.json on a host with these additions; without them, reading the
+    host fails.
+    """
 
     def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
-        assert found is not None, "the host was looked at"
-        return found
+        assert host is not None, "the host was read"
+        return host
 
     return rewrite(text, Config(**settings), mode, HOOK, look, link_hook)
 
@@ -50,7 +54,7 @@ def link_hook(links: Sequence[str]) -> dict[str, object]:
 def rewritten(
     document: dict[str, Any], mode: str = "legacy", **settings: Any
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Return the new document, and the lines of the log."""
+    """Return the new document and the log lines."""
     done = rewrite_text(json.dumps(document).encode(), mode, **settings)
     return json.loads(done.data), done.log
 
@@ -82,8 +86,12 @@ def prestart(document: dict[str, Any], mode: str = "legacy", **settings: object)
         (visible("void"), "csv", False),
     ],
 )
-def test_when_the_hook_is_inserted(document: dict[str, Any], mode: str, inserted: bool) -> None:
-    """Always in mode legacy; in mode auto for a container that asks for a GPU; in other modes containers without one just start."""
+def test_the_hook_is_inserted_by_mode_and_request(
+    document: dict[str, Any], mode: str, inserted: bool
+) -> None:
+    """Mode legacy always inserts the hook, mode auto only for a GPU request; other modes pass a
+    container without one on.
+    """
     assert prestart(document, mode) == ([HOOK] if inserted else None)
 
 
@@ -104,8 +112,8 @@ def test_when_the_hook_is_inserted(document: dict[str, Any], mode: str, inserted
         (spec(), "nonsense", 'invalid mode "nonsense" | '),
     ],
 )
-def test_modes_that_are_not_served(document: dict[str, Any], mode: str, named: str) -> None:
-    """A container that asks for a GPU in another mode is refused with the mode, what it asked for, and what to do."""
+def test_other_modes_are_refused(document: dict[str, Any], mode: str, named: str) -> None:
+    """A GPU request in another mode is refused with the mode, the request and the fix."""
     with pytest.raises(Refusal) as error:
         rewritten(document, mode)
     line = error.value.line()
@@ -115,8 +123,10 @@ def test_modes_that_are_not_served(document: dict[str, Any], mode: str, named: s
     assert named in line
 
 
-def test_annotations_decide_only_about_cdi() -> None:
-    """Annotations that are no CDI names, or have another prefix, do not make a request; the variable does."""
+def test_only_cdi_annotations_are_requests() -> None:
+    """Annotations with another prefix, or without CDI names, are not a request; the variable still
+    is.
+    """
     document = visible("0", annotations={"cdi.k8s.io/x": "gpu0", "other/x": CDI})
     assert prestart(document, "auto") == [HOOK]
     assert prestart(spec(annotations={"other/x": CDI}), "auto") is None
@@ -124,8 +134,10 @@ def test_annotations_decide_only_about_cdi() -> None:
     assert prestart(spec(annotations={"cdi.k8s.io/x": CDI}), "legacy") == [HOOK]
 
 
-def test_requests_by_mounts_and_privileges() -> None:
-    """The same rules as the hook's: mounts when they are accepted, variables of unprivileged containers when they are."""
+def test_requests_follow_the_rules_of_the_hook() -> None:
+    """Requests by mount, and by variable of an unprivileged container, follow the rules of the
+    hook.
+    """
     mounts = [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}]
     assert prestart(spec(mounts=mounts), "auto") is None
     assert prestart(
@@ -142,8 +154,10 @@ def test_requests_by_mounts_and_privileges() -> None:
 @pytest.mark.parametrize(
     "name", ["nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgraft-hook"]
 )
-def test_a_hook_that_is_there_is_enough(name: str) -> None:
-    """A prestart hook of any of the three names stays as it is, and no second one is inserted."""
+def test_an_existing_hook_is_kept(name: str) -> None:
+    """An existing prestart hook with any of the three names stays, and no second one is
+    inserted.
+    """
     hooks = {"prestart": [{"path": f"/usr/bin/{name}", "args": ["x"]}]}
     assert rewritten(visible("all", hooks=hooks))[0]["hooks"] == hooks
 
@@ -160,7 +174,7 @@ def test_a_hook_that_is_there_is_enough(name: str) -> None:
     ],
 )
 def test_the_hook_is_appended(hooks: dict[str, list[object] | None] | None) -> None:
-    """Whatever there is of hooks, ours is the last of the prestart hooks and the others stay."""
+    """The hook is the last of the prestart hooks, and other hooks stay."""
     document = rewritten(visible("all", hooks=hooks))[0]
     assert document["hooks"] == {
         **(hooks or {}),
@@ -168,8 +182,10 @@ def test_the_hook_is_appended(hooks: dict[str, list[object] | None] | None) -> N
     }
 
 
-def test_names_elsewhere_do_not_count() -> None:
-    """Only the last part of a prestart hook's path counts: not its arguments, not another stage, not a longer name."""
+def test_only_the_name_of_a_prestart_hook_is_compared() -> None:
+    """Only the last part of a prestart hook's path is compared: no arguments, other stages or
+    longer names.
+    """
     others = [
         {"path": "/x", "args": ["nvgraft-hook"]},
         {"path": "/nvgraft-hook/x"},
@@ -179,15 +195,14 @@ def test_names_elsewhere_do_not_count() -> None:
     assert prestart(visible("all", hooks=hooks)) == [*others, HOOK]
 
 
-def test_hooks_are_removed_where_the_reference_would_make_cdi_edits() -> None:
-    """In the modes in which nothing is inserted, a hook that somebody else inserted goes, and nothing but that."""
+def test_hooks_are_removed_in_modes_with_cdi_edits() -> None:
+    """In modes in which the reference makes CDI edits, existing hooks of these names are removed,
+    and nothing else.
+    """
     ours, other = {"path": "/usr/bin/nvidia-container-toolkit"}, {"path": "/x"}
     assert rewritten(spec(hooks={"prestart": [ours, other, ours], "poststop": [ours]}), "auto")[0][
         "hooks"
-    ] == {
-        "prestart": [other],
-        "poststop": [ours],
-    }
+    ] == {"prestart": [other], "poststop": [ours]}
     assert rewritten(spec(hooks={"prestart": [ours], "poststop": [ours]}), "jit-cdi")[0][
         "hooks"
     ] == {"poststop": [ours]}
@@ -195,7 +210,7 @@ def test_hooks_are_removed_where_the_reference_would_make_cdi_edits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "wanted"),
+    ("user", "completed"),
     [
         ({}, USER),
         (None, USER),
@@ -203,18 +218,20 @@ def test_hooks_are_removed_where_the_reference_would_make_cdi_edits() -> None:
         ({"username": "x"}, {"username": "x", **USER}),
     ],
 )
-def test_the_user_is_completed(user: dict[str, object] | None, wanted: dict[str, object]) -> None:
-    """uid and gid are written out as 0 where they are missing, as the reference writes them."""
+def test_the_user_is_completed(
+    user: dict[str, object] | None, completed: dict[str, object]
+) -> None:
+    """A missing uid or gid is written as 0, as by the reference."""
     document = spec()
     document["process"]["user"] = user
-    assert rewritten(document)[0]["process"]["user"] == wanted
+    assert rewritten(document)[0]["process"]["user"] == completed
     del document["process"]["user"]
     assert rewritten(document)[0]["process"]["user"] == USER
 
 
 @pytest.mark.parametrize("process", [None, {}])
 def test_an_incomplete_configuration_is_passed_on(process: dict[str, object] | None) -> None:
-    """What the low-level runtime will refuse is not the wrapper's business, as with the original."""
+    """A configuration that the low-level runtime will refuse is passed on, as by the reference."""
     assert prestart({"process": process}) == [HOOK]
     assert prestart({}) == [HOOK]
 
@@ -223,10 +240,10 @@ def test_an_incomplete_configuration_is_passed_on(process: dict[str, object] | N
     "name", ["NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH"]
 )
 def test_gated_components_switch_the_hook_off(name: str) -> None:
-    """As recorded: the void that the reference appends makes the hook do nothing; here the log says so."""
-    document, log = rewritten(
-        spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled"), found=Additions()
-    )
+    """A gated component appends "void", with which the hook does nothing, as in the reference; the
+    log warns.
+    """
+    document, log = rewritten(spec("NVIDIA_VISIBLE_DEVICES=0", f"{name}=enabled"), host=Additions())
     assert document["process"]["env"] == [
         "NVIDIA_VISIBLE_DEVICES=0",
         f"{name}=enabled",
@@ -242,21 +259,21 @@ def test_gated_components_switch_the_hook_off(name: str) -> None:
 
 
 def test_each_gate_appends_a_void() -> None:
-    """As the reference does, which applies one CDI specification for each."""
+    """Each gate appends its own "void", as the reference applies one CDI specification for each."""
     document = rewritten(
         spec("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDS=enabled", "NVIDIA_MOFED=enabled"),
-        found=Additions(),
+        host=Additions(),
     )[0]
     assert document["process"]["env"][3:] == ["NVIDIA_VISIBLE_DEVICES=void"] * 2
 
 
-def test_gates_of_a_container_that_asks_by_mounts() -> None:
+def test_a_request_by_mounts_opens_gates() -> None:
     """A request by mounts opens gates as well."""
     mounts = [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}]
     document = rewritten(
         spec("NVIDIA_GDS=enabled", mounts=mounts),
         accept_nvidia_visible_devices_as_volume_mounts=True,
-        found=Additions(),
+        host=Additions(),
     )[0]
     assert document["process"]["env"][-1] == "NVIDIA_VISIBLE_DEVICES=void"
 
@@ -270,24 +287,26 @@ GRAPHICS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=graphics")
 
 
 @pytest.mark.parametrize(
-    ("value", "looked"),
+    ("value", "read"),
     [
         ("graphics", True),
         ("compute,display", True),
         ("all", True),
         ("compute,utility", False),
-        ("compute, graphics", False),  # the runtime does not trim
+        ("compute, graphics", False),  # the runtime does not trim names
         ("Graphics", False),
         ("", False),
         (None, False),
     ],
 )
-def test_when_the_host_is_looked_at(value: str | None, looked: bool) -> None:
-    """For a container that asks for graphics or display; for any other config.json is the same text, whatever the host has."""
+def test_the_host_is_read_for_graphics_and_display(value: str | None, read: bool) -> None:
+    """The host is read for graphics or display only; otherwise config.json does not depend on
+    it.
+    """
     capabilities = () if value is None else (f"NVIDIA_DRIVER_CAPABILITIES={value}",)
     text = json.dumps(spec("NVIDIA_VISIBLE_DEVICES=all", *capabilities)).encode()
-    if looked:
-        with pytest.raises(AssertionError, match="the host was looked at"):
+    if read:
+        with pytest.raises(AssertionError, match="the host was read"):
             rewrite_text(text)
     else:
         added = (
@@ -297,7 +316,7 @@ def test_when_the_host_is_looked_at(value: str | None, looked: bool) -> None:
 
 
 def test_a_container_without_gpus_gets_no_graphics() -> None:
-    """Neither graphics nor a gate does anything without a request for devices."""
+    """Without a request for devices, neither graphics nor a gate changes anything."""
     for value in ("void", ""):
         assert "linux" not in rewritten(visible(value) | {"x": 1})[0]
         rewritten(
@@ -309,12 +328,14 @@ def test_a_container_without_gpus_gets_no_graphics() -> None:
         )
 
 
-def test_what_is_asked_of_the_host() -> None:
-    """The gates that are open, and for graphics the ids as the container wrote them, none for "none"; None without graphics."""
-    asked: list[tuple[list[str], Sequence[str] | None]] = []
+def test_the_host_is_asked_for_gates_and_devices() -> None:
+    """The host is asked for the open gates and, with graphics, for the devices as written (none for
+    "none"); without, None.
+    """
+    queries: list[tuple[list[str], Sequence[str] | None]] = []
 
     def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
-        asked.append((list(gates), devices))
+        queries.append((list(gates), devices))
         return Additions()
 
     for env in (
@@ -323,12 +344,14 @@ def test_what_is_asked_of_the_host() -> None:
         ("NVIDIA_VISIBLE_DEVICES=none", GRAPHICS[1]),
     ):
         rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, look, link_hook)
-    assert asked == [([], ("0",)), (["NVIDIA_GDS"], None), ([], ())]
+    assert queries == [([], ("0",)), (["NVIDIA_GDS"], None), ([], ())]
 
 
-def test_what_graphics_adds() -> None:
-    """Nodes with mode and group, rules that let them pass, groups, files by depth, and a hook that makes the links."""
-    document, log = rewritten(spec(*GRAPHICS), found=DISPLAY)
+def test_graphics_adds_nodes_rules_groups_files_and_links() -> None:
+    """Graphics adds nodes with mode and group, device rules, groups, files ordered by depth, and a
+    hook for links.
+    """
+    document, log = rewritten(spec(*GRAPHICS), host=DISPLAY)
     assert document == spec(*GRAPHICS) | {
         "process": {"env": list(GRAPHICS), "user": USER | {"additionalGids": [44]}},
         "linux": {
@@ -371,20 +394,22 @@ def test_what_graphics_adds() -> None:
     assert ("info", f"Mounting {ICD.path} at {ICD.target}") in log
 
 
-def test_without_additional_groups() -> None:
-    """features.no-additional-gids-for-device-nodes leaves the process in its groups."""
+def test_additional_groups_can_be_switched_off() -> None:
+    """With features.no-additional-gids-for-device-nodes the process gets no groups."""
     document = rewritten(
-        spec(*GRAPHICS), found=DISPLAY, features_no_additional_gids_for_device_nodes=True
+        spec(*GRAPHICS), host=DISPLAY, features_no_additional_gids_for_device_nodes=True
     )[0]
     assert document["process"]["user"] == USER
 
 
-def test_a_node_belongs_to_the_process() -> None:
-    """As far as it has no owner but root on the host: in config.json the reference leaves the user's id out then."""
+def test_a_node_of_root_belongs_to_the_process() -> None:
+    """A node that belongs to root on the host gets the ids of the process, as the reference leaves
+    them out.
+    """
     document = spec(*GRAPHICS)
     document["process"]["user"] = {"uid": 1000, "gid": 1001, "additionalGids": [44]}
     plain = CharDevice("/dev/gdrdrv", (240, 0), 0o660, 0)
-    made = rewritten(document, found=Additions([CARD, plain]))[0]
+    made = rewritten(document, host=Additions([CARD, plain]))[0]
     owners = [(entry.get("uid"), entry.get("gid")) for entry in made["linux"]["devices"]]
     assert owners == [(1000, 44), (1000, 1001)]
     assert made["process"]["user"] == document["process"]["user"]
@@ -394,8 +419,8 @@ def test_a_node_belongs_to_the_process() -> None:
     "linux",
     [None, {}, {"devices": None, "resources": None}, {"devices": [], "resources": {"devices": []}}],
 )
-def test_what_is_missing_is_made(linux: dict[str, object] | None) -> None:
-    """Whatever a configuration lacks, or has as null, is made around what is added; the rest stays."""
+def test_missing_members_are_created(linux: dict[str, object] | None) -> None:
+    """Members that are missing or null are created around the additions, and the rest stays."""
     document = spec(
         *GRAPHICS,
         linux=linux,
@@ -403,13 +428,15 @@ def test_what_is_missing_is_made(linux: dict[str, object] | None) -> None:
         hooks={"createRuntime": None, "poststop": [{"path": "/x"}]},
     )
     document["process"]["user"] = None
-    made = rewritten(document, found=DISPLAY)[0]
-    plain = rewritten(spec(*GRAPHICS), found=DISPLAY)[0]
+    made = rewritten(document, host=DISPLAY)[0]
+    plain = rewritten(spec(*GRAPHICS), host=DISPLAY)[0]
     assert made == plain | {"hooks": {"poststop": [{"path": "/x"}], **plain["hooks"]}}
 
 
-def test_what_is_there_already() -> None:
-    """A device or mount of the same name makes room, rules and other entries stay where they are, mounts are put into order."""
+def test_existing_entries_are_replaced_or_kept() -> None:
+    """A device or mount of the same name is replaced, other entries and rules stay, and mounts are
+    sorted.
+    """
     volume = {"destination": "/etc/vulkan/icd.d/", "source": "/v", "type": "bind"}
     document = spec(
         *GRAPHICS,
@@ -427,7 +454,7 @@ def test_what_is_there_already() -> None:
         ],
         hooks={"createRuntime": [{"path": "/x"}]},
     )
-    made = rewritten(document, found=DISPLAY)[0]
+    made = rewritten(document, host=DISPLAY)[0]
     assert [entry["path"] for entry in made["linux"]["devices"]] == [
         "/dev/fuse",
         "/dev/dri/card1",
@@ -446,19 +473,19 @@ def test_what_is_there_already() -> None:
 
 
 def test_a_second_create_adds_nothing_more() -> None:
-    """What the first one has added is recognised, all of it."""
-    once = rewrite_text(json.dumps(spec(*GRAPHICS)).encode(), found=DISPLAY)
-    assert rewrite_text(once.data, found=DISPLAY).data == once.data
+    """A second create adds nothing, because all additions of the first are recognised."""
+    once = rewrite_text(json.dumps(spec(*GRAPHICS)).encode(), host=DISPLAY)
+    assert rewrite_text(once.data, host=DISPLAY).data == once.data
 
 
 def test_entries_keep_their_text() -> None:
-    """Where an array is put into another order, its items are the same to the byte."""
+    """The items of a sorted array keep their text."""
     odd = '{"destination": "/a/b", "limit": 1.50, "x": 18446744073709551616, "x": 2}'
     text = (
         json.dumps(spec(*GRAPHICS)).removesuffix("}")
         + f', "mounts": [ {odd} ,{{"destination":"/a"}}]}}'
     )
-    made = rewrite_text(text.encode(), found=DISPLAY).data.decode()
+    made = rewrite_text(text.encode(), host=DISPLAY).data.decode()
     assert f'"mounts": [{{"destination":"/a"}},{odd},' in made
 
 
@@ -478,17 +505,19 @@ def test_entries_keep_their_text() -> None:
         {"linux": {}, "Linux": {}},
     ],
 )
-def test_hostile_configurations(members: dict[str, object]) -> None:
-    """Where something of another type, or twice, is in the place of what is added to, nothing is rewritten, in the reference's words."""
+def test_members_of_a_wrong_type_are_refused(members: dict[str, object]) -> None:
+    """A member of a wrong type, or given twice, in the place of an addition is refused in the
+    reference's words.
+    """
     with pytest.raises(Refusal) as error:
-        rewritten(spec(*GRAPHICS) | members, found=DISPLAY)
+        rewritten(spec(*GRAPHICS) | members, host=DISPLAY)
     assert error.value.line().startswith(
         "could not apply required modification to OCI specification: error loading OCI specification for"
     )
 
 
-def test_a_refusal_of_the_host() -> None:
-    """Nothing is rewritten, and the reference's phrase comes first."""
+def test_a_refusal_of_the_host_is_quoted() -> None:
+    """A refusal of the host is quoted after the reference's phrase, and nothing is rewritten."""
 
     def look(_gates: Sequence[str], _devices: Sequence[str] | None) -> Additions:
         raise Refusal("", "last", "why", first_line="first\nsecond")
@@ -500,15 +529,17 @@ def test_a_refusal_of_the_host() -> None:
     )
 
 
-def test_the_compatibility_hook_is_said_to_be_missing() -> None:
-    """cuda-compat-mode hook adds nothing; the log says so unless the feature is switched off."""
+def test_a_missing_compatibility_hook_is_logged() -> None:
+    """cuda-compat-mode "hook" adds nothing, and the log says so unless the feature is switched
+    off.
+    """
     for settings, warned in (({}, True), ({"features_disable_cuda_compat_lib_hook": True}, False)):
         log = rewritten(visible("0"), "legacy", runtime_cuda_compat_mode="hook", **settings)[1]
         assert any("cuda-compat-mode hook" in line for _, line in log) == warned
 
 
 def test_nothing_else_changes() -> None:
-    """Unknown members, large numbers, repeated members and white space of config.json survive to the byte."""
+    """Unknown members, large numbers, repeated members and white space stay to the byte."""
     odd = (
         b'{ "process" : {"env": ["A=\\u00e9"], "user": {"uid": 1, "gid": 2}, "future": 1.50}, "root": {"path": "r"},\n'
         b'  "linux": {"resources": {"memory": {"limit": 18446744073709551615}}}, "x": 1, "x": 2 }\n'

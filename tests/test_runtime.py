@@ -1,4 +1,6 @@
-"""runtime: the wrapper as a process in front of a low-level runtime that says how it was started."""
+"""runtime: the wrapper as a process in front of a low-level runtime that records how it was
+started.
+"""
 
 import json
 import os
@@ -29,7 +31,8 @@ GOOD = {
     },
     "root": {"path": "rootfs"},
 }
-#: A low-level runtime: argv, environment, working directory, descriptors and signals that it was handed.
+#: A low-level runtime that records its argv, environment, working directory, descriptors and
+#: signals.
 RUNC = f"""#!{sys.executable} -IS
 import json, os, sys
 with open(os.path.dirname(__file__) + "/started", "w") as file:
@@ -43,7 +46,7 @@ LEGACY = '[nvidia-container-runtime]\nmode = "legacy"\n'
 
 
 class Node:
-    """A bundle, a low-level runtime and a config.toml of its own."""
+    """A bundle with its own low-level runtime and config.toml."""
 
     def __init__(self, path: Path) -> None:
         self.bundle = path / "bundle"
@@ -96,7 +99,9 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_create_inserts_the_hook_beside_the_program(node: Node) -> None:
-    """The inserted hook is the program's neighbour, with an environment of its own and a timeout; the command goes on unchanged."""
+    """create inserts the hook beside the program, with its own environment and timeout, and passes
+    its arguments on.
+    """
     done = node.create()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert node.started()["argv"] == [str(node.runc), "create", "--bundle", str(node.bundle), "c1"]
@@ -111,7 +116,9 @@ def test_create_inserts_the_hook_beside_the_program(node: Node) -> None:
 
 
 def test_a_link_finds_the_neighbour_of_its_target(node: Node, tmp_path: Path) -> None:
-    """Started as nvidia-container-runtime, a link elsewhere, the program still inserts its own hook."""
+    """Started through a link as nvidia-container-runtime, the program inserts the hook beside the
+    link's target.
+    """
     program = tmp_path / "nvgraft-runtime"
     program.touch()
     link = tmp_path / "bin/nvidia-container-runtime"
@@ -130,7 +137,7 @@ def test_a_link_finds_the_neighbour_of_its_target(node: Node, tmp_path: Path) ->
     ],
 )
 def test_other_commands_pass_through(node: Node, command: list[str]) -> None:
-    """Only create rewrites: every other command reaches the low-level runtime, and config.json is not even looked at."""
+    """Other commands than create go to the low-level runtime, and config.json is not read."""
     node.config.write_text("no JSON")
     done = node.run(*command)
     assert (done.returncode, done.stderr) == (0, "")
@@ -139,21 +146,27 @@ def test_other_commands_pass_through(node: Node, command: list[str]) -> None:
 
 
 def test_the_low_level_runtime_inherits_everything(node: Node) -> None:
-    """Environment to the byte, working directory and descriptors arrive: consoles and sockets are handed down by descriptor."""
+    """The low-level runtime gets the environment to the byte, the working directory, and
+    descriptors for consoles and sockets.
+    """
     reader, writer = os.pipe()
-    given = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml), "LISTEN_FDS": "1", "ODD": "\udcff"}
+    environment = {
+        "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml),
+        "LISTEN_FDS": "1",
+        "ODD": "\udcff",
+    }
     try:
-        assert node.run("state", "c1", env=given, pass_fds=[writer]).returncode == 0
+        assert node.run("state", "c1", env=environment, pass_fds=[writer]).returncode == 0
     finally:
         os.close(reader)
         os.close(writer)
     started = node.started()
     assert started["cwd"] == str(node.bundle)
-    # Beyond what was handed down there is only what the runtime itself has open: its script, its file and the listing.
+    # Other descriptors are the runtime's own: its script, its file and the listing.
     assert writer in started["fds"]
     environ = (node.runc.parent / "environ").read_bytes().rstrip(b"\0").split(b"\0")
     assert sorted(environ) == sorted(
-        f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in given.items()
+        f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in environment.items()
     )
 
 
@@ -169,8 +182,10 @@ def test_the_low_level_runtime_gets_no_descriptor_of_ours(node: Node, tmp_path: 
 
 
 @pytest.mark.requires("sh")
-def test_no_signal_is_ignored(node: Node) -> None:
-    """What Python ignores, the container does not inherit as ignored (SIGPIPE would be, for every program in it)."""
+def test_signals_that_python_ignores_are_reset(node: Node) -> None:
+    """Signals that Python ignores, such as SIGPIPE, are not ignored in the low-level runtime and
+    the container.
+    """
     node.set_runtime(SHOW_SIGNALS)
     done = node.run("state", "c1")
     ignored = int(done.stdout.split()[1], 16)
@@ -179,12 +194,12 @@ def test_no_signal_is_ignored(node: Node) -> None:
 
 @pytest.mark.parametrize("value", [None, "C", "C.UTF-8"])
 def test_the_locale_is_handed_on(node: Node, value: str | None) -> None:
-    """Python's own change of a C locale does not reach the low-level runtime."""
-    given = {
+    """Python's change of a C locale does not reach the low-level runtime."""
+    environment = {
         "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml),
         **({} if value is None else {"LC_CTYPE": value}),
     }
-    assert node.run("state", "c1", env=given).returncode == 0
+    assert node.run("state", "c1", env=environment).returncode == 0
     environ = (node.runc.parent / "environ").read_bytes()
     assert (b"LC_CTYPE=" in environ) == (value is not None)
     assert value is None or f"LC_CTYPE={value}\0".encode() in environ
@@ -192,15 +207,17 @@ def test_the_locale_is_handed_on(node: Node, value: str | None) -> None:
 
 @pytest.mark.requires("sh")
 def test_the_exit_code_is_the_low_level_runtimes(node: Node) -> None:
-    """The wrapper has become the low-level runtime, so whatever that answers is the answer."""
+    """The exit code and output are those of the low-level runtime, which replaces the wrapper's
+    process.
+    """
     node.set_runtime("#!/bin/sh\necho out; echo err >&2; exit 7\n")
     done = node.create()
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
 @pytest.mark.requires("sh")
-def test_version(node: Node, tmp_path: Path) -> None:
-    """--version prints our lines and then the low-level runtime's; no log file is made for it."""
+def test_version_prints_both_programs(node: Node, tmp_path: Path) -> None:
+    """--version prints our lines and then the low-level runtime's, and creates no log file."""
     node.set_runtime('#!/bin/sh\necho "runc version 9"\n')
     done = node.run("--log", str(tmp_path / "log"), "--version")
     assert done.returncode == 0
@@ -211,7 +228,7 @@ def test_version(node: Node, tmp_path: Path) -> None:
 
 
 def failure(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the message of a failed run: one error line on stderr, exit code 1."""
+    """Return the message of a failed run: one error line on stderr, and exit code 1."""
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert " level=error msg=" in line
@@ -251,7 +268,7 @@ MODIFY = "could not apply required modification to OCI specification: error "
     ],
 )
 def test_a_bad_config_json_stays_as_it_is(node: Node, text: str, phrase: str) -> None:
-    """What cannot be read is not changed and not handed on: one line, with a cause, and exit 1."""
+    """An unusable config.json is neither changed nor passed on; the error is one line."""
     node.config.write_text(text)
     assert failure(node.create()).startswith(MODIFY + phrase)
     assert node.config.read_text() == text
@@ -259,8 +276,8 @@ def test_a_bad_config_json_stays_as_it_is(node: Node, text: str, phrase: str) ->
 
 
 @pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "large"])
-def test_a_config_json_that_is_no_file(node: Node, kind: str) -> None:
-    """Instead of a file of sensible size anything is refused at once, without waiting for it."""
+def test_a_config_json_that_is_not_a_file_is_refused(node: Node, kind: str) -> None:
+    """A missing config.json, a directory, a FIFO or a huge file is refused without waiting."""
     node.config.unlink()
     if kind == "directory":
         node.config.mkdir()
@@ -276,7 +293,9 @@ def test_a_config_json_that_is_no_file(node: Node, kind: str) -> None:
 
 
 def test_mode_and_owner_are_kept(node: Node) -> None:
-    """The new config.json has the mode and owner of the old one, and the bundle holds nothing else."""
+    """The new config.json has the old one's mode and owner, and no other file is left in the
+    bundle.
+    """
     node.config.chmod(0o640)
     if os.geteuid() == 0:
         os.chown(node.config, 1234, 2345)
@@ -288,7 +307,7 @@ def test_mode_and_owner_are_kept(node: Node) -> None:
 
 
 def test_a_link_stays_a_link(node: Node, tmp_path: Path) -> None:
-    """A config.json that lies elsewhere is rewritten there, as the original does."""
+    """If config.json is a link, its target is rewritten, as by the reference."""
     elsewhere = tmp_path / "elsewhere.json"
     node.config.rename(elsewhere)
     node.config.symlink_to(elsewhere)
@@ -298,7 +317,9 @@ def test_a_link_stays_a_link(node: Node, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_config_json_alone(node: Node) -> None:
-    """When the new text cannot be written whole, the old one stays, nothing is left beside it, and nothing is started."""
+    """If the new text cannot be written, the old one stays, no file is left beside it, and nothing
+    is started.
+    """
     before = node.config.read_bytes()
     limit = len(before) + 10
 
@@ -326,32 +347,37 @@ def test_a_full_disk_leaves_config_json_alone(node: Node) -> None:
         ["create", "--bundle", "/x", "-bundle", "@B@"],
     ],
 )
-def test_every_way_to_name_the_bundle(node: Node, arguments: list[str]) -> None:
-    """The bundle is the last of -b, -bundle and --bundle with either separator, or the working directory."""
+def test_the_bundle_is_named_by_option_or_directory(node: Node, arguments: list[str]) -> None:
+    """The bundle is the last of -b, -bundle and --bundle with either separator, or the working
+    directory.
+    """
     done = node.run(*[argument.replace("@B@", str(node.bundle)) for argument in arguments], "c1")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(node.prestart()) == 1
 
 
-def test_a_bundle_option_without_a_value(node: Node) -> None:
-    """The last option has no value: the original's words."""
+def test_a_bundle_option_without_a_value_is_refused(node: Node) -> None:
+    """A bundle option without a value is refused in the reference's words."""
     message = failure(node.run("create", "c1", "--bundle"))
     assert message.startswith("failed to create NVIDIA Container Runtime: ")
     assert "bundle option requires an argument" in message
 
 
 def test_a_container_called_create_is_not_created() -> None:
-    """ "create" as the bundle's name is no command; anywhere else it is one."""
+    """ "create" as the bundle's name is not the command; anywhere else it is."""
     assert not is_create(["start", "--bundle", "create"])
     assert not is_create(["--bundle=create", "start"])
     assert is_create(["--bundle", "create", "create", "c1"])
     assert is_create(["--bundle", "--bundle", "create"])
-    assert is_create(["--root", "create"])  # as the original: it knows no other option with a value
+    # as in the reference, which knows no other option with a value
+    assert is_create(["--root", "create"])
     assert bundle_directory(["create", "--b", "x", "c1"]) == "x"
 
 
-def test_the_log_of_config_toml_and_of_the_engine(node: Node, tmp_path: Path) -> None:
-    """Errors reach the configured file, the engine's --log in its format, and stderr; directories are made."""
+def test_errors_reach_both_logs(node: Node, tmp_path: Path) -> None:
+    """Errors reach the configured log file, whose directories are created, the engine's --log in
+    its format, and stderr.
+    """
     node.set_toml(f'{LEGACY}debug = "{tmp_path}/deep/er/log"\n')
     node.config.write_text("{")
     for name in ("--log", "-log"):
@@ -367,8 +393,10 @@ def test_the_log_of_config_toml_and_of_the_engine(node: Node, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("level", "logged"), [("info", True), ("warn", False), ("ERROR", False), ("nonsense", True)]
 )
-def test_log_levels(node: Node, tmp_path: Path, level: str, logged: bool) -> None:
-    """The decision is in the log unless the level is higher; --debug overrides the file; an unknown level is named and means info."""
+def test_the_log_level_limits_the_log(node: Node, tmp_path: Path, level: str, logged: bool) -> None:
+    """The log has the decision unless log-level is higher; --debug overrides it, and an unknown
+    level means info, with a warning.
+    """
     log = tmp_path / "log"
     node.set_toml(f'{LEGACY}log-level = "{level}"\ndebug = "{log}"\n')
     node.create()
@@ -378,8 +406,8 @@ def test_log_levels(node: Node, tmp_path: Path, level: str, logged: bool) -> Non
     assert "Using requested mode 'legacy'" in log.read_text()
 
 
-def test_a_log_file_that_cannot_be_opened(node: Node, tmp_path: Path) -> None:
-    """A container starts without its log: a directory or a FIFO in its place is a warning in the other log."""
+def test_a_log_file_that_cannot_be_opened_is_a_warning(node: Node, tmp_path: Path) -> None:
+    """A directory or a FIFO as log file is a warning in the other log, and the container starts."""
     os.mkfifo(tmp_path / "fifo")
     node.set_toml(f'{LEGACY}debug = "{tmp_path}/fifo"\n')
     assert node.create("--log", str(tmp_path / "engine")).returncode == 0
@@ -388,7 +416,7 @@ def test_a_log_file_that_cannot_be_opened(node: Node, tmp_path: Path) -> None:
 
 
 def test_hostile_text_cannot_forge_a_log_line(node: Node, tmp_path: Path) -> None:
-    """Control characters of the container's configuration are escaped in every log."""
+    """Control characters in the container's configuration are escaped in every log."""
     node.config.write_text(json.dumps({**GOOD, "process": {"env": ["EVIL\n\x1b[31mlevel info"]}}))
     assert "\x1b" not in failure(node.create("--log", str(tmp_path / "log")))
     assert [
@@ -398,8 +426,10 @@ def test_hostile_text_cannot_forge_a_log_line(node: Node, tmp_path: Path) -> Non
     ] == []
 
 
-def test_no_low_level_runtime(node: Node, tmp_path: Path) -> None:
-    """Without any of the candidates the original's words list them; the wrapper itself and what is not executable do not count."""
+def test_a_missing_low_level_runtime_is_refused(node: Node, tmp_path: Path) -> None:
+    """Without a usable candidate (the wrapper itself and files without execute permission are
+    skipped) the reference's words list them.
+    """
     plain = tmp_path / "plain"
     plain.touch(0o644)
     node.toml.write_text(
@@ -415,20 +445,21 @@ def test_no_low_level_runtime(node: Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("sh")
-def test_the_low_level_runtime_is_found_over_path(node: Node, tmp_path: Path) -> None:
-    """A name is looked for in PATH, then in the default directories, and the first candidate wins."""
+def test_the_low_level_runtime_is_found_in_path(node: Node, tmp_path: Path) -> None:
+    """A name is searched in PATH and then in the default directories, and the first candidate is
+    used.
+    """
     assert find_runtime(["runc", "sh"], str(node.runc.parent), "/x") == str(node.runc)
     assert find_runtime(["no-such-runc", "sh"], None, "/x") in ("/usr/bin/sh", "/bin/sh")
-    # A wrapper called runc, first in PATH, is passed over for the real one.
+    # A wrapper called runc, first in PATH, is skipped.
     (tmp_path / "first").mkdir()
     (tmp_path / "first/runc").symlink_to(node.runc)
-    assert find_runtime(["runc"], f"{tmp_path}/first:{tmp_path}/second", str(node.runc)) != str(
-        node.runc
-    )  # the machine's own, if any
+    runtime = find_runtime(["runc"], f"{tmp_path}/first:{tmp_path}/second", str(node.runc))
+    assert runtime != str(node.runc)
 
 
-def test_a_file_that_the_kernel_does_not_execute(node: Node) -> None:
-    """An executable file that is no program is an error of its own."""
+def test_a_file_that_the_kernel_cannot_execute_is_refused(node: Node) -> None:
+    """An executable file that is not a program is refused with the kernel's reason."""
     node.set_runtime("")
     assert failure(node.run("state", "c1")).startswith(
         f"could not exec '{node.runc}': exec format error"
@@ -452,8 +483,8 @@ def test_a_file_that_the_kernel_does_not_execute(node: Node) -> None:
         ),
     ],
 )
-def test_a_bad_config_toml(node: Node, toml: str, phrase: str) -> None:
-    """A config.toml that cannot be used stops a create, with the original's words and without a change."""
+def test_a_bad_config_toml_is_refused(node: Node, toml: str, phrase: str) -> None:
+    """A bad config.toml stops create in the reference's words, without a change."""
     node.set_toml(toml)
     before = node.config.read_bytes()
     assert failure(node.create()).startswith(phrase)
@@ -461,13 +492,17 @@ def test_a_bad_config_toml(node: Node, toml: str, phrase: str) -> None:
 
 
 def test_a_container_can_be_deleted_with_a_bad_value_in_config_toml(node: Node) -> None:
-    """What only a create needs is checked only then: containers that run can be stopped whatever the file says about ldconfig."""
+    """A bad value that only create needs does not stop delete, so that running containers can be
+    removed.
+    """
     node.set_toml(f'{LEGACY}[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n')
     assert node.run("delete", "--force", "c1").returncode == 0
 
 
 def test_a_missing_config_toml_is_an_empty_one(node: Node) -> None:
-    """Even when a variable names it: the runtime is not the hook."""
+    """A missing config.toml counts as an empty one, even if a variable names it; the hook differs
+    in this.
+    """
     node.toml.unlink()
     done = node.create(
         env={"PATH": str(node.runc.parent), "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml)}
@@ -481,7 +516,9 @@ def test_a_missing_config_toml_is_an_empty_one(node: Node) -> None:
     [("legacy", "cdi", True), ("cdi", "legacy", False), ("", "legacy", True)],
 )
 def test_names_that_fix_the_mode(node: Node, suffix: str, mode: str, served: bool) -> None:
-    """As nvidia-container-runtime.legacy or .cdi the program has that mode, whatever config.toml says."""
+    """The names nvidia-container-runtime.legacy and .cdi fix the mode, whatever config.toml
+    says.
+    """
     node.set_toml(f'[nvidia-container-runtime]\nmode = "{mode}"\n')
     done = node.create(program=f"/opt/x/bin/nvidia-container-runtime{suffix and '.'}{suffix}")
     assert (done.returncode == 0) == served
@@ -497,14 +534,18 @@ def test_names_that_fix_the_mode(node: Node, suffix: str, mode: str, served: boo
         ("no-such-hook", "/usr/bin/no-such-hook"),
     ],
 )
-def test_which_hook_is_inserted(configured: str, path: str) -> None:
-    """A configured path is taken as it is, a configured name looked for; the packages' default value means our own hook."""
+def test_the_inserted_hook_is_the_configured_one(configured: str, path: str) -> None:
+    """A configured path is used as it is, a name is searched, and the packages' default value means
+    our own hook.
+    """
     entry = hook_entry(Config(hook_path=configured), {}, "/own/nvgraft-runtime")
     assert (entry["path"], entry["args"]) == (path, [path.rpartition("/")[2], "prestart"])
 
 
-def test_the_hook_reads_what_the_runtime_read() -> None:
-    """The variables that steer the hook are handed on, a relative config.toml made absolute; nothing else is."""
+def test_the_hook_gets_the_runtimes_variables() -> None:
+    """The variables that the hook reads are passed on, a relative config.toml as an absolute path;
+    others are not.
+    """
     environ = {
         "NVIDIA_CTK_CONFIG_FILE_PATH": "c.toml",
         "XDG_CONFIG_HOME": "/x",
@@ -526,7 +567,9 @@ def recorded_rows() -> list[dict[str, Any]]:
 
 
 def is_test(row: dict[str, Any]) -> bool:
-    """Return whether the reference's answer does not hang on a driver that its machine did not have."""
+    """Return whether the reference's answer does not depend on a driver, which its machine did not
+    have.
+    """
     needs_driver = any(
         "libcuda.so." in line or "ERROR_LIBRARY_NOT_FOUND" in line for line in row["logs"]
     )
@@ -534,7 +577,9 @@ def is_test(row: dict[str, Any]) -> bool:
 
 
 def without_hook_details(document: Any) -> Any:
-    """Return config.json without what the records leave open of an inserted hook: path, args[0], env and timeout."""
+    """Return config.json without the path, args[0], env and timeout of an inserted hook, which the
+    records leave open.
+    """
     hooks = (document or {}).get("hooks", {}).get("prestart", [])
     for hook in hooks:
         if hook.get("args", [])[1:] == ["prestart"]:
@@ -544,8 +589,8 @@ def without_hook_details(document: Any) -> Any:
     return document
 
 
-def test_the_records_hold_what_they_are_said_to_hold() -> None:
-    """Most rows are tests; the others are those of a driver that was not there."""
+def test_most_records_are_tests() -> None:
+    """33 of the 49 records are tests; the others depend on a driver that was missing."""
     rows = recorded_rows()
     assert len(rows) == 49
     assert sum(map(is_test, rows)) == 33
@@ -555,7 +600,7 @@ def test_the_records_hold_what_they_are_said_to_hold() -> None:
     "row", [row for row in recorded_rows() if is_test(row)], ids=lambda row: str(row["name"])
 )
 def test_every_recorded_run_is_reproduced(row: dict[str, Any], node: Node) -> None:
-    """Exit code, arguments of the low-level runtime and the new config.json agree with the reference."""
+    """Exit code, arguments of the low-level runtime and the new config.json equal the record."""
     node.toml.write_text(row["toml"].replace("@RUNC@", str(node.runc)))
     node.config.write_text(json.dumps(row["config"]))
     done = node.run(*[argument.replace("@B@", str(node.bundle)) for argument in row["argv"]])
@@ -570,12 +615,14 @@ def test_every_recorded_run_is_reproduced(row: dict[str, Any], node: Node) -> No
 
 
 def needs_version(row: dict[str, Any]) -> bool:
-    """Return whether the reference wanted to know the driver's version for graphics, on its machine without a driver."""
+    """Return whether the reference needed the driver's version for graphics on its machine without
+    a driver.
+    """
     return any("failed to create mounts discoverer" in line for line in row["logs"])
 
 
 def rooted(node: Node, root: Path, toml: str = LEGACY) -> None:
-    """Have ``root`` be the driver root."""
+    """Make ``root`` the driver root."""
     root.mkdir(parents=True, exist_ok=True)
     node.set_toml(f'{toml}[nvidia-container-cli]\nroot = "{root}"\n')
 
@@ -583,8 +630,12 @@ def rooted(node: Node, root: Path, toml: str = LEGACY) -> None:
 @pytest.mark.parametrize(
     "row", [row for row in recorded_rows() if needs_version(row)], ids=lambda row: str(row["name"])
 )
-def test_graphics_without_a_driver(row: dict[str, Any], node: Node, tmp_path: Path) -> None:
-    """As recorded: nothing is started or changed, and the log has the reference's words, whole; cause and fix follow."""
+def test_graphics_without_a_driver_are_refused(
+    row: dict[str, Any], node: Node, tmp_path: Path
+) -> None:
+    """Graphics without a driver are refused as recorded: nothing is started or changed, and the
+    reference's words come first.
+    """
     rooted(node, tmp_path / "empty")
     node.config.write_text(json.dumps(row["config"]))
     message = failure(node.create())
@@ -594,8 +645,10 @@ def test_graphics_without_a_driver(row: dict[str, Any], node: Node, tmp_path: Pa
     assert json.loads(node.config.read_text()) == row["config"]
 
 
-def test_graphics_from_a_driver_root(node: Node, tmp_path: Path) -> None:
-    """Files are found below it, by its loader cache too, and mounted from there to their places; links are followed inside."""
+def test_graphics_files_are_found_in_the_driver_root(node: Node, tmp_path: Path) -> None:
+    """Graphics files are found in the driver root, also through its loader cache and links inside
+    it, and mounted at their places.
+    """
     root = tmp_path / "driver"
     rooted(node, root)
     for path in (
@@ -629,8 +682,8 @@ def test_graphics_from_a_driver_root(node: Node, tmp_path: Path) -> None:
     assert "createRuntime" not in document["hooks"]
 
 
-def test_a_missing_driver_root(node: Node, tmp_path: Path) -> None:
-    """It is named."""
+def test_a_missing_driver_root_is_refused(node: Node, tmp_path: Path) -> None:
+    """A missing driver root is refused with its path."""
     rooted(node, tmp_path / "driver")
     (tmp_path / "driver").rmdir()
     node.config.write_text(
@@ -645,8 +698,10 @@ def test_a_missing_driver_root(node: Node, tmp_path: Path) -> None:
     )
 
 
-def test_the_hook_that_makes_links() -> None:
-    """Always our own, whatever hook is configured, with an environment and a timeout."""
+def test_links_are_created_by_nvgrafts_own_hook() -> None:
+    """Links are created by nvgraft's own hook, whichever hook is configured, with environment and
+    timeout.
+    """
     entry = link_hook_entry({"PATH": "/bin"}, "/own/nvgraft-runtime", ["a::/b", "c::/d"])
     assert (entry["path"], entry["args"]) == (
         "/own/nvgraft-hook",
@@ -659,8 +714,8 @@ def test_the_hook_that_makes_links() -> None:
     assert problems(entry, "createRuntime") != problems({**entry, "args": ["x"]}, "createRuntime")
 
 
-def test_what_only_graphics_needs_is_not_loaded(node: Node) -> None:
-    """A start without graphics or a gate loads nothing that looks at the host."""
+def test_modules_for_graphics_are_loaded_on_demand(node: Node) -> None:
+    """A start without graphics or a gate loads no module that reads the host."""
     code = (
         "import sys; sys.path[:0] = {paths!r}; import os; from nvgraft import runtime; runtime._become = lambda *_: os.write(1, "
         "' '.join(sys.modules).encode()); runtime.main(sys.argv[1:])"

@@ -1,4 +1,6 @@
-"""Recorded hosts: the tree of a document, the driver's report, and the checks of a simulated host's own copy."""
+"""Recorded hosts: the tree of a document, the driver's report, and the checks of a simulated host's
+own copy.
+"""
 
 import json
 import os
@@ -18,8 +20,8 @@ from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.host.snapshot import SnapshotTree, driver_report, load_report, snapshot_host
 
 
-def test_entries_are_nodes() -> None:
-    """Type, mode, owner, link target, device number and size are those of the document."""
+def test_a_node_is_read_from_its_entry() -> None:
+    """Type, mode, owner, link target, device number and size of a node are those of its entry."""
     tree = SnapshotTree(
         {
             "/f": {"type": "file", "mode": "4755", "uid": 1, "gid": 2, "size": 3},
@@ -34,7 +36,7 @@ def test_entries_are_nodes() -> None:
 
 
 def test_members_that_are_null_count_as_absent() -> None:
-    """The schema allows null where a value was not recorded."""
+    """Members that are null, which the schema allows, count as not recorded."""
     tree = SnapshotTree(
         {
             "/f": {
@@ -55,8 +57,10 @@ def test_members_that_are_null_count_as_absent() -> None:
         tree.elf("/f", sections=False)
 
 
-def test_directories_on_the_way_are_implied() -> None:
-    """A file below it makes a directory known, and its names are listed, sorted, once."""
+def test_parent_directories_are_implied() -> None:
+    """Parents of a file exist without entries of their own, and list their names sorted and
+    once.
+    """
     tree = SnapshotTree(hosts.tree("/a/c/file\n/a/b\n/a/c/\n/d/"))
     assert tree.lstat("/a") == Node("dir", 0o755)
     assert (
@@ -65,17 +69,13 @@ def test_directories_on_the_way_are_implied() -> None:
         tree.listdir("/a/c"),
         tree.listdir("/d"),
         tree.listdir("/x"),
-    ) == (
-        ["a", "d"],
-        ["b", "c"],
-        ["file"],
-        [],
-        [],
-    )
+    ) == (["a", "d"], ["b", "c"], ["file"], [], [])
 
 
 def test_content_is_read_or_reported_as_not_recorded() -> None:
-    """ENOENT for what is not there, another error for what was not recorded: never an empty text."""
+    """Reading a missing file gives ENOENT; a file without recorded content gives another error,
+    never an empty text.
+    """
     tree = SnapshotTree(hosts.tree("/t = a\\nb\n/bare"))
     assert tree.read("/t", 10) == b"a\nb"
     with pytest.raises(FileNotFoundError):
@@ -85,7 +85,9 @@ def test_content_is_read_or_reported_as_not_recorded() -> None:
 
 
 def test_elf_facts_are_those_of_the_document() -> None:
-    """Absent members are None; a file without facts is not taken for a library."""
+    """ELF facts are the entry's, with None for absent members; a file without facts raises
+    ValueError.
+    """
     tree = SnapshotTree(hosts.tree("/l elf libx.so.1 tag=2.3.99\n/bare"))
     assert tree.elf("/l", sections=True) == ElfFacts(
         64, "EM_X86_64", "libx.so.1", (), (2, 3, 99), None
@@ -119,13 +121,17 @@ DOCUMENT = host(
 )
 
 
-def test_the_driver_report_is_nvmls() -> None:
-    """Versions, GPUs in their order with PCI addresses as NVML prints them, and MIG devices."""
+def test_the_driver_report_equals_nvmls() -> None:
+    """The report has versions, GPUs in order with PCI addresses as NVML prints them, and MIG
+    devices.
+    """
     assert driver_report(DOCUMENT) == REPORT
 
 
-def test_a_document_is_a_host() -> None:
-    """Name, root, loader cache in its order, majors and machine; rows of no libc are dropped."""
+def test_a_host_is_read_from_its_document() -> None:
+    """A host has the name, root, majors, machine and loader cache entries of its document; rows of
+    unknown libcs are dropped.
+    """
     document = {
         **DOCUMENT,
         "ld_so_cache": [
@@ -135,15 +141,15 @@ def test_a_document_is_a_host() -> None:
         ],
         "root": "/drv",
     }
-    found = snapshot_host(document)
-    assert (found.name, found.root, found.machine, found.majors, found.report) == (
+    loaded = snapshot_host(document)
+    assert (loaded.name, loaded.root, loaded.machine, loaded.majors, loaded.report) == (
         "test-host",
         "/drv",
         "x86_64",
         {"x": 1},
         REPORT,
     )
-    assert list(found.entries) == [CacheEntry("b.so", 0x300, "/b"), CacheEntry("a.so", 0, "/a")]
+    assert list(loaded.entries) == [CacheEntry("b.so", 0x300, "/b"), CacheEntry("a.so", 0, "/a")]
 
 
 @pytest.mark.parametrize(
@@ -157,14 +163,18 @@ def test_a_document_is_a_host() -> None:
     ],
 )
 def test_the_machine_is_that_of_the_libraries(lines: str, machine: str) -> None:
-    """Where the document does not say it, its 64-bit libraries do; x86_64 without any."""
+    """Without a machine in the document it follows from the 64-bit libraries; x86_64 without
+    any.
+    """
     document = {**DOCUMENT, "files": hosts.tree(lines), "machine": None}
     assert snapshot_host(document).machine == machine
 
 
 @pytest.fixture
 def owned_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make every open file look as if that user owned it; tests run as root and as others."""
+    """Return a function that makes every open file appear as this user's; tests run as root and as
+    others.
+    """
 
     def patch(uid: int) -> None:
         real = os.fstat
@@ -183,8 +193,10 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_report_of_a_simulated_host(recorded: Path, owned_by: Callable[[int], None]) -> None:
-    """Root's own document stands for NVML."""
+def test_a_simulated_hosts_report_is_its_documents(
+    recorded: Path, owned_by: Callable[[int], None]
+) -> None:
+    """A simulated host's report comes from its document, which belongs to root."""
     owned_by(0)
     assert load_report(str(recorded)) == REPORT
 
@@ -193,7 +205,7 @@ def test_the_report_of_a_simulated_host(recorded: Path, owned_by: Callable[[int]
 def test_a_document_that_others_can_change_is_refused(
     recorded: Path, owned_by: Callable[[int], None], uid: int, mode: int
 ) -> None:
-    """Owned by another user, or writable by group or others."""
+    """A document that another user owns, or that group or others may write to, is refused."""
     recorded.chmod(mode)
     owned_by(uid)
     with pytest.raises(Refusal) as caught:
@@ -222,10 +234,10 @@ def test_a_document_that_others_can_change_is_refused(
         ),
     ],
 )
-def test_a_document_that_is_none_is_refused(
+def test_a_malformed_document_is_refused(
     recorded: Path, owned_by: Callable[[int], None], text: str, cause: str
 ) -> None:
-    """In one line that names the file and what is wrong."""
+    """A malformed document is refused in one line with its path and the cause."""
     owned_by(0)
     recorded.write_text(text)
     with pytest.raises(Refusal) as caught:
@@ -237,6 +249,6 @@ def test_a_document_that_is_none_is_refused(
 
 
 def test_a_missing_document_is_refused(tmp_path: Path) -> None:
-    """With the kernel's reason."""
+    """A missing document is refused with the kernel's reason."""
     with pytest.raises(Refusal, match=r"no such file or directory$"):
         load_report(str(tmp_path / "none.json"))

@@ -1,4 +1,4 @@
-"""Which SONAME links the loader cache step makes, as a plan says beforehand."""
+"""The SONAME links that a plan foretells for the loader cache step."""
 
 import pytest
 
@@ -29,31 +29,33 @@ def links(
     return soname_links(tree, [mounted(item, directory) for item in components or (component(),)])
 
 
-def test_a_soname_link_is_made_beside_the_library() -> None:
-    """SONAME -> file name, in the directory where the library is mounted."""
+def test_a_soname_link_is_created_beside_the_library() -> None:
+    """A SONAME link is created in the directory of the mounted library."""
     assert links("") == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
 
 
 @pytest.mark.parametrize("soname", [None, "", CUDA, "../../etc/passwd", "/etc/x"])
-def test_no_link_without_a_name_of_its_own(soname: str | None) -> None:
-    """A library without a SONAME, named like its SONAME, or with a path for a SONAME gets none."""
+def test_an_unusable_soname_gets_no_link(soname: str | None) -> None:
+    """A library without a SONAME, named like its SONAME, or with a path as SONAME gets no link."""
     assert links("", component(soname=soname)) == ({}, [])
 
 
 @pytest.mark.parametrize("leads", [CUDA, f"{LIBS}/{CUDA}"])
-def test_a_link_that_is_right_stays(leads: str) -> None:
-    """What the image already has, relative or absolute, is no change."""
+def test_a_correct_link_stays(leads: str) -> None:
+    """An existing link to the library, relative or absolute, is not a change."""
     assert links(f"{LIBS}/libcuda.so.1 -> {leads}") == ({}, [])
 
 
 def test_a_link_that_leads_elsewhere_is_replaced() -> None:
-    """An image's own link to another driver version is made to lead to the mounted one."""
+    """A link of the image to another driver version is replaced."""
     assert links(f"{LIBS}/libcuda.so.1 -> libcuda.so.470.1") == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
 
 
 @pytest.mark.parametrize(("entry", "kind"), [("libcuda.so.1", "file"), ("libcuda.so.1/", "dir")])
 def test_anything_but_a_link_is_left_alone_and_reported(entry: str, kind: str) -> None:
-    """A file or directory of the image in the link's place hides the driver's library: no link, and a finding that says so."""
+    """A file or directory of the image in the link's place stays, with a finding that it hides the
+    driver's library.
+    """
     made, findings = links(f"{LIBS}/{entry}")
     assert made == {}
     assert findings == [
@@ -67,7 +69,9 @@ def test_anything_but_a_link_is_left_alone_and_reported(entry: str, kind: str) -
 
 
 def test_a_greater_name_of_the_image_owns_the_link() -> None:
-    """ldconfig lets the greatest file name of a SONAME own it, by version numbers: 535.104 is greater than 535.54."""
+    """The greatest file name of a SONAME gets the link, by version numbers, as in ldconfig: 535.104
+    before 535.54.
+    """
     made, findings = links(f"{LIBS}/libcuda.so.535.104 elf libcuda.so.1")
     assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.535.104"}
     assert [finding.id for finding in findings] == ["library-shadowed"]
@@ -78,7 +82,7 @@ def test_a_greater_name_of_the_image_owns_the_link() -> None:
 
 
 def test_the_greatest_of_several_owns_the_link() -> None:
-    """Whatever the order of the directory."""
+    """Of several files the greatest gets the link, in any order of the directory."""
     made, _ = links(
         f"{LIBS}/libcuda.so.550.9 elf libcuda.so.1\n{LIBS}/libcuda.so.550.10 elf libcuda.so.1\n{LIBS}/libcuda.so.540 elf libcuda.so.1"
     )
@@ -86,7 +90,7 @@ def test_the_greatest_of_several_owns_the_link() -> None:
 
 
 def test_a_greater_owner_that_is_linked_already_changes_nothing() -> None:
-    """The finding stays: the program still gets the image's library."""
+    """If the greater file of the image has the link already, only the finding is given."""
     made, findings = links(
         f"{LIBS}/libcuda.so.550.1 elf libcuda.so.1\n{LIBS}/libcuda.so.1 -> libcuda.so.550.1"
     )
@@ -100,19 +104,20 @@ def test_a_greater_owner_that_is_linked_already_changes_nothing() -> None:
         "libcuda.so.470.1 elf libcuda.so.1",  # smaller
         "libcuda.so.550.1 elf libcuda.so.2",  # another SONAME
         "libcuda.so.550.1 elf -",  # no SONAME
-        "libcuda.so.550.1",  # no library: a placeholder of an earlier start, for one
+        "libcuda.so.550.1",  # not a library but a placeholder of an earlier start
         "libcuda.so.550.1 -> libcuda.so.470.1",  # a link
         "libcuda.so.550.1/",
-        "libcuda.so.\u00b2 elf libcuda.so.1",  # a digit to Unicode, but none to C, for which every digit is greater
+        # a digit to Unicode but not to C, where every digit is greater
+        "libcuda.so.\u00b2 elf libcuda.so.1",
     ],
 )
-def test_other_files_do_not_matter(other: str) -> None:
-    """What is smaller, is no library or has another SONAME does not take the link."""
+def test_other_files_do_not_get_the_link(other: str) -> None:
+    """A file that is smaller, is not a library, or has another SONAME does not get the link."""
     assert links(f"{LIBS}/{other}") == ({f"{LIBS}/libcuda.so.1": CUDA}, [])
 
 
-def test_each_directory_is_looked_at_for_itself() -> None:
-    """The 32-bit library's link does not depend on what lies beside the 64-bit one."""
+def test_each_directory_has_its_own_links() -> None:
+    """A file in one directory does not affect the link in another."""
     tree = SnapshotTree(hosts.tree("/a/libcuda.so.550.1 elf libcuda.so.1"))
     made, _ = soname_links(tree, [mounted(component(), "/a"), mounted(component(), "/b")])
     assert made == {"/a/libcuda.so.1": "libcuda.so.550.1", "/b/libcuda.so.1": CUDA}

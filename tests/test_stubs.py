@@ -1,4 +1,6 @@
-"""Stub ELF files: what goes in can be read back, and the loader, the kernel and readelf accept them."""
+"""Stub ELF files: their facts can be read back, and the loader, the kernel and readelf accept
+them.
+"""
 
 import ctypes
 import os
@@ -15,7 +17,7 @@ INTERPRETER = "/lib64/ld-linux-x86-64.so.2"
 
 
 def facts(tmp_path: Path, data: bytes) -> elf.ElfFacts:
-    """What the engine's own reader finds in ``data``."""
+    """Return the facts that the engine's reader finds in ``data``."""
     path = tmp_path / "stub"
     path.write_bytes(data)
     fd = os.open(path, os.O_RDONLY)
@@ -38,24 +40,24 @@ def test_shared_object_keeps_its_facts(
     abi_tag: tuple[int, int, int] | None,
 ) -> None:
     """Class, machine, SONAME, NEEDED in order, and ABI tag are read back as given."""
-    found = facts(tmp_path, stubs.shared_object(bits, machine, "libx.so.1", needed, abi_tag))
-    assert (found.bits, found.machine, found.soname, found.needed, found.abi_tag) == (
+    stub = facts(tmp_path, stubs.shared_object(bits, machine, "libx.so.1", needed, abi_tag))
+    assert (stub.bits, stub.machine, stub.soname, stub.needed, stub.abi_tag) == (
         bits,
         machine,
         "libx.so.1",
         needed,
         abi_tag,
     )
-    assert found.interp is None
+    assert stub.interp is None
 
 
 @pytest.mark.parametrize("interp", [None, INTERPRETER])
 def test_executable_keeps_its_facts(tmp_path: Path, interp: str | None) -> None:
-    """A program carries its interpreter and NEEDED, and no SONAME."""
-    found = facts(
+    """A program has its interpreter and NEEDED, and no SONAME."""
+    program = facts(
         tmp_path, stubs.executable("EM_X86_64", "hello", ["libc.so.6"], (3, 2, 0), interp)
     )
-    assert (found.soname, found.needed, found.abi_tag, found.interp) == (
+    assert (program.soname, program.needed, program.abi_tag, program.interp) == (
         None,
         ("libc.so.6",),
         (3, 2, 0),
@@ -64,7 +66,9 @@ def test_executable_keeps_its_facts(tmp_path: Path, interp: str | None) -> None:
 
 
 def test_no_page_is_writable_and_executable() -> None:
-    """Hardened kernels refuse such segments, and a loader may refuse a missing PT_GNU_STACK."""
+    """No segment is writable and executable, which hardened kernels refuse, and PT_GNU_STACK is
+    present.
+    """
     image = stubs.executable("EM_X86_64", "hello")
     count = struct.unpack_from("<H", image, 56)[0]
     segments = [struct.unpack_from("<IIQQQQQQ", image, 64 + 56 * index) for index in range(count)]
@@ -76,7 +80,7 @@ def test_no_page_is_writable_and_executable() -> None:
 
 @pytest.mark.parametrize(("bits", "machine"), [(16, "EM_X86_64"), (64, "EM_VAX")])
 def test_unknown_machines_are_refused(bits: int, machine: str) -> None:
-    """What cannot be made is said, not guessed."""
+    """An unknown machine or class raises ValueError."""
     with pytest.raises(ValueError, match="no stub can be made"):
         stubs.shared_object(bits, machine, None, [], None)
     with pytest.raises(ValueError, match="no program can be made for EM_386"):
@@ -85,7 +89,7 @@ def test_unknown_machines_are_refused(bits: int, machine: str) -> None:
 
 @pytest.mark.requires("x86_64")
 def test_loader_loads_a_stub(tmp_path: Path) -> None:
-    """dlopen() takes a stub, and its NEEDED libraries with it."""
+    """dlopen() loads a stub and its NEEDED libraries."""
     good, bad = tmp_path / "libx.so.1", tmp_path / "liby.so.1"
     good.write_bytes(
         stubs.shared_object(64, "EM_X86_64", "libx.so.1", ["libm.so.6", "libc.so.6"], (2, 3, 99))
@@ -101,7 +105,9 @@ def test_loader_loads_a_stub(tmp_path: Path) -> None:
 @pytest.mark.requires("x86_64")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_program_prints_its_line(tmp_path: Path, *, dynamic: bool) -> None:
-    """A program runs, static or through its interpreter, prints one line and exits with 0; the loader can list its libraries."""
+    """A program, static or with an interpreter, prints one line and exits with 0; the loader lists
+    its libraries.
+    """
     interp = INTERPRETER if dynamic else None
     path = tmp_path / "nvidia-smi"
     path.write_bytes(
@@ -127,14 +133,12 @@ def test_program_prints_its_line(tmp_path: Path, *, dynamic: bool) -> None:
         assert b"libc.so.6 => " in traced.stdout
 
 
-@pytest.mark.requires("gcc")  # readelf comes with it
+@pytest.mark.requires("gcc")  # readelf comes with gcc
 @pytest.mark.parametrize(
     ("bits", "machine", "name"),
     [(64, "EM_X86_64", "X86-64"), (32, "EM_386", "80386"), (64, "EM_AARCH64", "AArch64")],
 )
-def test_readelf_has_nothing_to_complain_about(
-    tmp_path: Path, bits: int, machine: str, name: str
-) -> None:
+def test_readelf_gives_no_warning(tmp_path: Path, bits: int, machine: str, name: str) -> None:
     """readelf reads headers, dynamic section and notes of a stub without a warning."""
     path = tmp_path / "stub"
     path.write_bytes(stubs.shared_object(bits, machine, "libx.so.1", ["libc.so.6"], (2, 3, 99)))
@@ -151,7 +155,7 @@ def test_readelf_has_nothing_to_complain_about(
 
 
 def test_aarch64_program_encodes_write_and_exit() -> None:
-    """The hand-made aarch64 instructions load the text's address, its length and the two call numbers."""
+    """The aarch64 instructions load the text's address, its length and the two call numbers."""
     image = stubs.executable("EM_AARCH64", "hi")
     code = image.index(struct.pack("<I", 0xD2800020))  # mov x0, #1
     words = struct.unpack_from("<8I", image, code)
@@ -168,8 +172,8 @@ def test_aarch64_program_encodes_write_and_exit() -> None:
 
 
 @pytest.mark.requires("x86_64")
-def test_the_loader_insists_on_the_versions_of_a_stub(tmp_path: Path) -> None:
-    """One that this machine's C library has is found; another one is missed in the loader's words."""
+def test_the_loader_checks_the_versions_of_a_stub(tmp_path: Path) -> None:
+    """The loader accepts a version that this machine's C library has, and refuses another one."""
     for number, version in enumerate(("GLIBC_2.2.5", "GLIBC_9.9")):
         loading = stubs.Loading(
             versions_needed={"libc.so.6": ["GLIBC_2.3", version]},

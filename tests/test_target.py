@@ -1,4 +1,4 @@
-"""Where things go in a container, and what an engine's own mounts look like to a plan."""
+"""Where files go in a container, and how a plan sees an engine's own mounts."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from nvgraft.host.snapshot import SnapshotTree
 
 
 def directories(rootfs: str, machine: str = "x86_64") -> tuple[str, str]:
-    found = hosts.target(rootfs, machine=machine)
-    return found.libs_dir, found.libs32_dir
+    target = hosts.target(rootfs, machine=machine)
+    return target.libs_dir, target.libs32_dir
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def directories(rootfs: str, machine: str = "x86_64") -> tuple[str, str]:
 def test_debian_keeps_libraries_in_multiarch_directories(
     machine: str, expected: tuple[str, str]
 ) -> None:
-    """/etc/debian_version, whatever is in it, makes an image Debian-like."""
+    """An image with /etc/debian_version, whatever is in it, has multiarch directories."""
     assert directories("/etc/debian_version = ", machine) == expected
     assert directories("/etc -> /e\n/e/debian_version", machine) == expected
 
@@ -33,35 +33,39 @@ def test_debian_keeps_libraries_in_multiarch_directories(
 @pytest.mark.parametrize(
     ("rootfs", "libs32"),
     [
-        ("", "/usr/lib32"),  # nothing at all
-        ("/usr/lib64/", "/usr/lib32"),  # no /usr/lib either
-        ("/usr/lib/\n/usr/lib64/", "/usr/lib"),  # Fedora's kin
+        ("", "/usr/lib32"),  # an empty rootfs
+        ("/usr/lib64/", "/usr/lib32"),  # without /usr/lib
+        ("/usr/lib/\n/usr/lib64/", "/usr/lib"),  # Fedora and similar
         ("/usr/lib/\n/usr/lib64/\n/usr/lib32/", "/usr/lib32"),
         ("/usr/lib/\n/usr/lib64 -> lib", "/usr/lib32"),  # Arch: one directory for both
         ("/usr/lib -> lib64\n/usr/lib64/", "/usr/lib32"),
         (
             "/etc/debian_version -> /gone\n/usr/lib/\n/usr/lib64/",
             "/usr/lib",
-        ),  # a link to nothing is no Debian
+        ),  # a dangling link does not count
     ],
 )
-def test_others_keep_64_bit_libraries_in_usr_lib64(rootfs: str, libs32: str) -> None:
-    """32-bit ones go to /usr/lib32, or to /usr/lib where that is another place than /usr/lib64."""
+def test_other_images_keep_64_bit_libraries_in_usr_lib64(rootfs: str, libs32: str) -> None:
+    """32-bit libraries go to /usr/lib, if that is another directory than /usr/lib64 and there is no
+    /usr/lib32, else to /usr/lib32.
+    """
     assert directories(rootfs) == ("/usr/lib64", libs32)
 
 
 @pytest.mark.parametrize("rootfs", ["/etc -> ../..", "/etc -> etc", "/usr/lib -> /../.."])
-def test_an_image_that_leads_astray_is_refused(rootfs: str) -> None:
-    """Links out of the rootfs or in a circle, met while the layout is probed, are the container's fault."""
+def test_an_image_with_links_out_of_the_rootfs_is_refused(rootfs: str) -> None:
+    """Links out of the rootfs or in a circle that the probed directories have are refused as the
+    container's fault.
+    """
     with pytest.raises(Refusal) as caught:
         hosts.target(rootfs)
     assert caught.value.stage == "container"
 
 
-def test_the_label_is_the_rootfs() -> None:
-    """Messages name the rootfs as the runtime does; offline everything belongs to root."""
-    found = hosts.target(label="/run/bundles/web/rootfs")
-    assert (found.rootfs, found.uid, found.gid, found.machine) == (
+def test_an_offline_target_has_the_runtimes_rootfs_and_belongs_to_root() -> None:
+    """An offline target has the rootfs as the runtime names it, and belongs to root."""
+    target = hosts.target(label="/run/bundles/web/rootfs")
+    assert (target.rootfs, target.uid, target.gid, target.machine) == (
         "/run/bundles/web/rootfs",
         0,
         0,
@@ -70,7 +74,9 @@ def test_the_label_is_the_rootfs() -> None:
 
 
 def test_proc_sys_and_dev_are_the_engines() -> None:
-    """What an image has there is never seen: the engine mounts over it."""
+    """Files of the image in /proc, /sys and /dev are not visible, because the engine mounts over
+    them.
+    """
     text = "/dev/nvidia0 -> /dev/sda\n/proc -> /etc\n/sys/class = x\n/etc/x = y\n/devices/x"
     tree = VirtualTree(SnapshotTree(hosts.tree(text)), "/r")
     assert tree.lstat("/dev/nvidia0") is None
@@ -89,8 +95,8 @@ def test_proc_sys_and_dev_are_the_engines() -> None:
     assert tree.resolve("/proc/driver/nvidia") == "/proc/driver/nvidia"
 
 
-def test_the_kernel_module_makes_the_proc_directory() -> None:
-    """A simulated host has none."""
+def test_the_proc_directory_comes_with_the_kernel_module() -> None:
+    """/proc/driver/nvidia exists with the kernel module; a simulated host has none."""
     assert hosts.target(module=True).proc_driver() == Node("dir", 0o555)
     assert hosts.target(module=False).proc_driver() is None
 
@@ -112,8 +118,10 @@ def test_the_kernel_module_makes_the_proc_directory() -> None:
         ("/system/x", None),
     ],
 )
-def test_what_lies_on_a_volume(path: str, volume: str | None) -> None:
-    """The innermost volume counts, whole names only, through the image's links; the engine's own /dev is none, procfs and sysfs are."""
+def test_the_volume_of_a_path_is_the_innermost_one(path: str, volume: str | None) -> None:
+    """The volume of a path is the innermost one, by whole names and through the image's links.
+    procfs and sysfs are volumes, the engine's /dev is not.
+    """
     target = hosts.target(
         "/var/run -> /run",
         volumes=(
@@ -131,18 +139,18 @@ def test_what_lies_on_a_volume(path: str, volume: str | None) -> None:
 
 
 def test_a_container_without_volumes_has_the_kernels() -> None:
-    """Whether config.json names them or not."""
+    """/proc and /sys are volumes even if config.json does not name them."""
     assert hosts.target().volume("/proc/sys") == "/proc"
     assert hosts.target().volume("/usr") is None
 
 
 def test_a_volume_behind_a_loop_keeps_its_name() -> None:
-    """The engine will refuse it; the plan does not fail over it."""
+    """A volume behind a loop of links keeps its name: the engine will refuse it, not the plan."""
     assert hosts.target("/l -> l", volumes=("/l/v",)).volume("/l/v/x") == "/l/v"
 
 
-def test_the_base_class_decides_nothing() -> None:
-    """Volumes and /proc depend on where the rootfs is."""
+def test_the_base_class_leaves_volumes_and_proc_open() -> None:
+    """The base class leaves volumes and /proc to its subclasses."""
     target = Target(SnapshotTree({}), "x86_64")
     with pytest.raises(NotImplementedError):
         target.volume("/")

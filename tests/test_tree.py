@@ -1,4 +1,4 @@
-"""The one resolver, on a recorded tree and on a live one: every test runs both ways."""
+"""The path resolver, tested on a recorded tree and on a live one."""
 
 import os
 from collections.abc import Callable
@@ -56,20 +56,22 @@ def test_a_plain_path_stays(build: Builder) -> None:
 
 
 def test_an_absolute_link_stays_inside(build: Builder) -> None:
-    """The target of an absolute link starts again at the tree's root, not at the host's."""
+    """The target of an absolute link starts at the tree's root, not at the host's."""
     tree = build({"/usr/bin": "/bin", "/bin": None, "/bin/sh": ""})
     assert tree.find("/usr/bin/sh") == ("/bin/sh", tree.lstat("/bin/sh"))
 
 
-def test_what_does_not_exist_is_kept_literally(build: Builder) -> None:
-    """Components that do not exist stay, and ".." after them takes them away again."""
+def test_missing_components_are_kept(build: Builder) -> None:
+    """Missing components stay in the path, and ".." removes them again."""
     tree = build({"/a": None})
     assert tree.resolve("/a/new/dir/../file") == "/a/new/file"
     assert tree.find("/a/new/file")[1] is None
 
 
 def test_climbing_above_the_root_is_refused(build: Builder) -> None:
-    """A ".." above the root is an error in the reference's words, never the host's parent directory."""
+    """A ".." above the root is an error in the reference's words, and never the host's parent
+    directory.
+    """
     tree = build({"/usr/lib": "../../../etc", "/etc": None})
     with pytest.raises(
         PathError, match=r"^path error: /usr/lib/x resolves outside of /the/rootfs$"
@@ -77,7 +79,7 @@ def test_climbing_above_the_root_is_refused(build: Builder) -> None:
         tree.resolve("/usr/lib/x")
 
 
-def test_a_loop_of_links_ends(build: Builder) -> None:
+def test_a_loop_of_links_is_an_error(build: Builder) -> None:
     """A link to itself is an error with the reference's double slash."""
     tree = build({"/lib": "lib"})
     with pytest.raises(
@@ -88,7 +90,7 @@ def test_a_loop_of_links_ends(build: Builder) -> None:
 
 @pytest.mark.parametrize(("count", "fails"), [(20, False), (21, True)])
 def test_twenty_links_are_followed(build: Builder, count: int, fails: bool) -> None:
-    """Twenty links in a row are followed, one more is refused."""
+    """Twenty links in a row are followed, and one more is refused."""
     layout: Layout = {f"/l{n}": f"l{n + 1}" for n in range(count)}
     tree = build({**layout, f"/l{count}": ""})
     if fails:
@@ -99,7 +101,9 @@ def test_twenty_links_are_followed(build: Builder, count: int, fails: bool) -> N
 
 
 def test_links_of_proc_are_not_followed(build: Builder) -> None:
-    """Their text says nothing about where they lead: a link below /proc ends the walk, one that only resembles it does not."""
+    """A link in /proc ends the walk, because its text is not where it leads; /process is not
+    /proc.
+    """
     tree = build(
         {
             "/proc/1/root": "/",
@@ -115,8 +119,8 @@ def test_links_of_proc_are_not_followed(build: Builder) -> None:
     assert tree.resolve("/process/x") == "/etc/x"
 
 
-def test_a_file_is_no_directory(build: Builder) -> None:
-    """Walking through a regular file is refused instead of being taken for a missing directory."""
+def test_a_file_is_not_a_directory(build: Builder) -> None:
+    """A path through a regular file is refused, not taken for one with missing directories."""
     with pytest.raises(PathError, match="not a directory"):
         build({"/etc/x": ""}).resolve("/etc/x/y")
 
@@ -138,7 +142,7 @@ def test_listing_and_reading(build: Builder) -> None:
 
 
 def test_a_fifo_is_never_opened(tmp_path: Path) -> None:
-    """Reading a FIFO fails at once: an image must not be able to hang the hook."""
+    """Reading a FIFO fails without opening it: an image must not block the hook."""
     os.mkfifo(tmp_path / "fifo")
     tree = live_tree(tmp_path, {})
     with pytest.raises(OSError, match="not a regular file"):
@@ -147,7 +151,7 @@ def test_a_fifo_is_never_opened(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_refused(tmp_path: Path) -> None:
-    """A file beyond the limit is an error, also when its size is a lie of a sparse file."""
+    """A file beyond the limit is refused, also a sparse one."""
     (tmp_path / "big").touch()
     os.truncate(tmp_path / "big", 1 << 40)
     tree = live_tree(tmp_path, {})
@@ -156,8 +160,8 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     tree.close()
 
 
-def test_a_recorded_tree_says_what_was_not_recorded() -> None:
-    """The content of a file whose content is not in the snapshot is an error, never empty."""
+def test_missing_content_of_a_recorded_tree_is_an_error() -> None:
+    """A file without recorded content is an error, never empty."""
     tree = SnapshotTree({"/proc/driver/nvidia/params": {"type": "file", "mode": "0444"}})
     with pytest.raises(OSError, match="not recorded"):
         tree.read("/proc/driver/nvidia/params", 100)
@@ -189,7 +193,7 @@ def test_live_and_recorded_trees_agree(
     layout: Layout = {}
     for place, target in sorted(links.items()):
         if not os.path.realpath((root / place).parent).startswith(str(root)):
-            continue  # an earlier link leads out of the tree: this test must not write there
+            continue  # an earlier link leads out of the tree, where the test must not write
         try:
             os.makedirs((root / place).parent, exist_ok=True)
             if target is None:
@@ -197,7 +201,7 @@ def test_live_and_recorded_trees_agree(
             else:
                 os.symlink(target, root / place)
         except OSError:
-            continue  # a link of the same tree stands in the way
+            continue  # a link of the same tree is in the way
     for directory, directories, files in os.walk(root):
         for name in directories + files:
             full = os.path.join(directory, name)

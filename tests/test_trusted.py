@@ -1,4 +1,6 @@
-"""Files that decide what root does: who may have written them, on the whole way (SECURITY R13)."""
+"""Files that decide what root does: who may have written them and their directories (SECURITY
+R13).
+"""
 
 import os
 import posix
@@ -19,15 +21,17 @@ Stat = Callable[[int], os.stat_result]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that looks like one below / and that only root can write, whatever the machine's /tmp is."""
+    """A directory whose parents appear as root's with mode 0755, whatever this machine's /tmp
+    is.
+    """
     fstat = os.fstat
-    above = {(found.st_dev, found.st_ino) for found in map(os.stat, tmp_path.parents)}
+    above = {(info.st_dev, info.st_ino) for info in map(os.stat, tmp_path.parents)}
 
     def polished(fd: int) -> os.stat_result:
-        found = fstat(fd)
-        if (found.st_dev, found.st_ino) not in above:
-            return found
-        return os.stat_result((stat.S_IFDIR | 0o755, *found[1:4], 0, 0, *found[6:]))
+        info = fstat(fd)
+        if (info.st_dev, info.st_ino) not in above:
+            return info
+        return os.stat_result((stat.S_IFDIR | 0o755, *info[1:4], 0, 0, *info[6:]))
 
     monkeypatch.setattr(trusted.os, "fstat", polished)  # type: ignore[attr-defined]
     tmp_path.chmod(0o755)
@@ -52,15 +56,15 @@ def content(path: Path | str, *, sticky: bool = False) -> str:
         os.close(fd)
 
 
-def test_a_file_that_only_root_can_write_is_opened(file: Path) -> None:
-    """Also by a name with superfluous parts."""
+def test_a_file_that_only_root_can_write_to_is_opened(file: Path) -> None:
+    """A file that only root can write to is opened, also by a path with superfluous parts."""
     assert content(file) == "content"
     assert content(f"{file.parent}/.//../dir/config.toml") == "content"
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
-    """Named, with the fix."""
+def test_a_file_that_others_may_write_to_is_refused(file: Path, mode: int) -> None:
+    """A file that group or others may write to is refused with its name and the fix."""
     file.chmod(mode)
     with pytest.raises(
         Untrusted, match=re.escape(f"{file}: group or others may write it")
@@ -70,18 +74,22 @@ def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
-def test_a_directory_that_others_may_write_is_refused(file: Path, mode: int) -> None:
-    """They could put another file in its place; a sticky bit is no excuse where nobody asks for one."""
+def test_a_directory_that_others_may_write_to_is_refused(file: Path, mode: int) -> None:
+    """A directory that others may write to is refused, sticky or not, because they could replace
+    the file.
+    """
     file.parent.chmod(mode)
     with pytest.raises(
         Untrusted, match=re.escape(f"{file.parent}: group or others may write it")
     ) as caught:
         open_trusted(str(file))
-    assert ("chmod" in caught.value.hint) is (mode != 0o1777), "nobody shall close /tmp"
+    assert ("chmod" in caught.value.hint) is (mode != 0o1777), "the hint must not change /tmp"
 
 
-def test_a_sticky_directory_is_passed_on_request(file: Path) -> None:
-    """A file in /tmp is its owner's. A directory that is not sticky, and a file with that bit, are still refused."""
+def test_a_sticky_directory_is_accepted_on_request(file: Path) -> None:
+    """With ``sticky`` a sticky directory is accepted; one that is not sticky, and a file with that
+    bit, are refused.
+    """
     file.parent.chmod(0o1777)
     assert content(file, sticky=True) == "content"
     file.chmod(0o1646)
@@ -95,19 +103,19 @@ def test_a_sticky_directory_is_passed_on_request(file: Path) -> None:
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("what", ["file", "directory", "link"])
-def test_what_belongs_to_somebody_else_is_refused(file: Path, what: str) -> None:
-    """Whoever owns it can write it, or change its mode."""
+def test_a_file_of_another_user_is_refused(file: Path, what: str) -> None:
+    """A file, directory or link of another user is refused, because its owner can change it."""
     link = file.parent.parent / "link"
     link.symlink_to(file)
-    owned = {"file": file, "directory": file.parent, "link": link}[what]
-    os.chown(owned, 1000, 0, follow_symlinks=False)
-    with pytest.raises(Untrusted, match=re.escape(f"{owned}: it belongs to user 1000")):
+    foreign = {"file": file, "directory": file.parent, "link": link}[what]
+    os.chown(foreign, 1000, 0, follow_symlinks=False)
+    with pytest.raises(Untrusted, match=re.escape(f"{foreign}: it belongs to user 1000")):
         open_trusted(str(link))
 
 
 @pytest.mark.requires("root")
-def test_a_user_may_trust_himself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is not root can do nothing with his file that he could not do anyway."""
+def test_a_user_may_trust_their_own_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own file is accepted for that user: it gives no rights beyond the user's own."""
     os.chown(file, 1000, 0)
     monkeypatch.setattr(posix, "geteuid", lambda: 1000)
     assert content(file) == "content"
@@ -115,10 +123,12 @@ def test_a_user_may_trust_himself(file: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("inside", [True, False])
-def test_in_a_user_namespace_the_hosts_root_has_no_number(
+def test_in_a_user_namespace_the_overflow_user_is_accepted(
     file: Path, inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He is shown as the overflow user then, who is nobody special elsewhere."""
+    """In a user namespace the host's root appears as the overflow user and is accepted; elsewhere
+    that user is refused.
+    """
     os.chown(file, userns.overflow_uid(), 0)
     monkeypatch.setattr(userns, "inside", lambda: inside)
     if inside:
@@ -132,20 +142,20 @@ def test_in_a_user_namespace_the_hosts_root_has_no_number(
     "target", ["{dir}/config.toml", "dir/config.toml", "dir/../dir/./config.toml"]
 )
 def test_one_link_is_followed(file: Path, target: str) -> None:
-    """Absolute or relative, at the end of the way."""
+    """One absolute or relative link at the end of the path is followed."""
     link = file.parent.parent / "link"
     link.symlink_to(target.format(dir=file.parent))
     assert content(link) == "content"
 
 
 def test_a_linked_directory_is_followed(file: Path) -> None:
-    """As /var/run is."""
+    """A link to a directory, such as /var/run, is followed."""
     (file.parent.parent / "link").symlink_to("dir")
     assert content(file.parent.parent / "link" / "config.toml") == "content"
 
 
-def test_what_a_link_leads_to_is_checked(file: Path) -> None:
-    """Its directories as well."""
+def test_the_target_of_a_link_is_checked(file: Path) -> None:
+    """The directories of a link's target are checked too."""
     link = file.parent.parent / "link"
     link.symlink_to(file)
     file.parent.chmod(0o777)
@@ -154,7 +164,7 @@ def test_what_a_link_leads_to_is_checked(file: Path) -> None:
 
 
 def test_a_second_link_is_refused(file: Path) -> None:
-    """With its name; a loop is no more than that."""
+    """A second link, or a loop, is refused with its name."""
     base = file.parent.parent
     (base / "one").symlink_to("two")
     (base / "two").symlink_to(file)
@@ -172,17 +182,17 @@ def test_a_second_link_is_refused(file: Path) -> None:
         (lambda path: None, FileNotFoundError),
     ],
 )
-def test_what_is_no_file_is_an_error(
+def test_anything_but_a_file_is_an_error(
     place: Path, make: Callable[[Path], None], error: type[OSError]
 ) -> None:
-    """A FIFO is not waited for."""
+    """A FIFO, a directory or a missing file is an error, without waiting for a writer."""
     make(place / "x")
     with pytest.raises(error):
         open_trusted(f"{place}/x")
 
 
 def test_nothing_stays_open(file: Path) -> None:
-    """Neither when it succeeds nor for any of the refusals."""
+    """No descriptor stays open after success or any refusal."""
     base = file.parent.parent
     (base / "one").symlink_to("two")
     (base / "two").symlink_to(file)

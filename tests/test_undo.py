@@ -1,4 +1,4 @@
-"""Taking back what a failed start has done."""
+"""Undoing the steps of a failed start."""
 
 import errno
 import os
@@ -8,8 +8,8 @@ import pytest
 from nvgraft.apply.undo import UndoLog
 
 
-def test_the_newest_step_goes_first() -> None:
-    """What was made last may depend on what was made before."""
+def test_steps_are_undone_newest_first() -> None:
+    """Steps are undone newest first, because later ones may depend on earlier ones."""
     log, order = UndoLog(), list[str]()
     for name in ("directory", "file", "mount"):
         log.add(name, lambda name=name: order.append(name))  # type: ignore[misc]
@@ -19,8 +19,8 @@ def test_the_newest_step_goes_first() -> None:
     assert len(log) == 0
 
 
-def test_a_step_is_taken_back_once() -> None:
-    """Running again does nothing."""
+def test_a_step_is_undone_once() -> None:
+    """A second run does nothing."""
     log, order = UndoLog(), list[str]()
     log.add("x", lambda: order.append("x"))
     log.run()
@@ -29,7 +29,9 @@ def test_a_step_is_taken_back_once() -> None:
 
 
 def test_a_failing_step_does_not_stop_the_others() -> None:
-    """What is left behind is named with the kernel's reason, newest first; everything else is taken back."""
+    """A step that fails is named with the kernel's reason, newest first, and the other steps are
+    undone.
+    """
     log, order = UndoLog(), list[str]()
 
     def busy() -> None:
@@ -46,16 +48,18 @@ def test_a_failing_step_does_not_stop_the_others() -> None:
     assert order == ["last", "first"]
 
 
-def test_success_forgets_everything() -> None:
-    """After the whole transaction nothing is taken back any more."""
+def test_forget_keeps_everything() -> None:
+    """After forget() nothing is undone."""
     log, order = UndoLog(), list[str]()
     log.add("x", lambda: order.append("x"))
     log.forget()
     assert (log.run(), order, len(log)) == ([], [], 0)
 
 
-def test_an_interrupted_undo_goes_on_where_it_was() -> None:
-    """What is no OSError ends the run, but not the log: the step that was interrupted is not run twice."""
+def test_an_interrupted_undo_can_be_continued() -> None:
+    """An exception other than OSError ends the run, and the next run continues with the following
+    step.
+    """
     log, order = UndoLog(), list[str]()
 
     def interrupted() -> None:
@@ -70,8 +74,8 @@ def test_an_interrupted_undo_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EINTR, errno.EAGAIN])
-def test_a_step_that_cannot_be_taken_now_is_taken_again(number: int) -> None:
-    """A few times, and no more: then it is named."""
+def test_a_temporary_failure_is_tried_again(number: int) -> None:
+    """A step that fails with EINTR or EAGAIN is tried again a few times, and then named."""
     log, tries = UndoLog(), list[str]()
 
     def busy(times: int, name: str) -> None:
@@ -81,7 +85,7 @@ def test_a_step_that_cannot_be_taken_now_is_taken_again(number: int) -> None:
 
     log.add("twice", lambda: busy(2, "twice"))
     log.add("always", lambda: busy(1000, "always"))
-    (left,) = log.run()
-    assert left.startswith("always (")
+    (failure,) = log.run()
+    assert failure.startswith("always (")
     assert tries.count("twice") == 3
     assert tries.count("always") < 20

@@ -1,4 +1,4 @@
-"""User namespaces: who is who there."""
+"""User namespaces: which ids belong to root."""
 
 import pytest
 
@@ -10,7 +10,7 @@ MAPPED = "         0       1000          1\n"
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the kernel says; a file that is not set does not exist."""
+    """The texts of the kernel's files; a file without a text does not exist."""
     texts: dict[str, str] = {}
     monkeypatch.setattr(userns, "_read", lambda path: texts.get(path, ""))
     return texts
@@ -20,8 +20,12 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     ("text", "inside"),
     [(FULL, False), ("", False), (MAPPED, True), ("0 100000 65536\n1000 1000 1\n", True)],
 )
-def test_a_namespace_is_told_by_its_map(text: str, inside: bool, kernel: dict[str, str]) -> None:
-    """The first namespace maps every id to itself, users and groups; a kernel without namespaces has no map."""
+def test_a_user_namespace_is_recognised_by_its_map(
+    text: str, inside: bool, kernel: dict[str, str]
+) -> None:
+    """The first namespace maps every user and group id to itself; a kernel without namespaces has
+    no map.
+    """
     for kind in ("uid_map", "gid_map"):
         kernel.clear()
         kernel[f"/proc/self/{kind}"] = text
@@ -35,13 +39,15 @@ def test_a_namespace_is_told_by_its_map(text: str, inside: bool, kernel: dict[st
 def test_an_owner_without_a_number_counts_as_root(
     uid: int, text: str, root: bool, kernel: dict[str, str]
 ) -> None:
-    """Only inside a user namespace: elsewhere the overflow uid is an ordinary user."""
+    """The overflow uid counts as root inside a user namespace only; elsewhere it is an ordinary
+    user.
+    """
     kernel["/proc/self/uid_map"] = text
     assert userns.is_root(uid) is root
 
 
 def test_the_overflow_uid_is_the_kernels(kernel: dict[str, str]) -> None:
-    """An administrator may have changed it."""
+    """The overflow uid is read from the kernel, where an administrator may have changed it."""
     assert userns.overflow_uid() == 65534
     kernel["/proc/sys/kernel/overflowuid"] = "99\n"
     kernel["/proc/self/uid_map"] = MAPPED
@@ -51,15 +57,17 @@ def test_the_overflow_uid_is_the_kernels(kernel: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("text", "fixed"), [("deny\n", True), ("allow\n", False), ("", False)])
-def test_groups_are_fixed_where_the_kernel_says_so(
+def test_groups_are_fixed_if_setgroups_is_denied(
     text: str, fixed: bool, kernel: dict[str, str]
 ) -> None:
-    """Who made the namespace without privileges cannot change groups in it."""
+    """Groups are fixed if the kernel denies setgroups, as in a namespace made without
+    privileges.
+    """
     kernel["/proc/self/setgroups"] = text
     assert userns.groups_are_fixed() is fixed
 
 
 def test_the_kernels_files_are_read() -> None:
-    """On the machine itself; a file that is missing is empty."""
+    """The kernel's files of this machine are read; a missing one is empty."""
     assert userns._read("/proc/self/uid_map").split()
     assert userns._read("/proc/self/nosuch") == ""

@@ -1,4 +1,4 @@
-"""What makes two values equal: every field."""
+"""Values are equal if their types and all fields are."""
 
 import importlib
 import pkgutil
@@ -20,8 +20,8 @@ class Pixel(Point):
         self.colour = colour
 
 
-def test_every_field_counts() -> None:
-    """Those of a base class too; values with equal fields are equal, and one key."""
+def test_every_field_is_compared() -> None:
+    """Values with equal fields, also those of the base class, are equal and have one hash."""
     assert Pixel(1, 2, "red") == Pixel(1, 2, "red")
     assert {Pixel(1, 2, "red"), Pixel(1, 2, "red")} == {Pixel(1, 2, "red")}
     for other in (Pixel(0, 2, "red"), Pixel(1, 0, "red"), Pixel(1, 2, "blue")):
@@ -29,7 +29,7 @@ def test_every_field_counts() -> None:
 
 
 def test_values_of_different_types_differ() -> None:
-    """Equal fields do not make two types equal, nor a subclass equal to its base."""
+    """Equal fields do not make values of two types equal, not even of a subclass and its base."""
 
     class Place(Point):
         pass
@@ -39,26 +39,24 @@ def test_values_of_different_types_differ() -> None:
 
 
 def test_values_in_values() -> None:
-    """An action is equal to one with an equal reason, and is the same key."""
-    actions = [
-        Bind("file", "driver", "/s", "/t", (), 0o644, Why("a", "b", found)) for found in "ccd"
-    ]
+    """Values that have equal values as fields are equal."""
+    actions = [Bind("file", "driver", "/s", "/t", (), 0o644, Why("a", "b", text)) for text in "ccd"]
     assert len(set(actions)) == 2
 
 
 def test_the_representation_names_every_field() -> None:
-    """What a failed comparison prints shows the field that differs."""
+    """The representation has every field by name."""
     assert repr(Pixel(1, 2, "red")) == "Pixel(x=1, y=2, colour='red')"
 
 
 def with_slots(kind: type[object]) -> list[type[object]]:
-    """Return the classes below ``kind`` that have ``__slots__``, itself included."""
+    """Return the classes below ``kind``, itself included, that have ``__slots__``."""
     itself = [kind] if "__slots__" in vars(kind) else []
     return itself + [each for below in kind.__subclasses__() for each in with_slots(below)]
 
 
 def test_no_value_hides_a_field_in_slots() -> None:
-    """Such a field would not count: no class of the engine has one."""
+    """No value of the engine has ``__slots__``, whose fields would not be compared."""
     base = type("Base", (), {})
     hiding = type("Hiding", (base,), {"__slots__": ("hidden",)})
     assert with_slots(base) == [hiding]

@@ -33,7 +33,9 @@ def rule(answer: Document) -> str:
 
 @pytest.fixture
 def host(tmp_path: Path) -> str:
-    """A host with a library of an older driver, and one that its loader cache does not list."""
+    """A host with a library of an older driver, and with one that its loader cache does not
+    list.
+    """
     document = hosts.full_host(
         "/usr/lib/x86_64-linux-gnu/libnvidia-encode.so.1 -> libnvidia-encode.so.470.1\n"
         "/usr/lib/x86_64-linux-gnu/libnvidia-encode.so.470.1 elf libnvidia-encode.so.1\n"
@@ -58,7 +60,9 @@ def host(tmp_path: Path) -> str:
 
 
 def test_a_library_in_the_container_has_its_chain(tmp_path: Path, capsys: Captured) -> None:
-    """The chain is request, capability, row, cache entry, mount, links; exit 0."""
+    """The chain of a library is request, capability, row, cache entry, mount and links; the exit
+    code is 0.
+    """
     bundle = str(make_bundle(tmp_path / "b", ALL))
     code, (answer,) = run_why(capsys, bundle, "eks-t4", "libcuda.so")
     assert code == 0
@@ -73,7 +77,7 @@ def test_a_library_in_the_container_has_its_chain(tmp_path: Path, capsys: Captur
 
 
 def test_a_link_has_the_chain_of_its_file(tmp_path: Path, capsys: Captured) -> None:
-    """The link is named with or without directory; files with the same prefix are not included."""
+    """A link is found with or without directory; files with the same prefix are not included."""
     bundle = str(make_bundle(tmp_path / "b", ALL))
     _, answers = run_why(
         capsys, bundle, "eks-t4", "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
@@ -106,7 +110,7 @@ def test_a_link_has_the_chain_of_its_file(tmp_path: Path, capsys: Captured) -> N
     ],
 )
 def test_a_device_is_mounted_and_allowed(device: str, tmp_path: Path, capsys: Captured) -> None:
-    """The chain has the node and its device rule, also for major numbers that vary."""
+    """The chain of a device has its node and its device rule, also for major numbers that vary."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     _, (answer,) = run_why(capsys, bundle, "runfile-a10x2", device)
     assert [step["step"] for step in answer["chain"] if step["step"] in {"mounted", "allowed"}] == [
@@ -116,7 +120,7 @@ def test_a_device_is_mounted_and_allowed(device: str, tmp_path: Path, capsys: Ca
 
 
 def test_every_mount_is_found_by_its_target(tmp_path: Path, capsys: Captured) -> None:
-    """On each host of the gallery."""
+    """On each host of the gallery every mount is found by its target."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     for name in gallery.names():
         plan, _ = plan_bundle(bundle, name, None)
@@ -126,7 +130,9 @@ def test_every_mount_is_found_by_its_target(tmp_path: Path, capsys: Captured) ->
 
 
 def test_every_mount_is_found_by_its_source(tmp_path: Path, capsys: Captured) -> None:
-    """Also below a driver root in /dev, where libraries are still recognised as libraries."""
+    """Every mount is found by its source, also below a driver root in /dev, where libraries stay
+    libraries.
+    """
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     host = tmp_path / "host.json"
     host.write_text(json.dumps(read_snapshot("operator-driver-root") | {"root": "/dev/shm/x"}))
@@ -139,7 +145,9 @@ def test_every_mount_is_found_by_its_source(tmp_path: Path, capsys: Captured) ->
 
 
 def test_the_suggested_change_helps(tmp_path: Path, capsys: Captured) -> None:
-    """With it, a plan includes the row; for a capability, one variable is enough."""
+    """With the suggested change a plan includes the row; for a capability one variable is
+    enough.
+    """
     bundle = str(make_bundle(tmp_path / "b", ALL, "NVIDIA_DRIVER_CAPABILITIES=utility"))
     whole = str(make_bundle(tmp_path / "all", *EVERYTHING))
     excluded = 0
@@ -178,7 +186,9 @@ def test_the_suggested_change_helps(tmp_path: Path, capsys: Captured) -> None:
 def test_files_that_only_the_runtime_mounts(
     what: str, condition: str, host: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """The advice names the runtime, and the variable or capability that adds the file."""
+    """The advice for a file that only the runtime mounts names the runtime and the variable or
+    capability.
+    """
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     code, (answer,) = run_why(capsys, bundle, host, what)
     assert (code, rule(answer)) == (1, "not-in-catalogue")
@@ -244,7 +254,9 @@ def test_the_first_rule_that_keeps_a_file_out(
     tmp_path: Path,
     capsys: Captured,
 ) -> None:
-    """Exit 1, the rule, and the smallest change if there is one."""
+    """The first rule that excludes a file is named, with the smallest change if there is one; the
+    exit code is 1.
+    """
     bundle = str(
         make_bundle(
             tmp_path / "b",
@@ -261,7 +273,9 @@ def test_the_first_rule_that_keeps_a_file_out(
 def test_a_container_that_asks_for_nothing_needs_devices_first(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    """The change is one variable if the default capabilities suffice, else two."""
+    """For a container without a request the change is one variable if the default capabilities
+    suffice, else two.
+    """
     bundle = str(make_bundle(tmp_path / "b"))
     _, answers = run_why(capsys, bundle, "runfile-a10x2", "nvidia-smi", "libnvidia-encode.so")
     assert [rule(answer) for answer in answers] == ["nothing-requested"] * 2
@@ -273,7 +287,7 @@ def test_a_container_that_asks_for_nothing_needs_devices_first(
 
 
 def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Captured) -> None:
-    """An unmet requirement keeps all files out; the change disables it."""
+    """An unmet requirement excludes all files; the change disables it."""
     bundle = str(make_bundle(tmp_path / "b", ALL, "NVIDIA_REQUIRE_CUDA=cuda>=99"))
     _, (answer,) = run_why(capsys, bundle, "eks-t4", "nvidia-smi")
     assert rule(answer) == "refused"
@@ -295,7 +309,7 @@ def test_a_refusal_is_the_rule_and_can_be_lifted(tmp_path: Path, capsys: Capture
 
 
 def test_variables_of_the_command_line_count(tmp_path: Path, capsys: Captured) -> None:
-    """The change is made in addition to them."""
+    """The change is made in addition to variables of the command line."""
     bundle = str(make_bundle(tmp_path / "b"))
     words = ["why", "graphics", "--bundle", bundle, "--env", ALL, "--host", "runfile-a10x2"]
     assert main([*words, "--format", "json"]) == 1
@@ -305,7 +319,9 @@ def test_variables_of_the_command_line_count(tmp_path: Path, capsys: Captured) -
 
 
 def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured) -> None:
-    """The last one in the loader cache is chosen; the other is listed with the reason."""
+    """Of two candidates the last one in the loader cache is chosen; the other is listed with the
+    reason.
+    """
     document = read_snapshot("eks-t4")
     path = "/usr/lib64/libcuda.so.460.106.00"
     document["files"]["/opt/libcuda.so.460.106.00"] = document["files"][path]
@@ -328,7 +344,7 @@ def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured)
 def test_any_capability_can_be_asked_about(
     capability: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Requested or not, and whether or not the host has files for it."""
+    """Any capability can be asked about, requested or not, with or without files on the host."""
     for env in (EVERYTHING, (ALL,)):
         bundle = str(make_bundle(tmp_path / f"b{len(env)}", *env))
         code, (answer,) = run_why(capsys, bundle, "debian-compat32", capability)
@@ -337,7 +353,7 @@ def test_any_capability_can_be_asked_about(
 
 
 def test_text_has_a_block_for_each_argument(tmp_path: Path, capsys: Captured) -> None:
-    """Names are printed without control characters."""
+    """Text output has a block for each argument; names are printed without control characters."""
     bundle = str(make_bundle(tmp_path / "b", ALL))
     what = ("nvidia-smi", "libnvidia-encode.so.1", "x\x1b[31m")
     assert main(["why", *what, "--bundle", bundle, "--host", "eks-t4"]) == 1
