@@ -1,4 +1,4 @@
-"""`nvgraft inventory`: what is said about the cache, and what is done to it."""
+"""`nvgraft inventory`: what it prints about the kept inventory, and what it changes."""
 
 import os
 from collections.abc import Iterator
@@ -18,28 +18,30 @@ from nvgraft_cli.shell import main
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    found = Machine(tmp_path)
+    machine = Machine(tmp_path)
     monkeypatch.setattr(command, "permission_problem", lambda: "")
-    monkeypatch.setattr(refresh, "hook_config", lambda _path: Config(**found.settings))
-    with found.running():
-        found.tick()
-        yield found
+    monkeypatch.setattr(refresh, "hook_config", lambda _path: Config(**machine.settings))
+    with machine.running():
+        machine.tick()
+        yield machine
 
 
 def run(*words: str) -> int:
     return main.main(["inventory", *words])
 
 
-def test_nothing_is_cached_at_first(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said, and the exit code tells it too."""
+def test_no_inventory_is_kept_at_first(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a kept inventory show says so and exits with 1, without a query of NVML."""
     assert run("show") == 1
-    said = capsys.readouterr().out
-    assert "state      the next hook reads the host anew: no inventory is kept" in said
+    output = capsys.readouterr().out
+    assert "state      the next hook reads the host anew: no inventory is kept" in output
     assert machine.queries == 0
 
 
 def test_refresh_and_show(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was found is told in a line, and then in detail."""
+    """refresh prints a summary of the inventory, and show prints it in detail."""
     assert run("refresh") == 0
     assert capsys.readouterr().out == "driver 535.1, gpus 1, mig devices 1, libraries 2\n"
     assert run("show") == 0
@@ -58,8 +60,8 @@ def test_refresh_and_show(machine: Machine, capsys: pytest.CaptureFixture[str]) 
     assert machine.origin() == "from the kept inventory"
 
 
-def test_show_for_machines(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names and values, no sentences to take apart."""
+def test_show_as_json(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON output has names and values instead of sentences."""
     assert run("show", "--format", "json") == 1
     assert read_document(capsys.readouterr().out)["cached"] is None
     run("refresh", "--format", "json")
@@ -71,26 +73,26 @@ def test_show_for_machines(machine: Machine, capsys: pytest.CaptureFixture[str])
         "libraries": 2,
     }
     assert run("show", "--format", "json") == 0
-    shown = read_document(capsys.readouterr().out)
-    assert (shown["used"], shown["reason"], shown["cached"]["driver_version"]) == (
+    document = read_document(capsys.readouterr().out)
+    assert (document["used"], document["reason"], document["cached"]["driver_version"]) == (
         True,
         None,
         "535.1",
     )
-    assert shown["cached"]["gpus"][0]["mig_devices"] == [
+    assert document["cached"]["gpus"][0]["mig_devices"] == [
         {"compute_instance": 0, "gpu_instance": 1, "uuid": "MIG-1"}
     ]
-    assert shown["cached"]["libraries"] == [
+    assert document["cached"]["libraries"] == [
         "/usr/lib/libnvidia-ml.so.535.1",
         "/usr/lib/libcuda.so.535.1",
     ]
-    assert "/etc/ld.so.cache" in shown["cached"]["checked"]
+    assert "/etc/ld.so.cache" in document["cached"]["checked"]
 
 
-def test_what_is_stale_is_shown_with_the_reason(
+def test_a_stale_inventory_is_shown_with_the_reason(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first thing that differs, and what was cached before."""
+    """A stale inventory is shown with the first difference from the host."""
     run("refresh")
     machine.tick()
     machine.library("usr/lib/libcuda.so.535.1", "libcuda.so.1")
@@ -104,32 +106,36 @@ def test_what_is_stale_is_shown_with_the_reason(
     assert any(line.startswith("GPU ") for line in lines)
 
 
-def test_a_damaged_document_is_shown_as_such(
+def test_a_damaged_inventory_is_reported(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No traceback."""
+    """A damaged inventory is reported without a traceback."""
     kept.write(kept_inventory.KIND, kept_inventory._key(Config(**machine.settings)), {"made": "x"})
     assert run("show") == 1
     assert "the kept inventory is damaged" in capsys.readouterr().out
 
 
-def test_refresh_asks_whatever_is_cached(machine: Machine) -> None:
-    """NVML may know what cannot be seen."""
+def test_refresh_always_queries_nvml(machine: Machine) -> None:
+    """refresh queries NVML even if the kept inventory seems valid, because not every change is
+    visible in files.
+    """
     run("refresh")
-    asked = machine.queries
+    queries = machine.queries
     machine.uuids["gpu0"] = "GPU-unseen"
     assert run("refresh") == 0
-    assert machine.queries == asked + 1
+    assert machine.queries == queries + 1
     state, _ = kept_inventory.state(Config(**machine.settings))
     assert state is not None
     assert state.report.gpus[0].uuid == "GPU-unseen"
 
 
 @pytest.mark.parametrize("broken", ["driver", "loader cache", "library"])
-def test_a_host_that_cannot_be_read_has_nothing_cached(
+def test_a_failed_refresh_removes_the_inventory(
     machine: Machine, broken: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The hook's own error; what was cached could hide it from the hook."""
+    """A failed refresh prints the hook's own error and removes the kept inventory, which could hide
+    the fault from the hook.
+    """
     run("refresh")
     kept.write("other", 1, 1)
     path = {
@@ -145,7 +151,8 @@ def test_a_host_that_cannot_be_read_has_nothing_cached(
 
 
 class Clock:
-    """The module ``time`` on a machine whose driver was installed just now: time passes in sleep() alone.
+    """A replacement for ``time`` on a machine whose driver was installed just now; time passes only
+    in sleep().
 
     :param installing: whether another file of the driver is written during every sleep.
     """
@@ -157,7 +164,7 @@ class Clock:
         self.started = self.install()
 
     def install(self) -> int:
-        """Write a library; return the time of the change."""
+        """Write a library and return the time of the change."""
         path = "usr/lib/libcuda.so.535.1"
         self.machine.library(path, "libcuda.so.1")
         return self.machine.place(path).stat().st_ctime_ns
@@ -181,7 +188,7 @@ def test_refresh_waits_until_files_are_settled(
     capsys: pytest.CaptureFixture[str],
     installing: bool,
 ) -> None:
-    """Refresh waits until no file of the driver is newer than 50 ms, for two seconds at most."""
+    """refresh waits until no file of the driver is newer than 50 ms, for two seconds at most."""
     clock = Clock(machine, installing)
     monkeypatch.setattr(kept_inventory, "SETTLED", 50_000_000)
     for module in (kept_inventory, refresh):
@@ -194,17 +201,19 @@ def test_refresh_waits_until_files_are_settled(
         assert clock.slept == pytest.approx(0.05)
 
 
-def test_what_cannot_be_kept_is_said(
+def test_an_inventory_that_cannot_be_kept_is_reported(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A read-only /run."""
+    """If the directory cannot be written to, as with a read-only /run, refresh says so and exits
+    with 1.
+    """
     monkeypatch.setattr(kept, "DIRECTORY", "/proc/none/cache")
     assert run("refresh") == 1
     assert "/proc/none/cache cannot be written" in capsys.readouterr().err
 
 
-def test_drop(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Everything, and once."""
+def test_drop_removes_everything(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """drop removes all kept files; a second drop says that there is nothing."""
     run("refresh")
     kept.write("config", 1, 1)
     capsys.readouterr()
@@ -214,10 +223,10 @@ def test_drop(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "nothing was kept\n"
 
 
-def test_a_config_toml_that_the_hook_refuses(
+def test_a_bad_config_toml_gives_the_hooks_error(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its own error."""
+    """A config.toml that the hook refuses gives the hook's own error."""
 
     def refuse(_path: str) -> Config:
         raise Refusal("", "bad config.toml", "correct it")
@@ -228,10 +237,10 @@ def test_a_config_toml_that_the_hook_refuses(
 
 
 @pytest.mark.parametrize("words", [["inventory", "show"], ["inventory", "drop"], ["watch"]])
-def test_only_root_is_answered(
+def test_the_commands_need_root(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To another user it would seem as if nothing were cached."""
+    """Another user than root is refused: the kept files would seem to be missing."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main.main(words) == 2
     assert "run the command as root" in capsys.readouterr().err
@@ -246,8 +255,8 @@ def test_only_root_is_answered(
         ["watch", "--ask", "x"],
     ],
 )
-def test_bad_usage(words: list[str]) -> None:
-    """Exit code 2, as for every command."""
+def test_bad_usage_exits_with_2(words: list[str]) -> None:
+    """Bad usage exits with 2."""
     with pytest.raises(SystemExit) as ended:
         main.main(words)
     assert ended.value.code == 2
@@ -264,14 +273,16 @@ def test_bad_usage(words: list[str]) -> None:
     ],
 )
 def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command and each action."""
+    """The help of each command and action has examples."""
     with pytest.raises(SystemExit):
         main.main([*words, "--help"])
     assert "examples:\n  sudo nvgraft " in capsys.readouterr().out
 
 
-def test_a_refresh_is_made_in_the_hooks_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What NVML would heed and a hook does not inherit is no part of the question that is cached; other variables stay."""
+def test_a_refresh_has_the_hooks_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that NVML would read and a hook does not inherit are removed before a refresh;
+    others stay.
+    """
     for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVML_STUB"):
         monkeypatch.setenv(name, "/x")
     monkeypatch.setenv("NVPL_X", "stays")

@@ -1,4 +1,4 @@
-"""Keeping what the hook said: bounded, root-only, and never a way to another file."""
+"""Keeping the hook's last messages: limited, private to root, and never in another file."""
 
 import os
 from pathlib import Path
@@ -26,46 +26,48 @@ def keep(container_id: str, *lines: str) -> None:
 
 
 def test_a_record_is_shown(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The newest record, or that of an id's beginning, is shown with time and exit code."""
+    """The newest record, or that of a given beginning of an id, is shown with time and exit
+    code.
+    """
     keep("abc1", "nvgraft: device error: 7: unknown device")
     keep("def2", "nvgraft: mount error: x")
     os.utime(directory / "id-abc1", (1, 1))
     assert main.main(["last-error"]) == 0
     assert "mount error: x" in capsys.readouterr().out
     assert main.main(["last-error", "ab"]) == 0
-    shown = capsys.readouterr().out
-    assert "exit 1 container 'abc1'" in shown
-    assert "7: unknown device" in shown
+    output = capsys.readouterr().out
+    assert "exit 1 container 'abc1'" in output
+    assert "7: unknown device" in output
 
 
 def test_a_new_record_replaces_the_old_one(directory: Path) -> None:
-    """One record for each container, the last."""
+    """A container has one record, the last."""
     keep("a", "first")
     keep("a", "second")
     assert [path.name for path in directory.iterdir()] == ["id-a"]
     assert "second" in (directory / "id-a").read_text()
 
 
-def test_nothing_recorded_is_said(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No record is exit 1 and one line."""
+def test_a_missing_record_is_reported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing record exits with 1 and one line."""
     assert main.main(["last-error", "nobody"]) == 1
     assert "there is no record of a container 'nobody'" in capsys.readouterr().err
 
 
-def test_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For machines: the head and the messages."""
+def test_a_record_as_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON output has the heading and the messages of a record."""
     keep("a", "one", "two")
     assert main.main(["last-error", "--format", "json"]) == 0
-    shown = read_document(capsys.readouterr().out)
-    assert (shown["messages"], shown["others"]) == (["one", "two"], 0)
-    assert "exit 1 container 'a'" in shown["record"]
+    document = read_document(capsys.readouterr().out)
+    assert (document["messages"], document["others"]) == (["one", "two"], 0)
+    assert "exit 1 container 'a'" in document["record"]
 
 
 @pytest.mark.parametrize(
     "container_id", ["../../etc/passwd", "a/b", ".", "", "x\0y", "\n", "%2e", "ä" * 200]
 )
 def test_an_id_is_never_a_path(directory: Path, container_id: str) -> None:
-    """Whatever id an engine gives, the record is one file of the directory."""
+    """The record of any container id is one file of the directory."""
     keep(container_id, "line")
     (record,) = directory.iterdir()
     assert record.name == last_error.file_name(container_id)
@@ -74,12 +76,12 @@ def test_an_id_is_never_a_path(directory: Path, container_id: str) -> None:
 
 
 def test_different_ids_have_different_files() -> None:
-    """Escaping does not merge ids."""
+    """Different ids have different file names after escaping."""
     assert len({last_error.file_name(name) for name in ("a/b", "a%2fb", "a_b", "ab")}) == 4
 
 
-def test_records_are_bounded_and_root_s_own(directory: Path) -> None:
-    """A long message is cut, old records go, and nobody else can read them."""
+def test_records_are_limited_and_private(directory: Path) -> None:
+    """A long message is cut, old records are removed, and records are private to root."""
     for number in range(last_error.KEPT + 5):
         keep(f"c{number}", "x" * 100_000)
     records = list(directory.iterdir())
@@ -89,8 +91,10 @@ def test_records_are_bounded_and_root_s_own(directory: Path) -> None:
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_directory_of_others_is_not_used(directory: Path) -> None:
-    """A directory that others can read or write, or a link in its place, keeps no record, and fails nothing."""
+def test_an_open_directory_is_not_used(directory: Path) -> None:
+    """A directory that others can read or write to, or a link in its place, is not used, and
+    nothing fails.
+    """
     directory.mkdir(parents=True)
     directory.chmod(0o777)
     assert last_error.open_directory() is None

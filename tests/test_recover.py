@@ -1,4 +1,6 @@
-"""After a hook that was killed: what its journal names is taken away, and nothing else. Mounts are not needed for that."""
+"""Recovery after a killed hook: what its journal names is removed, and nothing else. The tests need
+no mounts.
+"""
 
 import os
 import posix
@@ -21,7 +23,7 @@ LIBS = "/usr/lib"
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A /run of our own, and root as far as the command asks."""
+    """A private /run, and a caller who appears as root."""
     place = tmp_path / "nvgraft"
     monkeypatch.setattr(journal, "DIRECTORY", str(place / "journal"))
     monkeypatch.setattr(lock, "DIRECTORY", str(place / "lock"))
@@ -47,20 +49,22 @@ def heading(rootfs: Path) -> Heading:
 
 
 def killed(rootfs: Path, *items: Item) -> None:
-    """Leave the journal of a hook that announced ``items`` and was killed; what it made is made by the test."""
+    """Leave the journal of a hook that announced ``items`` and was killed; the test creates the
+    files.
+    """
     begun = Journal.begin(heading(rootfs))
     begun.announce(items)
     begun.close()
 
 
 def tree(root: Path) -> dict[str, str | bytes]:
-    found: dict[str, str | bytes] = {}
+    contents: dict[str, str | bytes] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        found[name] = (
+        contents[name] = (
             os.readlink(path) if path.is_symlink() else "" if path.is_dir() else path.read_bytes()
         )
-    return found
+    return contents
 
 
 def recover(*arguments: str) -> int:
@@ -71,8 +75,10 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_what_was_made_is_taken_away(rootfs: Path, directory: Path, capsys: Capture) -> None:
-    """Directories, placeholders and links, also when only some of them had been made; then there is no journal."""
+def test_created_files_are_removed(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """Directories, placeholders and links of the killed hook are removed, even if some were never
+    created, and so is the journal.
+    """
     before = tree(rootfs)
     link = Item("link", "/usr/lib/libcuda.so", "libcuda.so.1")
     killed(
@@ -90,29 +96,31 @@ def test_what_was_made_is_taken_away(rootfs: Path, directory: Path, capsys: Capt
     assert "would be removed /opt/new/node" in capsys.readouterr().out
     assert (rootfs / "opt/new/node").exists()
     assert recover() == 0
-    said = capsys.readouterr().out
-    assert f"{rootfs}: 4 things of a hook that was killed" in said
-    assert "  removed /usr/lib/libcuda.so" in said
+    output = capsys.readouterr().out
+    assert f"{rootfs}: 4 things of a hook that was killed" in output
+    assert "  removed /usr/lib/libcuda.so" in output
     assert tree(rootfs) == before
     assert names(directory) == []
     assert recover() == 0
     assert "nothing to recover" in capsys.readouterr().out
 
 
-def test_the_loader_cache_comes_back(rootfs: Path, directory: Path) -> None:
-    """Replaced by the killed start, it has its former bytes, mode and time; its temporary name and new links are gone."""
+def test_the_loader_cache_is_restored(rootfs: Path, directory: Path) -> None:
+    """The loader cache and replaced links are restored, the cache with mode and time; its temporary
+    file and new links are removed.
+    """
     cache = rootfs / "etc/ld.so.cache"
     for name, target in (("kept.so", "kept.so.1"), ("replaced.so", "old"), ("removed.so", "gone")):
         (rootfs / "usr/lib" / name).symlink_to(target)
     before = tree(rootfs)
     owner = (str(os.getuid()), str(os.getgid()))
-    was = [
+    old_links = [
         Item("was-link", f"{LIBS}/{name}", target, *owner)
         for name, target in (("kept.so", "kept.so.1"), ("replaced.so", "old"))
     ]
-    was.append(Item("was-link", f"{LIBS}/removed.so", "gone", *owner))
+    old_links.append(Item("was-link", f"{LIBS}/removed.so", "gone", *owner))
     file = Item("was-file", "/etc/ld.so.cache", str(0o640), *owner, "3", "4", data=b"\0former")
-    killed(rootfs, Item("links", LIBS), *was, file, Item("absent", "/etc/ld.so.cache~"))
+    killed(rootfs, Item("links", LIBS), *old_links, file, Item("absent", "/etc/ld.so.cache~"))
     cache.write_bytes(b"new")
     (rootfs / "etc/ld.so.cache~").write_bytes(b"half of a ne")
     for name in ("replaced.so", "removed.so"):
@@ -126,12 +134,12 @@ def test_the_loader_cache_comes_back(rootfs: Path, directory: Path) -> None:
     assert names(directory) == []
 
 
-def test_what_is_no_longer_ours_is_kept_and_named(
-    rootfs: Path, directory: Path, capsys: Capture
-) -> None:
-    """A file with content, a directory that is not empty, another link, and what is older than the start: exit code 1, once."""
+def test_foreign_files_are_kept_and_named(rootfs: Path, directory: Path, capsys: Capture) -> None:
+    """A file with content, a directory that is not empty, another link, and anything older than the
+    start is kept and named once (exit code 1).
+    """
     (rootfs / "usr/lib/older").touch()
-    time.sleep(0.02)  # file systems take their times from a clock that ticks
+    time.sleep(0.02)  # file systems take times from a clock with coarse ticks
     items = [
         Item("dir", "/opt"),
         *(Item("file", f"/{name}") for name in ("etc/content", "etc/directory", "usr/lib/older")),
@@ -164,11 +172,11 @@ def test_what_is_no_longer_ours_is_kept_and_named(
         "/etc/ld.so.cache~": ("kept", "no file any more"),
     }
     assert tree(rootfs) == before
-    assert recover() == 0, "it is somebody else's, and not looked at again"
+    assert recover() == 0, "foreign files are named once"
 
 
-def test_what_was_made_long_after_is_not_ours(rootfs: Path, directory: Path) -> None:
-    """A hook that was killed makes nothing any more: what appears under an announced name after that is left alone."""
+def test_files_created_later_are_kept(rootfs: Path, directory: Path) -> None:
+    """A file that appears under an announced name after the hook was killed is kept."""
     killed(
         rootfs,
         Item("file", "/etc/late"),
@@ -187,7 +195,7 @@ def test_what_was_made_long_after_is_not_ours(rootfs: Path, directory: Path) -> 
 
 
 def test_links_are_never_followed(rootfs: Path, directory: Path, tmp_path: Path) -> None:
-    """A directory that became a link leads nowhere, whether below the root file system or out of it."""
+    """A directory that became a link, in the rootfs or out of it, is not followed."""
     outside = tmp_path / "outside"
     outside.mkdir()
     killed(
@@ -205,10 +213,10 @@ def test_links_are_never_followed(rootfs: Path, directory: Path, tmp_path: Path)
     assert sorted(path.name for path in outside.iterdir()) == ["link", "new", "victim"]
 
 
-def test_a_root_file_system_that_is_gone_needs_nothing(
+def test_the_journal_of_a_removed_rootfs_is_dropped(
     rootfs: Path, directory: Path, capsys: Capture
 ) -> None:
-    """Its journal is dropped."""
+    """The journal of a removed rootfs is dropped."""
     killed(rootfs, Item("file", "/etc/x"))
     rootfs.rename(rootfs.parent / "removed")
     assert recover() == 0
@@ -216,10 +224,12 @@ def test_a_root_file_system_that_is_gone_needs_nothing(
     assert names(directory) == []
 
 
-def test_another_root_file_system_is_not_touched(
+def test_another_rootfs_at_the_same_path_is_not_changed(
     rootfs: Path, directory: Path, capsys: Capture
 ) -> None:
-    """An overlay that is not mounted now, or a bundle that was made anew: the journal stays and is named."""
+    """If another rootfs is at the path (an overlay that is not mounted, a new bundle), the journal
+    stays and is named.
+    """
     killed(rootfs, Item("file", "/etc/x"))
     rootfs.rename(rootfs.parent / "moved")
     (rootfs / "etc").mkdir(parents=True)
@@ -230,8 +240,10 @@ def test_another_root_file_system_is_not_touched(
     assert len(names(directory)) == 1
 
 
-def test_a_hook_at_work_is_left_alone(rootfs: Path, directory: Path, capsys: Capture) -> None:
-    """While its lock is held nothing is undone, and nothing counts as left."""
+def test_the_journal_of_a_running_hook_is_skipped(
+    rootfs: Path, directory: Path, capsys: Capture
+) -> None:
+    """While a hook holds the lock, its journal is skipped and does not count as left."""
     killed(rootfs, Item("file", "/etc/x"))
     (rootfs / "etc/x").touch()
     fd = os.open(rootfs, os.O_PATH)
@@ -244,8 +256,8 @@ def test_a_hook_at_work_is_left_alone(rootfs: Path, directory: Path, capsys: Cap
     os.close(fd)
 
 
-def test_a_hook_that_made_nothing_leaves_a_journal_only(rootfs: Path, directory: Path) -> None:
-    """Killed while it wrote its heading: the journal goes, and there is nothing else."""
+def test_an_unfinished_heading_leaves_a_journal_only(rootfs: Path, directory: Path) -> None:
+    """A hook killed while writing its heading has created nothing, and its journal is removed."""
     begun = Journal.begin(heading(rootfs))
     (directory / begun.name).write_bytes(b"nvg")
     assert recover() == 0
@@ -255,23 +267,25 @@ def test_a_hook_that_made_nothing_leaves_a_journal_only(rootfs: Path, directory:
 def test_a_damaged_journal_is_named_and_stays(
     rootfs: Path, directory: Path, capsys: Capture
 ) -> None:
-    """Nothing of it is believed; the message says what to look at and what to remove."""
+    """A damaged journal is not used; the message names it and the file to remove."""
     killed(rootfs, Item("file", "/etc/x"))
     (path,) = directory.iterdir()
     path.write_bytes(b"x" * 100)
     (rootfs / "etc/x").touch()
     assert recover() == 1
-    said = capsys.readouterr().out
-    assert "the journal is damaged: no record at byte 0" in said
-    assert str(path) in said
+    output = capsys.readouterr().out
+    assert "the journal is damaged: no record at byte 0" in output
+    assert str(path) in output
     assert (rootfs / "etc/x").exists()
     assert path.exists()
 
 
-def test_what_cannot_be_removed_stays_in_the_journal(
+def test_items_that_cannot_be_removed_stay_in_the_journal(
     rootfs: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """It is named with the reason, and the next run tries again; the rest is done."""
+    """An item that cannot be removed is named with the reason and tried again by the next run; the
+    others are removed.
+    """
     killed(rootfs, Item("file", "/etc/stuck"), Item("file", "/etc/removed"))
     (rootfs / "etc/stuck").touch()
     (rootfs / "etc/removed").touch()
@@ -292,8 +306,10 @@ def test_what_cannot_be_removed_stays_in_the_journal(
     assert not (rootfs / "etc/stuck").exists()
 
 
-def test_the_next_start_clears_up_first(rootfs: Path, directory: Path, tmp_path: Path) -> None:
-    """A start on the same root file system takes away what the killed one left, says so, and touches no other's journal."""
+def test_the_next_start_recovers_first(rootfs: Path, directory: Path, tmp_path: Path) -> None:
+    """A start on the same rootfs removes the killed hook's files, says so, and leaves other
+    journals.
+    """
     killed(rootfs, Item("file", "/etc/x"))
     other = tmp_path / "other"
     other.mkdir()
@@ -303,24 +319,24 @@ def test_the_next_start_clears_up_first(rootfs: Path, directory: Path, tmp_path:
     begun = Journal.begin(heading(rootfs))
     os.truncate(directory / begun.name, 3)
     fd = os.open(rootfs, os.O_PATH)
-    said: list[str] = []
-    take_over(Container(4321, 77, str(rootfs), fd, 0, 0), said.append)
+    messages: list[str] = []
+    take_over(Container(4321, 77, str(rootfs), fd, 0, 0), messages.append)
     os.close(fd)
-    assert len(said) == 1
-    assert "was killed; 1 of the things that it had made were taken away | " in said[0]
+    assert len(messages) == 1
+    assert "was killed; 1 of the things that it had made were taken away | " in messages[0]
     assert not (rootfs / "etc/x").exists()
     assert (other / "y").exists()
     assert len(names(directory)) == 1
 
 
-def test_looking_makes_nothing(directory: Path) -> None:
-    """Where no hook has run there is nothing, and it stays so."""
+def test_a_dry_run_creates_no_directory(directory: Path) -> None:
+    """Where no hook has run, --dry-run creates no directory."""
     assert recover("--dry-run") == 0
     assert not directory.parent.exists()
 
 
-def test_only_root_may(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Others are told how, with exit code 2."""
+def test_recover_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Another user than root is refused with exit code 2 and the command to use."""
     monkeypatch.setattr("nvgraft_cli.recover.command._is_root", lambda: False)
     assert recover() == 2
     assert "sudo nvgraft recover" in capsys.readouterr().err

@@ -43,7 +43,7 @@ version = 3
 runtime_type = 'io.containerd.runc.v2'
 """
 
-#: For each engine, what its file may read before, by the file's name.
+#: For each engine, its file's name and texts that the file may have before.
 FILES: dict[str, tuple[str, list[str | None]]] = {
     "runc": (
         "config.json",
@@ -82,7 +82,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The installation is in order; that it is looked at is shown below."""
+    """Accept the installation; test_register_installation.py tests its checks."""
     monkeypatch.setattr(installation, "check", lambda prefix, names: None)
 
 
@@ -104,7 +104,7 @@ def listing(directory: Path) -> dict[str, bytes]:
 
 
 def registered(engine: str, path: Path) -> Any:
-    """What the file, read as its engine reads it, says about nvgraft."""
+    """Return the entry for nvgraft in the file, parsed as by its engine."""
     if engine == "containerd":
         config = tomllib.loads(path.read_text())
         plugin = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[
@@ -136,10 +136,12 @@ EXPECTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("engine", "text"), CASES)
-def test_registering_and_back(
+def test_unregister_restores_every_byte(
     engine: str, text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The entry is there and the backup is the old file; a second time changes nothing; unregistering restores every byte."""
+    """register adds the entry and a backup of the old file, a second time changes nothing, and
+    unregister restores every byte.
+    """
     path = make(tmp_path, engine, text)
     before = listing(tmp_path)
     assert command("register", engine, path) == 0
@@ -152,8 +154,8 @@ def test_registering_and_back(
     capsys.readouterr()
     assert command("register", engine, path) == 0
     assert listing(tmp_path) == once
-    said = capsys.readouterr()
-    assert (said.out, "nothing to do" in said.err) == ("", True)
+    printed = capsys.readouterr()
+    assert (printed.out, "nothing to do" in printed.err) == ("", True)
     assert command("unregister", engine, path) == 0
     assert listing(tmp_path) == before
     assert command("unregister", engine, path) == 0
@@ -161,20 +163,20 @@ def test_registering_and_back(
 
 
 @pytest.mark.parametrize(("engine", "text"), CASES)
-def test_a_dry_run_shows_the_change_and_makes_none(
+def test_a_dry_run_shows_the_change_only(
     engine: str, text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--dry-run`` prints the diff that the real run prints, in both directions, and leaves the directory alone."""
+    """``--dry-run`` prints the diff of the real run, for both commands, and changes no file."""
     path = make(tmp_path, engine, text)
     for name in ("register", "unregister"):
         before = listing(tmp_path)
         assert command(name, engine, path, "--dry-run") == 0
-        shown = capsys.readouterr().out
+        diff = capsys.readouterr().out
         assert listing(tmp_path) == before
-        assert "nvgraft-" in shown
-        assert shown.startswith("--- ")
+        assert "nvgraft-" in diff
+        assert diff.startswith("--- ")
         assert command(name, engine, path) == 0
-        assert capsys.readouterr().out == shown
+        assert capsys.readouterr().out == diff
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_a_dry_run_shows_the_change_and_makes_none(
 def test_edits_since_stay(
     engine: str, text: str | None, edit: tuple[str, str], left: str, tmp_path: Path
 ) -> None:
-    """What a user has changed elsewhere after registering is kept when the registration is taken out."""
+    """unregister keeps a user's edits in other parts of the file."""
     path = make(tmp_path, engine, text)
     assert command("register", engine, path) == 0
     changed = path.read_text().replace(*edit)
@@ -219,7 +221,7 @@ def test_edits_since_stay(
     "text", [CONTAINERD_2, CONTAINERD_2.rstrip("\n")], ids=["with", "without a last line feed"]
 )
 def test_lines_after_containerds_block_stay_lines(text: str, tmp_path: Path) -> None:
-    """A table that was added behind the block does not end up on the line before it."""
+    """A table added behind the block does not end up on the line before it."""
     path = make(tmp_path, "containerd", text)
     assert command("register", "containerd", path) == 0
     with path.open("a") as file:
@@ -256,13 +258,13 @@ def test_a_broken_file_is_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A file that cannot be understood is left as it is, and one line says what is wrong with it."""
+    """A file that cannot be parsed stays as it is, and one line gives the cause."""
     path = tmp_path / FILES[engine][0]
     path.write_bytes(data)
     assert command(name, engine, path) == 1
-    said = capsys.readouterr()
-    assert complaint in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert listing(tmp_path) == {path.name: data}
 
 
@@ -307,14 +309,16 @@ OTHER = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvgraft]\nrunt
         ("docker", '{"runtimes": [1]}', "runtimes is not an object"),
     ],
 )
-def test_what_would_not_work_is_not_registered(
+def test_an_entry_without_effect_is_refused(
     engine: str,
     text: str | None,
     complaint: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where the entry would collide with another, or have no effect, nothing is changed and one line says why."""
+    """An entry that would collide with another one, or have no effect, is refused in one line, and
+    no file changes.
+    """
     path = make(tmp_path, engine, text)
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/gpu.toml").write_text(OTHER)
@@ -336,10 +340,10 @@ def test_what_would_not_work_is_not_registered(
         ((containerd._BEGIN + "\n", ""), "the marks of `nvgraft register` were changed"),
     ],
 )
-def test_a_block_that_cannot_be_cut_out_stays(
+def test_a_block_that_cannot_be_removed_stays(
     edit: tuple[str, str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where taking the block out would change the meaning of other lines, nothing is done."""
+    """unregister refuses if removing the block would change the meaning of other lines."""
     path = make(tmp_path, "containerd", CONTAINERD_2)
     assert command("register", "containerd", path) == 0
     path.write_text(path.read_text().replace(*edit))
@@ -352,7 +356,9 @@ def test_a_block_that_cannot_be_cut_out_stays(
 def test_the_rest_of_a_file_keeps_its_version(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tables that were added to a file of our making need its version line, which stands in the block."""
+    """Tables added to a file that register created need the version line in its block, so
+    unregister refuses.
+    """
     path = make(tmp_path, "containerd", None)
     assert command("register", "containerd", path) == 0
     with path.open("a") as file:
@@ -361,17 +367,15 @@ def test_the_rest_of_a_file_keeps_its_version(
     assert "needs the line version = 2" in capsys.readouterr().err
 
 
-def test_an_entry_without_marks_is_not_ours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A runtime of that name that somebody has written by hand is not taken out."""
+def test_an_entry_without_marks_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A runtime of that name outside of the marks, written by hand, is not removed."""
     path = make(tmp_path, "containerd", "version = 2\n" + OTHER)
     assert command("unregister", "containerd", path) == 1
     assert "outside of the marks" in capsys.readouterr().err
 
 
-def test_containerds_entry_is_as_its_default_runtimes(tmp_path: Path) -> None:
-    """The cgroup driver and all else of the default runtime is kept, its program alone is another."""
+def test_containerds_entry_copies_the_default_runtime(tmp_path: Path) -> None:
+    """The entry copies the default runtime, cgroup driver included, except for the program."""
     path = make(tmp_path, "containerd", CONTAINERD_2)
     old = tomllib.loads(CONTAINERD_2)
     assert command("register", "containerd", path) == 0
@@ -386,8 +390,10 @@ def test_containerds_entry_is_as_its_default_runtimes(tmp_path: Path) -> None:
     }
 
 
-def test_containerd_keeps_runc_where_it_was_built_in(tmp_path: Path) -> None:
-    """A first table of runtimes replaces the built-in one, so runc comes along; CRI does not start without its default."""
+def test_containerd_keeps_the_built_in_runc(tmp_path: Path) -> None:
+    """A first table of runtimes replaces the built-in one, so runc is added too: CRI does not start
+    without its default.
+    """
     path = make(tmp_path, "containerd", "version = 2\n")
     assert command("register", "containerd", path) == 0
     runtimes = tomllib.loads(path.read_text())["plugins"]["io.containerd.grpc.v1.cri"][
@@ -398,7 +404,9 @@ def test_containerd_keeps_runc_where_it_was_built_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", FILES["docker"][1])
 def test_dockers_default_runtime(text: str | None, tmp_path: Path) -> None:
-    """``--set-default``, also on second thoughts, makes it the default; unregistering brings the old default back."""
+    """``--set-default``, also in a second call, makes nvgraft the default, and unregister restores
+    the old default.
+    """
     path = make(tmp_path, "docker", text)
     before = listing(tmp_path)
     assert command("register", "docker", path) == 0
@@ -409,7 +417,9 @@ def test_dockers_default_runtime(text: str | None, tmp_path: Path) -> None:
 
 
 def test_owner_mode_and_link_stay(tmp_path: Path) -> None:
-    """A file behind a link is replaced where it lies, with its mode; the backup lies beside it with the same."""
+    """A file behind a link is replaced in its place with its mode, and the backup is beside it with
+    the same mode.
+    """
     (tmp_path / "real").mkdir()
     target = make(tmp_path / "real", "docker", "{}")
     target.chmod(0o640)
@@ -426,17 +436,17 @@ def test_owner_mode_and_link_stay(tmp_path: Path) -> None:
 
 
 def test_a_new_file_is_readable_by_all(tmp_path: Path) -> None:
-    """A file that was not there gets mode 0644, and its directory is made."""
+    """A new file has mode 0644, and its directory is created."""
     path = tmp_path / "oci/hooks.d/nvgraft.json"
     assert command("register", "podman", path) == 0
     assert path.stat().st_mode & 0o7777 == 0o644
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "link to a link"])
-def test_what_is_no_file_is_refused(
+def test_anything_but_a_file_is_refused(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is waited for, and no second link is followed."""
+    """A FIFO, a directory or a second link is refused without waiting."""
     path = tmp_path / "daemon.json"
     if kind == "fifo":
         os.mkfifo(path)
@@ -450,7 +460,9 @@ def test_what_is_no_file_is_refused(
 
 
 def test_a_stale_backup_does_not_survive(tmp_path: Path) -> None:
-    """When a file was removed by hand and is made anew, what it once was is not what unregistering goes back to."""
+    """If the file was removed by hand and registered again, unregister does not restore the old
+    backup.
+    """
     path = make(tmp_path, "docker", '{"runtimes": {}}')
     assert command("register", "docker", path) == 0
     path.unlink()
@@ -466,14 +478,16 @@ def test_a_stale_backup_does_not_survive(tmp_path: Path) -> None:
 def test_no_second_hook_for_gpus_in_a_directory(
     hook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside the original hook's file, in either version of the format, ours would do everything twice."""
+    """A hook beside the original hook's file, in either version of the format, is refused: GPUs
+    would be added twice.
+    """
     (tmp_path / "oci-nvidia-hook.json").write_text(f'{{"hook": {hook}}}')
     assert command("register", "podman", tmp_path / "nvgraft.json") == 1
     assert "oci-nvidia-hook.json: registers nvidia-container-" in capsys.readouterr().err
 
 
-def test_hooks_of_others_do_not_matter(tmp_path: Path) -> None:
-    """Other programs' hooks, and files that are no hooks, are not looked at further."""
+def test_other_hooks_are_ignored(tmp_path: Path) -> None:
+    """Other programs' hooks, and files that are not hooks, are ignored."""
     (tmp_path / "other.json").write_text('{"hook": {"path": "/usr/bin/oci-umount"}}')
     (tmp_path / "README").write_text("nvidia-container-runtime-hook")
     assert command("register", "crio", tmp_path / "nvgraft.json") == 0
@@ -501,7 +515,9 @@ def test_hooks_of_others_do_not_matter(tmp_path: Path) -> None:
 def test_the_file_goes_where_the_engine_reads(
     files: dict[str, str], directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The default directory, unless the engine is configured to read others only."""
+    """The file goes into the default directory, unless the engine is configured to read only
+    others.
+    """
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(
@@ -513,7 +529,7 @@ def test_the_file_goes_where_the_engine_reads(
 def test_the_usual_files_are_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without --file the engine's own file is meant, without --bundle this directory."""
+    """Without --file the engine's own file is used, and without --bundle the working directory."""
     monkeypatch.setattr(docker, "DEFAULT_FILE", f"{tmp_path}/docker/daemon.json")
     monkeypatch.setattr(containerd, "DEFAULT_FILE", f"{tmp_path}/containerd/config.toml")
     make(tmp_path, "runc", CONFIG_JSON)
@@ -540,7 +556,7 @@ def test_the_usual_files_are_the_defaults(
     ],
 )
 def test_bad_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """An option of another engine is not ignored."""
+    """An option of another engine exits with 2."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -550,7 +566,7 @@ def test_bad_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixtu
 def test_a_refused_write_leaves_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When the new file cannot be put in place, the old one stands there and no draft stays."""
+    """If the new file cannot be written, the old one stays and no temporary file is left."""
 
     def full(_fd: int) -> None:
         raise OSError(28, "No space left on device")
@@ -566,30 +582,32 @@ def test_a_refused_write_leaves_the_file(
     ("engine", "line"),
     [("docker", '  "x": "\x9b2J\x7f",\r\n'), ("containerd", "# \x9b2J # \x85\r\n")],
 )
-def test_what_a_file_holds_steers_no_terminal(
+def test_lines_of_a_file_cannot_control_the_terminal(
     engine: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The diff shows the lines as these formats count them, control characters as escapes and tabs as they are."""
+    """The diff has the file's lines as its format counts them, with control characters escaped and
+    tabs kept.
+    """
     text = {"docker": "{\n" + line + '\t"y": 1\n}\n', "containerd": line + "version = 2\n\t\n"}[
         engine
     ]
     path = make(tmp_path, engine, text)
     assert command("register", engine, path) == 0
-    shown, said = capsys.readouterr()
-    assert "\\x9b2J" in shown
-    assert "\\x0d\n" in shown
-    assert "\t" in shown
+    out, err = capsys.readouterr()
+    assert "\\x9b2J" in out
+    assert "\\x0d\n" in out
+    assert "\t" in out
     assert not [
-        char
-        for char in shown + said
-        if (char < " " and char not in "\t\n") or "\x7f" <= char < "\xa0"
+        char for char in out + err if (char < " " and char not in "\t\n") or "\x7f" <= char < "\xa0"
     ]
     assert command("unregister", engine, path) == 0
     assert path.read_bytes() == text.encode()
 
 
-def test_a_complaint_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names in a file, and of one, are shown escaped."""
+def test_errors_cannot_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names in a file, and the file's own, are escaped in errors."""
     path = make(
         tmp_path,
         "containerd",
@@ -599,10 +617,12 @@ def test_a_complaint_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert "\\x1b[2J.toml" in capsys.readouterr().err
 
 
-def test_many_entries_are_taken_out_at_once(
+def test_many_entries_are_removed_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A config.json with thousands of our hooks, which nobody but an attacker writes, is not parsed once for each."""
+    """A config.json with thousands of our hooks, as an attacker may write, is not parsed once for
+    each.
+    """
     ours, other = {"path": "/x/nvgraft-hook"}, {"path": "/bin/true"}
     hooks = [ours, ours, other, ours, other, *[ours] * 3000]
     path = make(

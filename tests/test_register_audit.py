@@ -1,4 +1,4 @@
-"""What is wrong with a hook that somebody has registered: each violation is named, and a good entry has none."""
+"""Problems of a registered hook: each one is named, and a good entry has none."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from nvgraft_cli.register.audit import problems
 
 @pytest.fixture(autouse=True)
 def _owned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything passes for root's but what has ``foreign`` in its name."""
+    """Make every path root's, except those with ``foreign`` in their names."""
 
     def owned(path: str) -> None:
         if "foreign" in path:
@@ -34,34 +34,36 @@ def program(directory: Path, first_line: str | bytes, name: str = "nvgraft-hook"
 
 @pytest.fixture
 def entry(tmp_path: Path) -> dict[str, Any]:
-    """What ``nvgraft register`` writes, for a hook as ``./dev install`` writes it."""
+    """The entry that ``nvgraft register`` writes for a hook of ``./dev install``."""
     return installation.hook_entry(str(program(tmp_path, "#!/usr/bin/python3 -ISB")))
 
 
 def about(entry: dict[str, Any], stage: str = "prestart") -> list[tuple[str, str]]:
-    """Member and text of each problem; every one has a fix."""
-    found = problems(entry, stage)
-    assert all(problem.fix for problem in found)
-    return [(problem.member, problem.text) for problem in found]
+    """Return member and text of each problem; every one has a fix."""
+    named = problems(entry, stage)
+    assert all(problem.fix for problem in named)
+    return [(problem.member, problem.text) for problem in named]
 
 
 @pytest.mark.parametrize("stage", ["prestart", "createRuntime"])
-def test_our_own_registration_has_no_problem(entry: dict[str, Any], stage: str) -> None:
-    """At both stages at which the hook is outside of the container."""
+def test_nvgrafts_registration_has_no_problem(entry: dict[str, Any], stage: str) -> None:
+    """nvgraft's entry has no problem at both stages in which a hook runs outside of the
+    container.
+    """
     assert about(entry, stage) == []
 
 
 @pytest.mark.parametrize(
     "stage", ["createContainer", "startContainer", "poststart", "poststop", ""]
 )
-def test_other_stages(entry: dict[str, Any], stage: str) -> None:
-    """A hook there is given the container's environment, or stands in it."""
+def test_other_stages_are_a_problem(entry: dict[str, Any], stage: str) -> None:
+    """At other stages a hook has the container's environment, or runs inside it."""
     assert [member for member, _ in about(entry, stage)] == ["stage"]
 
 
 @pytest.mark.parametrize("env", [None, [], "PATH=/bin", ["PATH"], [7]])
-def test_no_environment(entry: dict[str, Any], env: object) -> None:
-    """The runtime's, or the container's, is inherited then."""
+def test_a_missing_environment_is_a_problem(entry: dict[str, Any], env: object) -> None:
+    """Without an environment of its own a hook inherits the runtime's or the container's."""
     entry["env"] = env
     assert [member for member, _ in about(entry)] == ["env"]
     del entry["env"]
@@ -80,38 +82,38 @@ def test_no_environment(entry: dict[str, Any], env: object) -> None:
         "PYTHONHOME",
     ],
 )
-def test_variables_that_bring_code(entry: dict[str, Any], name: str) -> None:
-    """Each by its name."""
+def test_variables_that_load_code_are_problems(entry: dict[str, Any], name: str) -> None:
+    """Each variable that loads code is named."""
     entry["env"].append(f"{name}=/x")
     ((member, text),) = about(entry)
     assert (member, text.split()[0]) == ("env", name)
 
 
 @pytest.mark.parametrize("timeout", [None, 0, -1, True, "120", 1.5, 30, DEADLINE])
-def test_no_time_limit_or_one_that_is_too_short(entry: dict[str, Any], timeout: object) -> None:
-    """Without one a hook may hang for ever; one shorter than the hook's own has the runtime kill it in the middle."""
+def test_a_missing_or_short_timeout_is_a_problem(entry: dict[str, Any], timeout: object) -> None:
+    """Without a timeout a hook may never end; with one shorter than the hook's own the runtime
+    kills it during its work.
+    """
     entry["timeout"] = timeout
     assert [member for member, _ in about(entry)] == ["timeout"]
 
 
 @pytest.mark.parametrize("args", [None, [], ["nvgraft-hook"], ["prestart"], "prestart"])
-def test_arguments_that_start_nothing(entry: dict[str, Any], args: object) -> None:
-    """The first one is the program's name."""
+def test_arguments_without_prestart_are_a_problem(entry: dict[str, Any], args: object) -> None:
+    """Arguments must be the program's name and then prestart."""
     entry["args"] = args
     assert [member for member, _ in about(entry)] == ["args"]
 
 
 @pytest.mark.parametrize("path", [None, "", "nvgraft-hook", "bin/nvgraft-hook", 7])
-def test_a_path_that_is_not_absolute(entry: dict[str, Any], path: object) -> None:
-    """Whoever starts the hook decides what it is."""
+def test_a_relative_path_is_a_problem(entry: dict[str, Any], path: object) -> None:
+    """With a relative path the caller decides which program runs."""
     entry["path"] = path
     assert [member for member, _ in about(entry)] == ["path"]
 
 
-def test_a_program_that_is_missing_foreign_or_not_executable(
-    entry: dict[str, Any], tmp_path: Path
-) -> None:
-    """Each is said of the program."""
+def test_an_unusable_program_is_a_problem(entry: dict[str, Any], tmp_path: Path) -> None:
+    """A program that is missing, belongs to another user or is not executable is named."""
     good = Path(entry["path"])
     for change, text in (
         (
@@ -143,16 +145,24 @@ def test_a_program_that_is_missing_foreign_or_not_executable(
         ("#!/home/foreign/python3", ["without -I, -S, -B", "owned by user 1000"]),
     ],
 )
-def test_interpreters(entry: dict[str, Any], tmp_path: Path, line: str, words: list[str]) -> None:
-    """pip's scripts, scripts of env and shell scripts run what others plant; a foreign interpreter is the plant."""
+def test_unsafe_interpreters_are_problems(
+    entry: dict[str, Any], tmp_path: Path, line: str, words: list[str]
+) -> None:
+    """Scripts of pip, env or a shell, and interpreters of another user, run code that others can
+    change.
+    """
     program(tmp_path, line)
-    found = about(entry)
-    assert len(found) == len(words)
-    assert all(word in text for (_, text), word in zip(found, words, strict=True))
+    named = about(entry)
+    assert len(named) == len(words)
+    assert all(word in text for (_, text), word in zip(named, words, strict=True))
 
 
-def test_the_static_launcher_is_looked_through(entry: dict[str, Any], tmp_path: Path) -> None:
-    """What it starts has to be as good; another binary is somebody else's business."""
+def test_the_target_of_the_static_launcher_is_checked(
+    entry: dict[str, Any], tmp_path: Path
+) -> None:
+    """The interpreter and the script of the static launcher are checked; other binaries are
+    accepted.
+    """
     script = program(tmp_path, "#!/usr/bin/python3 -ISB", "script")
     for target, expected in (
         (Target("/usr/bin/python3", str(script)), []),
@@ -168,8 +178,8 @@ def test_the_static_launcher_is_looked_through(entry: dict[str, Any], tmp_path: 
     assert about(entry) == []
 
 
-def test_everything_is_said_at_once() -> None:
-    """An entry that is wrong in every way."""
+def test_all_problems_of_an_entry_are_named() -> None:
+    """All problems of an entry are named together."""
     assert [member for member, _ in about({"path": "x"}, "createContainer")] == [
         "stage",
         "env",

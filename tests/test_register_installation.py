@@ -1,4 +1,4 @@
-"""What is checked of an installation before an engine is told to run it as root."""
+"""Checks of an installation before an engine is told to run it as root."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ LAUNCHER = '#!{python} -ISB\nimport sys\n\nsys.path.append("{prefix}/lib/nvgraft
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installation in which everything passes for root's."""
+    """An installation in which every path appears as root's."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib/nvgraft/hook/nvgraft").mkdir(parents=True)
     (tmp_path / "lib/nvgraft/hook/nvgraft/hook.py").touch()
@@ -38,10 +38,12 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "{}/lib/nvgraft/hook/nvgraft/hook.py",
     ],
 )
-def test_everything_that_runs_has_to_be_roots(
+def test_all_files_that_run_must_be_roots(
     foreign: str, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launcher, its interpreter and every file of the directory that it adds are checked, each with all above it."""
+    """The launcher, its interpreter and every file of its directory must be root's, with all
+    parents.
+    """
     foreign = foreign.format(prefix)
 
     def owned(path: str) -> None:
@@ -64,14 +66,16 @@ def test_everything_that_runs_has_to_be_roots(
     ],
 )
 def test_only_the_installers_launcher_is_registered(text: str, prefix: Path) -> None:
-    """A console script as pip writes it runs what PYTHONPATH says; it is never registered."""
+    """Only a launcher of the installer is registered; pip's console scripts run what PYTHONPATH
+    names.
+    """
     (prefix / "bin/nvgraft-hook").write_text(text)
     with pytest.raises(CannotRegister, match=r"not a launcher of \./dev install"):
         installation.check(str(prefix), ("nvgraft-hook",))
 
 
 def test_a_missing_program_is_named(prefix: Path) -> None:
-    """Nothing is registered that is not there."""
+    """A missing program is refused with its path."""
     (prefix / "bin/nvgraft-runtime").unlink()
     with pytest.raises(CannotRegister, match="bin/nvgraft-runtime: no such program"):
         installation.check(str(prefix), ("nvgraft-hook", "nvgraft-runtime"))
@@ -80,7 +84,7 @@ def test_a_missing_program_is_named(prefix: Path) -> None:
 def test_a_program_that_cannot_be_executed_is_refused(
     prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine could not start it, and no container either."""
+    """A program without execute permission, which no engine could start, is refused."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(CannotRegister, match="not executable"):
         installation.check(str(prefix), ("nvgraft-hook",))
@@ -88,7 +92,7 @@ def test_a_program_that_cannot_be_executed_is_refused(
 
 @pytest.mark.parametrize("prefix_text", ["usr/local", "/usr/../x", "/usr/lo\ncal"])
 def test_unusable_prefixes_are_refused(prefix_text: str) -> None:
-    """An engine looks a relative path up anywhere."""
+    """A prefix that is relative or not normal is refused: an engine would look it up elsewhere."""
     with pytest.raises(CannotRegister, match="not an absolute path"):
         installation.check(prefix_text, ("nvgraft-hook",))
 
@@ -101,7 +105,7 @@ def test_unusable_prefixes_are_refused(prefix_text: str) -> None:
         ("containerd", ["nvgraft-runtime", "nvgraft-hook"]),
     ],
 )
-def test_register_looks_at_what_will_run(
+def test_register_checks_the_programs_first(
     engine: str,
     names: list[str],
     prefix: Path,
@@ -109,9 +113,9 @@ def test_register_looks_at_what_will_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The programs that containers will need are checked first; --dry-run is no exception."""
-    seen: list[str] = []
-    monkeypatch.setattr(installation, "_check_launcher", lambda path, _prefix: seen.append(path))
+    """The programs that containers will run are checked first, also with --dry-run."""
+    checked: list[str] = []
+    monkeypatch.setattr(installation, "_check_launcher", lambda path, _prefix: checked.append(path))
     assert (
         main(
             [
@@ -126,12 +130,14 @@ def test_register_looks_at_what_will_run(
         )
         == 0
     )
-    assert seen == [f"{prefix}/bin/{name}" for name in names]
+    assert checked == [f"{prefix}/bin/{name}" for name in names]
     assert str(prefix) in capsys.readouterr().out
 
 
 def test_the_default_prefix_is_the_installations_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed command registers itself; a checkout, whose programs nobody may register, means the usual place."""
+    """An installed command registers its own prefix; a checkout, which must not be registered,
+    stands for /usr/local.
+    """
     assert installation.default_prefix() == "/usr/local"
     monkeypatch.setattr(
         installation, "__file__", "/opt/gpu/lib/nvgraft/cli/nvgraft_cli/register/installation.py"

@@ -1,4 +1,6 @@
-"""``nvgraft snapshot``: a document from which the same is planned, of a host or of a driver that is not installed."""
+"""``nvgraft snapshot``: a document that gives the same plans, of a host or of a driver that is not
+installed.
+"""
 
 import json
 import os
@@ -28,7 +30,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_a_recorded_host_has_the_same_inventory(name: str) -> None:
-    """Whatever discovery looked at is in the document, so that discovery on the document finds the same."""
+    """The inventory read from a recorded document equals the inventory of the host."""
     document = record(snapshot_host(read_snapshot(name)), OFFLINE_PATH, "")
     assert read_inventory(snapshot_host(document), OFFLINE_PATH) == read_inventory(
         snapshot_host(read_snapshot(name)), OFFLINE_PATH
@@ -37,7 +39,7 @@ def test_a_recorded_host_has_the_same_inventory(name: str) -> None:
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_a_recording_is_deterministic_and_stable(name: str, tmp_path: Path) -> None:
-    """The same host gives the same bytes, and a recording of a recording is the same again."""
+    """One host gives the same bytes twice, and recording a recording gives the same document."""
     first, second = (
         json.dumps(record(snapshot_host(read_snapshot(name)), OFFLINE_PATH, "")) for _ in range(2)
     )
@@ -47,8 +49,8 @@ def test_a_recording_is_deterministic_and_stable(name: str, tmp_path: Path) -> N
     assert json.dumps(record(snapshot_host(read_snapshot(str(path))), OFFLINE_PATH, "")) == first
 
 
-def test_nothing_is_recorded_that_no_answer_needs() -> None:
-    """A file beside the driver's, a user's file, contents outside of /proc."""
+def test_only_files_that_answers_need_are_recorded() -> None:
+    """Files beside the driver's, users' files, and contents outside of /proc are not recorded."""
     others = "/usr/lib/x86_64-linux-gnu/libssl.so.3\n/home/u/.ssh/id = secret\n/etc/shadow = secret\n/etc/debian_version = 12.5\n"
     document = hosts.full_host(others)
     files = record(snapshot_host(document), OFFLINE_PATH, "")["files"]
@@ -67,14 +69,16 @@ def test_nothing_is_recorded_that_no_answer_needs() -> None:
 
 
 def live(monkeypatch: pytest.MonkeyPatch, document: dict[str, Any]) -> None:
-    """Make a recorded host this host."""
+    """Make a recorded host the live host."""
     monkeypatch.setattr("nvgraft.host.live.read_live_host", lambda _: snapshot_host(document))
 
 
 def test_this_host_is_written_to_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """With the name that was given; nothing is left beside it, and an old file is replaced whole."""
+    """The document is written to a file with the given name, replacing an old one without leaving
+    others beside it.
+    """
     live(monkeypatch, read_snapshot("mig-h100"))
     path = tmp_path / "out.json"
     path.write_text("old")
@@ -94,7 +98,7 @@ def test_this_host_is_written_to_a_file(
 def test_the_document_goes_to_standard_output(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """Where no file is named."""
+    """Without -o the document is printed."""
     live(monkeypatch, read_snapshot("eks-t4"))
     assert main(["snapshot"]) == 0
     assert (
@@ -106,7 +110,7 @@ def test_the_document_goes_to_standard_output(
 def test_a_host_without_a_driver_is_exit_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """With the hook's own line; no file is written."""
+    """A host without a driver gives the hook's own line, exit code 1 and no file."""
 
     def none(_: object) -> Host:
         raise Refusal("initialization", "load library failed: libnvidia-ml.so.1", "no driver")
@@ -123,7 +127,7 @@ def test_a_host_without_a_driver_is_exit_1(
 def test_a_place_that_cannot_be_written_is_an_input_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """One line with path, cause and fix."""
+    """A place that cannot be written to is refused in one line with path, cause and fix."""
     live(monkeypatch, read_snapshot("eks-t4"))
     assert main(["snapshot", "-o", str(tmp_path / "none/out.json")]) == 2
     assert (
@@ -142,7 +146,7 @@ def test_a_place_that_cannot_be_written_is_an_input_error(
 def test_arguments_that_do_not_fit_are_input_errors(
     arguments: list[str], words: str, capsys: Captured
 ) -> None:
-    """Exit 2, one line."""
+    """Options that do not fit together exit with 2 and one line."""
     assert main(["snapshot", *arguments]) == 2
     assert words in capsys.readouterr().err
 
@@ -151,7 +155,9 @@ def test_arguments_that_do_not_fit_are_input_errors(
 
 
 def unpack(place: Path, source: str) -> Path:
-    """Make the libraries and binaries of a gallery host below ``place``, as unpacked packages have them: no cache, no links."""
+    """Create the libraries and binaries of a gallery host below ``place`` as in unpacked packages,
+    without cache and links.
+    """
     for path, entry in read_snapshot(source)["files"].items():
         if entry["type"] != "file" or path.startswith(("/dev", "/proc", "/etc")):
             continue
@@ -173,23 +179,32 @@ def unpack(place: Path, source: str) -> Path:
 def test_an_unpacked_driver_has_the_libraries_of_the_installed_one(
     name: str, tmp_path: Path
 ) -> None:
-    """Found without a loader cache, in whatever directory the packages put them, 32-bit ones too; versions from the files."""
+    """The libraries of an unpacked driver, 32-bit ones too, are found in any directory without a
+    loader cache, with versions from the files.
+    """
     installed = snapshot_host(read_snapshot(name))
     package = open_package(str(unpack(tmp_path, name)), "/", installed)
     assert package.report == installed.report
-    found, expected = read_inventory(package, OFFLINE_PATH), read_inventory(installed, OFFLINE_PATH)
+    unpacked, expected = (
+        read_inventory(package, OFFLINE_PATH),
+        read_inventory(installed, OFFLINE_PATH),
+    )
     for part in ("libraries", "libraries32"):
         ours, theirs = (
             [(library.name, library.row) for library in getattr(inventory.files, part)]
-            for inventory in (found, expected)
+            for inventory in (unpacked, expected)
         )
         assert ours == theirs, part
-    assert found.devices.control == expected.devices.control
-    assert [gpu.node for gpu in found.devices.gpus] == [gpu.node for gpu in expected.devices.gpus]
+    assert unpacked.devices.control == expected.devices.control
+    assert [gpu.node for gpu in unpacked.devices.gpus] == [
+        gpu.node for gpu in expected.devices.gpus
+    ]
 
 
 def test_an_upgrade_is_planned_before_it_is_installed(tmp_path: Path, capsys: Captured) -> None:
-    """The new driver's files with the old host's GPUs: a snapshot from which containers are planned."""
+    """A snapshot with the new driver's files and another host's GPUs can be planned before the
+    upgrade.
+    """
     new = tmp_path / "new.json"
     arguments = [
         "--root",
@@ -212,8 +227,8 @@ def test_an_upgrade_is_planned_before_it_is_installed(tmp_path: Path, capsys: Ca
     assert "/dev/nvidia1" in hosts.mount_targets(plan)
 
 
-def test_a_driver_root_keeps_its_own_place(tmp_path: Path) -> None:
-    """What is meant for another root than / is planned there."""
+def test_a_driver_package_keeps_its_driver_root(tmp_path: Path) -> None:
+    """A package for another driver root than / is recorded for that root."""
     package = open_package(str(unpack(tmp_path, "runfile-a10x2")), "/run/nvidia/driver", None)
     document = record(package, OFFLINE_PATH, "")
     assert document["root"] == "/run/nvidia/driver"
@@ -222,7 +237,7 @@ def test_a_driver_root_keeps_its_own_place(tmp_path: Path) -> None:
 
 
 def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
-    """With what was found."""
+    """A directory without a driver, or with two versions, is refused with what it has."""
     with pytest.raises(InputError, match=r"has no driver"):
         open_package(str(tmp_path), "/", None)
     with pytest.raises(InputError, match=r"none: no such file or directory: --root must name"):
@@ -234,7 +249,9 @@ def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
 
 
 def test_a_branch_that_is_not_known_is_an_input_error(tmp_path: Path) -> None:
-    """Its CUDA version cannot be told from the files."""
+    """A driver of an unknown branch is refused, because its CUDA version does not follow from the
+    files.
+    """
     (tmp_path / "usr/lib").mkdir(parents=True)
     (tmp_path / "usr/lib/libcuda.so.999.1").touch()
     with pytest.raises(

@@ -1,9 +1,9 @@
-"""`nvgraft watch`: which events of the kernel count, and when the host is read."""
+"""`nvgraft watch`: which kernel events it reacts to, and when it reads the host."""
 
 import asyncio
 import selectors
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,15 +29,15 @@ _PCI = b"%b@/devices/pci0000:00/0000:00:05.0\0ACTION=%b\0DEVPATH=/devices/pci000
 GPU = _PCI % (b"bind", b"bind", b"10DE:2236")
 NETWORK_CARD = _PCI % (b"bind", b"bind", b"8086:10DE")
 UVM = b"add@/devices/virtual/nvidia-uvm/nvidia-uvm\0ACTION=add\0DEVPATH=/devices/virtual/nvidia-uvm/nvidia-uvm\0SUBSYSTEM=nvidia-uvm\0SEQNUM=1\0"
-#: udev's copy of an event: a binary header, then the same properties.
+#: udev's copy of an event: a binary header, then the same properties
 UDEV = b"libudev\0" + bytes(32) + b"\0ACTION=add\0DEVPATH=/module/nvidia\0SUBSYSTEM=module\0"
 
 
 def parsed(data: bytes) -> Mapping[str, object]:
-    """An event, as the parser of the socket reads it."""
+    """Return an event as the socket's parser reads it."""
     (event,) = MarshalUevent().parse(data)
-    found: Mapping[str, object] = event
-    return found
+    properties: Mapping[str, object] = event
+    return properties
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,15 @@ def parsed(data: bytes) -> Mapping[str, object]:
         pytest.param(b"add@/x\0SUBSYSTEM=pci\0DEVPATH=\xff\0", False, id="no UTF-8"),
     ],
 )
-def test_which_events_count(data: bytes, counts: bool) -> None:
-    """Those of NVIDIA's PCI functions, of the driver's modules and of their devices."""
+def test_events_of_the_driver_are_recognised(data: bytes, counts: bool) -> None:
+    """Events of NVIDIA's PCI functions, of the driver's modules and of their devices are
+    recognised.
+    """
     assert uevents.concerns_driver(parsed(data)) == counts
 
 
 class InstantClock(selectors.EpollSelector):
-    """Of an event loop: its time jumps to the next timer when nothing is ready before."""
+    """A selector whose time jumps to the next timer when nothing is ready before."""
 
     now = 0.0
 
@@ -84,7 +86,7 @@ class InstantLoop(asyncio.SelectorEventLoop):
 
 
 class Scene:
-    """A watcher on a machine, with a script of events and what it logged."""
+    """A watcher on a machine, with a script of events, and its log."""
 
     def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.machine = machine
@@ -114,7 +116,7 @@ class Scene:
         yield events()
 
     def reads(self) -> list[object]:
-        """Why the host was read, each time."""
+        """Return the reason of each reading of the host."""
         return [line["reason"] for line in self.logged if line["event"] == "read"]
 
     def warnings(self) -> list[str]:
@@ -125,7 +127,7 @@ class Scene:
         ]
 
     async def until(self, condition: str) -> None:
-        """Wait for a reading with that reason, or for that warning."""
+        """Wait for a reading with this reason, or for this warning."""
         for _ in range(500):
             if any(
                 str(line.get("reason", line.get("error", ""))).startswith(condition)
@@ -135,8 +137,10 @@ class Scene:
             await asyncio.sleep(0.01)
         raise AssertionError(f"no {condition!r} in {self.logged}")
 
-    def play(self, script: "object", check: float = 0.0, ask: float = 0.0) -> None:
-        """Run the watcher and the coroutine function ``script`` beside it, and end it as systemd does."""
+    def play(
+        self, script: Callable[[], Awaitable[None]], check: float = 0.0, ask: float = 0.0
+    ) -> None:
+        """Run the watcher beside the coroutine function ``script``, and end it as systemd does."""
 
         async def both() -> None:
             running = asyncio.create_task(
@@ -144,7 +148,7 @@ class Scene:
             )
             await self.until("start")
             try:
-                await script()  # type: ignore[operator]
+                await script()
             finally:
                 signal.raise_signal(signal.SIGTERM)
                 await asyncio.wait_for(running, 5)
@@ -168,7 +172,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 def test_the_host_is_read_at_the_start(scene: Scene) -> None:
-    """The first container finds it in the cache."""
+    """The host is read at the start, so that the first container finds a kept inventory."""
 
     async def script() -> None:
         assert scene.machine.origin() == "from the kept inventory"
@@ -177,8 +181,8 @@ def test_the_host_is_read_at_the_start(scene: Scene) -> None:
     assert scene.reads() == ["start"]
 
 
-def test_events_of_the_driver_have_it_read_once(scene: Scene) -> None:
-    """A driver that loads sends many; the others are not heeded."""
+def test_events_of_the_driver_cause_one_reading(scene: Scene) -> None:
+    """The many events of a driver that loads cause one reading; other events cause none."""
 
     async def script() -> None:
         for data in (NULL, MODULE, GPU, NULL, UVM):
@@ -192,10 +196,12 @@ def test_events_of_the_driver_have_it_read_once(scene: Scene) -> None:
     assert scene.machine.queries == 2
 
 
-def test_events_without_end_do_not_keep_it_from_looking(
+def test_endless_events_do_not_prevent_a_reading(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There need not be silence for ever."""
+    """Endless events do not prevent a reading, which does not wait for silence longer than a
+    limit.
+    """
     monkeypatch.setattr(watcher, "QUIET", 0.2)
     monkeypatch.setattr(watcher, "LONGEST", 0.3)
 
@@ -210,8 +216,10 @@ def test_events_without_end_do_not_keep_it_from_looking(
     scene.play(script)
 
 
-def test_what_has_no_event_is_found_by_looking(scene: Scene) -> None:
-    """MIG devices; and the next container does not pay."""
+def test_changes_without_events_are_found_by_checks(scene: Scene) -> None:
+    """A change without an event, such as a MIG device, is found by a check, before the next
+    container starts.
+    """
 
     async def script() -> None:
         scene.machine.mig(2, 0)
@@ -222,8 +230,8 @@ def test_what_has_no_event_is_found_by_looking(scene: Scene) -> None:
     assert len(scene.reads()) == 2
 
 
-def test_a_cache_that_was_dropped_is_made_again(scene: Scene) -> None:
-    """Whoever dropped it."""
+def test_a_dropped_inventory_is_read_again(scene: Scene) -> None:
+    """A dropped inventory is read again after the next check."""
 
     async def script() -> None:
         kept.drop()
@@ -232,15 +240,15 @@ def test_a_cache_that_was_dropped_is_made_again(scene: Scene) -> None:
     scene.play(script, check=0.02)
 
 
-def test_nvml_is_asked_now_and_then(scene: Scene) -> None:
-    """Something may have changed that nothing shows."""
+def test_nvml_is_queried_at_intervals(scene: Scene) -> None:
+    """NVML is queried at intervals, because some changes are not visible in files."""
 
     async def script() -> None:
-        asked = scene.machine.queries
+        queries_before = scene.machine.queries
         scene.machine.uuids["gpu0"] = "GPU-unseen"
         for _ in range(200):
             await asyncio.sleep(0.01)
-            if scene.machine.queries > asked:
+            if scene.machine.queries > queries_before:
                 break
         await asyncio.sleep(0.05)
         state, _ = kept_inventory.state(Config(**scene.machine.settings))
@@ -250,8 +258,8 @@ def test_nvml_is_asked_now_and_then(scene: Scene) -> None:
     scene.play(script, ask=0.05)
 
 
-def test_nothing_happens_while_nothing_changes(scene: Scene) -> None:
-    """The driver is not asked by looking."""
+def test_checks_without_changes_do_not_query_nvml(scene: Scene) -> None:
+    """Checks that find no change do not query NVML."""
 
     async def script() -> None:
         await asyncio.sleep(0.3)
@@ -260,8 +268,10 @@ def test_nothing_happens_while_nothing_changes(scene: Scene) -> None:
     assert scene.machine.queries == 1
 
 
-def test_a_driver_that_fails_is_told_once(scene: Scene) -> None:
-    """The cache is dropped at once, so that the hook refuses; when the driver is back so is the cache."""
+def test_a_failing_driver_is_reported_once(scene: Scene) -> None:
+    """When the driver fails, it is reported once and the inventory is dropped, so that the hook
+    refuses; it is read again afterwards.
+    """
 
     async def script() -> None:
         scene.machine.remove("proc/driver/nvidia/version")
@@ -276,8 +286,8 @@ def test_a_driver_that_fails_is_told_once(scene: Scene) -> None:
     assert len(scene.warnings()) == 1
 
 
-def test_lost_events_are_made_up_for(scene: Scene) -> None:
-    """More came than could be taken (ENOBUFS): it listens again and looks."""
+def test_lost_events_cause_a_check(scene: Scene) -> None:
+    """After lost events (ENOBUFS) the watcher listens again and checks the host."""
 
     async def script() -> None:
         scene.queue.put_nowait(OSError(105, "No buffer space available"))
@@ -290,8 +300,10 @@ def test_lost_events_are_made_up_for(scene: Scene) -> None:
     assert len(scene.warnings()) == 1
 
 
-def test_where_nothing_can_be_heard_it_looks(scene: Scene) -> None:
-    """In a container without such a socket: said once, and MIG devices are found as before."""
+def test_without_a_socket_for_events_checks_go_on(scene: Scene) -> None:
+    """Without a socket for events, as in a container, one warning is logged and checks still find
+    changes.
+    """
     scene.deaf = OSError(93, "Protocol not supported")
 
     async def script() -> None:
@@ -306,8 +318,8 @@ def test_where_nothing_can_be_heard_it_looks(scene: Scene) -> None:
     ]
 
 
-def test_sighup_has_it_read(scene: Scene) -> None:
-    """As operators expect."""
+def test_sighup_causes_a_reading(scene: Scene) -> None:
+    """SIGHUP causes a reading."""
 
     async def script() -> None:
         signal.raise_signal(signal.SIGHUP)
@@ -317,8 +329,8 @@ def test_sighup_has_it_read(scene: Scene) -> None:
     assert scene.machine.queries == 2
 
 
-def test_a_changed_config_toml_counts_from_the_next_look(scene: Scene) -> None:
-    """It is read anew each time."""
+def test_a_changed_config_toml_is_used_by_the_next_check(scene: Scene) -> None:
+    """config.toml is read at every check, so that a change is used by the next one."""
 
     async def script() -> None:
         scene.machine.settings["cli_environment"] = ("A=b",)
