@@ -144,9 +144,9 @@ def find_runtime(candidates: Sequence[str], path: str | None, own: str) -> str:
     :raises Refusal: there is none.
     """
     for candidate in candidates:
-        for found in _look_up(candidate, path):
-            if posixpath.realpath(found) != own:
-                return found
+        for program in _look_up(candidate, path):
+            if posixpath.realpath(program) != own:
+                return program
     listed = " ".join(candidates)
     fix = "install runc or crun, or name the runtime in nvidia-container-runtime.runtimes of config.toml"
     raise Refusal(
@@ -161,8 +161,8 @@ def _look_up(name: str, path: str | None) -> list[str]:
     directories.
     """
     directories = [""] if "/" in name else _search_path(path)
-    paths = [posixpath.join(directory, name) for directory in directories]
-    return [found for found in paths if _is_executable(found)]
+    programs = [posixpath.join(directory, name) for directory in directories]
+    return [program for program in programs if _is_executable(program)]
 
 
 def _search_path(path: str | None) -> list[str]:

@@ -106,9 +106,9 @@ def _find_constant(text: str, start: int, name: str) -> int:
     """Return the index of the first constant ``name`` outside strings."""
     while start < len(text):
         quote = text.find('"', start)
-        found = text.find(name, start, quote if quote >= 0 else len(text))
-        if found >= 0:
-            return found
+        index = text.find(name, start, quote if quote >= 0 else len(text))
+        if index >= 0:
+            return index
         if quote < 0:
             break
         start = _string_end(text, quote)

@@ -182,7 +182,9 @@ def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
 
     :raises OSError: a sign cannot be read.
     """
-    version = tree.lstat(f"{_PROC}/version")
+    version = None
+    if tree.lstat(f"{_PROC}/version"):
+        version = tree.read(f"{_PROC}/version", _TEXT_LIMIT).decode("utf-8", "surrogateescape")
     files = [
         *(_ACCOUNTS if config.cli_user else ()),
         *([config.host_snapshot] if config.host_snapshot else []),
@@ -191,11 +193,7 @@ def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
         files.append(config.cli_root.rstrip("/") + names.STANDIN_NVML)
     return {
         "boot": read_text(_BOOT_ID),
-        "driver version": tree.read(f"{_PROC}/version", _TEXT_LIMIT).decode(
-            "utf-8", "surrogateescape"
-        )
-        if version
-        else None,
+        "driver version": version,
         "GPUs": [_gpu(tree, name) for name in tree.listdir(f"{_PROC}/gpus")],
         "MIG devices": _mig(tree),
         "device nodes": _nodes(tree),

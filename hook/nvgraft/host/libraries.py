@@ -152,14 +152,8 @@ def find_loaded_library(
     """
     wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
     multiarch = f"{machine}-linux-gnu"
-    defaults = (
-        f"/lib/{multiarch}",
-        f"/usr/lib/{multiarch}",
-        "/lib64",
-        "/usr/lib64",
-        "/lib",
-        "/usr/lib",
-    )
+    names = (f"lib/{multiarch}", "lib64", "lib")
+    defaults = [f"{prefix}/{name}" for name in names for prefix in ("", "/usr")]
     candidates = [f"{directory}/{soname}" for directory in search if directory]
     candidates += [
         entry.path for entry in entries if entry.soname == soname and entry.architecture == wide

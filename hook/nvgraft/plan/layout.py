@@ -278,7 +278,7 @@ class Layout:
         self.actions.append(MakeDirectory(path, mode, why))
 
     def _prepare_parent(self, path: str, why: Why) -> None:
-        """Make sure that ``path`` can be made, and plan its parents where they do not exist."""
+        """Make sure that ``path`` can be made, and plan its parents if they do not exist."""
         parent = path.rpartition("/")[0]
         if self._in_tmpfs(path):
             self.directory(parent, _DIRECTORY_MODE, why)
@@ -299,8 +299,8 @@ class Layout:
         accept: str = "file",
         rdev: tuple[int, int] | None = None,
     ) -> None:
-        """Plan a placeholder file at ``path``. An existing one must be a regular file or have the
-        type ``accept``.
+        """Plan a placeholder file at ``path``, if nothing exists there. An existing file must be a
+        regular one, or of the type ``accept`` and the device number ``rdev`` (None: any).
         """
         parent = path.rpartition("/")[0]
         while parent:

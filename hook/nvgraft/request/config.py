@@ -1,4 +1,4 @@
-"""config.toml: every key of the reference stack, and our own table ``[nvgraft]``.
+"""config.toml: every key of the reference stack, and the table ``[nvgraft]``.
 
 The text becomes a :class:`Config` in two steps, so that the result of the first can be kept.
 :func:`settings_from_toml` loads the TOML parser, which is slow to load, checks the types of the

@@ -429,14 +429,7 @@ def mount(
     are not safe (SECURITY R24).
     """
     texts = [None if text is None else _path(text) for text in (source, target, fstype, data)]
-    _mount(
-        f"{source!r}, {target!r}, {fstype!r}, {flags:#x}",
-        texts[0],
-        texts[1],
-        texts[2],
-        flags,
-        texts[3],
-    )
+    _mount(f"{source!r}, {target!r}, {fstype!r}, {flags:#x}", *texts[:3], flags, texts[3])
 
 
 def seal(memfd: int) -> None:
@@ -446,12 +439,8 @@ def seal(memfd: int) -> None:
     fails with EBUSY if the kernel holds one of the pages, which happens on a busy machine that
     moves and counts pages.
     """
-    _fcntl(
-        f"{memfd}, F_ADD_SEALS",
-        memfd,
-        F_ADD_SEALS,
-        F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
-    )
+    seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE
+    _fcntl(f"{memfd}, F_ADD_SEALS", memfd, F_ADD_SEALS, seals)
 
 
 def flock(fd: int, operation: int) -> None:
@@ -519,14 +508,8 @@ def birth_time(fd: int) -> int:
 
 
 def _statx_of(fd: int) -> bytes:
-    _statx(
-        lambda: f"{fd}, STATX_MNT_ID|STATX_BTIME",
-        fd,
-        b"",
-        AT_EMPTY_PATH,
-        STATX_MNT_ID | STATX_BTIME,
-        _STATX_AT,
-    )
+    fields = STATX_MNT_ID | STATX_BTIME
+    _statx(lambda: f"{fd}, STATX_MNT_ID|STATX_BTIME", fd, b"", AT_EMPTY_PATH, fields, _STATX_AT)
     return _STATX.raw
 
 
