@@ -362,7 +362,7 @@ def test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made() -> N
         (ROOTFS / "tmp/f").write_text("theirs")
         (ROOTFS / "tmp/l").symlink_to("theirs")
         assert undo.run() == [
-            "/tmp/f (somebody has moved it away)"
+            "/tmp/f (it was moved or linked elsewhere)"
         ]  # of directories and links nothing is held
         made.close()
         assert sorted(os.listdir(ROOTFS / "tmp")) == ["d", "f", "l"]
@@ -535,7 +535,7 @@ def test_a_placeholder_that_is_moved_away_is_named_as_left() -> None:
 
     line = in_arena(scenario)
     assert "it is not where it was attached" in line
-    assert line.endswith("left: /usr/bin/nvidia-smi (somebody has moved it away) size 0")
+    assert line.endswith("left: /usr/bin/nvidia-smi (it was moved or linked elsewhere) size 0")
 
 
 def test_a_mount_that_is_covered_at_once_is_noticed_and_undone() -> None:

@@ -163,13 +163,13 @@ def test_foreign_files_are_kept_and_named(rootfs: Path, directory: Path, capsys:
     (report,) = read_document(capsys.readouterr().out)["journals"]
     assert report["left"] is True
     assert {thing["path"]: (thing["fate"], thing["reason"]) for thing in report["things"]} == {
-        "/opt": ("kept", "not empty"),
-        "/etc/content": ("kept", "no empty file any more"),
-        "/etc/directory": ("kept", "no empty file any more"),
-        "/usr/lib/older": ("kept", "older than the start that was cut short"),
-        "/etc/link": ("kept", "another link, or none any more"),
-        "/etc/file": ("kept", "no directory any more"),
-        "/etc/ld.so.cache~": ("kept", "no file any more"),
+        "/opt": ("kept", "it is not empty"),
+        "/etc/content": ("kept", "it is not an empty file any more"),
+        "/etc/directory": ("kept", "it is not an empty file any more"),
+        "/usr/lib/older": ("kept", "it is older than the interrupted start"),
+        "/etc/link": ("kept", "it is not the link that was made"),
+        "/etc/file": ("kept", "it is not a directory any more"),
+        "/etc/ld.so.cache~": ("kept", "it is not a file any more"),
     }
     assert tree(rootfs) == before
     assert recover() == 0, "foreign files are named once"

@@ -251,7 +251,7 @@ MUTANTS = (
     ),
     _mutant(
         "R33: the undo removes what it did not make",
-        "_Made._remove",
+        "_Made._is_another",
         "self._identity != (status.st_dev, status.st_ino)",
         "False",
         "test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made",
@@ -296,7 +296,7 @@ MUTANTS = (
         "R23: mounts hear of the host's",
         "_set_options",
         "syscalls.mount_setattr(fd, attributes, syscalls.MS_PRIVATE,",
-        "syscalls.mount_setattr(fd, wanted, 0,",
+        "syscalls.mount_setattr(fd, attributes, 0,",
         "test_an_attached_mount_has_its_options_and_hears_of_no_other",
     ),
     _mutant(

@@ -1,5 +1,6 @@
-"""Carrying out a plan: the only room that changes anything in a container, with the undo and the journal of it.
+"""Carry out a plan: the only room that changes anything in a container, with its undo and its
+journal.
 
-A plan arrives finished, and is refused rather than repaired when it no longer fits what is found (SECURITY R18, R22).
-What decides does not belong here, nor what asks the host or the request.
+A plan arrives finished. It is refused, not repaired, when it no longer fits the container (SECURITY
+R18, R22). Decisions, and questions to the host or about the request, do not belong here.
 """

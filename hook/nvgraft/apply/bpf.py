@@ -1,11 +1,11 @@
 """Device programs of a cgroup v2: read, extend, load and exchange them.
 
-All programs attached to a cgroup must allow an access, so attaching one more can only narrow: the existing ones are
-rebuilt with new instructions in front, and exchanged in place. They are never detached first, because a cgroup
-without a program allows every device. No idea here of containers, pids or paths; the caller brings the cgroup's
-descriptor.
+An access is allowed only when all attached programs allow it, so one more program can only narrow.
+The existing programs are rebuilt with new instructions in front instead, and exchanged in place.
+They are never detached first, because a cgroup without a program allows every device.
 
-RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs are not counted there.
+This module knows no containers, pids or paths; the caller brings the cgroup's descriptor.
+RLIMIT_MEMLOCK is left alone: since Linux 5.11 programs do not count towards it.
 """
 
 from __future__ import annotations
@@ -29,29 +29,34 @@ _PROG_TYPE_CGROUP_DEVICE = 15
 _CGROUP_DEVICE = 6
 _F_ALLOW_MULTI, _F_REPLACE = 2, 4
 
-#: More than any field that we use of ``union bpf_attr``: kernels that know fewer take it while the rest is zero.
+#: Larger than the part of ``union bpf_attr`` that is used here. Kernels that know fewer fields
+#: accept the rest as long as it is zero.
 _ATTR_SIZE = 128
-#: The first fields of ``struct bpf_prog_info``, up to ``map_ids``; the kernel fills as much as it is given room for.
+#: The first fields of ``struct bpf_prog_info``, up to ``map_ids``. The kernel fills as many as fit.
 _INFO_SIZE = 64
 
 # Instructions: opcode, dst | src << 4, jump offset, immediate (struct bpf_insn).
 _INSN = struct.Struct("<BBhi")
 _LDX_W, _MOV_REG, _MOV, _AND, _JNE, _EXIT = 0x61, 0xBF, 0xB7, 0x57, 0x55, 0x95
 _CALL, _LD_IMM64 = 0x85, 0x18
-#: A register that only the kernel's own constant blinding uses; no program that has it can be loaded.
+#: The register that the kernel's constant blinding uses. A program that names it cannot be loaded.
 _BLINDING = 11
 
 _DEV_CHAR = 2
-#: Nodes per block of three instructions each: its end must be in reach of a jump, whose offset has 16 bits.
+#: Nodes per block, three instructions each. A jump has a 16-bit offset and must reach the block's
+#: end.
 _BLOCK = 8192
 _ACCESS = {"r": 2, "w": 4}
-#: Loading is interrupted by a pending signal with EAGAIN; the kernel's own library gives up after as many tries.
+#: Tries of loading a program: a pending signal interrupts it with EAGAIN. libbpf gives up after as
+#: many.
 _LOAD_TRIES = 5
 _QUERY_TRIES = 10
 
 
 class ProgramError(Exception):
-    """A program cannot be read, rebuilt or exchanged; the text follows "failed to add device rules: "."""
+    """A program that cannot be read, rebuilt or exchanged. The text follows "failed to add device
+    rules: ".
+    """
 
 
 def _attributes(layout: str, *values: int) -> Buffer:
@@ -61,7 +66,7 @@ def _attributes(layout: str, *values: int) -> Buffer:
 def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
     """Return the attach flags of the device programs on the cgroup itself, and their ids.
 
-    :raises ProgramError: when the kernel does not tell.
+    :raises ProgramError: when the kernel refuses to list them.
     """
     room = 64
     for _ in range(_QUERY_TRIES):
@@ -79,14 +84,16 @@ def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
         flags, _, count = struct.unpack_from("=IQI", attributes, 12)
         return flags, struct.unpack_from(f"={count}I", ids.raw)
     raise ProgramError(
-        "unable to find any existing device filters attached to the cgroup: their number does not stop growing"
+        "unable to find any existing device filters attached to the cgroup: their number does not "
+        "stop growing"
     )
 
 
 def open_program(program: int) -> int:
-    """Return a descriptor of the program with the id ``program``, which keeps it alive for an undo.
+    """Open the program with the id ``program``. The descriptor keeps it alive for an undo.
 
-    :raises ProgramError: when it cannot be had: extending the other ones would not be enough.
+    :raises ProgramError: when it cannot be opened. Extending only the other programs would not
+        help.
     """
     try:
         return syscalls.bpf(_PROG_GET_FD_BY_ID, _attributes("=I", program))
@@ -97,8 +104,9 @@ def open_program(program: int) -> int:
 def fetch(program_fd: int) -> bytes:
     """Return the instructions of a program.
 
-    What the kernel shows are its own, rewritten ones. Calls and addresses cannot be loaded from them again, and some
-    would even load with another meaning: programs that use any are turned down here. Others are compared after loading.
+    The kernel shows rewritten instructions. Calls and addresses among them cannot be loaded again,
+    and some would load with another meaning, so programs with any of them are refused here.
+    :func:`load` compares the others after loading.
 
     :raises ProgramError: when the program uses maps, functions or addresses, or cannot be read.
     """
@@ -110,7 +118,7 @@ def fetch(program_fd: int) -> bytes:
 
 
 def check_code(code: bytes) -> None:
-    """Turn down instructions that cannot be loaded again as the kernel shows them.
+    """Refuse instructions that cannot be loaded again in the form in which the kernel shows them.
 
     :raises ProgramError: as :func:`fetch`.
     """
@@ -122,13 +130,17 @@ def check_code(code: bytes) -> None:
             raise ProgramError("unable to rebuild a device filter that calls functions")
         if _BLINDING in (registers & 15, registers >> 4):
             raise ProgramError(
-                "unable to rebuild a device filter that the kernel has hardened (sysctl net.core.bpf_jit_harden is 2)"
+                "unable to rebuild a device filter that the kernel has hardened (sysctl "
+                "net.core.bpf_jit_harden is 2)"
             )
         second_half = operation == _LD_IMM64 and not second_half
 
 
 def _info(program_fd: int) -> tuple[int, bytes, int]:
-    """Return the id, the instructions and the number of maps of a program; the first of two questions gives the length."""
+    """Return the id, the instructions and the number of maps of a program.
+
+    The kernel is asked twice: the first answer gives the length of the code.
+    """
     length = 0
     code = buffer(b"", 1)
     while True:
@@ -146,7 +158,8 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
         length = needed
         code = buffer(b"", length)
     if not readable or not length:
-        # Without CAP_BPF the length is 0; a program hardened by net.core.bpf_jit_harden has its pointer cleared.
+        # The length is 0 without CAP_BPF. The kernel clears the pointer for a program that
+        # net.core.bpf_jit_harden has hardened.
         raise ProgramError("unable to read a device filter: operation not permitted")
     return (
         struct.unpack_from("=I", info, 4)[0],
@@ -156,29 +169,26 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
 
 
 def allow_code(rules: Sequence[AllowDevice]) -> bytes:
-    """Return instructions that allow the nodes of ``rules`` and otherwise go on with what is put behind them.
+    """Return instructions that allow the nodes of ``rules``, to be put in front of a program.
 
-    An access is allowed when it asks for nothing but the letters of its rule (reference behaviour 7.3): never for
-    mknod. The rules of one major number share a block, and a match leaves at once, which keeps hundreds of nodes cheap
-    for the verifier: it has one open branch at a time to come back to.
+    An access is allowed when it needs only the letters of its rule (reference behaviour 7.3), so
+    mknod never is. The rules of one major number share a block, and a match exits directly. The
+    verifier then has one open branch at a time to return to, which keeps hundreds of nodes cheap.
     """
     blocks: dict[tuple[int, int], list[int]] = {}
     for rule in rules:
         access = sum(_ACCESS[letter] for letter in set(rule.access))
         blocks.setdefault((access, rule.major), []).append(rule.minor)
-    # struct bpf_cgroup_dev_ctx: access in the upper, type in the lower half of the first word, major, minor.
+    # struct bpf_cgroup_dev_ctx: the first word has the access in its upper half and the type in its
+    # lower half; then come major and minor.
     code = [(_LDX_W, 3 | 1 << 4, 0, 0), (_LDX_W, 4 | 1 << 4, 4, 0), (_LDX_W, 5 | 1 << 4, 8, 0)]
     for (access, major), minors in blocks.items():
         for start in range(0, len(minors), _BLOCK):
             part = minors[start : start + _BLOCK]
+            # The mask is sign-extended, so AND clears only the access bits of the rule.
             code += [
                 (_MOV_REG, 2 | 3 << 4, 0, 0),
-                (
-                    _AND,
-                    2,
-                    0,
-                    ~(access << 16),
-                ),  # sign-extended: only the letters asked for are dropped
+                (_AND, 2, 0, ~(access << 16)),
                 (_JNE, 2, 3 * len(part) + 1, _DEV_CHAR),
                 (_JNE, 4, 3 * len(part), major),
             ]
@@ -190,8 +200,8 @@ def allow_code(rules: Sequence[AllowDevice]) -> bytes:
 def load(code: bytes) -> int:
     """Load ``code`` as a device program and return its descriptor.
 
-    :raises ProgramError: when the verifier rejects it, or when the kernel made something else of it: then what it had
-        shown of the original was not all of it.
+    :raises ProgramError: when the verifier rejects it, or when the kernel stores other
+        instructions: then it had not shown the whole original.
     """
     instructions = buffer(code)
     licence = buffer(b"Apache\0")
@@ -223,10 +233,11 @@ def load(code: bytes) -> int:
 
 
 def replace(cgroup_fd: int, old: int, new: int, flags: int) -> None:
-    """Exchange the attached program ``old`` for ``new``; at no moment is there none. ``flags`` are those of :func:`query`.
+    """Exchange the attached program ``old`` for ``new`` in one step. ``flags`` are those of
+    :func:`query`.
 
-    :raises ProgramError: when ``old`` is not attached as a plain program: one that is attached by a link belongs to the
-        holder of that link.
+    :raises ProgramError: when ``old`` is not attached as a plain program. A program attached by a
+        link belongs to the holder of that link.
     """
     try:
         _attach(cgroup_fd, old, new, flags)
@@ -236,17 +247,19 @@ def replace(cgroup_fd: int, old: int, new: int, flags: int) -> None:
                 "unable to replace a device filter that is attached by a BPF link"
             ) from error
         if error.errno == errno.E2BIG:
-            # The kernel checks for room before it looks at REPLACE, and detaching one first would widen access meanwhile.
+            # The kernel checks for room before it looks at REPLACE. Detaching one first would widen
+            # access in between.
             raise ProgramError(
-                "unable to replace a device filter of a cgroup that has as many as the kernel takes (64)"
+                "unable to replace a device filter of a cgroup that has as many as the kernel "
+                "takes (64)"
             ) from error
         raise ProgramError(_unable("attach new device filters program", "attach", error)) from error
 
 
 def put_back(cgroup_fd: int, new: int, old: int, flags: int) -> None:
-    """Undo :func:`replace`, if it happened: fine when ``new`` is not attached, or the cgroup is gone.
+    """Undo :func:`replace`. It is not an error if ``new`` is not attached or the cgroup is gone.
 
-    :raises OSError: when ``new`` has to stay.
+    :raises OSError: when ``new`` cannot be removed.
     """
     try:
         _attach(cgroup_fd, new, old, flags)
@@ -263,7 +276,8 @@ def _may_be_attached(cgroup_fd: int, program_fd: int) -> bool:
 
 
 def _attach(cgroup_fd: int, old: int, new: int, flags: int) -> None:
-    # A cgroup without ALLOW_MULTI holds one program at most, and attaching another with the same flags replaces it.
+    # A cgroup without ALLOW_MULTI holds at most one program, and attaching another with the same
+    # flags replaces it.
     multi = flags & _F_ALLOW_MULTI
     how, target = (_F_ALLOW_MULTI | _F_REPLACE, old) if multi else (flags, 0)
     syscalls.bpf(_PROG_ATTACH, _attributes("=IIIII", cgroup_fd, new, _CGROUP_DEVICE, how, target))
@@ -274,5 +288,5 @@ def _unable(what: str, call: str, error: OSError) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the system's words for ``error`` as the reference puts them at the end of a line: in lower case."""
+    """Return the text of ``error`` in lower case, as the reference puts it at the end of a line."""
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)

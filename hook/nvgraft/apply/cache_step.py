@@ -1,7 +1,7 @@
-"""The loader cache step of a plan, in one of two ways: written here, or by the host's ldconfig.
+"""The loader cache step of a plan, done by nvgraft itself or by the host's ldconfig.
 
-The ways are modules of their own, of which only the chosen one is loaded. Which directories and libraries are meant is the
-plan's business.
+Each of the two ways is a module of its own, and only the chosen one is loaded. The plan says which
+directories and libraries the step covers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ if TYPE_CHECKING:
 
 
 class LoaderCacheStep:
-    """A way to bring a container's loader cache up to date. Close it after use; ``findings`` are there after that."""
+    """A way to bring a container's loader cache up to date. Close it after use, then read
+    ``findings``.
+    """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
     def prepare(self) -> None:
-        """Open what is needed of the host; called in the host's mount namespace.
+        """Open what the step needs of the host. Call this in the host's mount namespace.
 
         :raises Refusal: stage "ldcache".
         """
 
     def survey(self, container: Container, action: UpdateLoaderCache) -> None:
-        """Look at the container; called in its mount namespace, before anything is changed there. Faults are kept for later."""
+        """Read the container's directories before anything is changed. Call this in its mount
+        namespace.
+
+        Errors are kept and raised by :meth:`update`.
+        """
 
     def update(
         self,
@@ -38,11 +44,13 @@ class LoaderCacheStep:
         undo: UndoLog,
         journal: Journal,
     ) -> None:
-        """Write /etc/ld.so.cache and the SONAME links, after all mounts; the way back is in ``undo`` and told to ``journal`` before.
+        """Write /etc/ld.so.cache and the SONAME links, after all mounts.
+
+        Each change is announced to ``journal`` and registered in ``undo`` before it is made.
 
         :raises Refusal: stage "ldcache", in the reference's words.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back what :meth:`prepare` opened. What was registered in an undo log stays valid."""
+        """Close what :meth:`prepare` opened. Steps registered in an undo log stay valid."""

@@ -1,8 +1,9 @@
-"""The container's device cgroup: which one it is, and the permission for its new device nodes.
+"""Find a container's device cgroup and allow the new device nodes there.
 
-Finding it reads the host's procfs and mount table; changing it works on descriptors alone, so that it can be done
-while this process is in the container's mount namespace. Cgroup v1 is a matter of two text files and is done here, the
-programs of cgroup v2 are rebuilt in :mod:`nvgraft.apply.bpf`. Which devices to allow is the plan's decision, not ours.
+Finding it reads the host's procfs and mount table. Changing it uses descriptors only, so it works
+while this process is in the container's mount namespace. Cgroup v1 takes two text files and is done
+here; :mod:`nvgraft.apply.bpf` rebuilds the programs of cgroup v2. The plan decides which devices to
+allow.
 """
 
 from __future__ import annotations
@@ -23,26 +24,32 @@ if TYPE_CHECKING:
 
     from nvgraft.apply.undo import UndoLog
 
-#: What a user can do when the device cgroup cannot or must not be touched.
+#: The fix to name when the device cgroup cannot or must not be changed.
 NO_CGROUPS = (
     "set `no-cgroups = true` in [nvidia-container-cli] to leave the container's device rules alone"
 )
 
 
 def below(mount: Mount, path: str) -> str:
-    """Return the cgroup ``path`` of /proc/PID/cgroup as a path relative to ``mount`` (reference behaviour 7.1)."""
+    """Return the cgroup ``path`` of /proc/PID/cgroup relative to ``mount`` (reference behaviour
+    7.1).
+    """
     if mount.root != "/" and (path + "/").startswith(mount.root + "/"):
         path = path[len(mount.root) :]
     return path.strip("/") or "."
 
 
 def _lines(text: str) -> list[str]:
-    """Split at newlines and nothing else: cgroup names may hold all other characters that ``splitlines`` ends a line at."""
+    """Split at newlines only: cgroup names may hold the other characters at which ``splitlines``
+    splits.
+    """
     return [line for line in text.split("\n") if line]
 
 
 def device_mounts(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-    """Return the mounts that can hold device rules: cgroup2, and v1 hierarchies at a place named ``devices``."""
+    """Return the mounts that can hold device rules: cgroup2, and v1 hierarchies mounted at
+    ``devices``.
+    """
     return tuple(
         mount
         for mount in mounts
@@ -70,12 +77,14 @@ def parse_membership(text: str) -> tuple[str | None, str | None]:
 def choose(
     v1_path: str | None, v2_path: str | None, mounts: Sequence[Mount]
 ) -> tuple[int, str, Mount]:
-    """Return the version, the path in its hierarchy and the mount of the cgroup that decides about devices.
+    """Return the version, the path in its hierarchy and the mount of the cgroup that decides on
+    devices.
 
-    A process in the root of the v1 hierarchy is not confined by it, and a mount namespace without that hierarchy
-    cannot change it: in both cases v2 decides, if there is one (SECURITY R32).
+    The v1 hierarchy does not confine a process in its root, and cannot be changed where it is not
+    mounted. In both cases v2 decides, if there is one (SECURITY R32).
 
-    :raises ValueError: when the hierarchy is not mounted here, or starts outside of our cgroup namespace.
+    :raises ValueError: when the hierarchy is not mounted here, or starts outside of our cgroup
+        namespace.
     """
     v1 = next((mount for mount in mounts if mount.fstype == "cgroup"), None)
     v2 = next((mount for mount in mounts if mount.fstype == "cgroup2"), None)
@@ -87,7 +96,7 @@ def choose(
         assert v2_path is not None
         version, path, mount = 2, v2_path, v2
     if mount is None:
-        # The missing letter of the first message is the reference's: people search for it.
+        # The missing letter in the first message is the reference's, and people search for it.
         message = "no cgroup filesystem mounted for the devices subsytem in mountinfo file"
         raise ValueError(message if version == 1 else "no cgroup2 filesystem in mountinfo file")
     if mount.root.startswith("/.."):
@@ -96,12 +105,12 @@ def choose(
 
 
 def missing_rules(listed: str, rules: Sequence[AllowDevice]) -> Iterator[AllowDevice]:
-    """Yield what has to be added to ``listed``, the text of ``devices.list``, for ``rules`` to hold.
+    """Yield the rules to add to ``listed``, the text of ``devices.list``, so that ``rules`` hold.
 
-    A result has only the letters that the node's own entry lacks, so that denying it takes back exactly what it gave
-    (the kernel merges entries of the same node).
+    A result has only the letters that the node's own entry lacks, because the kernel merges entries
+    of one node: denying the result then takes back exactly what it gave.
 
-    :raises ValueError: for a list that is none.
+    :raises ValueError: when ``listed`` cannot be parsed.
     """
     entries = [
         (kind, number.split(":"), access)
@@ -116,7 +125,8 @@ def missing_rules(listed: str, rules: Sequence[AllowDevice]) -> Iterator[AllowDe
                 for granted_number, number in zip(pattern, numbers, strict=True)
             ):
                 continue
-            # The kernel wants one entry that holds all letters: two halves do not add up.
+            # The kernel needs one entry with all letters: two entries with half of them do not add
+            # up.
             if not set(rule.access) - set(access):
                 break
             if pattern == numbers:
@@ -129,8 +139,9 @@ def missing_rules(listed: str, rules: Sequence[AllowDevice]) -> Iterator[AllowDe
 class DeviceCgroup:
     """The cgroup whose device rules apply to the container, held by a descriptor.
 
-    ``version`` is 1 or 2, ``path`` its directory as the host sees it (for messages only), ``is_root`` whether it is the
-    root of its hierarchy, whose rules hold for the whole machine and are never changed.
+    ``version`` is 1 or 2. ``path`` is its directory on the host, for messages only. ``is_root``
+    tells whether it is the root of its hierarchy: its rules hold for the whole machine and are
+    never changed.
     """
 
     def __init__(self, version: int, path: str, fd: int, *, is_root: bool) -> None:
@@ -141,16 +152,20 @@ class DeviceCgroup:
         self._kept: list[int] = []
 
     def close(self) -> None:
-        """Close all descriptors, those that an undo needs included: only after the transaction has ended."""
+        """Close all descriptors, including those that an undo needs: call this after the
+        transaction.
+        """
         for fd in (*self._kept, self._fd):
             syscalls.close(fd)
         self._kept.clear()
         self._fd = -1
 
     def check_member(self, pid: int) -> None:
-        """Make sure that the cgroup is the one of ``pid``, and not another of the same name; closes itself if it is not.
+        """Check that ``pid`` is in this cgroup, and not in another of the same name. Close it if
+        not.
 
-        :raises ValueError: when ``pid`` is not listed, or the list cannot be had (OSError).
+        :raises ValueError: when ``pid`` is not listed.
+        :raises OSError: when the list cannot be read.
         """
         try:
             if str(pid) not in _read(self._fd, "cgroup.procs").split():
@@ -160,13 +175,16 @@ class DeviceCgroup:
             raise
 
     def entry(self) -> journal.Item:
-        """Return what the journal has to say: rules end with the cgroup, whose inode number no other one gets."""
+        """Return the journal's entry. Rules end with the cgroup, and its inode number is never
+        reused.
+        """
         return journal.Item("devices", self.path, str(os.fstat(self._fd).st_ino))
 
     def allow(self, rules: Sequence[AllowDevice], undo: UndoLog) -> None:
-        """Let the container open the nodes of ``rules``, all of them in one step, and register how to take it back.
+        """Allow the container the nodes of ``rules`` in one step, and register the way back in
+        ``undo``.
 
-        :raises Refusal: when the cgroup cannot be changed; what had been done by then is in ``undo``.
+        :raises Refusal: when the cgroup cannot be changed. Changes made until then are in ``undo``.
         """
         if not rules:
             return
@@ -207,12 +225,16 @@ class DeviceCgroup:
                 ):
                     raise
 
-        # Denying what was not allowed changes nothing, so the step may be known before the change is made.
+        # Denying what is not allowed changes nothing, so the step can be registered before the
+        # change.
         undo.add(f"device rule {line} of {self.path}", take_back)
         try:
             _write_rule(allow, line)
         except OSError as error:
-            hint = f"the parent cgroup allows less than this, or the hook lacks CAP_SYS_ADMIN; {NO_CGROUPS}"
+            hint = (
+                "the parent cgroup allows less than this, or the hook lacks CAP_SYS_ADMIN; "
+                f"{NO_CGROUPS}"
+            )
             raise _add_failed(
                 f"{self.path}/devices.allow: {line}: {bpf.reason(error)}", hint
             ) from error
@@ -223,7 +245,7 @@ class DeviceCgroup:
             return  # without a program every device is allowed
         self._refuse_root()
         prefix = bpf.allow_code(rules)
-        # Everything that can be refused is found out before the first exchange.
+        # Everything that can be refused is checked before the first exchange.
         pairs = []
         for program in programs:
             old = self._keep(bpf.open_program(program))
@@ -232,7 +254,7 @@ class DeviceCgroup:
             self._exchange(old, new, flags, undo)
 
     def _exchange(self, old: int, new: int, flags: int, undo: UndoLog) -> None:
-        # Putting back looks whether there is anything to do, so this step too may be known before its change.
+        # put_back() does nothing for a program that is not attached, so it can be registered first.
         undo.add(f"device rules of {self.path}", lambda: bpf.put_back(self._fd, new, old, flags))
         bpf.replace(self._fd, old, new, flags)
 
@@ -244,23 +266,25 @@ class DeviceCgroup:
         if self.is_root:
             raise _add_failed(
                 f"{self.path} is the root cgroup",
-                f"its rules hold for the whole machine; start the container in a cgroup of its own, or {NO_CGROUPS}",
+                "its rules hold for the whole machine; start the container in a cgroup of its "
+                f"own, or {NO_CGROUPS}",
             )
 
 
 def find_cgroup(pid: int, proc: str = "/proc") -> DeviceCgroup:
-    """Find and open the device cgroup of process ``pid``. To be called in the host's mount namespace.
+    """Find and open the device cgroup of process ``pid``. Call this in the host's mount namespace.
 
     :param proc: a procfs that shows the host's processes.
-    :raises Refusal: stage ``container``, or ``mount`` where the reference opens the directory only when it adds the
-        rules; the texts are those of reference behaviour 7.1 and 7.3.
+    :raises Refusal: stage ``container``, or ``mount`` where the reference opens the directory only
+        when it adds the rules. The texts are those of reference behaviour 7.1 and 7.3.
     """
     reachable: dict[Mount, int] = {}
     step = "version"
     try:
         v1_path, v2_path = parse_membership(_read_proc(proc, f"{pid}/cgroup"))
         step = "mount path"
-        # The hook is the runtime's child and shares its mount namespace, so its own table is the runtime's.
+        # The hook is the runtime's child and in its mount namespace, so the hook's own table is the
+        # runtime's.
         reachable = open_mounts(
             device_mounts(mounts_of_type(_read_proc(proc, "self/mountinfo"), "cgroup", "cgroup2"))
         )
@@ -283,7 +307,7 @@ def _open_cgroup(version: int, path: str, mount: Mount, mount_fd: int) -> Device
     directory = paths.clean(paths.join(mount.point, relative))
     resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
     try:
-        # Not O_PATH: bpf() takes no such descriptor for a cgroup.
+        # Not O_PATH: bpf() refuses such a descriptor for a cgroup.
         fd = syscalls.openat2(mount_fd, relative, os.O_RDONLY | os.O_DIRECTORY, resolve)
     except OSError as error:
         raise _add_failed(
@@ -295,8 +319,9 @@ def _open_cgroup(version: int, path: str, mount: Mount, mount_fd: int) -> Device
 def open_mounts(mounts: Sequence[Mount]) -> dict[Mount, int]:
     """Return those mounts that can be reached at their mount points, with a descriptor each.
 
-    A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo goes on listing them. Any other reason
-    not to reach one is an error: the hierarchy that is left need not be the one that decides.
+    A cgroup2 mounted over /sys/fs/cgroup hides the v1 hierarchies below it, but mountinfo still
+    lists them. Another reason why one cannot be reached is an error: a remaining hierarchy may not
+    be the one that decides.
     """
     reachable: dict[Mount, int] = {}
     try:
@@ -342,7 +367,7 @@ def _read(directory: int, name: str) -> str:
 
 
 def _write_rule(fd: int, line: str) -> None:
-    # The kernel takes a rule as a whole: what it has not taken cannot be sent after.
+    # The kernel takes a rule as a whole: the rest of a partial write cannot be sent later.
     if os.write(fd, line.encode()) != len(line):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -1,4 +1,4 @@
-"""Reading files of a container by descriptors that are held already: nothing is looked up by a path here."""
+"""Read files of a container through open descriptors. Nothing is looked up by a path here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from nvgraft.base.files import read_fd
 
 
 class Unreadable(OSError):
-    """What has been opened cannot be read: no answer of the image's, whichever number the error has."""
+    """An open file cannot be read. The errno of this says nothing about the image."""
 
 
 def reopen(path_fd: int, own_fds: int, path: str) -> int:
-    """Open the regular file that ``path_fd`` (O_PATH) holds: what was looked at and what is opened cannot be two things.
+    """Open the regular file that ``path_fd`` (O_PATH) holds, which is sure to be the file examined
+    before.
 
-    :raises OSError: EINVAL, naming ``path``, for anything but a regular file; a FIFO or a device is never opened.
+    :raises OSError: EINVAL, naming ``path``, for anything but a regular file. A FIFO or a device is
+        never opened.
     """
     if not stat.S_ISREG(os.fstat(path_fd).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
@@ -25,8 +27,8 @@ def reopen(path_fd: int, own_fds: int, path: str) -> int:
 def read_whole(fd: int, limit: int, path: str) -> bytes:
     """Return the content of an open regular file.
 
-    :raises OSError: EFBIG, naming ``path``, for one of more than ``limit`` bytes.
-    :raises Unreadable: for anything else.
+    :raises OSError: EFBIG, naming ``path``, for a file of more than ``limit`` bytes.
+    :raises Unreadable: for any other error.
     """
     try:
         if os.fstat(fd).st_size <= limit:
@@ -34,8 +36,5 @@ def read_whole(fd: int, limit: int, path: str) -> bytes:
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise Unreadable(error.errno, error.strerror, path) from error
-    raise OSError(
-        errno.EFBIG,
-        f"larger than {limit >> 20} MiB" if limit >> 20 else f"larger than {limit} bytes",
-        path,
-    )
+    size = f"{limit >> 20} MiB" if limit >> 20 else f"{limit} bytes"
+    raise OSError(errno.EFBIG, f"larger than {size}", path)

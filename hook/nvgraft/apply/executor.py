@@ -1,8 +1,9 @@
-"""Carrying out a plan, all or nothing.
+"""Carry out a plan, all or nothing.
 
-First everything is made and opened, then it is attached descriptor to descriptor, then the cgroup and the loader cache
-follow; any failure takes everything back. The order is the safety: nothing that was attached can change what a mount's
-target means, because no target is looked up after the first attach (SECURITY R22, R24).
+Everything is made and opened first. Then the mounts are attached, descriptor to descriptor; the
+cgroup and the loader cache follow. Any failure takes everything back. The order makes it safe: no
+target is looked up after the first attach, so nothing attached can change what a mount's target
+means (SECURITY R22, R24).
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ if TYPE_CHECKING:
 
     from nvgraft.apply.cache_step import LoaderCacheStep
 
-#: Descriptors that the hook needs beside two for each mount and one for each directory.
+#: Descriptors that the hook needs besides two for each mount and one for each directory.
 _SPARE_DESCRIPTORS = 64
 
 
 def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool:
-    """Configure ``container`` as ``plan`` says; return False when it was found to be configured so already.
+    """Configure ``container`` as ``plan`` says; return False if it was configured so already.
 
     This process stays in the container's mount namespace afterwards.
 
-    :param cache: how the loader cache is written; what it has to say afterwards is in its ``findings``.
+    :param cache: the way to write the loader cache. Its ``findings`` are complete afterwards.
     :raises Refusal: with everything undone.
-    :raises UndoFailed: when something of ours is left, which it names.
+    :raises UndoFailed: when the undo failed too; it names what is left behind.
     """
     if _is_configured(plan, container):
         return False
     hold_signals()
     undo = UndoLog()
-    # Given back at the end in reverse order; the undo log works on the same descriptors and runs before.
+    # Called at the end in reverse order. The undo log uses the same descriptors and runs before.
     to_close: list[Callable[[], None]] = []
     journal = Journal.begin(
         Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid)
@@ -64,11 +65,11 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
     to_close.append(journal.close)
     try:
         _carry_out(plan, container, cache, undo, to_close, journal)
-        # From here on whoever wants this process to end has to take the container as it is.
+        # A signal that arrives later finds a container that is configured.
         take_signals()
         journal.end()
     except BaseException as error:
-        # A second signal must not stop the undo half-way.
+        # A second signal must not interrupt the undo.
         hold_signals()
         left = undo.run() or _end(journal)
         if left:
@@ -78,7 +79,7 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
             raise UndoFailed(
                 "undo",
                 "left behind: " + ", ".join(left),
-                f"`nvgraft recover` tries again; after: {first}",
+                f"run `nvgraft recover` to try again; the failure before: {first}",
             ) from error
         raise
     finally:
@@ -89,7 +90,7 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
 
 
 def _close(close: Callable[[], None]) -> None:
-    """Give back, whatever it says: the container is configured by now, or everything is undone."""
+    """Call ``close`` and ignore errors: the container is configured, or everything is undone."""
     try:
         close()
     except OSError:
@@ -97,7 +98,7 @@ def _close(close: Callable[[], None]) -> None:
 
 
 def _end(journal: Journal) -> list[str]:
-    """End the journal of what was undone, and return what is left of it."""
+    """End the journal of a start that was undone, and return what is left of it."""
     try:
         journal.end()
     except OSError as error:
@@ -114,7 +115,7 @@ def _carry_out(
     journal: Journal,
 ) -> None:
     _allow_descriptors(plan)
-    # In the host's mount namespace: everything that is looked up there.
+    # This is the host's mount namespace. Everything of the host is looked up now.
     sources = open_sources(plan.actions, container.uid, container.gid)
     to_close.append(sources.close)
     rules = [action for action in plan.actions if isinstance(action, AllowDevice)]
@@ -126,11 +127,12 @@ def _carry_out(
     if updates:
         to_close.append(cache.close)
         cache.prepare()
-    # A container's /proc may be anything, so an undo works through one of our own; where we stay, /proc is the host's.
+    # A container's /proc may be anything, so an undo uses a procfs of our own. In standalone mode,
+    # /proc is the host's.
     procfs = _open_procfs(container)
     to_close.append(lambda: syscalls.close(procfs))
     take_signals()
-    # In the container's: from here on by descriptor only.
+    # From here on this is the container's mount namespace, and descriptors alone are used.
     if not container.standalone:
         enter(container)
     for action in updates:
@@ -162,7 +164,9 @@ def _carry_out(
 def _replace_links(
     actions: list[ReplaceLink], container: Container, undo: UndoLog, journal: Journal
 ) -> None:
-    """Put links in the place of the image's; all that is there now is announced before the first change."""
+    """Make links in the place of the image's. All former ones are announced before the first
+    change.
+    """
     owner = Owner(container.uid, container.gid)
     links = []
     for action in actions:
@@ -187,11 +191,14 @@ def _replace_links(
 
 def _link_refused(container: Container, path: str, cause: str) -> Refusal:
     text = f"file creation failed: {container.rootfs}{path}: {cause}"
-    return Refusal("mount", text, "the image changes while it is started, or cannot be written to")
+    hint = "give the container a writable image that nothing else changes while it starts"
+    return Refusal("mount", text, hint)
 
 
 def _is_configured(plan: Plan, container: Container) -> bool:
-    """Tell whether every mount of ``plan`` is there already: the hook was run twice for one start (SECURITY R36)."""
+    """Tell whether every mount of ``plan`` is there: the hook ran twice for one start (SECURITY
+    R36).
+    """
     mounts = [action for action in plan.actions if isinstance(action, Bind | Tmpfs)]
     for action in mounts:
         try:
@@ -218,7 +225,9 @@ def _is_configured(plan: Plan, container: Container) -> bool:
 
 
 def _allow_descriptors(plan: Plan) -> None:
-    """Raise the soft limit to the hard one, and refuse before anything is changed when that is too small."""
+    """Raise the soft limit to the hard one. Refuse if that is too small, before anything is
+    changed.
+    """
     mounts = sum(isinstance(action, Bind | Tmpfs) for action in plan.actions)
     directories = sum(isinstance(action, MakeDirectory) for action in plan.actions)
     needed = 2 * mounts + directories + _SPARE_DESCRIPTORS
@@ -236,7 +245,7 @@ def _allow_descriptors(plan: Plan) -> None:
 def _attach(
     sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog
 ) -> None:
-    """Attach every mount on its opened target, in order, and make sure that it is where it was meant to be."""
+    """Attach every mount to its open target, in order, and check that each arrived there."""
     for (action, mount_fd), target_fd in zip(sources.mounts, targets.opened, strict=True):
         mounted = _Mounted(procfs, mount_fd)
         undo.add(f"mount {action.target}", mounted.detach)
@@ -254,9 +263,9 @@ def _attach(
 
 
 def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
-    """Look at what is now under the target's name: our mount, with its options, inside the rootfs (SECURITY R26)."""
+    """Check that the target's name leads to our mount, with its options (SECURITY R26)."""
     text = f"mount operation failed: {action.target}: it is not where it was attached"
-    hint = "something moved or covered it at the same time: the image or one of its volumes is being changed"
+    hint = "something moved or covered it: let nothing change the image and its volumes meanwhile"
     try:
         fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
     except OSError as error:
@@ -273,10 +282,11 @@ def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
 
 
 def _open_procfs(container: Container) -> int:
-    """Return a procfs by which descriptors can be named: the container's own may be anything (SECURITY R29).
+    """Open a procfs through which descriptors can be named: the container's may be anything
+    (SECURITY R29).
 
-    Rootless, nobody may mount one for a pid namespace of the host's: then, as in standalone mode, it is that of the mount
-    namespace in which this process was started.
+    A rootless process may not mount one for a pid namespace of the host. It then uses the procfs of
+    the mount namespace in which it was started, as in standalone mode.
     """
     if not container.standalone:
         try:
@@ -288,7 +298,7 @@ def _open_procfs(container: Container) -> int:
 
 
 class _Mounted:
-    """A mount that is about to be attached, and its removal by descriptor, through a procfs of our own."""
+    """A mount to attach, and its removal by descriptor through a procfs of our own."""
 
     def __init__(self, procfs: int, mount_fd: int) -> None:
         self._procfs = procfs

@@ -1,4 +1,4 @@
-"""One hook at a time on a root file system, on which no killed hook has left anything."""
+"""Hold a root file system for one hook, and clear it of what a killed hook has left."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class HeldContainer:
     """A context in which no other hook works on the rootfs of ``container``.
 
-    What a killed hook has left there is removed first; ``warn`` is given each warning about it.
-    Signals wait, in the context and after it: see :func:`nvgraft.system.launch.hold_signals`.
+    Entering it first removes what a killed hook has left there, and calls ``warn`` with each
+    warning about it. Signals wait in the context and after it: see
+    :func:`nvgraft.system.launch.hold_signals`.
     """
 
     def __init__(self, container: Container, warn: Callable[[str], None]) -> None:

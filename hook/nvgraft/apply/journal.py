@@ -1,11 +1,14 @@
-"""What is about to be made in a root file system, written down beforehand: a hook that is killed undoes nothing (SECURITY R35).
+"""A record of what a start is about to make in a root file system: a killed hook undoes nothing
+(SECURITY R35).
 
-One file under /run for each hook at work, removed when its work is done or undone. A file that nobody is working on is what
-a killed hook has left, and names what may be in the root file system. This module knows how it is written and read; what is
-announced is the executor's business, what is taken away again that of :mod:`nvgraft.apply.leftovers`.
+Each hook at work has one file under /run, and removes it when its work is done or undone. A file
+without a hook was left by a killed one, and names what may be in the root file system. This module
+writes and reads journals. The executor decides what to announce, and
+:mod:`nvgraft.apply.leftovers` removes what was made.
 
-A file is a sequence of records, each with its length and a check: a record that was cut short was never followed by what it
-announces. /run is in memory, so nothing is synchronised to a disk, and after a power cut there is no journal.
+A file is a sequence of records, each with its length and a check. A record cut short was never
+followed by what it announces. /run is in memory, so nothing is synchronised to a disk, and a power
+cut leaves no journal.
 """
 
 from __future__ import annotations
@@ -27,24 +30,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Where journals are; root alone can look, since they name paths of images.
+#: The directory of journals. Only root may read it, since journals name paths of images.
 DIRECTORY = "/run/nvgraft/journal"
 
-#: The largest journal that is read, in bytes: the loader cache's former content is the largest thing in it.
+#: Bytes of the largest journal that is read. Its largest part is the former loader cache.
 SIZE_LIMIT = 64 << 20
 
-#: Nanoseconds after its last announcement within which a hook has been killed: what engines grant one, and more.
+#: Nanoseconds after its last announcement within which a hook has ended or been killed: more than
+#: engines grant.
 _AT_WORK = 120 * 10**9
 
 _VERSION = "nvgraft.journal/2"
-#: _MAGIC, length of the record, its CRC-32, the CRC-32 of these three.
+#: _MAGIC, the record's length and CRC-32, and the CRC-32 of these three.
 _FRAME = struct.Struct("=4sIII")
 _MAGIC = b"nvj2"
 
-#: linux/time.h; the clock that file systems take their times from: time.time() runs some milliseconds ahead of it.
+#: From linux/time.h. File systems take their times from this clock; time.time() is some
+#: milliseconds ahead of it.
 _CLOCK_REALTIME_COARSE = 5
 
-#: Kind of entry -> how many fields follow its path.
+#: Kind of entry -> number of fields after its path.
 _FIELDS = {
     "dir": 0,
     "file": 0,
@@ -58,15 +63,17 @@ _FIELDS = {
 
 
 class Item(Value):
-    """One thing that a start is about to make or change, by its absolute ``path`` inside the root file system.
+    """One thing that a start is about to make or change, at the absolute ``path`` in the root file
+    system.
 
     ``kind`` is one of
 
     - dir, file, link (target): made where nothing is;
-    - devices (inode): rules of the cgroup directory ``path`` of the host;
+    - devices (inode): rules of the host's cgroup directory ``path``;
     - absent: a file that the loader cache step makes, with content, where nothing is;
-    - was-file (mode, uid, gid, access and modification time in ns; ``data``), was-link (target, uid, gid): what that step replaces;
-    - links: the directory in which that step makes links; those that are there are announced as was-link.
+    - was-file (mode, uid, gid, access and modification time in ns; ``data``), was-link (target,
+      uid, gid): what that step replaces;
+    - links: a directory in which that step makes links; those that exist are announced as was-link.
     """
 
     def __init__(self, kind: str, path: str, *fields: str, data: bytes = b"") -> None:
@@ -79,11 +86,13 @@ class Item(Value):
 
 
 class Heading(Value):
-    """Whose journal it is: the root file system by ``rootfs``, its path, and by ``device``, ``inode`` and ``born`` of its root.
+    """The root file system of a journal: its path ``rootfs``, and the ``device``, ``inode`` and
+    ``born`` of its root.
 
-    :param born: ns; 0 where the file system does not know.
-    :param since: the file systems' time at which the work began, in ns: whatever is older was not made by it.
-    :param uid: host's id of the container's root, likewise ``gid``.
+    :param born: birth time in ns; 0 where the file system has none.
+    :param since: the file systems' time in ns when the work began. Anything older was not made by
+        it.
+    :param uid: the host's id of the container's root; likewise ``gid``.
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class Heading(Value):
 
 
 class Journal:
-    """The journal of one start. Without a directory for journals (rootless) it announces nothing."""
+    """The journal of one start. Without a journal directory (rootless) it announces nothing."""
 
     def __init__(self, directory: int = -1, name: str = "", fd: int = -1) -> None:
         self._directory = directory
@@ -117,9 +126,10 @@ class Journal:
 
     @classmethod
     def begin(cls, heading: Heading) -> Journal:
-        """Begin a journal. To be called in the host's mount namespace, with signals held; give it back by :meth:`close`.
+        """Begin a journal. Call this in the host's mount namespace, with signals held, then
+        :meth:`close`.
 
-        :raises Refusal: when it cannot be written: then nothing may be made.
+        :raises Refusal: when the journal cannot be written. Nothing may be made then.
         """
         directory = require_private(DIRECTORY)
         if directory is None:
@@ -138,9 +148,9 @@ class Journal:
         return journal
 
     def announce(self, entries: Iterable[Item]) -> None:
-        """Write down what is going to be made or changed, before it is.
+        """Write down what will be made or changed, before it is.
 
-        :raises Refusal: when that cannot be done.
+        :raises Refusal: when the journal cannot be written.
         """
         if self._fd < 0:
             return
@@ -154,18 +164,18 @@ class Journal:
     def end(self) -> None:
         """Remove the journal: the work is done, or undone.
 
-        :raises OSError: when it goes on naming things, which somebody would take away.
+        :raises OSError: when the journal still names things, which a later hook would remove.
         """
         if self._fd < 0:
             return
         try:
             os.unlink(self.name, dir_fd=self._directory)
         except OSError:
-            os.ftruncate(self._fd, 0)  # an empty one names nothing
+            os.ftruncate(self._fd, 0)  # an empty journal names nothing
             _remove(self._directory, self.name)
 
     def close(self) -> None:
-        """Close the descriptors; a journal that was not ended stays."""
+        """Close the descriptors. A journal that was not ended stays."""
         for fd in (self._fd, self._directory):
             if fd >= 0:
                 syscalls.close(fd)
@@ -173,9 +183,9 @@ class Journal:
 
 
 class Left(Value):
-    """The journal ``name`` of a hook that did not come to its end; ``heading`` None: nothing had been made by then.
+    """The journal ``name`` of an unfinished hook; ``heading`` is None if the hook had made nothing.
 
-    :param written: when it was last written to, in ns of the file systems' time.
+    :param written: when it was last written, in ns of the file systems' time.
     """
 
     def __init__(
@@ -188,14 +198,15 @@ class Left(Value):
 
     @property
     def until(self) -> int:
-        """When its hook had certainly been killed, in ns of the file systems' time."""
+        """When its hook had certainly ended, in ns of the file systems' time."""
         return self.written + _AT_WORK
 
     def is_of(self, now: Heading) -> bool:
-        """Tell whether it is of the root file system that ``now`` describes.
+        """Tell whether the journal is of the root file system that ``now`` describes.
 
-        An overlay has another device number after each mount. A directory that was made anew may be given the same inode number,
-        but was born later; one of an overlay's lower layer is born again when something is first made in it, which was then.
+        An overlay gets another device number at each mount. A new directory may get the inode
+        number of a former one, but was born later. A directory of an overlay's lower layer is born
+        again when something is first made in it, and that happened while the hook was at work.
         """
         was = self.heading
         if (
@@ -208,12 +219,12 @@ class Left(Value):
 
 
 def lock_of(name: str) -> str:
-    """Return the name of the lock that the hook of the journal ``name`` holds while it is at work."""
+    """Return the name of the lock that the hook of the journal ``name`` holds while at work."""
     return name.rpartition("-")[0]
 
 
 def pending() -> bool:
-    """Tell whether there is any journal: of a hook that is at work, or of one that was killed."""
+    """Tell whether there is any journal, of a hook at work or of a killed one."""
     directory = open_private(DIRECTORY)
     if directory is None:
         return False
@@ -226,7 +237,7 @@ def pending() -> bool:
 def read(directory: int, name: str) -> Left:
     """Read a journal of the open ``directory``.
 
-    :raises ValueError: when it is damaged: no hook leaves such a one, however it ends.
+    :raises ValueError: when it is damaged. No hook leaves a damaged one, however it ends.
     :raises OSError: when it cannot be read.
     """
     fd = open_file(name, directory)
@@ -239,7 +250,7 @@ def read(directory: int, name: str) -> Left:
 
 
 def parse(name: str, data: bytes, written: int) -> Left:
-    """Return what the journal ``name`` says, whose bytes are ``data``.
+    """Parse the bytes ``data`` of the journal ``name``.
 
     :raises ValueError: as :func:`read`.
     """
@@ -260,14 +271,16 @@ def parse(name: str, data: bytes, written: int) -> Left:
 
 
 def rewrite(directory: int, left: Left) -> None:
-    """Put ``left`` in the place of the journal of that name; one without entries is removed.
+    """Write ``left`` in the place of the journal of that name, or remove the journal if no entry is
+    left.
 
-    :raises OSError: when neither works; then the journal is as it was.
+    :raises OSError: when neither works. The journal is unchanged then.
     """
     if left.heading is None or not left.entries:
         os.unlink(left.name, dir_fd=directory)
         return
-    # A name without a hook behind it: should this process be killed here, it is one more journal, of the same things.
+    # No hook uses this name. If this process is killed here, there is one more journal of the same
+    # things.
     temporary = f"{left.name}.{os.getpid()}"
     fd = os.open(
         temporary,
@@ -296,18 +309,20 @@ def _remove(directory: int, name: str) -> None:
 
 
 def _cannot_write(name: str, error: OSError) -> Refusal:
-    fix = "nothing is made in a container before the journal names it: is /run full?"
+    fix = "make room in /run: nothing is made in a container before the journal names it"
     return Refusal("initialization", f"write failed: {DIRECTORY}/{name}: {reason(error)}", fix)
 
 
 def _frame(fields: bytes, data: bytes = b"") -> bytes:
-    """Return what stands before ``data`` in the file for a record of both: it may be long, and is not copied."""
+    """Return the bytes before ``data`` in a record of both: ``data`` can be long and is not
+    copied.
+    """
     numbers = (_MAGIC, len(fields) + len(data), zlib.crc32(data, zlib.crc32(fields)))
     return _FRAME.pack(*numbers, zlib.crc32(_FRAME.pack(*numbers, 0))) + fields
 
 
 def _whole_records(data: bytes) -> Iterator[bytes]:
-    """Yield the records that were written to their end."""
+    """Yield the records that were written completely."""
     offset = 0
     while offset + _FRAME.size <= len(data):
         magic, length, check, own_check = _FRAME.unpack_from(data, offset)
@@ -329,7 +344,7 @@ def _heading_record(heading: Heading) -> bytes:
 
 
 def _records(entries: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield records for ``entries``: data stands at the end of a record of its own, all else in one without."""
+    """Yield records for ``entries``. Each ``data`` ends a record of its own; the rest share one."""
     words: list[str] = []
     for entry in entries:
         own = (entry.kind, entry.path, *entry.fields)

@@ -1,10 +1,12 @@
-"""Taking away what a killed hook has left in a root file system, from its journal (SECURITY R35).
+"""Remove what a killed hook has left in a root file system, by its journal (SECURITY R35).
 
-Only what the journal names goes, and only as long as it is still what nvgraft makes: an empty file, an empty directory, the
-very link, made while that hook was at work. Everything is looked up below the root's descriptor, without links, and without
-leaving the root file system's own mount: what a volume covers is not what was made.
+A thing is removed only if the journal names it and it is still what nvgraft makes: an empty file,
+an empty directory or the very link, made while that hook was at work. Lookups start at the root's
+descriptor, follow no links and stay on the root file system's own mount, because a volume may cover
+what was made.
 
-Mounts and device rules are not here: they ended with the container's mount namespace and cgroup, children with the hook.
+Mounts and device rules need no work: they ended with the container's mount namespace and cgroup.
+Child processes ended with the hook.
 """
 
 from __future__ import annotations
@@ -27,15 +29,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What became of a thing: taken away, or (a former one) put back; left alone because it is not nvgraft's any more; still there,
-#: because it could not be reached or removed now.
+#: What became of a thing. REMOVED: taken away. RESTORED: the former one is back. KEPT: left alone,
+#: because it is not nvgraft's any more. STUCK: still there, because it could not be reached or
+#: removed now.
 REMOVED, RESTORED, KEPT, STUCK = "removed", "restored", "kept", "stuck"
 
 _SAME_MOUNT = syscalls.RESOLVE_NO_XDEV
+_NOT_A_FILE = "it is not a file any more"
 
 
 class Outcome(Value):
-    """What became of ``path``, one of the constants above, and why."""
+    """What became of ``path``: one of the constants above, and the reason."""
 
     def __init__(self, fate: str, path: str, reason: str = "") -> None:
         self.fate = fate
@@ -44,10 +48,12 @@ class Outcome(Value):
 
 
 def clear(left: Left, rootfs_fd: int, *, dry_run: bool = False) -> tuple[list[Outcome], Left]:
-    """Take away what ``left`` names in the root file system, newest first; what was not there is not mentioned.
+    """Remove what ``left`` names in the root file system, newest first. Missing things are not
+    reported.
 
-    :param dry_run: change nothing, and return what would become of each thing, as far as that can be seen.
-    :returns: the outcomes, and the journal of what is still to be done.
+    :param dry_run: change nothing, and return what would become of each thing, as far as can be
+        seen.
+    :returns: the outcomes, and the journal of what is still to do.
     """
     assert left.heading is not None
     outcomes: list[Outcome] = []
@@ -63,7 +69,7 @@ def clear(left: Left, rootfs_fd: int, *, dry_run: bool = False) -> tuple[list[Ou
 
 
 class _Work:
-    """One entry of a journal, on its way back."""
+    """Taking back one entry of a journal."""
 
     def __init__(
         self,
@@ -97,7 +103,7 @@ class _Work:
             )
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
-                return []  # its directory is gone, and it with that
+                return []  # the thing went with its directory
             return [_stuck(path, error)]
         try:
             if is_directory:
@@ -109,7 +115,7 @@ class _Work:
             syscalls.close(parent)
 
     def _new_links(self, directory: int) -> list[Outcome]:
-        """Remove the links that were made in ``directory`` beside those that it had."""
+        """Remove the links in ``directory`` that the journal does not list as there before."""
         outcomes = []
         for name in sorted(os.listdir(directory)):
             path = paths.join(self._entry.path, name)
@@ -142,11 +148,8 @@ class _Work:
         if entry.kind.startswith("was-"):
             return self._former(parent, path, name, status, target)
         if entry.kind == "absent":
-            why = (
-                ""
-                if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
-                else "no file any more"
-            )
+            is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+            why = "" if is_file else _NOT_A_FILE
         else:
             why = unlike(entry.kind, status, "".join(entry.fields), lambda: target)
         why = why or self._other_times(status)
@@ -159,14 +162,14 @@ class _Work:
                 self._change(lambda: os.unlink(name, dir_fd=parent))
         except OSError as error:
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
-                return [Outcome(KEPT, path, "not empty")]
+                return [Outcome(KEPT, path, "it is not empty")]
             raise
         return [Outcome(REMOVED, path)]
 
     def _former(
         self, parent: int, path: str, name: str, status: os.stat_result, target: str
     ) -> list[Outcome]:
-        """Put back what the entry says that was there, unless it was never replaced, or by something else."""
+        """Put back what the entry says was there, unless it is still there or something else is."""
         entry = self._entry
         if status.st_ctime_ns < self._since:
             return []
@@ -176,7 +179,7 @@ class _Work:
             if (target, str(status.st_uid), str(status.st_gid)) == entry.fields:
                 return []
         elif not stat.S_ISREG(status.st_mode):
-            return [Outcome(KEPT, path, "no file any more")]
+            return [Outcome(KEPT, path, _NOT_A_FILE)]
 
         def exchange() -> None:
             os.unlink(name, dir_fd=parent)
@@ -188,8 +191,8 @@ class _Work:
     def _other_times(self, status: os.stat_result) -> str:
         """Say when ``status`` was changed, if that was not while the hook was at work."""
         if status.st_ctime_ns < self._since:
-            return "older than the start that was cut short"
-        return "changed since by somebody else" if status.st_ctime_ns > self._until else ""
+            return "it is older than the interrupted start"
+        return "something else changed it later" if status.st_ctime_ns > self._until else ""
 
     def _change(self, step: Callable[[], None]) -> None:
         if not self._dry_run:
@@ -197,11 +200,13 @@ class _Work:
 
 
 def take_over(container: Container, warn: Callable[[str], None]) -> None:
-    """Clear up after a hook that was killed while it worked on the root file system of ``container``, whose lock is held.
+    """Remove what a hook killed while at work on the root file system of ``container`` has left.
 
-    What cannot be reached now stays in its journal, for ``nvgraft recover``.
+    The caller holds the lock of that root file system. Things that cannot be reached now stay in
+    their journal, for ``nvgraft recover``.
 
-    :raises OSError: when a journal cannot be read or written: what it names could not be told from what is made now.
+    :raises OSError: when a journal cannot be read or written: the things that it names could then
+        not be told from what this start makes.
     """
     directory = require_private(journal.DIRECTORY)
     if directory is None:
@@ -212,7 +217,8 @@ def take_over(container: Container, warn: Callable[[str], None]) -> None:
             try:
                 left = journal.read(directory, name)
             except (FileNotFoundError, ValueError):
-                continue  # another start has ended; or what nobody can read, of which `nvgraft recover` tells
+                # Another start has ended, or the journal is damaged (`nvgraft recover` says so).
+                continue
             if left.heading is None:
                 if journal.lock_of(name) == lock_name(mine.device, mine.inode):
                     journal.rewrite(directory, left)
@@ -222,18 +228,16 @@ def take_over(container: Container, warn: Callable[[str], None]) -> None:
             outcomes, rest = clear(left, container.rootfs_fd)
             journal.rewrite(directory, rest)
             undone = sum(outcome.fate in {REMOVED, RESTORED} for outcome in outcomes)
-            text = f"the last hook on this root file system was killed; {undone} of the things that it had made were taken away"
             warn(
-                f"{text} | the engine's log says why; a hook timeout that is too short would do it"
+                "the last hook on this root file system was killed; "
+                f"{undone} of the things that it had made were taken away"
+                " | look for the cause in the engine's log: a hook timeout may be too short"
             )
     finally:
         syscalls.close(directory)
 
 
 def _stuck(path: str, error: OSError) -> Outcome:
-    where = (
-        "it lies on another mount now"
-        if error.errno == errno.EXDEV
-        else (error.strerror or str(error)).lower()
-    )
-    return Outcome(STUCK, path, where)
+    if error.errno == errno.EXDEV:
+        return Outcome(STUCK, path, "it is on another mount now")
+    return Outcome(STUCK, path, (error.strerror or str(error)).lower())

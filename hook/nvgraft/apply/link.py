@@ -1,4 +1,4 @@
-"""A symbolic link that is made in the container, in the place of another one if need be, and the way back."""
+"""Make or replace a symbolic link in a container, with the way back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """A link that is to be made or replaced; what is no link is the image's and stays."""
+    """A link to make, or to replace. Anything else in its place belongs to the image and stays."""
 
     def __init__(
         self,
@@ -43,21 +43,21 @@ class Link:
 
     @property
     def replaceable(self) -> bool:
-        """Whether there is nothing in its place, or a link."""
+        """Whether its place is free or holds a link."""
         return self._before is not None and self._before.before.kind != "was-file"
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """Where it is, whatever the path of its directory."""
+        """The position of the link, independent of the path of its directory."""
         return *self.directory.identity, self._name
 
     def announcement(self) -> Item:
-        """Return what the journal has to know."""
+        """Return the journal's entry for the link."""
         assert self._before is not None
         return self._before.before if self._before.exists else Item("link", self.path, self._target)
 
     def make(self, undo: UndoLog) -> None:
-        """Make it.
+        """Make the link.
 
         :raises OSError: when it is required and cannot be made.
         """

@@ -1,8 +1,8 @@
-"""What a directory of a root file system held before a program was let loose on it, and the way back.
+"""Record what a directory of a root file system holds, and put it back.
 
-For changes that nvgraft does not make itself and so cannot undo one by one: ldconfig's. What was there is told to the journal,
-and the way back works from the journal as well. Everything goes through directory descriptors. Which directories and files
-are worth a record is not decided here.
+This is for changes that nvgraft does not make itself and so cannot undo one by one: those of
+ldconfig. The records go to the journal, and can be put back from it as well. All access is by
+directory descriptors. The caller decides which directories and files to record.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The most symbolic links, and the largest file in bytes, that are recorded: a root file system is hostile (SECURITY R17).
+#: The most symbolic links, and the largest file in bytes, that are recorded: a root file system is
+#: hostile (SECURITY R17).
 LINKS_LIMIT = 100_000
 FILE_LIMIT = 16 << 20
 
 
 class Directory:
-    """An open directory, shared by the records of what is in it and closed with the last of them."""
+    """An open directory. The records of its content share it, and the last of them closes it."""
 
     def __init__(self, fd: int, path: str) -> None:
-        """Take over ``fd``, opened for reading; ``path`` is its name in messages. Device and inode are its ``identity``."""
+        """Take over ``fd``, opened for reading; ``path`` is its name in messages.
+
+        ``identity`` is device and inode.
+        """
         status = os.fstat(fd)
         self.fd = fd
         self.identity = (status.st_dev, status.st_ino)
@@ -40,9 +44,10 @@ class Directory:
 
 
 class Owner:
-    """The host's ids of the container's root: what is made or put back is made with them (SECURITY R30).
+    """The host's ids of the container's root, with which things are made or put back (SECURITY
+    R30).
 
-    On a file system of the container's user namespace nobody else can make files (EOVERFLOW).
+    On a file system of the container's user namespace only they can make files (else EOVERFLOW).
     """
 
     def __init__(self, uid: int, gid: int) -> None:
@@ -55,8 +60,8 @@ class Owner:
             return
         try:
             syscalls.set_fs_ids(self.uid, self.gid)
-            # The kernel takes this capability together with the ids. The reference raises it again, because an image's
-            # directories need not belong to the container's root.
+            # The kernel drops this capability with the ids. The reference raises it again, because
+            # an image's directories need not belong to the container's root.
             privileges.regain(privileges.DAC_OVERRIDE)
         except BaseException:
             self.__exit__()
@@ -68,7 +73,7 @@ class Owner:
 
 
 class Links:
-    """Every symbolic link of one directory. ldconfig makes, replaces and (where they dangle) removes links."""
+    """Every symbolic link of one directory: ldconfig makes, replaces and removes links there."""
 
     def __init__(self, directory: Directory, owner: Owner) -> None:
         """Read the links.
@@ -98,7 +103,7 @@ class Links:
         return links
 
     def entries(self) -> Iterator[journal.Item]:
-        """Yield what the journal has to say."""
+        """Yield the journal's entries."""
         yield journal.Item("links", self._directory.path)
         for name, (target, uid, gid) in self._before.items():
             yield journal.Item(
@@ -106,7 +111,7 @@ class Links:
             )
 
     def restore(self) -> None:
-        """Remove the links that are new, and put back those that were replaced or removed."""
+        """Remove the new links, and put back those that were replaced or removed."""
         now = self._read()
         for name in now:
             if now[name] != self._before.get(name):
@@ -117,23 +122,22 @@ class Links:
 
 
 class NotAFile(OSError):
-    """What stands at a name is neither a regular file nor a link: it could not be put back."""
+    """A name that holds neither a regular file nor a link, and so could not be put back."""
 
 
 class DirectoryEntry:
-    """One name of a directory: nothing, a regular file with its bytes, or a symbolic link."""
+    """One name of a directory: free, a regular file with its bytes, or a symbolic link."""
 
     def __init__(
         self, directory: Directory, name: str, owner: Owner, own_fds: int, *, content: bool = True
     ) -> None:
-        """Read what ``name`` is now; ``own_fds`` is a descriptor of this process's own /proc/self/fd.
+        """Read what ``name`` holds now, and keep it as the journal's entry ``before``.
 
-        ``before`` is what the journal has to say.
-
-        :param content: false for what is replaced only if it is no file: then a file is not read, and not put back.
-
-        :raises NotAFile: for what could not be put back (a directory, a FIFO, a device).
-        :raises OSError: EFBIG beyond FILE_LIMIT, or what the kernel says.
+        :param own_fds: a descriptor of this process's own /proc/self/fd.
+        :param content: false for a name that is not replaced if it holds a file: the file is not
+            read then, and not put back.
+        :raises NotAFile: for anything that could not be put back (a directory, a FIFO, a device).
+        :raises OSError: EFBIG beyond FILE_LIMIT, or the kernel's error.
         """
         self._directory = directory
         self._name = name
@@ -151,23 +155,20 @@ class DirectoryEntry:
                 "was-link", path, os.readlink(name, dir_fd=directory.fd), *ids
             )
         elif stat.S_ISREG(status.st_mode):
-            mode, times = (
-                str(stat.S_IMODE(status.st_mode)),
-                (str(status.st_atime_ns), str(status.st_mtime_ns)),
-            )
-            self.before = journal.Item(
-                "was-file", path, mode, *ids, *times, data=self._read(own_fds) if content else b""
-            )
+            mode = str(stat.S_IMODE(status.st_mode))
+            times = (str(status.st_atime_ns), str(status.st_mtime_ns))
+            data = self._read(own_fds) if content else b""
+            self.before = journal.Item("was-file", path, mode, *ids, *times, data=data)
         else:
             raise NotAFile(errno.EINVAL, "not a regular file", path)
 
     @property
     def exists(self) -> bool:
-        """Whether there was anything."""
+        """Whether the name was taken."""
         return self.before.kind != "absent"
 
     def replaced(self) -> None:
-        """Note what has been put in its place: if that is something else in the end, it is not ours to remove."""
+        """Note what replaced it: :meth:`restore` leaves anything else alone."""
         self._ours = self._identify(self._lstat())
 
     def _lstat(self) -> os.stat_result | None:
@@ -178,7 +179,7 @@ class DirectoryEntry:
 
     @staticmethod
     def _identify(status: os.stat_result | None) -> tuple[int, ...]:
-        # The time tells a file from its successor that was given the same inode number.
+        # The change time tells a file from a later one that was given the same inode number.
         return () if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
     def _read(self, own_fds: int) -> bytes:
@@ -204,12 +205,13 @@ class DirectoryEntry:
             return
         if now is not None:
             os.unlink(self._name, dir_fd=self._directory.fd)
-        self._ours = ()  # should this be tried again, what it finds is its own
+        # A second try may remove what this one has made.
+        self._ours = ()
         put_back(self._directory.fd, self._name, self.before, self._owner)
 
 
 def put_back(directory: int, name: str, before: journal.Item, owner: Owner) -> None:
-    """Make ``name``, which is free now, what the journal's entry ``before`` says that it was."""
+    """Make the free name ``name`` what the journal's entry ``before`` says it was."""
     if before.kind == "absent":
         return
     if before.kind == "was-link":
@@ -231,7 +233,8 @@ def put_back(directory: int, name: str, before: journal.Item, owner: Owner) -> N
         os.fchmod(copy, mode)
         os.utime(copy, ns=(accessed, modified))
     except BaseException:
-        os.unlink(name, dir_fd=directory)  # half of it would be taken for the whole
+        # Half of the file would be taken for the whole.
+        os.unlink(name, dir_fd=directory)
         raise
     finally:
         os.close(copy)

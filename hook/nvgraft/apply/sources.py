@@ -1,7 +1,8 @@
-"""The host's side of a plan: every mount, made and given its options while it is still attached nowhere.
+"""The host's side of a plan: each mount is made, with its options, before it is attached anywhere.
 
-All of it happens in the host's mount namespace, in the plan's order (from Linux 6.8 mountinfo lists mounts in the order
-in which they were created). Nothing of the container is touched, and what is made here vanishes with its descriptor.
+This happens in the host's mount namespace, in the plan's order (from Linux 6.8 mountinfo lists
+mounts in the order of their creation). The container is not touched, and what is made here vanishes
+with its descriptor.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _TYPES = {
     "socket": stat.S_IFSOCK,
 }
 
-#: Room for the driver's /proc files and an entry per GPU and MIG device, and no more: container root can fill it.
+#: Room for the driver's /proc files and an entry per GPU and MIG device. It is small because
+#: container root can fill it.
 _TMPFS_LIMITS = {"size": "1m", "nr_inodes": "8k"}
 
 
@@ -47,16 +49,16 @@ def attributes(options: Iterable[str]) -> int:
 
 
 class Sources:
-    """The detached mounts of a plan, by their target, and the directories inside the tmpfs among them.
+    """The detached mounts of a plan, and the tmpfs among them by their targets.
 
-    ``mounts`` holds (action, descriptor) in the plan's order. Close it after use: what is not attached then is gone.
+    ``mounts`` holds (action, descriptor) in the plan's order. Close it after use: mounts that are
+    not attached vanish then.
     """
 
     def __init__(self) -> None:
         self.mounts: list[tuple[Bind | Tmpfs, int]] = []
-        self._tmpfs: list[
-            tuple[str, int]
-        ] = []  # the path of everything in it begins so; the innermost first
+        # Prefix of every path in a tmpfs, and its descriptor; the innermost tmpfs comes first.
+        self._tmpfs: list[tuple[str, int]] = []
 
     def close(self) -> None:
         for _, fd in self.mounts:
@@ -64,7 +66,9 @@ class Sources:
         self.mounts.clear()
 
     def inside_tmpfs(self, path: str) -> tuple[int, str] | None:
-        """Return the tmpfs that ``path`` lies in, and the path relative to it; None for a path of the rootfs."""
+        """Return the tmpfs of ``path`` and the path relative to it, or None for a path of the
+        rootfs.
+        """
         for prefix, fd in self._tmpfs:
             if path.startswith(prefix):
                 return fd, path[len(prefix) :]
@@ -133,7 +137,8 @@ def _set_options(fd: int, attributes: int) -> None:
     try:
         syscalls.mount_setattr(fd, attributes, syscalls.MS_PRIVATE, _ALL_ATTRIBUTES & ~attributes)
     except OSError as error:
-        # In a user namespace the kernel locks the restrictions that a mount came with: they can be added to, not taken away.
+        # In a user namespace the kernel locks the restrictions that a mount came with. More can be
+        # added, none removed.
         if error.errno != errno.EPERM or not userns.inside():
             raise
         syscalls.mount_setattr(fd, attributes, syscalls.MS_PRIVATE)
@@ -142,7 +147,7 @@ def _set_options(fd: int, attributes: int) -> None:
 def _check_source(action: Bind, status: os.stat_result) -> None:
     text = f"unexpected source file mode {status.st_mode:o} for {action.source}"
     if stat.S_IFMT(status.st_mode) != _TYPES[action.kind]:
-        raise Refusal("mount", text, f"it is no {action.kind} any more: reinstall the driver")
+        raise Refusal("mount", text, f"it is not a {action.kind} now: reinstall the driver")
     if (
         action.rdev is not None
         and (os.major(status.st_rdev), os.minor(status.st_rdev)) != action.rdev
@@ -156,7 +161,7 @@ def _check_source(action: Bind, status: os.stat_result) -> None:
         raise Refusal(
             "mount",
             text,
-            "somebody other than root can write it: a container must not get it (chown root, chmod go-w)",
+            "make it writable by root alone (chown root, chmod go-w) before containers get it",
         )
 
 

@@ -1,7 +1,9 @@
-"""The container's side of a plan: directories, placeholders and links are made, and every mount's target is opened.
+"""The container's side of a plan: make directories, placeholders and links, and open each mount's
+target.
 
-No path is ever resolved twice: each step goes through a descriptor of its parent directory, a link that has appeared since
-the plan was made is refused, and what is made is remembered in the undo log by inode (SECURITY R18 to R22, R30).
+No path is resolved twice. Each step uses a descriptor of the parent directory, refuses a link that
+has appeared since the plan was made, and records what it makes in the undo log by inode (SECURITY
+R18 to R22, R30).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.
 _FOLLOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _PLACEHOLDER_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-#: openat2 answers EAGAIN while somebody renames directories in the same file system; the bounds of SECURITY R18.
+#: openat2 fails with EAGAIN while another process renames directories of the same file system.
+#: These are the bounds of SECURITY R18.
 _ATTEMPTS = 128
 _PATIENCE = 0.02  # seconds
 
@@ -45,10 +48,12 @@ _KINDS = {
 def open_in_root(
     root_fd: int, path: str, flags: int, resolve: int = 0, *, follow: bool = False
 ) -> int:
-    """Open ``path``, absolute inside of ``root_fd``: without following any link, or following the image's inside that root.
+    """Open ``path``, absolute inside of ``root_fd``. Links are refused, or followed inside that
+    root.
 
-    :param resolve: further ways that are closed (RESOLVE_NO_XDEV).
-    :raises OSError: ELOOP for a link on the way that is not followed, or one of the kernel's own.
+    :param resolve: further restrictions, such as RESOLVE_NO_XDEV.
+    :param follow: follow links instead of refusing them.
+    :raises OSError: ELOOP for a refused link, or as openat2(2).
     """
     resolve |= _FOLLOW if follow else _RESOLVE
     flags |= 0 if follow else os.O_NOFOLLOW
@@ -65,33 +70,34 @@ def open_in_root(
 
 
 def unlike(kind: str, status: os.stat_result, target: str, read_target: Callable[[], str]) -> str:
-    """Say why ``status`` is not what nvgraft makes as ``kind`` ("dir", "file" or "link", to ``target``); "" when it may be."""
+    """Say why ``status`` is not what nvgraft makes as ``kind``, or return "" if it may be.
+
+    :param kind: "dir", "file" or "link" (to ``target``).
+    """
     if kind == "dir":
-        return "" if stat.S_ISDIR(status.st_mode) else "no directory any more"
+        return "" if stat.S_ISDIR(status.st_mode) else "it is not a directory any more"
     if kind == "link":
-        return (
-            ""
-            if stat.S_ISLNK(status.st_mode) and read_target() == target
-            else "another link, or none any more"
-        )
-    return "" if stat.S_ISREG(status.st_mode) and not status.st_size else "no empty file any more"
+        same = stat.S_ISLNK(status.st_mode) and read_target() == target
+        return "" if same else "it is not the link that was made"
+    empty = stat.S_ISREG(status.st_mode) and not status.st_size
+    return "" if empty else "it is not an empty file any more"
 
 
 def check_gone(fd: int) -> None:
-    """Make sure that the file that ``fd`` holds, which has been removed from where it was made, has no name any more.
+    """Check that the removed file that ``fd`` holds has no other name.
 
-    :raises OSError: ENOENT when it has one: somebody has moved it, or made a link to it.
+    :raises OSError: ENOENT when it has one: it was moved, or linked elsewhere.
     """
     try:
-        names = os.fstat(fd).st_nlink
+        link_count = os.fstat(fd).st_nlink
     except OSError:
-        return  # then it cannot be told
-    if names:
-        raise OSError(errno.ENOENT, "somebody has moved it away")
+        return  # there is no way to tell
+    if link_count:
+        raise OSError(errno.ENOENT, "it was moved or linked elsewhere")
 
 
 class _Made:
-    """One thing that is being made under a name of an open directory, and its removal."""
+    """One thing being made under a name in an open directory, and its removal."""
 
     def __init__(self, kind: str, parent: int, name: str, target: str = "") -> None:
         self._kind = kind
@@ -103,7 +109,10 @@ class _Made:
         self._identity: tuple[int, int] | None = None
 
     def confirm(self, fd: int | None = None) -> os.stat_result:
-        """It was made: find out and return which one it is, by ``fd`` where it is open, and stays so."""
+        """Note that the thing was made, and return its status.
+
+        :param fd: its descriptor, if it is open and stays open.
+        """
         self._made = True
         self._fd = fd
         status = (
@@ -115,9 +124,9 @@ class _Made:
         return status
 
     def remove(self) -> None:
-        """Remove it, unless it was not made, or somebody has put something else in its place since.
+        """Remove the thing, if it was made and nothing else has taken its place.
 
-        :raises OSError: ENOENT when somebody has moved it away.
+        :raises OSError: ENOENT when it was moved away.
         """
         if self._made:
             self._remove()
@@ -129,18 +138,7 @@ class _Made:
             status = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
         except FileNotFoundError:
             return
-        if self._identity is None:
-            another = bool(
-                unlike(
-                    self._kind,
-                    status,
-                    self._target,
-                    lambda: os.readlink(self._name, dir_fd=self._parent),
-                )
-            )
-        else:
-            another = self._identity != (status.st_dev, status.st_ino)
-        if another:
+        if self._is_another(status):
             self._check_uncovered()
             return
         if self._kind == "dir":
@@ -148,8 +146,21 @@ class _Made:
         else:
             os.unlink(self._name, dir_fd=self._parent)
 
+    def _is_another(self, status: os.stat_result) -> bool:
+        if self._identity is not None:
+            return self._identity != (status.st_dev, status.st_ino)
+        reason = unlike(
+            self._kind,
+            status,
+            self._target,
+            lambda: os.readlink(self._name, dir_fd=self._parent),
+        )
+        return bool(reason)
+
     def _check_uncovered(self) -> None:
-        """Tell a mount of ours that could not be undone from something else in the thing's place: below it is still ours."""
+        """Raise EBUSY if a mount of ours still covers the thing: nothing else has taken its place
+        then.
+        """
         fd = open_in_root(self._parent, self._name, os.O_PATH)
         try:
             if syscalls.mount_id(fd) != syscalls.mount_id(self._parent):
@@ -159,7 +170,7 @@ class _Made:
 
 
 class Targets:
-    """Makes what a plan wants made in the container, and holds the opened targets of its mounts in the plan's order."""
+    """Make what a plan needs in the container, and hold its mounts' open targets in order."""
 
     def __init__(self, container: Container, sources: Sources, undo: UndoLog) -> None:
         self._container = container
@@ -168,22 +179,22 @@ class Targets:
         self._parents: dict[str, int] = {}
         self._volumes: dict[int, str | None] = {}
         self._mounts: dict[int, Mount] = {}
-        self._held: list[int] = []
+        self._target_fds: list[int] = []
         self.opened: list[int] = []
 
     def close(self) -> None:
-        """Close every descriptor; the undo log's steps are not usable afterwards."""
-        for fd in [*self._parents.values(), *self._held]:
+        """Close every descriptor. The undo log's steps cannot be used afterwards."""
+        for fd in [*self._parents.values(), *self._target_fds]:
             syscalls.close(fd)
         self._parents.clear()
-        self._held.clear()
+        self._target_fds.clear()
         self.opened.clear()
 
     def prepare(self, actions: Sequence[Action], announce: Callable[[list[Item]], None]) -> None:
         """Carry out ``actions`` up to the point where everything can be attached.
 
-        :param announce: is told what will be made, before anything is.
-        :raises Refusal: stage ``mount``; the reference's words for what is in the way.
+        :param announce: called with what will be made, before anything is.
+        :raises Refusal: stage ``mount``, in the reference's words for what is in the way.
         """
         announce(self._to_be_made(actions))
         for index, action in enumerate(actions):
@@ -191,18 +202,21 @@ class Targets:
                 if isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:
                         self._make_directory(action)
-                elif type(action) is Symlink:  # one that replaces another comes after the mounts
+                elif type(action) is Symlink:  # links that replace others are made after the mounts
                     self._make_link(action)
                 elif isinstance(action, Bind | Tmpfs):
                     self.opened.append(self._target(action))
             except syscalls.MissingFeature:
                 raise
             except OSError as error:
-                text = f"file creation failed: {self._container.rootfs}{_wanted(actions[index:])}: {reason(error)}"
+                path = self._container.rootfs + _path_to_name(actions[index:])
+                text = f"file creation failed: {path}: {reason(error)}"
                 raise Refusal("mount", text, _hint(error)) from error
 
     def _to_be_made(self, actions: Sequence[Action]) -> list[Item]:
-        """Return what will be made on the root file system itself. What is made elsewhere goes with the mount that it is in."""
+        """Return what will be made on the root file system itself. The rest vanishes with its
+        mount.
+        """
         stay: dict[str, bool] = {}
         entries = []
         for action in actions:
@@ -228,10 +242,11 @@ class Targets:
             parent, _, ours = self._parent(paths.join(directory, "."))
             return not ours and self._container.is_on_rootfs(parent)
         except OSError:
-            return True  # whatever is wrong is said when the thing is made; until then it is announced in vain
+            # Announce it. The error is raised when the thing is made.
+            return True
 
     def _parent(self, path: str) -> tuple[int, str, bool]:
-        """Return the directory that holds ``path``, the name in it, and whether it is in one of our own tmpfs."""
+        """Return the directory of ``path``, its name there, and whether that is in our tmpfs."""
         parent, _, name = path.rpartition("/")
         inside = self._sources.inside_tmpfs(path)
         if parent not in self._parents:
@@ -247,7 +262,10 @@ class Targets:
             self._volumes[parent] = self._container.volume_of(parent)
         volume = self._volumes[parent]
         if volume is not None:
-            text = f"file creation failed: {self._container.rootfs}{path}: it would be made on the volume {volume}"
+            text = (
+                f"file creation failed: {self._container.rootfs}{path}: it would be made on the "
+                f"volume {volume}"
+            )
             raise Refusal(
                 "mount", text, "mount the volume elsewhere, or put the file there beforehand"
             )
@@ -275,13 +293,13 @@ class Targets:
         kind = action.kind if isinstance(action, Bind) else "dir"
         parent, name, ours = self._parent(action.target)
         fd, made = self._open_or_make(action, parent, name, ours)
-        # What was made just now is on its parent's mount.
+        # What was just made is on its parent's mount.
         mount = None if ours else self._mount_of(fd if made is None else parent)
         self._check_target(os.fstat(fd) if made is None else made, mount, action, kind)
         return fd
 
     def _mount_of(self, fd: int) -> Mount:
-        """Return the container's mount that ``fd`` is on, which this object holds."""
+        """Return the container's mount on which ``fd`` is. This object keeps ``fd`` open."""
         mount = self._mounts.get(fd)
         if mount is None:
             mount = self._mounts[fd] = self._container.mount_of(fd)
@@ -290,47 +308,62 @@ class Targets:
     def _open_or_make(
         self, action: Bind | Tmpfs, parent: int, name: str, ours: bool
     ) -> tuple[int, os.stat_result | None]:
-        """Return what a mount goes onto, open, which this object closes; if it had to be made, with the facts of it."""
+        """Open a mount's target, or make it. This object closes it.
+
+        :returns: the descriptor, and the status of a target that was made.
+        """
         if isinstance(action, Bind) and action.placeholder:
             made = None if ours else self._making("file", action.target, parent, name)
             try:
                 fd = os.open(name, _PLACEHOLDER_FLAGS, action.mode, dir_fd=parent)
             except FileExistsError:
-                pass  # since the plan was made
+                pass  # it appeared after the plan was made
             else:
-                self._held.append(fd)
+                self._target_fds.append(fd)
                 return fd, os.fstat(fd) if made is None else made.confirm(fd)
         fd = open_in_root(parent, name, os.O_PATH)
-        self._held.append(fd)
+        self._target_fds.append(fd)
         return fd, None
 
     def _check_target(
         self, status: os.stat_result, mount: Mount | None, action: Bind | Tmpfs, kind: str
     ) -> None:
-        """Refuse a target that is neither a placeholder nor what will be mounted there, or whose mount others share."""
+        """Refuse a target of the wrong type, another device, or one on a shared mount."""
         text = f"file creation failed: {self._container.rootfs}{action.target}: "
         if stat.S_ISDIR(status.st_mode) != (kind == "dir"):
             raise Refusal(
                 "mount",
                 text + ("not a directory" if kind == "dir" else "is a directory"),
-                "the image changes while it is started",
+                "let nothing change the image while it is started",
             )
         if not stat.S_ISREG(status.st_mode) and not _KINDS[kind](status.st_mode):
-            raise Refusal("mount", text + "file exists", "the image changes while it is started")
+            raise Refusal(
+                "mount", text + "file exists", "let nothing change the image while it is started"
+            )
         if (
             stat.S_ISCHR(status.st_mode)
             and isinstance(action, Bind)
             and (os.major(status.st_rdev), os.minor(status.st_rdev)) != action.rdev
         ):
-            raise Refusal("mount", text + "file exists", "the image has another device there")
+            raise Refusal(
+                "mount",
+                text + "file exists",
+                "remove the image's own device node there: it has another number",
+            )
         if mount is not None and mount.shared:
             point = self._container.inside(mount) or "/"
-            hint = f"{point} is shared: the driver would appear outside of the container; use private or slave propagation"
+            hint = (
+                f"{point} is shared: the driver would appear outside of the container; "
+                "use private or slave propagation"
+            )
             raise Refusal("mount", f"mount operation failed: {action.target}: shared mount", hint)
 
 
-def _wanted(actions: Sequence[Action]) -> str:
-    """Return what the first of ``actions`` was planned for: of a directory on the way to a target the reference names the target."""
+def _path_to_name(actions: Sequence[Action]) -> str:
+    """Return the path to name in an error about the first of ``actions``.
+
+    Like the reference, this is the mount target, not the parent directory being made.
+    """
     path = ""
     for action in actions:
         if path and (not isinstance(actions[0], MakeDirectory) or action.why != actions[0].why):
@@ -345,9 +378,12 @@ def _hint(error: OSError) -> str:
     hints = {
         errno.EROFS: READ_ONLY,
         errno.EPERM: "the directory is immutable (chattr -i), or a security module forbids it",
-        errno.EOVERFLOW: "the owner of the container's root has no number in this user namespace: check uidMappings",
-        errno.EEXIST: "something appeared there while the container was started",
-        errno.ELOOP: "a symbolic link appeared there while the container was started",
-        errno.EAGAIN: "somebody renames directories of this rootfs all the time",
+        errno.EOVERFLOW: (
+            "the owner of the container's root has no number in this user namespace: "
+            "check uidMappings"
+        ),
+        errno.EEXIST: "let nothing change the image while it is started: a file appeared there",
+        errno.ELOOP: "let nothing change the image while it is started: a link appeared there",
+        errno.EAGAIN: "stop the process that keeps renaming directories of this rootfs",
     }
     return hints.get(error.errno or 0, str(error))

@@ -1,5 +1,6 @@
-"""The loader cache step: the container's /etc/ld.so.cache and SONAME links, written here or by the host's confined ldconfig.
+"""The loader cache step: write the container's /etc/ld.so.cache and SONAME links.
 
-The rest of apply knows only the interface of both ways, ``nvgraft.apply.cache_step``.
-Which directories and libraries are meant is the plan's decision and does not belong here.
+The work is done here, or by the host's ldconfig in a jail. The rest of apply knows only the
+interface of both, ``nvgraft.apply.cache_step``. The plan decides which directories and libraries
+are covered; that does not belong here.
 """

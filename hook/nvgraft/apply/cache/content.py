@@ -1,8 +1,10 @@
-"""What a container's loader cache has to hold: the image's rows, the driver's, and those of libraries that it does not know.
+"""What a container's loader cache must hold: rows of the image, of the driver, and of new
+libraries.
 
-The same for the hook, which writes it, and for whoever asks beforehand what will be in it: the root file system is read through
-:class:`nvgraft.apply.cache.rootfs.Files`. Nothing is written here; the format is :mod:`nvgraft.formats.ldcache_table`'s, where an image's
-libraries are :mod:`nvgraft.apply.cache.search_path`'s.
+The hook, which writes the cache, and the planner, which foretells it, both use this module. It
+reads the root file system through :class:`nvgraft.apply.cache.rootfs.Files` and writes nothing. The
+format is in :mod:`nvgraft.formats.ldcache_table`; the places of an image's libraries are in
+:mod:`nvgraft.apply.cache.search_path`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class MissingLink(Value):
-    """A SONAME link that a library of the image's own lacks: where, its name, and the library's."""
+    """A SONAME link that a library of the image lacks: its directory, its name and the library's
+    name.
+    """
 
     def __init__(self, directory: str, soname: str, target: str) -> None:
         self.directory = directory
@@ -32,12 +36,15 @@ class MissingLink(Value):
 
 
 class CacheContent:
-    """One container's loader cache: made before anything is changed in it, :meth:`compute` is called after all mounts.
+    """The content of one container's loader cache.
 
-    :param table: the image's cache, None where it has none that a loader uses; ``written`` is its time, in nanoseconds.
+    Make it before anything is changed in the container, and call :meth:`compute` after all mounts.
 
-    ``links`` are the links that the image's own libraries lack: directory, name, target. ``left_out`` says what a bound kept
-    from being seen.
+    :param table: the image's cache, or None if it has none that a loader uses.
+    :param written: the time of that cache, in ns.
+
+    ``links`` are the links that the image's own libraries lack. ``left_out`` says what was not read
+    because of a bound.
     """
 
     def __init__(
@@ -54,7 +61,7 @@ class CacheContent:
         self._machine = machine
         self._path = SearchPath(files, action.directories, machine)
         self._searched: set[str] = set()  # directories of which every library is known
-        # Making placeholders and links makes directories newer, so it is now that they are asked.
+        # Ask now: making placeholders and links changes the times of directories.
         self._unknown = self._path.unknown(table, written)
 
     @property
@@ -62,7 +69,8 @@ class CacheContent:
         return self._path.left_out
 
     def compute(self, files: Files, planned: Iterable[tuple[str, str]]) -> Table:
-        """Return the rows that the cache has to have; the image's own table when nothing is missing.
+        """Return the rows that the cache must have, or the image's own table when nothing is
+        missing.
 
         :param planned: links of the driver's libraries, path and target, that are made in any case.
         """
@@ -70,13 +78,14 @@ class CacheContent:
         made = {
             (places.rank(paths.fsencode(path)), paths.basename(path)) for path, _target in planned
         }
-        # As ldconfig does: a link that leads nowhere before ours are made is no library.
+        # Search before our links are made: like ldconfig, treat a link that is dangling now as no
+        # library.
         searches = list(self._searches(files))
         rows = self._driver_rows()
         driver = {(row.soname, row.flags, row.path) for row in rows}
         for search in searches:
-            found = [library.row(search.directory) for library in search.libraries.values()]
-            rows += [row for row in found if (row.soname, row.flags, row.path) not in driver]
+            image_rows = [library.row(search.directory) for library in search.libraries.values()]
+            rows += [row for row in image_rows if (row.soname, row.flags, row.path) not in driver]
             if not search.beyond:
                 self._searched.update(search.directory.names)
                 self.links += _missing_links(files, search, made)
@@ -89,17 +98,18 @@ class CacheContent:
         return table.with_rows(rows, places)
 
     def knows_driver(self) -> bool:
-        """Tell whether the image's cache has every library of the driver's already."""
+        """Tell whether the image's cache has every library of the driver already."""
         return (
             self._before is not None
             and self._before.with_rows(self._driver_rows(), self._path.places()) is self._before
         )
 
     def with_development_rows(self, files: Files, table: Table) -> Table:
-        """Return ``table`` with a row for each libx.so that leads to a library of the driver's already, as ldconfig does.
+        """Return ``table`` with a row for each libx.so that leads to a library of the driver, like
+        ldconfig.
 
-        No program needs these rows, so they alone are never a reason to write the cache. A directory that was searched has
-        them already.
+        No program needs these rows, so they alone are not a reason to write the cache. Directories
+        that were searched have them already.
         """
         by_directory: dict[str, list[tuple[str, int]]] = {}
         for library in self._libraries:
@@ -123,7 +133,7 @@ class CacheContent:
         ]
 
     def _searches(self, files: Files) -> Iterator[Search]:
-        """Search the directories that the cache may not know; past a bound no further."""
+        """Search the directories that the cache may not know, and stop at a bound."""
         if not self._unknown:
             return
         from nvgraft.apply.cache.library_search import Facts, Search
@@ -150,9 +160,9 @@ class CacheContent:
     def _without_gone(
         self, files: Files, table: Table, searches: Sequence[Search], rows: Iterable[Row]
     ) -> Table:
-        """Return the table without rows for files of the searched directories that are no longer there.
+        """Return the table without rows for files of the searched directories that no longer exist.
 
-        :param rows: those of the files that are.
+        :param rows: the rows of the existing files.
         """
         places = self._path.places()
         searched = {search.directory.rank for search in searches}
@@ -171,16 +181,17 @@ class CacheContent:
                 if files.identity(paths.fsdecode(path)) is None:
                     gone.add(index)
         except OutOfBounds:
-            pass  # what is too much to look at stays
+            pass  # rows that cannot be checked within the bounds stay
         return table.without(gone) if gone else table
 
 
 def _missing_links(
     files: Files, search: Search, made: Collection[tuple[int, str]]
 ) -> list[MissingLink]:
-    """Return the links that libraries of a directory lack; in a glibc-hwcaps subdirectory none are made.
+    """Return the links that libraries of a directory lack. A glibc-hwcaps subdirectory gets no
+    links.
 
-    :param made: ranks of directories and names of links that there will be.
+    :param made: rank of the directory and name of each link that will be made anyway.
     """
     place = search.directory.names[0]
     if search.directory.hwcaps is not None:
@@ -196,7 +207,9 @@ def _missing_links(
 
 
 def _leading(files: Files, parent: str, links: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return those of ``links`` in ``parent`` that lead to a library with a SONAME which begins so."""
+    """Return those of ``links`` in ``parent`` that lead to a library whose SONAME begins with the
+    link.
+    """
     try:
         directory = files.look(parent)
     except OSError as error:

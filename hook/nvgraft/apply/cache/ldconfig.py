@@ -1,10 +1,11 @@
-"""The loader cache step: the host's ldconfig, run confined to a container's root file system (SECURITY R31).
+"""The loader cache step by the host's ldconfig, confined to a container's rootfs (SECURITY R31).
 
-ldconfig reads whatever the image holds: configuration, library headers, an old cache. So it is taken for hostile from its
-first read on. It runs from a sealed copy in memory, so that nothing in the container reaches the host's file through it,
-and in a :mod:`nvgraft.system.jail`. The image's own ldconfig is never run.
+ldconfig reads what the image holds: configuration, library headers, an old cache. It is therefore
+treated as hostile from its first read. It runs in a :mod:`nvgraft.system.jail`, from a sealed copy
+in memory, so that nothing in the container reaches the host's file. The image's own ldconfig is
+never run.
 
-Which directories get SONAME links is the plan's business, not this module's.
+The plan decides which directories get SONAME links.
 """
 
 from __future__ import annotations
@@ -29,17 +30,21 @@ if TYPE_CHECKING:
     from nvgraft.container.container import Container
     from nvgraft.plan.actions import Plan, UpdateLoaderCache
 
-#: The largest ldconfig that is copied into memory, in bytes; distributions ship about 1 MiB.
+#: Bytes of the largest ldconfig that is copied into memory. Distributions ship about 1 MiB.
 _PROGRAM_LIMIT = 32 << 20
 
-#: memfd_create(2) since Linux 6.3: says that the file is meant to be executed, whatever vm.memfd_noexec has as its default.
+#: memfd_create(2) since Linux 6.3: the file may be executed, whatever vm.memfd_noexec has as its
+#: default.
 _MFD_EXEC = 0x10
 
-#: Seconds that ldconfig may take; it is limited to 10 s of processor time as well.
+#: Seconds that ldconfig may take. It is also limited to 10 s of processor time.
 _TIMEOUT = 30.0
 
 _CACHE = "ld.so.cache"
-_SETTING = 'set ldconfig under [nvidia-container-cli] in config.toml to "@" and the path of the host\'s static ldconfig'
+_SETTING = (
+    'set ldconfig under [nvidia-container-cli] in config.toml to "@" and the path of the host\'s '
+    "static ldconfig"
+)
 
 
 class ConfinedLdconfig(LoaderCacheStep):
@@ -84,7 +89,7 @@ class LoaderCache:
     """The host's ldconfig, ready to be run in a container. Close it after use."""
 
     def __init__(self, name: str, image: int, own_fds: int, filter_program: bytes) -> None:
-        """Take over the descriptors; :meth:`prepare` makes them."""
+        """Take over the descriptors, which :meth:`prepare` makes."""
         self._name = name
         self._image = image
         self._own_fds = own_fds
@@ -92,12 +97,12 @@ class LoaderCache:
 
     @classmethod
     def prepare(cls, path: str) -> LoaderCache:
-        """Copy the host's ldconfig at ``path`` (without "@") into sealed memory; call it before any setns.
+        """Copy the host's ldconfig at ``path`` (without "@") into sealed memory, before any setns.
 
-        A missing program is refused here although the reference lets some such containers start: without SONAME links the
-        driver's libraries are there, and no program finds them.
+        A missing program is refused, although the reference starts some such containers: without
+        SONAME links no program finds the driver's libraries.
 
-        :raises Refusal: stage "ldcache", when it is missing or is nothing that may be run (SECURITY R31).
+        :raises Refusal: stage "ldcache", when it is missing or must not be run (SECURITY R31).
         """
         try:
             program = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -123,7 +128,7 @@ class LoaderCache:
         return cls(path, image, own_fds, filter_program)
 
     def close(self) -> None:
-        """Give the memory back. What was registered in an undo log stays valid."""
+        """Free the memory. Steps registered in an undo log stay valid."""
         syscalls.close(self._image)
         syscalls.close(self._own_fds)
 
@@ -141,15 +146,20 @@ class LoaderCache:
     ) -> None:
         """Write /etc/ld.so.cache and make the SONAME links of ``directories``.
 
-        Call it inside the container's mount namespace, from a single-threaded process. The way back is registered in
-        ``undo`` and told to ``journal`` before anything changes, and stays there after success.
+        Call this in the container's mount namespace, from a single-threaded process. Each change is
+        registered in ``undo`` and announced to ``journal`` before it is made, and stays registered
+        after success.
 
-        :param rootfs_fd: an O_PATH descriptor of the container's root, opened in this mount namespace.
-        :param directories: resolved paths inside the root; one that does not exist is left to ldconfig, which skips it.
-        :param uid: the host's id of the container's root, likewise ``gid``: whose files ldconfig makes.
+        :param rootfs_fd: an O_PATH descriptor of the container's root, opened in this mount
+            namespace.
+        :param directories: resolved paths inside the root. ldconfig skips those that do not exist.
+        :param uid: the host's id of the container's root, likewise ``gid``. ldconfig makes files
+            with them.
         :param timeout: seconds after which ldconfig is killed.
-        :param pivot: false for the reference's ``no-pivot``, where the host's root is an initial ramfs.
-        :raises Refusal: stage "ldcache", in the reference's words, with the last line that ldconfig printed.
+        :param pivot: false for the reference's ``no-pivot``, where the host's root is an initial
+            ramfs.
+        :raises Refusal: stage "ldcache", in the reference's words, with the last line that ldconfig
+            printed.
         """
         try:
             check_configuration(rootfs_fd)
@@ -173,7 +183,10 @@ class LoaderCache:
         if outcome.code:
             hint = outcome.last_line
             if os.fstatvfs(writable[0].fd).f_flag & os.ST_RDONLY:
-                hint += "; the container's /etc is read-only: give the container a writable root file system"
+                hint += (
+                    "; the container's /etc is read-only: give the container a writable root file "
+                    "system"
+                )
             raise self._failed(outcome.code, hint)
 
     def _failed(self, code: int, hint: str) -> Refusal:
@@ -187,7 +200,9 @@ class LoaderCache:
         undo: UndoLog,
         journal: Journal,
     ) -> list[Directory]:
-        """Open what ldconfig may write to, /etc first, and register the way back from all that it may change there."""
+        """Open what ldconfig may write to, /etc first, and register how to undo its changes
+        there.
+        """
         announced: list[Item] = []
         etc = _open_directory(rootfs_fd, "/etc")
         if etc is None:
@@ -210,8 +225,9 @@ class LoaderCache:
             writable.append(directory)
         cache = DirectoryEntry(etc, _CACHE, owner, self._own_fds)
         undo.add(f"/etc/{_CACHE}", cache.restore)
-        # ldconfig writes under this name and renames it. What is left there from a run that was cut short it would open
-        # as it is: a FIFO would hold it for ever, a second name of another file would cost that file its content.
+        # ldconfig writes under this name and renames it. It would open a leftover of an interrupted
+        # run as it is: a FIFO would block it forever, and a second name of another file would cost
+        # that file its content.
         leftover = DirectoryEntry(etc, _CACHE + "~", owner, self._own_fds)
         undo.add(f"/etc/{_CACHE}~", leftover.restore)
         journal.announce([*announced, cache.before, leftover.before])
@@ -256,11 +272,8 @@ def _sealed_copy(path: str, program: int) -> int:
             raise _unsuitable(
                 path, "it cannot be run from memory: the sysctl vm.memfd_noexec is 2 on this host"
             ) from error
-        kind = (
-            syscalls.MissingFeature
-            if error.errno in {errno.ENOSYS, errno.EPERM}
-            else syscalls.SyscallError
-        )
+        missing = error.errno in {errno.ENOSYS, errno.EPERM}
+        kind = syscalls.MissingFeature if missing else syscalls.SyscallError
         raise kind(error.errno or 0, "memfd_create('ldconfig')") from error
     try:
         offset = 0
@@ -274,7 +287,9 @@ def _sealed_copy(path: str, program: int) -> int:
 
 
 def _check_static(path: str, image: int) -> None:
-    """Refuse what the kernel would start through another program: that one would come from the image."""
+    """Refuse a program that the kernel would start through another one, which would be the
+    image's.
+    """
     script = f"; is {path}.real the program itself?" if os.pread(image, 2, 0) == b"#!" else ""
     try:
         facts = elf.read_facts(image, sections=False)
@@ -287,9 +302,9 @@ def _check_static(path: str, image: int) -> None:
 
 
 def _open_directory(rootfs_fd: int, path: str) -> Directory | None:
-    """Open a directory of the container for reading; None when there is none."""
+    """Open a directory of the container for reading, or return None if there is none."""
     try:
-        # The reference lets ldconfig follow the image's /etc wherever it leads inside the root, and so does this.
+        # Like the reference, follow the image's /etc wherever it leads inside the root.
         fd = open_in_root(rootfs_fd, path, os.O_RDONLY | os.O_DIRECTORY, follow=path == "/etc")
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:

@@ -1,7 +1,9 @@
-"""Searching a directory of an image for libraries, as ldconfig does: which there are, and which file owns which SONAME.
+"""Search a directory of an image for libraries, like ldconfig: which exist, and which file owns a
+SONAME.
 
-Of all files with one SONAME the greatest name owns it, a file before a link; the loader is told the SONAME's own path, so
-that a link of that name has to lead to the owner. Which directories are searched, and what becomes of it, is not decided here.
+Of all files with one SONAME, a file comes before a link, and then the greatest name owns it. The
+loader is told the SONAME's own path, so a link of that name must lead to the owner. Callers choose
+the directories and use the result.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _LIBC6 = 0x0003
 _EM_386, _EM_PPC64, _EM_ARM, _EM_X86_64, _EM_AARCH64 = 3, 21, 40, 62, 183
 _ARM_EABI, _ARM_EABI5, _ARM_HARD_FLOAT, _ARM_SOFT_FLOAT = 0xFF000000, 0x05000000, 0x400, 0x200
 
-#: uname -m -> (ELF machine, bits) -> the loader's flags for a library that it can load, or another loader of that machine can.
+#: uname -m -> (ELF machine, bits) -> the flags of a library that a loader of that machine can load.
 _FLAGS: dict[str, dict[tuple[int, int], int]] = {
     "x86_64": {(_EM_X86_64, 64): 0x0300, (_EM_X86_64, 32): 0x0800, (_EM_386, 32): 0x0000},
     "aarch64": {(_EM_AARCH64, 64): 0x0A00, (_EM_ARM, 32): 0x0000},
@@ -32,7 +34,9 @@ _FLAGS: dict[str, dict[tuple[int, int], int]] = {
 
 
 class Facts:
-    """What a file says of itself: its SONAME ("" without one), the loader's flags for it, and the x86 ISA level that it needs."""
+    """What a file says of itself: its SONAME, or "", the loader's flags, and the x86 ISA level it
+    needs.
+    """
 
     __slots__ = ("flags", "isa_level", "soname")
 
@@ -43,7 +47,7 @@ class Facts:
 
 
 class FoundLibrary:
-    """A library of one directory: the file ``name`` (or link, with ``is_link``) and the SONAME that it answers to."""
+    """A library of one directory: the file ``name`` (or link, with ``is_link``) and its SONAME."""
 
     __slots__ = ("facts", "is_link", "name", "soname")
 
@@ -54,7 +58,9 @@ class FoundLibrary:
         self.is_link = is_link
 
     def row(self, directory: Directory) -> Row:
-        """Return the library's row; in a glibc-hwcaps subdirectory it names the file, and no link is made."""
+        """Return the library's row. In a glibc-hwcaps subdirectory it names the file; no link is
+        made.
+        """
         name = self.soname if directory.hwcaps is None else self.name
         hwcaps = None if directory.hwcaps is None else paths.fsencode(directory.hwcaps)
         path = paths.fsencode(f"{directory.names[0]}/{name}")
@@ -64,9 +70,11 @@ class FoundLibrary:
 
 
 class Search:
-    """The ``libraries`` of a directory, one for each SONAME; ``beyond`` is what there is too much of, if anything.
+    """The ``libraries`` of a directory, one for each SONAME.
 
-    :param mounted: path -> facts of files that were mounted, and need not be read again.
+    ``beyond`` names what exceeded a bound, or is "".
+
+    :param mounted: path -> facts of mounted files, which are not read again.
     :param made: path -> facts behind SONAME links that are made in directories searched before.
     """
 
@@ -105,11 +113,10 @@ class Search:
         ]
         # Files first: most links lead to one of them.
         for name, is_link in sorted(names, key=lambda entry: entry[1]):
-            facts = (
-                self._behind_link(place, name)
-                if is_link
-                else self._of_mount(name, mounted) or self._read(place, name)
-            )
+            if is_link:
+                facts = self._behind_link(place, name)
+            else:
+                facts = self._of_mount(name, mounted) or self._read(place, name)
             if facts is None:
                 continue
             soname = facts.soname or name
@@ -121,7 +128,7 @@ class Search:
                 self.libraries[library.soname] = library
 
     def _is_candidate(self, name: str, kind: str) -> bool:
-        # In a glibc-hwcaps subdirectory ldconfig takes links of any name.
+        # In a glibc-hwcaps subdirectory ldconfig accepts links of any name.
         if kind == "link" and self.directory.hwcaps is not None:
             return not is_leftover(name)
         return kind != "other" and is_library_name(name)
@@ -142,7 +149,7 @@ class Search:
             check_absent(error)
             return None
         except ValueError:
-            return None  # ldconfig, too, passes over what is no library
+            return None  # like ldconfig, skip files that are not libraries
         if facts is not None:
             self._files[name] = facts
         return facts
@@ -175,16 +182,15 @@ def _rank(library: FoundLibrary) -> tuple[bool, bytes]:
 
 
 def _flags(library: Library, architectures: Mapping[tuple[int, int], int]) -> int | None:
-    """Return the loader's flags for a library, or None when no loader of this machine takes it."""
+    """Return the loader's flags for a library, or None if no loader of this machine takes it."""
     architecture = architectures.get((library.machine, library.bits))
     if architecture is None:
         return None
     if library.machine == _EM_ARM and library.flags & _ARM_EABI == _ARM_EABI5:
-        architecture = (
-            0x0900
-            if library.flags & _ARM_HARD_FLOAT
-            else 0x0B00
-            if library.flags & _ARM_SOFT_FLOAT
-            else 0
-        )
+        if library.flags & _ARM_HARD_FLOAT:
+            architecture = 0x0900
+        elif library.flags & _ARM_SOFT_FLOAT:
+            architecture = 0x0B00
+        else:
+            architecture = 0
     return architecture | _LIBC6

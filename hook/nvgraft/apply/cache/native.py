@@ -1,8 +1,8 @@
-"""The loader cache step without ldconfig: the driver's libraries are added to the container's cache, in this process.
+"""The loader cache step without ldconfig: add the driver's libraries to the container's cache.
 
-No program of either side runs, and an image needs neither an ldconfig nor a cache. Everything of the image is read through
-descriptors of its root and with bounds, whatever it holds; what is written is one file, by its temporary name, and links.
-What has to be in the file is :mod:`nvgraft.apply.cache.content`'s business.
+No program is run, and the image needs neither an ldconfig nor a cache. The image is read through
+descriptors of its root and within bounds. One file, under its temporary name first, and links are
+written. :mod:`nvgraft.apply.cache.content` decides what the file holds.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ if TYPE_CHECKING:
 ETC = "/etc"
 CACHE = "ld.so.cache"
 
-#: What the file is written under, beside it; ldconfig's own name for it. Whoever finds it knows whose it is.
+#: The temporary name of the file, in the same directory; ldconfig uses the same name.
 TEMPORARY = CACHE + "~"
 
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NativeCache(LoaderCacheStep):
-    """One container's loader cache. ``program`` is the ldconfig that messages name: people search for the reference's words."""
+    """The loader cache step of one container.
+
+    :param program: the ldconfig to name in messages, because people search for the reference's
+        words.
+    """
 
     def __init__(self, program: str) -> None:
         super().__init__()
@@ -61,7 +65,7 @@ class NativeCache(LoaderCacheStep):
         self._file: _CacheFile | None = None
 
     def prepare(self) -> None:
-        """Open this process's own descriptors by name: the container's /proc may be anything."""
+        """Open /proc/self/fd of this process, because the container's /proc may be anything."""
         self._own_fds = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -74,7 +78,9 @@ class NativeCache(LoaderCacheStep):
     # ---- before anything is changed
 
     def survey(self, container: Container, action: UpdateLoaderCache) -> None:
-        """Read the cache, and see which directories are newer: making placeholders and links makes them all so."""
+        """Read the cache and find newer directories, before placeholders and links make all of them
+        newer.
+        """
         rootfs = self._rootfs = Rootfs(container.rootfs_fd, self._own_fds, Bounds())
         try:
             check_configuration(container.rootfs_fd)
@@ -84,7 +90,9 @@ class NativeCache(LoaderCacheStep):
             self._fault = error
 
     def _record(self, rootfs: Rootfs, container: Container) -> None:
-        """Remember what is in the cache's place, and read the cache that the container's loader would read."""
+        """Record what is in the cache's place, and read the cache that the container's loader would
+        use.
+        """
         self._etc = self._open_etc(rootfs, container)
         if self._etc is None:
             return
@@ -96,7 +104,9 @@ class NativeCache(LoaderCacheStep):
             data, self._written = before.data, int(before.fields[4])
         elif before.kind == "was-link":
             try:
-                data, status = rootfs.read(f"{ETC}/{CACHE}", SIZE_LIMIT)  # the loader follows it
+                data, status = rootfs.read(
+                    f"{ETC}/{CACHE}", SIZE_LIMIT
+                )  # the loader follows the link
             except OSError as error:
                 check_absent(error)
                 return
@@ -106,10 +116,12 @@ class NativeCache(LoaderCacheStep):
         try:
             self._table = Table.parse(data)
         except ValueError:
-            return  # no loader uses it
+            return  # a loader does not use it either
 
     def _open_etc(self, rootfs: Rootfs, container: Container) -> Directory | None:
-        """Open the container's /etc, wherever the image's own links lead inside the root, as the reference lets ldconfig do."""
+        """Open the container's /etc. Like the reference, follow the image's links inside the
+        root.
+        """
         try:
             fd = rootfs.open(ETC, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -119,7 +131,9 @@ class NativeCache(LoaderCacheStep):
         return self._directory(fd, container, ETC)
 
     def _directory(self, fd: int, container: Container, name: str) -> Directory:
-        """Take over ``fd`` under the directory's own path: what takes away a killed hook's work follows no link."""
+        """Take over ``fd`` under the directory's resolved path: the undo of a killed hook follows
+        no links.
+        """
         path = os.readlink(str(fd), dir_fd=self._own_fds)
         return Directory(
             fd, path[len(container.rootfs) :] if path.startswith(container.rootfs + "/") else name
@@ -148,7 +162,10 @@ class NativeCache(LoaderCacheStep):
     def _failed(self, cause: str, error: OSError | None = None) -> Refusal:
         hint = f"the loader cache was not written: {cause}"
         if error is not None and error.errno == errno.EROFS:
-            hint += ": give the container a writable root file system, or an image whose cache and links name this driver"
+            hint += (
+                ": give the container a writable root file system, or an image whose cache and "
+                "links name this driver"
+            )
         return Refusal("ldcache", f"process {self._program} failed with error code: 1", hint)
 
     def _update(self, container: Container, plan: Plan, undo: UndoLog, journal: Journal) -> None:
@@ -160,7 +177,10 @@ class NativeCache(LoaderCacheStep):
             rootfs, container, content, owner
         )
         if content.left_out:
-            message = f"not all of the image's libraries may be in its loader cache: {', '.join(content.left_out)}"
+            message = (
+                "not all of the image's libraries may be in its loader cache: "
+                f"{', '.join(content.left_out)}"
+            )
             self.findings.append(
                 Finding(
                     "ldcache-bounds", "warning", message, "run ldconfig when the image is built"
@@ -180,16 +200,19 @@ class NativeCache(LoaderCacheStep):
         )
 
     def _stays(self, content: CacheContent) -> bool:
-        """Tell whether a cache that cannot be written names the driver already; what else is not in it was not before."""
-        if (
-            self._table is None
-            or self._etc is None
-            or not os.fstatvfs(self._etc.fd).f_flag & os.ST_RDONLY
-        ):
+        """Tell whether a read-only cache names the driver already, and so can stay. Other rows were
+        missing before.
+        """
+        if self._table is None or self._etc is None:
+            return False
+        if not os.fstatvfs(self._etc.fd).f_flag & os.ST_RDONLY:
             return False
         if not content.knows_driver():
             return False
-        message = "the image's loader cache names this driver, and lacks libraries of its own; it is read-only and stays as it is"
+        message = (
+            "the image's loader cache names this driver, and lacks libraries of its own; it is "
+            "read-only and stays as it is"
+        )
         self.findings.append(
             Finding("ldcache-kept", "info", message, "run ldconfig when the image is built")
         )
@@ -205,8 +228,10 @@ class NativeCache(LoaderCacheStep):
         undo: UndoLog,
         journal: Journal,
     ) -> None:
-        """Make the links, and write ``data`` if there is any; all of it is announced before the first change."""
-        # A planned one comes before what a search found in the same place.
+        """Make the links and write ``data``, if any. Everything is announced before the first
+        change.
+        """
+        # A planned link comes before one that the search found in the same place.
         unique = {link.place: link for link in reversed(links)}
         volumes: dict[Directory, str | None] = {}
         for link in unique.values():
@@ -241,7 +266,8 @@ class NativeCache(LoaderCacheStep):
     def _check_volume(self, path: str, volume: str | None) -> None:
         if volume is not None:
             raise self._failed(
-                f"{path} would be made on the volume {volume}: mount the volume elsewhere, or make it there beforehand"
+                f"{path} would be made on the volume {volume}: mount the volume elsewhere, or "
+                "make it there beforehand"
             )
 
     def _planned_links(self, container: Container, plan: Plan, owner: Owner) -> list[Link]:
@@ -260,7 +286,9 @@ class NativeCache(LoaderCacheStep):
     def _image_links(
         self, rootfs: Rootfs, container: Container, content: CacheContent, owner: Owner
     ) -> list[Link]:
-        """Return the links of the image's own libraries; where they cannot be made, it worked without them so far."""
+        """Return the missing links of the image's own libraries. They are optional: it worked
+        without them.
+        """
         directories: dict[str, Directory | None] = {}
         links = []
         for missing in content.links:
@@ -289,7 +317,9 @@ class NativeCache(LoaderCacheStep):
 
 
 class _CacheFile:
-    """The file in /etc, and what was there. Without an ``etc`` the image has none, and gets one."""
+    """The cache file in /etc and its former content. ``etc`` is None if the image has no /etc, and
+    gets one.
+    """
 
     def __init__(
         self, etc: Directory | None, before: DirectoryEntry | None, owner: Owner, own_fds: int
@@ -309,7 +339,7 @@ class _CacheFile:
         self._temporary = DirectoryEntry(etc, TEMPORARY, self._owner, self._own_fds)
 
     def announcements(self) -> list[Item]:
-        """Return what the journal has to know."""
+        """Return the journal's entries."""
         if self._before is None or self._temporary is None:
             return [
                 Item("dir", ETC),
@@ -319,7 +349,7 @@ class _CacheFile:
         return [self._before.before, self._temporary.before]
 
     def write(self, rootfs_fd: int, data: bytes, undo: UndoLog) -> None:
-        """Put the new cache in the old one's place, at once: by another name first, then renamed."""
+        """Replace the cache in one step: write it under another name, then rename it."""
         etc = self.etc or self._make_etc(rootfs_fd, undo)
         before, temporary = self._before, self._temporary
         assert before is not None and temporary is not None
@@ -336,7 +366,8 @@ class _CacheFile:
         self._begun = True
         write_all(self._fd, data)
         os.fchmod(self._fd, 0o644)
-        with self._owner:  # a new name needs an owner with a number as well (idmapped mounts)
+        # Idmapped mounts: a new name, too, needs an owner that has a number.
+        with self._owner:
             os.rename(TEMPORARY, CACHE, src_dir_fd=etc.fd, dst_dir_fd=etc.fd)
         self._renamed = True
         before.replaced()
@@ -348,7 +379,7 @@ class _CacheFile:
             self._fd = -1
 
     def _leave_nothing_elsewhere(self) -> None:
-        """After an undo: a file that somebody has moved out of its sight is empty at least, and named."""
+        """After an undo, empty and report a file of ours that was moved elsewhere."""
         if self._fd < 0:
             return
         try:

@@ -1,7 +1,8 @@
-"""Reading what an image holds, by descriptor, following its links inside its own root and nowhere else (SECURITY R17, R18).
+"""Read an image by descriptor, following its links inside its own root only (SECURITY R17, R18).
 
-What is read decides about loader cache rows only. Where something is made or mounted, no link is followed: that is
-:mod:`nvgraft.apply.targets`' business. How much is read in all is bounded here, because an image may hold anything.
+What is read here decides on rows of the loader cache only. Where something is made or mounted,
+links are not followed: see :mod:`nvgraft.apply.targets`. The amount read is bounded, because an
+image may hold anything.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nvgraft.formats.elf import Library
 
     class Files(Protocol):
-        """What :mod:`nvgraft.apply.cache.content` asks of a root file system: this module's, or one that is only planned.
+        """What :mod:`nvgraft.apply.cache.content` asks of a root file system, real or only planned.
 
         Each method raises OSError as :class:`Rootfs` does.
         """
@@ -48,15 +49,15 @@ if TYPE_CHECKING:
         def library_behind(self, name: str, *, isa_level: bool = False) -> Library: ...
 
 
-#: Names that one look at an image's directories may list, in all: ten times what one is searched for.
+#: The most names that the directories of one image may have in all: ten times its libraries.
 _NAMES_LIMIT = 200_000
 
-#: Bytes of ld.so.conf beyond which no reader is let loose on it.
+#: Bytes of the largest ld.so.conf that is given to a reader.
 _CONFIGURATION_LIMIT = 1 << 20
 
 
-#: What an image's own files may answer: there is nothing, it is something else, or it is not for us. ldconfig passes over
-#: such a file. Anything else is a fault of this machine, with which the cache would lack what it should have.
+#: Errors that an image's own files may cause: no such file, another type, no permission. ldconfig
+#: skips such a file. Any other error is this machine's, and the cache would be incomplete.
 ABSENT = frozenset(
     {
         errno.ENOENT,
@@ -73,17 +74,17 @@ ABSENT = frozenset(
 
 
 def check_absent(error: OSError) -> None:
-    """Raise ``error`` again unless it says that the image has no such file."""
+    """Raise ``error`` again unless it means that the image has no such file."""
     if error.errno not in ABSENT or isinstance(error, (syscalls.MissingFeature, Unreadable)):
         raise error
 
 
 class OutOfBounds(Exception):
-    """An image holds more than is looked at; the text says of what."""
+    """An image holds more than a bound allows. The text names what there is too much of."""
 
 
 class Bounds:
-    """How much of an image is looked at: directories, libraries and seconds."""
+    """How much of an image is read: directories, libraries and seconds."""
 
     def __init__(
         self, directories: int = 64, libraries: int = 20_000, seconds: float = 10.0
@@ -115,7 +116,10 @@ class Bounds:
 class Rootfs:
     """A container's root file system, for reading.
 
-    :param fd: its root, O_PATH; ``own_fds`` is a descriptor of this process's own /proc/self/fd. Both stay the caller's.
+    The caller keeps and closes both descriptors.
+
+    :param fd: its root, O_PATH.
+    :param own_fds: a descriptor of this process's own /proc/self/fd.
     """
 
     def __init__(self, fd: int, own_fds: int, bounds: Bounds) -> None:
@@ -124,15 +128,17 @@ class Rootfs:
         self.bounds = bounds
 
     def look(self, path: str) -> OpenDirectory:
-        """Open the directory ``path``, to be closed; what is in it cannot be listed."""
+        """Open the directory ``path`` for lookups but not for listing. The caller closes it."""
         return OpenDirectory(self, self.open(path, os.O_PATH | os.O_DIRECTORY), path)
 
     def directory(self, path: str) -> OpenDirectory:
-        """Open the directory ``path``, to be closed."""
+        """Open the directory ``path``. The caller closes it."""
         return OpenDirectory(self, self.open(path, os.O_RDONLY | os.O_DIRECTORY), path)
 
     def identity(self, path: str) -> Hashable | None:
-        """Return what ``path`` leads to, or None where that is nothing: equal for two paths to one thing."""
+        """Return what ``path`` leads to, equal for two paths to one thing; None if it leads
+        nowhere.
+        """
         try:
             fd = self.open(path, os.O_PATH)
         except OSError as error:
@@ -145,13 +151,15 @@ class Rootfs:
         return status.st_dev, status.st_ino
 
     def open(self, path: str, flags: int) -> int:
-        """Open ``path`` with the image's links followed; a file only with O_PATH, see :meth:`open_file`."""
+        """Open ``path``, following the image's links. Use O_PATH for a file, or
+        :meth:`open_file`.
+        """
         return open_in_root(self.fd, path, flags, follow=True)
 
     def open_file(self, path: str) -> int:
         """Open the regular file ``path`` for reading.
 
-        :raises OSError: EINVAL for anything but a regular file, or what openat2(2) says.
+        :raises OSError: EINVAL for anything but a regular file, or as openat2(2).
         """
         path_fd = self.open(path, os.O_PATH)
         try:
@@ -160,7 +168,7 @@ class Rootfs:
             syscalls.close(path_fd)
 
     def open_file_at(self, directory: int, name: str) -> int:
-        """Open the regular file ``name`` of an open directory for reading; a link is refused."""
+        """Open the regular file ``name`` of an open directory for reading. A link is refused."""
         path_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
             return reopen(path_fd, self._own_fds, name)
@@ -168,9 +176,9 @@ class Rootfs:
             syscalls.close(path_fd)
 
     def read(self, path: str, limit: int) -> tuple[bytes, os.stat_result]:
-        """Return the content and the facts of a regular file.
+        """Return the content and the status of a regular file.
 
-        :raises OSError: EFBIG for a larger one.
+        :raises OSError: EFBIG for more than ``limit`` bytes.
         """
         fd = self.open_file(path)
         try:
@@ -179,7 +187,7 @@ class Rootfs:
             syscalls.close(fd)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory; none where there is none."""
+        """Return the names in a directory; an empty list if it does not exist."""
         try:
             fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -191,24 +199,21 @@ class Rootfs:
             syscalls.close(fd)
 
     def entries(self, directory: int) -> list[tuple[str, str]]:
-        """Return the names in an open directory, each with file, link or other, as the directory itself tells."""
+        """Return the names in an open directory, each with "file", "link" or "other"."""
         kinds = []
         with os.scandir(directory) as entries:
             for entry in entries:
                 self.bounds.count_name()
-                kind = (
-                    "link"
-                    if entry.is_symlink()
-                    else "file"
-                    if entry.is_file(follow_symlinks=False)
-                    else "other"
-                )
+                if entry.is_symlink():
+                    kind = "link"
+                else:
+                    kind = "file" if entry.is_file(follow_symlinks=False) else "other"
                 kinds.append((entry.name, kind))
         return kinds
 
 
 class OpenDirectory:
-    """An open directory of a root file system, in which names are looked up whatever becomes of its path. Close it."""
+    """An open directory of a root file system, for lookups even if its path changes. Close it."""
 
     def __init__(self, rootfs: Rootfs, fd: int, path: str) -> None:
         self._rootfs = rootfs
@@ -219,12 +224,12 @@ class OpenDirectory:
         syscalls.close(self._fd)
 
     def status(self) -> tuple[Hashable, int]:
-        """Return what directory it is, under whatever path, and when it was changed, in nanoseconds."""
+        """Return the directory's identity, whatever its path, and its change time in ns."""
         status = os.fstat(self._fd)
         return (status.st_dev, status.st_ino), status.st_mtime_ns
 
     def kind(self, name: str) -> str | None:
-        """Return file, link or other for what is called ``name``, None where nothing is."""
+        """Return "file", "link" or "other" for ``name``; None if it does not exist."""
         try:
             mode = os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode
         except OSError as error:
@@ -233,22 +238,24 @@ class OpenDirectory:
         return "file" if stat.S_ISREG(mode) else "link" if stat.S_ISLNK(mode) else "other"
 
     def entries(self) -> list[tuple[str, str]]:
-        """Return the names, each with file, link or other."""
+        """Return the names, each with "file", "link" or "other"."""
         return self._rootfs.entries(self._fd)
 
     def readlink(self, name: str) -> str:
         return os.readlink(name, dir_fd=self._fd)
 
     def library(self, name: str, *, isa_level: bool = False) -> Library:
-        """Return what ldconfig asks of the file ``name``.
+        """Return what ldconfig reads of the file ``name``.
 
-        :raises OSError: for a link, and where it cannot be read.
+        :raises OSError: for a link, and when it cannot be read.
         :raises ValueError: as :func:`nvgraft.formats.elf.read_library`.
         """
         return _library(self._rootfs.open_file_at(self._fd, name), isa_level=isa_level)
 
     def library_behind(self, name: str, *, isa_level: bool = False) -> Library:
-        """Return what ldconfig asks of the file that ``name`` leads to; raises what :meth:`library` does."""
+        """Return what ldconfig reads of the file to which ``name`` leads; raises as
+        :meth:`library`.
+        """
         return _library(self._rootfs.open_file(f"{self._path}/{name}"), isa_level=isa_level)
 
 
@@ -264,7 +271,8 @@ def _library(fd: int, *, isa_level: bool) -> Library:
 
 
 def check_configuration(root_fd: int) -> None:
-    """Refuse an ld.so.conf that would only hold a reader up: a FIFO, or one without end (SECURITY R17).
+    """Refuse an ld.so.conf that would block its reader: a FIFO, or a file without end (SECURITY
+    R17).
 
     :raises OSError: EINVAL or EFBIG, with the file's name.
     """
@@ -272,7 +280,7 @@ def check_configuration(root_fd: int) -> None:
         fd = open_in_root(root_fd, ld_so_conf.PATH, os.O_PATH, follow=True)
     except OSError as error:
         check_absent(error)
-        return  # there is none, as in an image without libraries
+        return  # as in an image without libraries
     try:
         status = os.fstat(fd)
     finally:

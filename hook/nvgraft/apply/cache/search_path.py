@@ -1,7 +1,8 @@
-"""Where a container's loader looks for libraries: the directories that ldconfig would search, in its order.
+"""Where a container's loader looks for libraries: the directories that ldconfig would search, in
+order.
 
-Also which of them have to be searched: a cache that is newer than a directory holds what is in it. Searching is
-:mod:`nvgraft.apply.cache.library_search`'s business.
+This module also tells which of them must be searched: a cache that is newer than a directory has
+its libraries. :mod:`nvgraft.apply.cache.library_search` does the search.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from nvgraft.apply.cache.rootfs import Files
 
-#: What ldconfig searches without being told, on Debian and elsewhere; ``{}`` stands for Debian's name of the architecture.
+#: What ldconfig searches by default, on Debian and elsewhere. ``{}`` stands for Debian's name of
+#: the architecture.
 _SYSTEM_DIRECTORIES = ("/lib/{}", "/usr/lib/{}", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
 _HWCAPS = "glibc-hwcaps"
 
@@ -27,9 +29,12 @@ _HWCAPS = "glibc-hwcaps"
 class Directory:
     """One directory of the search path.
 
-    ``names`` are the paths that lead to it, the first one goes into the cache; ``rank`` is its place, ``changed`` its time of
-    change in nanoseconds. ``hwcaps`` names a glibc-hwcaps subdirectory, which the loader takes on some processors only. A system
-    directory that nobody has named is not ``named``.
+    :ivar names: the paths that lead to it; the first one goes into the cache.
+    :ivar rank: its position in the search order.
+    :ivar changed: its change time in ns.
+    :ivar hwcaps: the name of a glibc-hwcaps subdirectory, which the loader uses on some processors
+        only.
+    :ivar named: false for a system directory that neither the plan nor ld.so.conf names.
     """
 
     def __init__(
@@ -43,7 +48,10 @@ class Directory:
 
 
 class SearchPath:
-    """The directories of a root file system, ``given`` ones first; ``left_out`` says what a bound kept from being seen."""
+    """The search directories of a root file system, ``given`` ones first.
+
+    ``left_out`` says what was not read because of a bound.
+    """
 
     def __init__(self, rootfs: Files, given: Sequence[str], machine: str) -> None:
         self.directories: list[Directory] = []
@@ -99,7 +107,7 @@ class SearchPath:
             place.close()
 
     def places(self) -> Places:
-        """Return which directory comes before which."""
+        """Return the order of the directories."""
         return Places(
             {
                 paths.fsencode(name): directory.rank
@@ -109,10 +117,11 @@ class SearchPath:
         )
 
     def unknown(self, table: Table | None, written: int) -> list[Directory]:
-        """Return the directories that may hold what ``table``, written at that time, does not know; without one all of them.
+        """Return the directories that may hold libraries which ``table`` lacks; all of them without
+        a table.
 
-        Newer ones may, and those that somebody has named and of whose libraries it knows none: who added the directory to
-        ld.so.conf did not run ldconfig.
+        These are the directories changed after ``written``, and the named ones of which the table
+        has no library: someone added them to ld.so.conf without running ldconfig.
         """
         if table is None:
             return list(self.directories)
@@ -131,15 +140,18 @@ class SearchPath:
 
 
 def is_library_name(name: str) -> bool:
-    """Tell whether ldconfig looks into a file of this name: a shared library's, or a loader's; no package manager's leftover."""
-    like_a_library = (name.startswith(("lib", "ld-")) and ".so" in name) or name.startswith(
-        ("ld.so.", "ld64.so.")
-    )
-    return like_a_library and not is_leftover(name)
+    """Tell whether ldconfig reads a file of this name.
+
+    It reads shared libraries and loaders, but not leftovers of package managers.
+    """
+    is_library = name.startswith(("lib", "ld-")) and ".so" in name
+    return (is_library or name.startswith(("ld.so.", "ld64.so."))) and not is_leftover(name)
 
 
 def is_leftover(name: str) -> bool:
-    """Tell whether a package manager (RPM, dpkg, prelink) writes a file under this name before it renames it."""
+    """Tell whether a package manager (RPM, dpkg, prelink) uses this name before it renames the
+    file.
+    """
     return (
         ";" in name
         or name.endswith((".dpkg-new", ".dpkg-tmp", ".#prelink#"))
