@@ -402,7 +402,9 @@ def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         tree_of(docker_save(tmp_path / "i.tar", [(f"f{number}", b"") for number in range(4)]))
 
 
-def test_what_is_kept_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_contents_in_memory_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """File contents beyond the memory limit are read from the archive again."""
     path = docker_save(tmp_path / "i.tar", [("a", b"1" * 50), ("b", b"2" * 50), ("c", b"3" * 50)])
     monkeypatch.setattr("nvgraft_cli.case.image.tree.KEPT_TOTAL", 60)

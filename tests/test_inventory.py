@@ -37,14 +37,14 @@ def refused(document: hosts.Document, path: str = "/usr/bin") -> Refusal:
 
 def test_links_of_a_library_are_followed() -> None:
     """The component is the resolved file, and its ``found`` text names every step."""
-    found = inventory(
+    host_inventory = inventory(
         host(
             "/usr/lib/libcuda.so.1 -> /etc/alternatives/cuda\n/etc/alternatives/cuda -> /opt/nv/libcuda.so.535.1\n"
             "/opt/nv/libcuda.so.535.1 elf libcuda.so.1 mode=0755",
             cache="libcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1",
         )
     )
-    assert found.files.libraries == (
+    assert host_inventory.files.libraries == (
         Component(
             hosts.row("libcuda.so"),
             "/opt/nv/libcuda.so.535.1",
@@ -54,14 +54,15 @@ def test_links_of_a_library_are_followed() -> None:
             "libcuda.so.1",
         ),
     )
-    assert found.files.libraries[0].name == "libcuda.so.535.1"
+    assert host_inventory.files.libraries[0].name == "libcuda.so.535.1"
 
 
 def test_a_library_without_links_has_no_further_step() -> None:
     """The ``found`` text of a library without links has no arrow behind the path."""
-    found = inventory(host("/usr/lib/libcuda.so.535.1 elf libcuda.so.1"))
+    host_inventory = inventory(host("/usr/lib/libcuda.so.535.1 elf libcuda.so.1"))
     assert (
-        found.files.libraries[0].found == "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1"
+        host_inventory.files.libraries[0].found
+        == "loader cache: libcuda.so.1 => /usr/lib/libcuda.so.535.1"
     )
 
 
@@ -109,23 +110,23 @@ def test_sonames_outside_the_catalogue_are_skipped() -> None:
     """A SONAME outside the catalogue is skipped, even if its file is gone or its version
     matches.
     """
-    found = inventory(
+    host_inventory = inventory(
         host(
             "/l/libcudart.so.535.1 elf libcudart.so.12", cache="libfoo.so.1 (libc6,x86-64) => /gone"
         )
     )
-    assert found.files.libraries == ()
+    assert host_inventory.files.libraries == ()
 
 
 def test_two_names_of_one_file_give_one_component() -> None:
     """libcuda.so and libcuda.so.1 of one file give one component, found by the first name."""
-    found = inventory(
+    host_inventory = inventory(
         host(
             "/l/libcuda.so.535.1 elf libcuda.so.1\n/l/libcuda.so -> libcuda.so.535.1",
             cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1\nlibcuda.so (libc6,x86-64) => /l/libcuda.so",
         )
     )
-    assert [component.found for component in found.files.libraries] == [
+    assert [component.found for component in host_inventory.files.libraries] == [
         "loader cache: libcuda.so.1 => /l/libcuda.so.535.1"
     ]
 
@@ -184,8 +185,8 @@ def test_a_library_is_chosen_by_its_name() -> None:
     SONAME.
     """
     assert [
-        (found.path, found.soname)
-        for found in inventory(damaged("libcuda.so.535.1")).files.libraries
+        (library.path, library.soname)
+        for library in inventory(damaged("libcuda.so.535.1")).files.libraries
     ] == [("/l/libcuda.so.535.1", "")]
     assert inventory(damaged("libcuda.so.1")).files.libraries == ()
 
@@ -220,8 +221,8 @@ def test_the_tls_library_is_chosen_by_its_abi_tag(tag: str, taken: bool) -> None
     """Of the two TLS libraries of older drivers only the one for kernels from 2.3.99 is
     accepted.
     """
-    found = inventory(host(f"/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 {tag}"))
-    assert len(found.files.libraries) == taken
+    host_inventory = inventory(host(f"/l/libnvidia-tls.so.535.1 elf libnvidia-tls.so.535.1 {tag}"))
+    assert len(host_inventory.files.libraries) == taken
 
 
 def test_a_rejected_tls_library_replaces_none() -> None:
@@ -249,10 +250,10 @@ def test_32_bit_libraries_are_kept_apart() -> None:
     """32-bit and 64-bit libraries are told apart by the flags of their entries, each with its own
     choice.
     """
-    found = inventory(
+    host_inventory = inventory(
         host("/l/libcuda.so.535.1 elf libcuda.so.1\n/l32/libcuda.so.535.1 elf libcuda.so.1 bits=32")
     )
-    assert (paths(found.files.libraries), paths(found.files.libraries32)) == (
+    assert (paths(host_inventory.files.libraries), paths(host_inventory.files.libraries32)) == (
         ["/l/libcuda.so.535.1"],
         ["/l32/libcuda.so.535.1"],
     )
@@ -284,8 +285,11 @@ def test_each_machine_takes_its_own_entries(
     cache = "\n".join(
         f"libcuda.so.1 ({flags}) => {place}/libcuda.so.535.1" for place, flags in places.items()
     )
-    found = inventory(host(text, cache=cache, machine=machine))
-    assert (paths(found.files.libraries), paths(found.files.libraries32)) == (wide, narrow)
+    host_inventory = inventory(host(text, cache=cache, machine=machine))
+    assert (paths(host_inventory.files.libraries), paths(host_inventory.files.libraries32)) == (
+        wide,
+        narrow,
+    )
 
 
 def test_rows_without_a_file_are_listed_as_missing() -> None:
@@ -325,12 +329,12 @@ def test_binaries_are_followed_but_need_not_be_executable() -> None:
     """Links of binaries are followed, and a file without execute permission is accepted. The
     component has the resolved name.
     """
-    found = inventory(
+    binary = inventory(
         host("/usr/bin/nvidia-smi -> /opt/nvidia-smi.real\n/opt/nvidia-smi.real mode=0600"),
         "/usr/bin",
     ).files.binaries[0]
-    assert (found.name, found.mode, found.row.name) == ("nvidia-smi.real", 0o600, "nvidia-smi")
-    assert found.found == "PATH: /usr/bin/nvidia-smi -> /opt/nvidia-smi.real"
+    assert (binary.name, binary.mode, binary.row.name) == ("nvidia-smi.real", 0o600, "nvidia-smi")
+    assert binary.found == "PATH: /usr/bin/nvidia-smi -> /opt/nvidia-smi.real"
 
 
 def test_a_dangling_link_to_a_binary_is_skipped() -> None:
@@ -362,11 +366,11 @@ def test_firmware_of_the_running_driver_is_globbed() -> None:
         /usr/lib/firmware/nvidia/535.1/booter.bin
         /usr/lib/firmware/nvidia/470.1/gsp.bin
     """
-    found = inventory(host(text)).files.firmware
-    assert [image.target for image in found] == [
+    firmware = inventory(host(text)).files.firmware
+    assert [image.target for image in firmware] == [
         f"/lib/firmware/nvidia/535.1/gsp{part}.bin" for part in ("", "_ga10x", "_tu10x")
     ]
-    assert paths(found) == [
+    assert paths(firmware) == [
         f"/usr/lib/firmware/nvidia/535.1/gsp_{part}.bin" for part in ("tu10x", "ga10x", "tu10x")
     ]
 
@@ -380,13 +384,14 @@ def test_sockets_are_found_through_var_run() -> None:
     """A socket is found through the link /var/run, and its class follows from the resolved path's
     suffix.
     """
-    found = inventory(
+    host_inventory = inventory(
         host(
             "/var/run -> /run\n/run/nvidia-persistenced/socket socket\n/run/nvidia-fabricmanager/socket socket"
         )
     )
     assert [
-        (socket.path, socket.component_class, socket.kind) for socket in found.files.sockets
+        (socket.path, socket.component_class, socket.kind)
+        for socket in host_inventory.files.sockets
     ] == [
         ("/run/nvidia-persistenced/socket", "utility", "socket"),
         ("/run/nvidia-fabricmanager/socket", "utility", "socket"),
@@ -397,8 +402,10 @@ def test_a_socket_with_another_path_belongs_to_compute() -> None:
     """A socket behind another link belongs to compute: the reference classifies it by its resolved
     path's suffix.
     """
-    found = inventory(host("/var/run/nvidia-persistenced -> /opt/nvp\n/opt/nvp/socket socket"))
-    assert [(socket.path, socket.component_class) for socket in found.files.sockets] == [
+    host_inventory = inventory(
+        host("/var/run/nvidia-persistenced -> /opt/nvp\n/opt/nvp/socket socket")
+    )
+    assert [(socket.path, socket.component_class) for socket in host_inventory.files.sockets] == [
         ("/opt/nvp/socket", "compute")
     ]
 
@@ -434,8 +441,12 @@ def test_unreadable_places_are_left_out() -> None:
     )
     live = snapshot_host(document)
     live.tree = Forbidden(document["files"])
-    found = read_inventory(live, "/secret:/b", "/secret/mps")
-    assert (found.files.sockets, found.files.mps, paths(found.files.binaries)) == (
+    host_inventory = read_inventory(live, "/secret:/b", "/secret/mps")
+    assert (
+        host_inventory.files.sockets,
+        host_inventory.files.mps,
+        paths(host_inventory.files.binaries),
+    ) == (
         (),
         None,
         ["/b/nvidia-smi"],
@@ -454,12 +465,14 @@ def test_control_devices() -> None:
     """nvidiactl is always listed, the other nodes if they exist. Numbers come from the node, except
     for modeset's fixed one.
     """
-    found = inventory(
+    host_inventory = inventory(
         host(
             "/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char 510:1\n/dev/nvidia-uvm char 510:0"
         )
     )
-    assert [(node.path, node.rdev, node.node is None) for node in found.devices.control] == [
+    assert [
+        (node.path, node.rdev, node.node is None) for node in host_inventory.devices.control
+    ] == [
         ("/dev/nvidiactl", (195, 255), True),
         ("/dev/nvidia-uvm", (510, 0), False),
         ("/dev/nvidia-uvm-tools", (510, 1), False),
@@ -482,8 +495,8 @@ def test_a_modeset_node_keeps_expected_and_real_number() -> None:
 
 def test_gpu_nodes_follow_the_minor_not_the_index() -> None:
     """The number of a GPU's node is its minor, which may differ from its index in NVML."""
-    found = inventory(host("/dev/nvidia0 char 195:0", [gpu(1), gpu(0)]))
-    assert [device.node for device in found.devices.gpus] == [
+    host_inventory = inventory(host("/dev/nvidia0 char 195:0", [gpu(1), gpu(0)]))
+    assert [device.node for device in host_inventory.devices.gpus] == [
         DeviceNode("/dev/nvidia1", (195, 1), None),
         DeviceNode("/dev/nvidia0", (195, 0), Node("char", 0o666, rdev=(195, 0))),
     ]
@@ -505,8 +518,8 @@ def test_the_proc_directory_has_a_domain_of_eight_or_four_digits(
     """A GPU's /proc directory is found with either length of the domain. A GPU that the kernel
     module does not list has none.
     """
-    found = inventory(host(f"/proc/driver/nvidia/gpus/{directory}/", [gpu(0, pci=pci)]))
-    entry = found.devices.gpus[0].proc_directory
+    host_inventory = inventory(host(f"/proc/driver/nvidia/gpus/{directory}/", [gpu(0, pci=pci)]))
+    entry = host_inventory.devices.gpus[0].proc_directory
     assert (entry.path if entry else None) == path
 
 
@@ -556,19 +569,19 @@ def test_mig_access_files_and_their_nodes() -> None:
     """The access files are config, monitor and those of each MIG device; the minors of the nodes
     come from them.
     """
-    found = inventory(hosts.mig_host())
+    host_inventory = inventory(hosts.mig_host())
     base = "/proc/driver/nvidia/capabilities"
-    assert [entry.path for entry in found.mig.access_files] == [
+    assert [entry.path for entry in host_inventory.mig.access_files] == [
         f"{base}/mig/config",
         f"{base}/mig/monitor",
         f"{base}/gpu0/mig/gi1/access",
         f"{base}/gpu0/mig/gi1/ci0/access",
     ]
-    assert [(node.path, node.rdev) for node in found.mig.nodes] == [
+    assert [(node.path, node.rdev) for node in host_inventory.mig.nodes] == [
         (f"/dev/nvidia-caps/nvidia-cap{minor}", (236, minor)) for minor in (1, 2, 12, 13)
     ]
-    assert found.mig.proc_directory == ProcEntry(base, 0o755)
-    assert found.mig.minors == (
+    assert host_inventory.mig.proc_directory == ProcEntry(base, 0o755)
+    assert host_inventory.mig.minors == (
         ("config", 1),
         ("monitor", 2),
         ("gpu0/gi1/access", 12),
@@ -581,23 +594,27 @@ def test_mig_access_files_and_their_nodes() -> None:
 def test_access_paths_use_the_minor_of_the_gpu() -> None:
     """The gpuN in an access path is the GPU's minor, not its index."""
     text = "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access = DeviceFileMinor: 9"
-    found = inventory(host(text, [gpu(0), gpu(5, migs=["MIG-x 1/0"])]))
-    assert [entry.path for entry in found.mig.access_files] == [
+    host_inventory = inventory(host(text, [gpu(0), gpu(5, migs=["MIG-x 1/0"])]))
+    assert [entry.path for entry in host_inventory.mig.access_files] == [
         "/proc/driver/nvidia/capabilities/gpu5/mig/gi1/access"
     ]
 
 
 def test_a_driver_without_nvidia_caps_has_no_capability_nodes() -> None:
     """Without nvidia-caps in /proc/devices there are no capability nodes, only access files."""
-    found = inventory(hosts.mig_host(majors={}))
-    assert (found.mig.major, found.mig.nodes) == (None, ())
-    assert len(found.mig.access_files) == 4
+    host_inventory = inventory(hosts.mig_host(majors={}))
+    assert (host_inventory.mig.major, host_inventory.mig.nodes) == (None, ())
+    assert len(host_inventory.mig.access_files) == 4
 
 
 def test_mig_files_are_read_only_where_a_gpu_can_do_mig() -> None:
     """mig-minors, which has thousands of rows, is read only if a GPU supports MIG."""
-    found = inventory(hosts.mig_host(gpus=[gpu(0)]))
-    assert (found.mig.access_files, found.mig.minors, found.mig.nodes) == ((), (), ())
+    host_inventory = inventory(hosts.mig_host(gpus=[gpu(0)]))
+    assert (
+        host_inventory.mig.access_files,
+        host_inventory.mig.minors,
+        host_inventory.mig.nodes,
+    ) == ((), (), ())
     assert inventory(hosts.mig_host(gpus=[gpu(0, mig="disabled")])).mig.minors
 
 
@@ -622,8 +639,8 @@ def test_imex_channels_are_the_channel_n_nodes() -> None:
         f"/dev/nvidia-caps-imex-channels/{entry}"
         for entry in ("channel0 char 234:0", "channel12 char 234:12", "channel", "x1")
     )
-    found = inventory(host(text, majors={"nvidia-caps-imex-channels": 234}))
-    assert [(node.path, node.rdev) for node in found.devices.imex_channels] == [
+    host_inventory = inventory(host(text, majors={"nvidia-caps-imex-channels": 234}))
+    assert [(node.path, node.rdev) for node in host_inventory.devices.imex_channels] == [
         ("/dev/nvidia-caps-imex-channels/channel0", (234, 0)),
         ("/dev/nvidia-caps-imex-channels/channel12", (234, 12)),
     ]
@@ -648,14 +665,16 @@ def test_only_requested_imex_channels_are_looked_up() -> None:
     text = "\n".join(
         f"/dev/nvidia-caps-imex-channels/channel{number} char 234:{number}" for number in range(20)
     )
-    found = snapshot_host(host(text, majors={"nvidia-caps-imex-channels": 234}))
-    assert isinstance(found.tree, SnapshotTree)
-    found.tree = Watched(found.tree._files)
+    recorded_host = snapshot_host(host(text, majors={"nvidia-caps-imex-channels": 234}))
+    assert isinstance(recorded_host.tree, SnapshotTree)
+    recorded_host.tree = Watched(recorded_host.tree._files)
     assert [
         node.rdev
-        for node in read_inventory(found, "/usr/bin", channels=(7, 19, 7, 20)).devices.imex_channels
+        for node in read_inventory(
+            recorded_host, "/usr/bin", channels=(7, 19, 7, 20)
+        ).devices.imex_channels
     ] == [(234, 7), (234, 19)]
-    assert read_inventory(found, "/usr/bin", channels=()).devices.imex_channels == ()
+    assert read_inventory(recorded_host, "/usr/bin", channels=()).devices.imex_channels == ()
     assert {path.rpartition("/")[2] for path in examined if "imex" in path} == {
         "channel7",
         "channel19",

@@ -58,7 +58,7 @@ def written(directory: Path) -> Path:
     return path
 
 
-def test_what_was_announced_is_read_again(directory: Path) -> None:
+def test_announced_items_are_read_back(directory: Path) -> None:
     """The heading and all items are read as written, with any bytes in paths and contents. Within
     one announcement, items with data come first.
     """

@@ -1,4 +1,4 @@
-"""What an image's ld.so.conf can cost: each pattern is compared with every name of a directory."""
+"""The limits on an image's ld.so.conf: each pattern is compared with every name of a directory."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Which host programs may run as ldconfig, and the sealed copy that runs. Running it needs root
+"""The host programs that may run as ldconfig, and the sealed copy that runs. Running it needs root
 (integration).
 """
 

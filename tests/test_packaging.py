@@ -1,4 +1,4 @@
-"""What pip installs: the wheel, and how far it comes without what needs a compiler."""
+"""What pip installs: the wheel, and what works without packages that need a compiler."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ sys.exit(main())
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel that pip builds of this checkout."""
+    """Return the wheel that pip builds of this checkout."""
     directory = tmp_path_factory.mktemp("wheel")
     build = f"from hatchling.build import build_wheel; build_wheel({str(directory)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=CHECKOUT, check=True)
@@ -36,7 +36,9 @@ def test_the_packages_are_typed(wheel: zipfile.ZipFile, package: str) -> None:
 
 
 def test_the_wheel_has_every_file_of_the_packages(wheel: zipfile.ZipFile) -> None:
-    """Schemas, gallery, page and sources of the simulated driver are data, which a build may forget."""
+    """Schemas, gallery, page and sources of the simulated driver, which a build may leave out, are
+    in the wheel.
+    """
     packed = set(wheel.namelist())
     for root in ("hook", "cli", "specs"):
         for path in (CHECKOUT / root).rglob("*"):
@@ -45,7 +47,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: zipfile.ZipFile) -> Non
 
 
 def test_pip_needs_no_compiler() -> None:
-    """python-prctl is built by gcc; it is in the extra of a node, and in that of the tests."""
+    """python-prctl, which gcc builds, is required only by the extras "node" and "test"."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     assert not [name for name in project["dependencies"] if "prctl" in name]
@@ -73,14 +75,18 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_planning_needs_no_prctl(words: list[str]) -> None:
-    """As pip installs it without a compiler."""
+    """plan, why and simulate --list work without python-prctl, as pip installs them without a
+    compiler.
+    """
     done = run(WITHOUT_PRCTL, *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 
 
 def test_confinement_says_that_capabilities_are_kept() -> None:
-    """Without python-prctl nothing drops them; --debug says so, and the rest of the confinement is there."""
+    """Without python-prctl --debug says that no capability is dropped, and the rest of the
+    confinement is applied.
+    """
     words = ["plan", "--bundle", "docs/examples/one-gpu", "--host", "eks-t4"]
     done = run(WITHOUT_PRCTL, "--debug", *words)
     assert done.returncode == 0
@@ -91,8 +97,10 @@ def test_confinement_says_that_capabilities_are_kept() -> None:
 @pytest.mark.parametrize(
     "call", ["privileges.demand()", "nvml.query('/lib/libnvidia-ml.so.1', '/', '', ())"]
 )
-def test_what_needs_prctl_says_how_to_install_it(call: str) -> None:
-    """Configuring a container drops capabilities, and so does the child that asks the driver."""
+def test_a_call_that_needs_prctl_names_the_package(call: str) -> None:
+    """Configuring a container and querying NVML, which drop capabilities, are refused with the
+    package to install.
+    """
     program = f"""
 import sys
 sys.modules["_prctl"] = None

@@ -62,7 +62,9 @@ def test_later_phases_have_fewer_capabilities() -> None:
 
 
 def test_the_numbers_are_the_kernels() -> None:
-    """They are written down because planning has them without python-prctl."""
+    """The numbers of capabilities, which planning needs without python-prctl, equal the
+    kernel's.
+    """
     names = [name for name in vars(privileges) if hasattr(_prctl, f"CAP_{name}")]
     assert len(names) == 16
     assert {name: getattr(privileges, name) for name in names} == {

@@ -263,7 +263,7 @@ def test_text_shows_the_tree_and_the_first_failure(tmp_path: Path, capsys: Captu
 
 
 def test_a_config_json_alone_is_an_input_error(tmp_path: Path, capsys: Captured) -> None:
-    """It does not show the files to load."""
+    """A config.json alone is refused, because it does not show the files to load."""
     made = make_bundle(tmp_path / "b", *EVERYTHING)
     alone = tmp_path / "web.json"
     alone.write_bytes((made / "config.json").read_bytes())
@@ -272,7 +272,7 @@ def test_a_config_json_alone_is_an_input_error(tmp_path: Path, capsys: Captured)
 
 
 def test_a_refusal_is_the_hooks_own_line(tmp_path: Path, capsys: Captured) -> None:
-    """The container does not start, so nothing loads."""
+    """A refusal prints the hook's own line: the container does not start, so nothing loads."""
     path = bundle(tmp_path / "b", image(), "NVIDIA_REQUIRE_CUDA=cuda>=99")
     assert main(["prove", "--bundle", path, "--host", "eks-t4"]) == 1
     assert capsys.readouterr().err.startswith(
@@ -287,10 +287,12 @@ HWCAPS = b"\0x86-64-v4:x86-64-v3:x86-64-v2\0"
     ("level", "place"),
     [("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"), ("x86-64-v1", "opt/lib"), (None, "opt/lib")],
 )
-def test_the_hosts_processor_decides_about_subdirectories(
+def test_the_hosts_processor_decides_the_subdirectories(
     level: str | None, place: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """A level that the snapshot does not record is listed as unknown if it matters."""
+    """Subdirectories for a processor's level are searched if it is known; an unrecorded level is
+    listed as unknown if it matters.
+    """
     files = image(
         ("opt/lib/libx.so.1", library("libx.so.1")),
         ("opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1", library("libx.so.1")),
