@@ -539,11 +539,8 @@ class TestHostile:
 
         def scenario() -> list[str]:
             monkeypatch.setattr(Child, "follow", observe)
-            monkeypatch.setattr(
-                privileges,
-                "_ALL",
-                tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN),
-            )
+            others = tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN)
+            monkeypatch.setattr(privileges, "_all", lambda: others)
             _update(rootfs, program=shell)
             return seen
 
