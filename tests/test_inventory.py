@@ -730,7 +730,7 @@ ENTRIES = (
 def test_nvml_is_found_as_the_loader_would(
     files: str, library_path: list[str], path: str | None
 ) -> None:
-    """NVML is examined up in LD_LIBRARY_PATH, existing cache entries of the architecture, and the
+    """NVML is looked up in LD_LIBRARY_PATH, existing cache entries of the architecture, and the
     default directories.
     """
     assert (

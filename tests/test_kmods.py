@@ -218,7 +218,7 @@ def test_skipped_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     reported.
     """
     monkeypatch.setattr("nvgraft.system.userns.inside", lambda: True)
-    monkeypatch.setattr(kmods, "_gpu_count", lambda: pytest.fail("the host is looked at"))
+    monkeypatch.setattr(kmods, "_gpu_count", lambda: pytest.fail("the host is read"))
     assert kmods.load_modules("/", (0,), True) == []
 
 

@@ -104,7 +104,9 @@ def test_includes_are_followed_five_deep() -> None:
     ],
 )
 def test_lines_patterns_and_files_have_limits(files: dict[str, str]) -> None:
-    """Lines, patterns and files beyond the limits of a hostile image are left out."""
+    """Lines, patterns and files beyond their limits are left out, so that a hostile image cannot
+    cost more.
+    """
     configuration = load(files)
     assert len(configuration.directories) <= 1024
     assert not configuration.complete or "/*/*" in files["/etc/ld.so.conf"]

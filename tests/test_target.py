@@ -46,8 +46,8 @@ def test_debian_keeps_libraries_in_multiarch_directories(
     ],
 )
 def test_other_images_keep_64_bit_libraries_in_usr_lib64(rootfs: str, libs32: str) -> None:
-    """32-bit libraries go to /usr/lib, if that is another directory than /usr/lib64 and there is no
-    /usr/lib32, else to /usr/lib32.
+    """64-bit libraries go to /usr/lib64; 32-bit ones to /usr/lib if it is another directory and
+    /usr/lib32 is missing, else to /usr/lib32.
     """
     assert directories(rootfs) == ("/usr/lib64", libs32)
 
