@@ -1,8 +1,9 @@
-"""A container under attack, without an engine: a host that can be compared, a hostile root file system, the real hook.
+"""A container under attack, without an engine: a comparable host, a hostile rootfs, the real hook.
 
-Everything happens in a mount namespace of its own, in which ``/mnt`` is a tmpfs, ``/etc`` a layer over this machine's, and
-the rest is read-only: what an attack reaches on "the host" is seen, and this machine never takes part. A case is a few lines
-in the language of ``hosts.tree`` and costs a tenth of a second. Containers of real engines are in containers.py.
+Everything happens in a mount namespace of its own, in which ``/mnt`` is a tmpfs, ``/etc`` is a
+layer over this machine's, and the rest is read-only. What an attack reaches on "the host" is seen,
+and this machine is never involved. A case is a few lines in the language of ``hosts.tree`` and
+costs a tenth of a second. Containers of real engines are in containers.py.
 """
 
 import os
@@ -27,7 +28,7 @@ from nvgraft.system import syscalls
 from nvgraft_cli.simulate import ldcache_writer, stubs
 
 PLACE = Path("/mnt")
-#: The driver root of this host; what may be mounted into a container lies here and nowhere else.
+#: The driver root of this host. Everything that may be mounted into a container is here.
 DRIVER = PLACE / "driver"
 #: Files of "the host" that an attack would like to write or read.
 CANARY = PLACE / "canary"
@@ -37,17 +38,19 @@ CONFIG = PLACE / "config.toml"
 SNAPSHOT = PLACE / "host.json"
 _ETC = PLACE / "etc"
 
-#: What must never be seen in a message: the content of files of the host.
+#: The content of the host's files, which no message may show.
 SECRET = "the-secret-of-the-host"
 
-#: Seconds that a hook may take, whatever the image does; ldconfig's own limit is 10 s of processor time.
+#: Seconds that a hook may take, whatever the image holds. ldconfig has its own limit of 10 s of
+#: processor time.
 DEADLINE = 15.0
 
 _OUTSIDE = "not in the container: "
 
 LIBS = "/usr/lib/x86_64-linux-gnu"
 
-#: An image in which nothing is wrong; cases add to it, and what they put in place of a directory goes with all in it.
+#: An image without faults. Cases add to it; a replacement for a directory takes the place of all in
+#: it.
 IMAGE = f"""
     /etc/debian_version = 12.1
     /etc/ld.so.conf = {LIBS}\\n
@@ -59,36 +62,41 @@ IMAGE = f"""
     /tmp/
 """
 
-#: How find(1) prints an entry: path, type, mode, owner, size, where a link leads, when it was changed.
+#: find(1)'s format of an entry: path, type, mode, owner, size, link target, time of change.
 _ENTRY = "%p %y %m %U:%G %s %l %T@\\n"
 
 
 class Outcome(NamedTuple):
-    """What a run of the hook did, everywhere."""
+    """The results of a run of the hook."""
 
     returncode: int
     stderr: str
     seconds: float
-    #: What differs on the host: files, mounts, locks, processes. Empty if all is as it was.
+    #: Differences of the host: files, mounts, locks, processes. Empty if all is as before.
     host: tuple[str, ...]
-    #: Whether the container's device programs are others now.
+    #: Whether the container's device programs have changed.
     rules: bool
-    #: The container's new mounts as (mount point in the container, root of the mount in its file system, type, options).
+    #: The container's new mounts: (mount point in the container, root of the mount in its file
+    #: system, type, options).
     mounts: tuple[tuple[str, str, str, str], ...]
-    #: How the files of the root file system differ, with ``+`` or ``-``; time stamps of directories do not count.
+    #: Differences of the rootfs's files, with ``+`` or ``-``. Times of directories do not count.
     files: tuple[str, ...]
     #: What the ``look`` of the case returned.
     seen: Any = None
 
     def refused(self, message: str) -> None:
-        """Check that the hook said ``message`` and nothing of the host, in time, and left everything as it was."""
+        """Check that the hook refused with ``message``, in time, without host secrets or any
+        change.
+        """
         assert self.returncode == 1, self
         assert message in self.stderr, self.stderr
         self._harmless()
         assert (self.rules, self.mounts, self.files) == (False, (), ()), self
 
     def grafted(self) -> None:
-        """Check that the driver is in the container, and that all that was mounted is the driver's and lies inside."""
+        """Check that the driver is in the container, and that all mounts are the driver's and
+        inside.
+        """
         assert self.returncode == 0, self.stderr
         self._harmless()
         assert self.mounts, self.stderr
@@ -110,7 +118,9 @@ class Outcome(NamedTuple):
 
 
 def runtime_mounts(rootfs: Path) -> None:
-    """Mount what an engine mounts before its prestart hooks; called in the container's mount namespace."""
+    """Mount what an engine mounts before its prestart hooks. Call this in the container's mount
+    namespace.
+    """
     bind_rootfs(rootfs)
     syscalls.mount(
         "proc",
@@ -127,10 +137,11 @@ def bind_rootfs(rootfs: Path) -> None:
 
 
 class Case(NamedTuple):
-    """One attack: lines for the image, and where it differs from a benign start besides.
+    """One attack: lines for the image, and other differences from a benign start.
 
-    The callables run in the private mount namespace: ``prepare`` on the host when everything is in place, ``mounts`` in the
-    container's own namespace, ``before_exec`` in the hook's process, ``look`` (with the container's pid) after the hook.
+    The callables run in the private mount namespace: ``prepare`` on the host when everything is in
+    place, ``mounts`` in the container's own namespace, ``before_exec`` in the hook's process,
+    ``look`` (with the container's pid) after the hook.
     """
 
     image: str = ""
@@ -142,29 +153,33 @@ class Case(NamedTuple):
     config: Mapping[str, str] = {}
     root: str = "rootfs"
     kinds: int = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
-    #: Host id of the container's root; with another than 0 there is a user namespace. The image's files belong to it.
+    #: The host's id of the container's root, which owns the image's files. An id other than 0 means
+    #: a user namespace.
     owner: int = 0
     #: Makes the device programs of the container's cgroup, given its descriptor.
     rules: Callable[[int], object] = lambda cgroup: attach(cgroup, FILTER)
     options: tuple[str, ...] = ()
-    #: What is started in place of the installed hook.
+    #: The program to start in place of the installed hook.
     hook: tuple[str, ...] = ()
     #: Its arguments in place of the usual ones, and its environment.
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = {"PATH": "/usr/sbin:/usr/bin"}
-    #: What it reads on stdin, made of the container's true state; called in the process that starts the hook.
+    #: Makes its stdin from the container's true state. Called in the process that starts the hook.
     state: Callable[[dict[str, Any]], str] = jsontext.dumps
-    #: Whether host and container are in a pid namespace of their own, whose settings ``prepare`` may change.
+    #: Whether host and container are in a pid namespace of their own, whose settings ``prepare``
+    #: may change.
     own_pids: bool = False
 
 
 def attack(installed: Installed, case: Case) -> Outcome:
-    """Build the host and the container of ``case``, run the installed hook on it, and say what changed. Root only."""
+    """Build the host and the container of ``case``, run the installed hook, and return what
+    changed. Root only.
+    """
     return run_in_mount_namespace(lambda: _attack(installed, case), own_pids=case.own_pids)
 
 
 def _attack(installed: Installed, case: Case) -> Outcome:
-    prctl.set_child_subreaper(True)  # what a hook leaves running becomes ours and is seen
+    prctl.set_child_subreaper(True)  # processes that a hook leaves become ours, and are seen
     make_host(case)
     case.prepare()
     confined = hierarchy(2) / f"nvgraft-attacked-{os.getpid()}"
@@ -364,7 +379,7 @@ def _difference(before: list[str], after: list[str]) -> tuple[str, ...]:
 
 
 def _host(container: int) -> list[str]:
-    """Return everything of the host that an attack could change, as lines."""
+    """Return as lines everything of the host that an attack could change."""
     files = _find(str(CANARY), str(DRIVER), str(_ETC / "upper"), "-printf", _ENTRY)
     locks = [f"lock {path.name}" for path in Path("/run/nvgraft/lock").glob("*")]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -378,15 +393,15 @@ def _host(container: int) -> list[str]:
 
 
 def _files() -> list[str]:
-    """Return the root file system as the host has it; what is mounted in it is not seen."""
+    """Return the root file system as the host has it, without the container's mounts."""
     return _find(
         str(ROOTFS), "-xdev", "-type", "d", "-printf", "%p d %m %U:%G\\n", "-o", "-printf", _ENTRY
     )
 
 
 def _find(*arguments: str) -> list[str]:
-    found = subprocess.run(["find", *arguments], capture_output=True, check=True).stdout
-    return found.decode("utf-8", "surrogateescape").splitlines()
+    entries = subprocess.run(["find", *arguments], capture_output=True, check=True).stdout
+    return entries.decode("utf-8", "surrogateescape").splitlines()
 
 
 def _mounts(pid: int) -> tuple[tuple[str, str, str, str], ...]:

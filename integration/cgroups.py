@@ -1,4 +1,4 @@
-"""Cgroups for tests: where they are mounted, and device programs on cgroup v2 as a runtime attaches them."""
+"""Cgroups for tests: their mounts, and device programs on cgroup v2 as a runtime attaches them."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ def device(major: int, minor: int, access: str = "rw") -> AllowDevice:
 ZERO = device(1, 5)
 DENY_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 ALLOW_ALL = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
-#: What a runtime attaches: everything denied but /dev/zero.
+#: The program of a runtime: everything is denied but /dev/zero.
 FILTER = bpf.allow_code((ZERO,)) + DENY_ALL
 
 _PROG_ATTACH, _LINK_CREATE, _CGROUP_DEVICE = 8, 28, 6
@@ -49,7 +49,9 @@ def attach(cgroup_fd: int, code: bytes, flags: int = ALLOW_MULTI) -> None:
 
 
 def attach_link(cgroup_fd: int, code: bytes) -> int:
-    """Attach the device program ``code`` by a BPF link, which lasts as long as the descriptor that is returned."""
+    """Attach the device program ``code`` by a BPF link, which lasts as long as the returned
+    descriptor.
+    """
     program = bpf.load(code)
     link = syscalls.bpf(_LINK_CREATE, attributes("=IIII", program, cgroup_fd, _CGROUP_DEVICE, 0))
     os.close(program)

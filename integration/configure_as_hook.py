@@ -1,8 +1,9 @@
-"""An executable for the rig: the prestart hook made of two programs, as the original stack has it.
+"""An executable for the rig: the prestart hook made of two programs, like the original stack.
 
 usage: configure_as_hook.py NVGRAFT-HOOK NVIDIA-CONTAINER-CLI prestart
 
-The first decides (its dry run prints a command line), the second is run with that command line and config.toml's variables.
+The first program decides: its dry run prints a command line. The second one is run with that
+command line and config.toml's variables.
 """
 
 import json
@@ -15,7 +16,7 @@ CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
 
 def main() -> None:
-    """Become the second program; the exit code of the first one is kept when it refuses."""
+    """Become the second program; if the first one refuses, exit with its code."""
     hook, cli = sys.argv[1:3]
     decided = subprocess.run(
         [hook, "-dry-run", "prestart"], stdin=sys.stdin, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""What the integration tests share: a real installation, and mount namespaces of their own."""
+"""Fixtures of the integration tests: a real installation, and private mount namespaces."""
 
 import shutil
 import subprocess
@@ -15,7 +15,9 @@ from harness import CHECKOUT, Installed, T, run_in_mount_namespace
 
 @pytest.fixture(scope="session")
 def installed(demand: Callable[[str], None]) -> Iterator[Installed]:
-    """Install for real, root-owned and on the root file system: a simulated host has a /tmp and a /run of its own."""
+    """Install for real, owned by root and on the root file system: a simulated host has its own
+    /tmp and /run.
+    """
     demand("root")
     prefix = Path(tempfile.mkdtemp(prefix="nvgraft-test.", dir="/opt"))
     prefix.chmod(0o755)
@@ -33,18 +35,20 @@ def installed(demand: Callable[[str], None]) -> Iterator[Installed]:
 
 @pytest.fixture
 def in_mount_namespace(demand: Callable[[str], None]) -> Callable[[Callable[[], T]], T]:
-    """:func:`harness.run_in_mount_namespace`, for a test that is root."""
+    """Return :func:`harness.run_in_mount_namespace`, for a test that is root."""
     demand("root")
     return run_in_mount_namespace
 
 
 @pytest.fixture
 def bundle(tmp_path: Path, installed: Installed) -> Bundle:
-    """A busybox bundle with the installed hook."""
+    """Return a busybox bundle with the installed hook."""
     return Bundle(tmp_path, installed)
 
 
 @pytest.fixture
 def attacked(installed: Installed) -> Callable[[Case], Outcome]:
-    """Run the installed hook on the container of a :class:`attacked.Case`."""
+    """Return a function that runs the installed hook on the container of a
+    :class:`attacked.Case`.
+    """
     return lambda case: attack(installed, case)

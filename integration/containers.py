@@ -1,4 +1,6 @@
-"""Containers for the integration tests: a busybox bundle with the hook, started by real engines on a simulated GPU host."""
+"""Containers for the integration tests: a busybox bundle, started by real engines on a simulated
+host.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ from nvgraft_cli.simulate.demo import make_bundle
 
 HOST = "runfile-a10x2"
 
-#: What makes a mount namespace show one version of cgroups alone.
+#: Shell commands that make a mount namespace show one version of cgroups only.
 CGROUPS = {
     "v1": pytest.param("", id="cgroup-v1", marks=pytest.mark.requires("cgroup-v1")),
     "v2": pytest.param(
@@ -24,7 +26,7 @@ CGROUPS = {
     ),
 }
 
-#: Has the loader look libcuda.so.1 up by its name alone.
+#: A shell command by which the loader looks up libcuda.so.1 by its name alone.
 LOADER_LINE = (
     "/lib64/ld-linux-x86-64.so.2 --preload libcuda.so.1 --list /usr/lib/x86_64-linux-gnu/libc.so.6"
 )
@@ -37,17 +39,17 @@ cat /proc/self/mountinfo
 echo done
 """
 
-#: Between what a command printed and the files that it changed.
+#: The line between a command's output and the files that it changed.
 MARK = "== changed files"
 
-#: Before the config.json that a lifecycle has left.
+#: The line before the config.json that a lifecycle has left.
 CONFIG = "== config.json"
 
 CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
 
 
 def set_ldcache(mode: str) -> str:
-    """Return the command that sets who writes the loader cache, on a simulated host."""
+    """Return the command that sets config.toml's ``ldcache`` on a simulated host."""
     return f"""sed -i '/^simulated-host/a ldcache = "{mode}"' {CONFIG_TOML}"""
 
 
@@ -55,7 +57,9 @@ MPS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 
 class Run(NamedTuple):
-    """What a command on a simulated host printed, and the bundle's files that it changed, as diff(1) lines."""
+    """The output of a command on a simulated host, and the bundle's changed files as diff(1)
+    lines.
+    """
 
     returncode: int
     stdout: str
@@ -83,7 +87,7 @@ class Bundle:
         file.write_text(json.dumps(config))
 
     def give_to(self, owner: int) -> None:
-        """Make this bundle somebody's, as an engine does for a user namespace."""
+        """Give this bundle to another owner, as an engine does for a user namespace."""
         self.path.parent.chmod(0o755)
         for directory, directories, files in os.walk(self.path):
             for name in [*directories, *files]:
@@ -91,11 +95,14 @@ class Bundle:
 
     @property
     def reachable(self) -> str:
-        """The command after which somebody can reach this bundle on a simulated host."""
-        return f"chmod a+x {' '.join(str(parent) for parent in self.path.parents if str(parent).startswith('/tmp/'))}"
+        """Return the command that makes this bundle reachable for others on a simulated host."""
+        return (
+            "chmod a+x "
+            f"{' '.join(str(parent) for parent in self.path.parents if str(parent).startswith('/tmp/'))}"
+        )
 
     def set_program(self, script: str) -> None:
-        """Make ``script`` what the container runs, in a cgroup of this bundle's own."""
+        """Make ``script`` the container's program, in a cgroup of this bundle's own."""
 
         def change(config: dict[str, Any]) -> None:
             config["process"]["args"] = ["/bin/sh", "-c", script]
@@ -104,11 +111,16 @@ class Bundle:
         self.edit(change)
 
     def on_host(self, command: str, host: str = HOST, options: tuple[str, ...] = ()) -> Run:
-        """Run a shell command on a simulated host, and say which files of this bundle it changed there.
+        """Run a shell command on a simulated host, and return its output and the bundle's changed
+        files.
 
-        The host's files are a layer over this machine's, gone with it: what was changed can only be seen from inside.
+        The host's files are a layer over this machine's and vanish with it, so changes can only be
+        seen from inside.
         """
-        files = f"find {self.path.parent} -xdev -mindepth 1 -type d -printf '%p d %m %U\\n' -o -printf '%p %y %m %U %s %l\\n' | sort"
+        files = (
+            f"find {self.path.parent} -xdev -mindepth 1 -type d -printf '%p d %m %U\\n' -o "
+            "-printf '%p %y %m %U %s %l\\n' | sort"
+        )
         compare = f"({files}) > /run/after; echo; echo {MARK}; diff /run/before /run/after"
         script = f"({files}) > /run/before; ({command}); code=$?; {compare}; exit $code"
         done = subprocess.run(
@@ -127,21 +139,28 @@ class Bundle:
         )
 
     def lifecycle(self, options: str = "--root /run/runc-test") -> str:
-        """Return the shell commands of an engine: create, start, wait, state, delete, all through nvgraft-runtime.
+        """Return an engine's commands: create, start, wait, state and delete, all through
+        nvgraft-runtime.
 
-        :param options: of the low-level runtime.
+        :param options: for the low-level runtime.
         """
         runtime = f"{self.installed.prefix}/bin/nvgraft-runtime {options}"
         return (
-            f"{runtime} create --bundle {self.path} {self.name} > /run/out 2>&1 < /dev/null || {{ cat /run/out >&2; exit 1; }}; "
-            f"{runtime} state {self.name} > /run/state || exit 2; {runtime} start {self.name} || exit 3; "
-            f"for _ in $(seq 100); do {runtime} state {self.name} | grep -q stopped && break; sleep 0.05; done; "
-            f'{runtime} delete {self.name} || exit 4; cat /run/out; grep \'"status": "created"\' /run/state || exit 5; '
+            f"{runtime} create --bundle {self.path} {self.name} > /run/out 2>&1 < /dev/null || {{ "
+            f"cat /run/out >&2; exit 1; }}; "
+            f"{runtime} state {self.name} > /run/state || exit 2; {runtime} start {self.name} || "
+            "exit 3; "
+            f"for _ in $(seq 100); do {runtime} state {self.name} | grep -q stopped && break; "
+            "sleep 0.05; done; "
+            f'{runtime} delete {self.name} || exit 4; cat /run/out; grep \'"status": "created"\' '
+            "/run/state || exit 5; "
             f"echo; echo '{CONFIG}'; cat {self.path}/config.json"
         )
 
     def run(self, script: str = LOOK, prepare: str = "", times: int = 1, host: str = HOST) -> Run:
-        """Run the container under runc ``times`` times, after the shell command ``prepare`` on the host."""
+        """Run the container under runc ``times`` times, after the shell command ``prepare`` on the
+        host.
+        """
         self.set_program(script)
         start = f"runc --root /run/runc-test run --bundle {self.path} {self.name}"
         return self.on_host(" && ".join([prepare or "true", *[start] * times]), host)

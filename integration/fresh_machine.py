@@ -1,14 +1,16 @@
-"""Try the commands of the README on a machine that has nothing but git, made for it with debootstrap.
+"""Try the README's commands on a machine that has only git, made for this with debootstrap.
 
     sudo python3 integration/fresh_machine.py trixie
     sudo python3 integration/fresh_machine.py noble --mirror URL --debootstrap=--keyring=FILE --step demo
 
-The last commit of this checkout is cloned there into the home directory of an ordinary user, and in turn the user, root (as after
-sudo) and again the user do what the README says; a line for each tells whether it went as it should, and what it printed last. The
-whole output is kept in .cache/fresh-SUITE. Kernel, devices, cgroups and network are this machine's, and so are name servers,
-certificates and pip's configuration; nothing else is.
+The last commit of this checkout is cloned there into the home directory of an ordinary user. The
+user, root (as after sudo) and again the user then follow the README. A line for each step tells
+whether it went as it should, with its last output. The whole output is kept in .cache/fresh-SUITE.
+Kernel, devices, cgroups and network are this machine's, as are name servers, certificates and pip's
+configuration; nothing else is.
 
-This runs the programs of the distribution as root on its own root file system. That is no jail: use a mirror that you trust.
+This runs the programs of the distribution as root on its own root file system. That is not a jail:
+use a mirror that you trust.
 """
 
 import argparse
@@ -28,14 +30,14 @@ sys.path.insert(0, str(CHECKOUT / "hook"))
 
 from nvgraft.system import syscalls  # noqa: E402
 
-#: What belongs to the network that this machine is in, not to the project.
+#: Files of the network that this machine is in, not of the project.
 NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 USER = "someone"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Step(NamedTuple):
-    """A command of the README, who gives it, and whether it should succeed."""
+    """A command of the README, its user, and whether it should succeed."""
 
     user: str
     command: str
@@ -53,11 +55,10 @@ STEPS = {
 def make(root: Path, suite: str, mirror: str, options: list[str]) -> None:
     """Make the root file system of a fresh machine with this checkout in a user's home directory.
 
-    :raises subprocess.CalledProcessError: when one of the programs fails; it has said why.
+    :raises subprocess.CalledProcessError: when one of the programs fails, with its own message.
     """
-    ubuntu = (
-        Path("/usr/share/debootstrap/scripts", suite).resolve().name == "gutsy"
-    )  # the script of every Ubuntu since
+    # debootstrap uses this script for every later Ubuntu.
+    ubuntu = Path("/usr/share/debootstrap/scripts", suite).resolve().name == "gutsy"
     components = "main,universe" if ubuntu else "main"
     command = [
         "debootstrap",
@@ -71,7 +72,7 @@ def make(root: Path, suite: str, mirror: str, options: list[str]) -> None:
     for path in NETWORK:
         if os.path.exists(path):
             target = root / path[1:]
-            target.unlink(missing_ok=True)  # a link to a service's, perhaps
+            target.unlink(missing_ok=True)  # it may be a link to a service's file
             shutil.copyfile(path, target)
     subprocess.run(
         ["useradd", "--root", root, "--create-home", "--shell", "/bin/sh", USER], check=True
@@ -84,7 +85,9 @@ def make(root: Path, suite: str, mirror: str, options: list[str]) -> None:
 
 
 def enter(root: Path, name: str) -> None:
-    """Make ``root`` the root of this process, with the mounts of a machine that has started; everything ends with the process."""
+    """Make ``root`` the root of this process, with the mounts of a started machine. All ends with
+    the process.
+    """
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount(str(root), str(root), None, syscalls.MS_BIND)
@@ -102,13 +105,13 @@ def enter(root: Path, name: str) -> None:
 
 
 def run(root: Path, suite: str, step: Step, log: TextIO) -> tuple[int, float]:
-    """Run the command of a step there; return its exit status and how long it took, in seconds."""
+    """Run the command of a step there; return its exit status and its duration in seconds."""
     started = time.monotonic()
     child = os.fork()
     if child == 0:
         try:
             enter(root, f"fresh-{suite}")
-            account = pwd.getpwnam(step.user)  # the fresh machine's
+            account = pwd.getpwnam(step.user)  # from the fresh machine
             os.chdir(f"/home/{USER}/nvgraft")
             with open("/dev/null", "rb") as nothing:
                 os.dup2(nothing.fileno(), 0)
@@ -184,7 +187,8 @@ def main() -> int:
             unexpected += not good
             verdict = "as it should" if good else f"UNEXPECTED, see {path}"
             print(
-                f"{options.suite}  {step.user}: {step.command}  exit {status}  {seconds:.0f} s  {verdict}: {last}",
+                f"{options.suite}  {step.user}: {step.command}  exit {status}  {seconds:.0f} s  "
+                f"{verdict}: {last}",
                 flush=True,
             )
     finally:

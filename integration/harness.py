@@ -1,4 +1,4 @@
-"""What integration tests call; fixtures are in conftest.py."""
+"""Functions that integration tests call; fixtures are in conftest.py."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ LDCONFIG = "/sbin/ldconfig.real" if Path("/sbin/ldconfig.real").exists() else "/
 
 
 class Installed(NamedTuple):
-    """Where ``./dev install`` has put things."""
+    """The paths of a ``./dev install``."""
 
     prefix: Path
     hook: Path
@@ -33,7 +33,9 @@ class Installed(NamedTuple):
 
 
 def assert_agrees_with_records(host: str, cases: Path, answers: Path, hook: list[str]) -> None:
-    """Run ``hook`` over every case of the file ``cases`` on a recorded host; each has to change what the record says."""
+    """Run ``hook`` over every case of the file ``cases`` on a recorded host, and compare with the
+    records.
+    """
     document = str(REFERENCE / "hosts" / f"{host}.json")
     ran = subprocess.run(
         [*RIG, "run", document, str(cases), str(answers), "--", *hook],
@@ -42,7 +44,7 @@ def assert_agrees_with_records(host: str, cases: Path, answers: Path, hook: list
         timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
-    # The records were made where ldconfig is no script.
+    # The records were made where ldconfig is not a script.
     answers.write_text(
         answers.read_text().replace(f"process {LDCONFIG} ", "process /sbin/ldconfig ")
     )
@@ -54,12 +56,14 @@ def assert_agrees_with_records(host: str, cases: Path, answers: Path, hook: list
 
 
 def run_in_mount_namespace(function: Callable[[], T], *, own_pids: bool = False) -> T:
-    """Run ``function`` in a child with a private mount namespace and return its result; its mounts end with it.
+    """Run ``function`` in a child with a private mount namespace and return its result. Root only.
 
-    With ``own_pids`` it is process 1 of a new pid namespace, which has settings of its own. Root only. The result, or the
-    exception, has to be picklable; an exception comes back as an AssertionError that quotes it.
+    The mounts end with the child. With ``own_pids`` it is process 1 of a new pid namespace, which
+    has its own settings. The result, or the exception, must be picklable. An exception comes back
+    as an AssertionError that quotes it.
     """
-    # A file, not a pipe: what the function may leave running is ended below, and would keep a pipe open until then.
+    # A file, not a pipe: processes that the function leaves running are ended below, and would keep
+    # a pipe open until then.
     answer = os.memfd_create("answer")
     child = syscalls.fork_in_pid_namespace() if own_pids else os.fork()
     if child == 0:
@@ -71,7 +75,7 @@ def run_in_mount_namespace(function: Callable[[], T], *, own_pids: bool = False)
             if own_pids:
                 syscalls.mount("proc", "/proc", "proc", 0)
             outcome = ("value", function())
-        except BaseException:  # noqa: BLE001 - whatever ended the child is reported by the parent
+        except BaseException:  # noqa: BLE001 - the parent reports whatever ended the child
             outcome = ("error", traceback.format_exc())
         with os.fdopen(answer, "wb") as file:
             pickle.dump(outcome, file)

@@ -1,12 +1,15 @@
-"""Compare the loader cache that nvgraft writes with what an image's own ldconfig writes, and ask the image's own loader.
+"""Compare the loader cache that nvgraft writes with the one of an image's own ldconfig.
 
     sudo unshare -m integration/ldcache_images.py [--record DIR] ROOT...
 
-Each ROOT is the root file system of a glibc distribution of this machine's architecture, as debootstrap makes one. It is
-not changed: everything happens on an overlay. A line is printed for each ROOT and case; the exit code is 1 when one differs.
-With ``--record`` the caches before, and what ldconfig made of them, are kept as the fixtures of tests/test_ldcache_table.py.
+The image's own loader is asked, too. Each ROOT is the root file system of a glibc distribution of
+this machine's architecture, as debootstrap makes one. It is not changed: everything happens on an
+overlay. A line is printed for each ROOT and case; the exit code is 1 when one differs. With
+``--record`` the caches before, and those that ldconfig made of them, are kept as the fixtures of
+tests/test_ldcache_table.py.
 
-This runs programs of the images in a chroot(2), as root. That is no jail: use images that you trust.
+This runs programs of the images in a chroot(2), as root. That is not a jail: use images that you
+trust.
 """
 
 import argparse
@@ -29,7 +32,7 @@ LOADER = "/lib64/ld-linux-x86-64.so.2"
 
 @contextmanager
 def overlay(root: Path) -> Iterator[Path]:
-    """A writable copy of a root file system, gone afterwards."""
+    """Make a writable copy of a root file system for the context."""
     with tempfile.TemporaryDirectory() as work:
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", work], check=True)
         try:
@@ -48,7 +51,7 @@ def overlay(root: Path) -> Iterator[Path]:
 
 
 def in_root(root: Path, *command: str) -> str:
-    """Run a program of the image and return what it printed."""
+    """Run a program of the image and return its output."""
     done = subprocess.run(
         ["chroot", root, *command],
         capture_output=True,
@@ -77,7 +80,7 @@ def no_cache(root: Path) -> None:
 
 
 def old_cache(root: Path) -> None:
-    """A cache older than the directories, and without libraries that are there."""
+    """A cache older than the directories, without some of their libraries."""
     subprocess.run(
         ["ldconfig", "-N", "-X", "-r", root, "-C", "/etc/none"],
         check=True,
@@ -107,29 +110,29 @@ def compare(root: Path, case: str, record: Path | None) -> list[str]:
         install_driver(theirs)
         own_ldconfig(theirs)
         update(ours)
-        wanted, got = listing(cache_of(theirs)), listing(cache_of(ours))
-        aliases = {line: line.replace("=> /usr/lib/", "=> /lib/") for line in [*wanted, *got]}
-        found = {aliases[line] for line in got}
-        problems = [f"lost: {line}" for line in wanted if aliases[line] not in found]
-        driver = [line for line in wanted if any(name in line for name in DRIVER)]
+        expected, got = listing(cache_of(theirs)), listing(cache_of(ours))
+        aliases = {line: line.replace("=> /usr/lib/", "=> /lib/") for line in [*expected, *got]}
+        our_lines = {aliases[line] for line in got}
+        problems = [f"lost: {line}" for line in expected if aliases[line] not in our_lines]
+        driver = [line for line in expected if any(name in line for name in DRIVER)]
         problems += [f"differs: {line}" for line in driver if line not in got]
-        known = {aliases[line] for line in wanted}
-        more = [line for line in got if aliases[line] not in known]
-        # Debian's ldconfig does not look into /lib64, where its loader is; others' do.
+        their_lines = {aliases[line] for line in expected}
+        more = [line for line in got if aliases[line] not in their_lines]
+        # Debian's ldconfig does not search /lib64, where its loader is; others do.
         problems += [f"more: {line}" for line in more if not line.endswith(LOADER)]
         if [aliases[line] for line in got if line not in more] != [
-            aliases[line] for line in wanted
+            aliases[line] for line in expected
         ]:
             problems.append("the order differs")
         problems += loader_problems(ours)
         if record is not None and before and not problems and case == "fresh":
             (record / f"{root.name}.cache").write_bytes(before)
-            (record / f"{root.name}.txt").write_text("".join(f"{line}\n" for line in wanted))
+            (record / f"{root.name}.txt").write_text("".join(f"{line}\n" for line in expected))
         return problems
 
 
 def loader_problems(root: Path) -> list[str]:
-    """Have the image's loader find the driver's libraries, and all that its shell needs."""
+    """Check that the image's loader finds the driver's libraries, and all that its shell needs."""
     shutil.copy(root / "bin/true", root / "true")
     problems = []
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):

@@ -135,9 +135,8 @@ for _ in $(seq 50); do ctr -a /run/containerd-test.sock version > /dev/null 2>&1
 
 def containerd_run(bundle: Bundle, binary: str) -> Run:
     def change(config: "dict[str, dict[str, str]]") -> None:
-        config["root"]["path"] = str(
-            bundle.path / "rootfs"
-        )  # containerd's own bundle is another directory
+        # containerd's own bundle is another directory.
+        config["root"]["path"] = str(bundle.path / "rootfs")
 
     bundle.edit(change)
     run = f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config {bundle.path}/config.json {bundle.name}"

@@ -878,9 +878,8 @@ def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
     (root / "etc").mkdir()
-    (root / "etc/ld.so.conf").write_text(
-        "while :; do :; done"
-    )  # a shell in ldconfig's place takes it for a script
+    # A shell in ldconfig's place would take it for a script.
+    (root / "etc/ld.so.conf").write_text("while :; do :; done")
     program = tmp_path / "sh"
     shutil.copy(shutil.which("busybox") or "", program)
     program.chmod(0o755)

@@ -353,9 +353,8 @@ def test_a_killed_hook_leaves_no_modprobe(root: DriverRoot) -> None:
         finally:
             os._exit(0)
     try:
-        assert _until(
-            lambda: _processes(root) == 4
-        )  # the child, modprobe, and two that it has started
+        # The child, modprobe, and two processes that it has started.
+        assert _until(lambda: _processes(root) == 4)
     finally:
         os.kill(hook, signal.SIGKILL)
         os.waitpid(hook, 0)

@@ -172,9 +172,8 @@ def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
 
     def scenario() -> None:
         syscalls.mount(str(rootfs), str(rootfs), None, syscalls.MS_BIND)
-        syscalls.mount(
-            None, "/", None, syscalls.MS_REC | 1 << 20
-        )  # MS_SHARED: what is mounted on a copy must not come back
+        # MS_SHARED: mounts on a copy must not propagate back.
+        syscalls.mount(None, "/", None, syscalls.MS_REC | 1 << 20)
         states = []
         for _ in range(2):
             cache = LoaderCache.prepare(LDCONFIG)

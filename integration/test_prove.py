@@ -570,9 +570,8 @@ def test_weak_versions_and_libraries_without_versions_are_let_through(
     path = root.path / LIBS / "liba.so.1"
     root.stub(f"{LIBS}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
     data = bytearray(path.read_bytes())
-    row = re.search(
-        rb"\x01\x00\x01\x00....\x10\x00{7}", data, re.DOTALL
-    )  # version 1, one name, the library, where the name stands
+    # Version 1, one name, the library, the offset of the name.
+    row = re.search(rb"\x01\x00\x01\x00....\x10\x00{7}", data, re.DOTALL)
     assert row is not None
     data[row.end() + 4] = 2  # vna_flags: weak
     path.write_bytes(data)

@@ -311,9 +311,8 @@ def test_containers_that_share_a_root_file_system_do_not_trip_over_each_other(
     barrier = f"#!/bin/sh\ntouch /run/at.$$\nuntil [ $(ls /run/at.* | wc -l) = 6 ]; do :; done\nexec {bundle.installed.hook} prestart\n"
 
     def change(config: dict[str, Any]) -> None:
-        config["root"]["path"] = str(
-            bundle.path / "rootfs"
-        )  # a container each, on the same directory
+        # Each is a container of its own, on the same directory.
+        config["root"]["path"] = str(bundle.path / "rootfs")
         config["hooks"]["prestart"][0]["path"] = "/run/hook"
         config["linux"]["cgroupsPath"] = "/NAME"
 

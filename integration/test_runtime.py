@@ -73,9 +73,8 @@ def test_the_version_of_both(plain: Bundle) -> None:
 @pytest.mark.requires("containerd")
 def test_containerd_with_the_wrapper_as_its_runtime(plain: Bundle) -> None:
     """`ctr run` with nvgraft-runtime as the runtime binary: devices, mounts and loader are right inside."""
-    plain.edit(
-        lambda config: config["root"].update(path=str(plain.path / "rootfs"))
-    )  # containerd's own bundle is another directory
+    # containerd's own bundle is another directory.
+    plain.edit(lambda config: config["root"].update(path=str(plain.path / "rootfs")))
     binary = f"{plain.installed.prefix}/bin/nvgraft-runtime"
     run = f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config {plain.path}/config.json {plain.name}"
     assert_grafted(

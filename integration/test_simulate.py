@@ -435,9 +435,8 @@ def test_sigterm_reaches_the_command(sleeping: tuple[subprocess.Popen[str], str]
 def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> None:
     """When simulate itself is killed, the kernel ends the simulated host."""
     child, marker = sleeping
-    assert count_becomes(
-        1, f"sleep {marker}"
-    )  # the shell says that it is ready before its child has become sleep
+    # The shell says that it is ready before its child has become sleep.
+    assert count_becomes(1, f"sleep {marker}")
     child.kill()
     child.wait()
     assert count_becomes(0, f"sleep {marker}")

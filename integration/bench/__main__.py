@@ -1,4 +1,6 @@
-"""``python3 -I integration/bench``: isolated, so that the packages' directories have to be named."""
+"""Run ``python3 -I integration/bench``. It is isolated, so the packages' directories are named
+here.
+"""
 
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ if sys.argv[1:2] == ["node"]:
     prefix, request = sys.argv[2:]
     sys.path[1:1] = [
         f"{prefix}/lib/nvgraft/{part}" for part in ("hook", "cli")
-    ]  # what is measured is what is installed
+    ]  # the installed program is measured
     from bench.node import measure
 
     raise SystemExit(measure(prefix, request))

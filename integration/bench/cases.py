@@ -1,9 +1,11 @@
-"""What is measured: one case for each start of the hook that is timed, and what comes back for it. Plain data, sent as JSON
-from :mod:`bench.command` to :mod:`bench.node` and back."""
+"""The measured cases, one for each kind of start, and their outcomes.
+
+They are plain data, sent as JSON from :mod:`bench.command` to :mod:`bench.node` and back.
+"""
 
 from typing import Any, NamedTuple
 
-#: The request of a container that wants no GPU, and of one that wants all that there is.
+#: The request of a container without GPU, and of one that requests everything.
 NOTHING: tuple[str, ...] = ()
 EVERYTHING = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
 
@@ -11,9 +13,11 @@ EVERYTHING = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
 class Case(NamedTuple):
     """One kind of start.
 
-    ``cached``: with the inventory of an earlier start. ``image``: a directory that becomes the root file system, empty for one
-    with hardly anything in it. ``entries``: libraries that the image's loader cache names. ``phases`` and ``calls``: look inside
-    as well, by clock and by strace.
+    :ivar cached: whether there is the inventory of an earlier start.
+    :ivar image: a directory that becomes the root file system; empty for a nearly empty one.
+    :ivar entries: number of libraries that the image's loader cache names.
+    :ivar phases: also measure the phases by clock.
+    :ivar calls: also count the system calls by strace.
     """
 
     name: str
@@ -26,19 +30,22 @@ class Case(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Starts of one program, by round: their seconds, and their seconds of processor time, children included."""
+    """Starts of one program, by round: seconds, and seconds of processor time, children
+    included.
+    """
 
     seconds: list[float]
     processor: list[float]
 
 
 class Outcome(NamedTuple):
-    """One case measured.
+    """One measured case.
 
-    ``hook``, ``bare`` (the interpreter alone), ``beside`` (the hook of another installation) and ``reference`` (NVIDIA's hook)
-    were started in the same rounds; the last two are empty where there is none. ``phases`` is in nanoseconds by round;
-    ``memory`` is the peak in bytes, 0 where it was not measured; ``syscalls`` and ``executed`` (programs, the hook itself left
-    out) are None where strace is not installed.
+    ``hook``, ``bare`` (the interpreter alone), ``beside`` (the hook of another installation) and
+    ``reference`` (NVIDIA's hook) were started in the same rounds; the last two are empty where
+    there is none. ``phases`` is in nanoseconds by round; ``memory`` is the peak in bytes, or 0 if
+    not measured; ``syscalls`` and ``executed`` (programs, without the hook itself) are None without
+    strace.
     """
 
     name: str
@@ -54,7 +61,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def begun(cls, name: str) -> "Outcome":
-        """Return the outcome of a case that is yet to be measured."""
+        """Return the outcome of a case before its measurement."""
         hook, bare, beside, reference = (Times([], []) for _ in range(4))
         return cls(name, hook, bare, beside, reference, [], 0, 0, None, None)
 

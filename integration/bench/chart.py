@@ -1,9 +1,11 @@
-"""Pictures of the figures: bars of phases and curves of growth, as SVG for the documentation and as text for a terminal."""
+"""Charts: bars of phases and curves of growth, as SVG for the documentation and text for a
+terminal.
+"""
 
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-#: One colour for each phase in turn; neighbours differ in lightness, too.
+#: A colour for each phase in turn. Neighbours differ in lightness, too.
 _COLOURS = (
     "#4e79a7", "#a0cbe8", "#f28e2b", "#ffbe7d", "#59a14f", "#8cd17d", "#b6992d", "#f1ce63",
     "#499894", "#86bcb6", "#e15759", "#ff9d9a", "#79706e", "#bab0ac", "#b07aa1", "#d4a6c8",
@@ -13,7 +15,7 @@ _WIDTH = 900
 
 
 def text_bars(bars: dict[str, dict[str, float]], width: int = 60) -> str:
-    """Return a bar for each phase of each start; one scale for all of them."""
+    """Return a bar for each phase of each start, all at one scale."""
     longest = (
         max((value for phases in bars.values() for value in phases.values()), default=0.0) or 1.0
     )
@@ -27,7 +29,7 @@ def text_bars(bars: dict[str, dict[str, float]], width: int = 60) -> str:
 
 
 def svg_bars(bars: dict[str, dict[str, float]]) -> str:
-    """Return one stacked bar for each start, milliseconds by phase, with a legend."""
+    """Return one stacked bar for each start, in milliseconds by phase, with a legend."""
     names = list(dict.fromkeys(phase for phases in bars.values() for phase in phases))
     scale = (_WIDTH - 260) / max(sum(phases.values()) for phases in bars.values())
     parts = []
@@ -39,7 +41,8 @@ def svg_bars(bars: dict[str, dict[str, float]]) -> str:
             colour = _COLOURS[names.index(phase) % len(_COLOURS)]
             title = f"<title>{escape(phase)}: {value:.2f} ms</title>"
             parts.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{value * scale:.1f}" height="22" fill="{colour}">{title}</rect>'
+                f'<rect x="{x:.1f}" y="{y}" width="{value * scale:.1f}" height="22" '
+                f'fill="{colour}">{title}</rect>'
             )
             x += value * scale
         parts.append(
@@ -49,14 +52,17 @@ def svg_bars(bars: dict[str, dict[str, float]]) -> str:
     for index, phase in enumerate(names):
         x, row = 200 + index % 4 * 170, y + 10 + index // 4 * 20
         parts.append(
-            f'<rect x="{x}" y="{row}" width="12" height="12" fill="{_COLOURS[index % len(_COLOURS)]}"/>'
+            f'<rect x="{x}" y="{row}" width="12" height="12" '
+            f'fill="{_COLOURS[index % len(_COLOURS)]}"/>'
         )
         parts.append(f'<text x="{x + 18}" y="{row + 11}" {_FONT}>{escape(phase)}</text>')
     return _document(parts, y + 20 + (len(names) + 3) // 4 * 20)
 
 
 def svg_curves(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]]) -> str:
-    """Return a small line chart for each curve of (size, milliseconds), each with scales of its own."""
+    """Return a small line chart for each curve of (size, milliseconds), each with its own
+    scales.
+    """
     parts = []
     columns, wide, high = 2, 430, 210
     for index, (name, points) in enumerate(curves):
@@ -71,11 +77,13 @@ def svg_curves(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]]) -> str
         parts.append(f'<text x="{left}" y="{top - 12}" {_FONT}>{escape(name)}</text>')
         parts.append(f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#999"/>')
         parts.append(
-            f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}" fill="none" stroke="{_COLOURS[0]}" stroke-width="2"/>'
+            f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}" fill="none" '
+            f'stroke="{_COLOURS[0]}" stroke-width="2"/>'
         )
         for (x, y), (size, value) in zip(places, points, strict=True):
             parts.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_COLOURS[0]}"><title>{size:,}: {value:.1f} ms</title></circle>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_COLOURS[0]}"><title>{size:,}: '
+                f"{value:.1f} ms</title></circle>"
             )
         parts.append(
             f'<text x="{right}" y="{bottom + 16}" text-anchor="end" {_FONT}>{largest:,}</text>'
@@ -88,7 +96,10 @@ def svg_curves(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]]) -> str
 
 
 def _document(parts: Sequence[str], height: int) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 '
+        f'{_WIDTH} {height}">'
+    )
     return "\n".join(
         [head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""]
     )

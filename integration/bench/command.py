@@ -1,4 +1,4 @@
-"""``./dev bench``: its command line, and what becomes of the figures."""
+"""The command line of ``./dev bench``, and the output of its figures."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ IMAGE = CHECKOUT / ".cache" / "bench-image"
 
 
 def main() -> int:
-    """Measure, print, and if wanted write the page of the documentation."""
+    """Measure, print, and with ``--write`` replace the page of the documentation."""
     parser = argparse.ArgumentParser(
         prog="./dev bench", description="what a start of the hook costs, as ratios; needs root"
     )
@@ -22,19 +22,19 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="all tables from two rounds: to see that it works, not how fast",
+        help="all tables from two rounds, to see that the bench works",
     )
     parser.add_argument(
         "--beside",
         type=Path,
         metavar="PREFIX",
-        help="measure the hook of this installation in the same rounds, and show the ratios new/old",
+        help="also measure the hook of this installation in the same rounds; show ratios new/old",
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=random.randrange(1 << 16),
-        help="of the order of programs in each round (default: another one in each run)",
+        help="for the order of programs in each round (default: different in each run)",
     )
     parser.add_argument(
         "--image",
@@ -53,9 +53,10 @@ def main() -> int:
     beside = str(options.beside.resolve()) if options.beside else ""
     if beside and not os.access(f"{beside}/bin/nvgraft-hook", os.X_OK):
         parser.error(
-            f"--beside: {beside} has no bin/nvgraft-hook: make it with ./dev install PREFIX={beside}"
+            f"--beside: {beside} has no bin/nvgraft-hook: make it with ./dev install "
+            f"PREFIX={beside}"
         )
-    # What is measured is what is installed.
+    # The installed program is measured.
     sys.path[1:1] = [f"{options.prefix}/lib/nvgraft/{part}" for part in ("hook", "cli")]
     from bench import show
     from bench.measure import Bench

@@ -1,4 +1,6 @@
-"""A container as a runtime leaves it for its prestart hooks: made in some milliseconds, without a runtime."""
+"""Make a container as a runtime leaves it for its prestart hooks, in milliseconds and without a
+runtime.
+"""
 
 import json
 import os
@@ -16,7 +18,9 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def make_bundle(bundle: str, case: Case) -> None:
-    """A bundle whose config.json asks for what the case says; the rootfs is mounted by the container's process."""
+    """Make a bundle whose config.json requests what the case says. The container's process mounts
+    the rootfs.
+    """
     os.makedirs(f"{bundle}/rootfs")
     config = {
         "ociVersion": "1.0.2",
@@ -35,9 +39,12 @@ def make_bundle(bundle: str, case: Case) -> None:
 
 
 def _make_cgroup() -> str:
-    """Make the cgroup of a container, in the device hierarchy or, without one, in the unified one."""
+    """Make a container's cgroup, in the v1 device hierarchy or, without one, in the unified
+    hierarchy.
+    """
     v1 = "/sys/fs/cgroup/devices"
-    # No process id in the name: cgroups are the machine's, and on another simulated node the ids are the same.
+    # The name has no process id: cgroups are the machine's, and other simulated nodes have the same
+    # ids.
     directory = tempfile.mkdtemp(
         prefix="nvgraft-bench-", dir=v1 if os.path.isdir(v1) else "/sys/fs/cgroup"
     )
@@ -48,8 +55,11 @@ def _make_cgroup() -> str:
 
 
 def mount_rootfs(bundle: str, image: str) -> str:
-    """Mount the root file system of a bundle in this process's mount namespace: a copy of ``image`` that is changed in memory,
-    or a tmpfs with next to nothing. Returns where."""
+    """Mount the root file system of a bundle in this process's mount namespace, and return its
+    path.
+
+    It is a copy of ``image`` that is changed in memory, or a nearly empty tmpfs.
+    """
     rootfs = f"{bundle}/rootfs"
     if image:
         layers = f"{bundle}/layers"
@@ -87,7 +97,7 @@ def mount_rootfs(bundle: str, image: str) -> str:
 
 
 def leave_mount_namespace() -> None:
-    """What is mounted from here on ends with this process."""
+    """Enter a new mount namespace, which ends with this process."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
 
@@ -98,7 +108,7 @@ def _become_container(bundle: str, image: str, cgroup: str) -> None:
     leave_mount_namespace()
     rootfs = mount_rootfs(bundle, image)
     syscalls.mount("proc", f"{rootfs}/proc", "proc", 0)
-    # What the loaded kernel module shows on a real node; the reference hook works nowhere without it.
+    # What the loaded kernel module shows on a real node. The reference hook needs it.
     syscalls.mount("tmpfs", f"{rootfs}/proc/driver", "tmpfs", 0, "mode=555")
     os.mkdir(f"{rootfs}/proc/driver/nvidia", 0o555)
     syscalls.mount("tmpfs", f"{rootfs}/dev", "tmpfs", 0, "mode=755")
@@ -106,26 +116,27 @@ def _become_container(bundle: str, image: str, cgroup: str) -> None:
 
 @contextmanager
 def container(bundle: str, image: str) -> Iterator[str]:
-    """A new container of the bundle; yields the OCI state. It ends with the context.
+    """Start a new container of the bundle and yield its OCI state. The container ends with the
+    context.
 
     :raises SystemExit: when none can be made on this machine.
     """
     cgroup = _make_cgroup()
     reader, writer = os.pipe()
-    held, holder = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(holder)
+        os.close(write_end)
         try:
             _become_container(bundle, image, cgroup)
             os.write(writer, b"1")
-            os.read(held, 1)
+            os.read(read_end, 1)
         except OSError as error:
             os.write(2, f"bench: {error}\n".encode())
         finally:
             os._exit(0)
     os.close(writer)
-    os.close(held)
+    os.close(read_end)
     try:
         if not os.read(reader, 1):
             raise SystemExit("bench: no container can be made here")
@@ -140,9 +151,9 @@ def container(bundle: str, image: str) -> Iterator[str]:
         )
     finally:
         os.close(reader)
-        os.close(holder)
+        os.close(write_end)
         os.waitpid(child, 0)
-        for _ in range(50):  # the kernel lets go of a dead task's cgroup a little later
+        for _ in range(50):  # the kernel releases a dead task's cgroup a little later
             with suppress(OSError):
                 os.rmdir(cgroup)
                 break
@@ -150,7 +161,9 @@ def container(bundle: str, image: str) -> Iterator[str]:
 
 
 def ldconfig_seconds(bundle: str, image: str) -> float:
-    """How long the machine's own ldconfig takes for the root file system: what the reference runs in every container."""
+    """Return the seconds that the machine's ldconfig takes for the root file system, as in the
+    reference.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

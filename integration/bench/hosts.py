@@ -1,4 +1,6 @@
-"""Hosts to measure on: the recorded node of the gallery with as many GPUs, and as large a loader cache, as wanted."""
+"""Hosts to measure on: the gallery's recorded node with chosen numbers of GPUs and cache
+entries.
+"""
 
 import copy
 import json
@@ -10,7 +12,8 @@ MODEL = "runfile-a10x2"
 
 
 def document(gallery: Path, gpus: int, entries: int = 0) -> dict[str, Any]:
-    """Return the ``nvgraft.host/1`` document of a node with ``gpus`` GPUs, whose loader cache names ``entries`` libraries more.
+    """Return a ``nvgraft.host/1`` document with ``gpus`` GPUs and ``entries`` more libraries in its
+    cache.
 
     :param gallery: the directory of the recorded hosts.
     """

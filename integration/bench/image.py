@@ -1,6 +1,7 @@
-"""A real root file system to measure with: Debian packages with more than a thousand libraries, unpacked once for a machine.
+"""A real root file system to measure with: Debian packages with more than a thousand libraries.
 
-Packages and their signatures come by way of the machine's own apt; nothing of them is executed, and nothing is installed.
+The packages are unpacked once on a machine. The machine's own apt fetches and verifies them;
+nothing of them is executed or installed.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-#: Between them they need more than a thousand libraries: what an image for video, vision and numerics has in it.
+#: Together these need more than a thousand libraries, like an image for video, vision and numerics.
 PACKAGES = (
     "base-files",
     "libc-bin",
@@ -36,11 +37,14 @@ def libraries(image: Path) -> int:
 
 
 def prepare(image: Path) -> str:
-    """Make ``image`` unless it is there; return why there is none, or an empty string."""
+    """Make ``image`` unless it exists. Return why it could not be made, or an empty string."""
     if libraries(image) >= WANTED:
         return ""
     if image.exists():
-        return f"{image} has {libraries(image)} libraries in its loader cache, fewer than {WANTED}: remove it, or name another one"
+        return (
+            f"{image} has {libraries(image)} libraries in its loader cache, fewer than {WANTED}: "
+            "remove it, or name another one"
+        )
     for program in ("apt-get", "dpkg-deb", "tar"):
         if shutil.which(program) is None:
             return f"this machine has no {program}: name a root file system with --image DIR"
@@ -50,18 +54,23 @@ def prepare(image: Path) -> str:
         try:
             _unpack(Path(work), Path(work) / "rootfs")
         except subprocess.CalledProcessError as error:
-            return f"{' '.join(map(str, error.cmd[:2]))} failed: {error.stderr.decode(errors='replace').strip()[-300:]}"
+            return (
+                f"{' '.join(map(str, error.cmd[:2]))} failed: "
+                f"{error.stderr.decode(errors='replace').strip()[-300:]}"
+            )
         os.rename(Path(work) / "rootfs", image)
-    found = libraries(image)
+    entries = libraries(image)
     return (
-        "" if found >= WANTED else f"the packages have only {found} libraries in the loader cache"
+        ""
+        if entries >= WANTED
+        else f"the packages have only {entries} libraries in the loader cache"
     )
 
 
 def _unpack(work: Path, rootfs: Path) -> None:
     archives = work / "archives"
     (archives / "partial").mkdir(parents=True)
-    state = work / "status"  # nothing counts as installed: every package that is needed is fetched
+    state = work / "status"  # nothing counts as installed, so every needed package is fetched
     state.touch()
     options = [
         f"Dir::State::status={state}",
@@ -75,7 +84,8 @@ def _unpack(work: Path, rootfs: Path) -> None:
         check=True,
         capture_output=True,
     )
-    # Directories of an image without links in place of /lib and /bin would be merged by a maintainer's script.
+    # A maintainer's script would merge directories of an image without links in place of /lib and
+    # /bin.
     for name in ("bin", "sbin", "lib", "lib64"):
         (rootfs / "usr" / name).mkdir(parents=True)
         (rootfs / name).symlink_to(f"usr/{name}")
@@ -91,6 +101,6 @@ def _unpack(work: Path, rootfs: Path) -> None:
             )
     for name in ("dev", "proc", "sys"):
         (rootfs / name).mkdir(exist_ok=True)
-    # libc-bin's own script writes this.
+    # libc-bin's own script writes this file.
     (rootfs / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
     subprocess.run(["/sbin/ldconfig", "-r", rootfs], check=True, capture_output=True)

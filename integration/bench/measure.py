@@ -1,4 +1,4 @@
-"""Which starts are measured, on which nodes, and in which order."""
+"""Choose the starts to measure, the nodes and the order."""
 
 import json
 import os
@@ -21,26 +21,26 @@ SIZES = {
     "mounts": (0, 100, 1_000, 3_000),
 }
 QUICK_SIZES = {"GPUs": (1, 2), "entries": (0, 1_000), "mounts": (0, 100)}
-#: Rounds of a point of a curve.
+#: Rounds for each point of a curve.
 CURVE_ROUNDS = 11
 
-#: Whether the inventory of an earlier start is there -> how the table says so.
+#: Whether the inventory of an earlier start exists -> the words of the table.
 _CACHED = {True: "cached", False: "not cached"}
 
 
 class Figures(NamedTuple):
-    """Everything that one run has measured, ready to be shown."""
+    """Everything that one run has measured."""
 
     rows: list[Row]
     phases: list[Outcome]
     curves: list[Curve]
-    #: (what, milliseconds, target) of plans made offline.
+    #: (name, milliseconds, target) of plans made offline.
     offline: list[tuple[str, Spread, str]]
     notes: list[str]
 
 
 class Bench:
-    """One run."""
+    """One run of the bench."""
 
     def __init__(
         self, prefix: str, rounds: int, image: Path, *, quick: bool, beside: str, seed: int
@@ -57,7 +57,7 @@ class Bench:
     def measure(self) -> Figures:
         """Measure everything.
 
-        :raises SystemExit: when something does not work: then there is nothing to measure.
+        :raises SystemExit: when something does not work, and there is nothing to measure.
         """
         rootfs = self._real_image()
         rows = self._starts(rootfs)
@@ -82,7 +82,7 @@ class Bench:
         return Figures(rows, phases, curves, offline, self._notes)
 
     def _real_image(self) -> str:
-        """Return the directory of the real image; empty where there is none."""
+        """Return the directory of the real image; empty if there is none."""
         if self._quick and not self._image.exists():
             self._notes.append("no real image: --quick makes none")
             return ""
@@ -123,7 +123,8 @@ class Bench:
                 nearly_empty, full = (statistics.median(ldconfig[place]) for place in places)
                 extra = full - nearly_empty
                 self._notes.append(
-                    f"{gpus} GPUs, real image: the stand-in has {extra * 1e3:.1f} ms more, ldconfig's over its libraries"
+                    f"{gpus} GPUs, real image: the stand-in has {extra * 1e3:.1f} ms more, "
+                    "ldconfig's over its libraries"
                 )
             rows += [
                 Row(outcome, _budget(case), extra if case.image else 0.0)
@@ -182,7 +183,8 @@ class Bench:
             "mounts": mounts,
         }
         print(
-            f"bench: {gpus} GPUs, {entries} entries, {mounts} mounts: {', '.join(case.name for case in cases)}",
+            f"bench: {gpus} GPUs, {entries} entries, {mounts} mounts: "
+            f"{', '.join(case.name for case in cases)}",
             file=sys.stderr,
         )
         with tempfile.NamedTemporaryFile(
@@ -212,7 +214,7 @@ class Bench:
         return [Outcome.from_json(row) for row in answer["outcomes"]], answer["ldconfig"]
 
     def _offline(self) -> list[tuple[str, Spread, str]]:
-        """Plans from a snapshot: in this process, and by the command."""
+        """Measure plans from a snapshot, in this process and by the command."""
         document = self._gallery / f"{hosts.MODEL}.json"
         loaded, alone = planning.seconds(document, 10 if self._quick else 200)
         with tempfile.TemporaryDirectory() as bundle:
@@ -245,7 +247,7 @@ def _milliseconds(seconds: list[float]) -> Spread:
 
 
 def _budget(case: Case) -> str:
-    """What DESIGN wants of a case."""
+    """Return the budget of a case, as DESIGN sets it."""
     if not case.variables:
         return "1.8x a bare start"
     if case.image:

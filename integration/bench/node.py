@@ -1,9 +1,10 @@
-"""The measuring itself, on a simulated node: starts hooks, one after the other, and prints what they took as JSON.
+"""Measure on a simulated node: start hooks one after another, and print their times as JSON.
 
-Each round starts, for every case, a bare interpreter, the hook, the hook of another installation where one was named, and the
-reference hook where there is one, each hook for a new container: a second run in the same one has less to do. Cases, and the
-programs of a case, are shuffled in each round, so that no program always has the same one before it. A ratio is taken within
-a round, so that a machine whose speed drifts, or is shared, spoils a round and not the comparison.
+Each round starts, for every case, a bare interpreter, the hook, the hook of another installation if
+one was named, and the reference hook if there is one. Each hook gets a new container, because a
+second run in the same one has less to do. Cases, and the programs of a case, are shuffled in each
+round, so that no program always follows the same one. Ratios are taken within a round, so that a
+change of the machine's speed spoils a round and not the comparison.
 """
 
 import json
@@ -26,17 +27,20 @@ from nvgraft.system import syscalls
 
 PYTHON = "/usr/bin/python3"
 BARE = [PYTHON, "-IS", "-c", "pass"]
-#: The reference hook runs the reference CLI; both are looked up in PATH.
+#: The reference hook runs the reference CLI. Both are looked up in PATH.
 REFERENCE = ("nvidia-container-runtime-hook", "nvidia-container-cli")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: What the hook has kept of an earlier start.
+#: What the hook keeps between starts.
 KEPT = "/run/nvgraft/cache"
 MOUNTS = "/run/bench-mounts"
 
 
 class Hook(NamedTuple):
-    """A way to run a hook. ``kept`` is the directory in which what its starts keep waits for the next one: two installations
-    need not understand each other's documents."""
+    """A way to run a hook.
+
+    ``kept`` is the directory in which what its starts keep waits for the next one, because two
+    installations need not understand each other's documents.
+    """
 
     command: list[str]
     kept: str
@@ -44,8 +48,10 @@ class Hook(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One process: when it was started and when it had ended (nanoseconds of CLOCK_MONOTONIC), its seconds of processor time
-    and its children's, and what it printed."""
+    """One process: its start and end (ns of CLOCK_MONOTONIC), processor time and output.
+
+    The processor time is in seconds, for the process and for its children.
+    """
 
     started: int
     ended: int
@@ -58,9 +64,9 @@ class Sample(NamedTuple):
 
 
 def start(command: list[str], stdin: str, directory: str, path: str = PATH) -> Sample:
-    """Run a command in a working directory (a runtime starts its hooks in the bundle) to its end.
+    """Run a command to its end in a working directory: a runtime starts its hooks in the bundle.
 
-    :raises SystemExit: if it fails: what does not work is not measured.
+    :raises SystemExit: if it fails. What does not work is not measured.
     """
     with (
         tempfile.TemporaryFile("w+") as given,
@@ -84,22 +90,28 @@ def start(command: list[str], stdin: str, directory: str, path: str = PATH) -> S
         if process.returncode != 0:
             warned.seek(0)
             raise SystemExit(
-                f"bench: {' '.join(command)}: exit status {process.returncode}\n{said.read()}{warned.read()}"
+                f"bench: {' '.join(command)}: exit status "
+                f"{process.returncode}\n{said.read()}{warned.read()}"
             )
         return Sample(started, ended, usage.ru_utime + usage.ru_stime, said.read())
 
 
 def find_reference() -> tuple[str, str] | None:
-    """Return the reference hook and the PATH in which it finds its CLI; None unless both are in this process's PATH."""
-    found = [shutil.which(name) for name in REFERENCE]
-    if not all(found):
+    """Return the reference hook and the PATH in which it finds its CLI; None unless PATH has
+    both.
+    """
+    programs = [shutil.which(name) for name in REFERENCE]
+    if not all(programs):
         return None
-    return str(found[0]), ":".join([*(os.path.dirname(str(path)) for path in found), PATH])
+    return str(programs[0]), ":".join([*(os.path.dirname(str(path)) for path in programs), PATH])
 
 
 @contextmanager
 def kept_in(place: str, *, cached: bool) -> Iterator[None]:
-    """Have what earlier starts kept in ``place`` under /run; nothing, and nothing of this start is kept, unless ``cached``."""
+    """Put what earlier starts kept in ``place`` under /run for the context.
+
+    Unless ``cached``, there is nothing, and nothing of this start is kept.
+    """
     shutil.rmtree(KEPT, ignore_errors=True)
     if cached and os.path.isdir(place):
         os.rename(place, KEPT)
@@ -137,13 +149,13 @@ class Node:
         return f"{self._work}/{list(self.outcomes).index(case)}"  # a comma would end a mount option
 
     def _run(self, case: Case, hook: Hook) -> Sample:
-        """One start for a new container, with the inventory as the case wants it."""
+        """Start a new container once, with the inventory that the case needs."""
         bundle = self._bundle(case)
         with kept_in(hook.kept, cached=case.cached), container(bundle, case.image) as state:
             return start(hook.command, state, bundle, hook.path)
 
     def round(self) -> None:
-        """One round of all cases."""
+        """Run one round of all cases."""
         for case in self._random.sample(list(self.outcomes), len(self.outcomes)):
             self._round_of(case)
 
@@ -180,14 +192,16 @@ class Node:
         )
 
     def count_calls(self, case: Case) -> None:
-        """Count the system calls of one start, of its children too, and the programs that it executes."""
+        """Count the system calls of one start, with those of its children, and the programs
+        executed.
+        """
         if not case.calls or shutil.which("strace") is None:
             return
         trace = f"{self._work}/trace"
         strace = ["strace", "-f", "-qq", "-o", trace]
         self._run(case, self._hook._replace(command=[*strace, *self._hook.command]))
         with open(trace, encoding="utf-8", errors="replace") as file:
-            # PID NAME(ARGUMENTS...; the second half of a call that was interrupted begins with "<...".
+            # PID NAME(ARGUMENTS... The second half of an interrupted call begins with "<...".
             calls = [
                 name
                 for line in file
@@ -199,7 +213,7 @@ class Node:
 
 
 def mount(count: int) -> None:
-    """Have ``count`` mounts more on this host."""
+    """Add ``count`` mounts to this host."""
     for number in range(count):
         path = f"{MOUNTS}/{number}"
         os.makedirs(path)
@@ -215,9 +229,10 @@ def main(
     images: list[str],
     mounts: int,
 ) -> int:
-    """Measure and print one JSON object: outcomes, and for each of ``images`` the seconds that ldconfig takes for it.
+    """Measure, and print one JSON object: outcomes, and the seconds of ldconfig for each of
+    ``images``.
 
-    :param beside: the prefix of another installation, to be measured in the same rounds; empty for none.
+    :param beside: the prefix of another installation, measured in the same rounds; empty for none.
     """
     mount(mounts)
     work = tempfile.mkdtemp(prefix="nvgraft-bench.", dir="/run")
@@ -240,7 +255,9 @@ def main(
 
 
 def measure(prefix: str, request: str) -> int:
-    """Do what a JSON object asks for: it has a member for each further parameter of :func:`main`."""
+    """Measure as a JSON object requests. It has a member for each further parameter of
+    :func:`main`.
+    """
     given = json.loads(request)
     given["cases"] = [
         Case(name, tuple(variables), *rest) for name, variables, *rest in given["cases"]

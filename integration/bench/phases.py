@@ -1,12 +1,13 @@
-"""The hook with a clock in it: a launcher like the installed one, which times the engine's own functions from outside.
+"""The hook with a clock in it: a launcher that times the engine's own functions from outside.
 
-The engine has no switch for this and pays nothing for it: the functions of :data:`PHASES` are replaced when their module has
-been loaded. Time counts for the innermost phase. Run by :mod:`bench.node` as
+The engine has no switch for this, so it costs nothing there. The functions of :data:`PHASES` are
+replaced when their module has been loaded. Time counts for the innermost phase. :mod:`bench.node`
+runs this as
 
     python3 -ISB phases.pyc LIBRARY STARTED [HOOK-ARGUMENT...]
 
-with the directory of the engine and the moment at which the process was started, in nanoseconds of CLOCK_MONOTONIC. It prints
-one JSON object and needs no module that the hook does not have.
+with the directory of the engine and the time at which the process was started, in nanoseconds of
+CLOCK_MONOTONIC. It prints one JSON object and needs only modules that the hook has.
 """
 
 import sys
@@ -28,7 +29,7 @@ START, IMPORTS, REST, END, CLOCK = (
     "this clock",
 )
 
-#: module -> name in it -> phase. A name that is imported from elsewhere is replaced where it is used.
+#: module -> name in it -> phase. An imported name is replaced in the module that uses it.
 PHASES = {
     "nvgraft.system.launch": {"check_environment": REST, "reset_process": REST},
     "nvgraft.hook": {
@@ -65,7 +66,7 @@ PHASES = {
     },
 }
 
-#: Every phase, in the order in which the hook comes to it.
+#: Every phase, in the order of the hook.
 ORDER = (
     START,
     IMPORTS,
@@ -88,7 +89,7 @@ ORDER = (
 
 
 class Clock:
-    """Nanoseconds by phase; a phase that begins inside another one interrupts it."""
+    """Nanoseconds by phase. A phase that begins inside another one interrupts it."""
 
     def __init__(self, now: int) -> None:
         self.totals = dict.fromkeys(ORDER, 0)
@@ -123,7 +124,7 @@ def timed(clock: Clock, phase: str, function: "Callable[..., Any]") -> "Callable
 def replace(clock: Clock, module: object, names: "dict[str, str]") -> None:
     """Replace the functions ``names`` of ``module``.
 
-    :raises AttributeError: one of them is gone: :data:`PHASES` has to follow the engine.
+    :raises AttributeError: when one of them is gone: change :data:`PHASES` with the engine.
     """
     for name, phase in names.items():
         owner = module
@@ -136,7 +137,9 @@ def replace(clock: Clock, module: object, names: "dict[str, str]") -> None:
 
 
 class Watch:
-    """Counts the loading of modules, and replaces what is to be timed in those that have been loaded."""
+    """Count the loading of modules, and replace the timed functions in those that have been
+    loaded.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -158,7 +161,7 @@ class Watch:
         machinery._find_and_load = search  # type: ignore[attr-defined]
 
     def counted(self, load: "Callable[..., object]") -> "Callable[..., object]":
-        """Return a function that does as ``load``, which loads modules."""
+        """Return a function that does the same as ``load``, which loads modules, and is timed."""
 
         def call(*args: object) -> object:
             self._clock.enter(IMPORTS)
@@ -168,7 +171,7 @@ class Watch:
             finally:
                 self._depth -= 1
                 self._clock.leave()
-                if not self._depth:  # else one of them may have some of its functions yet to come
+                if not self._depth:  # otherwise one of them may still lack some of its functions
                     for name in [name for name in self._waiting if name in sys.modules]:
                         replace(self._clock, sys.modules[name], self._waiting.pop(name))
 
@@ -176,7 +179,7 @@ class Watch:
 
 
 def main(library: str, started: int, arguments: "list[str]") -> int:
-    """Run the hook and print what it took."""
+    """Run the hook and print the times."""
     clock = Clock(_FIRST)
     clock.totals[START] = _FIRST - started
     watch = Watch(clock)
@@ -199,13 +202,14 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
     totals = ", ".join(f'"{phase}": {spent}' for phase, spent in clock.totals.items())
     searched = ", ".join(f'"{name}"' for name in watch.searched)
     print(
-        f'{{"phases": {{{totals}}}, "modules": {loaded}, "searched": [{searched}], "peak": {int(peak) * 1024}, "ended": {time.monotonic_ns()}}}',
+        f'{{"phases": {{{totals}}}, "modules": {loaded}, "searched": [{searched}], "peak": '
+        f'{int(peak) * 1024}, "ended": {time.monotonic_ns()}}}',
         flush=True,
     )
     return code
 
 
 if __name__ == "__main__":
-    import os  # as the hook's launcher: without taking the interpreter down
+    import os  # like the hook's launcher, skip the interpreter's shutdown
 
     os._exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

@@ -1,4 +1,4 @@
-"""What a plan costs offline, from a snapshot that has been loaded: in one process, without the command around it."""
+"""Time a plan offline, from a loaded snapshot, in one process and without the command around it."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from nvgraft.request.decision import decide
 
 
 def bundle_config(rootfs: str) -> dict[str, Any]:
-    """The config.json of a container that wants everything."""
+    """Return the config.json of a container that requests everything."""
     return {
         "ociVersion": "1.0.2",
         "process": {"args": ["sh"], "env": list(EVERYTHING)},
@@ -28,7 +28,11 @@ def bundle_config(rootfs: str) -> dict[str, Any]:
 
 
 def seconds(document: Path, rounds: int) -> tuple[list[float], list[float]]:
-    """Return, by round, the seconds from the loaded document to the plan, and of the planner alone, its inventory being read."""
+    """Return, by round, the seconds from the loaded document to the plan, and those of the planner
+    alone.
+
+    The planner alone begins with the inventory read.
+    """
     host = json.loads(document.read_text())
     settings = Settings.from_config(Config())
     whole, alone = [], []

@@ -1,4 +1,4 @@
-"""From outcomes to figures and tables: as text for a terminal, and as Markdown for docs/performance.md."""
+"""Turn outcomes into figures and tables: text for a terminal, Markdown for docs/performance.md."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,7 +7,8 @@ from typing import NamedTuple
 from bench.cases import Outcome
 from bench.phases import ORDER
 
-#: The reference hook and CLI together, where they are not at hand: 15.0 ms where a bare start took 6.5 ms.
+#: The factor of the reference hook and CLI together where they are missing: 15.0 ms to 6.5 ms of a
+#: bare start.
 STAND_IN = 2.3
 
 
@@ -31,7 +32,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 class Row(NamedTuple):
-    """One line of the first table. ``budget`` is what DESIGN calls for; empty where it says nothing."""
+    """One line of the first table. ``budget`` is what DESIGN demands, or empty."""
 
     outcome: Outcome
     budget: str
@@ -58,7 +59,7 @@ class Row(NamedTuple):
         ]
 
     def beside_cells(self) -> list[str]:
-        """Return its line of the table that compares two installations."""
+        """Return the line of the table that compares two installations."""
         hook, beside = self.outcome.hook, self.outcome.beside
         return [
             self.outcome.name,
@@ -98,14 +99,16 @@ def phase_medians(outcome: Outcome) -> dict[str, float]:
 
 
 def phase_cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """Return the table of phases: a line for each phase, a column for each outcome, and their sums."""
+    """Return the table of phases: a line for each phase, a column for each outcome, and their
+    sums.
+    """
     columns = [phase_medians(outcome) for outcome in outcomes]
     lines = [[phase, *(f"{column[phase]:.2f}" for column in columns)] for phase in ORDER]
     return [*lines, ["sum", *(f"{sum(column.values()):.2f}" for column in columns)]]
 
 
 class Curve(NamedTuple):
-    """How cost grows: points of (size, outcome) for one kind of size."""
+    """The growth of cost: points of (size, outcome) for one kind of size."""
 
     name: str
     points: list[tuple[int, Outcome]]
@@ -131,7 +134,7 @@ CURVE_HEADINGS = ["what grows", "size", "ms", "to a bare start"]
 
 
 def text_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table for a terminal; all columns but the first stand to the right."""
+    """Return a table for a terminal. All columns but the first are aligned to the right."""
     widths = [
         max(len(line[index]) for line in (headings, *lines)) for index in range(len(headings))
     ]

@@ -1,4 +1,4 @@
-"""The figures as a person sees them: on a terminal, and as docs/performance.md with its charts."""
+"""Show the figures: on a terminal, and in docs/performance.md with its charts."""
 
 import datetime
 import os
@@ -19,7 +19,7 @@ from bench.report import (
 )
 
 PAGE, PHASES, GROWTH = "performance.md", "performance-phases.svg", "performance-growth.svg"
-#: What the figures mean stands above this line and is a person's; what stands below is replaced by each run.
+#: A person writes the explanation of the figures above this line; each run replaces the text below.
 MARK = "<!-- Below this line everything is written by ./dev bench --write. -->"
 
 #: Starts whose phases are drawn on a terminal, where eight charts would be too many.
@@ -28,11 +28,14 @@ _OFFLINE_HEADINGS = ["offline", "ms", "target"]
 
 
 def machine() -> str:
-    """Return where and when this was measured."""
+    """Return where and when the figures were measured."""
     uname = os.uname()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return f"Linux {uname.release} {uname.machine}, {os.cpu_count()} CPUs, Python {platform.python_version()}, load {load}, {date}"
+    return (
+        f"Linux {uname.release} {uname.machine}, {os.cpu_count()} CPUs, Python "
+        f"{platform.python_version()}, load {load}, {date}"
+    )
 
 
 def as_text(figures: Figures) -> str:
@@ -69,7 +72,10 @@ def write_page(directory: Path, figures: Figures, command: str) -> None:
         kept,
         MARK,
         "## Figures",
-        f"`{command}` on {machine()}. Medians of {rounds} rounds, tenth to ninetieth percentile in parentheses.",
+        (
+            f"`{command}` on {machine()}. Medians of {rounds} rounds, "
+            "tenth to ninetieth percentile in parentheses."
+        ),
         markdown_table(HEADINGS, [row.cells() for row in figures.rows]),
         "\n".join(f"- {note}" for note in figures.notes),
         *(["## Beside another state", markdown_table(BESIDE_HEADINGS, beside)] if beside else []),

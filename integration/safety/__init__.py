@@ -1,4 +1,5 @@
-"""The attacks that are measured: races, faults, kills, fuzzing. Each module has ``figures(size, seed)``; ``./dev safety`` runs them all.
+"""Measured attacks: races, faults, kills, fuzzing.
 
-What a test of one behaviour can show belongs to the test modules beside; here is what needs a count to mean anything.
+``./dev safety`` runs ``figures(size, seed)`` of each module. Attacks that need a count to mean
+anything are here; tests of one behaviour are in the test modules beside this package.
 """

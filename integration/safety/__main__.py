@@ -1,4 +1,4 @@
-"""The safety report: every module here that has ``figures`` is asked for them; one table each, and whether all is as it must be.
+"""The safety report: the figures of every module here, a table for each, and whether all are right.
 
 usage: ./dev safety [--size small|full] [--seed N] [--write] [MODULE...]
 """
@@ -31,7 +31,7 @@ Measure = Callable[[str, int], list[Figure]]
 
 
 class Section(NamedTuple):
-    """What one module has measured."""
+    """The figures of one module."""
 
     name: str
     title: str
@@ -40,22 +40,25 @@ class Section(NamedTuple):
 
 
 def modules() -> dict[str, tuple[str, Measure]]:
-    """Return the modules that measure, by name, with the first line of what they say of themselves."""
-    found = {}
+    """Return the modules that measure, by name, with the first line of their docstrings."""
+    measuring = {}
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        # What only helps is not loaded: a fuzzed process, for one, changes all that is imported after it.
+        # Do not load modules that only help. A fuzzed process, for one, changes everything imported
+        # after it.
         if "\ndef figures(" in path.read_text():
             module = importlib.import_module(f"safety.{path.stem}")
-            found[path.stem] = ((module.__doc__ or "").splitlines()[0], module.figures)
-    return found
+            measuring[path.stem] = ((module.__doc__ or "").splitlines()[0], module.figures)
+    return measuring
 
 
 def measure(names: Iterable[str], size: str, seed: int) -> list[Section]:
-    """Ask each of the modules ``names``; what fails altogether is a figure that is not as it must be."""
-    known = modules()
+    """Ask each of the modules ``names`` for its figures. A module that fails counts as a wrong
+    figure.
+    """
+    measuring = modules()
     sections = []
     for name in names:
-        title, figures = known[name]
+        title, figures = measuring[name]
         print(f"safety: {name} ...", file=sys.stderr, flush=True)
         start = time.monotonic()
         try:
@@ -77,13 +80,16 @@ def text(section: Section, size: str, seed: int) -> str:
     lines += ["| figure | result | has to be | |", "| --- | --- | --- | --- |"]
     for figure in section.figures:
         lines.append(
-            f"| {figure.name} | {_cell(figure.value)} | {figure.target} | {'ok' if figure.ok else 'NOT OK'} |"
+            f"| {figure.name} | {_cell(figure.value)} | {figure.target} | "
+            f"{'ok' if figure.ok else 'NOT OK'} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def merged(report: str, parts: Mapping[str, str]) -> str:
-    """Return ``report`` with ``parts``, by module, in the place of its own; the parts that no module has any more are left out."""
+    """Return ``report`` with its parts replaced by ``parts``, and without parts of modules that are
+    gone.
+    """
     kept = {part.partition("\n")[0]: f"## {part.strip()}\n" for part in report.split("\n## ")[1:]}
     now = {**kept, **parts}
     return "\n".join([HEADING, *(now[name] for name in modules() if name in now)])
@@ -94,7 +100,7 @@ def _cell(value: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and with ``--write`` keep the report; 1 when a figure is not as it has to be."""
+    """Measure, print, and with ``--write`` keep the report; return 1 when a figure is wrong."""
     parser = argparse.ArgumentParser(
         prog="./dev safety",
         description="Measure the safety of the hook.",
@@ -110,12 +116,12 @@ def main(arguments: Sequence[str]) -> int:
         "--seed",
         type=int,
         default=DEFAULT_SEED,
-        help="what chance begins with (default: %(default)s)",
+        help="seed of the random choices (default: %(default)s)",
     )
     parser.add_argument(
         "--write",
         action="store_true",
-        help=f"keep what was measured in {REPORT.relative_to(REPORT.parent.parent)}",
+        help=f"write the figures to {REPORT.relative_to(REPORT.parent.parent)}",
     )
     parser.add_argument(
         "modules", nargs="*", metavar="MODULE", help="only these: " + ", ".join(modules())

@@ -1,7 +1,8 @@
-"""The place of an attack: a host whose every change is seen, an image, a driver, and containers without an engine.
+"""The place of an attack: a host, an image, a driver, and containers without an engine.
 
-All of it lies on tmpfs in a mount namespace of its own (``harness.run_in_mount_namespace``), so that nothing that goes wrong
-reaches this machine. Who attacks, and what is attacked, is not decided here.
+Every change of the host is noticed. Everything is on tmpfs in a mount namespace of its own
+(``harness.run_in_mount_namespace``), so that nothing reaches this machine. Callers decide on
+attackers and victims.
 """
 
 import os
@@ -35,11 +36,12 @@ T = TypeVar("T")
 PLACE = Path("/mnt")
 ROOTFS = PLACE / "rootfs"
 DRIVER = PLACE / "driver"
-#: The host that must not be reached: every directory of the image is here as well, so that a link to it looks like one.
+#: The host that must not be reached. It has every directory of the image, so that a link to it
+#: looks real.
 CANARY = PLACE / "canary"
-#: Where the neighbour moves things that do not belong into the root file system.
+#: Where the attacker moves things out of the root file system.
 OUTSIDE = PLACE / "outside"
-#: Where the neighbour keeps what it puts in other things' places; the same file system.
+#: Where the attacker keeps its replacements; on the same file system as what they replace.
 DECOYS = ROOTFS / ".decoys"
 
 SECRET = b"a file of the host"
@@ -62,7 +64,7 @@ CAPABILITIES = ("compute", "display", "graphics", "ngx", "utility", "video")
 
 
 def image_with(*lines: str) -> str:
-    """Return the image with ``lines`` in the place of what they would stand in the way of."""
+    """Return the image with ``lines`` in place of the lines for the same paths."""
     new = [line.split()[0].rstrip("/") for line in lines]
     kept = [
         line
@@ -73,14 +75,16 @@ def image_with(*lines: str) -> str:
 
 
 def make_arena(image: str = IMAGE) -> None:
-    """Make the host, its driver and the root file system with ``image``; called in a mount namespace of its own."""
+    """Make the host, its driver and the root file system with ``image``. Call this in a mount
+    namespace of its own.
+    """
     syscalls.mount("tmpfs", str(PLACE), "tmpfs", 0, "mode=755")
     syscalls.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
     for directory in (ROOTFS, DRIVER, CANARY, OUTSIDE, DECOYS):
         directory.mkdir(parents=True)
     make_tree(ROOTFS, image)
     make_tree(DRIVER, hosts.FULL)
-    # Another file system: whatever is found on it is an escape.
+    # It is another file system: anything found on it is an escape.
     syscalls.mount("tmpfs", str(CANARY), "tmpfs", 0, "mode=755")
     make_tree(CANARY, IMAGE)
     for path in CANARY.rglob("*"):
@@ -89,24 +93,17 @@ def make_arena(image: str = IMAGE) -> None:
 
 
 def canary_state() -> list[object]:
-    """Return everything that a write to the canary would change: names, types, sizes and times, and what is mounted there.
+    """Return everything that a write to the canary would change: files with their status, and
+    mounts.
 
     A file that was made and removed again has changed the times of its directory.
     """
     state: list[object] = []
     for directory, names, files in os.walk(CANARY):
         for path in [directory, *(os.path.join(directory, name) for name in (*names, *files))]:
-            found = os.lstat(path)
-            state.append(
-                (
-                    path,
-                    found.st_mode,
-                    found.st_size,
-                    found.st_mtime_ns,
-                    found.st_ctime_ns,
-                    found.st_uid,
-                )
-            )
+            status = os.lstat(path)
+            times = (status.st_mtime_ns, status.st_ctime_ns)
+            state.append((path, status.st_mode, status.st_size, *times, status.st_uid))
     return [*sorted(state, key=str), *mounts_below(CANARY)]
 
 
@@ -122,7 +119,9 @@ def mount_points(pid: int | str = "self") -> list[str]:
 
 
 def in_child(function: Callable[[], T]) -> T:
-    """Return what ``function`` returns in a child process; the exception of a child is an AssertionError that quotes it."""
+    """Return the result of ``function``, run in a child process. An AssertionError quotes the
+    child's exception.
+    """
     answer = os.memfd_create("answer")
     child = os.fork()
     if child == 0:
@@ -144,14 +143,18 @@ def in_child(function: Callable[[], T]) -> T:
 
 
 def enter_container_namespace() -> None:
-    """Give this process the mount namespace of a container in which only the root file system is a mount."""
+    """Give this process the mount namespace of a container in which only the root file system is
+    mounted.
+    """
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount(str(ROOTFS), str(ROOTFS), None, syscalls.MS_BIND | syscalls.MS_REC)
 
 
 def runtime_mounts(rootfs: Path = ROOTFS) -> None:
-    """Mount what a runtime mounts before its hooks, and the directory that the driver's kernel module would make."""
+    """Mount what a runtime mounts before its hooks, and the directory that the kernel module
+    makes.
+    """
     syscalls.mount(
         "proc",
         str(rootfs / "proc"),
@@ -165,7 +168,9 @@ def runtime_mounts(rootfs: Path = ROOTFS) -> None:
 
 @contextmanager
 def process(prepare: Callable[[], None]) -> Iterator[int]:
-    """A process that has run ``prepare`` and now waits for its end; gives its pid."""
+    """Start a process that runs ``prepare`` and then waits until the context ends; yield its
+    pid.
+    """
     said, say = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -191,7 +196,9 @@ def process(prepare: Callable[[], None]) -> Iterator[int]:
 
 
 def container_process(mounts: Callable[[], None] = lambda: None) -> AbstractContextManager[int]:
-    """A container's first process: its own mount namespace with the runtime's mounts, then ``mounts``."""
+    """A container's first process: its own mount namespace with the runtime's mounts, then
+    ``mounts``.
+    """
 
     def prepare() -> None:
         enter_container_namespace()
@@ -202,8 +209,8 @@ def container_process(mounts: Callable[[], None] = lambda: None) -> AbstractCont
 
 
 def standalone(rootfs: Path = ROOTFS) -> Container:
-    """A container in this mount namespace, of which only the root file system is looked at."""
-    found = Container(
+    """A container in this mount namespace, of which only the root file system is used."""
+    container = Container(
         1,
         None,
         str(rootfs),
@@ -211,12 +218,16 @@ def standalone(rootfs: Path = ROOTFS) -> Container:
         os.geteuid(),
         os.getegid(),
     )
-    found.read_mounts()
-    return found
+    container.read_mounts()
+    return container
 
 
 class Outcome(NamedTuple):
-    """How the hook ended: ``applied``, ``nothing to do``, or the stage of its refusal; its line, and whether it had one."""
+    """How the hook ended.
+
+    ``applied``, ``nothing to do``, or the stage of its refusal; its line, and whether the line has
+    a hint.
+    """
 
     kind: str
     line: str
@@ -224,12 +235,14 @@ class Outcome(NamedTuple):
 
 
 def the_inventory() -> Inventory:
-    """The inventory of the arena's host."""
+    """Return the inventory of the arena's host."""
     return hosts.inventory(hosts.full_host(root=str(DRIVER)))
 
 
 def plan_for(container: Container, inventory: Inventory) -> Plan:
-    """Plan all of the driver for ``container``, from its root file system as it is at this moment."""
+    """Plan the whole driver for ``container``, from its root file system as it is at this
+    moment.
+    """
     target = LiveTarget(container, os.uname().machine)
     try:
         return make_plan(
@@ -256,10 +269,11 @@ def run_hook(
     planned: Callable[[], object] = lambda: None,
     loader_cache: str = "native",
 ) -> Outcome:
-    """Run the hook for the container of ``pid`` in a process of its own: hold, open, lock, plan, apply.
+    """Run the hook for the container of ``pid`` in a process of its own: hold, open, lock, plan,
+    apply.
 
-    :param planned: is called when the plan is made and nothing is changed yet.
-    :param loader_cache: how the loader cache is written, as config.toml says it.
+    :param planned: called when the plan is made and nothing is changed yet.
+    :param loader_cache: the way to write the loader cache, as in config.toml.
     """
 
     def hook() -> Outcome:
@@ -276,7 +290,7 @@ def run_hook(
             return Outcome("applied" if changed else "nothing to do", "", True)
         except Refusal as refusal:
             return Outcome(refusal.stage, refusal.line(), True)
-        except Exception:  # noqa: BLE001 - what is no refusal is a figure of its own
+        except Exception:  # noqa: BLE001 - any other exception is a figure of its own
             return Outcome("exception", traceback.format_exc(), False)
 
     return in_child(hook)

@@ -1,10 +1,10 @@
-/* A neighbour who changes a root file system while a hook works in it: 100,000 and more changes a second.
+/* An attacker that changes a root file system while a hook works in it: 100,000 and more changes a second.
  *
  * usage: attacker COUNTER SEED {KIND A B}...
  *
- * Again and again one of the moves is chosen and made many times; each is made and taken back, so that the tree is whole
- * between two moves and everything else keeps working. How many changes succeeded stands in the file COUNTER, as 8 bytes.
- * SIGTERM ends it with the tree whole; it ends with the process that started it, too.
+ * It repeatedly chooses one of the moves and makes it many times. Each move is made and taken back, so the tree is whole
+ * between two moves and everything else keeps working. The file COUNTER holds the number of successful changes, as 8 bytes.
+ * SIGTERM ends it with the tree whole. It also ends with the process that started it.
  *
  *   exchange A B   A and B change places                    away A B    A is moved to B and comes back
  *   link A B       a symbolic link to B appears at A        file A -    a file appears at A
@@ -107,14 +107,14 @@ int main(int argc, char **argv)
 	state = strtoull(argv[2], NULL, 10) * 2654435761u + 88172645463325252u;
 	while (!stopped) {
 		char **move = argv + 3 + 3 * (next_random() % (uint32_t)(argc / 3 - 1));
-		/* Short bursts and long ones alike: what is attacked takes from microseconds to milliseconds. */
+		/* Short and long bursts: the victims take from microseconds to milliseconds. */
 		uint32_t burst = 1 + next_random() % (1u << next_random() % 12) % LONGEST_BURST;
 
 		while (burst-- && !stopped) {
 			if (change(move[0], move[1], move[2]))
-				break; /* not there (yet): another move */
+				break; /* it is not there (yet): try another move */
 			*counter += 1;
-			/* What was made of it meanwhile (a directory that is not empty any more) may need another try. */
+			/* It may have changed meanwhile (a directory that is not empty any more): try again. */
 			for (int tries = 0; tries < 1000; tries++) {
 				if (take_back(move[0], move[1], move[2]) == 0) {
 					*counter += 1;

@@ -1,4 +1,4 @@
-"""The attacker of attacker.c as a context: what it does, how fast, and that it ends. What it attacks is the caller's business."""
+"""Run the attacker of attacker.c in a context. The caller decides what it attacks."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Move(NamedTuple):
-    """One change that is made and taken back over and over; attacker.c names the kinds."""
+    """One change that is made and taken back repeatedly. attacker.c lists the kinds."""
 
     kind: str
     first: str
@@ -21,7 +21,7 @@ class Move(NamedTuple):
 
 @cache
 def program() -> int:
-    """Compile the attacker and return it as a memory file: it needs no place in any file system."""
+    """Compile the attacker into a memory file, so that it needs no place in a file system."""
     with tempfile.TemporaryDirectory() as directory:
         built = Path(directory) / "attacker"
         source = Path(__file__).with_name("attacker.c")
@@ -42,18 +42,22 @@ class Attack:
 
     @property
     def changes(self) -> int:
-        """How many changes of the tree have succeeded so far."""
+        """How many changes of the tree have succeeded until now."""
         return sum(int.from_bytes(counter[:8], "little") for counter in self._counters)
 
     def check(self) -> None:
-        """Make sure that every attacker is still at work: a victim of nobody has shown nothing."""
+        """Check that every attacker is still at work: without an attacker, a victim proves
+        nothing.
+        """
         for process in self._processes:
             assert process.poll() is None, f"an attacker ended with status {process.returncode}"
 
 
 @contextmanager
 def attack(moves: Iterable[Move], seed: int, attackers: int = 1) -> Iterator[Attack]:
-    """Attack with ``moves`` while the context lasts, in this process's mount namespace, from ``attackers`` processes at once."""
+    """Attack with ``moves`` from ``attackers`` processes in this mount namespace while the context
+    lasts.
+    """
     arguments = [text for move in moves for text in move]
     counters: list[mmap.mmap] = []
     processes: list[subprocess.Popen[bytes]] = []

@@ -1,4 +1,4 @@
-"""Engines: containers get the driver under each engine, by kind of user, cgroup and root file system (integration/test_matrix.py)."""
+"""Engines: the driver under each engine, by kind of user, cgroup and root file system."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _TESTS = "integration/test_matrix.py"
 
 
 def figures(_size: str, _seed: int) -> list[Figure]:
-    """Start every combination once; there is one size."""
+    """Start every combination of integration/test_matrix.py once; there is one size."""
     checkout = Path(__file__).parent.parent.parent
     command = [
         sys.executable,
@@ -29,7 +29,7 @@ def figures(_size: str, _seed: int) -> list[Figure]:
         **os.environ,
         "PYTHONPATH": "hook:cli:specs",
         "CI": "true",
-    }  # CI: what cannot be run is a failure
+    }  # CI: an engine that is missing is a failure
     done = subprocess.run(
         command, cwd=checkout, capture_output=True, text=True, timeout=600, env=environment
     )

@@ -1,8 +1,9 @@
-"""Faults: each system call of the apply phase fails in turn, also during the undo; signals come at each call; memory and disk run out.
+"""Faults: each system call fails in turn; signals come at each; memory and disk run out.
 
-After a failure nothing of the hook's is left: neither mounts nor files, links, device rules, programs, locks, journals or
-processes (SECURITY R33, cases T45 to T49 and T70). A call may also fail without harm: then the container is configured as
-without the fault, to the last mount.
+These are the calls of the apply phase and of its undo. After a failure nothing of the hook is left:
+no mounts, files, links, device rules, programs, locks, journals or processes (SECURITY R33, cases
+T45 to T49 and T70). Some calls may fail without harm; then the container is configured as without
+the fault, to the last mount.
 """
 
 import errno
@@ -42,18 +43,22 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
 
 
 class Scene(NamedTuple):
-    """A way to start containers: the version of cgroups, and lines for config.toml's table [nvgraft]."""
+    """A way to start containers: the cgroup version, and lines for config.toml's table
+    [nvgraft].
+    """
 
     version: int
     nvgraft: str
 
 
-#: Together they go through everything that applies a plan.
+#: Together these two use all code that applies a plan.
 FIRST, SECOND = Scene(2, ""), Scene(1, 'ldcache = "ldconfig"')
 
 
 class Tally(NamedTuple):
-    """What a campaign has shown: runs, the distinct calls that were struck, how runs ended, and what was not as it must be."""
+    """The results of a campaign: runs, distinct calls struck, how the runs ended, and what was
+    wrong.
+    """
 
     runs: int
     sites: int
@@ -74,7 +79,7 @@ class Tally(NamedTuple):
 
     @property
     def value(self) -> str:
-        """For the report."""
+        """Return the value for the report."""
         ends = f"{self.undone} undone, {self.unharmed} unharmed"
         if self.reported:
             ends += f", {self.reported} left something and named it"
@@ -86,7 +91,7 @@ NOTHING = Tally(0, 0, 0, 0, 0, ())
 
 
 class Campaign:
-    """Runs of the hook on one stage, each with faults, and a judgement on each."""
+    """Runs of the hook on one stage, each with faults, and each judged."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -116,7 +121,9 @@ class Campaign:
         )
 
     def strike(self, site: Site, fault: Fault, first: tuple[Site, Fault] | None = None) -> None:
-        """Run the hook with ``fault`` at ``site``, perhaps after another one, and judge."""
+        """Run the hook with ``fault`` at ``site``, after the fault ``first`` if given, and judge
+        the run.
+        """
         faults = {(site.process, site.number): fault}
         if first is not None:
             faults[first[0].process, first[0].number] = first[1]
@@ -137,9 +144,10 @@ class Campaign:
         struck: tuple[Site, Fault] | None = None,
         may_leave: bool = False,
     ) -> None:
-        """Count ``run``, and note what is wrong with it; the stage is as before afterwards.
+        """Count ``run`` and note what is wrong with it. The stage is as before afterwards.
 
-        :param may_leave: whether what is left may be named instead: the fault goes on while everything is undone.
+        :param may_leave: whether things may be left if they are named: the fault persists during
+            the undo.
         """
         self._runs += 1
         state = self.stage.state()
@@ -149,7 +157,10 @@ class Campaign:
             if state.success() != self.success.success() and not _is_excused(
                 self.success, state, struck, succeeded=True
             ):
-                problem = f"succeeded, but not as without it: {difference(self.success.success(), state.success())}"
+                problem = (
+                    "succeeded, but not as without it: "
+                    f"{difference(self.success.success(), state.success())}"
+                )
         elif run.code == 1:
             self._undone += 1
             if state != self.before and not _is_excused(
@@ -162,27 +173,33 @@ class Campaign:
             self._reported += 1
             problem = self._unreported(run, state)
         else:
-            problem = f"ended with {run.code}: {difference(self.before, state)}; {run.stderr.strip()[-300:]}"
+            problem = (
+                f"ended with {run.code}: {difference(self.before, state)}; "
+                f"{run.stderr.strip()[-300:]}"
+            )
         if problem:
             self._problems.append(f"{what}: {problem}")
         if run.code != 1 or problem or state != self.before:
             self.renew()
 
     def renew(self) -> None:
-        """Set up a new container, as the first one was but for the number of its device program."""
+        """Set up a new container like the first one, except for the number of its device
+        program.
+        """
         self.stage.renew()
         state = self.stage.state()
         assert state.success() == self.before.success(), difference(self.before, state)
         self.before = state
 
     def _unreported(self, run: Run, state: State) -> str:
-        """Say what is left of a run whose undo failed, but was not named; then have it recovered."""
+        """Name things that a failed undo left without reporting them, then run the recovery."""
         left = residue(self.before, state)
         named = run.reported()
         silent = [thing for thing in left if not any(_covers(name, thing) for name in named)]
         if silent or not named:
             return f"left {silent or left} and named {named}"
-        # Of the loader cache step it may be unknown whether there is anything left, and a mount may go with the one below it.
+        # The loader cache step may not know whether anything is left, and a mount may go with the
+        # one below it.
         sure = [
             name
             for name in named
@@ -211,10 +228,14 @@ def _name(site: Site, fault: Fault) -> str:
         if fault.detail in SIGNALS
         else ""
     )
-    return f"{fault.kind} {detail} at {site.call} #{site.number} of process {site.process} ({site.place})"
+    return (
+        f"{fault.kind} {detail} at {site.call} #{site.number} of process {site.process} "
+        f"({site.place})"
+    )
 
 
-#: Where the image's own libraries are read: one that cannot be is left out of the loader cache, as ldconfig leaves it out.
+#: Code that reads the image's own libraries. Like ldconfig, it leaves an unreadable library out of
+#: the cache.
 _OF_THE_IMAGE = tuple(
     f"{name}.py"
     for name in (
@@ -225,7 +246,7 @@ _OF_THE_IMAGE = tuple(
         "formats/elf",
     )
 )
-#: The calls that look at them, and what each of them opens directories with.
+#: The calls of these lookups, and the calls with which each opens directories.
 _LOOKS = {
     "open",
     "openat",
@@ -243,22 +264,23 @@ _OPENS = ":open_in_root"
 
 
 def _is_excused(
-    wanted: State, state: State, struck: tuple[Site, Fault] | None, *, succeeded: bool
+    expected: State, state: State, struck: tuple[Site, Fault] | None, *, succeeded: bool
 ) -> bool:
-    """Tell whether a difference is what the fault means by itself.
+    """Tell whether the fault itself explains a difference.
 
-    A fault of the lock leaves its file: nobody holds it, and the next hook removes it. Where the kernel says that a cgroup
-    hierarchy or a library directory is not there, nothing is added to it. And what the image's own files answer is its business
-    (:func:`nvgraft.apply.cache.rootfs.check_absent`): the cache is written without them. A failed start leaves no cache, whatever it read.
+    A fault of the lock leaves its file: no process holds it, and the next hook removes it. Where
+    the kernel reports that a cgroup hierarchy or a library directory is missing, nothing is added
+    to it. The image's own files may be missing (:func:`nvgraft.apply.cache.rootfs.check_absent`):
+    the cache is written without them. A failed start leaves no cache, whatever it read.
     """
     if struck is None:
         return False
     site, fault = struck
-    wanted, state = wanted.success(), state.success()
+    expected, state = expected.success(), state.success()
     if site.place.startswith("system/lock.py"):
         return (
             all(path.startswith("/run/nvgraft/lock/") for path in state.run)
-            and state._replace(run=()) == wanted
+            and state._replace(run=()) == expected
         )
     answered = (
         fault.kind == "error"
@@ -266,9 +288,9 @@ def _is_excused(
         and (site.place.endswith(_OPENS) or not site.place)
     )
     if succeeded and (site.place.startswith(_OF_THE_IMAGE) or (answered and site.call in _LOOKS)):
-        return _without_cache(state) == _without_cache(wanted)
+        return _without_cache(state) == _without_cache(expected)
     absent = fault == Fault("error", errno.ENOENT) and site.place.endswith((":open_mounts", _OPENS))
-    return absent and state._replace(rules=wanted.rules, files=wanted.files) == wanted
+    return absent and state._replace(rules=expected.rules, files=expected.files) == expected
 
 
 def _without_cache(state: State) -> State:
@@ -286,7 +308,10 @@ def _covers(name: str, thing: str) -> bool:
 
 
 def residue(before: State, state: State) -> list[str]:
-    """Return what ``state`` has, or lacks, in the words of the hook's own report. A journal is meant to stay with the rest."""
+    """Return what ``state`` has too much, or lacks, in the words of the hook's own report.
+
+    A journal is meant to stay with the rest.
+    """
     changed = {path for path, _ in before.files ^ state.files}
     mounts = [f"mount {_inside(mount)}" for mount in state.mounts if mount not in before.mounts]
     rules = ["device rules"] if state.rules != before.rules else []
@@ -300,10 +325,10 @@ def _inside(mount: str) -> str:
     return mount.split(" ")[1].removeprefix(str(ROOTFS))
 
 
-def difference(wanted: State, got: State) -> str:
-    """Say how two states differ, briefly."""
+def difference(expected: State, got: State) -> str:
+    """Describe briefly how two states differ."""
     parts = []
-    for name, first, second in zip(State._fields, wanted, got, strict=True):
+    for name, first, second in zip(State._fields, expected, got, strict=True):
         if first != second:
             missing, new = (
                 [thing for thing in first if thing not in second],
@@ -318,11 +343,11 @@ def difference(wanted: State, got: State) -> str:
 
 
 def places(sites: Iterable[Site], choice: random.Random) -> list[Site]:
-    """Return one of the calls from each place of the code, by chance."""
+    """Return one random call from each place of the code."""
     by_place: dict[tuple[int, str, str], list[Site]] = {}
     for site in sites:
         by_place.setdefault((site.process, site.call, site.place), []).append(site)
-    return [choice.choice(found) for found in by_place.values()]
+    return [choice.choice(sites_of_place) for sites_of_place in by_place.values()]
 
 
 def each_call_fails(
@@ -332,7 +357,9 @@ def each_call_fails(
     full: bool,
     only: Callable[[Site], bool] = lambda site: True,
 ) -> None:
-    """T45, T46: every call with every errno; small: a call from each place, with one."""
+    """T45, T46: every call fails with every errno; small: one call from each place, with one
+    errno.
+    """
     if full:
         for site in filter(only, campaign.sites):
             for number in ERRNOS:
@@ -343,7 +370,7 @@ def each_call_fails(
 
 
 def each_call_is_short(campaign: Campaign, choice: random.Random, *, full: bool) -> None:
-    """T47: the kernel takes or gives half of what was asked."""
+    """T47: the kernel takes or gives half of what was requested."""
     sites = [site for site in campaign.sites if site.call in {"read", "pread", "write"}]
     for site in sites if full else places(sites, choice):
         campaign.strike(site, Fault("short"))
@@ -356,7 +383,7 @@ def signals_come(
     full: bool,
     only: Callable[[Site], bool] = lambda site: True,
 ) -> None:
-    """T49: each signal that ends a hook, before and after every call."""
+    """T49: each signal that ends a hook comes before and after every call."""
     sites = list(filter(only, campaign.sites))
     for site in sites if full else places(sites, choice):
         if site.process == HOOK:
@@ -367,12 +394,13 @@ def signals_come(
                     campaign.strike(site, Fault(moment, number))
 
 
-#: Of an undo ENOENT is no failure: it is the kernel's word that there is nothing to take back, and nobody can tell that it lies.
+#: ENOENT is not a failure of an undo: the kernel says that there is nothing to take back, and
+#: nothing shows that it lies.
 _OF_AN_UNDO = tuple(number for number in ERRNOS if number != errno.ENOENT)
 
 
 def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> None:
-    """T46: one call fails, and then one of those that take everything back."""
+    """T46: one call fails, then one of the calls that take everything back."""
     calls = [site for site in campaign.sites if site.process == HOOK]
     end = max(
         site.number
@@ -390,7 +418,9 @@ def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> 
         run = campaign.stage.run({(site.process, site.number): fault}, record=True)
         campaign.judge(run, f"{_name(*first)} alone", struck=first)
         later = [
-            found for found in run.sites if found.process == HOOK and found.number > site.number
+            later_site
+            for later_site in run.sites
+            if later_site.process == HOOK and later_site.number > site.number
         ]
         for found in later if full else places(later, choice):
             for number in (
@@ -402,7 +432,9 @@ def undo_fails_too(campaign: Campaign, choice: random.Random, *, full: bool) -> 
 
 
 def room_ends(size: str, _seed: int) -> Tally:
-    """T48: a root file system with room for so many files, or so many pages, and no more: from none to enough."""
+    """T48: a root file system has room for a limited number of files or pages, from none to
+    enough.
+    """
 
     def work(campaign: Campaign) -> None:
         used = os.statvfs(ROOTFS)
@@ -422,7 +454,7 @@ def _resize(options: str) -> None:
 
 
 def limits_are_low(size: str, _seed: int) -> Tally:
-    """T48: few descriptors, and little memory: from far too little to enough."""
+    """T48: few descriptors, and little memory, from far too little to enough."""
 
     def work(campaign: Campaign) -> None:
         for number in range(8, 200, 2 if size == "full" else 24):
@@ -445,7 +477,7 @@ def _limit_memory(more: int) -> None:
 
 
 def mounts_are_used_up(_size: str, _seed: int) -> Tally:
-    """T48: a mount namespace with room for so many mounts (sysctl fs.mount-max), and no more."""
+    """T48: the mount namespace has room for a limited number of mounts (sysctl fs.mount-max)."""
 
     def work(campaign: Campaign) -> None:
         for room in (0, 1, 2, 7, len(campaign.success.mounts) - len(campaign.before.mounts) - 1):
@@ -458,7 +490,7 @@ def mounts_are_used_up(_size: str, _seed: int) -> Tally:
 
 
 def real_calls_fail(size: str, seed: int) -> Tally:
-    """T45: the hook as a program of its own, under strace(1): what fails is the system call itself."""
+    """T45: the hook runs as a program under strace(1), and the system call itself fails."""
     choice = random.Random(seed)
 
     def work(campaign: Campaign) -> None:
@@ -473,9 +505,8 @@ def real_calls_fail(size: str, seed: int) -> Tally:
                     "-e",
                     f"inject={call}:error={name}:when={number}",
                 )
-                unplaced = Site(
-                    HOOK, number, call, ""
-                )  # strace cannot tell which line made the call
+                # strace cannot tell which line made the call.
+                unplaced = Site(HOOK, number, call, "")
                 campaign.judge(
                     run,
                     f"strace: {name} at {call} #{number}",
@@ -485,7 +516,7 @@ def real_calls_fail(size: str, seed: int) -> Tally:
     return _on_stage([FIRST], work)
 
 
-#: What Python does for itself, what cannot fail, and the end.
+#: Calls of Python itself, calls that cannot fail, and the end.
 _NOT_STRUCK = {
     "brk",
     "mmap",
@@ -514,7 +545,9 @@ _NOT_STRUCK = {
 def _traced_calls(
     campaign: Campaign, choice: random.Random, *, full: bool
 ) -> list[tuple[str, int]]:
-    """Return the calls from the journal's beginning to its end, as (name, how many of that name came before, plus one)."""
+    """Return the calls from the journal's beginning to its end, as (name, its count within that
+    name).
+    """
     trace = PLACE / "trace"
     run = campaign.stage.trace("-o", str(trace))
     assert run.code == 0, run.stderr
@@ -533,13 +566,13 @@ def _traced_calls(
             calls.setdefault(name, []).append((name, counts[name]))
         if journal and name == "unlinkat" and journal in line:
             if full:
-                return [call for found in calls.values() for call in found]
+                return [call for calls_of_name in calls.values() for call in calls_of_name]
             return [choice.choice(calls[call]) for call in choice.sample(sorted(calls), 20)]
     raise AssertionError("no journal was begun, and ended")
 
 
 def soak(cycles: int) -> str:
-    """T70: start and end containers so many times, and return what has grown."""
+    """T70: start and end ``cycles`` containers, and return which resources have grown."""
 
     def work() -> str:
         with on_stage() as stage:
@@ -554,9 +587,8 @@ def soak(cycles: int) -> str:
                 if cycle == 0:
                     start = peak
                 stage.end_container()
-                stage.renew(
-                    files=cycle % 2 == 0
-                )  # every other one finds the placeholders of the last
+                # Every second start finds the placeholders of the one before.
+                stage.renew(files=cycle % 2 == 0)
             stage.renew()
             last = _resources(stage)
             grown = [
@@ -650,7 +682,7 @@ def signalled(size: str, seed: int) -> Tally:
     )
 
 
-#: What is measured at any size, by its name in the report.
+#: Measures for every size, by their name in the report.
 MEASURES: dict[str, Callable[[str, int], Tally]] = {
     "each call fails": failing_calls,
     "each call fails while an earlier failure is undone": failing_undo,
@@ -663,20 +695,20 @@ MEASURES: dict[str, Callable[[str, int], Tally]] = {
 
 
 def figures(size: str, seed: int) -> list[Figure]:
-    """Measure at ``size``, by chance ``seed``."""
+    """Measure at ``size``, with the random ``seed``."""
     measures = dict(MEASURES)
     if size == "full":
         measures["no room for mounts"] = mounts_are_used_up
     tallies = {name: measure(size, seed) for name, measure in measures.items()}
-    found = [
+    rows = [
         Figure(name, tally.value, "nothing left, or all of it named", not tally.problems)
         for name, tally in tallies.items()
     ]
     cycles = 10_000 if size == "full" else 100
     grown = soak(cycles)
-    found.append(
+    rows.append(
         Figure(
             "starts and ends", f"{cycles}, grown: {grown or 'nothing'}", "nothing grown", not grown
         )
     )
-    return found
+    return rows

@@ -7,7 +7,7 @@ SIZES = ("small", "full")
 
 
 class Figure(NamedTuple):
-    """A measured figure: what was counted, what came out, what had to come out, and whether it did."""
+    """A measured figure: its name, the result, what it has to be, and whether it is that."""
 
     name: str
     value: str

@@ -1,12 +1,14 @@
-"""Fuzzing: atheris mutates the inputs of each parser towards code that no input has reached yet (SECURITY R9, R16, T65).
+"""Fuzzing: atheris mutates the parsers' inputs towards new code (SECURITY R9, R16, T65).
 
-``./dev fuzz [TARGET...] [--seconds N | --inputs N]`` runs it by hand. The targets, their seeds and what counts as a finding are
-``tests/fuzzing.py``'s. Every target runs in a process of its own, which libFuzzer ends at the first finding; the input is
-kept, for ``tests/fixtures/fuzz/TARGET`` once the parser is mended. For a great number of inputs there are several processes,
-one after the other: each begins with the inputs that its predecessors have found to reach something new.
+``./dev fuzz [TARGET...] [--seconds N | --inputs N]`` runs it by hand. ``tests/fuzzing.py`` has the
+targets, their seeds and the rule for findings. Every target runs in a process of its own, which
+libFuzzer ends at the first finding; the input is kept, and goes to ``tests/fixtures/fuzz/TARGET``
+once the parser is mended. A great number of inputs takes several processes in turn. Each begins
+with the inputs by which the former ones reached something new.
 
-Limits for every input: 100 ms of processor time (the best of three tries: a machine is sometimes busy with other things) and
-64 MiB, measured by tracemalloc over the inputs that reached something new, besides a limit of the whole process.
+Limits for every input: 100 ms of processor time (the best of three tries, because the machine may
+be busy) and 64 MiB, measured by tracemalloc over the inputs that reached something new. The process
+has a limit as a whole, too.
 """
 
 import argparse
@@ -32,14 +34,16 @@ from .shapes import SHAPES
 
 #: Bytes that an input may take.
 MEMORY_LIMIT = 64 << 20
-#: Memory is counted for this whole process.
+#: tracemalloc counts the memory of this whole process.
 _MEASURING = threading.Lock()
-#: Inputs that one process is given before a new one takes over: whatever grows in it ends with it.
+#: Inputs for one process before the next one takes over, because its memory grows.
 _ROUND = 250_000
 
 
 class Result(NamedTuple):
-    """What became of one target: ``finding`` is the end of its output, with the input's path, or empty."""
+    """The outcome for one target. ``finding`` is the end of its output with the input's path, or
+    "".
+    """
 
     target: str
     inputs: int
@@ -50,22 +54,22 @@ class Result(NamedTuple):
 
 
 class Amount(NamedTuple):
-    """How much a target is fuzzed: for so many seconds, or with so many inputs."""
+    """How much to fuzz a target: a number of seconds or of inputs."""
 
     seconds: int = 0
     inputs: int = 0
 
 
-#: Size of a report -> what each target gets (SECURITY 7: a million inputs or more).
+#: Size of a report -> amount for each target (SECURITY 7: a million inputs or more).
 _AMOUNTS = {"small": Amount(seconds=1), "full": Amount(inputs=1_000_000)}
 
 
 def figures(size: str, seed: int) -> list[Figure]:
-    """Fuzz every target, and measure how each grows with its input."""
+    """Fuzz every target, and measure how its time grows with its input."""
     amount = _AMOUNTS[size]
     start = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        # The quick ones first: a full run takes hours, and says then what it has found.
+        # The quick ones first: a full run takes hours, and shows early results early.
         results = list(
             pool.map(
                 lambda target: _told(fuzz(target, amount, seed)), sorted(fuzzing.TARGETS, key=_cost)
@@ -79,7 +83,8 @@ def figures(size: str, seed: int) -> list[Figure]:
     rows = [
         Figure(
             "fuzz: inputs",
-            f"{sum(result.inputs for result in results):,} in {len(results)} parsers, {fewest.inputs:,} or more in each; {seconds:,.0f} s",
+            f"{sum(result.inputs for result in results):,} in {len(results)} parsers, "
+            f"{fewest.inputs:,} or more in each; {seconds:,.0f} s",
             f"{amount.inputs:,} for every parser" if amount.inputs else "every parser",
             fewest.inputs >= max(amount.inputs, 1),
         ),
@@ -107,7 +112,8 @@ def figures(size: str, seed: int) -> list[Figure]:
         for target, shapes in SHAPES.items()
         for name in shapes
     )
-    # 2 is linear and 4 quadratic for twice the input; in between is the noise of a busy machine.
+    # Twice the input gives 2 when linear and 4 when quadratic. Values between are noise of a busy
+    # machine.
     rows.append(
         Figure("fuzz: time for twice the input", f"{worst:.1f}x ({shape})", "< 3x", worst < 3)
     )
@@ -122,10 +128,11 @@ def _cost(target: str) -> float:
 
 
 def _told(result: Result) -> Result:
-    """Print what became of a target, since the next ones may take long."""
+    """Print the result of a target, since the next ones may take long."""
     verdict = f"FINDING\n{result.finding}" if result.finding else "ok"
     print(
-        f"{result.target:14} {result.inputs:>10,} inputs  {result.slowest * 1e3:6.1f} ms  {result.largest >> 10:>6} KiB  "
+        f"{result.target:14} {result.inputs:>10,} inputs  {result.slowest * 1e3:6.1f} ms  "
+        f"{result.largest >> 10:>6} KiB  "
         f"{result.seconds:>6,.0f} s  {verdict}",
         file=sys.stderr,
         flush=True,
@@ -134,9 +141,10 @@ def _told(result: Result) -> Result:
 
 
 def growth(target: str, shape: str, length: int = 1 << 15) -> float:
-    """Return by how much the time of a target grows when the input of this shape is doubled (the mean of two doublings).
+    """Return the factor by which the target's time grows when input of this shape doubles (mean of
+    two).
 
-    Without the garbage collector, whose share depends on all else that is alive.
+    The garbage collector is off, because its share depends on all other objects.
     """
     make = SHAPES[target][shape]
     gc.disable()
@@ -158,7 +166,7 @@ def _timed(target: str, data: bytes) -> float:
 def fuzz(target: str, amount: Amount, seed: int, keep: str | None = None) -> Result:
     """Fuzz one target in processes of its own.
 
-    :param keep: directory for the inputs that are findings; they are gone with the result without one.
+    :param keep: directory for the inputs that are findings; without one they are deleted.
     """
     if importlib.util.find_spec("atheris") is None:
         raise SystemExit(
@@ -190,7 +198,7 @@ def fuzz(target: str, amount: Amount, seed: int, keep: str | None = None) -> Res
                 command.append(f"-runs={min(_ROUND, amount.inputs - inputs)}")
             else:
                 command.append(f"-max_total_time={amount.seconds}")
-            # Another seed for each process: the same one would have the same ideas again.
+            # Each process has another seed: with the same one it would try the same inputs.
             command += [
                 f"-seed={(seed or 1) + inputs}",
                 f"-max_len={fuzzing.LENGTH}",
@@ -234,7 +242,9 @@ def _escaped(word: bytes) -> str:
 
 
 def _ending(output: str) -> str:
-    """Return the exception and where the input lies, from the output of a fuzzing process that has ended with a finding."""
+    """Return the exception and the input's path from the output of a process that ended with a
+    finding.
+    """
     start = output.find("Uncaught Python exception")
     return "\n".join(
         line
@@ -244,13 +254,13 @@ def _ending(output: str) -> str:
 
 
 def _memory(target: str, data: bytes) -> int:
-    """Return how many bytes more than before a target holds at once for an input."""
+    """Return how many additional bytes a target holds at the peak for an input."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         fuzzing.TARGETS[target].run(data)
         return tracemalloc.get_traced_memory()[1] - before
-    except Exception:  # noqa: BLE001 - the finding is reported by who has made it
+    except Exception:  # noqa: BLE001 - the fuzzing process reports the finding
         return 0
     finally:
         tracemalloc.stop()

@@ -1,7 +1,7 @@
-"""The process that fuzzes one target: ``python -m safety.fuzz_child TARGET SLOWEST [LIBFUZZER-ARGUMENT...]``.
+"""The process that fuzzes one target: ``python -m safety.fuzz_child TARGET SLOWEST [ARGUMENT...]``.
 
-It is a program of its own, because what is to be watched has to be instrumented while it is imported. Started by
-:mod:`safety.fuzz`; libFuzzer ends it.
+It is a program of its own, because watched modules have to be instrumented while they are imported.
+:mod:`safety.fuzz` starts it, with arguments for libFuzzer, and libFuzzer ends it.
 """
 
 import os
@@ -12,20 +12,21 @@ from pathlib import Path
 
 #: Seconds of processor time that an input may take.
 SECONDS_LIMIT = 0.1
-#: Bytes that this process may have more than it starts with: for an input that takes too much, and libFuzzer's own corpus.
+#: Bytes that this process may take beyond its start: room for one large input and libFuzzer's
+#: corpus.
 _MEMORY = 1 << 30
 
 
-#: Our own packages, and what parses for them and is written in Python.
+#: Our own packages, and Python modules that parse for them.
 _WATCHED = ["nvgraft", "nvgraft_cli", "nvgraft_specs", "tomllib", "tarfile"]
 
 
 class TooSlow(Exception):
-    """An input takes more processor time than any may."""
+    """An input takes more processor time than the limit."""
 
 
 def main(target: str, slowest_file: str, arguments: list[str]) -> None:
-    """Fuzz ``target``, and keep the time of the slowest input, in seconds, in a file."""
+    """Fuzz ``target``, and write the time of the slowest input, in seconds, to a file."""
     import atheris
 
     with atheris.instrument_imports(include=_WATCHED):
@@ -33,9 +34,9 @@ def main(target: str, slowest_file: str, arguments: list[str]) -> None:
 
         run = fuzzing.TARGETS[target].run
         for seed in fuzzing.TARGETS[target].seeds(target):
-            run(
-                seed
-            )  # what is only loaded or computed once is watched as well, and its time and memory are not counted
+            # Load and compute everything that happens once, so that it is watched, but its time and
+            # memory are not counted.
+            run(seed)
 
     slowest = 0.0
     record = os.open(slowest_file, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -1,6 +1,7 @@
-"""Published vulnerabilities of programs of this kind, each tried again on a naive implementation and on the hook.
+"""Published vulnerabilities of such programs, tried on a naive implementation and on the hook.
 
-A replay counts when the naive way is caught: then the attack is real, and what the hook did about it means something.
+A replay counts when the attack succeeds on the naive one: it is real then, and the hook's result
+means something.
 """
 
 import os
@@ -36,9 +37,10 @@ Scene = Callable[[], object]
 
 
 class Replay(NamedTuple):
-    """One hole, in an image with the lines ``image``.
+    """One vulnerability, in an image with the lines ``image``.
 
-    ``naive`` has to fall for it, by changing the canary or by returning True; ``ours`` says what the hook does.
+    ``naive`` must fall for it, by changing the canary or by returning True. ``ours`` returns what
+    the hook did.
     """
 
     holes: str
@@ -49,7 +51,7 @@ class Replay(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Whether the naive way was caught, what the hook did, and whether it has reached the host."""
+    """Whether the naive way fell for it, what the hook did, and whether that reached the host."""
 
     reproduced: bool
     answer: str
@@ -71,7 +73,9 @@ def replay(case: Replay) -> Result:
 
 
 def hook(*, planned: Scene = lambda: None, mounts: Scene | None = None) -> str:
-    """Run the hook on a container, and say what it did; what it mounted has to be the driver's, and inside."""
+    """Run the hook on a container and return what it did. Its mounts must be the driver's, and
+    inside.
+    """
     inventory = arena.the_inventory()
 
     def own_mounts() -> None:
@@ -98,7 +102,7 @@ def hook(*, planned: Scene = lambda: None, mounts: Scene | None = None) -> str:
 
 
 def exchange(path: str) -> Callable[[], None]:
-    """A neighbour's move: ``path`` of the image becomes a link to the host."""
+    """A move of the attacker: ``path`` of the image becomes a link to the host."""
 
     def swap() -> None:
         (ROOTFS / path.lstrip("/")).rename(ROOTFS / ".decoys/old")
@@ -195,7 +199,10 @@ def _environment_of_the_container() -> None:
 def _preload() -> str:
     """A library whose constructor leaves a file on the host."""
     library = str(PLACE / "poc.so")
-    code = f'#include <fcntl.h>\n__attribute__((constructor)) static void f(void) {{ creat("{CANARY}/etc/was-here", 0644); }}\n'
+    code = (
+        f"#include <fcntl.h>\n__attribute__((constructor)) static void f(void) {{ "
+        f'creat("{CANARY}/etc/was-here", 0644); }}\n'
+    )
     subprocess.run(
         ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=code.encode(), check=True
     )
@@ -222,7 +229,9 @@ def _cache_through_a_link() -> None:
 
 
 def _shared_volume(*, hooked: bool) -> tuple[list[str], str]:
-    """A volume that the host shares with the container; return what the host sees on it afterwards."""
+    """Make a volume that the host shares with the container, and return what the host then sees on
+    it.
+    """
     volume = PLACE / "volume"
     volume.mkdir()
     syscalls.mount("tmpfs", str(volume), "tmpfs", 0, "mode=755")
@@ -306,7 +315,9 @@ def _swapped_source_mounted() -> bool:
 
 
 def make_fake_proc() -> Path:
-    """Make a directory that looks like /proc and whose descriptors all lead to the mount OUTSIDE."""
+    """Make a directory that looks like /proc, and whose descriptors all lead to the mount
+    OUTSIDE.
+    """
     fake = PLACE / "fake"
     (fake / "self/fd").mkdir(parents=True)
     syscalls.mount("tmpfs", str(OUTSIDE), "tmpfs", 0)
@@ -316,7 +327,9 @@ def make_fake_proc() -> Path:
 
 
 def detach_with_fake_proc(open_procfs: Callable[[], int]) -> list[str]:
-    """Attach a mount, undo it through ``open_procfs`` while /proc is made up, and return which of both mounts are left."""
+    """Attach a mount, undo it through ``open_procfs`` with a false /proc; return which mounts are
+    left.
+    """
     fake = make_fake_proc()
     sources = open_sources(
         [
@@ -369,9 +382,9 @@ def _undo_through_own_proc() -> str:
 
 def _environment_as_options() -> bool:
     (PLACE / "mounted").mkdir()
-    wanted = "all,mode=0777"
+    capabilities = "all,mode=0777"
     syscalls.mount(
-        "tmpfs", str(PLACE / "mounted"), "tmpfs", 0, f"mode=0755,{wanted.partition(',')[2]}"
+        "tmpfs", str(PLACE / "mounted"), "tmpfs", 0, f"mode=0755,{capabilities.partition(',')[2]}"
     )
     return stat.S_IMODE((PLACE / "mounted").stat().st_mode) == 0o777
 
@@ -563,13 +576,16 @@ REPLAYS = (
 
 
 def figures(size: str, seed: int) -> list[Figure]:
-    """Replay each hole; ``size`` and ``seed`` change nothing."""
+    """Replay each vulnerability; ``size`` and ``seed`` change nothing."""
     del size, seed
-    found = []
+    rows = []
     for case in REPLAYS:
         result = replay(case)
-        value = f"naive: {'reproduced' if result.reproduced else 'NOT reproduced'}; nvgraft: {result.answer}"
-        found.append(
+        value = (
+            f"naive: {'reproduced' if result.reproduced else 'NOT reproduced'}; nvgraft: "
+            f"{result.answer}"
+        )
+        rows.append(
             Figure(
                 f"{case.holes}: {case.what}",
                 value,
@@ -577,4 +593,4 @@ def figures(size: str, seed: int) -> list[Figure]:
                 result.reproduced and not result.escaped,
             )
         )
-    return found
+    return rows

@@ -1,7 +1,8 @@
-"""Kills: SIGKILL before and after each system call of the apply phase, then ``nvgraft recover``, or the next start.
+"""Kills: SIGKILL around each system call of the apply phase, then recovery or another start.
 
-A hook that is killed undoes nothing. On the host nothing stays but its journal; what stays in the root file system is named
-there, and afterwards it is gone (SECURITY R35, cases T50 and T51).
+Recovery is ``nvgraft recover``. A killed hook undoes nothing. Only its journal stays on the host.
+The journal names what stays in the root file system, and after recovery all of it is gone (SECURITY
+R35, cases T50 and T51).
 """
 
 import random
@@ -16,7 +17,7 @@ from safety.stage import Stage, on_stage
 
 
 class Tally(NamedTuple):
-    """What was found after kills: their number, files left by them, and what was not as it must be."""
+    """The results of kills: their number, the files that they left, and what was wrong."""
 
     kills: int
     sites: int
@@ -39,7 +40,7 @@ class Tally(NamedTuple):
 
 
 class Kills:
-    """Kills on one stage, and a judgement on each."""
+    """Kills on one stage, each judged."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -67,13 +68,15 @@ class Kills:
         )
 
     def kill(self, site: Site, fault: Fault, *, restart: bool = False) -> None:
-        """Kill the hook at ``site``; then recover, or with ``restart`` start it on a new container with the same files."""
+        """Kill the hook at ``site``, then recover; with ``restart``, start a new container on the
+        same files.
+        """
         what = f"{fault.kind} {site.call} #{site.number} ({site.place})"
         self._struck.add((site.call, site.place))
         run = self._stage.run({(HOOK, site.number): fault})
         if run.code != -signal.SIGKILL:
             self._problems.append(f"{what}: the hook was not killed: {run.code} {run.stderr}")
-        self._stage.end_container()  # as the runtime does
+        self._stage.end_container()  # like the runtime
         self._stage.renew(files=False)
         state = self._stage.state()
         left = {path for path, _ in state.files ^ self.before.files}
@@ -82,10 +85,12 @@ class Kills:
             files=frozenset(), run=()
         ):
             self._problems.append(
-                f"{what}: left on the host or in the next container: {difference(self.before, state)}"
+                f"{what}: left on the host or in the next container: "
+                f"{difference(self.before, state)}"
             )
         if left and not any("/journal/" in path for path in state.run):
-            # Its journal is gone: it was done. What a start leaves that succeeded is what a restart finds.
+            # Without a journal the start had succeeded. A restart finds what a successful start
+            # leaves.
             self._finished += 1
             if _at_rest(state.files) != self._files_of_a_success():
                 self._problems.append(
@@ -103,13 +108,15 @@ class Kills:
         self._stage.renew()
 
     def end_container(self, site: Site) -> None:
-        """End the container at ``site``, as when its runtime is killed: the hook goes on, until it notices or is done."""
+        """End the container at ``site``, as when its runtime is killed. The hook goes on until it
+        notices.
+        """
         what = f"the container ends before {site.call} #{site.number} ({site.place})"
         run = self._stage.run({(HOOK, site.number): Fault("orphan", self._stage.container)})
         self._stage.renew(files=False)
         state = self._stage.state()
-        wanted = self._files_of_a_success() if run.code == 0 else self._files_before()
-        if run.code not in {0, 1} or _at_rest(state.files) != wanted or state.run:
+        expected_files = self._files_of_a_success() if run.code == 0 else self._files_before()
+        if run.code not in {0, 1} or _at_rest(state.files) != expected_files or state.run:
             self._problems.append(
                 f"{what}: {run.code} {run.stderr} {difference(self.before, state)}"
             )
@@ -126,17 +133,21 @@ class Kills:
         state = self._stage.state()
         if again.code != 0 or state.success() != self.success.success():
             self._problems.append(
-                f"{what}: the next start: {again.code} {again.stderr} {difference(self.success, state)}"
+                f"{what}: the next start: {again.code} {again.stderr} "
+                f"{difference(self.success, state)}"
             )
 
 
 def _at_rest(files: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-    """Leave out what is gone with the container's mounts."""
+    """Leave out what went with the container's mounts."""
     return frozenset(entry for entry in files if not entry[0].startswith("/dev/"))
 
 
 def kills(size: str, seed: int) -> Tally:
-    """Kill at every call, before and after it, and tear every announcement; small: at one call from each place."""
+    """Kill before and after every call, and tear every announcement.
+
+    Size small takes one call from each place.
+    """
     choice = random.Random(seed)
     full = size == "full"
     total = Tally(0, 0, 0, 0, 0, 0, ())
@@ -167,7 +178,7 @@ def kills(size: str, seed: int) -> Tally:
 
 
 def figures(size: str, seed: int) -> list[Figure]:
-    """Measure at ``size``, by chance ``seed``."""
+    """Measure at ``size``, with the random ``seed``."""
     tally = kills(size, seed)
     mean = tally.left_sum / tally.kills
     return [

@@ -1,7 +1,8 @@
-"""Mutants: each safety measure is removed from a copy of the program, and a named test has to notice (SECURITY T29).
+"""Mutants: without one safety measure, a test must fail (SECURITY T29).
 
-A mutant is one change in the code of one function, which has to be found there exactly once: a measure cannot be changed without
-its mutant. A measure whose removal no test notices might as well not be there.
+Each measure is removed from a copy of the program. A mutant is one change in the code of one
+function. The code must be there exactly once, so a measure cannot be changed without its mutant. If
+no test notices its removal, a measure is worth nothing.
 """
 
 import ast
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from .figures import Figure
 
 CHECKOUT = Path(__file__).parent.parent.parent
-#: What the tests need; nothing is built and nothing is installed.
+#: The files that the tests need. Nothing is built and nothing is installed.
 _COPIED = (
     "hook",
     "cli",
@@ -33,16 +34,18 @@ _COPIED = (
     "docs",
 )
 _IN_ROOT = "integration/test_in_root.py"
-#: Every so many of them are run at size small.
+#: Size small runs one mutant of this many.
 _SMALL_SHARE = 8
 
 
 class Mutant(NamedTuple):
-    """One measure and its removal: in ``anchor``, ``old`` becomes ``new``, and one of ``tests`` has to fail.
+    """One measure and its removal: in ``anchor``, ``old`` becomes ``new``, and one of ``tests``
+    must fail.
 
-    ``anchor`` is the qualified name of a function or of a constant of the engine, wherever its module is. ``old`` is a
-    part of its code as :func:`ast.unparse` writes it, without docstrings, comments and line breaks of ours: so a mutant
-    survives when a file is moved or formatted, and no longer applies when the measure itself has changed.
+    ``anchor`` is the qualified name of a function or constant of the engine, in any module. ``old``
+    is a part of its code as :func:`ast.unparse` writes it, without docstrings, comments and line
+    breaks. A mutant thus survives moving and formatting, and no longer applies when the measure has
+    changed.
     """
 
     name: str
@@ -60,7 +63,9 @@ class Change(NamedTuple):
 
 
 class DoesNotApply(Exception):
-    """The code that a mutant replaces is not there exactly once: the measure has changed, and its mutant has to follow."""
+    """The code to replace is not there exactly once: the measure has changed, so change its mutant
+    too.
+    """
 
 
 def _mutant(name: str, anchor: str, old: str, new: str, *tests: str) -> Mutant:
@@ -489,7 +494,8 @@ MUTANTS = (
     _mutant(
         "R40: a set-user-ID hook",
         "check_identity",
-        "len(set(os.getresuid())) > 1 or len(set(os.getresgid())) > 1 or syscalls.is_secure_execution()",
+        "len(set(os.getresuid())) > 1 or len(set(os.getresgid())) > 1 or "
+        "syscalls.is_secure_execution()",
         "False",
         "tests/test_launch.py",
     ),
@@ -554,7 +560,8 @@ MUTANTS = (
         "R31: all of the container can be written",
         "_enter_root",
         "_locked_down_copy(jail.rootfs_fd",
-        "syscalls.open_tree(jail.rootfs_fd, '', syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH",
+        "syscalls.open_tree(jail.rootfs_fd, '', syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE "
+        "| syscalls.AT_EMPTY_PATH",
         "integration/test_ldconfig.py",
     ),
     _mutant(
@@ -606,7 +613,7 @@ def _definitions(
 
 
 def _code(node: ast.stmt) -> str:
-    """Return the code of a definition as ``ast.unparse`` writes it, docstrings left out."""
+    """Return the code of a definition as ``ast.unparse`` writes it, without docstrings."""
     tree = ast.parse(ast.unparse(node))
     for inner in ast.walk(tree):
         if isinstance(inner, ast.FunctionDef) and ast.get_docstring(inner, clean=False) is not None:
@@ -636,27 +643,27 @@ def mutated(mutant: Mutant) -> Change:
     times = sum(code.count(mutant.old) for _, _, code in matches)
     if times != 1:
         raise DoesNotApply(
-            f"{mutant.name}: {mutant.anchor} has its code {times} times: the mutant no longer applies"
+            f"{mutant.name}: {mutant.anchor} has its code {times} times: the mutant no longer "
+            "applies"
         )
     path, node, code = matches[0]
     lines = path.read_text().splitlines(keepends=True)
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
     start = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
     changed = textwrap.indent(code.replace(mutant.old, mutant.new), " " * node.col_offset)
-    ast.parse(
-        textwrap.dedent(changed)
-    )  # a mutant that is no program would be noticed by every test
+    # Every test would notice a mutant that cannot be parsed.
+    ast.parse(textwrap.dedent(changed))
     lines[start : node.end_lineno] = [changed + "\n"]
     return Change(str(path.relative_to(CHECKOUT)), "".join(lines))
 
 
 def chosen(size: str, seed: int) -> tuple[Mutant, ...]:
-    """All of them, or at size small every few, beginning with ``seed``."""
+    """Return all mutants, or at size small every few of them, beginning with ``seed``."""
     return MUTANTS if size == "full" else MUTANTS[seed % _SMALL_SHARE :: _SMALL_SHARE]
 
 
 class _Copy:
-    """A copy of the program in which mutants are tested, one after the other."""
+    """A copy of the program, in which mutants are tested one after another."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -683,7 +690,7 @@ class _Copy:
             "--no-header",
             *tests,
         ]
-        # Without its own byte code: two versions of a file may have been written in the same second.
+        # Write no byte code: two versions of a file may have been written in the same second.
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
         environment.pop("PYTHONPATH", None)
         return subprocess.run(
@@ -691,8 +698,8 @@ class _Copy:
         )
 
     def survivors(self, mutants: Iterable[Mutant]) -> list[str]:
-        """Test each of ``mutants`` and say which were not noticed."""
-        found = []
+        """Test each of ``mutants`` and return those that were not noticed."""
+        survived = []
         for mutant in mutants:
             change = mutated(mutant)
             file = self._place / change.file
@@ -701,19 +708,20 @@ class _Copy:
             done = self.test(mutant.tests)
             file.write_text(before)
             if done.returncode == 0:
-                found.append(f"{mutant.name}: survived {', '.join(mutant.tests)}")
-            elif done.returncode != 1:  # pytest: nothing was collected, or it was interrupted
-                found.append(
-                    f"{mutant.name}: its tests did not run: {done.stdout[-300:]}{done.stderr[-300:]}"
+                survived.append(f"{mutant.name}: survived {', '.join(mutant.tests)}")
+            elif done.returncode != 1:  # pytest collected nothing, or was interrupted
+                survived.append(
+                    f"{mutant.name}: its tests did not run: "
+                    f"{done.stdout[-300:]}{done.stderr[-300:]}"
                 )
-        return found
+        return survived
 
 
 def survivors(mutants: Sequence[Mutant]) -> list[str]:
     """Test ``mutants``; return a line for each that no test has noticed.
 
     :raises DoesNotApply: before any is tested.
-    :raises AssertionError: when a test fails or is skipped without any mutant, and so shows nothing.
+    :raises AssertionError: when a test fails or is skipped without a mutant, and so proves nothing.
     """
     for mutant in mutants:
         mutated(mutant)
@@ -722,7 +730,8 @@ def survivors(mutants: Sequence[Mutant]) -> list[str]:
         copies = [_Copy(Path(directory) / str(number)) for number in range(workers)]
         unchanged = copies[0].test(sorted({test for mutant in mutants for test in mutant.tests}))
         assert unchanged.returncode == 0, (
-            f"the tests of the mutants fail without a mutant: {unchanged.stdout[-2000:]}{unchanged.stderr}"
+            "the tests of the mutants fail without a mutant: "
+            f"{unchanged.stdout[-2000:]}{unchanged.stderr}"
         )
         with ThreadPoolExecutor(workers) as pool:
             shares = pool.map(

@@ -1,7 +1,8 @@
-"""Races: a neighbour changes the root file system while the hook works in it, and must achieve nothing (SECURITY T20 to T23, T28).
+"""Races: the root file system changes under the hook (SECURITY T20 to T23, T28).
 
-The victims are the hook's own primitives, each in a loop, and the hook as a whole. Beside them, under the same attack, stand
-naive ways to do the same, which must be led out: an attack that harms nobody has shown nothing about anybody.
+An attacker makes the changes, and must have no success. The victims are the hook's own primitives,
+each in a loop, and the whole hook. Naive ways to do the same suffer the same attack and must fail:
+an attack that harms nothing proves nothing.
 """
 
 import errno
@@ -38,7 +39,7 @@ from .historic import own_procfs
 
 
 class Size(NamedTuple):
-    """How much of each is done."""
+    """The amounts of each measurement."""
 
     lookups: int
     creations: int
@@ -51,14 +52,16 @@ SIZES = {
     "full": Size(10_000_000, 1_000_000, 100_000, 5_000),
 }
 
-#: A naive victim has escaped often enough; or the machine was so busy that it never did, and the run is void.
+#: Escapes of a naive victim that are enough. Without any, the machine was too busy, and the run is
+#: void.
 CONTROL_ESCAPES = 20
 CONTROL_SECONDS = 30.0
 
-#: Of lookups that end because the kernel has answered EAGAIN too often, in per cent (SECURITY T21).
+#: The per cent of lookups that may end because the kernel answered EAGAIN too often (SECURITY T21).
 EXHAUSTED_LIMIT = 0.1
 
-#: Things made, and mounts attached, on one arena, and how many of the moves it is attacked with: on another one with others.
+#: Things made and mounts attached on one arena, and the number of moves that attack it. The next
+#: arena gets other moves.
 _BATCH = 500
 _MOVES = 4
 #: Tries without a result after which an arena is given up.
@@ -67,10 +70,11 @@ _IN_VAIN = 500
 _WHY = Why("", "race", "race")
 _OPTIONS = ("nodev", "nosuid", "ro")
 
-#: What a lookup under attack may answer besides a descriptor. EXDEV: the kernel has seen that a directory on the way has left the root.
+#: Errors that a lookup under attack may have. EXDEV: the kernel has seen that a directory on the
+#: way has left the root.
 LOOKUP_ERRNOS = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EAGAIN, errno.EXDEV}
 
-#: What the hook looks at in an image beside the places of its plan (reference behaviour 6).
+#: What the hook reads in an image besides the places of its plan (reference behaviour 6).
 _LOOKED_AT = (
     "/etc/ld.so.cache",
     "/etc/ld.so.cache~",
@@ -83,7 +87,9 @@ _LOOKED_AT = (
 
 
 class Tally:
-    """What became of many tries; ``answers`` counts errors by name, ``unclean`` quotes the first of what must not happen."""
+    """Results of many tries. ``answers`` counts errors by name; ``unclean`` quotes the first
+    failures.
+    """
 
     def __init__(self) -> None:
         self.tries = 0
@@ -101,7 +107,7 @@ class Tally:
 
     @property
     def exhausted(self) -> float:
-        """Per cent of tries that ended with EAGAIN."""
+        """Return the per cent of tries that ended with EAGAIN."""
         return 100 * self.answers["EAGAIN"] / max(self.tries, 1)
 
 
@@ -113,7 +119,9 @@ def parents(path: str) -> Iterator[str]:
 
 
 class Moves:
-    """The moves of a neighbour against paths of the image; what it needs in other things' places is made at once."""
+    """Moves of an attacker against paths of the image. Replacements that they need are made
+    immediately.
+    """
 
     def __init__(self) -> None:
         self._number = 0
@@ -123,7 +131,7 @@ class Moves:
         return DECOYS / f"{self._number}.{suffix}"
 
     def link(self, path: str) -> list[Move]:
-        """``path`` for a link to the canary, absolute and relative."""
+        """Exchange ``path`` for a link to the canary, absolute and relative."""
         moves = []
         for target in (f"{CANARY}{path}", "../" * 8 + f"{CANARY}{path}".lstrip("/")):
             decoy = self._decoy("link")
@@ -132,7 +140,7 @@ class Moves:
         return moves
 
     def kinds(self, path: str) -> list[Move]:
-        """``path`` for a directory, a file, a FIFO."""
+        """Exchange ``path`` for a directory, a file, a FIFO."""
         directory, file, fifo = (self._decoy(kind) for kind in ("dir", "file", "fifo"))
         directory.mkdir()
         file.touch()
@@ -142,7 +150,7 @@ class Moves:
         ]
 
     def plant(self, path: str) -> list[Move]:
-        """Something where the hook is going to make something."""
+        """Put something where the hook is going to make something."""
         place = f"{ROOTFS}{path}"
         return [
             Move("link", place, f"{CANARY}{path}"),
@@ -152,7 +160,7 @@ class Moves:
         ]
 
     def away(self, path: str) -> list[Move]:
-        """``path`` moved within the root file system, and out of it."""
+        """Move ``path`` within the root file system, and out of it."""
         self._number += 1
         place = f"{ROOTFS}{path}"
         return [
@@ -171,7 +179,9 @@ class Moves:
 
 
 def touched(plan: Plan) -> list[str]:
-    """Return every path of the image that carrying out ``plan`` touches, with each directory above."""
+    """Return every path of the image that carrying out ``plan`` touches, with each directory
+    above.
+    """
     paths = {
         getattr(action, "target", "") for action in plan.actions if isinstance(action, Bind | Tmpfs)
     }
@@ -187,7 +197,7 @@ LOOKUP_PATHS = (
     f"{LIBS}/deep/er/file",
     f"{LIBS}/deep/er/../../libc.so.6",
     f"{LIBS}/deep/../../../bin/true",
-    # Whoever is in a directory that is moved out just now would climb up to the canary.
+    # From a directory that was just moved out, this would climb up to the canary.
     f"{LIBS}/deep/er/../../../../../../canary/etc/debian_version",
     f"{LIBS}/deep/er/../../../{CANARY.name}/etc/debian_version",
     "/etc/debian_version",
@@ -195,7 +205,7 @@ LOOKUP_PATHS = (
 
 
 def lookup_moves() -> list[Move]:
-    """Links, other kinds and moves at every depth of what is looked up."""
+    """Return links, other kinds and moves at every depth of the looked-up paths."""
     moves = Moves()
     paths = sorted(
         {parent for path in LOOKUP_PATHS if ".." not in path for parent in parents(path)}
@@ -210,7 +220,10 @@ def lookup_moves() -> list[Move]:
 def lookups(
     count: int, open_path: Callable[[int, str], int], seconds: float = 0, enough: int = 0
 ) -> Tally:
-    """Look the paths up ``count`` times with ``open_path``; in vain for ``seconds``, or with ``enough`` escapes, is the end."""
+    """Look the paths up ``count`` times with ``open_path``.
+
+    Stop after ``seconds`` without a result, or after ``enough`` escapes.
+    """
     tally = Tally()
     root = os.open(ROOTFS, os.O_PATH | os.O_DIRECTORY)
     host = os.stat(CANARY).st_dev
@@ -235,17 +248,19 @@ def lookups(
 
 
 def open_as_the_hook(root: int, path: str) -> int:
-    """The applier's way."""
+    """Open ``path`` like the applier."""
     return open_in_root(root, path, os.O_PATH)
 
 
 def open_with_links(root: int, path: str) -> int:
-    """The way of the loader cache step, which follows the image's links inside the root."""
+    """Open ``path`` like the loader cache step, which follows the image's links inside the root."""
     return open_in_root(root, path, os.O_PATH, follow=True)
 
 
 def walks(count: int) -> Tally:
-    """Resolve and read the paths as the planner does, ``count`` times: whose content it is tells an escape."""
+    """Resolve and read the paths like the planner, ``count`` times. The content read shows an
+    escape.
+    """
     tally = Tally()
     root = os.open(ROOTFS, os.O_PATH | os.O_DIRECTORY)
     while tally.tries < count:
@@ -286,7 +301,7 @@ _MAKE = (
 
 
 def creation_moves() -> list[Move]:
-    """Every move against every parent of what is made, and against its names."""
+    """Return every move against every parent of the things made, and against their names."""
     moves = Moves()
     paths = sorted(
         {
@@ -299,9 +314,10 @@ def creation_moves() -> list[Move]:
 
 
 def creations(count: int) -> Tally:
-    """Make directories, placeholders and links, and take them back, until ``count`` were made. In a container's namespace.
+    """Make directories, placeholders and links and take them back, until ``count`` were made.
 
-    It ends before when the neighbour has left nothing in which something could be made.
+    Call this in a container's namespace. It ends earlier when the attacker has left no place in
+    which something can be made.
     """
     tally = Tally()
     _count_creations(tally)
@@ -318,7 +334,7 @@ def creations(count: int) -> Tally:
             tally.answers["made"] += 1
         except Refusal as refusal:
             tally.answers[refusal.stage] += 1
-        except Exception as error:  # noqa: BLE001 - what is no refusal is counted
+        except Exception as error:  # noqa: BLE001 - any other exception is counted
             tally.unclean = tally.unclean or repr(error)
         tally.answers["left behind"] += len(undo.run())
         targets.close()
@@ -330,7 +346,7 @@ def creations(count: int) -> Tally:
 
 
 def _count_creations(tally: Tally) -> None:
-    """Count, for the rest of this process, every call that has made something."""
+    """Count every call that makes something, for the rest of this process."""
     mkdir, symlink, open_file = os.mkdir, os.symlink, os.open
 
     def counted_mkdir(*arguments: Any, **named: Any) -> None:
@@ -358,7 +374,10 @@ ATTACHED = f"{LIBS}/deep/er/attached"
 
 
 def attaches(count: int) -> Tally:
-    """Make a target, attach a file of the host there, verify it and take it back, ``count`` times, in a container's namespace."""
+    """Make a target, attach a file of the host there, verify it and take it back, ``count`` times.
+
+    Call this in a container's namespace.
+    """
     tally = Tally()
     container = arena.standalone()
     procfs = own_procfs()
@@ -375,7 +394,7 @@ def attaches(count: int) -> Tally:
             tally.answers["attached"] += 1
         except Refusal as refusal:
             tally.answers[refusal.stage] += 1
-        except Exception as error:  # noqa: BLE001 - what is no refusal is counted
+        except Exception as error:  # noqa: BLE001 - any other exception is counted
             tally.unclean = tally.unclean or repr(error)
         tally.escapes += bool(arena.mounts_below(CANARY))
         tally.answers["left behind"] += len(undo.run())
@@ -387,22 +406,24 @@ def attaches(count: int) -> Tally:
 
 
 def attach_moves() -> list[Move]:
-    """Every move against the target's parents and its name."""
+    """Return every move against the target's parents and its name."""
     moves = Moves()
     return [move for path in parents(ATTACHED) for move in moves.all(path)]
 
 
-# ---- naive ways, which must be led out
+# ---- naive ways, which must fail
 
 
 def control_moves() -> list[Move]:
-    """Directories for links, the part of the attack that is made for them."""
+    """Return links in the place of directories, the part of the attack that is made for naive
+    ways.
+    """
     moves = Moves()
     return [move for path in parents(f"{LIBS}/deep/er") for move in moves.link(path)]
 
 
 def _open_realpath(_root: int, path: str) -> int:
-    """realpath, a look whether it is inside, open."""
+    """Open the result of realpath after a check that it is inside."""
     real = os.path.realpath(f"{ROOTFS}{path}")
     if not real.startswith(f"{ROOTFS}/"):
         raise OSError(errno.ELOOP, "outside", real)
@@ -410,7 +431,7 @@ def _open_realpath(_root: int, path: str) -> int:
 
 
 def _open_after_walk(root: int, path: str) -> int:
-    """A walk that follows no link, and then the string."""
+    """Walk without following links, then open the string."""
     fd = os.dup(root)
     try:
         for part in os.path.normpath(path).strip("/").split("/"):
@@ -425,7 +446,9 @@ def _open_after_walk(root: int, path: str) -> int:
 
 
 def _mounts_on_realpath() -> Tally:
-    """realpath, a look whether it is inside, mount(2) on the string. In a container's namespace."""
+    """Check that realpath is inside, then call mount(2) on the string. Call this in a container's
+    namespace.
+    """
     tally = Tally()
     deadline = time.monotonic() + CONTROL_SECONDS
     while tally.escapes < CONTROL_ESCAPES and time.monotonic() < deadline:
@@ -447,7 +470,7 @@ def _mounts_on_realpath() -> Tally:
 
 
 def _makes_directories() -> Tally:
-    """os.makedirs and open by path."""
+    """Call os.makedirs, then open by path."""
     tally = Tally()
     deadline = time.monotonic() + CONTROL_SECONDS
     before = arena.canary_state()
@@ -483,7 +506,9 @@ CONTROLS: dict[str, Callable[[], Tally]] = {
 def besiege(
     victim: Callable[[], Tally], make_moves: Callable[[], list[Move]], seed: int, attackers: int = 1
 ) -> Tally:
-    """Run ``victim`` in a container's namespace while it is attacked from the host's, on an arena of its own."""
+    """Run ``victim`` in a container's namespace of a new arena, while the host's side attacks
+    it.
+    """
 
     def scenario() -> Tally:
         arena.make_arena()
@@ -499,7 +524,9 @@ def besiege(
 def besiege_often(
     victim: Callable[[int], Tally], make_moves: Callable[[], list[Move]], count: int, seed: int
 ) -> Tally:
-    """Besiege ``victim``, which is told how much to do, on one arena after the other until it has done ``count``."""
+    """Besiege ``victim`` on one arena after another, telling it how much to do, until ``count`` is
+    done.
+    """
     chance = random.Random(seed)
     tally = Tally()
     arenas = 0
@@ -530,7 +557,9 @@ def _as_container(victim: Callable[[], Tally]) -> Tally:
 
 
 def hook_rounds(count: int, seed: int) -> Tally:
-    """Run the hook on ``count`` containers, each under an attack of its own on a few of the paths that it touches."""
+    """Run the hook on ``count`` containers, each attacked on a few of the paths that the hook
+    touches.
+    """
     return run_in_mount_namespace(lambda: _hook_rounds(count, random.Random(seed)))
 
 
@@ -547,7 +576,7 @@ def _hook_rounds(count: int, chance: random.Random) -> Tally:
         chosen = [
             move for path in chance.sample(paths, 3) for move in chance.sample(moves.all(path), 3)
         ]
-        # ldconfig may be held up for half a minute; it is tried, but seldom.
+        # ldconfig may be blocked for half a minute, so it is tried rarely.
         loader_cache = "ldconfig" if chance.random() < 0.05 else "native"
         inside = chance.random() < 0.3
         tally.add(
@@ -591,7 +620,7 @@ def _hook_round(
         tally.answers[outcome.kind] += 1
         if not outcome.clean:
             tally.unclean = outcome.line
-        # A directory that was moved away with a mount of ours in it has it still: that is where the neighbour has put it.
+        # A directory that the attacker moved away with a mount of ours in it still has the mount.
         tally.escapes += any(
             not point.startswith((f"{ROOTFS}/", f"{OUTSIDE}/")) for point in mounted
         )
@@ -599,7 +628,8 @@ def _hook_round(
         if outcome.kind != "applied":
             if mounted:
                 tally.unclean = tally.unclean or f"{outcome.line}: left mounted: {mounted}"
-            # What the neighbour had moved out of the undo's sight is empty (placeholders, directories, links), or the image's own.
+            # Things moved out of the undo's sight are empty (placeholders, directories, links), or
+            # the image's own.
             left = _listing() - files
             tally.answers["left where it was moved to"] += bool(left) and outcome.kind != "undo"
             names = {os.path.basename(path) for path in files}
@@ -620,7 +650,7 @@ def _listing() -> set[str]:
 
 
 def _runtime_moves(pid: int) -> list[Move]:
-    """Moves against what the runtime has mounted, which is to be seen in the container's namespace only."""
+    """Return moves against the runtime's mounts, which exist in the container's namespace only."""
     seen = Path(f"/proc/{pid}/root{ROOTFS}")
     moves = []
     for directory, names in (
@@ -650,31 +680,31 @@ def _runtime_moves(pid: int) -> list[Move]:
 
 def figures(size: str, seed: int) -> list[Figure]:
     """Measure every victim and every naive way at ``size``."""
-    wanted = SIZES[size]
-    found = []
+    amounts = SIZES[size]
+    rows = []
     for name, control in CONTROLS.items():
         tally = besiege(control, control_moves, seed)
         value = f"{tally.escapes} escapes of {tally.tries:,}"
-        found.append(
+        rows.append(
             Figure(f"control, {name}", value, "escapes, else the run is void", tally.escapes > 0)
         )
     attackers = 1 if size == "small" else max(1, (os.cpu_count() or 2) - 1)
-    found += _of(
+    rows += _of(
         "lookups by the applier",
-        besiege(lambda: lookups(wanted.lookups, open_as_the_hook), lookup_moves, seed, attackers),
+        besiege(lambda: lookups(amounts.lookups, open_as_the_hook), lookup_moves, seed, attackers),
     )
-    found += _of(
+    rows += _of(
         "lookups with links followed",
-        besiege(lambda: lookups(wanted.lookups, open_with_links), lookup_moves, seed, attackers),
+        besiege(lambda: lookups(amounts.lookups, open_with_links), lookup_moves, seed, attackers),
     )
-    found += _of(
+    rows += _of(
         "lookups by the planner",
-        besiege(lambda: walks(wanted.lookups // 20), lookup_moves, seed, attackers),
+        besiege(lambda: walks(amounts.lookups // 20), lookup_moves, seed, attackers),
     )
-    found += _of("things made", besiege_often(creations, creation_moves, wanted.creations, seed))
-    found += _of("mounts attached", besiege_often(attaches, attach_moves, wanted.attaches, seed))
-    found += _of("whole hooks", hook_rounds(wanted.rounds, seed))
-    return found
+    rows += _of("things made", besiege_often(creations, creation_moves, amounts.creations, seed))
+    rows += _of("mounts attached", besiege_often(attaches, attach_moves, amounts.attaches, seed))
+    rows += _of("whole hooks", hook_rounds(amounts.rounds, seed))
+    return rows
 
 
 def _of(name: str, tally: Tally) -> list[Figure]:
@@ -682,10 +712,10 @@ def _of(name: str, tally: Tally) -> list[Figure]:
         f"{kind} {number:,}" for kind, number in sorted(tally.answers.items()) if number
     )
     value = f"{tally.escapes} of {tally.tries:,} ({answers}; {tally.changes:,} changes meanwhile)"
-    found = [Figure(f"{name}: escapes", value, "0", tally.escapes == 0 and tally.changes > 0)]
+    rows = [Figure(f"{name}: escapes", value, "0", tally.escapes == 0 and tally.changes > 0)]
     if name.startswith("lookups"):
         share = f"{tally.exhausted:.4f} %"
-        found.append(
+        rows.append(
             Figure(
                 f"{name}: given up after EAGAIN",
                 share,
@@ -694,7 +724,7 @@ def _of(name: str, tally: Tally) -> list[Figure]:
             )
         )
     if tally.unclean:
-        found.append(
+        rows.append(
             Figure(
                 f"{name}: other than a refusal",
                 tally.unclean.strip().splitlines()[-1],
@@ -702,4 +732,4 @@ def _of(name: str, tally: Tally) -> list[Figure]:
                 False,
             )
         )
-    return found
+    return rows

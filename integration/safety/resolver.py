@@ -1,8 +1,9 @@
-"""Resolver: the planner follows links as the kernel does after chroot(2), on random trees (SECURITY T66).
+"""Resolver: the planner follows links as the kernel does after chroot(2) (SECURITY T66).
 
-Where chroot(2) and open(2) find something, the resolver has to find the same inode; where they find nothing, it must not find
-anything either. Three differences are the reference's, and wanted: a ``..`` above the root is refused instead of staying there,
-so are more than 20 links, and a component that does not exist is kept, so that a ``..`` takes it away again (behaviour 6.2).
+For each path of random trees the resolver must name the inode that open(2) finds after chroot(2),
+or nothing where open(2) finds nothing. Three differences are the reference's, and intended: a
+``..`` above the root is refused, more than 20 links are refused, and a missing component is kept,
+so that a ``..`` removes it again (behaviour 6.2).
 """
 
 import errno
@@ -50,8 +51,8 @@ def _kernel(root: int, host: int, path: str) -> tuple[int, int] | int:
     os.fchdir(root)
     os.chroot(".")
     try:
-        found = os.stat("/" + path)
-        return found.st_dev, found.st_ino
+        status = os.stat("/" + path)
+        return status.st_dev, status.st_ino
     except OSError as error:
         return error.errno or -1
     finally:
@@ -60,7 +61,9 @@ def _kernel(root: int, host: int, path: str) -> tuple[int, int] | int:
 
 
 def compare(root: int, host: int, path: str) -> str:
-    """Return how the two answers for ``path`` relate; what starts with "different" must not happen."""
+    """Return how the two answers for ``path`` relate. An answer that starts with "different" is
+    wrong.
+    """
     kernel = _kernel(root, host, path)
     tree = LiveTree(os.dup(root))
     try:
@@ -72,8 +75,8 @@ def compare(root: int, host: int, path: str) -> str:
                 else f"different: {path}: the kernel finds it, the resolver does not"
             )
         parent, _, name = resolved.rpartition("/")
-        found = os.stat(name or ".", dir_fd=tree.directory(parent), follow_symlinks=False)
-        if kernel == (found.st_dev, found.st_ino):
+        status = os.stat(name or ".", dir_fd=tree.directory(parent), follow_symlinks=False)
+        if kernel == (status.st_dev, status.st_ino):
             return "same inode"
         if kernel == errno.ENOENT:
             return "`..` after what does not exist"
@@ -95,7 +98,7 @@ def compare(root: int, host: int, path: str) -> str:
 
 
 def run(trees: int, seed: int) -> Counter[str]:
-    """Compare on ``trees`` random trees; counts of what :func:`compare` says."""
+    """Compare on ``trees`` random trees; count the answers of :func:`compare`."""
     return run_in_mount_namespace(lambda: _run(trees, random.Random(seed)))
 
 
@@ -120,12 +123,12 @@ def figures(size: str, seed: int) -> list[Figure]:
     """Compare the resolvers at ``size``."""
     answers = run(TREES[size], seed)
     wrong = sum(number for answer, number in answers.items() if answer.startswith("different"))
-    known = ", ".join(
+    intended = ", ".join(
         f"{answer} {number:,}"
         for answer, number in sorted(answers.items())
         if not answer.startswith("different")
     )
-    value = f"{wrong} of {answers.total():,} on {TREES[size]:,} trees ({known})"
+    value = f"{wrong} of {answers.total():,} on {TREES[size]:,} trees ({intended})"
     return [
         Figure(
             "resolver against the kernel in a chroot: different",

@@ -1,4 +1,6 @@
-"""Inputs that make a careless reader slow, at any length: what a linear one needs doubles with them."""
+"""Inputs of any length that slow down a careless reader. A linear reader's time doubles with
+them.
+"""
 
 import json
 import struct
@@ -39,7 +41,7 @@ def tar_entry(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, **mem
 
 
 def image(layer: bytes) -> bytes:
-    """Return an archive as ``docker save`` makes it, of an image with one layer."""
+    """Return an archive like those of ``docker save``, of an image with one layer."""
     manifest = json.dumps([{"Config": "c", "Layers": ["l"]}]).encode()
     return b"".join(
         tar_entry(*entry) for entry in (("manifest.json", manifest), ("c", b"{}"), ("l", layer))
@@ -47,7 +49,9 @@ def image(layer: bytes) -> bytes:
 
 
 def elf_with_segments(length: int) -> bytes:
-    """Return a program half of which are segments that are all the other half, a table of names that are all one name."""
+    """Return a program with very many segments, each the whole rest of the file, and one long
+    name.
+    """
     tags = b"".join(struct.pack("<QQ", 1, 0) for _ in range(length // 32))
     count = min(length // 112, 60000)
     header = struct.pack(
@@ -64,7 +68,8 @@ def journal_of(length: int) -> bytes:
     return seed.partition(b"\n\n")[0] + b"\n\n" + b"dir\0/a\0" * (length // 7)
 
 
-#: Target -> inputs of a given length that should take time in proportion to it; the shapes that make a careless reader slow.
+#: Target -> shapes that slow down a careless reader: the input by its length. The time should be
+#: proportional to it.
 SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
     "json": {
         "nested to the limit": lambda n: b"[" + b"[],{}," * (n // 6) + b"0]",

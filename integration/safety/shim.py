@@ -1,8 +1,9 @@
-"""Between the hook and the kernel: counts the hook's system calls, and makes something go wrong at some of them.
+"""Count the hook's system calls, and make some of them fail.
 
-Installed in a process that is about to run the hook (see :mod:`safety.stage`). It knows where in the hook a call comes from,
-which a tracer does not, and costs next to nothing. Every call of ``nvgraft.system.syscalls``, of ``os`` and of ``prctl`` that the
-hook makes goes through it; what Python does by itself (imports, memory) does not, and neither do calls that cannot fail.
+It is installed in a process that is about to run the hook (see :mod:`safety.stage`). Unlike a
+tracer it knows which place of the hook makes a call, and it costs almost nothing. It covers every
+call that the hook makes of ``nvgraft.system.syscalls``, ``os`` and ``prctl``. Calls of Python
+itself (imports, memory) and calls that cannot fail are not covered.
 """
 
 import _ctypes
@@ -25,7 +26,7 @@ from nvgraft.system import lock, syscalls
 #: Bytes of a log for each process.
 LOG_REGION = 1 << 20
 
-#: The process that is the hook, and its children in the order in which they are forked.
+#: The number of the hook's process. Its children follow in the order of their forks.
 HOOK = 0
 
 # fmt: off
@@ -43,7 +44,7 @@ _kill, _getpid, _close = os.kill, os.getpid, os.close
 
 
 class Site(NamedTuple):
-    """A call as the hook made it: in which process, as which number, what, from where."""
+    """A call as the hook made it: process, number, name and place."""
 
     process: int
     number: int
@@ -52,10 +53,15 @@ class Site(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What goes wrong at a call.
+    """The fault to make at a call.
 
-    ``kind``: "error" (``detail`` is an errno; the call is not made), "short" (the kernel takes or gives half), "before" and
-    "after" (signal ``detail`` comes then), "torn" (half is written, then SIGKILL), "orphan" (the process ``detail`` is gone).
+    ``kind`` is one of
+
+    - error: the call is not made, and fails with the errno ``detail``;
+    - short: the kernel takes or gives half;
+    - before, after: signal ``detail`` comes then;
+    - torn: half is written, then SIGKILL comes;
+    - orphan: the process ``detail`` is gone.
     """
 
     kind: str
@@ -66,7 +72,9 @@ Faults = Mapping[tuple[int, int], Fault]
 
 
 class Shim:
-    """Counts calls from the moment at which the hook begins to change things, and strikes at those of ``faults``."""
+    """Count calls from the moment at which the hook begins to change things, and strike at
+    ``faults``.
+    """
 
     def __init__(self, faults: Faults, log: mmap.mmap | None = None) -> None:
         self._faults = faults
@@ -77,7 +85,7 @@ class Shim:
         self._number = 0
 
     def install(self) -> None:
-        """Take the place of the calls, in this process and for good."""
+        """Replace the calls in this process, for good."""
         for call in _OS_CALLS:
             setattr(posix, call, self._around(call, getattr(posix, call)))
         builtins.open = self._around("open", builtins.open)
@@ -89,7 +97,10 @@ class Shim:
         self._arm()
 
     def _arm(self) -> None:
-        """Count what takes the lock, clears up, and applies. Planning changes nothing: a file that it cannot read is absent."""
+        """Count the calls that take the lock, clear up and apply.
+
+        Planning changes nothing, and treats a file that it cannot read as absent.
+        """
         take, plan = lock.lock_rootfs, graft._plan
 
         def lock_rootfs(*arguments: Any) -> Any:
@@ -103,7 +114,7 @@ class Shim:
             finally:
                 self._armed = True
 
-        # The hook loads the module of the lock late: what it will find there is what counts.
+        # The hook imports the lock's function late, and finds this one then.
         vars(lock).update(lock_rootfs=lock_rootfs)
         vars(graft).update(_plan=planning)
 
@@ -122,7 +133,7 @@ class Shim:
             if fault is not None:
                 if fault.kind == "error":
                     if call == "close":
-                        function(*arguments)  # Linux closes, whatever it answers
+                        function(*arguments)  # Linux closes the descriptor, whatever it answers
                     raise OSError(fault.detail, os.strerror(fault.detail))
                 if fault.kind in {"short", "torn"}:
                     arguments = _halved(call, arguments)
@@ -187,7 +198,9 @@ def _strike_after(fault: Fault) -> None:
 
 
 def _place() -> str:
-    """Return the innermost place in the engine that does not stand for the kernel itself."""
+    """Return the innermost place in the engine outside of the modules that only wrap system
+    calls.
+    """
     frame = sys._getframe(3)
     while frame.f_back is not None:
         name = frame.f_code.co_filename

@@ -1,7 +1,9 @@
-"""A container that is set up again and again, the hook on it, and a comparison of everything that the hook can change.
+"""A container that is set up repeatedly, the hook on it, and a comparison of all that the hook can
+change.
 
-The host, the driver and the image are those of ``attacked``. The hook runs in a forked process, without the start of an
-interpreter, so that thousands of runs take minutes; the same hook under strace(1) is slower and shows that this one is real.
+The host, the driver and the image are those of ``attacked``. The hook runs in a forked process
+without the start of an interpreter, so that thousands of runs take minutes. The same hook under
+strace(1) is slower, and shows that these runs are realistic.
 """
 
 import importlib
@@ -47,14 +49,14 @@ from safety.shim import HOOK, LOG_REGION, Faults, Shim, Site
 
 T = TypeVar("T")
 
-# Whatever a run would import by itself, its hundreds of successors would as well.
+# Import now what each of hundreds of runs would import by itself.
 for _module in (
     "tomllib",
-    *(found.name for found in pkgutil.walk_packages(nvgraft.__path__, "nvgraft.")),
+    *(module.name for module in pkgutil.walk_packages(nvgraft.__path__, "nvgraft.")),
 ):
     importlib.import_module(_module)
 
-#: What an image may have that is replaced, and has to come back.
+#: Files of an image that are replaced, and must come back.
 FORMER = f"""
     /etc/ld.so.cache = the former one
     /etc/ld.so.cache~ = of a run that was cut short
@@ -62,13 +64,14 @@ FORMER = f"""
     {LIBS}/libnvidia-ml.so.1 -> libnvidia-ml.so.535.1
 """
 
-#: Seconds that a run may take: a hook that waits for something that failed would wait for ever.
+#: Seconds that a run may take: a hook that waits after a failure might wait forever.
 DEADLINE = 30
 
-#: Seconds in which a child of a hook that has ended is gone: the kernel kills it, that is all.
+#: Seconds in which the children of an ended hook are gone. The kernel kills them.
 _DYING = 1.0
 
-#: Where, below /run/nvgraft, the hook keeps what is nobody's container: messages, and what was found on the host.
+#: Where, below /run/nvgraft, the hook keeps records of no container: messages, and the host's
+#: inventory.
 _RECORDS = ("last-error", "cache")
 
 _OUTPUT = PLACE / "output"
@@ -77,7 +80,9 @@ _LEFT_ITEM = re.compile(r"(?:mount |SONAME links in |device rules? |journal )?[^
 
 
 class State(NamedTuple):
-    """Everything that a start changes, so that it can be compared. Numbers that are new each time are left out."""
+    """Everything that a start changes, for comparisons. Numbers that are new each time are left
+    out.
+    """
 
     #: The root file system as the host has it: path, and type, mode, owner, content.
     files: frozenset[tuple[str, str]]
@@ -85,37 +90,39 @@ class State(NamedTuple):
     mounts: tuple[str, ...]
     #: The container's device rules, or the code of its device programs.
     rules: tuple[str | bytes, ...]
-    #: The ids of the device programs; an undo puts the former ones back.
+    #: The ids of the device programs; an undo restores the former ones.
     programs: tuple[int, ...]
     #: Locks and journals.
     run: tuple[str, ...]
-    #: The host's mounts, and processes that the hook has left.
+    #: The host's mounts, and processes left by the hook.
     host: tuple[str, ...]
 
     def success(self) -> "State":
-        """What two successful starts have in common: the programs are new ones."""
+        """Return what two successful starts have in common: not the programs' ids, which are
+        new.
+        """
         return self._replace(programs=())
 
 
 class Run(NamedTuple):
-    """How one run of the hook ended: with ``code`` (negative: by that signal), and what it said."""
+    """How one run of the hook ended: its ``code`` (negative: a signal's number) and its output."""
 
     code: int
     stderr: str
     sites: tuple[Site, ...] = ()
 
     def reported(self) -> list[str]:
-        """What an undo that failed says is left behind, without the reasons."""
-        found = _LEFT.search(self.stderr.replace("\n", " "))
+        """Return what a failed undo reports as left behind, without the reasons."""
+        match = _LEFT.search(self.stderr.replace("\n", " "))
         return (
-            [item.rpartition(" (")[0].strip() for item in _LEFT_ITEM.findall(found[1])]
-            if found
+            [item.rpartition(" (")[0].strip() for item in _LEFT_ITEM.findall(match[1])]
+            if match
             else []
         )
 
 
 class Stage:
-    """One container at a time. Made by :func:`on_stage`."""
+    """One container at a time, made by :func:`on_stage`."""
 
     def __init__(
         self, version: int, image: str, mounts: Callable[[Path], None] | None, *, tmpfs: bool
@@ -148,14 +155,19 @@ class Stage:
             attach(self.cgroup, FILTER)
 
     def end_container(self) -> None:
-        """End the container as a runtime does whose hook has failed: its process, and with it its mounts."""
+        """End the container like a runtime whose hook has failed: its process, and its mounts with
+        it.
+        """
         if self.container:
             os.kill(self.container, signal.SIGKILL)
             os.waitpid(self.container, 0)
             self.container = 0
 
     def renew(self, *, files: bool = True) -> None:
-        """Set up a new container, with the image as it was, or with the ``files`` as they are; its rules are those of a new one."""
+        """Set up a new container with new device rules.
+
+        The image is as before the first run, or has the ``files`` as they are.
+        """
         self.end_container()
         if files:
             for entry in ROOTFS.iterdir():
@@ -173,7 +185,7 @@ class Stage:
         (self.cgroup_path / "cgroup.procs").write_text(str(self.container))
 
     def fill(self, room: int) -> None:
-        """Mount in the container's namespace until there is ``room`` for so many mounts more."""
+        """Mount in the container's namespace until there is ``room`` for that many more mounts."""
 
         def work() -> int:
             syscalls.setns(syscalls.pidfd_open(self.container), syscalls.CLONE_NEWNS)
@@ -199,8 +211,8 @@ class Stage:
         assert code == 0, said
 
     def state(self) -> State:
-        """Return what there is now."""
-        # The runtime's /dev is in the container's mount namespace only.
+        """Return the present state."""
+        # The runtime's /dev exists in the container's mount namespace only.
         files = (
             *_files(str(ROOTFS), ""),
             *_files(f"/proc/{self.container}/root{ROOTFS}/dev", "/dev"),
@@ -227,7 +239,10 @@ class Stage:
     def run(self, faults: Faults | None = None, *, record: bool = False) -> Run:
         """Run the hook on the container, with ``faults``."""
         log = mmap.mmap(-1, 4 * LOG_REGION) if record else None
-        for name in ("lock", "journal"):  # made anew by each run: the same calls each time
+        for name in (
+            "lock",
+            "journal",
+        ):  # each run makes them anew, so that the calls are the same each time
             with suppress(OSError):
                 os.rmdir(f"/run/nvgraft/{name}")
 
@@ -241,7 +256,9 @@ class Stage:
         return Run(code, said, tuple(_sites(log)) if log is not None else ())
 
     def trace(self, *options: str) -> Run:
-        """Run the hook as a program of its own under strace(1) with ``options``, which follow no children."""
+        """Run the hook as a program under strace(1) with ``options``, which do not follow
+        children.
+        """
         path = [str(CHECKOUT / "hook"), str(CHECKOUT / "specs"), os.path.dirname(prctl.__file__)]
         program = f"import sys; sys.path += {path!r}; from nvgraft.hook import run; run(sys.argv)"
         python = getattr(sys, "_base_executable", sys.executable)
@@ -280,9 +297,9 @@ class Stage:
                 os.environ.clear()
                 os.environ["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
                 os.chdir(BUNDLE)
-                launch.check_interpreter = lambda: None  # this interpreter is the tests' own
+                launch.check_interpreter = lambda: None  # this interpreter is the one of the tests
                 code = work()
-            except BaseException as error:  # noqa: BLE001 - what comes out of the hook is a finding
+            except BaseException as error:  # noqa: BLE001 - whatever it raises is a finding
                 os.write(2, f"escaped from the hook: {error!r}".encode())
             finally:
                 os._exit(code)
@@ -306,7 +323,9 @@ class Stage:
             signal.alarm(0)
 
     def _reap(self) -> None:
-        """Wait a moment for what dies with the hook, and is ours then. What goes on is seen in the state."""
+        """Reap the children of the ended hook for a moment. Processes that go on are seen in the
+        state.
+        """
         deadline = time.monotonic() + _DYING
         while _children() - {self.container} and time.monotonic() < deadline:
             with suppress(ChildProcessError):
@@ -314,7 +333,9 @@ class Stage:
                     time.sleep(0.001)
 
     def recover(self) -> bool:
-        """Run ``nvgraft recover`` in a process of its own; tell whether it says that nothing is left."""
+        """Run ``nvgraft recover`` in a process of its own; tell whether it says that nothing is
+        left.
+        """
 
         def work() -> int:
             return int(any(report.is_left for report in recover()))
@@ -340,20 +361,20 @@ def _sites(log: mmap.mmap) -> Iterator[Site]:
 
 
 def _files(place: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yield what is below ``place``, which is called ``name`` here."""
+    """Yield the files below ``place``, under the name ``name``."""
     directories = [place]
     while directories:
         with os.scandir(directories.pop()) as entries:
             for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                what = f"{stat.filemode(found.st_mode)} {found.st_uid}:{found.st_gid}"
-                if stat.S_ISLNK(found.st_mode):
+                status = entry.stat(follow_symlinks=False)
+                what = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
+                if stat.S_ISLNK(status.st_mode):
                     what += f" -> {os.readlink(entry.path)}"
-                elif stat.S_ISDIR(found.st_mode):
+                elif stat.S_ISDIR(status.st_mode):
                     directories.append(entry.path)
-                elif stat.S_ISREG(found.st_mode):
+                elif stat.S_ISREG(status.st_mode):
                     with open(entry.path, "rb") as file:
-                        what += f" {found.st_size} {hash(file.read()) if found.st_size else ''}"
+                        what += f" {status.st_size} {hash(file.read()) if status.st_size else ''}"
                 yield name + entry.path[len(place) :], what
 
 
@@ -373,7 +394,7 @@ def _children() -> set[int]:
 
 
 def _host(container: int) -> tuple[str, ...]:
-    # Without the options of the file systems: room is made and taken by the measurements themselves.
+    # Leave out the options of file systems: the measurements themselves change their size.
     mounts = [
         line.partition(" - ")[0] for line in Path("/proc/self/mountinfo").read_text().splitlines()
     ]
@@ -389,15 +410,16 @@ def on_stage(
     tmpfs: bool = False,
     nvgraft: str = "",
 ) -> Iterator[Stage]:
-    """Give a stage with a container on it; to be used in a mount namespace of one's own (``harness.run_in_mount_namespace``).
+    """Give a stage with a container on it. Use it in a mount namespace of one's own
+    (``harness.run_in_mount_namespace``).
 
-    :param version: of cgroups.
-    :param image: lines for the image beside the usual ones.
-    :param mounts: what the runtime mounts, in place of the usual.
+    :param version: the cgroup version.
+    :param image: lines for the image besides the usual ones.
+    :param mounts: the runtime's mounts, in place of the usual ones.
     :param nvgraft: lines for this table of config.toml.
-    :param tmpfs: whether the root file system is one of its own, whose room can be changed.
+    :param tmpfs: whether the root file system is one of its own, whose size can be changed.
     """
-    prctl.set_child_subreaper(True)  # what a hook leaves running becomes ours and is seen
+    prctl.set_child_subreaper(True)  # processes that a hook leaves become ours, and are seen
     signal.signal(signal.SIGALRM, _late)
     stage = Stage(version, image, mounts, tmpfs=tmpfs)
     try:

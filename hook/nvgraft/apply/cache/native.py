@@ -104,9 +104,8 @@ class NativeCache(LoaderCacheStep):
             data, self._written = before.data, int(before.fields[4])
         elif before.kind == "was-link":
             try:
-                data, status = rootfs.read(
-                    f"{ETC}/{CACHE}", SIZE_LIMIT
-                )  # the loader follows the link
+                # The loader follows the link.
+                data, status = rootfs.read(f"{ETC}/{CACHE}", SIZE_LIMIT)
             except OSError as error:
                 check_absent(error)
                 return
