@@ -1,7 +1,8 @@
-"""What every test may rely on: requirements that are checked, and unit tests that cannot reach the machine's network or user.
+"""Shared test support: requirements of tests on the machine, and isolation of hermetic tests.
 
-A test names what the machine must have with ``@pytest.mark.requires("root", "runc")``. Where something is missing it is
-skipped with the reason; with CI=true it fails instead, because a suite that skipped what matters has shown nothing.
+A test names its requirements with ``@pytest.mark.requires("root", "runc")``. If one is missing, the
+test is skipped with the reason. With CI=true it fails instead, so that CI never skips a test
+silently.
 """
 
 import ctypes
@@ -21,10 +22,11 @@ CHECKOUT = Path(__file__).parent
 #: Recorded behaviour of the reference stack.
 RECORDS = CHECKOUT / "tests" / "fixtures" / "reference"
 IN_CI = os.environ.get("CI") == "true"
-#: Requirements that no package of this distribution fulfils, as ./dev has found out: Ubuntu has chromium as a snap only.
+#: Requirements for which this distribution has no package, found by ./dev: Ubuntu has chromium only
+#: as a snap.
 NOT_PACKAGED = set(os.environ.get("NVGRAFT_NOT_PACKAGED", "").split())
 
-# How long an example takes depends on what else the machine does.
+# The time of an example depends on the load of the machine.
 hypothesis.settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -48,7 +50,9 @@ def _filesystem(name: str) -> Callable[[], str]:
 
 
 def _mounted(fstype: str, option: str = "") -> Callable[[], str]:
-    """A mount of this type, with this option of the file system, somewhere in this mount namespace."""
+    """Return a check for a mount of this type with this file system option in this mount
+    namespace.
+    """
 
     def check() -> str:
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -61,7 +65,7 @@ def _mounted(fstype: str, option: str = "") -> Callable[[], str]:
 
 
 def _image(fstype: str, program: str) -> Callable[[], str]:
-    """A file system, what makes images of it, and a loop device for them."""
+    """Return a check for a file system, the program that makes images of it, and loop devices."""
 
     def check() -> str:
         loop = "" if Path("/dev/loop-control").exists() else "no loop devices here"
@@ -71,7 +75,8 @@ def _image(fstype: str, program: str) -> Callable[[], str]:
 
 
 def _landlock() -> str:
-    # landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION); the number is the same on every architecture.
+    # landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) has one number on all
+    # architectures.
     version = ctypes.CDLL(None, use_errno=True).syscall(444, None, 0, 1)
     return "" if version > 0 else "the kernel has no Landlock, or it is not enabled"
 
@@ -97,7 +102,7 @@ def _kernel_threads() -> str:
     )
 
 
-#: Name -> check, which returns why the machine does not have it, or "".
+#: Requirement -> check that returns "", or why the machine does not meet it.
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "not root",
     "runc": _program("runc"),
@@ -108,7 +113,8 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "sh": _program("sh"),
     "bash": _program("bash"),
     "gcc": _program("gcc"),
-    # For the launcher's two sources: an assembler each, and what runs the other machine's programs.
+    # For the two sources of the launcher: assemblers, and emulators for the other machine's
+    # programs.
     **{
         name: _program(name)
         for machine in ("x86_64", "aarch64")
@@ -135,14 +141,14 @@ def _names(item: pytest.Item) -> list[str]:
 
 
 def _demand(name: str) -> None:
-    """Skip the running test unless the machine has ``name``."""
+    """Skip the running test unless the machine meets the requirement ``name``."""
     missing = REQUIREMENTS[name]()
     if missing:
         pytest.skip(f"requires {name}: {missing}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What a long run of the fuzz tests is asked for with."""
+    """Add the option for long runs of the fuzz tests."""
     parser.addoption(
         "--fuzz-examples",
         type=int,
@@ -153,7 +159,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse unknown requirements before anything runs; leave out what needs a program that this distribution has not."""
+    """Refuse unknown requirements, and deselect tests whose requirements this distribution
+    lacks.
+    """
     for item in items:
         unknown = [name for name in _names(item) if name not in REQUIREMENTS]
         if unknown:
@@ -168,7 +176,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give all integration tests to one worker, and each hermetic file to any worker that is free."""
+    """Run all integration tests in one worker, and each hermetic file in any free worker."""
     from xdist.scheduler import LoadScopeScheduling
 
     def scope(nodeid: str) -> str:
@@ -181,15 +189,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_report_header() -> list[str]:
-    """Say loudly what is left out."""
+    """Report which tests are left out."""
     return [
-        f"left out: tests that require {name}, which this distribution has no package of"
+        f"left out: tests that require {name}, for which this distribution has no package"
         for name in sorted(NOT_PACKAGED)
     ]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check what the test requires before any of its fixtures is made."""
+    """Check the requirements of a test before its fixtures are made."""
     for name in _names(item):
         _demand(name)
 
@@ -198,7 +206,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI every skip is a failure, whatever its reason."""
+    """Turn every skip into a failure in CI."""
     report = yield
     if (
         IN_CI
@@ -215,29 +223,30 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def demand() -> Callable[[str], None]:
-    """For fixtures that need something of the machine: ``demand("root")`` skips what uses them."""
+    """Return a function for fixtures: ``demand("root")`` skips the tests that use the fixture."""
     return _demand
 
 
 @pytest.fixture(scope="session")
 def fuzz_examples(pytestconfig: pytest.Config) -> int:
-    """How many documents a fuzz test tries."""
+    """Return the number of documents that a fuzz test tries."""
     number: int = pytestconfig.getoption("--fuzz-examples")
     return number
 
 
 @pytest.fixture(scope="session")
 def records() -> Path:
-    """The directory of recorded reference behaviour."""
+    """Return the directory of recorded reference behaviour."""
     return RECORDS
 
 
-#: Whether the running test may start any program: an integration test, or one that names what it requires.
+#: Whether the running test may start any program: an integration test, or one that names what it
+#: requires.
 _starts_programs = True
 
 
 def _refuse_programs(event: str, arguments: tuple[Any, ...]) -> None:
-    """Fail a unit test that starts a program of this machine, other than Python, without requiring it."""
+    """Fail a hermetic test that starts a program of this machine without requiring it."""
     if event != "subprocess.Popen" or _starts_programs:
         return
     executable, words = arguments[:2]
@@ -252,7 +261,9 @@ sys.addaudithook(_refuse_programs)
 
 @pytest.fixture(autouse=True)
 def _known_programs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have ./dev test --quick, which leaves out every test that requires something, need no program but Python."""
+    """Ensure that ./dev test --quick, which deselects tests with requirements, needs only
+    Python.
+    """
     global _starts_programs  # noqa: PLW0603 - an audit hook is for the whole process
     _starts_programs = bool(_names(request.node)) or not _is_hermetic(request)
     yield
@@ -265,17 +276,17 @@ def _is_hermetic(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def _hermetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unit tests see no network and none of the variables that steer the hook; they pass the same on any machine."""
+    """Isolate hermetic tests from the network, this machine's kept documents and the hook's
+    variables.
+    """
     if not _is_hermetic(request):
         return
 
     def refused(_socket: socket.socket, address: object) -> None:
-        raise AssertionError(f"a unit test connects to {address!r}")
+        raise AssertionError(f"a hermetic test connects to {address!r}")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
-    monkeypatch.setattr(
-        "nvgraft.system.kept.DIRECTORY", "/proc/none/cache"
-    )  # this machine's own cache is nobody's business
+    monkeypatch.setattr("nvgraft.system.kept.DIRECTORY", "/proc/none/cache")
     for name in (
         "NVIDIA_CTK_CONFIG_FILE_PATH",
         "XDG_CONFIG_HOME",

@@ -245,7 +245,7 @@ def test_without_an_assembler_nothing_is_installed(installed: Installed, tmp_pat
         text=True,
     )
     assert done.returncode == 1
-    assert "no program as and no objcopy here" in done.stderr.splitlines()[-1]
+    assert "no program as and no objcopy to assemble" in done.stderr.splitlines()[-1]
     assert "apt-get install binutils" in done.stderr.splitlines()[-1]
     assert not prefix.exists()
 
@@ -268,7 +268,7 @@ def test_the_original_names_start_our_programs(installed: Installed) -> None:
         foreign.write_text("#!/bin/sh\n")
         done = dev_install(f"PREFIX={prefix}", "--names")
         assert done.returncode == 1
-        assert f"{foreign}: is there, and is not nvgraft's" in done.stderr
+        assert f"{foreign}: exists and is not nvgraft's" in done.stderr
         assert foreign.read_text() == "#!/bin/sh\n"
     finally:
         subprocess.run(["rm", "-rf", prefix], check=True)

@@ -194,7 +194,7 @@ def test_a_foreign_program_is_not_replaced(kind: str, tmp_path: Path) -> None:
     else:
         path.symlink_to("/bin/sh" if kind == "link" else "/nowhere")
     with pytest.raises(
-        install.CannotInstall, match="nvidia-container-cli: is there, and is not nvgraft's"
+        install.CannotInstall, match="nvidia-container-cli: exists and is not nvgraft's"
     ):
         install.check_names(str(tmp_path))
 
@@ -203,7 +203,9 @@ def test_a_launcher_needs_an_assembler(tmp_path: Path, monkeypatch: pytest.Monke
     """Without `as` and `objcopy` the launcher is refused, with the package to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", "aarch64")))
-    with pytest.raises(install.CannotInstall, match=r"no program as and no objcopy here.* apt-get"):
+    with pytest.raises(
+        install.CannotInstall, match=r"no program as and no objcopy to assemble.* apt-get"
+    ):
         install.static_launcher("/usr/bin/python3", "/script")
 
 

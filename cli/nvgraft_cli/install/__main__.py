@@ -1,4 +1,6 @@
-"""``python3 -I cli/nvgraft_cli/install``: the installer, run from a checkout that is not installed anywhere yet."""
+"""``python3 -I cli/nvgraft_cli/install``: the installer, run from a checkout that is not installed
+anywhere yet.
+"""
 
 import sys
 from pathlib import Path

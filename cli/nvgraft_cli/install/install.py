@@ -1,11 +1,13 @@
-"""The installer behind ``./dev install``: commands into PREFIX/bin, all that they need into PREFIX/lib/nvgraft.
+"""The installer of ``./dev install``: commands go to PREFIX/bin, all that they need to
+PREFIX/lib/nvgraft.
 
-It runs on the Python that it installs for, before anything of the project is installed, so it uses the standard
-library alone. Registering the hook with a container engine does not belong here.
+It runs on the Python that it installs for, before anything of the project is installed, so it uses
+the standard library alone. Registering the hook with a container engine does not belong here.
 
-What the hook may load and what only the CLI may load lie in two directories: ``hook`` holds the engine, its tables,
-python-prctl and pynvml, and is the one directory that the hook's launcher adds to ``sys.path``; ``cli`` holds the
-rest, so that no package of somebody else's is importable in a process that configures containers.
+What the hook may load and what only the CLI may load lie in two directories: ``hook`` holds the
+engine, its tables, python-prctl and pynvml, and is the one directory that the hook's launcher adds
+to ``sys.path``; ``cli`` holds the rest, so that no package of somebody else's is importable in a
+process that configures containers.
 """
 
 import argparse
@@ -25,12 +27,13 @@ from nvgraft_cli.install import launcher, pack
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-#: The kernel reads no more than this of a script's first line (BINPRM_BUF_SIZE, Linux 5.1 and newer).
+#: The most bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE, Linux 5.1 and
+#: newer).
 SHEBANG_LIMIT = 255
 
-#: What the hook loads beyond the engine, by distribution: the other requirements are the CLI's.
+#: Distribution -> its modules that the hook loads. All other requirements are the CLI's.
 HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
-#: What helps where one is missing.
+#: Distribution -> the fix if it is missing.
 _MISSING = {
     "python-prctl": "apt-get install python3-prctl, or use PYTHON=/usr/bin/python3",
     "nvidia-ml-py": "pip installs it into .venv: remove an unfinished .venv, and try again",
@@ -38,15 +41,16 @@ _MISSING = {
 
 HOOK = "nvgraft-hook"
 
-#: What ``--names`` adds: the programs of the original stack, which ``docker --gpus`` and others look up in PATH, and ours.
+#: Links of ``--names``: programs of the original stack, which ``docker --gpus`` and others search
+#: in PATH -> our programs.
 NAMES = {
     "nvidia-container-runtime-hook": HOOK,
     "nvidia-container-cli": "nvgraft",
     "nvidia-container-runtime": "nvgraft-runtime",
 }
 
-#: ``-I``: no variable, user directory or working directory is searched. ``-S``: no .pth file runs.
-#: ``-B``: root writes no byte code at run time; the installer has written it.
+#: ``-I``: Python ignores its variables, the user's directory and the working directory. ``-S``: it
+#: runs no .pth files. ``-B``: root writes no byte code at run time; the installer has written it.
 LAUNCHER = """\
 #!{python} -ISB
 import sys
@@ -57,8 +61,9 @@ sys.path.{extend}
 {call}
 """
 
-#: What the programs of the engine begin with; nvgraft.startup says why. The garbage collector would look through all that is loaded
-#: again and again, and it stays until the process ends, a moment later (docs/decisions/0002).
+#: The first lines of the engine's programs; see nvgraft.startup. The garbage collector would
+#: examine all loaded objects again and again, which stay until the process ends anyway
+#: (docs/decisions/0002).
 LOAD = """\
 import gc
 
@@ -70,13 +75,15 @@ load("{group}")
 
 
 class CannotInstall(Exception):
-    """Why nothing was changed; the text is the one line for the user."""
+    """The reason why nothing was changed, as one line for the user."""
 
 
 def owned_by_root(path: str, links_left: int = 40) -> None:
-    """Check that nobody but root can replace what ``path`` leads to, symbolic links included, as far as it exists.
+    """Check that only root can replace ``path``, its existing parents, and the targets of links in
+    it.
 
-    :raises CannotInstall: naming the first directory, link or file that somebody else owns or may write to.
+    :raises CannotInstall: naming the first directory, link or file that somebody else owns or may
+        write to.
     """
     place = "/"
     for part in ("", *filter(None, path.split("/"))):
@@ -86,7 +93,8 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
         info = os.lstat(place)
         if info.st_uid != 0:
             raise CannotInstall(
-                f"{place}: owned by user {info.st_uid} | what the hook loads has to be owned by root: chown root {place}"
+                f"{place}: owned by user {info.st_uid} | root must own what the hook loads:"
+                f" chown root {place}"
             )
         if stat.S_ISLNK(info.st_mode):
             if not links_left:
@@ -101,9 +109,12 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
 
 
 def closure(packages: str, names: list[str]) -> "list[Distribution]":
-    """Return the distributions ``names`` and all that they require, as far as they are installed in ``packages``."""
+    """Return the distributions ``names`` and their requirements that are installed in
+    ``packages``.
+    """
     from importlib.metadata import (
-        distributions,  # not at the top: all commands know the installer, and this is a tenth of their start
+        # not at the top: all commands know the installer, and this is a tenth of their start
+        distributions,
     )
 
     installed = {
@@ -121,12 +132,12 @@ def closure(packages: str, names: list[str]) -> "list[Distribution]":
 
 
 def canonical(name: str) -> str:
-    """Return the one spelling of a distribution's name."""
+    """Return the normalised name of a distribution."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requirements(distribution: "Distribution") -> list[str]:
-    """Return the names that ``distribution`` requires, those of its extras left out."""
+    """Return the names of the requirements of ``distribution``, without those of its extras."""
     rows = [row for row in distribution.requires or () if not re.search(r";.*\bextra\s*==", row)]
     return [
         canonical(match[0])
@@ -136,7 +147,7 @@ def requirements(distribution: "Distribution") -> list[str]:
 
 
 def module_file(packages: str, module: str) -> str | None:
-    """Return the file of a top-level ``module``: of ``packages``, else of this Python's own distribution."""
+    """Return the file of a top-level ``module``, from ``packages`` or else from this Python."""
     for suffix in (*importlib.machinery.EXTENSION_SUFFIXES, *importlib.machinery.SOURCE_SUFFIXES):
         path = f"{packages}/{module}{suffix}"
         if os.path.exists(path):
@@ -146,20 +157,20 @@ def module_file(packages: str, module: str) -> str | None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy the bytes alone: owner and mode are ours to choose."""
+    """Copy the content of a file, without owner and mode."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     shutil.copyfile(source, target)
 
 
 def copy_package(source: str, target: str) -> None:
-    """Copy a package directory, byte code left out."""
+    """Copy a package directory without its byte code."""
     shutil.copytree(
         source, target, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns("__pycache__")
     )
 
 
 def fill_hook(stage: str, checkout: str, packages: str) -> None:
-    """Put into ``stage`` what the hook may load."""
+    """Copy to ``stage`` what the hook may load."""
     copy_package(f"{checkout}/hook/nvgraft", f"{stage}/nvgraft")
     copy_package(f"{checkout}/specs/nvgraft_specs", f"{stage}/nvgraft_specs")
     for distribution, modules in HOOK_MODULES.items():
@@ -173,7 +184,7 @@ def fill_hook(stage: str, checkout: str, packages: str) -> None:
 
 
 def fill_cli(stage: str, checkout: str, packages: str) -> None:
-    """Put into ``stage`` what only the CLI may load."""
+    """Copy to ``stage`` what only the CLI may load."""
     copy_package(f"{checkout}/cli/nvgraft_cli", f"{stage}/nvgraft_cli")
     from importlib.metadata import Distribution
 
@@ -191,7 +202,9 @@ def fill_cli(stage: str, checkout: str, packages: str) -> None:
 
 
 def finish(stage: str, final: str) -> None:
-    """Write byte code that names the ``final`` place in tracebacks; give everything to root, readable by all."""
+    """Write byte code whose tracebacks name ``final``, and make all files root's and readable by
+    all.
+    """
     pack.compile_tree(stage, final)
     pack.pack_groups(f"{stage}/hook", f"{final}/hook")
     for directory, _, files in os.walk(stage):
@@ -203,7 +216,7 @@ def finish(stage: str, final: str) -> None:
 
 
 def check_start(python: str, stage: str) -> None:
-    """Load all programs from ``stage`` as their launchers will: what cannot start does not replace what can.
+    """Load all programs from ``stage`` as their launchers do, before they replace working ones.
 
     :raises CannotInstall: with the last line of what Python says.
     """
@@ -224,7 +237,7 @@ def check_start(python: str, stage: str) -> None:
 
 
 def write_command(path: str, data: bytes) -> None:
-    """Put an executable in place at once: whoever starts it meanwhile gets the old or the new one, whole."""
+    """Replace an executable atomically."""
     draft = f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.new"
     with open(draft, "wb") as file:
         file.write(data)
@@ -234,7 +247,7 @@ def write_command(path: str, data: bytes) -> None:
 
 
 def replace_tree(stage: str, final: str, old: str) -> None:
-    """Put the ``stage`` directory at ``final``; what was there comes back if that fails."""
+    """Move the ``stage`` directory to ``final``; restore the old one if that fails."""
     had_one = os.path.lexists(final)
     if had_one:
         os.rename(final, old)
@@ -248,9 +261,9 @@ def replace_tree(stage: str, final: str, old: str) -> None:
 
 
 def check_places(prefix: str, python: str) -> None:
-    """Check, before anything is written, who can change the installation and the interpreter, and that it can be launched."""
+    """Check, before anything is written, paths and owners of installation and interpreter."""
     if os.geteuid() != 0:
-        raise CannotInstall("not root | what the hook loads has to be owned by root")
+        raise CannotInstall("not root | run as root, who must own what the hook loads")
     for name, path in (("PREFIX", prefix), ("PYTHON", python)):
         if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/"):
             raise CannotInstall(f"{name}={path}: not an absolute path without . and .. parts")
@@ -265,24 +278,27 @@ def check_places(prefix: str, python: str) -> None:
 
 
 def check_names(directory: str) -> None:
-    """Check, before anything is written, that the original names in ``directory`` are free or links of ours."""
+    """Check, before anything is written, that the original names in ``directory`` are free or our
+    links.
+    """
     for name, ours in NAMES.items():
         path = f"{directory}/{name}"
         if os.path.lexists(path) and not (os.path.islink(path) and os.readlink(path) == ours):
             raise CannotInstall(
-                f"{path}: is there, and is not nvgraft's | remove it or its package first, or choose another PREFIX"
+                f"{path}: exists and is not nvgraft's | remove it or its package first,"
+                " or choose another PREFIX"
             )
 
 
 def link_names(directory: str) -> None:
-    """Link the original names to our programs beside them, where they are not linked yet."""
+    """Make the missing links from the original names to our programs."""
     for name, ours in NAMES.items():
         if not os.path.lexists(f"{directory}/{name}"):
             os.symlink(ours, f"{directory}/{name}")
 
 
 def static_launcher(python: str, script: str) -> bytes:
-    """Return the static program in front of the hook's ``script``, assembled on this machine.
+    """Return the static program that starts the hook's ``script``, assembled on this machine.
 
     :raises CannotInstall: there is no source for this machine, or no assembler on it.
     """
@@ -295,7 +311,7 @@ def static_launcher(python: str, script: str) -> bytes:
     missing = [name for name in launcher.TOOLS if shutil.which(name) is None]
     if missing:
         raise CannotInstall(
-            f"--launcher: no program {' and no '.join(missing)} here, which make it from its source"
+            f"--launcher: there is no program {' and no '.join(missing)} to assemble its source"
             " | apt-get install binutils gcc, or install without --launcher"
         )
     try:
@@ -318,11 +334,13 @@ def install(
     names: bool = False,
     with_launcher: bool = False,
 ) -> None:
-    """Install under ``prefix`` for the interpreter ``python``, which has to be the one that runs this.
+    """Install below ``prefix`` for the interpreter ``python``, which must be the one that runs
+    this.
 
     :param packages: a site-packages directory with the project's dependencies for that interpreter.
     :param names: also link the names of the original programs.
-    :param with_launcher: put a static program in front of the hook, for registrations without an env.
+    :param with_launcher: put a static program in front of the hook, for registrations without an
+        env.
     :raises CannotInstall: and leaves what was installed before as it was.
     """
     prefix = prefix.rstrip("/")
@@ -376,7 +394,7 @@ def install(
 
 
 def main() -> int:
-    """Install, or say in one line why not."""
+    """Install, or print in one line why that is not possible."""
     parser = argparse.ArgumentParser(prog="install", description="see ./dev help")
     for name in ("checkout", "packages", "prefix", "python"):
         parser.add_argument(f"--{name}", required=True)

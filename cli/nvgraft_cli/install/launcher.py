@@ -1,9 +1,9 @@
-"""A static program that starts the hook, for ``./dev install --launcher``: of the caller's environment it hands on only the
-variables that the hook reads, so that nothing of it gets to the dynamic loader.
+"""Build the static program that starts the hook, for ``./dev install --launcher``.
 
-A script's interpreter is a dynamic program: LD_PRELOAD runs in it before its first line. An explicit env at the
-registration prevents that (SECURITY R1); this prevents it where somebody has registered the hook without one. The program
-is a few hundred bytes without a library. Its code is assembled from launcher_MACHINE.s when it is installed (binutils).
+The interpreter of a script is a dynamic program, in which code from LD_PRELOAD runs before the
+first line. An explicit env in the registration prevents that (SECURITY R1). This program prevents
+it for registrations without env: it passes only the variables that the hook reads. It has a few
+hundred bytes and no libraries, and is assembled from launcher_MACHINE.s at installation (binutils).
 """
 
 import struct
@@ -11,13 +11,13 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-#: uname -m -> ELF's number for it. There is a source for each.
+#: uname -m -> e_machine. There is a source for each.
 MACHINES = {"x86_64": 62, "aarch64": 183}
 
-#: The programs of binutils that make the code.
+#: The programs of binutils that are needed.
 TOOLS = ("as", "objcopy")
 
-#: What the code starts the interpreter with.
+#: The interpreter's options, as bytes in the code.
 _OPTIONS = b"-ISB\0"
 
 _BASE = 0x400000
@@ -32,7 +32,7 @@ _READ, _WRITE, _EXECUTE = 4, 2, 1
 
 
 class Target(NamedTuple):
-    """What a launcher starts: ``interpreter`` with -ISB and ``script``, both absolute."""
+    """The absolute paths that a launcher starts: ``interpreter`` with -ISB, and ``script``."""
 
     interpreter: str
     script: str
@@ -41,11 +41,11 @@ class Target(NamedTuple):
 def assemble(machine: str, tools: str = "") -> bytes:
     """Return the code of the launcher for ``machine`` (uname -m).
 
-    :param tools: what the names of the binutils begin with for a machine other than this one, ``aarch64-linux-gnu-``.
-    :raises OSError: there are no binutils.
-    :raises subprocess.CalledProcessError: they do not know this machine.
+    :param tools: the prefix of binutils for another machine, such as ``aarch64-linux-gnu-``.
+    :raises OSError: binutils are not installed.
+    :raises subprocess.CalledProcessError: they cannot assemble for this machine.
     """
-    import tempfile  # not at the top: commands that look at launchers load this module
+    import tempfile  # imported here: commands that only read launchers import this module
 
     assembler, extractor = (f"{tools}{name}" for name in TOOLS)
     source = str(Path(__file__).with_name(f"launcher_{machine}.s"))
@@ -60,7 +60,9 @@ def assemble(machine: str, tools: str = "") -> bytes:
 
 
 def build(target: Target, machine: str, code: bytes) -> bytes:
-    """Return the program for ``machine`` that starts ``target`` by the ``code`` of :func:`assemble`."""
+    """Return the program for ``machine`` that starts ``target``, with the ``code`` of
+    :func:`assemble`.
+    """
     texts = [
         *(text.encode() for text in target),
         f"nvgraft-hook: {target.interpreter} cannot be started\n".encode(),
@@ -91,7 +93,7 @@ def build(target: Target, machine: str, code: bytes) -> bytes:
 
 
 def parse(data: bytes) -> Target | None:
-    """Return what the program ``data`` starts; None for a file that :func:`build` has not made.
+    """Return the target of the program ``data``; None for a file that :func:`build` has not made.
 
     All but the code is compared byte for byte. The code depends on the assembler.
     """

@@ -1,4 +1,4 @@
-"""The byte code of an installation: a .pyc file for each source, and the modules that a start always needs in one file.
+"""Write the byte code of an installation: a .pyc file for each source, and packed files for starts.
 
 :mod:`nvgraft.startup` names the groups of modules, describes the format and loads the files.
 Copying the sources and the owners of files belong to :mod:`nvgraft_cli.install.install`.
@@ -16,28 +16,30 @@ from typing import TypeVar
 
 from nvgraft.startup import DIRECTORY, GROUPS
 
-#: Bytes of one piece of a packed file, unless one module has more: less than what the C library maps anew for each request.
+#: The most bytes of one piece of a packed file, unless one module has more. The C library maps new
+#: memory for larger requests.
 _PIECE = 1 << 16
 
-#: The package whose byte code has nothing that only readers need. Elsewhere annotations may have a meaning (pydantic).
+#: The package whose byte code is made without docstrings and annotations; pydantic needs them
+#: elsewhere.
 _ENGINE = "hook/nvgraft"
 
-#: Name, whether it is a package, source below the directory, code.
+#: A packed module: name, whether it is a package, source below the directory, code.
 _Module = tuple[str, bool, str, CodeType]
 
-#: For people who look at the packed files, or wonder why an edited module changes nothing.
+#: The text for people who find the packed files, or wonder why an edited module has no effect.
 _README = """\
 nvgraft's programs run the byte code in these files, not the sources beside this directory.
-Remove this directory before you change a source: the sources count then, and a start takes longer.
+Remove this directory before you change a source: the sources are used then, and a start takes longer.
 ./dev install brings the directory back.
 """
 
 
 def compile_tree(stage: str, final: str) -> None:
-    """Write the .pyc file of each source below ``stage``; tracebacks name its place below ``final``.
+    """Write the .pyc file of each source below ``stage``; tracebacks name its path below ``final``.
 
-    The time and the size of the source are in it: an edited source is compiled anew. A source that cannot be compiled has
-    none: it is never loaded, or the installer's trial start fails.
+    It has the time and size of the source, so that an edited source is compiled again. A source
+    that cannot be compiled gets none: it is never loaded, or the installer's trial start fails.
     """
     for path in sorted(Path(stage).rglob("*.py")):
         place = str(path.relative_to(stage))
@@ -49,14 +51,14 @@ def compile_tree(stage: str, final: str) -> None:
 def compile_source(path: Path, shown: str, *, bare_source: bool) -> CodeType:
     """Return the code of a source; tracebacks name it ``shown``.
 
-    :param bare_source: leave out what :func:`bare` leaves out.
+    :param bare_source: compile the result of :func:`bare`.
     """
     source = path.read_bytes()
     return compile(bare(source) if bare_source else source, shown, "exec", dont_inherit=True)
 
 
 def write_pyc(path: Path, code: CodeType) -> None:
-    """Write ``code`` where the import system looks for the byte code of the source ``path``."""
+    """Write ``code`` to the path where the import system expects the byte code of ``path``."""
     target = Path(importlib.util.cache_from_source(path))
     target.parent.mkdir(exist_ok=True)
     info = path.stat()
@@ -67,7 +69,9 @@ def write_pyc(path: Path, code: CodeType) -> None:
 
 
 def pack_groups(directory: str, final: str) -> None:
-    """Write the packed file of each group of modules; tracebacks name their places below ``final``."""
+    """Write the packed file of each group of modules; tracebacks name their paths below
+    ``final``.
+    """
     os.mkdir(f"{directory}/{DIRECTORY}")
     Path(directory, DIRECTORY, "README").write_text(_README, encoding="ascii")
     groups: dict[str, dict[str, str]] = {}
@@ -92,7 +96,7 @@ def _module(directory: str, final: str, name: str, source: str) -> _Module:
 
 
 def _pieces(modules: list[_Module]) -> Iterator[bytes]:
-    """Yield the pieces of a file, each with its length before it."""
+    """Yield the pieces of a file, each after its length."""
     pieces: list[list[_Module]] = [[]]
     size = 0
     for module in modules:
@@ -107,9 +111,10 @@ def _pieces(modules: list[_Module]) -> Iterator[bytes]:
 
 
 def add_module(directory: str, name: str, order: dict[str, str], seen: set[str]) -> None:
-    """Add the module ``name`` and its source to ``order``, after all modules of ours that it imports when it is loaded.
+    """Add the module ``name`` with its source to ``order``, after our modules that it imports at
+    the top.
 
-    :param seen: names that are passed over; ``name`` becomes one of them.
+    :param seen: names that are skipped; ``name`` is added to them.
     """
     place = name.replace(".", "/")
     source = next(
@@ -137,9 +142,9 @@ def add_module(directory: str, name: str, order: dict[str, str], seen: set[str])
 
 
 def bare(source: bytes) -> ast.Module:
-    """Return the program ``source`` without what only its readers need: docstrings, annotations, imports for the type checker.
+    """Parse ``source`` without docstrings, annotations and imports for the type checker.
 
-    Lines keep their numbers: a traceback fits the source.
+    Line numbers stay, so that tracebacks fit the source.
     """
     program: ast.Module = _Bare().visit(ast.parse(source))
     return ast.fix_missing_locations(program)
@@ -170,7 +175,7 @@ class _Bare(ast.NodeTransformer):
         )
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-        # Without annotations there is nothing to postpone, and a start need not load the module.
+        # Only annotations need this import, and they are removed.
         return ast.copy_location(ast.Pass(), node) if node.module == "__future__" else node
 
     def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
