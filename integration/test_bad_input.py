@@ -1,4 +1,6 @@
-"""Broken hosts and containers: each one is refused with the original's words, cause and fix, and nothing is left behind."""
+"""Broken hosts and containers are refused with the original's words, cause and fix, and leave
+nothing behind.
+"""
 
 import json
 
@@ -16,7 +18,10 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
     [
         (
             "echo init 18 >> /etc/nvgraft-nvml.conf",
-            "initialization error: nvml error: driver/library version mismatch | the driver was upgraded",
+            (
+                "initialization error: nvml error: driver/library version mismatch | the driver was "
+                "upgraded"
+            ),
         ),
         (
             "echo init 9 >> /etc/nvgraft-nvml.conf",
@@ -28,7 +33,10 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
         ),
         (
             f"rm {LIBRARIES}/libnvidia-ml.so*",
-            "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory | ",
+            (
+                "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared "
+                "object file: no such file or directory | "
+            ),
         ),
         (
             f"echo no library > {LIBRARIES}/libnvidia-ml.so.560.35.03",
@@ -36,15 +44,24 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
         ),
         (
             "echo foreign > /etc/ld.so.cache",
-            "detection error: unsupported file format: /etc/ld.so.cache | it does not start like a loader cache",
+            (
+                "detection error: unsupported file format: /etc/ld.so.cache | it does not start like "
+                "a loader cache"
+            ),
         ),
         (
             "rm /etc/ld.so.cache",
-            "detection error: open failed: /etc/ld.so.cache: no such file or directory | run ldconfig",
+            (
+                "detection error: open failed: /etc/ld.so.cache: no such file or directory | run "
+                "ldconfig"
+            ),
         ),
         (
             f"rm {LIBRARIES}/libcuda.so.560.35.03",
-            f"detection error: open failed: {LIBRARIES}/libcuda.so.560.35.03: no such file or directory | the loader cache names",
+            (
+                f"detection error: open failed: {LIBRARIES}/libcuda.so.560.35.03: no such file or "
+                "directory | the loader cache names"
+            ),
         ),
         (
             f": > {LIBRARIES}/libcuda.so.560.35.03",
@@ -56,7 +73,10 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
         ),
         (
             "rm /dev/nvidia1",
-            "mount error: stat failed: /dev/nvidia1: no such file or directory | the host lacks the node",
+            (
+                "mount error: stat failed: /dev/nvidia1: no such file or directory | the host lacks "
+                "the node"
+            ),
         ),
         (
             "rm /dev/nvidia1 && mknod /dev/nvidia1 c 1 3",
@@ -92,7 +112,9 @@ def test_a_broken_host_is_named_and_nothing_is_left(
 
 
 def run_hook(bundle: Bundle, script: str) -> Run:
-    """Run a shell script on a simulated host, in the bundle; ``hook PID`` in it runs the hook for that process."""
+    """Run a shell script on a simulated host, in the bundle; ``hook PID`` in it runs the hook for
+    that process.
+    """
     state = json.dumps(
         {"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}
     ).replace("1234321", "'$1'")
@@ -100,8 +122,12 @@ def run_hook(bundle: Bundle, script: str) -> Run:
     return bundle.on_host(f"cd {bundle.path}; {function}; {script}")
 
 
-#: A process like a container's first one: its own mount namespace, in which the rootfs is a mount point.
-CONTAINER = "unshare -m --propagation private sh -c 'mount --bind rootfs rootfs; exec sleep 30' & sleep 0.3; "
+#: A process like a container's first one: its own mount namespace, in which the rootfs is a mount
+#: point.
+CONTAINER = (
+    "unshare -m --propagation private sh -c 'mount --bind rootfs rootfs; exec sleep 30' & sleep "
+    "0.3; "
+)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +149,9 @@ CONTAINER = "unshare -m --propagation private sh -c 'mount --bind rootfs rootfs;
 def test_a_process_that_is_no_container_is_refused(
     bundle: Bundle, script: str, message: str
 ) -> None:
-    """A dead, foreign or missing process, and a rootfs that is none, are refused before anything is changed."""
+    """A dead, foreign or missing process, and a wrong rootfs, are refused before anything is
+    changed.
+    """
     done = run_hook(bundle, script)
     assert done.returncode == 1, done.stderr
     assert f"nvgraft: {message}" in done.stderr
@@ -133,10 +161,13 @@ def test_a_process_that_is_no_container_is_refused(
 
 
 def test_too_few_descriptors_are_refused_before_anything_is_attached(bundle: Bundle) -> None:
-    """With a hard limit below what the plan needs the hook says how many it needs, and changes nothing."""
+    """With a hard limit below the plan's need, the hook names the number it needs, and changes
+    nothing.
+    """
     done = run_hook(
         bundle,
-        f"{CONTAINER.replace('exec', 'mount -t proc proc rootfs/proc; exec')} pid=$!; ulimit -n 100; hook $pid",
+        f"{CONTAINER.replace('exec', 'mount -t proc proc rootfs/proc; exec')} pid=$!; ulimit -n "
+        "100; hook $pid",
     )
     assert done.returncode == 1
     assert "nvgraft: initialization error: open file limit is 100 | this plan needs " in done.stderr
@@ -152,7 +183,9 @@ def test_too_few_descriptors_are_refused_before_anything_is_attached(bundle: Bun
     ],
 )
 def test_a_proc_that_is_no_procfs_is_refused(bundle: Bundle, mount: str) -> None:
-    """/proc of the container has to be procfs: a volume there, though it has the directory, is refused."""
+    """/proc of the container must be procfs: a volume there, even one with the directory, is
+    refused.
+    """
     done = run_hook(bundle, f"{CONTAINER.replace('exec', f'{mount}; exec')} hook $!")
     assert done.returncode == 1
     assert "/rootfs/proc/driver/nvidia: no such file or directory | " in done.stderr
@@ -160,7 +193,9 @@ def test_a_proc_that_is_no_procfs_is_refused(bundle: Bundle, mount: str) -> None
 
 
 def test_the_script_above_can_succeed(bundle: Bundle) -> None:
-    """The same stand-in for a container is configured when nothing is wrong: the refusals above are not for other reasons."""
+    """The same stand-in for a container is configured when nothing is wrong, so the refusals have
+    no other cause.
+    """
     done = run_hook(
         bundle,
         CONTAINER
@@ -172,7 +207,9 @@ def test_the_script_above_can_succeed(bundle: Bundle) -> None:
 
 
 def test_a_simulated_host_is_said_at_each_start(bundle: Bundle) -> None:
-    """A node that pretends to be a GPU host says so on stderr; without a compiler its GPUs come from the snapshot."""
+    """A node that simulates a GPU host says so on stderr at each start; without a compiler its GPUs
+    come from the snapshot.
+    """
     state = json.dumps(
         {"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.path), "pid": 1234321}
     ).replace("1234321", "'$!'")

@@ -1,4 +1,4 @@
-"""``./dev bench``: that it measures what it says. No test looks at a time: machines differ, and so do their days."""
+"""``./dev bench`` measures what it says. No test checks a time, because machines differ."""
 
 import subprocess
 from pathlib import Path
@@ -19,8 +19,10 @@ NODE = pytest.mark.requires("root", "gcc", "busybox", "overlayfs", "x86_64")
 
 @NODE
 def test_a_short_run_shows_every_table(installed: Installed) -> None:
-    """Each start, each phase, each curve and the plans offline have a line with figures in it, and each start one for the ratios
-    to another installation."""
+    """Each start, phase, curve and offline plan has a line with figures.
+
+    Each start also has a line for the ratios to another installation.
+    """
     done = subprocess.run(
         [CHECKOUT / "dev", "bench", "--quick", "--beside", installed.prefix],
         capture_output=True,
@@ -52,13 +54,15 @@ def test_a_short_run_shows_every_table(installed: Installed) -> None:
 
 
 def test_every_phase_has_its_place_in_the_order() -> None:
-    """A phase that is measured is also shown."""
+    """Every measured phase is also shown."""
     assert {phase for names in PHASES.values() for phase in names.values()} <= set(ORDER)
 
 
 @pytest.mark.parametrize("gpus", [1, 8, 64])
 def test_a_host_has_as_many_gpus_as_wanted(gpus: int) -> None:
-    """Every GPU of a host that is made for the bench has its node and its /proc directory, and nothing is left of the model's."""
+    """Every GPU of a host made for the bench has its node and its /proc directory, and none is left
+    of the model's.
+    """
     document = hosts.document(Path(gallery.path(hosts.MODEL)).parent, gpus, entries=3)
     assert [gpu["minor"] for gpu in document["nvml"]["gpus"]] == list(range(gpus))
     assert {path for path in document["files"] if path.removeprefix("/dev/nvidia").isdecimal()} == {
@@ -84,7 +88,7 @@ def orders_of_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int)
 
     monkeypatch.setattr(node, "_run", run)
     monkeypatch.setattr("bench.node.start", start_bare)
-    node.round()  # the first one has starts that only leave something behind
+    node.round()  # the first round has starts that only prepare
     rounds = []
     for _ in range(4):
         started.clear()
@@ -96,7 +100,7 @@ def orders_of_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int)
 def test_the_order_of_programs_is_another_one_in_each_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No program always has the same one before it; the seed gives the same order again."""
+    """No program always follows the same one, and the seed gives the same order again."""
     monkeypatch.setattr("bench.node.find_reference", lambda: ("/opt/nvidia/hook", "/opt/nvidia"))
     first, again, other = (
         orders_of_rounds(tmp_path / str(number), monkeypatch, seed)
@@ -111,21 +115,23 @@ def test_the_order_of_programs_is_another_one_in_each_round(
 def test_the_reference_is_found_wherever_path_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its hook is started by its path, and finds the CLI beside it; the hook alone is not the reference."""
+    """The reference hook is started by its path and finds the CLI beside it; the hook alone is not
+    the reference.
+    """
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in REFERENCE:
         assert find_reference() is None
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    found = find_reference()
-    assert found is not None
-    program, path = found
+    reference = find_reference()
+    assert reference is not None
+    program, path = reference
     assert program == f"{tmp_path}/nvidia-container-runtime-hook"
     assert path.startswith(f"{tmp_path}:")
 
 
 def test_a_program_that_cannot_be_run_ends_the_bench_with_one_line(tmp_path: Path) -> None:
-    """No traceback: the line names the program and the reason."""
+    """There is no traceback: the line names the program and the reason."""
     with pytest.raises(SystemExit, match=r"bench: cannot run /none: No such file or directory$"):
         start(["/none"], "", str(tmp_path))
 
@@ -142,7 +148,7 @@ def outcome(seconds: list[float], reference: list[float]) -> Outcome:
 
 
 def test_a_ratio_is_taken_within_a_round() -> None:
-    """A round in which the machine was twice as slow changes the times and not the ratios."""
+    """A round in which the machine was twice as slow changes the times but not the ratios."""
     slow = Outcome.begun("a start")._replace(
         hook=Times([0.03, 0.06], [0.02, 0.02]),
         bare=Times([0.01, 0.02], [0.01, 0.01]),
@@ -154,7 +160,9 @@ def test_a_ratio_is_taken_within_a_round() -> None:
 
 
 def test_the_stand_in_is_used_only_without_the_reference() -> None:
-    """Where the reference hook was measured beside ours, its own time counts; else a multiple of the bare start, and ldconfig's part."""
+    """The reference's own time counts where it was measured; otherwise a multiple of the bare
+    start, and ldconfig's part.
+    """
     assert Row(outcome([0.03, 0.03], [0.06, 0.06]), "").cells()[3] == "0.50 (0.50-0.50)"
     assert Row(outcome([0.046, 0.046], []), "").cells()[3] == "2.00 (2.00-2.00)"
     assert Row(outcome([0.046, 0.046], []), "", extra=0.023).cells()[3] == "1.00 (1.00-1.00)"
@@ -199,7 +207,9 @@ def test_a_table_is_valid_markdown() -> None:
 
 
 def test_a_case_asks_for_everything_by_default() -> None:
-    """The start that is compared with the reference is the one for all GPUs and all capabilities, with the inventory kept."""
+    """The start that is compared with the reference has all GPUs, all capabilities and a kept
+    inventory.
+    """
     assert (
         Case("all").variables == ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
         and Case("all").cached

@@ -1,4 +1,6 @@
-"""A CDI specification as podman takes it: a container on a simulated host, with no hook of nvgraft's."""
+"""podman accepts a CDI specification: a container on a simulated host, without a hook of
+nvgraft.
+"""
 
 import json
 
@@ -12,11 +14,13 @@ pytestmark = pytest.mark.requires(
 )
 
 PODMAN = (
-    "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime /usr/sbin/runc "
+    "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime "
+    "/usr/sbin/runc "
     "--cgroup-manager=cgroupfs --hooks-dir /run/none"
 )
 
-#: In place of NVIDIA's program: of what it is told it makes the links, and writes down how it was started.
+#: In place of NVIDIA's program: it makes the links that it is told to make, and records how it was
+#: started.
 CDI_HOOK = r"""
 mkdir -p /run/none /etc/cdi
 cat > /usr/bin/nvidia-cdi-hook <<'SH'
@@ -55,7 +59,9 @@ def run_with(bundle: Bundle, write: str, device: str) -> Run:
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_podman_takes_the_specification_of_a_host(bundle: Bundle, form: str) -> None:
-    """One GPU of two by its name: its node and no other, the driver's files, programs that run, and links by the hook program."""
+    """One GPU of two, by its name, brings its node and no other, the driver's files, working
+    programs, and the hook program's links.
+    """
     done = run_with(
         bundle,
         f"{bundle.installed.cli} cdi generate --output /etc/cdi/nvidia.{form}",
@@ -75,7 +81,9 @@ def test_podman_takes_the_specification_of_a_host(bundle: Bundle, form: str) -> 
 
 
 def test_podman_takes_the_specification_of_a_plan(bundle: Bundle) -> None:
-    """What the plan would put in is in, at the same places with the same options; both GPUs, and links by the hook program."""
+    """The plan's contents are in the container, at the same places with the same options: both
+    GPUs, and the hook program's links.
+    """
     bundle.edit(
         environment("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     )
@@ -89,19 +97,19 @@ def test_podman_takes_the_specification_of_a_plan(bundle: Bundle) -> None:
     assert {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"} <= set(done.stdout.splitlines())
     assert "libcuda.so.1 => /" in done.stdout
     assert (
-        "not in the CDI specification: /proc/driver/nvidia/gpus/0000:05:00.0: engines refuse mounts below /proc"
-        in done.stderr
+        "not in the CDI specification: /proc/driver/nvidia/gpus/0000:05:00.0: engines refuse "
+        "mounts below /proc" in done.stderr
     )
     rows = [line.split() for line in done.stdout.splitlines() if " - " in line]
     options = {row[4]: set(row[5].split(",")) for row in rows}
     actions = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index('{\n  "schema"') :])[0][
         "actions"
     ]
-    wanted = {
+    expected = {
         action["target"]: set(action["options"])
         for action in actions
         if action.get("kind") in {"file", "dir", "socket"}
     }
-    wanted = {path: words for path, words in wanted.items() if not path.startswith("/proc/")}
-    assert len(wanted) > 10
-    assert {path: options.get(path, set()) & words for path, words in wanted.items()} == wanted
+    expected = {path: words for path, words in expected.items() if not path.startswith("/proc/")}
+    assert len(expected) > 10
+    assert {path: options.get(path, set()) & words for path, words in expected.items()} == expected

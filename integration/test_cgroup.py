@@ -1,4 +1,6 @@
-"""Device rules on real cgroups: what a process in the cgroup can open before, with and after them."""
+"""Device rules on real cgroups: what a process in the cgroup can open before, with and after
+them.
+"""
 
 import ctypes
 import errno
@@ -35,7 +37,8 @@ from nvgraft.system import syscalls
 
 pytestmark = pytest.mark.requires("root", "cgroup-v1", "cgroup-v2")
 
-#: A major number for local use (Linux devices.txt, 240 to 254): no driver has it, so opening a node gives ENXIO.
+#: A major number for local use (Linux devices.txt, 240 to 254). No driver has it, so opening a node
+#: gives ENXIO.
 UNUSED = 241
 NODE, OTHER = device(UNUSED, 7), device(UNUSED, 8)
 DENIED, ALLOWED = errno.EPERM, errno.ENXIO
@@ -57,7 +60,7 @@ for line in sys.stdin:
 
 
 class Box:
-    """A cgroup of our own with one process in it, which tries things."""
+    """A cgroup of our own with one process in it that opens nodes."""
 
     def __init__(self, version: int, nodes: Path) -> None:
         self.version = version
@@ -80,7 +83,7 @@ class Box:
         self.path.rmdir()
 
     def confine(self) -> None:
-        """Allow /dev/zero alone, as the runtime would before the hook runs."""
+        """Allow only /dev/zero, like the runtime before the hook runs."""
         if self.version == 1:
             (self.path / "devices.deny").write_text("a")
             (self.path / "devices.allow").write_text("c 1:5 rwm")
@@ -109,7 +112,7 @@ class Box:
         return self.ask("mknod", self.nodes / "made", os.makedev(rule.major, rule.minor))
 
     def rules(self) -> object:
-        """Return what decides here: the entries, or the flags and ids of the programs."""
+        """Return what decides in this cgroup: the entries, or the flags and ids of the programs."""
         return (self.path / "devices.list").read_text() if self.version == 1 else bpf.query(self.fd)
 
 
@@ -127,7 +130,7 @@ def nodes(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[1, 2])
 def box(request: pytest.FixtureRequest, nodes: Path) -> Iterator[Box]:
-    """A cgroup v1, and a cgroup v2, that confines nothing yet."""
+    """A cgroup v1 and a cgroup v2, neither of which confines anything yet."""
     made = Box(request.param, nodes)
     yield made
     made.close()
@@ -142,14 +145,16 @@ def box_v2(nodes: Path) -> Iterator[Box]:
 
 
 def allow(box: Box, *rules: AllowDevice) -> tuple[DeviceCgroup, UndoLog]:
-    found, undo = find_cgroup(box.process.pid), UndoLog()
-    assert (found.version, found.path, found.is_root) == (box.version, str(box.path), False)
-    found.allow(rules, undo)
-    return found, undo
+    cgroup, undo = find_cgroup(box.process.pid), UndoLog()
+    assert (cgroup.version, cgroup.path, cgroup.is_root) == (box.version, str(box.path), False)
+    cgroup.allow(rules, undo)
+    return cgroup, undo
 
 
 def test_exactly_the_nodes_asked_for_open(box: Box) -> None:
-    """A node opens with its rule and not without, others stay as they were, mknod stays denied; undo restores all of it."""
+    """A node opens with its rule only, others stay as they were, and mknod stays denied; the undo
+    restores all.
+    """
     box.confine()
     before = box.rules()
 
@@ -164,12 +169,12 @@ def test_exactly_the_nodes_asked_for_open(box: Box) -> None:
         )
 
     assert outcome() == (DENIED, DENIED, DENIED, DENIED, 0, DENIED)
-    found, undo = allow(box, NODE)
+    cgroup, undo = allow(box, NODE)
     assert outcome() == (ALLOWED, ALLOWED, ALLOWED, DENIED, 0, DENIED)
     assert undo.run() == []
     assert outcome() == (DENIED, DENIED, DENIED, DENIED, 0, DENIED)
     assert box.rules() == before
-    found.close()
+    cgroup.close()
 
 
 def test_real_device_works(box: Box) -> None:
@@ -177,15 +182,15 @@ def test_real_device_works(box: Box) -> None:
     box.confine()
     null = device(1, 3)
     assert box.open(null) == DENIED
-    found, _ = allow(box, null)
+    cgroup, _ = allow(box, null)
     assert box.open(null) == 0
-    found.close()
+    cgroup.close()
 
 
 def test_read_only_rule(box: Box) -> None:
     """A rule without w lets a node be opened for reading, not for writing."""
     box.confine()
-    found, undo = allow(box, device(UNUSED, 7, "r"))
+    cgroup, undo = allow(box, device(UNUSED, 7, "r"))
     assert (box.open(NODE, os.O_RDONLY), box.open(NODE, os.O_WRONLY), box.open(NODE)) == (
         ALLOWED,
         DENIED,
@@ -193,14 +198,14 @@ def test_read_only_rule(box: Box) -> None:
     )
     assert undo.run() == []
     assert box.open(NODE, os.O_RDONLY) == DENIED
-    found.close()
+    cgroup.close()
 
 
 def test_all_nodes_of_a_large_mig_host(box: Box) -> None:
-    """Six hundred nodes of two drivers are allowed together, and only they."""
+    """Six hundred nodes of two drivers are allowed together, and no others."""
     box.confine()
     many = [device(major, minor) for major in (UNUSED, UNUSED + 1) for minor in range(300)]
-    found, undo = allow(box, *many)
+    cgroup, undo = allow(box, *many)
     probed = [
         many[0],
         many[299],
@@ -212,7 +217,7 @@ def test_all_nodes_of_a_large_mig_host(box: Box) -> None:
     assert [box.open(rule) for rule in probed] == [ALLOWED] * 4 + [DENIED] * 2
     assert undo.run() == []
     assert box.open(many[0]) == DENIED
-    found.close()
+    cgroup.close()
 
 
 def test_second_set_of_rules_adds_to_the_first(box: Box) -> None:
@@ -230,44 +235,44 @@ def test_second_set_of_rules_adds_to_the_first(box: Box) -> None:
 
 
 def test_unconfined_cgroup_is_left_alone(box: Box) -> None:
-    """Where every device is allowed there is nothing to do and nothing to undo."""
+    """Where every device is allowed, there is nothing to do and nothing to undo."""
     before = box.rules()
-    found, undo = allow(box, NODE)
+    cgroup, undo = allow(box, NODE)
     assert (box.rules(), len(undo), box.open(NODE)) == (before, 0, ALLOWED)
-    found.close()
+    cgroup.close()
 
 
 def test_rules_are_added_from_another_mount_namespace(
     box: Box, in_mount_namespace: Callable[[Callable[[], None]], None]
 ) -> None:
-    """Once found, the cgroup can be changed where no cgroup file system is mounted any more."""
+    """An opened cgroup can be changed from a namespace without any cgroup file system."""
     box.confine()
-    found = find_cgroup(box.process.pid)
+    cgroup = find_cgroup(box.process.pid)
 
     def elsewhere() -> None:
         syscalls.umount2("/sys", syscalls.MNT_DETACH)
         assert not Path("/sys/fs").exists()
-        found.allow((NODE,), UndoLog())
+        cgroup.allow((NODE,), UndoLog())
 
     in_mount_namespace(elsewhere)
     assert box.open(NODE) == ALLOWED
-    found.close()
+    cgroup.close()
 
 
 def test_cgroup_that_is_gone_leaves_nothing_to_undo(box: Box) -> None:
-    """When the runtime has removed the cgroup by the time of the undo, nothing of ours is left."""
+    """When the runtime has removed the cgroup before the undo, nothing of ours is left."""
     box.confine()
-    found, undo = allow(box, NODE)
+    cgroup, undo = allow(box, NODE)
     root = hierarchy(box.version)
     (root / "cgroup.procs").write_text(str(box.process.pid))
     box.path.rmdir()
     assert undo.run() == []
     box.path.mkdir()
-    found.close()
+    cgroup.close()
 
 
 def test_process_of_another_cgroup_is_refused(box: Box, tmp_path: Path) -> None:
-    """A procfs that names a cgroup in which the process is not cannot make us change that cgroup."""
+    """A procfs that names a cgroup without the process cannot make the hook change that cgroup."""
     box.confine()
     before = box.rules()
     controllers = "5:devices" if box.version == 1 else "0:"
@@ -286,37 +291,37 @@ def test_process_of_another_cgroup_is_refused(box: Box, tmp_path: Path) -> None:
 
 
 def test_v1_undo_keeps_the_letters_that_were_there(nodes: Path) -> None:
-    """A node that could be read before can be read after the undo, and no more than that."""
+    """A node that could be read before can be read after the undo, and nothing more."""
     box = Box(1, nodes)
     try:
         (box.path / "devices.deny").write_text("a")
         (box.path / "devices.allow").write_text(f"c {UNUSED}:7 r")
-        found, undo = allow(box, NODE)
+        cgroup, undo = allow(box, NODE)
         assert box.open(NODE) == ALLOWED
         assert undo.run() == []
         assert (box.open(NODE), box.open(NODE, os.O_RDONLY)) == (DENIED, ALLOWED)
-        found.close()
+        cgroup.close()
     finally:
         box.close()
 
 
 def test_v1_parent_that_allows_less_is_the_reason(nodes: Path) -> None:
-    """A cgroup cannot allow what its parent denies: the refusal says so."""
+    """A cgroup cannot allow what its parent denies, and the refusal says so."""
     box = Box(1, nodes)
     child = box.path / "child"
     try:
         (box.path / "devices.deny").write_text("a")
         child.mkdir()
         (child / "cgroup.procs").write_text(str(box.process.pid))
-        found, undo = find_cgroup(box.process.pid), UndoLog()
+        cgroup, undo = find_cgroup(box.process.pid), UndoLog()
         with pytest.raises(
             Refusal, match=f"devices.allow: c {UNUSED}:7 rw: operation not permitted"
         ) as caught:
-            found.allow((NODE,), undo)
+            cgroup.allow((NODE,), undo)
         assert "the parent cgroup allows less" in caught.value.hint
         assert undo.run() == []
         assert (child / "devices.list").read_text() == ""
-        found.close()
+        cgroup.close()
     finally:
         (box.path / "cgroup.procs").write_text(str(box.process.pid))
         child.rmdir()
@@ -325,28 +330,32 @@ def test_v1_parent_that_allows_less_is_the_reason(nodes: Path) -> None:
 
 @pytest.mark.parametrize("count", [2, 63])
 def test_v2_every_attached_program_is_extended(box_v2: Box, count: int) -> None:
-    """All programs must allow an access, so each of them is extended; undo brings the same programs back."""
+    """All programs must allow an access, so each of them is extended; the undo restores the same
+    programs.
+    """
     for number in range(count):
         box_v2.attach(bpf.allow_code((ZERO, device(9, number))) + DENY_ALL)
     before = box_v2.rules()
-    found, undo = allow(box_v2, NODE)
+    cgroup, undo = allow(box_v2, NODE)
     assert (box_v2.open(NODE), box_v2.open(OTHER), box_v2.open(ZERO)) == (ALLOWED, DENIED, 0)
     assert undo.run() == []
     assert (box_v2.rules(), box_v2.open(NODE)) == (before, DENIED)
-    found.close()
+    cgroup.close()
 
 
 def test_v2_full_cgroup_is_refused(box_v2: Box) -> None:
-    """With 64 programs the kernel replaces none without detaching another, which would allow too much: refused."""
+    """With 64 programs the kernel replaces none unless another is detached, which would allow too
+    much: refused.
+    """
     for number in range(64):
         box_v2.attach(bpf.allow_code((ZERO, device(9, number))) + DENY_ALL)
     before = box_v2.rules()
-    found, undo = find_cgroup(box_v2.process.pid), UndoLog()
+    cgroup, undo = find_cgroup(box_v2.process.pid), UndoLog()
     with pytest.raises(Refusal, match="as many as the kernel takes"):
-        found.allow((NODE,), undo)
+        cgroup.allow((NODE,), undo)
     assert undo.run() == []
     assert (box_v2.rules(), box_v2.open(NODE), box_v2.open(ZERO)) == (before, DENIED, 0)
-    found.close()
+    cgroup.close()
 
 
 @pytest.mark.parametrize("flags", [0, 1])
@@ -354,7 +363,7 @@ def test_v2_program_attached_without_multi_is_replaced(box_v2: Box, flags: int) 
     """A program attached exclusively, or as overridable, is exchanged and put back with the same flags."""
     box_v2.attach(FILTER, flags)
     before = box_v2.rules()
-    found, undo = allow(box_v2, NODE)
+    cgroup, undo = allow(box_v2, NODE)
     assert (box_v2.open(NODE), box_v2.open(OTHER), bpf.query(box_v2.fd)[0]) == (
         ALLOWED,
         DENIED,
@@ -362,7 +371,7 @@ def test_v2_program_attached_without_multi_is_replaced(box_v2: Box, flags: int) 
     )
     assert undo.run() == []
     assert (box_v2.rules(), box_v2.open(NODE)) == (before, DENIED)
-    found.close()
+    cgroup.close()
 
 
 def test_v2_linked_program_is_refused_and_the_others_come_back(box_v2: Box) -> None:
@@ -370,14 +379,14 @@ def test_v2_linked_program_is_refused_and_the_others_come_back(box_v2: Box) -> N
     box_v2.attach(FILTER)
     link = box_v2.attach_link(bpf.allow_code((ZERO, OTHER)) + DENY_ALL)
     before = box_v2.rules()
-    found, undo = find_cgroup(box_v2.process.pid), UndoLog()
+    cgroup, undo = find_cgroup(box_v2.process.pid), UndoLog()
     with pytest.raises(Refusal, match="attached by a BPF link"):
-        found.allow((NODE,), undo)
+        cgroup.allow((NODE,), undo)
     assert len(undo) == 2
     assert undo.run() == []
     assert (box_v2.rules(), box_v2.open(NODE), box_v2.open(ZERO)) == (before, DENIED, 0)
     os.close(link)
-    found.close()
+    cgroup.close()
 
 
 def test_v2_program_with_a_map_is_refused(box_v2: Box) -> None:
@@ -401,7 +410,9 @@ def test_v2_program_with_a_subprogram_is_refused(box_v2: Box) -> None:
 
 
 def test_v2_program_that_the_kernel_rewrites_is_refused(box_v2: Box) -> None:
-    """A division by a register gets instructions added at every load: not the same program any more, refused."""
+    """A program with a division by a register gets new instructions at every load, and is
+    refused.
+    """
     divide = struct.pack(
         "<BBhiBBhiBBhi", 0xB7, 0, 0, 8, 0x61, 2 | 1 << 4, 4, 0, 0x3F, 0 | 2 << 4, 0, 0
     )
@@ -409,7 +420,9 @@ def test_v2_program_that_the_kernel_rewrites_is_refused(box_v2: Box) -> None:
 
 
 def refused_and_kept(box: Box, code: bytes, message: str) -> None:
-    """Attach ``code``, loaded without our own comparison, behind a harmless program; nothing may change."""
+    """Attach ``code``, loaded without our own comparison, behind a harmless program, and check that
+    nothing changes.
+    """
     box.attach(ALLOW_ALL)
     instructions, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
     load = attributes(
@@ -419,38 +432,40 @@ def refused_and_kept(box: Box, code: bytes, message: str) -> None:
     syscalls.bpf(8, attributes("=IIII", box.fd, program, 6, 2))
     os.close(program)
     before = box.rules()
-    found, undo = find_cgroup(box.process.pid), UndoLog()
+    cgroup, undo = find_cgroup(box.process.pid), UndoLog()
     with pytest.raises(Refusal, match=message) as caught:
-        found.allow((NODE,), undo)
+        cgroup.allow((NODE,), undo)
     assert "no-cgroups = true" in caught.value.hint
     assert (box.rules(), len(undo)) == (before, 0)
-    found.close()
+    cgroup.close()
 
 
 def test_v2_root_is_refused_only_where_it_has_programs() -> None:
-    """For a process in the root cgroup there is nothing to do without programs; with one, a refusal names the switch."""
+    """A process in the root cgroup needs nothing without programs; with one, the refusal names the
+    switch.
+    """
     process = subprocess.Popen(["sleep", "60"])
     try:
         for version in (1, 2):
             (hierarchy(version) / "cgroup.procs").write_text(str(process.pid))
-        found, undo = find_cgroup(process.pid), UndoLog()
-        assert (found.version, found.is_root) == (2, True)
+        cgroup, undo = find_cgroup(process.pid), UndoLog()
+        assert (cgroup.version, cgroup.is_root) == (2, True)
         root = os.open(hierarchy(2), os.O_RDONLY)
         assert bpf.query(root)[1] == (), "this machine's root cgroup has device programs"
-        found.allow((NODE,), undo)
+        cgroup.allow((NODE,), undo)
         program = bpf.load(ALLOW_ALL)
         syscalls.bpf(8, attributes("=IIII", root, program, 6, 2))
         try:
             before = bpf.query(root)
             with pytest.raises(Refusal, match="is the root cgroup") as caught:
-                found.allow((NODE,), undo)
+                cgroup.allow((NODE,), undo)
             assert "no-cgroups = true" in caught.value.hint
             assert (bpf.query(root), len(undo)) == (before, 0)
         finally:
             syscalls.bpf(9, attributes("=III", root, program, 6))
             os.close(program)
             os.close(root)
-        found.close()
+        cgroup.close()
     finally:
         process.kill()
         process.wait()
@@ -462,7 +477,7 @@ def test_namespace_that_shows_only_v2(
     hide: str,
     in_mount_namespace: Callable[[Callable[[], tuple[int, str]]], tuple[int, str]],
 ) -> None:
-    """Where only cgroup2 can be reached it decides, though the process is in a v1 cgroup as well."""
+    """Where only cgroup2 can be reached it decides, although the process is in a v1 cgroup, too."""
     v1 = hierarchy(1) / box_v2.path.name
     v1.mkdir()
     try:
@@ -472,8 +487,8 @@ def test_namespace_that_shows_only_v2(
             if hide == "unmounted":
                 syscalls.umount2("/sys/fs/cgroup", syscalls.MNT_DETACH)
             syscalls.mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0)
-            found = find_cgroup(box_v2.process.pid)
-            return found.version, found.path
+            cgroup = find_cgroup(box_v2.process.pid)
+            return cgroup.version, cgroup.path
 
         assert in_mount_namespace(look) == (2, f"/sys/fs/cgroup/{box_v2.path.name}")
         here = find_cgroup(box_v2.process.pid)
@@ -487,7 +502,9 @@ def test_namespace_that_shows_only_v2(
 @pytest.mark.requires("runc", "busybox")
 @pytest.mark.parametrize("version", [1, 2])
 def test_runc_own_rules_are_extended(version: int, nodes: Path, tmp_path: Path) -> None:
-    """In a container that runc made, with v1 or in a namespace that shows only v2, the node opens and no other does."""
+    """In a container of runc, with v1 or in a namespace that shows only v2, the node opens and no
+    other does.
+    """
     bundle, name = tmp_path / "bundle", f"nvgraft-runc-{os.getpid()}"
     (bundle / "rootfs/bin").mkdir(parents=True)
     busybox = shutil.which("busybox")
@@ -530,17 +547,17 @@ def test_runc_own_rules_are_extended(version: int, nodes: Path, tmp_path: Path) 
         state = json.loads(
             subprocess.run([*runc, "state", name], check=True, capture_output=True).stdout
         )
-        found, undo = find_cgroup(state["pid"]), UndoLog()
-        assert (found.version, found.path) == (version, str(hierarchy(version) / name))
+        cgroup, undo = find_cgroup(state["pid"]), UndoLog()
+        assert (cgroup.version, cgroup.path) == (version, str(hierarchy(version) / name))
         probe = Box(version, nodes)
-        (Path(found.path) / "cgroup.procs").write_text(str(probe.process.pid))
+        (Path(cgroup.path) / "cgroup.procs").write_text(str(probe.process.pid))
         null = device(1, 3)
         assert (probe.open(NODE), probe.open(OTHER), probe.open(null)) == (DENIED, DENIED, 0)
-        found.allow((NODE,), undo)
+        cgroup.allow((NODE,), undo)
         assert (probe.open(NODE), probe.open(OTHER), probe.open(null)) == (ALLOWED, DENIED, 0)
         assert undo.run() == []
         assert (probe.open(NODE), probe.open(OTHER), probe.open(null)) == (DENIED, DENIED, 0)
-        found.close()
+        cgroup.close()
     finally:
         if probe is not None:
             probe.close()

@@ -1,7 +1,8 @@
-"""The installed `nvgraft list | info | configure`, on the recorded hosts: supervised, standalone, and in user namespaces.
+"""The installed `nvgraft list | info | configure` on the recorded hosts.
 
-The rig provides the hosts. Standalone, a shell script prepares a directory in a mount namespace of its own, as enroot and
-the like do, and tells what it finds afterwards.
+They run supervised, standalone, and in user namespaces. The rig provides the hosts. For standalone,
+a shell script prepares a directory in a mount namespace of its own, like enroot, and prints its
+state afterwards.
 """
 
 import json
@@ -16,7 +17,7 @@ from harness import CHECKOUT, REFERENCE, RIG, Installed, assert_agrees_with_reco
 
 HOSTS = ("al460", "d470", "d535", "d535x32", "mig570", "run560")
 LIBS = "/usr/lib/x86_64-linux-gnu"
-#: On the recorded hosts too, where /tmp is another.
+#: It exists on the recorded hosts too, which have another /tmp.
 PYTHON = "/usr/bin/python3"
 
 pytestmark = pytest.mark.requires("root", "gcc", "overlayfs", "x86_64")
@@ -31,7 +32,7 @@ mount -t tmpfs tmpfs $R/dev
 set +e
 """
 
-#: Prints what there is at $R: mounts (target, options), links and owners.
+#: Prints the state of $R: mounts (target, options), links and owners.
 REPORT = """
 echo "rc $?"
 grep " $R/" /proc/self/mountinfo | awk '{print "mount", $5, $6}'
@@ -39,7 +40,7 @@ find $R -xdev -type l -printf 'link %p %l\\n'
 find $R -xdev -printf 'owner %p %U:%G\\n'
 """
 
-#: Without privileges, as a user whom the host's root file system does not belong to.
+#: Without privileges, as a user to whom the host's root file system does not belong.
 UNPRIVILEGED = (
     "setpriv --reuid 1000 --regid 1000 --clear-groups unshare --user --map-root-user --mount"
 )
@@ -56,7 +57,7 @@ def cli(installed: Installed) -> Iterator[Path]:
 
 
 class Report:
-    """What a script told about its rootfs, paths relative to it."""
+    """A script's report of its rootfs, with paths relative to it."""
 
     def __init__(self, done: "subprocess.CompletedProcess[str]", rootfs: str) -> None:
         assert done.returncode == 0, done.stderr
@@ -88,47 +89,56 @@ def standalone(
     before: str = "",
     prepare: str = PREPARE,
 ) -> Report:
-    """Configure /c/rootfs in the namespaces that ``enter`` makes; ``before`` runs on the host, outside of them."""
+    """Configure /c/rootfs in the namespaces that ``enter`` makes; ``before`` runs on the host,
+    outside of them.
+    """
     inner = f"R=/c/rootfs\n{prepare}\n{cli} {arguments} $R\n{REPORT}"
-    outer = f"mkdir /c/rootfs; chown 1000:1000 /c/rootfs; {before}\ncat > /c/inner <<'INNER'\n{inner}\nINNER\nexec {enter} sh /c/inner"
+    outer = (
+        f"mkdir /c/rootfs; chown 1000:1000 /c/rootfs; {before}\ncat > /c/inner "
+        f"<<'INNER'\n{inner}\nINNER\nexec {enter} sh /c/inner"
+    )
     return Report(on_host(host, outer), "/c/rootfs")
 
 
-def check_compute_and_utility(found: Report) -> None:
-    """What --device=all --compute --utility gives on run560, whose records are those of the hook."""
-    assert found.code == 0, found.stderr
-    assert found.options("/usr/bin/nvidia-smi") == ["nodev", "nosuid", "ro"]
-    assert found.options(f"{LIBS}/libcuda.so.560.35.03") == ["nodev", "nosuid", "ro"]
-    assert found.options("/dev/nvidia1") == ["noexec", "nosuid", "ro"]
-    assert found.options("/proc/driver/nvidia") == ["nodev", "noexec", "nosuid", "rw"]
-    assert found.options("/proc/driver/nvidia/gpus/0000:06:00.0") == [
+def check_compute_and_utility(report: Report) -> None:
+    """Check the result of --device=all --compute --utility on run560, whose records are those of
+    the hook.
+    """
+    assert report.code == 0, report.stderr
+    assert report.options("/usr/bin/nvidia-smi") == ["nodev", "nosuid", "ro"]
+    assert report.options(f"{LIBS}/libcuda.so.560.35.03") == ["nodev", "nosuid", "ro"]
+    assert report.options("/dev/nvidia1") == ["noexec", "nosuid", "ro"]
+    assert report.options("/proc/driver/nvidia") == ["nodev", "noexec", "nosuid", "rw"]
+    assert report.options("/proc/driver/nvidia/gpus/0000:06:00.0") == [
         "nodev",
         "noexec",
         "nosuid",
         "ro",
     ]
-    assert found.options("/run/nvidia-persistenced/socket") == ["nodev", "noexec", "nosuid", "rw"]
-    assert f"{LIBS}/libGLX_nvidia.so.560.35.03" not in found.mounts
-    assert found.links[f"{LIBS}/libcuda.so.1"] == "libcuda.so.560.35.03"
-    assert found.links[f"{LIBS}/libnvidia-ml.so.1"] == "libnvidia-ml.so.560.35.03"
-    assert "/etc/ld.so.cache" in found.owners
+    assert report.options("/run/nvidia-persistenced/socket") == ["nodev", "noexec", "nosuid", "rw"]
+    assert f"{LIBS}/libGLX_nvidia.so.560.35.03" not in report.mounts
+    assert report.links[f"{LIBS}/libcuda.so.1"] == "libcuda.so.560.35.03"
+    assert report.links[f"{LIBS}/libnvidia-ml.so.1"] == "libnvidia-ml.so.560.35.03"
+    assert "/etc/ld.so.cache" in report.owners
 
 
-def check_nothing_left(found: Report) -> None:
-    """Nothing but what the script had prepared."""
-    assert found.code == 1
+def check_nothing_left(report: Report) -> None:
+    """Check that there is only what the script had prepared."""
+    assert report.code == 1
     own = {"/proc", "/proc/driver", "/proc/devices", "/dev"}
-    assert {target for target in found.mounts if target not in own} == set()
-    assert found.links == {}
-    assert "/etc/ld.so.cache" not in found.owners
+    assert {target for target in report.mounts if target not in own} == set()
+    assert report.links == {}
+    assert "/etc/ld.so.cache" not in report.owners
     assert [
-        path for path in found.owners if path.startswith((f"{LIBS}/", "/usr/bin/", "/run"))
+        path for path in report.owners if path.startswith((f"{LIBS}/", "/usr/bin/", "/run"))
     ] == []
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_list_and_info_print_what_the_original_printed(host: str, cli: Path) -> None:
-    """Live, NVML included: stdout, exit code, and stderr from the first colon on."""
+    """Live, with NVML, they print the original's stdout, exit code, and stderr from the first colon
+    on.
+    """
     rows = [
         row
         for row in map(json.loads, (REFERENCE / "list-info.jsonl").read_text().splitlines())
@@ -138,7 +148,10 @@ def test_list_and_info_print_what_the_original_printed(host: str, cli: Path) -> 
         f"{cli} {row['args']} >/c/{number}.out 2>/c/{number}.err; echo $? >/c/{number}.code\n"
         for number, row in enumerate(rows)
     )
-    collect = "import json; print(json.dumps([[open(f'/c/{n}.{k}').read() for k in ('out', 'err', 'code')] for n in range(%d)]))"
+    collect = (
+        "import json; print(json.dumps([[open(f'/c/{n}.{k}').read() for k in ('out', 'err', "
+        "'code')] for n in range(%d)]))"
+    )
     done = on_host(host, f'{script}{PYTHON} -IS -c "{collect % len(rows)}"')
     assert done.returncode == 0, done.stderr
     for row, (out, err, code) in zip(rows, json.loads(done.stdout), strict=True):
@@ -153,12 +166,14 @@ def test_list_and_info_print_what_the_original_printed(host: str, cli: Path) -> 
 def test_supervised_it_does_what_the_reference_did(
     host: str, every: int, cli: Path, installed: Installed, tmp_path: Path
 ) -> None:
-    """With the reference hook's command line in place of the hook: same mounts, links, rules, texts and errors."""
+    """With the reference hook's command line, mounts, links, rules, texts and errors are the
+    reference's.
+    """
     cases, answers = tmp_path / f"{host}.jsonl", tmp_path / "answers.jsonl"
     chosen = (REFERENCE / "mounts" / f"{host}.jsonl").read_text().splitlines()[::every]
     cases.write_text("\n".join(chosen) + "\n")
     shutil.copy(REFERENCE / "mounts" / "rootfs.json", tmp_path)
-    # As text: the rig's host has a /tmp of its own, in which a checkout may be.
+    # As text: the rig's host has its own /tmp, which may hide a checkout.
     wrapper = (CHECKOUT / "integration" / "configure_as_hook.py").read_text()
     hook = [PYTHON, "-c", wrapper, str(installed.hook), str(cli), "prestart"]
     assert len(chosen) > 8
@@ -166,25 +181,30 @@ def test_supervised_it_does_what_the_reference_did(
 
 
 def test_standalone_a_user_without_privileges_configures_a_plain_directory(cli: Path) -> None:
-    """In a user namespace the host's root has no number, groups are fixed, and the pid namespace is somebody else's."""
-    found = standalone(
+    """The user namespace has no number for the host's root and fixed groups, and the pid namespace
+    is another's.
+    """
+    report = standalone(
         cli, UNPRIVILEGED, "--user configure --no-cgroups --device=all --compute --utility"
     )
-    check_compute_and_utility(found)
-    assert {owner for path, owner in found.owners.items() if path not in found.mounts} == {"0:0"}
-    assert found.stderr == ""
+    check_compute_and_utility(report)
+    assert {owner for path, owner in report.owners.items() if path not in report.mounts} == {"0:0"}
+    assert report.stderr == ""
 
 
 def test_standalone_works_without_the_user_option_too(cli: Path) -> None:
-    """Nobody, as whom the driver is asked by default, does not exist in a user namespace."""
+    """The default user for asking the driver, nobody, does not exist in a user namespace."""
     check_compute_and_utility(
         standalone(cli, UNPRIVILEGED, "configure --no-cgroups --device=all --compute --utility")
     )
 
 
 def test_standalone_in_a_pid_namespace_of_its_own(cli: Path) -> None:
-    """ROOTFS has a procfs of that namespace, and so has the caller."""
-    proc = "mount -t proc proc $R/proc; mount --rbind /proc/driver $R/proc/driver; mount --rbind $R/proc /proc"
+    """ROOTFS and the caller have a procfs of that pid namespace."""
+    proc = (
+        "mount -t proc proc $R/proc; mount --rbind /proc/driver $R/proc/driver; mount --rbind "
+        "$R/proc /proc"
+    )
     prepare = PREPARE.replace("mount --rbind /proc $R/proc", proc)
     arguments = "configure --no-cgroups --device=all --compute --utility"
     check_compute_and_utility(
@@ -193,32 +213,34 @@ def test_standalone_in_a_pid_namespace_of_its_own(cli: Path) -> None:
 
 
 def test_standalone_as_root_in_a_mount_namespace(cli: Path) -> None:
-    """Without a user namespace; the device rules of its own cgroup, the root one, are not touched."""
-    found = standalone(cli, PRIVATE, "configure --no-cgroups --device=all --compute --utility")
-    check_compute_and_utility(found)
+    """Without a user namespace, the device rules of its cgroup, the root one, are not touched."""
+    report = standalone(cli, PRIVATE, "configure --no-cgroups --device=all --compute --utility")
+    check_compute_and_utility(report)
 
 
 def test_restrictions_of_a_source_that_cannot_be_lifted_stay(cli: Path) -> None:
-    """The kernel locks the options of mounts that a user namespace inherits: MPS' directory is read-only then."""
+    """The kernel locks the options of mounts that a user namespace inherits, so MPS's directory is
+    read-only.
+    """
     before = (
         "mount --bind /tmp/nvidia-mps /tmp/nvidia-mps; mount -o remount,bind,ro /tmp/nvidia-mps"
     )
-    found = standalone(
+    report = standalone(
         cli, UNPRIVILEGED, "configure --no-cgroups --device=0 --compute", before=before
     )
-    assert found.code == 0, found.stderr
-    assert found.options("/tmp/nvidia-mps") == ["nodev", "noexec", "nosuid", "ro"]
+    assert report.code == 0, report.stderr
+    assert report.options("/tmp/nvidia-mps") == ["nodev", "noexec", "nosuid", "ro"]
 
 
 def test_parts_can_be_left_out(cli: Path) -> None:
-    """Nodes, sockets and firmware, by the options' names."""
+    """The options' names leave out nodes, sockets and firmware."""
     options = "--no-cgroups --no-devbind --no-persistenced --no-fabricmanager --no-gsp-firmware"
-    found = standalone(cli, UNPRIVILEGED, f"configure {options} --device=all --compute --utility")
-    assert found.code == 0, found.stderr
-    assert "/usr/bin/nvidia-smi" in found.mounts
+    report = standalone(cli, UNPRIVILEGED, f"configure {options} --device=all --compute --utility")
+    assert report.code == 0, report.stderr
+    assert "/usr/bin/nvidia-smi" in report.mounts
     assert [
         target
-        for target in found.mounts
+        for target in report.mounts
         if target.startswith("/dev/") or "firmware" in target or "socket" in target
     ] == []
 
@@ -242,77 +264,78 @@ def test_parts_can_be_left_out(cli: Path) -> None:
     ],
 )
 def test_a_refused_directory_is_left_as_it_was(arguments: str, text: str, cli: Path) -> None:
-    """With the original's words under the original's name."""
-    found = standalone(cli, UNPRIVILEGED, "configure " + arguments.replace(">", "\\>"))
-    check_nothing_left(found)
-    assert found.stderr.startswith(f"nvidia-container-cli: {text}")
+    """A refused directory stays as it was, and the error has the original's words and name."""
+    report = standalone(cli, UNPRIVILEGED, "configure " + arguments.replace(">", "\\>"))
+    check_nothing_left(report)
+    assert report.stderr.startswith(f"nvidia-container-cli: {text}")
 
 
 @pytest.mark.requires("cgroup-v2")
 def test_device_rules_that_cannot_be_set_undo_everything(cli: Path) -> None:
-    """A user without privileges has no say in a cgroup; the error names the option that helps."""
+    """A user without privileges cannot change a cgroup; the error names the option that helps."""
     v1 = "/sys/fs/cgroup/devices/cgroup.procs"
-    found = standalone(
+    report = standalone(
         cli,
         UNPRIVILEGED,
         "configure --device=all --utility",
         before=f"[ ! -e {v1} ] || echo $$ > {v1}",
     )
-    check_nothing_left(found)
-    assert "device" in found.stderr
-    assert "no-cgroups" in found.stderr
+    check_nothing_left(report)
+    assert "device" in report.stderr
+    assert "no-cgroups" in report.stderr
 
 
 def test_a_rootfs_without_a_procfs_is_refused(cli: Path) -> None:
-    """Standalone the container's process is looked for below ROOTFS."""
+    """Standalone, the container's process is looked for below ROOTFS."""
     prepare = PREPARE.replace("mount --rbind /proc $R/proc", "")
-    found = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --utility", prepare=prepare)
-    check_nothing_left(found)
-    assert found.stderr.startswith(
+    report = standalone(cli, UNPRIVILEGED, "configure --no-cgroups --utility", prepare=prepare)
+    check_nothing_left(report)
+    assert report.stderr.startswith(
         "nvidia-container-cli: container error: stat failed: /c/rootfs/proc/"
     )
 
 
 def test_a_shared_mount_is_refused(cli: Path) -> None:
-    """What is mounted below it would appear on the host (SECURITY R25)."""
+    """A mount below it would appear on the host (SECURITY R25)."""
     before = "mount --bind /c/rootfs /c/rootfs; mount --make-shared /c/rootfs"
-    found = standalone(
+    report = standalone(
         cli,
         "unshare --mount --propagation unchanged",
         "configure --no-cgroups --utility",
         before=before,
     )
-    check_nothing_left(found)
-    assert "shared mount" in found.stderr
+    check_nothing_left(report)
+    assert "shared mount" in report.stderr
 
 
 def test_an_ldconfig_of_the_image_is_not_run(cli: Path) -> None:
-    """The host's is, and it is said so."""
-    found = standalone(
+    """The host's ldconfig is run, and the output says so."""
+    report = standalone(
         cli, UNPRIVILEGED, "configure --no-cgroups --utility --ldconfig=/sbin/ldconfig"
     )
-    assert found.code == 0, found.stderr
-    assert f"{LIBS}/libnvidia-ml.so.1" in found.links
-    assert found.stderr.startswith(
+    assert report.code == 0, report.stderr
+    assert f"{LIBS}/libnvidia-ml.so.1" in report.links
+    assert report.stderr.startswith(
         "nvidia-container-cli: warning: the host's ldconfig is run, never that of the image"
     )
 
 
 def test_a_second_run_changes_nothing(cli: Path) -> None:
-    """It recognises its own mounts (SECURITY R36)."""
+    """The second run recognises its own mounts (SECURITY R36)."""
     arguments = "configure --no-cgroups --device=0 --utility"
-    found = standalone(
+    report = standalone(
         cli, UNPRIVILEGED, arguments, prepare=f"{PREPARE}\n{cli} {arguments} $R || exit 9"
     )
-    assert found.code == 0
-    assert "this container is configured already" in found.stderr
+    assert report.code == 0
+    assert "this container is configured already" in report.stderr
 
 
 def test_list_and_info_need_no_privileges(cli: Path) -> None:
-    """As any user, without a namespace."""
+    """Any user can run them, without a namespace."""
     done = on_host(
         "d470",
-        f"setpriv --reuid 1000 --regid 1000 --clear-groups {cli} list --binaries && setpriv --reuid 1000 {cli} info --csv",
+        f"setpriv --reuid 1000 --regid 1000 --clear-groups {cli} list --binaries && setpriv "
+        f"--reuid 1000 {cli} info --csv",
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:3] == [

@@ -1,4 +1,4 @@
-"""``./dev install`` for real: what it puts where, who owns it, and that it starts in a hostile environment."""
+"""``./dev install`` for real: its files, their owner, and a start in a hostile environment."""
 
 import importlib.util
 import os
@@ -56,7 +56,7 @@ def test_everything_belongs_to_root_and_is_readable_by_all(installed: Installed)
 def test_the_users_umask_has_no_say(
     tmp_path_factory: pytest.TempPathFactory, installed: Installed
 ) -> None:
-    """Root's own umask of 077 does not make an installation that other users cannot run."""
+    """Root's umask of 077 does not make an installation that other users cannot run."""
     prefix = installed.prefix / "strict"
     done = dev_install(f"PREFIX={prefix}", umask=0o077)
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,9 @@ def test_the_users_umask_has_no_say(
 
 
 def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) -> None:
-    """The launchers of hook and runtime name an absolute interpreter with -I, -S and -B and add a single directory to the module path."""
+    """The launchers of hook and runtime name an absolute interpreter with -I, -S and -B, and add
+    one directory to the module path.
+    """
     for name in ("nvgraft-hook", "nvgraft-runtime"):
         lines = (installed.prefix / "bin" / name).read_text().splitlines()
         assert lines[0] == "#!/usr/bin/python3 -ISB"
@@ -107,7 +109,9 @@ def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
 
 
 def test_byte_code_is_there_and_fresh(installed: Installed) -> None:
-    """Each module of the hook has byte code of its very source, so no start compiles (and -B would not keep it)."""
+    """Each module of the hook has byte code of its present source, so no start compiles (and -B
+    would not keep it).
+    """
     for source in (path for path in below(installed.library) if path.suffix == ".py"):
         header = Path(importlib.util.cache_from_source(str(source))).read_bytes()[:16]
         info = source.stat()
@@ -118,7 +122,7 @@ def test_byte_code_is_there_and_fresh(installed: Installed) -> None:
 
 
 def test_both_commands_start_without_the_checkout(installed: Installed, tmp_path: Path) -> None:
-    """The commands need nothing but their own prefix; poststart and poststop do nothing, successfully."""
+    """The commands need only their own prefix; poststart and poststop do nothing and succeed."""
     for command in (["poststart"], ["poststop"]):
         done = subprocess.run(
             [installed.hook, *command],
@@ -173,7 +177,7 @@ def test_planted_modules_do_not_run(installed: Installed, tmp_path: Path) -> Non
     ],
 )
 def test_unsafe_places_are_refused(arguments: list[str], complaint: str) -> None:
-    """Where others could replace the hook's code nothing is installed, and one line says why."""
+    """Nothing is installed where others could replace the hook's code, and one line says why."""
     done = dev_install(*arguments)
     assert done.returncode == 1
     assert complaint in done.stderr.splitlines()[-1]
@@ -182,7 +186,9 @@ def test_unsafe_places_are_refused(arguments: list[str], complaint: str) -> None
 
 
 def test_installing_again_replaces_what_was_there(installed: Installed) -> None:
-    """A module of an older release does not survive, and no draft of the installer's stays behind."""
+    """A module of an older release does not survive, and no temporary file of the installer
+    stays.
+    """
     prefix = installed.prefix / "again"
     try:
         assert dev_install(f"PREFIX={prefix}").returncode == 0
@@ -205,9 +211,10 @@ def test_installing_again_replaces_what_was_there(installed: Installed) -> None:
 def test_the_static_launcher_keeps_the_callers_variables_out(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """With --launcher the hook is a program that is assembled here; the script behind it never sees LD_PRELOAD.
+    """With --launcher the hook is a program that is assembled here; the script behind it never gets
+    LD_PRELOAD.
 
-    Without it the same variable gets into the interpreter, and the hook can only refuse.
+    Without it the same variable reaches the interpreter, and the hook can only refuse.
     """
     prefix = installed.prefix / "static"
 

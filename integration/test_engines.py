@@ -1,7 +1,8 @@
-"""The hook under the engines that people use: crun, podman and containerd, each starting a real container.
+"""The hook under crun, podman and containerd, each starting a real container.
 
-Device rules are checked under runc (test_runc.py), under podman with runc, and under containerd with runc. crun cannot set up
-cgroups on this kind of machine, so under crun mounts, links and loader are checked, with ``no-cgroups = true``.
+Device rules are checked under runc (test_runc.py), under podman with runc, and under containerd
+with runc. crun cannot set up cgroups on this kind of machine, so under crun mounts, links and
+loader are checked, with ``no-cgroups = true``.
 """
 
 import json
@@ -14,13 +15,18 @@ from containers import CGROUPS, LOOK, Bundle, Run
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
 CGROUPS_V2 = str(CGROUPS["v2"].values[0])
-NO_CGROUPS = "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' /etc/nvidia-container-runtime/config.toml"
+NO_CGROUPS = (
+    "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' "
+    "/etc/nvidia-container-runtime/config.toml"
+)
 DENIED = "can't open /tmp/other: Operation not permitted"
 LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03"
 
 
 def assert_grafted(done: Run, *, devices: bool) -> None:
-    """The driver is mounted, the loader finds it, and with ``devices`` the given nodes and only they pass the cgroup."""
+    """Check that the driver is mounted and found by the loader, and that with ``devices`` only
+    these nodes open.
+    """
     assert done.returncode == 0, done.stderr
     points = [line.split()[4] for line in done.stdout.splitlines() if " - " in line]
     assert LIBCUDA in points
@@ -42,20 +48,29 @@ def test_crun(bundle: Bundle) -> None:
     """crun blocks every signal, hides the hook's stderr and starts it in the bundle: mounts, links and loader are right."""
     bundle.edit(understood_by_crun)
     bundle.set_program(LOOK)
-    start = f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} {bundle.name}"
+    start = (
+        f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} "
+        f"{bundle.name}"
+    )
     assert_grafted(bundle.on_host(" && ".join([CGROUPS_V2, NO_CGROUPS, start])), devices=False)
 
 
 @pytest.mark.requires("crun", "cgroup-v2")
 def test_crun_and_a_refusal(bundle: Bundle) -> None:
-    """A refused container does not start under crun either, its files are as they were, and last-error tells why."""
+    """A refused container does not start under crun, its files are unchanged, and last-error tells
+    why.
+    """
     bundle.edit(understood_by_crun)
     bundle.edit(
         lambda config: config["process"].update(env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=9"])
     )
-    start = f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} {bundle.name}"
+    start = (
+        f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} "
+        f"{bundle.name}"
+    )
     done = bundle.on_host(
-        f"{CGROUPS_V2}; {start}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit $code"
+        f"{CGROUPS_V2}; {start}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit "
+        "$code"
     )
     assert done.returncode != 0
     assert "9: unknown device" not in done.stderr, (
@@ -66,7 +81,8 @@ def test_crun_and_a_refusal(bundle: Bundle) -> None:
 
 
 PODMAN = (
-    "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime /usr/sbin/runc "
+    "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime "
+    "/usr/sbin/runc "
     "--cgroup-manager=cgroupfs --hooks-dir /run/hooks.d"
 )
 PODMAN_RUN = "run --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network none --cap-add MKNOD"
@@ -99,9 +115,14 @@ def test_podman(bundle: Bundle) -> None:
 
 @pytest.mark.requires("podman", "cgroup-v1")
 def test_podman_starts_a_stopped_container_again(bundle: Bundle) -> None:
-    """podman start of a container that has run finds the placeholders of the first start, and works."""
+    """podman starts a container again that has run: the placeholders of the first start do no
+    harm.
+    """
     (bundle.path / "rootfs/look").write_text(LOOK)
-    first = f"{PODMAN} {PODMAN_RUN} --name twice {REQUEST} --rootfs {bundle.path}/rootfs sh /look > /dev/null"
+    first = (
+        f"{PODMAN} {PODMAN_RUN} --name twice {REQUEST} --rootfs {bundle.path}/rootfs sh /look > "
+        "/dev/null"
+    )
     assert_grafted(
         bundle.on_host(f"{hooks_directory(bundle)} && {first} && {PODMAN} start --attach twice"),
         devices=True,
@@ -110,9 +131,10 @@ def test_podman_starts_a_stopped_container_again(bundle: Bundle) -> None:
 
 @pytest.mark.requires("podman", "cgroup-v1")
 def test_podman_without_a_request(bundle: Bundle) -> None:
-    """A hooks directory fires for every container; one that asks for no GPU is left alone."""
+    """A hooks directory applies to every container; one that requests no GPU is left alone."""
     done = bundle.on_host(
-        f"{hooks_directory(bundle)} && {PODMAN} {PODMAN_RUN} --rm --rootfs {bundle.path}/rootfs sh -c 'cat /proc/self/mountinfo'"
+        f"{hooks_directory(bundle)} && {PODMAN} {PODMAN_RUN} --rm --rootfs {bundle.path}/rootfs "
+        "sh -c 'cat /proc/self/mountinfo'"
     )
     assert done.returncode == 0, done.stderr
     assert "nvidia" not in done.stdout
@@ -139,7 +161,10 @@ def containerd_run(bundle: Bundle, binary: str) -> Run:
         config["root"]["path"] = str(bundle.path / "rootfs")
 
     bundle.edit(change)
-    run = f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config {bundle.path}/config.json {bundle.name}"
+    run = (
+        f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config "
+        f"{bundle.path}/config.json {bundle.name}"
+    )
     return bundle.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code")
 
 
@@ -150,7 +175,7 @@ def test_containerd_with_the_hook_in_the_spec(bundle: Bundle) -> None:
     assert_grafted(containerd_run(bundle, "/usr/sbin/runc"), devices=True)
 
 
-#: The user's name, number and home are new ones: this machine's own are there on a simulated host too.
+#: A new user with another name, number and home: this machine's users are on a simulated host too.
 ROOTLESS = """
 user=nvgraft-$$
 useradd --create-home --home-dir /home/$user $user
@@ -171,17 +196,24 @@ su $user -c "sh /home/$user/podman.sh"
 @pytest.mark.requires("podman", "crun", "cgroup-v2", "newuidmap")
 @pytest.mark.parametrize("no_cgroups", [True, False])
 def test_rootless_podman(bundle: Bundle, no_cgroups: bool) -> None:
-    """Rootless, a user's container gets the driver with no-cgroups = true; without it the error of the original names that."""
+    """A user's container gets the driver with no-cgroups = true; without it, the original's error
+    names that option.
+    """
     (bundle.path / "rootfs/look").write_text(LOOK)
-    # crun hides what a hook says, and records are root's: a wrapper keeps it for this test.
-    hook = f"printf '#!/bin/sh\\nexec {bundle.installed.hook} \"$@\" 2>/tmp/hook.log\\n' > /run/hook && chmod 755 /run/hook"
+    # crun hides a hook's output, and records are root's, so a wrapper keeps the output for this
+    # test.
+    hook = (
+        f"printf '#!/bin/sh\\nexec {bundle.installed.hook} \"$@\" 2>/tmp/hook.log\\n' > /run/hook "
+        "&& chmod 755 /run/hook"
+    )
     directory = hooks_directory(bundle).replace(str(bundle.installed.hook), "/run/hook")
     setting = NO_CGROUPS if no_cgroups else "true"
     script = ROOTLESS.format(
         bundle=bundle.path, run=PODMAN_RUN.replace("--cap-add MKNOD", ""), request=REQUEST
     )
     done = bundle.on_host(
-        f"{CGROUPS_V2} && {setting} && {hook} && {directory}\n{script}\ncode=$?; cat /tmp/hook.log; exit $code"
+        f"{CGROUPS_V2} && {setting} && {hook} && {directory}\n{script}\ncode=$?; cat "
+        "/tmp/hook.log; exit $code"
     )
     if no_cgroups:
         assert_grafted(done, devices=False)

@@ -1,6 +1,7 @@
-"""The page of ``nvgraft explain --html`` in a real browser: it loads nothing, filters, and is used with a keyboard alone.
+"""The page of ``nvgraft explain --html`` in a browser: it loads nothing, filters, and needs no
+mouse.
 
-The page comes from the installed program, confined as users run it.
+The page comes from the installed program, confined as for users.
 """
 
 import json
@@ -21,10 +22,10 @@ from harness import Installed
 
 pytestmark = pytest.mark.requires("root", "chromium")
 
-#: What a hostile image would like to get into a page.
+#: Text that a hostile image would like to get into a page.
 HOSTILE = "/data/</script><img src=x onerror=alert(1)>\"'\u202egnp.exe"
 
-#: Elements with text whose colour differs too little from what is behind it (WCAG AA: 4.5, large text 3).
+#: Elements whose text has too little contrast with its background (WCAG AA: 4.5, large text 3).
 CONTRAST = """
 const light = (colour) => {
   const parts = colour.match(/[\\d.]+/g).map((part) => part / 255);
@@ -113,14 +114,15 @@ def log(page: webdriver.Chrome, kind: str) -> list[dict[str, str]]:
 
 def shown(page: webdriver.Chrome, selector: str) -> list[str]:
     found: list[str] = page.execute_script(
-        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility()).map((e) => e.textContent.trim())",
+        "return [...document.querySelectorAll(arguments[0])].filter((e) => "
+        "e.checkVisibility()).map((e) => e.textContent.trim())",
         selector,
     )
     return found
 
 
 def focused(page: webdriver.Chrome) -> str:
-    """What the keyboard is at: its tag and its text."""
+    """Return the tag and the text of the element with the keyboard's focus."""
     text: str = page.execute_script(
         "const e = document.activeElement; return e.tagName + ' ' + (e.value || e.textContent)"
     )
@@ -146,7 +148,7 @@ def test_nothing_is_loaded_and_nothing_complains(page: webdriver.Chrome, address
 
 
 def test_the_page_forbids_connections_and_foreign_code(page: webdriver.Chrome) -> None:
-    """Whatever got into it could not reach a network, run, or style: the policy stops all three."""
+    """The page's policy stops connections, foreign scripts and foreign styles."""
     blocked = page.execute_async_script(
         """
         const done = arguments[0], found = [];
@@ -162,7 +164,9 @@ def test_the_page_forbids_connections_and_foreign_code(page: webdriver.Chrome) -
 
 
 def test_hostile_names_are_text(page: webdriver.Chrome) -> None:
-    """They are shown with what would deceive spelled out, end no script, and make no element."""
+    """Hostile names are shown with deceiving characters spelled out, end no script, and make no
+    element.
+    """
     assert page.execute_script("return [document.scripts.length, document.images.length]") == [2, 0]
     volume = next(text for text in shown(page, "#place dd code") if text.startswith("/data"))
     assert volume == HOSTILE.replace("\u202e", "\\u202e")
@@ -172,7 +176,9 @@ def test_hostile_names_are_text(page: webdriver.Chrome) -> None:
 
 
 def test_the_filter_shows_one_capability(page: webdriver.Chrome) -> None:
-    """In the steps and in the tree, without directories that would be empty; it says how much is left, and lets go again."""
+    """The filter works in steps and tree, hides empty directories, says how much is left, and can
+    be reset.
+    """
     everything = shown(page, "#files summary code")
     page.find_element(By.CSS_SELECTOR, "input[value=video]").click()
     files = shown(page, "#files summary code")
@@ -198,7 +204,9 @@ def test_the_filter_shows_one_capability(page: webdriver.Chrome) -> None:
 
 
 def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> None:
-    """A link to the story comes first; arrows change the filter, Enter and space open a reason, and the focus can be seen."""
+    """A link to the story comes first; arrows change the filter, Enter and space open a reason, and
+    the focus is visible.
+    """
     press(page, Keys.TAB)
     assert focused(page) == "A Skip to the story"
     assert page.execute_script("return document.activeElement.getBoundingClientRect().left") >= 0
@@ -211,7 +219,8 @@ def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> No
     press(page, Keys.TAB)
     assert focused(page) == "BUTTON Open all reasons"
     outline = page.execute_script(
-        "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, s.outlineWidth]"
+        "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, "
+        "s.outlineWidth]"
     )
     assert outline == ["solid", "3px"]
     page.execute_script("document.querySelector('#files details:not([hidden]) summary').focus()")
@@ -226,7 +235,7 @@ def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> No
 
 
 def test_one_button_opens_all_reasons(page: webdriver.Chrome) -> None:
-    """And closes them; directories stay open. It tells its state."""
+    """The button opens and closes all reasons, keeps directories open, and tells its state."""
     button = page.find_element(By.ID, "reasons")
     for state, count in (("true", 0), ("false", None)):
         button.click()
@@ -247,7 +256,9 @@ def test_one_button_opens_all_reasons(page: webdriver.Chrome) -> None:
 
 
 def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
-    """As the browser tells assistive technology; landmarks are there, and no heading skips a level."""
+    """Everything has a name for assistive technology; landmarks exist, and no heading skips a
+    level.
+    """
     page.execute_cdp_cmd("Accessibility.enable", {})
     nodes: list[dict[str, Any]] = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     roles: dict[str, list[str]] = {}
@@ -272,7 +283,9 @@ def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out(scheme: str, page: webdriver.Chrome) -> None:
-    """Every text has the contrast of WCAG AA, reasons opened, in both colour schemes, which differ."""
+    """Every text has the contrast of WCAG AA, with open reasons, in both colour schemes, which
+    differ.
+    """
     page.execute_cdp_cmd(
         "Emulation.setEmulatedMedia",
         {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
@@ -296,7 +309,7 @@ def test_a_telephone_shows_all_of_it(page: webdriver.Chrome) -> None:
 
 
 def test_without_its_script_it_is_still_read(page: webdriver.Chrome, address: str) -> None:
-    """The filter is not offered then; reasons open as they do with it."""
+    """Without its script the page offers no filter, and reasons still open."""
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page.get(address)
@@ -308,7 +321,7 @@ def test_without_its_script_it_is_still_read(page: webdriver.Chrome, address: st
 
 
 def test_printing_opens_the_reasons(page: webdriver.Chrome) -> None:
-    """On paper nothing can be opened."""
+    """Reasons are open in print, because nothing can be opened on paper."""
     assert page.find_elements(By.CSS_SELECTOR, "details.entry[open]") == []
     page.execute_cdp_cmd("Page.printToPDF", {})
     assert page.find_elements(By.CSS_SELECTOR, "details.entry:not([open])") == []

@@ -1,4 +1,6 @@
-"""Nothing is left after a failure, whichever system call fails: the campaigns of safety/faults.py at their small sizes."""
+"""Nothing is left after a failure of any system call: the campaigns of safety/faults.py at size
+small.
+"""
 
 import errno
 import random
@@ -21,7 +23,9 @@ SEED = 1
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_after_a_fault_nothing_is_left_or_all_of_it_is_named(name: str) -> None:
-    """Every place of the apply phase is struck once; a start that fails leaves no trace, one that succeeds lacks nothing."""
+    """Every place of the apply phase is struck once: failed starts leave nothing, successful ones
+    lack nothing.
+    """
     tally = MEASURES[name]("small", SEED)
     assert tally.problems == ()
     assert tally.runs > 10
@@ -34,7 +38,9 @@ def test_starts_and_ends_leave_nothing_that_grows() -> None:
 
 
 def test_the_campaign_finds_what_an_undo_forgets() -> None:
-    """Control: with an undo log that forgets, what is left is found; with faults that do nothing, no failure is claimed."""
+    """Control: what a forgetful undo log leaves is noticed, and faults without effect are not
+    called failures.
+    """
 
     def forgetful() -> tuple[Tally, Tally]:
         with on_stage() as stage:
@@ -60,7 +66,9 @@ def test_the_campaign_finds_what_an_undo_forgets() -> None:
 def test_a_signal_between_a_change_and_its_note_is_survived(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Control: where signals are not held, one right after a directory was made leaves it; held, it is undone."""
+    """Control: without held signals, one right after a directory was made leaves it; held, it is
+    undone.
+    """
 
     def struck() -> tuple[Tally, Tally]:
         with on_stage() as stage:

@@ -484,10 +484,12 @@ def at_every_stage(
         )
         lines.append(f"cp {bundle.path}/{stage}.json {bundle.path}/config.json; rm -f /run/fired")
         lines.append(
-            f"timeout 60 {START[runtime]} --bundle {bundle.path} {bundle.name}-{stage} > /run/seen 2> /run/said < /dev/null"
+            f"timeout 60 {START[runtime]} --bundle {bundle.path} {bundle.name}-{stage} > "
+            "/run/seen 2> /run/said < /dev/null"
         )
         lines.append(
-            f'echo "{stage} $(test -e /run/fired && echo fired) $(grep -q libcuda /run/seen && echo grafted)"'
+            f'echo "{stage} $(test -e /run/fired && echo fired) $(grep -q libcuda /run/seen && '
+            'echo grafted)"'
         )
     done = bundle.on_host("\n".join(lines))
     seen = [
@@ -563,7 +565,10 @@ def test_t36_the_hook_is_given_our_variables_and_no_other(
     config.update(ociVersion="1.0.2", hooks={"prestart": [entry]})
     config["process"].update(args=["/bin/true"], env=["PATH=/bin", *hostile_environment(planted)])
     (bundle.path / "config.json").write_text(json.dumps(config))
-    start = f"{CGROUPS['v2'].values[0]}; SECRET=1 {START[runtime]} --bundle {bundle.path} {bundle.name} < /dev/null"
+    start = (
+        f"{CGROUPS['v2'].values[0]}; SECRET=1 {START[runtime]} --bundle {bundle.path} "
+        f"{bundle.name} < /dev/null"
+    )
     done = bundle.on_host(f"{start}; cat /run/environ")
     assert [line for line in done.stdout.splitlines() if "=" in line] == entry["env"], done.stderr
 
@@ -605,7 +610,10 @@ def test_t37_a_stdin_that_is_a_pipe_without_a_writer(
     attacked: Attacked, installed: Installed
 ) -> None:
     """A FIFO that stays silent is given up, a closed stdin is an empty one."""
-    before = f"os.mkfifo({str(PLACE / 'fifo')!r}); os.dup2(os.open({str(PLACE / 'fifo')!r}, os.O_RDWR), 0)"
+    before = (
+        f"os.mkfifo({str(PLACE / 'fifo')!r}); os.dup2(os.open({str(PLACE / 'fifo')!r}, "
+        "os.O_RDWR), 0)"
+    )
     done = attacked(
         Case(hook=prepared(installed, before), look=lambda _: (PLACE / "fifo").unlink())
     )
@@ -729,7 +737,10 @@ def _ends_in_time(bundle: Bundle, runtime: str, prepare: str) -> Run:
     (bundle.path / "config.json").write_text(json.dumps(config))
     start = f"{START[runtime]} --bundle {bundle.path} {bundle.name} < /dev/null"
     left = "ps -eo args | grep -v grep | grep -c '[n]vgraft-hook'"
-    timed = f"begin=$(date +%s%N); {start}; code=$?; echo took $((($(date +%s%N) - begin) / 1000000)); echo left $({left}); exit $code"
+    timed = (
+        f"begin=$(date +%s%N); {start}; code=$?; echo took $((($(date +%s%N) - begin) / "
+        f"1000000)); echo left $({left}); exit $code"
+    )
     return bundle.on_host(f"{CGROUPS['v2'].values[0]}; {prepare}; {timed}")
 
 
@@ -849,7 +860,10 @@ def test_r40_a_set_user_id_hook_is_refused(installed: Installed, tmp_path: Path)
     shutil.copy(os.path.realpath("/usr/bin/python3"), python)
     try:
         python.chmod(0o4755)
-        script = f"import sys; sys.path.append({str(installed.library)!r}); from nvgraft.hook import run; run(['h', 'prestart'])"
+        script = (
+            f"import sys; sys.path.append({str(installed.library)!r}); from nvgraft.hook import "
+            "run; run(['h', 'prestart'])"
+        )
         user: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
         command = [str(python), "-ISB", "-c", script]
         done = subprocess.run(
@@ -859,8 +873,8 @@ def test_r40_a_set_user_id_hook_is_refused(installed: Installed, tmp_path: Path)
         python.unlink()
     assert done.returncode == 1
     assert (
-        "nvgraft: permission error: capability change failed: operation not permitted | remove set-user-ID and set-group-ID bits"
-        in done.stderr
+        "nvgraft: permission error: capability change failed: operation not permitted | remove "
+        "set-user-ID and set-group-ID bits" in done.stderr
     )
 
 
@@ -875,5 +889,6 @@ def test_r40_without_privileges_there_is_one_line(attacked: Attacked, installed:
         )
     )
     done.refused(
-        "nvgraft: permission error: capability change failed: operation not permitted | run the hook as root"
+        "nvgraft: permission error: capability change failed: operation not permitted | run the "
+        "hook as root"
     )

@@ -187,11 +187,12 @@ def test_t54_a_read_only_root_that_lacks_something_is_refused(
 
     done = attacked(Case(prepare=prepare, mounts=mounts))
     done.refused(
-        f"ldcache error: process {LDCONFIG} failed with error code: 1 | the loader cache was not written: "
+        f"ldcache error: process {LDCONFIG} failed with error code: 1 | the loader cache was not "
+        "written: "
     )
     assert (
-        "read-only file system: give the container a writable root file system, or an image whose cache"
-        in done.stderr
+        "read-only file system: give the container a writable root file system, or an image whose "
+        "cache" in done.stderr
     )
 
 
@@ -268,7 +269,10 @@ def cover(path: str, source: str | None = None) -> Callable[[], None]:
     [
         (
             cover("/proc"),
-            "initialization error: open failed: /proc/self/fd: no such file or directory | mount /proc",
+            (
+                "initialization error: open failed: /proc/self/fd: no such file or directory | mount "
+                "/proc"
+            ),
         ),
         (cover("/sys/fs/cgroup"), "failed to get device cgroup mount path: no cgroup2 filesystem"),
         (cover("/proc/devices", "/dev/null"), ""),
@@ -708,5 +712,6 @@ def landlock() -> None:
 def test_t62_a_sandboxed_hook_is_refused(attacked: Attacked) -> None:
     """Landlock keeps it from the container's process and from mounting: refused before anything is made."""
     attacked(Case(before_exec=landlock)).refused(
-        "permission denied | the container's process has ended, the hook does not run as root, or a security"
+        "permission denied | the container's process has ended, the hook does not run as root, or "
+        "a security"
     )

@@ -487,11 +487,17 @@ def library(path: str) -> str:
         f"{COMPAT} -> {CANARY}/directory\n{library(f'{CANARY}/directory/libcuda.so.999.1')}",
         f"{COMPAT} -> /usr/bin\n{library('/usr/bin/libcuda.so.999.1')}\n{SMI} = x",
         f"{COMPAT}/libcuda.so.999.1 -> {PROFILES}/10-container.conf",
-        f"{COMPAT} -> {LIBS}\n{library(f'{LIBS}/libcuda.so.999.1')}\n{LIBS}/libcuda.so.535.1 -> libcuda.so.999.1\n",
+        (
+            f"{COMPAT} -> {LIBS}\n{library(f'{LIBS}/libcuda.so.999.1')}\n{LIBS}/libcuda.so.535.1 -> "
+            "libcuda.so.999.1\n"
+        ),
         f"{COMPAT} -> /\n{library('/libcuda.so.999.1')}",
         f"{COMPAT}/libcuda.so.999.1 char 1:3",
         f"{COMPAT} -> /etc\n{library('/etc/libcuda.so.999.1')}",
-        f"{COMPAT}/libcuda.so.999.1 -> libcuda.so.998.1\n{COMPAT}/libcuda.so.998.1 -> {SMI}\n{SMI} = x",
+        (
+            f"{COMPAT}/libcuda.so.999.1 -> libcuda.so.998.1\n{COMPAT}/libcuda.so.998.1 -> "
+            f"{SMI}\n{SMI} = x"
+        ),
     ],
     ids=[
         "directory",
@@ -523,7 +529,10 @@ def test_t08_nothing_of_the_image_is_mounted(attacked: Attacked, image: str, mod
         (f"{COMPAT} -> {COMPAT}", "too many levels of symbolic links"),
         (f"{COMPAT} -> ../../../..{CANARY}", f"path error: {COMPAT} resolves outside of {ROOTFS}"),
         (
-            f"{COMPAT}/libcuda.so.999.1 -> /a/libcuda.so.999.1\n{COMPAT}/libx.so.999.1 -> /b/libx.so.999.1",
+            (
+                f"{COMPAT}/libcuda.so.999.1 -> /a/libcuda.so.999.1\n{COMPAT}/libx.so.999.1 -> "
+                "/b/libx.so.999.1"
+            ),
             "compat libraries in more than one directory: /a, /b",
         ),
         (
@@ -949,7 +958,10 @@ ENGINES = [
         marks=pytest.mark.requires("crun"),
     ),
 ]
-NO_CGROUPS = "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' /etc/nvidia-container-runtime/config.toml"
+NO_CGROUPS = (
+    "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' "
+    "/etc/nvidia-container-runtime/config.toml"
+)
 
 
 def start(bundle: Bundle, engine: str, script: str = "echo started") -> Run:
@@ -960,7 +972,10 @@ def start(bundle: Bundle, engine: str, script: str = "echo started") -> Run:
 
     bundle.edit(change)
     bundle.set_program(script)
-    command = f"{engine} run --bundle {bundle.path} {bundle.name}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit $code"
+    command = (
+        f"{engine} run --bundle {bundle.path} {bundle.name}; code=$?; {bundle.installed.cli} "
+        f"last-error {bundle.name}; exit $code"
+    )
     if engine.startswith(
         "crun"
     ):  # it wants no hybrid cgroups, and cannot set up any on this kind of machine

@@ -1,6 +1,7 @@
-"""One test for each measure that keeps the hook inside a root file system; safety/mutants.py removes the measures one by one.
+"""One test for each measure that keeps the hook in a root file system. safety/mutants.py removes
+each.
 
-What a neighbour would have to hit by chance happens here at exactly that moment.
+What an attacker would have to hit by chance happens here at exactly that moment.
 """
 
 import errno
@@ -74,7 +75,7 @@ def bind(
 def prepare(
     *actions: Action, undo: UndoLog | None = None, container: Container | None = None
 ) -> str:
-    """Make what ``actions`` make; return the refusal's line, or ""."""
+    """Make the things of ``actions``; return the refusal's line, or ""."""
     made = Targets(container or arena.standalone(), Sources(), UndoLog() if undo is None else undo)
     try:
         made.prepare(actions, lambda _: None)
@@ -86,7 +87,8 @@ def prepare(
 
 
 def attach(*actions: Bind | Tmpfs, keep: bool = False) -> str:
-    """Attach every mount of ``actions`` as the hook does; what was done is undone unless it went well and is to be kept.
+    """Attach every mount of ``actions`` like the hook, then undo it unless it succeeded and is to
+    be kept.
 
     Return the refusal's line, or "", and what the undo had to leave.
     """
@@ -109,7 +111,7 @@ def attach(*actions: Bind | Tmpfs, keep: bool = False) -> str:
 
 
 def after(function: Callable[..., T], then: Callable[[], object]) -> Callable[..., T]:
-    """``function``, and right after its first call ``then``."""
+    """Return a function that calls ``function``, and calls ``then`` right after the first call."""
     calls: list[int] = []
 
     def wrapped(*args: object, **named: object) -> T:
@@ -140,7 +142,7 @@ def test_two_dots_do_not_lead_above_the_root() -> None:
 
 @pytest.mark.parametrize("target", ["/usr/bin", str(CANARY), "/proc/self/root", "/proc/self/cwd"])
 def test_no_link_on_the_way_is_followed(target: str) -> None:
-    """A link that has appeared since the plan was made is ELOOP, wherever it leads."""
+    """A link that has appeared since the plan was made gives ELOOP, wherever it leads."""
 
     def scenario() -> int | None:
         (ROOTFS / "usr/appeared").symlink_to(target)
@@ -155,7 +157,7 @@ def test_no_link_on_the_way_is_followed(target: str) -> None:
 def test_a_lookup_is_tried_again_when_the_kernel_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """EAGAIN, which renames elsewhere cause, is tried 128 times at most and then said."""
+    """EAGAIN, caused by renames elsewhere, is retried 128 times at most, then reported."""
     tries = []
 
     def busy(*_args: object) -> int:
@@ -175,7 +177,9 @@ def test_a_lookup_is_tried_again_when_the_kernel_asks_for_it(
 
 
 def test_the_planner_follows_no_link_that_has_replaced_a_directory() -> None:
-    """A directory that was seen as one, and then became a link, is not opened through it."""
+    """A directory that has become a link since the planner saw it is not opened through the
+    link.
+    """
 
     def scenario() -> None:
         tree = LiveTree(os.open(ROOTFS, os.O_PATH))
@@ -189,7 +193,9 @@ def test_the_planner_follows_no_link_that_has_replaced_a_directory() -> None:
 
 
 def test_a_link_that_is_replaced_while_it_is_read_is_nothing() -> None:
-    """Seen as a link and read when it is a file already: the planner takes it for absent, and whatever is made there is refused."""
+    """The planner treats a link that is a file when read as absent, and anything made there is
+    refused.
+    """
 
     def scenario() -> None:
         link = ROOTFS / "usr/link"
@@ -199,11 +205,11 @@ def test_a_link_that_is_replaced_while_it_is_read_is_nothing() -> None:
         def replaced(
             path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True
         ) -> os.stat_result:
-            found = look(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+            status = look(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
             if path == "link":
                 os.unlink(link)
                 os.close(os.open(link, os.O_CREAT))
-            return found
+            return status
 
         pytest.MonkeyPatch().setattr(posix, "stat", replaced)
         assert LiveTree(os.open(ROOTFS, os.O_PATH)).lstat("/usr/link") is None
@@ -212,7 +218,7 @@ def test_a_link_that_is_replaced_while_it_is_read_is_nothing() -> None:
 
 
 def test_the_planner_reads_no_file_through_a_link_that_has_replaced_one() -> None:
-    """A file that was seen as one, and then became a link to a file of the host, is not read."""
+    """A file that has become a link to the host since the planner saw it is not read."""
 
     def scenario() -> None:
         tree = LiveTree(os.open(ROOTFS, os.O_PATH))
@@ -230,7 +236,9 @@ def test_the_planner_reads_no_file_through_a_link_that_has_replaced_one() -> Non
 
 @pytest.mark.parametrize("kind", ["file", "dangling link", "link to a file"])
 def test_what_appears_where_a_placeholder_goes_is_kept(kind: str) -> None:
-    """Between the look and the creation: a file is what the image might have had, a link is refused; no undo removes either."""
+    """A file that appears before the creation is used, a link is refused; no undo removes
+    either.
+    """
 
     def scenario() -> None:
         place = ROOTFS / "usr/bin/placeholder"
@@ -263,7 +271,9 @@ def test_what_appears_where_a_placeholder_goes_is_kept(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "link", "socket", "another device"])
 def test_a_target_of_another_kind_is_refused(kind: str) -> None:
-    """What is neither a placeholder nor what will be mounted there is neither covered nor opened."""
+    """A target that is neither a placeholder nor the thing to mount is neither covered nor
+    opened.
+    """
 
     def scenario() -> str:
         place = ROOTFS / "usr/bin/there"
@@ -285,7 +295,7 @@ def test_a_target_of_another_kind_is_refused(kind: str) -> None:
 
 
 def test_an_existing_target_keeps_its_bytes_and_its_mode() -> None:
-    """A setuid program that stands where a mount goes is covered, not changed."""
+    """A setuid program in the place of a mount is covered and not changed."""
 
     def scenario() -> None:
         place = ROOTFS / "usr/bin/there"
@@ -313,7 +323,7 @@ def test_an_existing_target_keeps_its_bytes_and_its_mode() -> None:
     ],
 )
 def test_nothing_is_made_on_a_volume(action: Action) -> None:
-    """The applier looks itself, whatever the plan says: the volume may have come since."""
+    """The applier checks for volumes itself, because one may have come after the plan."""
 
     def scenario() -> None:
         syscalls.mount("tmpfs", f"{ROOTFS}{LIBS}", "tmpfs", 0)
@@ -324,7 +334,7 @@ def test_nothing_is_made_on_a_volume(action: Action) -> None:
 
 
 def test_a_mount_that_came_since_is_refused() -> None:
-    """What a neighbour mounts while the hook works is no mount that was looked at (SECURITY T25)."""
+    """A mount that an attacker makes while the hook works is refused (SECURITY T25)."""
 
     def scenario() -> str:
         container = arena.standalone()
@@ -335,7 +345,7 @@ def test_a_mount_that_came_since_is_refused() -> None:
 
 
 def test_a_target_on_a_shared_mount_is_refused() -> None:
-    """There the driver would appear outside of the container, too."""
+    """On a shared mount the driver would appear outside of the container, too."""
 
     def scenario() -> str:
         syscalls.mount("tmpfs", f"{ROOTFS}/tmp", "tmpfs", 0)
@@ -347,7 +357,7 @@ def test_a_target_on_a_shared_mount_is_refused() -> None:
 
 
 def test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made() -> None:
-    """A file, directory or link that somebody has put there since stays."""
+    """A file, directory or link that came in the place of what was made stays."""
 
     def scenario() -> None:
         undo = UndoLog()
@@ -363,7 +373,7 @@ def test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made() -> N
         (ROOTFS / "tmp/l").symlink_to("theirs")
         assert undo.run() == [
             "/tmp/f (it was moved or linked elsewhere)"
-        ]  # of directories and links nothing is held
+        ]  # no descriptor of directories and links is open
         made.close()
         assert sorted(os.listdir(ROOTFS / "tmp")) == ["d", "f", "l"]
 
@@ -371,7 +381,7 @@ def test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made() -> N
 
 
 def test_a_directory_that_was_removed_meanwhile_is_a_clean_refusal() -> None:
-    """A dead inode: what is opened still, and linked nowhere any more, takes nothing new (SECURITY T24)."""
+    """A directory that was removed while open takes nothing new, and is refused (SECURITY T24)."""
 
     def scenario() -> str:
         made = Targets(arena.standalone(), Sources(), UndoLog())
@@ -390,7 +400,9 @@ def test_a_directory_that_was_removed_meanwhile_is_a_clean_refusal() -> None:
 
 
 def test_what_is_made_belongs_to_the_container_s_root() -> None:
-    """From the moment it is made, and this process has its own ids again afterwards."""
+    """It belongs to the container's root from its creation; afterwards this process has its own ids
+    again.
+    """
 
     def scenario() -> list[int]:
         container = arena.standalone()
@@ -449,7 +461,7 @@ def become_fifo(path: Path) -> None:
 def test_a_source_that_is_not_what_was_planned_is_refused(
     change: Callable[[Path], object], action: Bind, message: str
 ) -> None:
-    """A link, what others can write, what belongs to somebody, another kind, another device."""
+    """A link, a file that others can write or own, another kind and another device are refused."""
 
     def scenario() -> str:
         change(Path(SMI))
@@ -461,7 +473,9 @@ def test_a_source_that_is_not_what_was_planned_is_refused(
 
 
 def test_an_attached_mount_has_its_options_and_hears_of_no_other() -> None:
-    """Read-only, no devices, no set-user-ID; a mount that the host makes at the source later does not come along."""
+    """It is read-only, without devices and set-user-ID; mounts made later at the source do not
+    appear.
+    """
 
     def scenario() -> tuple[str, str]:
         syscalls.mount("tmpfs", str(OUTSIDE), "tmpfs", 0, "mode=755")
@@ -482,7 +496,7 @@ def test_an_attached_mount_has_its_options_and_hears_of_no_other() -> None:
 
 
 def test_a_tmpfs_of_ours_has_limits() -> None:
-    """A container's root can fill it, but not the machine's memory."""
+    """A container's root can fill the tmpfs, but not the machine's memory."""
 
     def scenario() -> tuple[int, int]:
         (ROOTFS / "tmp/place").mkdir()
@@ -490,8 +504,8 @@ def test_a_tmpfs_of_ours_has_limits() -> None:
             attach(Tmpfs("/tmp/place", ("nodev", "noexec", "nosuid", "rw"), 0o555, WHY), keep=True)
             == ""
         )
-        found = os.statvfs(ROOTFS / "tmp/place")
-        return found.f_blocks * found.f_frsize, found.f_files
+        status = os.statvfs(ROOTFS / "tmp/place")
+        return status.f_blocks * status.f_frsize, status.f_files
 
     size, inodes = in_arena(scenario)
     assert size == 1 << 20
@@ -502,7 +516,9 @@ def test_a_tmpfs_of_ours_has_limits() -> None:
 
 
 def test_a_target_that_moves_away_is_noticed_and_undone() -> None:
-    """Between the opening and the attaching: the mount follows the inode, its name does not lead there any more."""
+    """Between opening and attaching, the mount follows the inode, and its name no longer leads
+    there.
+    """
 
     def scenario() -> str:
         move_away = after(
@@ -519,7 +535,7 @@ def test_a_target_that_moves_away_is_noticed_and_undone() -> None:
 
 
 def test_a_placeholder_that_is_moved_away_is_named_as_left() -> None:
-    """Whoever moves it while it is mounted on has it: an empty file, of which the message tells."""
+    """The placeholder's new name has an empty file then, and the message names it."""
 
     def scenario() -> str:
         real = syscalls.move_mount
@@ -539,11 +555,13 @@ def test_a_placeholder_that_is_moved_away_is_named_as_left() -> None:
 
 
 def test_a_mount_that_is_covered_at_once_is_noticed_and_undone() -> None:
-    """Something else at the name, though ours is below it, is not what was planned. A placeholder below it is named as left."""
+    """Another mount over ours is noticed, although ours is below. The placeholder below is named as
+    left.
+    """
 
     def scenario() -> str:
         def cover() -> None:
-            """With a file that has the options of ours."""
+            """Cover the target with a file that has the options of ours."""
             place = f"{ROOTFS}/usr/bin/nvidia-smi"
             syscalls.mount(
                 str(DRIVER / "usr/bin/nvidia-cuda-mps-control"), place, None, syscalls.MS_BIND
@@ -560,7 +578,7 @@ def test_a_mount_that_is_covered_at_once_is_noticed_and_undone() -> None:
 
 
 def test_a_mount_with_other_options_than_planned_is_noticed_and_undone() -> None:
-    """Whoever takes the read-only flag off again is seen."""
+    """A mount whose read-only flag was removed is noticed."""
 
     def scenario() -> str:
         set_options = syscalls.mount_setattr
@@ -587,7 +605,9 @@ def test_a_mount_with_other_options_than_planned_is_noticed_and_undone() -> None
 
 
 def test_a_mount_of_ours_does_not_lead_a_later_target_elsewhere() -> None:
-    """All targets are opened before the first mount: one that an earlier mount would hide is refused, and all is undone."""
+    """All targets are opened before the first mount. One that an earlier mount would hide is
+    refused; all is undone.
+    """
 
     def scenario() -> str:
         source = DRIVER / "run/directory"
@@ -602,7 +622,9 @@ def test_a_mount_of_ours_does_not_lead_a_later_target_elsewhere() -> None:
 
 
 def test_the_undo_trusts_no_proc_that_it_finds() -> None:
-    """It unmounts by descriptor, through a procfs of its own: a made-up one cannot have it unmount something else."""
+    """The undo unmounts by descriptor through a procfs of its own, so a false one cannot redirect
+    it.
+    """
     assert in_arena(lambda: detach_with_fake_proc(own_procfs)) == [str(OUTSIDE)]
 
 
@@ -619,7 +641,7 @@ def opened(pid: int, rootfs: Path = ROOTFS) -> str:
 
 
 def test_a_process_in_our_own_mount_namespace_is_no_container() -> None:
-    """The driver would be mounted over the host's files."""
+    """The driver would be mounted over the host's files otherwise."""
 
     def scenario() -> str:
         with arena.process(lambda: None) as pid:
@@ -629,7 +651,7 @@ def test_a_process_in_our_own_mount_namespace_is_no_container() -> None:
 
 
 def test_a_rootfs_that_is_no_mount_point_is_refused() -> None:
-    """A runtime makes it one; what is none is somebody else's directory."""
+    """A runtime makes the rootfs a mount point; another directory is refused."""
 
     def scenario() -> str:
         with arena.container_process() as pid:
@@ -640,7 +662,7 @@ def test_a_rootfs_that_is_no_mount_point_is_refused() -> None:
 
 
 def test_a_magic_link_does_not_lead_to_a_rootfs() -> None:
-    """A path through /proc/PID/root would be another process's idea of where the root file system is."""
+    """A path through /proc/PID/root depends on another process, and is refused."""
 
     def scenario() -> str:
         with arena.container_process() as pid:
@@ -651,13 +673,13 @@ def test_a_magic_link_does_not_lead_to_a_rootfs() -> None:
 
 @pytest.mark.requires("kernel-threads")
 def test_a_thread_of_the_kernel_is_no_container() -> None:
-    """Its mount namespace is the host's, whichever that of the hook is."""
+    """The mount namespace of a kernel thread is the host's, whichever the hook has."""
     with pytest.raises(Refusal, match="invalid process id: 2"):
         containers.hold_process(2)
 
 
 def test_the_host_s_root_by_another_name_is_refused() -> None:
-    """A bind of / is a mount point, and the host's root all the same."""
+    """A bind mount of / is a mount point, but still the host's root."""
 
     def scenario() -> str:
         alias = arena.PLACE / "alias"
@@ -686,7 +708,9 @@ def test_a_proc_that_is_not_the_root_of_a_procfs_is_refused() -> None:
 
 
 def test_a_container_that_has_ended_is_never_taken_for_the_next_one_of_its_number() -> None:
-    """The namespace is entered through the descriptor of the process, not through its number (SECURITY T26)."""
+    """The namespace is entered by the descriptor of the process, not by its number (SECURITY
+    T26).
+    """
 
     def scenario() -> str:
         with arena.container_process() as first:

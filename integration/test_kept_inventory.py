@@ -1,4 +1,6 @@
-"""The inventory cache on a simulated node: containers are the same with and without it; and the watcher."""
+"""The inventory cache on a simulated node: containers are the same with and without it; and the
+watcher.
+"""
 
 import json
 import subprocess
@@ -11,9 +13,16 @@ from harness import Installed
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "gcc")
 
 LOG = "/run/hook.log"
-LOGGED = f"sed -i 's,^.nvidia-container-cli.$,&\\ndebug = \"{LOG}\",' /etc/nvidia-container-runtime/config.toml"
-#: What a container sees of its mounts, device nodes and loader cache, without what differs from run to run.
-VIEW = "cut -d' ' -f4-6 /proc/self/mountinfo | sed 's/nvgraft-test[^ ]*//' | sort; ls -l /dev/nvidia*; ls -l /usr/lib/x86_64-linux-gnu"
+LOGGED = (
+    f"sed -i 's,^.nvidia-container-cli.$,&\\ndebug = \"{LOG}\",' "
+    "/etc/nvidia-container-runtime/config.toml"
+)
+#: A container's view of its mounts, device nodes and loader cache, without what differs between
+#: runs.
+VIEW = (
+    "cut -d' ' -f4-6 /proc/self/mountinfo | sed 's/nvgraft-test[^ ]*//' | sort; ls -l "
+    "/dev/nvidia*; ls -l /usr/lib/x86_64-linux-gnu"
+)
 FILE = "/run/nvgraft/cache/inventory-*"
 
 
@@ -24,27 +33,32 @@ def viewing(bundle: Bundle) -> Bundle:
 
 
 def started(bundle: Bundle) -> str:
-    """The command that runs the container and appends where its hook took the inventory from, and what the container saw."""
+    """Return the command that runs the container and appends its inventory's origin and the
+    container's view.
+    """
     start = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name} > /run/seen"
     return f": > {LOG}; {start} && echo \"$(grep -o 'inventory: .*' {LOG}); $(md5sum < /run/seen)\""
 
 
 def origins(rows: list[str]) -> list[str]:
-    """Where the hooks took the inventory from."""
+    """Return the origins of the hooks' inventories."""
     return [row.partition(";")[0].removeprefix("inventory: ") for row in rows]
 
 
 def views(rows: list[str]) -> set[str]:
-    """The different things that the containers saw."""
+    """Return the different views of the containers."""
     return {row.partition(";")[2] for row in rows}
 
 
 def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
-    """The second hook does not ask again; after a drop it does, and what the container has is the same each time."""
+    """The second hook does not ask the driver again, but does after a drop; the container is always
+    the same.
+    """
     cli = viewing.installed.cli
     run = started(viewing)
     done = viewing.on_host(
-        f"{LOGGED}; {cli} inventory refresh && {run} && {run} && {cli} inventory drop && {run} && {run} && wc -l < /run/seen"
+        f"{LOGGED}; {cli} inventory refresh && {run} && {run} && {cli} inventory drop && {run} && "
+        f"{run} && wc -l < /run/seen"
     )
     assert done.returncode == 0, done.stderr
     _refreshed, first, second, _dropped, third, fourth, lines = done.stdout.splitlines()
@@ -59,11 +73,13 @@ def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
     assert int(lines) > 50
 
 
-#: What happens to the file, as a shell command, and how the next hook comes by its inventory.
+#: A change of the file, as a shell command -> where the next hook gets its inventory.
 DAMAGE = {
     "truncated": f"f=$(echo {FILE}); head -c 3000 $f > $f.new; chmod 600 $f.new; mv $f.new $f",
     "emptied": f"f=$(echo {FILE}); : > $f",
-    "one byte changed": f"f=$(echo {FILE}); printf '#' | dd of=$f bs=1 seek=2000 conv=notrunc status=none",
+    "one byte changed": (
+        f"f=$(echo {FILE}); printf '#' | dd of=$f bs=1 seek=2000 conv=notrunc status=none"
+    ),
     "readable by others": f"chmod 644 {FILE}",
     "another owner": f"chown 1000 {FILE}",
     "a link to a copy": f"f=$(echo {FILE}); mv $f /run/copy; ln -s /run/copy $f",
@@ -74,11 +90,14 @@ DAMAGE = {
 
 
 def test_damage_is_survived(viewing: Bundle) -> None:
-    """Whatever is in the place of the file: it is not used, not waited for, and the container starts with all that it had before."""
+    """Whatever replaces the file is neither used nor waited for, and the container has
+    everything.
+    """
     cli = viewing.installed.cli
     run = started(viewing)
     steps = [
-        f"({damage}); {run} || exit 9; rm -rf /run/nvgraft/cache /run/second; {cli} inventory refresh > /run/said"
+        f"({damage}); {run} || exit 9; rm -rf /run/nvgraft/cache /run/second; {cli} inventory "
+        "refresh > /run/said"
         for damage in DAMAGE.values()
     ]
     done = viewing.on_host(
@@ -97,13 +116,21 @@ def test_damage_is_survived(viewing: Bundle) -> None:
     "host", ["runfile-a10x2", "mig-h100", "debian-compat32", "operator-driver-root"]
 )
 def test_what_is_listed_is_the_same_from_the_cache(installed: Installed, host: str) -> None:
-    """On hosts with MIG devices, with 32-bit libraries and with a driver root; also when several read and write it at once."""
+    """Hosts with MIG devices, 32-bit libraries or a driver root agree, also with concurrent readers
+    and writers.
+    """
     cli = installed.cli
     root = " --root=/run/nvidia/driver" if host == "operator-driver-root" else ""
     ask = f"{cli}{root} list --device=all --compat32 && {cli}{root} info"
-    at_once = f"for i in $(seq 6); do ({ask}) > /run/out.$i 2>&1 & done; wait; for i in $(seq 6); do cmp /run/fresh /run/out.$i || exit 3; done"
+    at_once = (
+        f"for i in $(seq 6); do ({ask}) > /run/out.$i 2>&1 & done; wait; for i in $(seq 6); do "
+        "cmp /run/fresh /run/out.$i || exit 3; done"
+    )
     look = "ls /run/nvgraft/cache | grep -c inventory"
-    command = f"sleep 0.1; ({ask}) > /run/fresh && {look} && ({ask}) | cmp /run/fresh - && {cli} inventory drop && {at_once}; cat /run/fresh"
+    command = (
+        f"sleep 0.1; ({ask}) > /run/fresh && {look} && ({ask}) | cmp /run/fresh - && {cli} "
+        f"inventory drop && {at_once}; cat /run/fresh"
+    )
     done = subprocess.run(
         [str(cli), "simulate", host, "--", "sh", "-c", command],
         capture_output=True,
@@ -115,7 +142,8 @@ def test_what_is_listed_is_the_same_from_the_cache(installed: Installed, host: s
     assert "/dev/nvidia0" in done.stdout
 
 
-#: Sends an event to the kernel, which passes it on as its own to the listeners of this network namespace.
+#: Sends an event to the kernel, which sends it as its own to the listeners of this network
+#: namespace.
 EVENT = r"""
 import socket, struct
 text = b"add@/module/nvidia\0ACTION=add\0DEVPATH=/module/nvidia\0SUBSYSTEM=module\0"
@@ -145,9 +173,12 @@ cat /run/log
 
 
 def test_the_watcher_hears_the_kernel(installed: Installed) -> None:
-    """Events of the kernel reach it, those of the driver have the host read, what has no event is found, and SIGTERM ends it well."""
+    """The watcher reads the host again after events of the driver and after changes without events;
+    SIGTERM ends it.
+    """
     script = WATCHED.format(cli=installed.cli, event=EVENT)
-    # A network namespace of its own: nobody else's listener shall hear of a module that was never loaded.
+    # In a network namespace of its own: other listeners must not hear of a module that was never
+    # loaded.
     command = [
         "unshare",
         "--net",

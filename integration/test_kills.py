@@ -1,4 +1,6 @@
-"""A hook that is killed leaves what its journal names, and nothing after recovery: safety/kills.py at its small size."""
+"""A killed hook leaves only what its journal names, and recovery removes it: safety/kills.py at
+size small.
+"""
 
 import os
 import signal
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.requires(
 
 
 def test_after_a_kill_everything_is_recovered() -> None:
-    """At a call from each place of the apply phase, then by `nvgraft recover` or by the next start."""
+    """The hook is killed at each place of the apply phase; `nvgraft recover` or the next start
+    removes everything.
+    """
     tally = kills("small", 1)
     assert tally.problems == ()
     assert tally.kills > 50
@@ -34,7 +38,7 @@ def test_after_a_kill_everything_is_recovered() -> None:
 
 
 def test_the_measurement_finds_what_no_journal_names() -> None:
-    """Control: where something else is announced, what a kill leaves is found."""
+    """Control: where the journal names something else, what a kill leaves is noticed."""
 
     def silent() -> Tally:
         with on_stage() as stage:
@@ -62,7 +66,9 @@ def _announce_something_else() -> None:
 
 
 def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
-    """Another mount lies where something was made: what is there belongs to the volume, and the journal keeps the rest to do."""
+    """Where another mount covers what was made, the volume's content stays, and the journal keeps
+    the rest to do.
+    """
     rootfs = tmp_path / "rootfs"
     (rootfs / "data").mkdir(parents=True)
 
@@ -100,7 +106,9 @@ runc --root /run/runc-test run --bundle {bundle} {name}; echo first start: $?
 
 
 def killed_once(bundle: Bundle) -> str:
-    """Return a script whose first start of the container has its hook killed when a third of the mounts are attached."""
+    """Return a script whose first start of the container has its hook killed after a third of the
+    mounts.
+    """
     bundle.set_program("ls /usr/bin/nvidia-smi")
 
     def change(config: dict[str, Any]) -> None:
@@ -112,8 +120,13 @@ def killed_once(bundle: Bundle) -> str:
 
 @pytest.mark.requires("runc", "busybox", "strace")
 def test_recover_clears_up_after_a_container_that_did_not_start(bundle: Bundle) -> None:
-    """Under runc: the container does not start, its files are left, and `nvgraft recover` leaves the bundle as it was."""
-    script = f"{killed_once(bundle)} {bundle.installed.cli} recover --dry-run; {bundle.installed.cli} recover; echo code $?; ls -R /run/nvgraft"
+    """Under runc the container does not start, its files are left, and `nvgraft recover` restores
+    the bundle.
+    """
+    script = (
+        f"{killed_once(bundle)} {bundle.installed.cli} recover --dry-run; {bundle.installed.cli} "
+        "recover; echo code $?; ls -R /run/nvgraft"
+    )
     done = bundle.on_host(script)
     assert "first start: 1" in done.stdout, done.stdout + done.stderr
     assert "would be removed /usr/bin/nvidia-smi" in done.stdout
@@ -126,10 +139,11 @@ def test_recover_clears_up_after_a_container_that_did_not_start(bundle: Bundle) 
 
 @pytest.mark.requires("runc", "busybox", "strace")
 def test_the_next_start_clears_up_and_works(bundle: Bundle) -> None:
-    """Under runc: started again, the container gets its driver, and no journal is left."""
+    """Under runc a second start gives the container its driver and leaves no journal."""
     again = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
     done = bundle.on_host(
-        f"{killed_once(bundle)} {again}; echo second start: $?; ls /run/nvgraft/journal; {bundle.installed.cli} recover"
+        f"{killed_once(bundle)} {again}; echo second start: $?; ls /run/nvgraft/journal; "
+        f"{bundle.installed.cli} recover"
     )
     assert "first start: 1" in done.stdout
     assert "/usr/bin/nvidia-smi\nsecond start: 0\nnothing to recover" in done.stdout, (

@@ -1,4 +1,6 @@
-"""The load-kmods step for real: a driver root, device nodes, and a stand-in for modprobe that records how it was started."""
+"""The load-kmods step for real: a driver root, device nodes, and a modprobe that records its
+start.
+"""
 
 import os
 import shutil
@@ -19,8 +21,8 @@ pytestmark = pytest.mark.requires("root", "busybox")
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 
-#: In modprobe's place. The shell reads /proc itself, so what is recorded is what it was started with. Loading a module has
-#: the effect that its major is listed.
+#: It takes modprobe's place. The shell reads /proc itself, so it records how it was started.
+#: Loading a module lists its major.
 STAND_IN = """#!{shell}
 IFS= read -r environment < {proc}/self/environ
 {{
@@ -36,7 +38,9 @@ echo "511 nvidia-uvm" >> {devices}
 
 
 class DriverRoot:
-    """A driver root with a shell, a fake /proc and an empty /dev; ``/host`` in it is where the real /proc will be."""
+    """A driver root with a shell, a fake /proc and an empty /dev; the real /proc will be at
+    ``/host`` in it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +63,7 @@ class DriverRoot:
         file.write_text(text)
 
     def modprobe(self, action: str = "", path: str = "sbin/modprobe") -> None:
-        """Put the stand-in in place; ``action`` is what it does besides, a line of shell."""
+        """Install the stand-in; ``action`` is a line of shell that it runs as well."""
         script = STAND_IN.format(
             shell="/bin/sh", proc="/host", record="/record", devices="/proc/devices", action=action
         )
@@ -78,15 +82,18 @@ class DriverRoot:
         return run_in_mount_namespace(step)
 
     def nodes(self) -> dict[str, str]:
-        """Everything in /dev: type, mode, owner and number."""
+        """Return everything in /dev: type, mode, owner and number."""
         return _nodes(self.path / "dev")
 
 
 def _nodes(dev: Path) -> dict[str, str]:
-    found = {str(path.relative_to(dev)): path.lstat() for path in sorted(dev.rglob("*"))}
+    nodes = {str(path.relative_to(dev)): path.lstat() for path in sorted(dev.rglob("*"))}
     return {
-        name: f"{stat.filemode(node.st_mode)} {node.st_uid}:{node.st_gid} {os.major(node.st_rdev)}:{os.minor(node.st_rdev)}"
-        for name, node in found.items()
+        name: (
+            f"{stat.filemode(node.st_mode)} {node.st_uid}:{node.st_gid} "
+            f"{os.major(node.st_rdev)}:{os.minor(node.st_rdev)}"
+        )
+        for name, node in nodes.items()
     }
 
 
@@ -129,7 +136,8 @@ def _check_record(record: Path, program: str) -> None:
         assert seen["argv"] == f"{program} {file.name}"
         assert seen["env"] == "[]"
         assert seen["null"] == "/dev/null /dev/null"
-        # The shell lists them through the first one that was free, and keeps its script at 10 or above.
+        # The shell lists them through the first free descriptor, and keeps its script at 10 or
+        # above.
         assert sorted(
             int(Path(name).name) for name in seen["fds"].split() if int(Path(name).name) < 10
         ) == [0, 1, 2, 3]
@@ -147,7 +155,9 @@ def _check_record(record: Path, program: str) -> None:
 
 
 def test_loads_the_modules_and_makes_the_nodes_in_the_driver_root(root: DriverRoot) -> None:
-    """modprobe runs inside the root, with two capabilities, no variable and no descriptor; uvm's major is the one that loading gave."""
+    """modprobe runs in the root, with two capabilities, no variable, no descriptor; loading gave
+    uvm its major.
+    """
     root.modprobe()
     assert root.load(5) == []
     assert root.nodes() == NODES
@@ -184,7 +194,7 @@ def test_loads_them_on_a_host_without_a_driver_root(root: DriverRoot, tmp_path: 
 def test_a_second_run_starts_nothing(
     root: DriverRoot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Once modules and nodes are there no process is started; another channel is work again."""
+    """No process is started once modules and nodes exist; another channel is new work."""
     root.modprobe()
     assert root.load(5) == []
     for module in MODULES:
@@ -201,7 +211,7 @@ def test_a_second_run_starts_nothing(
 
 
 def test_only_nodes_are_made_when_the_modules_are_loaded(root: DriverRoot, tmp_path: Path) -> None:
-    """A missing node is no reason to run modprobe."""
+    """A missing node alone does not run modprobe."""
     for module in MODULES:
         (tmp_path / "sys/module" / module.replace("-", "_")).mkdir()
     root.devices.write_text(root.devices.read_text() + "511 nvidia-uvm\n")
@@ -210,7 +220,7 @@ def test_only_nodes_are_made_when_the_modules_are_loaded(root: DriverRoot, tmp_p
 
 
 def test_without_the_driver_itself_nothing_else_is_tried(root: DriverRoot) -> None:
-    """When nvidia cannot be loaded that is the one finding, with modprobe's exit code."""
+    """When nvidia cannot be loaded, the only finding names it, with modprobe's exit code."""
     root.modprobe("exit 3")
     [finding] = root.load()
     assert (finding.id, finding.level) == ("load-kmods", "warning")
@@ -224,12 +234,12 @@ def test_without_the_driver_itself_nothing_else_is_tried(root: DriverRoot) -> No
 
 
 def test_a_module_that_fails_costs_its_own_nodes_only(root: DriverRoot) -> None:
-    """uvm ended by a signal is told, and modeset comes after it."""
+    """uvm, ended by a signal, is reported, and modeset is loaded after it."""
     root.modprobe("[ $1 != nvidia-uvm ] || kill -SEGV $$")
     [finding] = root.load(5)
-    assert (
-        finding.message
-        == f"the kernel module nvidia-uvm was not loaded: /sbin/modprobe was ended by signal {signal.SIGSEGV:d}"
+    assert finding.message == (
+        "the kernel module nvidia-uvm was not loaded: /sbin/modprobe was ended by signal "
+        f"{signal.SIGSEGV:d}"
     )
     assert root.nodes() == {name: node for name, node in NODES.items() if "uvm" not in name}
 
@@ -245,7 +255,7 @@ def test_finds_modprobe_where_distributions_have_it(root: DriverRoot, path: str)
 
 
 def test_no_modprobe_and_no_root_are_findings(root: DriverRoot) -> None:
-    """Neither stops the hook, and each is named."""
+    """A missing modprobe or root does not stop the hook, and each is named."""
     [finding] = root.load()
     assert finding.message.startswith(
         "the kernel module nvidia was not loaded: there is no /sbin/modprobe"
@@ -258,7 +268,9 @@ def test_no_modprobe_and_no_root_are_findings(root: DriverRoot) -> None:
 
 
 def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
-    """A right node keeps its mode and owner; a wrong one, and a link to nowhere, are told and stay."""
+    """A right node keeps its mode and owner; a wrong one, or a dangling link, is reported and
+    stays.
+    """
     root.modprobe()
     dev = root.path / "dev"
     os.mknod(dev / "nvidiactl", stat.S_IFCHR | 0o600, os.makedev(195, 255))
@@ -268,7 +280,10 @@ def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
     findings = root.load(5)
     assert [finding.message for finding in findings] == [
         f"the device node {dev}/nvidia0 is missing or wrong: it is not a character device 195:0",
-        f"the device node {dev}/nvidia-modeset is missing or wrong: it is not a character device 195:254",
+        (
+            f"the device node {dev}/nvidia-modeset is missing or wrong: it is not a character device "
+            "195:254"
+        ),
     ]
     assert f"mknod -m 666 {dev}/nvidia0 c 195 0" in findings[0].hint
     assert root.nodes()["nvidiactl"] == "crw------- 7:8 195:255"
@@ -277,7 +292,9 @@ def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
 
 
 def test_another_owner_needs_more_than_the_child_may(root: DriverRoot) -> None:
-    """A node that the driver wants to belong to a group is made with its mode, stays root's, and that is told."""
+    """A node whose group differs from root's is made with its mode, stays root's, and is
+    reported.
+    """
     root.modprobe()
     (root.path / "proc/driver/nvidia/params").write_text(
         "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
@@ -285,17 +302,19 @@ def test_another_owner_needs_more_than_the_child_may(root: DriverRoot) -> None:
     findings = root.load()
     assert len(findings) == 5
     assert findings[0].message == (
-        f"the device node {root.path}/dev/nvidiactl is missing or wrong: owner 0:44 not set: operation not permitted (EPERM)"
+        f"the device node {root.path}/dev/nvidiactl is missing or wrong: owner 0:44 not set: "
+        "operation not permitted (EPERM)"
     )
     assert root.nodes()["nvidiactl"] == "crw-rw---- 0:0 195:255"
 
 
 def test_a_driver_unknown_to_the_kernel_has_no_node(root: DriverRoot) -> None:
-    """A module whose major /proc/devices does not list is told, node by node."""
+    """A module whose major is not in /proc/devices is reported, node by node."""
     root.modprobe("exit 0")
     messages = [finding.message for finding in root.load(5)]
     assert messages == [
-        f"the device node {root.path}/dev/{name} is missing or wrong: /proc/devices does not list its driver"
+        f"the device node {root.path}/dev/{name} is missing or wrong: /proc/devices does not list "
+        "its driver"
         for name in ("nvidia-uvm", "nvidia-uvm-tools")
     ]
 
@@ -326,7 +345,7 @@ def _until(condition: Callable[[], bool]) -> bool:
 def test_a_module_that_hangs_ends_with_all_it_has_started(
     root: DriverRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the limit modprobe is killed, with all that it has started, and the step says where it was."""
+    """After the limit modprobe and all its children are killed, and the step says where it was."""
     monkeypatch.setattr(kmods, "TIMEOUT", 2)
     root.modprobe("sleep 600 | sleep 600")
     [finding] = root.load()
@@ -362,7 +381,9 @@ def test_a_killed_hook_leaves_no_modprobe(root: DriverRoot) -> None:
 
 
 def test_an_interrupted_step_ends_its_child(root: DriverRoot) -> None:
-    """A signal handler that raises reaches the caller, and neither a process nor another pid namespace is left behind."""
+    """A signal handler's exception reaches the caller, and no process or pid namespace is left
+    behind.
+    """
     root.modprobe("sleep 600")
 
     def interrupted() -> tuple[str, str]:

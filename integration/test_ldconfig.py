@@ -1,4 +1,6 @@
-"""The loader cache step for real: namespaces, mounts, the host's ldconfig, and stand-ins that misbehave in its place."""
+"""The loader cache step for real: namespaces, mounts, the host's ldconfig, and misbehaving programs
+in its place.
+"""
 
 import errno
 import hashlib
@@ -36,7 +38,9 @@ MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
 
 @pytest.fixture
 def rootfs(tmp_path: Path) -> Path:
-    """An image with two libraries whose SONAME links are missing or wrong, and a library elsewhere on the search path."""
+    """An image with two libraries whose SONAME links are missing or wrong, and a library elsewhere
+    on the search path.
+    """
     root = tmp_path / "rootfs"
     for name in ("etc", "proc", "sys", "dev", "bin", "opt/lib", "var/cache/ldconfig", LIBS[1:]):
         (root / name).mkdir(parents=True)
@@ -105,7 +109,9 @@ def shell(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("pivot", [True, False])
 def test_makes_the_cache_and_the_links_and_nothing_else(rootfs: Path, pivot: bool) -> None:
-    """The new entries are the cache and the SONAME links of the given directories; the rest of the tree is as it was."""
+    """The new files are the cache and the SONAME links of the given directories; the rest of the
+    tree is unchanged.
+    """
     before = tree(rootfs)
     assert run_in_mount_namespace(lambda: _update(rootfs, pivot=pivot)) == ""
     after = tree(rootfs)
@@ -148,7 +154,9 @@ def test_sees_libraries_that_are_mounted_in_the_directory(rootfs: Path, tmp_path
 
 
 def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
-    """The host's cache, this process's namespaces, descriptors, ids and signals, and the container's mounts are as before."""
+    """The host's cache, this process's namespaces, descriptors, ids and signals, and the
+    container's mounts stay as they were.
+    """
 
     def state() -> object:
         kinds = ("mnt", "net", "ipc", "uts", "pid", "pid_for_children")
@@ -196,7 +204,7 @@ def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
 
 
 def test_an_image_without_etc_fails_like_the_reference(rootfs: Path) -> None:
-    """Error code 1, the cause named, nothing changed."""
+    """The refusal has error code 1 and names the cause, and nothing is changed."""
     shutil.rmtree(rootfs / "etc")
     before = tree(rootfs)
     line = run_in_mount_namespace(lambda: _update(rootfs))
@@ -242,7 +250,9 @@ def test_undo_restores_what_ldconfig_replaced_or_removed(rootfs: Path, uid: int)
 
 
 def test_a_second_name_of_another_file_costs_that_file_nothing(rootfs: Path) -> None:
-    """An image whose ld.so.cache~ is a hard link keeps the file behind it: ldconfig would truncate it."""
+    """An image whose ld.so.cache~ is a hard link keeps the file behind it, which ldconfig would
+    truncate.
+    """
     (rootfs / "etc/passwd").write_text("root:x:0:0")
     os.link(rootfs / "etc/passwd", rootfs / "etc/ld.so.cache~")
     assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
@@ -250,7 +260,7 @@ def test_a_second_name_of_another_file_costs_that_file_nothing(rootfs: Path) -> 
 
 
 def test_undo_removes_what_was_not_there(rootfs: Path) -> None:
-    """A cache and links that ldconfig made new are gone after undo."""
+    """A new cache and new links of ldconfig are gone after the undo."""
     before = tree(rootfs)
 
     def scenario() -> list[str]:
@@ -263,7 +273,7 @@ def test_undo_removes_what_was_not_there(rootfs: Path) -> None:
 
 
 def test_works_as_an_unprivileged_id(rootfs: Path) -> None:
-    """With a mapped container root, what is made belongs to that id of the host."""
+    """With a mapped container root, the files made belong to that id of the host."""
     for path in (rootfs, *rootfs.rglob("*")):
         os.lchown(path, 100000, 100000)
     assert run_in_mount_namespace(lambda: _update(rootfs, uid=100000)) == ""
@@ -313,7 +323,7 @@ def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
 
 
 def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
-    """What the container may not write, ldconfig may not either; the refusal names the cause."""
+    """ldconfig cannot write where the container cannot; the refusal names the cause."""
     before = tree(rootfs)
 
     def scenario() -> str:
@@ -331,7 +341,9 @@ def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
 def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(
     rootfs: Path, name: str, kind: str
 ) -> None:
-    """A FIFO is not opened, a terabyte is not read: one line, at once."""
+    """A FIFO is not opened and a terabyte is not read: the step is refused with one line, without
+    delay.
+    """
     path = rootfs / "etc" / name
     if kind == "fifo":
         os.mkfifo(path)
@@ -342,9 +354,9 @@ def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(
             file.truncate(1 << 40)
     line = run_in_mount_namespace(lambda: _update(rootfs))
     reason = "larger than 16 MiB" if kind == "sparse" else "not a regular file"
-    assert (
-        line
-        == f"nvgraft: ldcache error: process {LDCONFIG} failed with error code: 1 | it was not started: /etc/{name}: {reason}"
+    assert line == (
+        f"nvgraft: ldcache error: process {LDCONFIG} failed with error code: 1 | it was not "
+        f"started: /etc/{name}: {reason}"
     )
     assert not (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
 
@@ -352,7 +364,9 @@ def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(
 def test_a_fifo_that_is_opened_does_not_hold_the_start_up(
     rootfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ldconfig opens what ld.so.conf includes without looking: it is ended as soon as it only waits, long before its deadline."""
+    """ldconfig opens each file that ld.so.conf includes. It is ended as soon as it only waits, long
+    before its deadline.
+    """
     conf = rootfs / "etc/ld.so.conf.d"
     conf.mkdir(exist_ok=True)
     os.mkfifo(conf / "x.conf")
@@ -361,7 +375,8 @@ def test_a_fifo_that_is_opened_does_not_hold_the_start_up(
     start = time.monotonic()
     line = run_in_mount_namespace(lambda: _update(rootfs, timeout=60))
     assert line.endswith(
-        "terminated with signal 9 | it had waited for 0.5 seconds for something in the image: a FIFO in a file's place?"
+        "terminated with signal 9 | it had waited for 0.5 seconds for something in the image: a "
+        "FIFO in a file's place?"
     )
     assert time.monotonic() - start < 30
 
@@ -371,7 +386,7 @@ class TestHostile:
     """A shell in ldconfig's place does what a subverted ldconfig would do."""
 
     def test_ends_at_the_deadline_with_no_process_left(self, rootfs: Path, shell: str) -> None:
-        """Neither spinning nor flooding the output keeps the hook beyond its time."""
+        """A program that spins, or floods its output, cannot keep the hook beyond its time."""
         for script in ("while :; do :; done", "while :; do echo flood; done"):
             (rootfs / "etc/ld.so.conf").write_text(script)
 
@@ -381,27 +396,30 @@ class TestHostile:
                 return line, time.monotonic() - start, _no_children()
 
             line, took, alone = run_in_mount_namespace(scenario)
-            assert (
-                line
-                == f"nvgraft: ldcache error: process {shell} terminated with signal 9 | it had not finished after 0.3 seconds"
+            assert line == (
+                f"nvgraft: ldcache error: process {shell} terminated with signal 9 | it had "
+                "not finished after 0.3 seconds"
             )
             assert took >= 0.3
             assert alone
 
     def test_reports_the_exit_code_and_the_last_line(self, rootfs: Path, shell: str) -> None:
-        """The program's own last words are in the message, control characters escaped; its first ones are not."""
+        """The message has the program's last line, with control characters escaped, and not its
+        first ones.
+        """
         (rootfs / "etc/ld.so.conf").write_text("echo first; printf 'cannot \\033[1mdo\\n'; exit 3")
         line = run_in_mount_namespace(lambda: _update(rootfs, program=shell))
-        assert (
-            line
-            == f"nvgraft: ldcache error: process {shell} failed with error code: 3 | cannot \\x1b[1mdo"
+        assert line == (
+            f"nvgraft: ldcache error: process {shell} failed with error code: 3 | cannot \\x1b[1mdo"
         )
 
     def test_writes_nowhere_else(
         self, rootfs: Path, shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Every other directory is read-only, a volume inside of a writable one too; there is no way out by ".."."""
-        monkeypatch.setitem(seccomp.ALLOWED, "dup2", (33, 24))  # a shell cannot redirect without it
+        """Every other directory is read-only, a volume inside a writable one too, and ".." does not
+        lead out.
+        """
+        monkeypatch.setitem(seccomp.ALLOWED, "dup2", (33, 24))  # a shell needs it for redirections
         (rootfs / LIBS[1:] / "volume").mkdir()
         volume = tmp_path / "volume"
         volume.mkdir()
@@ -437,7 +455,9 @@ class TestHostile:
     def test_has_no_privilege_descriptor_or_environment(
         self, rootfs: Path, shell: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What the kernel says of the running program: no capability, no new ones, filter, own namespaces, bare descriptors."""
+        """The kernel shows for the running program: no capability or new privilege, a filter, its
+        own namespaces, few descriptors.
+        """
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: dict[str, object] = {}
 
@@ -521,7 +541,9 @@ class TestHostile:
     def test_root_gets_no_capability_back_by_the_execve(
         self, rootfs: Path, shell: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A capability that is newer than python-prctl's list stays in the bounding set and is still not had."""
+        """A capability newer than python-prctl's list stays in the bounding set, and the program
+        still does not get it.
+        """
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: list[str] = []
 
@@ -551,7 +573,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("uid", [0, 100000])
     def test_dies_with_the_hook(self, rootfs: Path, shell: str, uid: int) -> None:
-        """When the hook is killed outright, the kernel ends the program too, also after a change of ids."""
+        """When the hook is killed, the kernel ends the program too, also after a change of ids."""
         (rootfs / "etc/ld.so.conf").write_text("while :; do :; done")
 
         def scenario() -> bool:
@@ -574,7 +596,9 @@ class TestHostile:
         assert run_in_mount_namespace(scenario)
 
     def test_an_interrupted_hook_leaves_no_process(self, rootfs: Path, shell: str) -> None:
-        """A signal whose handler raises while the program runs: the program is killed and reaped before the exception goes on."""
+        """When a signal's handler raises while the program runs, the program is killed and reaped
+        before the exception goes on.
+        """
         (rootfs / "etc/ld.so.conf").write_text("while :; do :; done")
 
         def raising(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Commands that only look, as nobody, where a privileged call is death (SECURITY R39, T67)."""
+"""Commands that only look run as nobody, where a privileged call is fatal (SECURITY R39, T67)."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from nvgraft_cli.shell import confine, main
 
 NOBODY = 65534
 
-#: What a command that only looks never even tries.
+#: Calls that a command that only looks never tries.
 DEADLY = (
     *(
         "mount",
@@ -60,7 +60,8 @@ DEADLY = (
     ),
 )
 
-#: Runs a command under a filter that kills the process for the calls whose numbers come first, without HOME, as nobody.
+#: Runs a command as nobody, without HOME, under a filter that kills the process at the calls
+#: numbered first.
 WRAPPER = """
 import os, struct, sys
 from nvgraft.system import syscalls
@@ -79,7 +80,7 @@ os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/usr/bin:/bin"})
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that nobody can read, unlike pytest's own."""
+    """A directory that nobody, the user, can read, unlike pytest's own."""
     path = Path(tempfile.mkdtemp(prefix="nvgraft-test."))
     path.chmod(0o755)
     yield path
@@ -104,13 +105,14 @@ def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.requires("root")
 def test_the_wrapper_kills(place: Path) -> None:
-    """The proof that the tests below can fail: a program that makes one of the calls is ended by the kernel."""
+    """Control: the kernel ends a program that makes one of the calls."""
     program = "import os; print('started', flush=True); os.mkdir('x')"
     done = run(["/usr/bin/python3", "-ISc", program], place)
     assert (done.returncode, done.stdout) == (-31, "started\n")  # SIGSYS
 
 
-#: Command lines of every command that only looks, and their exit codes (None: as the machine's records are).
+#: Command lines of every command that only looks, and their exit codes (None: as in the machine's
+#: records).
 CASES = [
     (["plan", "--bundle", "web", "--host", "runfile-a10x2"], 0),
     (["--debug", "plan", "--bundle", "web", "--host", "eks-t4", "--format", "json"], 0),
@@ -141,7 +143,7 @@ CASES = [
 
 
 def test_every_command_that_only_looks_is_tried() -> None:
-    """One that is new is added to the cases."""
+    """Each command that only looks is in the cases."""
     subparsers = next(
         action
         for action in main._parser()._actions
@@ -164,7 +166,9 @@ def test_every_command_that_only_looks_is_tried() -> None:
 def test_a_look_needs_no_privilege(
     arguments: list[str], code: int | None, installed: Installed, place: Path
 ) -> None:
-    """As nobody, without HOME, with a privileged call being death: every command answers, 0 kills."""
+    """Every command answers as nobody, without HOME, where a privileged call is fatal; none is
+    killed.
+    """
     make_bundle(place / "web", *EVERYTHING)
     make_bundle(place / "none")
     make_bundle(place / "refused", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99")
@@ -181,7 +185,7 @@ def test_a_look_needs_no_privilege(
         assert "missing=nothing" in done.stderr
 
 
-#: Where a command names a file, {closed} is one that this user may not read.
+#: {closed} stands for a file that this user cannot read.
 CLOSED = [
     ["plan", "--bundle", "{closed}", "--host", "eks-t4"],
     ["plan", "--bundle", "{closed}/..", "--host", "eks-t4"],
@@ -202,7 +206,7 @@ CLOSED = [
 def test_what_may_not_be_read_is_named(
     arguments: list[str], installed: Installed, place: Path
 ) -> None:
-    """One line with the path, the cause and a fix, and exit code 2."""
+    """The error is one line with the path, the cause and a fix; the exit code is 2."""
     make_bundle(place / "web", *EVERYTHING)
     (place / "private").mkdir(mode=0o711)
     closed = place / "private/closed"
@@ -221,7 +225,7 @@ def test_what_may_not_be_read_is_named(
 
 @pytest.mark.requires("root")
 def test_root_may_look_into_another_users_bundle(installed: Installed, place: Path) -> None:
-    """A rootless engine's bundle is closed to others: the one right that root keeps is to read it."""
+    """A rootless engine's bundle is closed to others, but root keeps the right to read it."""
     bundle = make_bundle(place / "web", *EVERYTHING)
     for path in (bundle, *bundle.rglob("*")):
         os.chown(path, 1000, 1000)
@@ -237,7 +241,9 @@ def test_root_may_look_into_another_users_bundle(installed: Installed, place: Pa
 
 @pytest.mark.requires("root")
 def test_this_host_is_asked_before_the_bundle_is_read(installed: Installed, place: Path) -> None:
-    """Without --host the driver's library is loaded by the child that the hook has for it, which a confined command could not start."""
+    """Without --host, the hook's child loads the driver's library, before the command is
+    confined.
+    """
     make_bundle(place / "web", *EVERYTHING)
     make_bundle(place / "none")
     simulate = [
@@ -252,7 +258,7 @@ def test_this_host_is_asked_before_the_bundle_is_read(installed: Installed, plac
     done = subprocess.run([*simulate, place / "web"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nvidia0" in done.stdout
-    # What does not need the driver does not fail for the lack of one.
+    # A command that does not need the driver does not fail without one.
     done = subprocess.run(
         [installed.cli, "plan", "--bundle", place / "none"],
         capture_output=True,

@@ -1,7 +1,9 @@
-"""The same container under each engine, with and without a user namespace, with either version of cgroups, and with a root file
-system that is writable or not (SECURITY 7): the driver is there, the loader finds it, and everything belongs to the container's root.
+"""The same container under each engine, user namespace, cgroup version and root file system
+(SECURITY 7).
 
-crun cannot set up cgroups on every kind of machine, and wants one version of them alone: under it device rules are left out.
+The root file system is writable or not. The driver is there, the loader finds it, and everything
+belongs to the container's root. crun cannot set up cgroups on every kind of machine, and accepts
+one version only: device rules are left out under it.
 """
 
 from typing import Any
@@ -13,7 +15,7 @@ from test_engines import NO_CGROUPS, assert_grafted, understood_by_crun
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
-#: What a container's root is to the host.
+#: The host's id of the container's root.
 MAPPED = 100000
 V1_ALONE = "umount /sys/fs/cgroup/unified"
 ENGINES = [
@@ -24,7 +26,8 @@ ENGINES = [
         marks=pytest.mark.requires("crun"),
     ),
 ]
-#: As far as a container's root can look without a device: its mounts, who owns what was made, the loader, and what may be opened.
+#: What a container's root can see without a device: mounts, owners, the loader, and nodes that
+#: open.
 SCRIPT = """
 for node in /dev/nvidiactl /dev/nvidia0 /dev/nvidia1; do (: < $node) 2>&1; done
 cat /proc/self/mountinfo
@@ -52,7 +55,7 @@ def in_user_namespace(config: dict[str, Any]) -> None:
 def test_the_driver_is_there(
     bundle: Bundle, engine: str, mapped: bool, prepare: str, writable: bool
 ) -> None:
-    """Mounts, links, loader cache, device rules, owners: under all of them."""
+    """Mounts, links, loader cache, device rules and owners are right in every combination."""
     bundle.edit(understood_by_crun)
     bundle.edit(lambda config: config["root"].update(readonly=not writable))
     steps = [prepare or "true"]

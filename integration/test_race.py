@@ -1,4 +1,6 @@
-"""A neighbour who changes things while the hook works: what chance does not hit often enough in safety/race.py, done on purpose."""
+"""An attacker changes things while the hook works: rare cases of safety/race.py, made on
+purpose.
+"""
 
 import os
 import signal
@@ -26,7 +28,9 @@ MS_SHARED, MS_SLAVE = 1 << 20, 1 << 19
 
 
 def test_a_neighbour_who_mounts_in_a_volume_that_the_container_hears_of() -> None:
-    """T25: mounts come and go on the library directory, which is a volume; each hook is refused or has its own mounts on top."""
+    """T25: mounts come and go on the library directory, a volume; each hook is refused or its own
+    mounts are on top.
+    """
 
     def scenario() -> list[arena.Outcome]:
         arena.make_arena()
@@ -75,9 +79,11 @@ def test_a_neighbour_who_mounts_in_a_volume_that_the_container_hears_of() -> Non
 
 
 def test_a_number_that_comes_again_never_leads_into_another_container() -> None:
-    """T26: with a storm of processes, the container of the state ends at any moment and its number is given to others.
+    """T26: during a storm of processes, the container of the state ends, and its number is given to
+    others.
 
-    The other processes are containers too, with root file systems of their own; none of them gets a mount.
+    The other processes are containers too, with root file systems of their own; none of them gets a
+    mount.
     """
 
     def storm() -> tuple[int, int]:
@@ -98,7 +104,7 @@ def test_a_number_that_comes_again_never_leads_into_another_container() -> None:
                         else 1
                     )
                 time.sleep(delay * 0.0005)
-            # It is dead, and its number is given to a container of somebody else.
+            # The process is dead, and another container gets its number.
             Path("/proc/sys/kernel/ns_last_pid").write_text(str(victim - 1))
             with arena.process(lambda: _other_container(other)) as stranger:
                 reused += stranger == victim
@@ -130,7 +136,9 @@ def _other_container(rootfs: Path) -> None:
 def test_a_process_that_takes_the_number_before_the_hook_looks_is_no_container_of_this_rootfs() -> (
     None
 ):
-    """T26: the state names a process that has ended already; whoever has its number now has another root file system."""
+    """T26: the state names an ended process, and the process that has its number now has another
+    root file system.
+    """
 
     def scenario() -> str:
         arena.make_arena()
@@ -148,7 +156,9 @@ CONTAINERS = 50
 
 
 def test_fifty_hooks_on_fifty_containers_do_not_meet() -> None:
-    """T27: all at once; each container has all of the driver in its own root file system, and no lock is left."""
+    """T27: fifty hooks run together; each container has the whole driver in its own rootfs, and no
+    lock is left.
+    """
 
     def scenario() -> None:
         arena.make_arena()
@@ -186,7 +196,9 @@ def test_fifty_hooks_on_fifty_containers_do_not_meet() -> None:
 
 
 def test_two_hooks_on_one_container_do_its_work_once() -> None:
-    """T27: at the same moment, many times: one applies the plan, the other finds it done; no mount is there twice."""
+    """T27: of two simultaneous hooks one applies the plan and the other finds it done; no mount is
+    there twice.
+    """
 
     def scenario() -> list[list[str]]:
         arena.make_arena()
@@ -214,7 +226,9 @@ def test_two_hooks_on_one_container_do_its_work_once() -> None:
 
 
 def test_a_container_that_ends_while_it_is_configured_is_a_clean_refusal() -> None:
-    """Its first process is killed at any moment of the hook: refused, or done before."""
+    """The container's first process is killed at any moment of the hook: it is refused, or
+    configured before.
+    """
 
     def scenario() -> list[arena.Outcome]:
         arena.make_arena()
@@ -238,7 +252,7 @@ def test_a_container_that_ends_while_it_is_configured_is_a_clean_refusal() -> No
 
 
 def test_a_container_s_process_is_held_before_anything_is_read_of_it() -> None:
-    """A number that is free is refused at once."""
+    """A free process number is refused before anything else."""
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -251,7 +265,9 @@ def test_a_container_s_process_is_held_before_anything_is_read_of_it() -> None:
 def test_real_containers_start_or_do_not_and_nothing_leads_out(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    """Under runc, with the whole installed hook, while the image is attacked: starts that work and clean refusals, no escape."""
+    """Under runc, with the installed hook and an attacked image, starts work or are refused
+    cleanly, and nothing escapes.
+    """
     canary = tmp_path / "canary"
     for directory in ("usr/bin", "usr/lib/x86_64-linux-gnu", "etc"):
         (canary / directory).mkdir(parents=True)
@@ -271,7 +287,8 @@ def test_real_containers_start_or_do_not_and_nothing_leads_out(
     rounds = 6
     start = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
     script = "; ".join(
-        f"{attacker} {counter} {seed} {arguments} & sleep 0.05; {start}; echo code $?; kill $!; wait"
+        f"{attacker} {counter} {seed} {arguments} & sleep 0.05; {start}; echo code $?; kill $!; "
+        "wait"
         for seed in range(rounds)
     )
     done = bundle.on_host(script)

@@ -1,6 +1,6 @@
-"""Registration as a node owner does it: with the engines' real configuration, and a container that is started then.
+"""Registration by a node owner: with the engines' real configuration, and a container started then.
 
-All of it on a simulated host, whose /etc and /usr are layers that are gone afterwards.
+All of it is on a simulated host, whose /etc and /usr are layers that vanish with it.
 """
 
 import json
@@ -16,21 +16,24 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 
 @pytest.mark.requires("podman", "cgroup-v1")
 def test_podman_finds_the_hook_where_it_is_registered(bundle: Bundle) -> None:
-    """The default file lies where podman looks without being told, and its entry runs for a container that wants GPUs."""
+    """podman finds the default file without options, and runs its entry for a container that
+    requests GPUs.
+    """
     (bundle.path / "rootfs/look").write_text(LOOK)
     podman = PODMAN.replace("--hooks-dir /run/hooks.d", "")
     run = f"{podman} {PODMAN_RUN} --rm {REQUEST} --rootfs {bundle.path}/rootfs sh /look"
     cli = bundle.installed.cli
     assert_grafted(bundle.on_host(f"{cli} register podman > /dev/null && {run}"), devices=True)
     done = bundle.on_host(
-        f"{cli} register podman && {cli} unregister podman && {run} > /run/out; grep -c nvidia /run/out"
+        f"{cli} register podman && {cli} unregister podman && {run} > /run/out; grep -c nvidia "
+        "/run/out"
     )
     assert done.stdout.splitlines()[-1] == "0"
 
 
 @pytest.mark.requires("cgroup-v1")
 def test_a_registered_bundle_runs_the_hook(bundle: Bundle) -> None:
-    """runc takes the edited config.json, and unregistering gives the bundle back as it was."""
+    """runc accepts the edited config.json, and unregistering restores the bundle."""
     bundle.edit(lambda config: config.pop("hooks"))
     bundle.set_program(LOOK)
     cli, name = bundle.installed.cli, bundle.name
@@ -41,7 +44,8 @@ def test_a_registered_bundle_runs_the_hook(bundle: Bundle) -> None:
     run = f"runc --root /run/runc-test run --bundle {bundle.path} {name}"
     assert_grafted(bundle.on_host(f"{register} && {run}"), devices=True)
     done = bundle.on_host(
-        f"cp -a {bundle.path} /run/was && {register} && {unregister} && diff -r {bundle.path} /run/was && echo same"
+        f"cp -a {bundle.path} /run/was && {register} && {unregister} && diff -r {bundle.path} "
+        "/run/was && echo same"
     )
     assert done.stdout.strip() == "same", done.stderr
 
@@ -57,10 +61,13 @@ def test_a_registered_bundle_runs_the_hook(bundle: Bundle) -> None:
     ids=["as packaged", "no file", "all defaults written out"],
 )
 def test_containerd_reads_its_registration(bundle: Bundle, prepare: str) -> None:
-    """containerd's own reading of the edited file has the runtime, with our program, and still has runc."""
+    """containerd's own reading of the edited file has the runtime, with our program, and still has
+    runc.
+    """
     file = "/etc/containerd/config.toml"
     done = bundle.on_host(
-        f"{prepare}; {bundle.installed.cli} register containerd > /dev/null && containerd -c {file} config dump"
+        f"{prepare}; {bundle.installed.cli} register containerd > /dev/null && containerd -c "
+        f"{file} config dump"
     )
     assert done.returncode == 0, done.stderr
     config = tomllib.loads(done.stdout)
@@ -74,7 +81,8 @@ def test_containerd_reads_its_registration(bundle: Bundle, prepare: str) -> None
     assert runtimes["nvgraft"]["options"].pop("BinaryName") == str(
         bundle.installed.prefix / "bin/nvgraft-runtime"
     )
-    # containerd 2 adds its defaults to runc's entry alone in what it prints; what is set for ours is what is set for runc.
+    # containerd 2 prints its defaults in runc's entry only. What is set for our runtime is what is
+    # set for runc.
     ours = {key: value for key, value in runtimes["nvgraft"].items() if value}
     assert ours["runtime_type"] == "io.containerd.runc.v2"
     options = ours.pop("options", {})
@@ -83,11 +91,12 @@ def test_containerd_reads_its_registration(bundle: Bundle, prepare: str) -> None
 
 
 def test_docker_reads_json_that_names_the_runtime(bundle: Bundle) -> None:
-    """A node's daemon.json keeps what it has; the runtime in it is a program that starts."""
+    """A node's daemon.json keeps its settings, and the runtime in it is a program that starts."""
     cli = bundle.installed.cli
     prepare = """mkdir -p /etc/docker && echo '{"debug": true}' > /etc/docker/daemon.json"""
     done = bundle.on_host(
-        f"{prepare} && {cli} register docker --set-default > /dev/null && cat /etc/docker/daemon.json"
+        f"{prepare} && {cli} register docker --set-default > /dev/null && cat "
+        "/etc/docker/daemon.json"
     )
     config = json.loads(done.stdout)
     runtime = str(bundle.installed.prefix / "bin/nvgraft-runtime")
@@ -109,7 +118,9 @@ def test_docker_reads_json_that_names_the_runtime(bundle: Bundle) -> None:
     ],
 )
 def test_what_others_can_change_is_not_registered(bundle: Bundle, engine: str, change: str) -> None:
-    """A program that somebody but root can replace is not given to an engine that runs as root."""
+    """A program that others than root can replace is not registered with an engine that runs as
+    root.
+    """
     prefix = bundle.installed.prefix
     done = bundle.on_host(f"{change.format(prefix)} && {bundle.installed.cli} register {engine}")
     assert done.returncode == 1

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_a_container_gets_its_devices_and_its_driver(bundle: Bundle, prepare: str) -> None:
-    """Allowed nodes pass the device cgroup (there is no driver behind them), others do not; the loader finds libcuda.so.1."""
+    """Allowed nodes open (without a driver behind them), others do not; the loader finds
+    libcuda.so.1.
+    """
     done = bundle.run(prepare=prepare)
     assert done.returncode == 0, done.stderr
     out = done.stdout
@@ -35,7 +37,9 @@ def test_a_container_gets_its_devices_and_its_driver(bundle: Bundle, prepare: st
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_only_requested_gpus_are_allowed(bundle: Bundle, prepare: str) -> None:
-    """A container that asks for one GPU can open that one; a node of the other, made by itself, is denied."""
+    """A container that requests one GPU can open it; a node of the other GPU, made by itself, is
+    denied.
+    """
     bundle.edit(environment("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility"))
     done = bundle.run(
         "ls /dev; (: < /dev/nvidia0) 2>&1; mknod /tmp/n1 c 195 1; (: < /tmp/n1) 2>&1", prepare
@@ -47,14 +51,18 @@ def test_only_requested_gpus_are_allowed(bundle: Bundle, prepare: str) -> None:
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_a_stopped_container_starts_again(bundle: Bundle, prepare: str) -> None:
-    """The second start finds the placeholders and links of the first and works as well (podman start, docker restart)."""
+    """A second start finds the first one's placeholders and links, and works (podman start, docker
+    restart).
+    """
     done = bundle.run("ls -l /usr/bin/nvidia-smi && echo fine", prepare, times=2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 2
 
 
 def test_a_driver_root_below_dev(bundle: Bundle, tmp_path: Path) -> None:
-    """Files come from the driver root, device nodes from its /dev and views of the kernel from its /proc; a second run finds them."""
+    """Files come from the driver root, device nodes from /dev and kernel views from /proc; a second
+    run recognises them.
+    """
     host = tmp_path / "host.json"
     document = json.loads(Path(gallery.path("operator-driver-root")).read_text())
     host.write_text(json.dumps(document | {"root": "/dev/shm/driver"}))
@@ -83,7 +91,7 @@ def test_the_hook_twice_for_one_start_changes_nothing_more(bundle: Bundle) -> No
 
 
 def test_a_container_that_wants_no_gpu_is_left_alone(bundle: Bundle) -> None:
-    """Without NVIDIA_VISIBLE_DEVICES nothing is mounted, made or said."""
+    """Without NVIDIA_VISIBLE_DEVICES nothing is mounted, made or printed."""
     bundle.edit(environment())
     done = bundle.run("ls /dev; cat /proc/self/mountinfo")
     assert done.returncode == 0
@@ -121,8 +129,11 @@ def test_a_refused_container_does_not_start(
 
 
 def test_a_failure_at_the_very_end_is_undone(bundle: Bundle) -> None:
-    """With a loader cache step that fails after everything was mounted, files and links are taken back."""
-    failing = f"cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' {CONFIG_TOML}"
+    """When the loader cache step fails after all mounts, files and links are taken back."""
+    failing = (
+        "cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' "
+        f"{CONFIG_TOML}"
+    )
     done = bundle.run(prepare=f"{failing} && {set_ldcache('ldconfig')}")
     assert done.returncode != 0
     assert "ldcache error: process /sbin/failing failed with error code" in done.stderr
@@ -134,9 +145,11 @@ def test_a_failure_at_the_very_end_is_undone(bundle: Bundle) -> None:
 def test_the_loader_finds_the_driver_by_its_cache_alone(
     bundle: Bundle, image: str, mode: str
 ) -> None:
-    """Both libraries, in a directory that this loader does not search by itself; the image's own are found still; twice."""
+    """The loader finds both libraries in a directory that it does not search by itself, and the
+    image's own, in two starts.
+    """
     rootfs = bundle.path / "rootfs"
-    (rootfs / "etc/debian_version").unlink()  # so that libraries go to /usr/lib64
+    (rootfs / "etc/debian_version").unlink()  # then libraries go to /usr/lib64
     shutil.copytree(rootfs / LIBRARIES[1:], rootfs / "opt/lib", symlinks=True)
     shutil.copy(rootfs / "opt/lib/libc.so.6", rootfs / "opt/lib/libown.so.1")
     (rootfs / "opt/lib/libown.so.1").write_bytes(
@@ -182,7 +195,7 @@ def test_the_loader_finds_the_driver_by_its_cache_alone(
 
 
 def test_a_link_in_the_way_is_refused_and_not_followed(bundle: Bundle) -> None:
-    """An image with a link where nvidia-smi goes cannot make the hook write elsewhere."""
+    """An image with a link in nvidia-smi's place cannot make the hook write elsewhere."""
     os.symlink("/etc/passwd", bundle.path / "rootfs/usr/bin/nvidia-smi")
     done = bundle.run()
     assert done.returncode != 0
@@ -191,7 +204,7 @@ def test_a_link_in_the_way_is_refused_and_not_followed(bundle: Bundle) -> None:
 
 
 def test_a_volume_on_the_library_directory_is_named(bundle: Bundle, tmp_path: Path) -> None:
-    """Nothing is made on a volume, which belongs to others too: the refusal names it."""
+    """Nothing is made on a volume, because others use it too; the refusal names it."""
     volume = tmp_path / "volume"
     volume.mkdir()
     mount = {
@@ -208,7 +221,9 @@ def test_a_volume_on_the_library_directory_is_named(bundle: Bundle, tmp_path: Pa
 
 
 def test_an_optional_part_on_a_volume_is_left_out(bundle: Bundle, tmp_path: Path) -> None:
-    """A socket that would have to be made on a volume is left out, with a warning; the container starts."""
+    """A socket that would be made on a volume is left out with a warning, and the container
+    starts.
+    """
     mount = {"destination": "/run", "type": "tmpfs", "source": "tmpfs"}
     bundle.edit(lambda config: config["mounts"].append(mount))
     done = bundle.run("ls -R /run; ls /usr/bin/nvidia-smi")
@@ -218,7 +233,9 @@ def test_an_optional_part_on_a_volume_is_left_out(bundle: Bundle, tmp_path: Path
 
 
 def test_a_shared_volume_is_refused(bundle: Bundle, tmp_path: Path) -> None:
-    """A target on a mount that the host shares would make the driver appear on the host: refused, naming the mount."""
+    """A target on a mount that the host shares would show the driver on the host; the refusal names
+    the mount.
+    """
     volume = tmp_path / "shared"
     volume.mkdir()
     for name in (
@@ -246,7 +263,10 @@ def test_a_shared_volume_is_refused(bundle: Bundle, tmp_path: Path) -> None:
 def test_a_container_without_a_mount_namespace_is_refused(bundle: Bundle) -> None:
     """The driver is never mounted over the host's own files."""
     state = json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 0, "bundle": str(bundle.path)})
-    script = f'sleep 60 & printf \'%s\' \'{state}\' | sed "s/\\"pid\\": 0/\\"pid\\": $!/" | {bundle.installed.hook} prestart'
+    script = (
+        f'sleep 60 & printf \'%s\' \'{state}\' | sed "s/\\"pid\\": 0/\\"pid\\": $!/" | '
+        f"{bundle.installed.hook} prestart"
+    )
     done = bundle.on_host(f"cd {bundle.path}; {script}")
     assert done.returncode == 1
     assert "has no mount namespace of its own" in done.stderr
@@ -254,13 +274,15 @@ def test_a_container_without_a_mount_namespace_is_refused(bundle: Bundle) -> Non
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
-    """Mounts, device rules and loader work for a mapped root, and what the hook makes belongs to the container's root."""
+    """Mounts, device rules and loader work for a mapped root, and everything made belongs to the
+    container's root.
+    """
 
     def change(config: dict[str, Any]) -> None:
         config["linux"]["namespaces"].append({"type": "user"})
         for kind in ("uidMappings", "gidMappings"):
             config["linux"][kind] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
-        # sysfs may only be mounted with a network namespace that the user namespace owns; there is one.
+        # sysfs may be mounted only with a network namespace that the user namespace owns.
         config["mounts"] = [
             mount
             for mount in config["mounts"]
@@ -269,7 +291,10 @@ def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
 
     bundle.edit(change)
     bundle.give_to(100000)
-    look = "ls -ln /usr/lib/x86_64-linux-gnu/libcuda.so.1 /etc/ld.so.cache; for n in /dev/nvidia0 /dev/nvidiactl; do (: < $n) 2>&1; done"
+    look = (
+        "ls -ln /usr/lib/x86_64-linux-gnu/libcuda.so.1 /etc/ld.so.cache; for n in /dev/nvidia0 "
+        "/dev/nvidiactl; do (: < $n) 2>&1; done"
+    )
     done = bundle.run(f"{look}; {LOADER_LINE}", f"{bundle.reachable} && {prepare or 'true'}")
     assert done.returncode == 0, done.stderr
     assert "can't open /dev/nvidia0: No such device or address" in done.stdout
@@ -288,7 +313,9 @@ def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
 
 
 def test_cuda_compatibility_libraries_of_the_image_come_first(bundle: Bundle) -> None:
-    """An image with a newer libcuda in /usr/local/cuda/compat gets it from the loader, and no mount has its source there."""
+    """The loader gives an image with a newer libcuda in /usr/local/cuda/compat that one, and no
+    mount has its source there.
+    """
     compat = bundle.path / "rootfs/usr/local/cuda-13.0/compat"
     compat.mkdir(parents=True)
     (compat / "libcuda.so.999.1").write_bytes(
@@ -306,9 +333,12 @@ def test_cuda_compatibility_libraries_of_the_image_come_first(bundle: Bundle) ->
 def test_containers_that_share_a_root_file_system_do_not_trip_over_each_other(
     bundle: Bundle,
 ) -> None:
-    """Six hooks at the same moment, on six containers with one rootfs: every one works, and no lock is left."""
+    """Six simultaneous hooks on six containers with one rootfs all work, and no lock is left."""
     bundle.set_program(f"ls /usr/bin/nvidia-smi && {LOADER_LINE}")
-    barrier = f"#!/bin/sh\ntouch /run/at.$$\nuntil [ $(ls /run/at.* | wc -l) = 6 ]; do :; done\nexec {bundle.installed.hook} prestart\n"
+    barrier = (
+        "#!/bin/sh\ntouch /run/at.$$\nuntil [ $(ls /run/at.* | wc -l) = 6 ]; do :; done\nexec "
+        f"{bundle.installed.hook} prestart\n"
+    )
 
     def change(config: dict[str, Any]) -> None:
         # Each is a container of its own, on the same directory.

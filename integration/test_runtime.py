@@ -1,4 +1,6 @@
-"""nvgraft-runtime as a node has it: in the place of runc, under runc itself and under containerd, on a simulated GPU host."""
+"""nvgraft-runtime in the place of runc, under runc itself and under containerd, on a simulated GPU
+host.
+"""
 
 import json
 from typing import Any
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 
 @pytest.fixture
 def plain(bundle: Bundle) -> Bundle:
-    """A bundle without any hook: the runtime inserts it."""
+    """A bundle without a hook: the runtime inserts it."""
     bundle.set_program(LOOK)
     bundle.edit(lambda config: config.pop("hooks"))
     return bundle
@@ -22,9 +24,9 @@ def plain(bundle: Bundle) -> Bundle:
 def hooks(done: Run) -> list[dict[str, Any]]:
     """Return the prestart hooks of config.json as the wrapper has left it."""
     config = json.loads(done.stdout.partition(f"\n{CONFIG}\n")[2])
-    found = config.get("hooks", {}).get("prestart", [])
-    assert isinstance(found, list)
-    return found
+    prestart = config.get("hooks", {}).get("prestart", [])
+    assert isinstance(prestart, list)
+    return prestart
 
 
 def test_a_container_gets_its_driver(plain: Bundle) -> None:
@@ -37,14 +39,14 @@ def test_a_container_gets_its_driver(plain: Bundle) -> None:
 
 
 def test_a_second_create_inserts_nothing_more(plain: Bundle) -> None:
-    """A bundle that was created before, or whose engine has inserted the hook already, has it once."""
+    """A bundle that was created before, or has the hook from its engine, has it once."""
     done = plain.on_host(f"{{ {plain.lifecycle()}; }} > /dev/null && {plain.lifecycle()}")
     assert_grafted(done, devices=True)
     assert len(hooks(done)) == 1
 
 
 def test_a_container_that_wants_no_gpu_is_left_alone(plain: Bundle) -> None:
-    """In mode auto a container without a request is created without the hook."""
+    """In mode auto, a container without a request is created without the hook."""
     plain.edit(environment())
     auto = "sed -i 's/^mode.*/mode = \"auto\"/' /etc/nvidia-container-runtime/config.toml"
     done = plain.on_host(f"{auto} && {plain.lifecycle()}")
@@ -76,7 +78,10 @@ def test_containerd_with_the_wrapper_as_its_runtime(plain: Bundle) -> None:
     # containerd's own bundle is another directory.
     plain.edit(lambda config: config["root"].update(path=str(plain.path / "rootfs")))
     binary = f"{plain.installed.prefix}/bin/nvgraft-runtime"
-    run = f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config {plain.path}/config.json {plain.name}"
+    run = (
+        f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config "
+        f"{plain.path}/config.json {plain.name}"
+    )
     assert_grafted(
         plain.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code"), devices=True
     )

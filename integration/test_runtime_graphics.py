@@ -1,4 +1,4 @@
-"""What nvgraft-runtime adds for graphics, in real containers: DRM nodes, their links, and files, on a simulated host."""
+"""What nvgraft-runtime adds for graphics in real containers: DRM nodes, their links, and files."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,10 @@ def drm_host(path: Path, host: str = "runfile-a10x2") -> str:
     for gpu in document["nvml"]["gpus"]:
         address = f"0000:{gpu['pci']['bus']:02x}:00.0"
         nodes = DRM[gpu["minor"]]
-        text = f"Model: \t\t X\nGPU UUID: \t {gpu['uuid']}\nBus Location: \t {address}\nDevice Minor: \t {gpu['minor']}\n"
+        text = (
+            f"Model: \t\t X\nGPU UUID: \t {gpu['uuid']}\nBus Location: \t {address}\nDevice "
+            f"Minor: \t {gpu['minor']}\n"
+        )
         files[f"/proc/driver/nvidia/gpus/{address}/information"] = {
             "type": "file",
             "mode": "0444",
@@ -78,7 +81,7 @@ def drm_host(path: Path, host: str = "runfile-a10x2") -> str:
 
 @pytest.fixture
 def graphics(bundle: Bundle) -> Bundle:
-    """A bundle without any hook that asks for graphics on the first GPU."""
+    """A bundle without a hook that requests graphics on the first GPU."""
     bundle.set_program(SHOW)
     bundle.edit(lambda config: config.pop("hooks"))
     bundle.edit(
@@ -90,7 +93,9 @@ def graphics(bundle: Bundle) -> Bundle:
 
 
 def test_a_container_gets_the_display_devices_of_its_gpu(graphics: Bundle, tmp_path: Path) -> None:
-    """Nodes with their numbers, mode and group, which the cgroup lets pass; the links to them; files read-only; the loader knows them."""
+    """The nodes have their numbers, mode and group, and can be opened; links exist; files are
+    read-only and in the loader cache.
+    """
     done = graphics.on_host(graphics.lifecycle(), drm_host(tmp_path))
     assert_grafted(done)
     lines = done.stdout.splitlines()
@@ -113,7 +118,9 @@ def test_a_container_gets_the_display_devices_of_its_gpu(graphics: Bundle, tmp_p
 
 
 def assert_grafted(done: Run) -> None:
-    """The container was started, its GPU's DRM nodes pass the cgroup (there is no driver behind them), and the hook did its work."""
+    """Check that the container started, that its GPU's DRM nodes open (without a driver), and that
+    the hook worked.
+    """
     assert done.returncode == 0, done.stderr
     for node in ("/dev/dri/card2", "/dev/dri/renderD129", "/dev/nvidia0"):
         assert f"can't open {node}: No such device or address" in done.stdout
@@ -122,7 +129,9 @@ def assert_grafted(done: Run) -> None:
 
 
 def test_a_stopped_container_starts_again(graphics: Bundle, tmp_path: Path) -> None:
-    """A second create finds what the first one left in config.json and in the root file system, and adds nothing more."""
+    """A second create keeps what the first one left in config.json and in the root file system, and
+    adds nothing.
+    """
     first = (
         f"{{ {graphics.lifecycle()}; }} > /dev/null && cp {graphics.path}/config.json /run/first"
     )
@@ -140,7 +149,7 @@ def test_a_stopped_container_starts_again(graphics: Bundle, tmp_path: Path) -> N
 def test_what_the_image_has_in_place_of_a_link(
     graphics: Bundle, tmp_path: Path, there: str
 ) -> None:
-    """Another link is replaced, a file stays: it is the image's."""
+    """Another link is replaced, and a file of the image stays."""
     link = GBM.partition(" -> ")[0]
     path = f"{graphics.path}/rootfs{link}"
     prepare = f"mkdir -p {path.rpartition('/')[0]} && {there.format(path)}"
@@ -161,7 +170,9 @@ def test_an_image_whose_links_lead_out_of_it(graphics: Bundle, tmp_path: Path) -
 
 
 def test_a_driver_root(graphics: Bundle, tmp_path: Path) -> None:
-    """With the driver in a root of its own the nodes are this host's, and files come from that root to their own places."""
+    """With a driver root, the nodes are this host's, and files go from that root to their own
+    places.
+    """
     done = graphics.on_host(graphics.lifecycle(), drm_host(tmp_path, "operator-driver-root"))
     assert done.returncode == 0, done.stderr
     assert '{"ICD": "of the host"}' in done.stdout
@@ -176,10 +187,13 @@ def test_a_driver_root(graphics: Bundle, tmp_path: Path) -> None:
 
 
 def test_a_gated_component(graphics: Bundle, tmp_path: Path) -> None:
-    """Its nodes and files are there; as with the original no GPU is, because the hook reads the void that is appended."""
+    """Its nodes and files are there; as with the original there is no GPU, because the hook reads
+    the appended void.
+    """
     graphics.edit(environment("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GDS=enabled"))
     graphics.set_program(
-        "stat -c 'node %n %t:%T %a' /dev/nvidia*; (: < /dev/nvidia-fs0) 2>&1; cat /proc/self/mountinfo"
+        "stat -c 'node %n %t:%T %a' /dev/nvidia*; (: < /dev/nvidia-fs0) 2>&1; cat "
+        "/proc/self/mountinfo"
     )
     prepare = "mknod -m 666 /dev/nvidia-fs0 c 500 0; mkdir -p /run/udev; echo {} > /etc/cufile.json"
     done = graphics.on_host(f"{prepare}; {graphics.lifecycle()}")

@@ -1,4 +1,4 @@
-"""The safety report at its small size: every module that measures, and the report itself."""
+"""The safety report at size small: every module that measures, and the report itself."""
 
 from pathlib import Path
 
@@ -9,21 +9,21 @@ from safety import mutants
 from safety.figures import Figure
 
 MODULES = report.modules()
-#: The others have test modules of their own.
+#: The other modules have tests of their own.
 MEASURED_HERE = ("mutants", "race", "resolver")
 
 
 @pytest.mark.requires("root", "gcc", "ldconfig", "busybox")
 @pytest.mark.parametrize("name", MEASURED_HERE)
 def test_the_figures_are_as_they_have_to_be(name: str) -> None:
-    """What ``./dev safety --size small`` reports of this module."""
+    """The figures that ``./dev safety --size small`` reports of this module are right."""
     figures = MODULES[name][1]("small", report.DEFAULT_SEED)
     assert figures
     assert [figure for figure in figures if not figure.ok] == []
 
 
 def test_the_report_knows_every_module_that_measures() -> None:
-    """Whatever is put beside the others is found, with a line about itself."""
+    """A new module that measures is found, with a title."""
     assert {*MEASURED_HERE, "engines", "faults", "historic", "kills"} <= set(MODULES)
     assert all(title.endswith(".") for title, _ in MODULES.values()), [
         title for title, _ in MODULES.values()
@@ -31,13 +31,13 @@ def test_the_report_knows_every_module_that_measures() -> None:
 
 
 def test_every_mutant_still_applies() -> None:
-    """Each measure is where its mutant looks for it, and each mutant is another program."""
+    """Each measure is where its mutant expects it, and each mutant is another program."""
     changes = {mutants.mutated(mutant) for mutant in mutants.MUTANTS}
     assert len(changes) == len(mutants.MUTANTS)
 
 
 def test_a_mutant_that_nobody_notices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A removal that no test sees survives; one whose text has moved is an error."""
+    """A removal that no test notices survives; one whose text has moved is an error."""
     harmless = mutants.Mutant(
         "harmless",
         "_PAUSE",
@@ -54,7 +54,9 @@ def test_a_mutant_that_nobody_notices_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_the_report_says_what_is_not_as_it_has_to_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One table for each module, with how it was made; exit code 1 when a figure is wrong or there is none."""
+    """There is a table for each module, with how it was made; the exit code is 1 when a figure is
+    wrong or missing.
+    """
 
     def broken(size: str, seed: int) -> list[Figure]:
         raise AssertionError(f"no {size} result with {seed}")
@@ -78,7 +80,9 @@ def test_the_report_says_what_is_not_as_it_has_to_be(
 def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The full size of one module takes an hour: the others' figures stay as they were."""
+    """A new measurement of one module leaves the others' figures as they were; full size takes an
+    hour.
+    """
     answer = "1"
     known = {
         name: (f"{name}.", lambda size, seed: [Figure("escapes", answer, "0", True)])

@@ -1,4 +1,6 @@
-"""`nvgraft simulate` for real: the host is there inside, nothing of it is outside, and the command is itself."""
+"""`nvgraft simulate` for real: the host exists inside, nothing of it outside, and the command is
+unchanged.
+"""
 
 import json
 import os
@@ -31,7 +33,7 @@ ENVIRONMENT = {
     "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs")),
 }
 
-#: Prints what NVML says, as JSON; argv: a driver root to change into.
+#: Prints NVML's answers as JSON; argv: a driver root to change into.
 ASK_NVML = """
 import ctypes, json, os, sys
 import pynvml
@@ -96,14 +98,14 @@ def simulate(
 
 
 def output(*arguments: str, host: str = "runfile-a10x2", options: tuple[str, ...] = ()) -> str:
-    """What a command that has to succeed prints on a simulated host."""
+    """Return the output of a command that must succeed on a simulated host."""
     done = simulate(*arguments, host=host, options=options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def processes(marker: str) -> list[str]:
-    """Command lines of this machine's processes that carry ``marker``."""
+    """Return command lines of this machine's processes that contain ``marker``."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -115,7 +117,7 @@ def processes(marker: str) -> list[str]:
 
 
 def count_becomes(count: int, marker: str) -> bool:
-    """Wait for ``count`` processes that carry ``marker``, ten seconds at most."""
+    """Wait for ``count`` processes that contain ``marker``, ten seconds at most."""
     deadline = time.monotonic() + 10
     while len(processes(marker)) != count:
         if time.monotonic() > deadline:
@@ -149,7 +151,9 @@ def test_nvml_faults_can_be_injected(code: int) -> None:
 
 @pytest.mark.requires("gcc")
 def test_nvml_can_hang() -> None:
-    """A line in the stand-in's file makes nvmlInit take that long: the caller is still waiting when it is asked."""
+    """A line in the stand-in's file makes nvmlInit take that long: the caller still waits when the
+    test looks.
+    """
     script = (
         f"echo hang 30 >> /etc/nvgraft-nvml.conf; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
     )
@@ -201,7 +205,10 @@ print(json.dumps(found))
 )
 def test_loader_finds_the_driver(name: str) -> None:
     """dlopen() finds libcuda.so.1 through the loader cache, and it is the file of the recorded version."""
-    script = "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in open('/proc/self/maps') if 'libcuda.so' in l][0])"
+    script = (
+        "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in "
+        "open('/proc/self/maps') if 'libcuda.so' in l][0])"
+    )
     version = load_host(gallery.path(name)).nvml.driver_version
     assert (
         output(sys.executable, "-c", script, host=name).strip().endswith(f"/libcuda.so.{version}")
@@ -210,7 +217,7 @@ def test_loader_finds_the_driver(name: str) -> None:
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
-    """ldconfig lists each recorded row, and this machine's C library still."""
+    """ldconfig lists each recorded row, and still this machine's C library."""
     host = load_host(gallery.path(name))
     listed = output(
         "/sbin/ldconfig", "-p", "-C", f"{host.root.rstrip('/')}/etc/ld.so.cache", host=name
@@ -221,7 +228,7 @@ def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
 
 
 def test_proc_shows_the_driver() -> None:
-    """The driver's version, GPUs and major numbers are in /proc; of each major's name there is one."""
+    """The driver's version, GPUs and major numbers are in /proc, each major's name once."""
     script = (
         "cat /proc/driver/nvidia/version; ls /proc/driver/nvidia/gpus; grep nvidia /proc/devices"
     )
@@ -231,7 +238,9 @@ def test_proc_shows_the_driver() -> None:
 
 
 def test_driver_root_has_this_hosts_devices() -> None:
-    """A driver root is populated, sees the host's /dev and /proc, is configured, and leaves the host itself without a driver."""
+    """A driver root has files, sees the host's /dev and /proc and is configured; the host itself
+    has no driver.
+    """
     script = """
         cd /run/nvidia/driver
         ls -d dev/nvidia1 proc/driver/nvidia/version usr/lib/x86_64-linux-gnu/libcuda.so.1 run/nvidia-persistenced/socket
@@ -243,14 +252,14 @@ def test_driver_root_has_this_hosts_devices() -> None:
 
 
 def test_programs_are_stubs_that_run() -> None:
-    """nvidia-smi says what it is, whether it is static or needs the loader."""
+    """nvidia-smi prints what it is, static or with a loader."""
     assert output("nvidia-smi") == "nvgraft simulated nvidia-smi\n"
     assert output("nvidia-smi", host="debian-a100x8") == "nvgraft simulated nvidia-smi\n"
 
 
 @pytest.mark.requires("gcc")
 def test_gpus_come_from_nvml_where_it_can_be_built() -> None:
-    """With a compiler, config.toml names no snapshot, and none is there."""
+    """With a compiler, config.toml names no snapshot, and none exists."""
     listed = output(
         "sh", "-c", "cd /etc/nvidia-container-runtime; ls; cat config.toml"
     ).splitlines()
@@ -261,9 +270,14 @@ def test_gpus_come_from_nvml_where_it_can_be_built() -> None:
 def test_gpus_come_from_the_snapshot_where_it_cannot(
     in_mount_namespace: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Asked for, or without a compiler (then with a note), config.toml names root's own copy of the document."""
+    """On request, or without a compiler (then with a note), config.toml names root's own copy of
+    the document.
+    """
     name = "/etc/nvidia-container-runtime/nvgraft-host.json"
-    script = f"stat -c '%u %a' {name}; grep host-snapshot /etc/nvidia-container-runtime/config.toml; cat {name}"
+    script = (
+        f"stat -c '%u %a' {name}; grep host-snapshot /etc/nvidia-container-runtime/config.toml; "
+        f"cat {name}"
+    )
     expected = f'0 644\nhost-snapshot = "{name}"\n' + Path(gallery.path("eks-t4")).read_text()
     assert output("sh", "-c", script, host="eks-t4", options=("--no-nvml",)) == expected
 
@@ -283,7 +297,7 @@ def test_gpus_come_from_the_snapshot_where_it_cannot(
 
 
 def _outside() -> dict[str, object]:
-    """What a simulation could change of this machine, as far as a sample can tell."""
+    """Return a sample of what a simulation could change on this machine."""
     places = [
         "/",
         "/dev",
@@ -309,7 +323,9 @@ def _outside() -> dict[str, object]:
 
 
 def test_nothing_changes_outside() -> None:
-    """The command may write and remove anywhere, /tmp, /run and /dev included; outside nothing is different afterwards."""
+    """The command may write and remove anywhere, /tmp, /run and /dev included; outside nothing
+    changes.
+    """
     before = _outside()
     script = """
         for d in / /etc /usr/bin /var /var/tmp /tmp /run /dev /root; do echo x > $d/nvgraft-was-here || exit 1; done
@@ -321,7 +337,7 @@ def test_nothing_changes_outside() -> None:
 
 
 def test_command_sees_this_machines_files(tmp_path: Path) -> None:
-    """The working directory and its files are at the same paths; what is written there does not last."""
+    """The working directory and its files are at the same paths; changes there do not last."""
     (tmp_path / "file").write_text("here")
     command = [*SIMULATE, "eks-t4", "--", "sh", "-c", "pwd; cat file; echo gone > file; cat file"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
@@ -332,7 +348,9 @@ def test_command_sees_this_machines_files(tmp_path: Path) -> None:
 def test_other_file_systems_are_copied(
     tmp_path: Path, in_mount_namespace: Callable[[Callable[[], None]], None]
 ) -> None:
-    """A mount below the root is a layer too, a sticky one stays sticky; a single file that is a mount is read-only, with a note."""
+    """A mount below the root is a layer too, and a sticky one stays sticky; a mounted file is
+    read-only, with a note.
+    """
     (tmp_path / "a mount:1,2").mkdir()
     (tmp_path / "file").touch()
 
@@ -341,13 +359,16 @@ def test_other_file_systems_are_copied(
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "none", mount], check=True)
         subprocess.run(["mount", "--bind", "/etc/hostname", tmp_path / "file"], check=True)
         (mount / "data").write_text("below")
-        script = 'cat data && stat -c %a . && rm data && touch new && ls; cmp "$0" /etc/hostname && ! echo x > "$0"'
+        script = (
+            'cat data && stat -c %a . && rm data && touch new && ls; cmp "$0" /etc/hostname && ! '
+            'echo x > "$0"'
+        )
         command = [*SIMULATE, "eks-t4", "--", "sh", "-c", script, str(tmp_path / "file")]
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=mount)
         assert (done.returncode, done.stdout) == (0, "below1777\nnew\n"), done.stderr
         assert (
-            f"simulate: read-only on the simulated host, for lack of an overlay: {tmp_path / 'file'}"
-            in done.stderr
+            "simulate: read-only on the simulated host, for lack of an overlay: "
+            f"{tmp_path / 'file'}" in done.stderr
         )
         assert os.listdir(mount) == ["data"]
 
@@ -355,8 +376,11 @@ def test_other_file_systems_are_copied(
 
 
 def test_works_where_the_root_is_an_overlay() -> None:
-    """A simulated host is itself a machine whose root is an overlay: another one can be started on it."""
-    command = f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls /dev/nvidia*'"
+    """A simulated host has an overlay as its root, and another one can be started on it."""
+    command = (
+        f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls "
+        "/dev/nvidia*'"
+    )
     lines = output("sh", "-c", command, _MAIN, host="eks-t4").splitlines()
     assert lines == [
         "overlayfs",
@@ -384,7 +408,9 @@ def test_exit_code_is_passed_on(script: str, code: int) -> None:
     [("no-such-program", 127, "not found"), ("/etc/hostname", 126, "cannot be executed")],
 )
 def test_command_that_cannot_run(program: str, code: int, message: str) -> None:
-    """As env(1): 127 when there is no such program, 126 when it cannot be executed, and one line that says so."""
+    """As env(1): 127 for a missing program, 126 for one that cannot be executed, and one line that
+    says so.
+    """
     done = simulate(program)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(f"nvgraft simulate: {program}: {message}")
@@ -392,7 +418,9 @@ def test_command_that_cannot_run(program: str, code: int, message: str) -> None:
 
 
 def test_everything_ends_with_the_command() -> None:
-    """What the command leaves running, in a session of its own too, is ended before simulate returns."""
+    """Processes that the command leaves, also in a session of their own, end before simulate
+    returns.
+    """
     marker = f"1234.{os.getpid()}"
     assert (
         simulate(
@@ -443,7 +471,9 @@ def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> 
 
 
 def test_recorded_hosts_start(records: Path) -> None:
-    """The reference's own host files, with the recording machine's ldconfig and toolkit in them, become real too."""
+    """The reference's own host files, with the recording machine's ldconfig and toolkit, can be
+    simulated too.
+    """
     for path in sorted((records / "hosts").glob("*.json")):
         host = load_host(str(path))
         listed = output("sh", "-c", "nvidia-smi && ldconfig -p", host=str(path))
