@@ -1,7 +1,7 @@
 """Try the README's commands on a machine that has only git, made for this with debootstrap.
 
-    sudo python3 integration/fresh_machine.py trixie
-    sudo python3 integration/fresh_machine.py noble --mirror URL --debootstrap=--keyring=FILE --step demo
+    sudo python3 integration/fresh_machine.py trixie sudo python3 integration/fresh_machine.py noble
+    --mirror URL --debootstrap=--keyring=FILE --step demo
 
 The last commit of this checkout is cloned there into the home directory of an ordinary user. The
 user, root (as after sudo) and again the user then follow the README. A line for each step tells

@@ -103,7 +103,9 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 def test_a_broken_host_is_named_and_nothing_is_left(
     bundle: Bundle, prepare: str, message: str
 ) -> None:
-    """runc reports the hook's one line; the container does not start and its files are untouched."""
+    """runc reports the hook's one line; the container does not start and its files are
+    untouched.
+    """
     done = bundle.run(prepare=prepare)
     assert done.returncode != 0
     assert f"nvgraft: {message}" in done.stderr

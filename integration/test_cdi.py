@@ -49,7 +49,9 @@ echo variable=$NVIDIA_VISIBLE_DEVICES
 
 
 def run_with(bundle: Bundle, write: str, device: str) -> Run:
-    """Run a container with ``device``, after the shell command ``write`` has written the specification."""
+    """Run a container with ``device``, after the shell command ``write`` has written the
+    specification.
+    """
     (bundle.path / "rootfs/look").write_text(INSIDE)
     run = f"{PODMAN} {PODMAN_RUN} --rm --device {device} --rootfs {bundle.path}/rootfs sh /look"
     return bundle.on_host(

@@ -42,7 +42,8 @@ pytestmark = pytest.mark.requires("root", "cgroup-v1", "cgroup-v2")
 UNUSED = 241
 NODE, OTHER = device(UNUSED, 7), device(UNUSED, 8)
 DENIED, ALLOWED = errno.EPERM, errno.ENXIO
-#: The process in the cgroup: per line either "open PATH FLAGS" or "mknod PATH DEVICE", answered with the errno.
+#: The process in the cgroup: per line either "open PATH FLAGS" or "mknod PATH DEVICE", answered
+#: with the errno.
 PROBE = """
 import os, sys
 for line in sys.stdin:
@@ -360,7 +361,9 @@ def test_v2_full_cgroup_is_refused(box_v2: Box) -> None:
 
 @pytest.mark.parametrize("flags", [0, 1])
 def test_v2_program_attached_without_multi_is_replaced(box_v2: Box, flags: int) -> None:
-    """A program attached exclusively, or as overridable, is exchanged and put back with the same flags."""
+    """A program attached exclusively, or as overridable, is exchanged and put back with the same
+    flags.
+    """
     box_v2.attach(FILTER, flags)
     before = box_v2.rules()
     cgroup, undo = allow(box_v2, NODE)
@@ -375,7 +378,9 @@ def test_v2_program_attached_without_multi_is_replaced(box_v2: Box, flags: int) 
 
 
 def test_v2_linked_program_is_refused_and_the_others_come_back(box_v2: Box) -> None:
-    """A program held by a BPF link is not ours to replace; those exchanged before it are put back."""
+    """A program held by a BPF link is not ours to replace; those exchanged before it are put
+    back.
+    """
     box_v2.attach(FILTER)
     link = box_v2.attach_link(bpf.allow_code((ZERO, OTHER)) + DENY_ALL)
     before = box_v2.rules()

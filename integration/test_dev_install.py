@@ -26,7 +26,9 @@ def below(directory: Path) -> list[Path]:
 
 
 def test_what_root_makes_in_a_users_checkout_is_the_users(tmp_path: Path) -> None:
-    """After ``sudo ./dev demo`` the user can go on without sudo; nothing outside of the checkout changes its owner."""
+    """After ``sudo ./dev demo`` the user can go on without sudo; nothing outside of the checkout
+    changes its owner.
+    """
     checkout = tmp_path / "checkout"
     (checkout / ".cache").mkdir(parents=True)
     shutil.copy(CHECKOUT / "dev", checkout)
@@ -82,7 +84,9 @@ def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) 
 
 
 def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
-    """Only the engine, its tables, python-prctl and pynvml can be imported by a process that configures containers."""
+    """Only the engine, its tables, python-prctl and pynvml can be imported by a process that
+    configures containers.
+    """
     names = {path.name.split(".")[0] for path in installed.library.iterdir()}
     assert names == {
         "nvgraft",
@@ -141,7 +145,9 @@ def test_both_commands_start_without_the_checkout(installed: Installed, tmp_path
 
 
 def test_planted_modules_do_not_run(installed: Installed, tmp_path: Path) -> None:
-    """Python's variables, the working directory and the user's directory cannot put code into the hook."""
+    """Python's variables, the working directory and the user's directory cannot put code into the
+    hook.
+    """
     canary = tmp_path / "canary"
     for name in ("json", "os", "ctypes", "prctl", "sitecustomize", "usercustomize", "encodings"):
         (tmp_path / f"{name}.py").write_text(f"open({str(canary)!r}, 'w')")
@@ -258,7 +264,9 @@ def test_without_an_assembler_nothing_is_installed(installed: Installed, tmp_pat
 
 
 def test_the_original_names_start_our_programs(installed: Installed) -> None:
-    """With --names the original programs' names are links, also when installed again; a foreign program is not replaced."""
+    """With --names the original programs' names are links, also when installed again; a foreign
+    program is not replaced.
+    """
     prefix = installed.prefix / "names"
     foreign = prefix / "bin/nvidia-container-cli"
     try:

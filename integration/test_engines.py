@@ -39,13 +39,17 @@ def assert_grafted(done: Run, *, devices: bool) -> None:
 
 
 def understood_by_crun(config: dict[str, Any]) -> None:
-    """Distributions pair a newer runc, which wrote this config.json, with a crun that does not know its version."""
+    """Distributions pair a newer runc, which wrote this config.json, with a crun that does not know
+    its version.
+    """
     config["ociVersion"] = "1.0.2"
 
 
 @pytest.mark.requires("crun", "cgroup-v2")
 def test_crun(bundle: Bundle) -> None:
-    """crun blocks every signal, hides the hook's stderr and starts it in the bundle: mounts, links and loader are right."""
+    """crun blocks every signal, hides the hook's stderr and starts it in the bundle: mounts, links
+    and loader are right.
+    """
     bundle.edit(understood_by_crun)
     bundle.set_program(LOOK)
     start = (

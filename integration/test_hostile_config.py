@@ -1,7 +1,8 @@
-"""Hostile state, config.json, environment and config.toml: cases T30 to T40, T52 and T53 of the catalogue (docs/security.md).
+"""Hostile state, config.json, environment and config.toml: cases T30 to T40, T52, T53
+(docs/security.md).
 
-Unless a test says otherwise the hook refuses with its own message, in time, and nothing has changed on the host or in the
-container. What can be decided from documents alone is in tests/test_hostile_requests.py.
+Unless a test says otherwise, the hook refuses with its own message, in time, and nothing changes on
+the host or in the container. What documents alone decide is in tests/test_hostile_requests.py.
 """
 
 import json
@@ -32,7 +33,9 @@ UNTRUSTED = "failed to load specified config file: "
 
 
 def prepared(installed: Installed, before: str) -> tuple[str, ...]:
-    """A command that runs ``before`` in the hook's own process, started as its launcher starts it, and then the hook."""
+    """Return a command that runs ``before`` in the hook's own process, started as by its launcher,
+    and then the hook.
+    """
     path = f"import os, sys; sys.path.append({str(installed.library)!r})"
     return (
         "/usr/bin/python3",
@@ -47,7 +50,9 @@ def prepared(installed: Installed, before: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("pid", [0, 1, -1, -(1 << 31), 1 << 31, (1 << 32) + 2, (1 << 63) - 1])
 def test_t30_numbers_that_are_no_pid(attacked: Attacked, pid: int) -> None:
-    """Nothing is looked up for them, and none is cut to another number on its way to the kernel."""
+    """A number that is not a pid is not looked up, and is not truncated on its way to the
+    kernel.
+    """
     done = attacked(Case(state=lambda state: json.dumps({**state, "pid": pid})))
     done.refused(f"container error: invalid process id: {pid} | ")
 
@@ -64,7 +69,7 @@ def test_t30_numbers_that_are_no_pid(attacked: Attacked, pid: int) -> None:
     ],
 )
 def test_t30_values_that_are_no_number(attacked: Attacked, pid: str, kind: str) -> None:
-    """Of another type, or beyond the integers of the reference."""
+    """A pid of another type, or beyond the integers of the reference, is refused."""
     done = attacked(
         Case(state=lambda state: json.dumps({**state, "pid": None}).replace("null", pid))
     )
@@ -72,7 +77,7 @@ def test_t30_values_that_are_no_number(attacked: Attacked, pid: str, kind: str) 
 
 
 def test_t30_the_hook_itself_and_its_parent(attacked: Attacked, installed: Installed) -> None:
-    """Both are refused by their numbers, before anything is asked about them."""
+    """The hook and its parent are refused by their numbers, before anything is read about them."""
     attacked(Case(state=lambda state: json.dumps({**state, "pid": os.getpid()}))).refused(
         "container error: invalid process id: "
     )
@@ -86,7 +91,9 @@ def test_t30_the_hook_itself_and_its_parent(attacked: Attacked, installed: Insta
 
 @pytest.mark.requires("kernel-threads")
 def test_t30_a_thread_of_the_kernel(attacked: Attacked) -> None:
-    """Its namespaces are the machine's first, which need not be the hook's own: the comparison alone would let it pass."""
+    """A kernel thread is refused although its namespaces, the machine's first, may differ from the
+    hook's.
+    """
     done = attacked(Case(state=lambda state: json.dumps({**state, "pid": 2})))
     done.refused("container error: invalid process id: 2 | it is a kernel thread, or has ended")
 
@@ -96,7 +103,7 @@ def test_t30_a_thread_of_the_kernel(attacked: Attacked) -> None:
     [(0, "container error: stat failed: /proc/"), (os.WNOWAIT, "invalid process id: ")],
 )
 def test_t30_processes_that_have_ended(attacked: Attacked, option: int, message: str) -> None:
-    """Gone for good, or a zombie that nobody has collected yet."""
+    """A process that is gone, or a zombie that was not reaped, is refused."""
 
     def state(state: State) -> str:
         if (child := os.fork()) == 0:
@@ -110,7 +117,8 @@ def test_t30_processes_that_have_ended(attacked: Attacked, option: int, message:
     assert (done.rules, done.mounts, done.files) == (False, (), ())
 
 
-# ---- T31: documents of every size and kind, measured. The time is the processor's: this machine may be busy.
+# ---- T31: documents of every size and kind, measured in processor time, because the machine may be
+# busy
 
 
 class Measured(NamedTuple):
@@ -133,7 +141,7 @@ class Measured(NamedTuple):
         assert self.memory < 128, self
 
 
-#: A small process of its own: what it has in memory would count for the hook as well.
+#: A small process of its own, because its memory would count for the hook as well.
 MEASURE = """
 import os, sys, time
 hook, source = sys.argv[1:3]
@@ -159,7 +167,7 @@ print(repr((os.waitstatus_to_exitcode(status), text, used.ru_utime + used.ru_sti
 
 
 def measured(installed: Installed, source: str) -> Measured:
-    """Run the hook with what the shell command ``source`` writes as its state."""
+    """Run the hook with the output of the shell command ``source`` as its state."""
     command = [sys.executable, "-ISc", MEASURE, str(installed.hook), source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return Measured(*eval(done.stdout))
@@ -187,7 +195,7 @@ def measured(installed: Installed, source: str) -> Measured:
     ],
 )
 def test_t31_states(installed: Installed, source: str, message: str) -> None:
-    """Whatever comes on stdin, or does not: one line, little time, little memory."""
+    """Whatever comes on stdin takes one line, little time and little memory."""
     done = measured(installed, source)
     done.refused(message)
     assert done.clock < 20
@@ -196,7 +204,9 @@ def test_t31_states(installed: Installed, source: str, message: str) -> None:
 def test_t31_a_stdin_that_stays_open_is_no_reason_to_wait(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """The state is complete; the container wants no GPU, and starts at once."""
+    """A complete state on an open stdin is enough: the container without GPU starts without
+    delay.
+    """
     (tmp_path / "config.json").write_text(
         json.dumps({"ociVersion": "1.0.2", "process": {"env": []}, "root": {"path": "rootfs"}})
     )
@@ -255,7 +265,7 @@ def config(**members: object) -> bytes:
 def test_t31_configurations(
     installed: Installed, tmp_path: Path, document: bytes, message: str
 ) -> None:
-    """The same for config.json."""
+    """Whatever config.json holds takes one line, little time and little memory."""
     (tmp_path / "config.json").write_bytes(document)
     done = measured(installed, f'printf \'{{"pid": 7, "bundle": "{tmp_path}"}}\'')
     done.refused(message)
@@ -304,7 +314,7 @@ def test_t31_the_largest_that_is_accepted(
 def test_t34_variables_that_lead_to_others(
     attacked: Attacked, variables: dict[str, str], mode: int, owner: int, problem: str
 ) -> None:
-    """A file that somebody else could have put there is not read, whatever it says."""
+    """A file that another user could have put there is not read."""
 
     def prepare() -> None:
         place = PLACE / "open/x/nvidia-container-runtime"
@@ -409,18 +419,20 @@ def _with(old: str, new: str) -> Callable[[], None]:
 def test_t35_files_that_decide_nothing(
     attacked: Attacked, make: Callable[[], None], message: str
 ) -> None:
-    """A file that others can change, no file, or one that says what no administrator means."""
+    """A file that others can change, another kind of file, and meaningless settings are refused."""
     attacked(Case(prepare=_replaced(make))).refused(message)
 
 
 def test_t35_one_link_of_roots_is_followed(attacked: Attacked) -> None:
-    """An administrator may keep the file elsewhere; the refusals above have other reasons than the link."""
+    """An administrator may keep the file elsewhere: a link alone is not a reason for the refusals
+    above.
+    """
     attacked(Case(prepare=_replaced(lambda: CONFIG.symlink_to("kept.toml")))).grafted()
 
 
 @pytest.mark.requires("runc", "busybox", "gcc")
 def test_t35_a_user_that_does_not_exist(bundle: Bundle) -> None:
-    """NVML is not asked as somebody else instead."""
+    """A missing user is refused, and NVML is not asked as another user instead."""
     name = 's/^.nvidia-container-cli.$/&\\nuser = "no-such-user"/'
     done = bundle.run(prepare=f"sed -i '{name}' /etc/nvidia-container-runtime/config.toml")
     assert done.returncode != 0
@@ -441,7 +453,9 @@ __attribute__((constructor)) static void fire(void) { close(open("/run/fired", O
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory on the host with a library and Python modules that leave a mark in /run when they run."""
+    """A directory on the host with a library and Python modules that leave a mark in /run when they
+    run.
+    """
     place = tmp_path_factory.mktemp("planted")
     (place / "x.c").write_text(CANARY_SOURCE)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", place / "x.so", place / "x.c"], check=True)
@@ -472,7 +486,9 @@ START = {
 def at_every_stage(
     bundle: Bundle, runtime: str, place: Path, entry: dict[str, Any]
 ) -> dict[str, list[str]]:
-    """Start the container with ``entry`` at each stage; return for each what is seen: fired, grafted."""
+    """Start the container with ``entry`` at each stage; return for each what happened: fired,
+    grafted.
+    """
     config = json.loads((bundle.path / "config.json").read_text())
     config["ociVersion"] = "1.0.2"
     config["process"]["args"] = ["/bin/sh", "-c", "cat /proc/self/mountinfo"]
@@ -509,7 +525,9 @@ OUTSIDE = {stage: ["grafted"] if stage in ("prestart", "createRuntime") else [] 
 def test_t36_a_registration_with_an_environment(
     bundle: Bundle, planted: Path, runtime: str
 ) -> None:
-    """As we register it, at whatever stage: the image's code never runs in the hook, and inside the container it does nothing."""
+    """Registered as by nvgraft, at any stage, the image's code never runs in the hook, and does
+    nothing in the container.
+    """
     assert (
         at_every_stage(bundle, runtime, planted, hook_entry(str(bundle.installed.hook))) == OUTSIDE
     )
@@ -520,7 +538,9 @@ def test_t36_a_registration_with_an_environment(
 def test_t36_the_static_launcher_without_an_environment(
     bundle: Bundle, planted: Path, runtime: str
 ) -> None:
-    """Registered as badly as can be, the launcher lets nothing of the container's through to the interpreter."""
+    """Even with the worst registration, the launcher passes nothing of the container's environment
+    to the interpreter.
+    """
     launcher = bundle.path.parent / "nvgraft-hook"
     launcher.write_bytes(static_launcher("/usr/bin/python3", str(bundle.installed.hook)))
     launcher.chmod(0o755)
@@ -534,7 +554,7 @@ def test_t36_the_static_launcher_without_an_environment(
 
 @pytest.mark.requires("runc", "busybox", "gcc")
 def test_t36_positive_control(bundle: Bundle, planted: Path) -> None:
-    """Without an environment and without the launcher the image's code does run, as host root: what is tested above can happen.
+    """Control: without an environment and the launcher, the image's code runs as host root.
 
     From runc 1.3 on the process that starts createContainer hooks has no environment yet.
     """
@@ -556,7 +576,7 @@ def test_t36_positive_control(bundle: Bundle, planted: Path) -> None:
 def test_t36_the_hook_is_given_our_variables_and_no_other(
     bundle: Bundle, planted: Path, runtime: str
 ) -> None:
-    """With an explicit environment neither the engine's nor the container's variables arrive."""
+    """With an explicit environment, variables of the engine and the container do not arrive."""
     entry = {
         **hook_entry("/bin/sh"),
         "args": ["sh", "-c", "tr '\\0' '\\n' < /proc/self/environ > /run/environ"],
@@ -579,7 +599,9 @@ def test_t36_the_hook_is_given_our_variables_and_no_other(
 def test_t37_foreign_descriptors_and_closed_outputs(
     attacked: Attacked, installed: Installed
 ) -> None:
-    """Directories of the host and sockets at 3 to 20, 1 and 2 closed: the hook works, and has none of them any more."""
+    """With host directories and sockets at 3 to 20, and 1 and 2 closed, the hook works and keeps
+    none of them.
+    """
     before = f"""
 import socket, nvgraft.system.launch as launch
 directory = os.open({str(CANARY)!r}, os.O_RDONLY)
@@ -609,7 +631,7 @@ launch.reset_process = checked
 def test_t37_a_stdin_that_is_a_pipe_without_a_writer(
     attacked: Attacked, installed: Installed
 ) -> None:
-    """A FIFO that stays silent is given up, a closed stdin is an empty one."""
+    """A FIFO without a writer is given up, and a closed stdin counts as an empty one."""
     before = (
         f"os.mkfifo({str(PLACE / 'fifo')!r}); os.dup2(os.open({str(PLACE / 'fifo')!r}, "
         "os.O_RDWR), 0)"
@@ -628,7 +650,7 @@ def test_t37_a_stdin_that_is_a_pipe_without_a_writer(
 
 
 def test_t38_modules_in_the_working_directory(attacked: Attacked) -> None:
-    """The hook stands in the bundle, or in the root file system: nothing that lies there is loaded."""
+    """Started in the bundle or in the root file system, the hook loads nothing from there."""
 
     def plant() -> None:
         for name in (
@@ -714,13 +736,13 @@ def _placeholders(place: Path) -> None:
 def test_t39_volumes_over_the_drivers_places(
     attacked: Attacked, mounts: Callable[[Path], None], message: str
 ) -> None:
-    """What would have to be made on a volume, or would be seen by whoever shares it, is refused with the volume's name."""
+    """A target on a volume, or one that others would see, is refused with the volume's name."""
     attacked(Case(mounts=mounts)).refused(message)
 
 
 @pytest.mark.parametrize("path", ["/proc/driver", "/dev/x", "/usr/share"])
 def test_t39_volumes_that_are_in_nobodys_way(attacked: Attacked, path: str) -> None:
-    """A volume elsewhere, and the tmpfs that some engines have at /proc/driver, do not matter."""
+    """A volume elsewhere, and the tmpfs of some engines at /proc/driver, do no harm."""
     attacked(Case(mounts=_volume(path))).grafted()
 
 
@@ -747,7 +769,9 @@ def _ends_in_time(bundle: Bundle, runtime: str, prepare: str) -> Run:
 @pytest.mark.requires("runc", "crun", "busybox", "gcc")
 @pytest.mark.parametrize("runtime", START)
 def test_t52_a_driver_that_hangs(bundle: Bundle, runtime: str) -> None:
-    """The runtime kills the hook at its time limit; with it the child that waits for the driver, so nobody waits on."""
+    """The runtime kills the hook at its time limit, and the child that waits for the driver ends
+    with it.
+    """
     done = _ends_in_time(bundle, runtime, HANG)
     said = dict(
         line.split() for line in done.stdout.splitlines() if line.startswith(("took", "left"))
@@ -759,7 +783,7 @@ def test_t52_a_driver_that_hangs(bundle: Bundle, runtime: str) -> None:
 
 
 def test_t52_a_log_that_is_a_pipe_which_nobody_reads(attacked: Attacked) -> None:
-    """It is a warning; the container starts."""
+    """The hook warns, and the container starts."""
     log = str(PLACE / "log")
     done = attacked(Case(prepare=lambda: os.mkfifo(log), config={"cli": f'debug = "{log}"'}))
     done.grafted()
@@ -767,7 +791,9 @@ def test_t52_a_log_that_is_a_pipe_which_nobody_reads(attacked: Attacked) -> None
 
 
 def test_t52_the_hooks_own_deadline(attacked: Attacked, installed: Installed) -> None:
-    """Before the runtime's time is up the hook gives up by itself, takes everything back, and says so; here it waits for a lock."""
+    """Before the runtime's time is up, the hook stops waiting for a lock, takes everything back,
+    and says so.
+    """
     before = f"""
 import nvgraft.system.launch as launch
 launch.set_deadline.__defaults__ = (0.5,)
@@ -796,7 +822,7 @@ while not os.path.exists("/run/held"):
     assert done.seconds < 10
 
 
-# ---- T53: nobody reads what the hook says
+# ---- T53: the hook's output is not read
 
 FULL_PIPE = """
 reader, writer = os.pipe()
@@ -839,7 +865,9 @@ def test_t53_a_stderr_that_takes_nothing(
 
 
 def test_t53_what_is_said_has_an_end(attacked: Attacked) -> None:
-    """A long value of a hostile variable is cut, its control characters are escaped, and other variables are not shown."""
+    """A long hostile value is cut, its control characters are escaped, and other variables are not
+    shown.
+    """
     environment = ("NVIDIA_VISIBLE_DEVICES=" + "\u00e9" * 100_000, "PASSWORD=hunter2")
     record = Path("/run/nvgraft/last-error/id-attacked")
     for options in ((), ("-debug",)):
@@ -855,7 +883,9 @@ def test_t53_what_is_said_has_an_end(attacked: Attacked) -> None:
 
 
 def test_r40_a_set_user_id_hook_is_refused(installed: Installed, tmp_path: Path) -> None:
-    """An interpreter with the set-user-ID bit gives root to whoever calls the hook: it does not work for him."""
+    """An interpreter with the set-user-ID bit would give root to any caller, so the hook
+    refuses.
+    """
     python = installed.prefix / "python"
     shutil.copy(os.path.realpath("/usr/bin/python3"), python)
     try:
@@ -879,7 +909,7 @@ def test_r40_a_set_user_id_hook_is_refused(installed: Installed, tmp_path: Path)
 
 
 def test_r40_without_privileges_there_is_one_line(attacked: Attacked, installed: Installed) -> None:
-    """A hook that may not mount says so before it looks at anything."""
+    """A hook that may not mount says so before it reads anything."""
     before = (
         "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)"
     )

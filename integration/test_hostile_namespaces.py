@@ -1,6 +1,6 @@
-"""Read-only roots, namespaces, old kernels and cgroups: cases T54 to T62 of the catalogue (docs/security.md).
+"""Read-only roots, namespaces, old kernels and cgroups: cases T54 to T62 (docs/security.md).
 
-What may work, works with the flags that were planned; everything else is refused by name with nothing changed.
+What can work has the planned flags; everything else is refused by name, with nothing changed.
 """
 
 import ctypes
@@ -100,7 +100,7 @@ READ_ONLY = [
 def test_t54_a_read_only_root_is_refused(
     attacked: Attacked, mounts: Callable[[Path], None]
 ) -> None:
-    """Nothing can be made in it: the refusal says who should have made it read-only, and when."""
+    """Nothing can be made in it: the refusal names who should have made it read-only, and when."""
     attacked(Case(mounts=mounts)).refused(
         "read-only file system | the root file system is read-only before"
     )
@@ -116,7 +116,9 @@ def test_t54_a_read_only_root_is_refused(
 def test_the_path_that_was_wanted_is_named(
     attacked: Attacked, capabilities: str, named: str
 ) -> None:
-    """Not the first of the directories on the way to it: the reference makes these in one go."""
+    """The error names the target, not its first missing parent: the reference makes these in one
+    call.
+    """
 
     def prepare() -> None:
         for name in ("etc/nvidia", "usr"):
@@ -128,7 +130,7 @@ def test_the_path_that_was_wanted_is_named(
 
 
 def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:
-    """Return what makes of the image of a case one that already has all that the hook would make in it."""
+    """Return a function that gives a case's image everything that the hook would make in it."""
     config = {"nvgraft": f'ldcache = "{mode}"'}
     done = attacked(
         Case(config=config, look=lambda _pid: (ROOTFS / "etc/ld.so.cache").read_bytes())
@@ -154,7 +156,7 @@ def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:
 def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(
     attacked: Attacked, mounts: Callable[[Path], None]
 ) -> None:
-    """ldconfig writes a new cache in any case: an error of that step, and what was mounted is taken back."""
+    """ldconfig always writes a new cache: its step fails, and the mounts are taken back."""
     prepare = grafted_image(attacked, "ldconfig")
     done = attacked(
         Case(prepare=prepare, mounts=mounts, config={"nvgraft": 'ldcache = "ldconfig"'})
@@ -167,7 +169,9 @@ def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(
 def test_t54_a_read_only_root_that_has_everything_works(
     attacked: Attacked, mounts: Callable[[Path], None]
 ) -> None:
-    """Placeholders, links and a cache that names this driver are there: nothing needs to be written, and nothing is."""
+    """With placeholders, links and a cache that names this driver, nothing needs to be written, and
+    nothing is.
+    """
     done = attacked(Case(prepare=grafted_image(attacked, "native"), mounts=mounts))
     assert done.returncode == 0, done.stderr
     assert done.files == ()
@@ -178,7 +182,7 @@ def test_t54_a_read_only_root_that_has_everything_works(
 def test_t54_a_read_only_root_that_lacks_something_is_refused(
     attacked: Attacked, mounts: Callable[[Path], None], lacking: str
 ) -> None:
-    """A cache or a link that would have to be made: the error of that step, and what was mounted is taken back."""
+    """A missing cache or link makes the step fail, and the mounts are taken back."""
     grafted = grafted_image(attacked, "native")
 
     def prepare() -> None:
@@ -207,7 +211,7 @@ def make_immutable(path: str) -> Callable[[], None]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", ["/usr/bin", LIBS, "/etc", "/etc/ld.so.cache"])
 def test_t54_immutable_directories_are_refused(attacked: Attacked, path: str, mode: str) -> None:
-    """What root itself may not change."""
+    """A directory that root itself may not change is refused."""
     config = {"nvgraft": f'ldcache = "{mode}"'}
     compute = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     done = attacked(Case(prepare=make_immutable(path), environment=compute, config=config))
@@ -245,7 +249,9 @@ def hide_processes() -> None:
     ids=["restricted", "nosymfollow", "hidepid", "plain"],
 )
 def test_t57_mounts_have_the_planned_flags(attacked: Attacked, case: Case) -> None:
-    """Neither more nor less than planned, whatever the root's own mount or the host's /proc is like (T54: noexec, nodev)."""
+    """Mounts have exactly the planned flags, whatever the root's mount or the host's /proc has
+    (T54: noexec, nodev).
+    """
     done = attacked(case)
     done.grafted()
     assert {
@@ -254,7 +260,9 @@ def test_t57_mounts_have_the_planned_flags(attacked: Attacked, case: Case) -> No
 
 
 def cover(path: str, source: str | None = None) -> Callable[[], None]:
-    """Return what covers ``path`` in the hook's own mount namespace, by a tmpfs or by ``source``."""
+    """Return a function that covers ``path`` in the hook's mount namespace, by a tmpfs or by
+    ``source``.
+    """
 
     def before_exec() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -282,7 +290,7 @@ def cover(path: str, source: str | None = None) -> Callable[[], None]:
 def test_t57_a_host_that_is_covered(
     attacked: Attacked, before_exec: Callable[[], None], message: str
 ) -> None:
-    """What the hook needs of the host's /proc and cgroups is refused when it is not there, and what it can do without is not."""
+    """Missing parts of the host's /proc and cgroups are refused if the hook needs them."""
     done = attacked(Case(before_exec=before_exec))
     if message:
         done.refused(message)
@@ -296,7 +304,7 @@ USER = 100_000
 
 
 def owners() -> set[tuple[int, int]]:
-    """Return whom the files of the driver in the image belong to."""
+    """Return the owners of the driver's files in the image."""
     found = [
         ROOTFS / "etc/ld.so.cache",
         ROOTFS / LIBS[1:] / "libcuda.so.1",
@@ -308,7 +316,7 @@ def owners() -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t55_files_belong_to_the_containers_root(attacked: Attacked, mode: str) -> None:
-    """In a user namespace everything that is made has the host's number of its root."""
+    """In a user namespace everything that is made has the host's id of the container's root."""
     done = attacked(
         Case(owner=USER, look=lambda _pid: owners(), config={"nvgraft": f'ldcache = "{mode}"'})
     )
@@ -317,7 +325,9 @@ def test_t55_files_belong_to_the_containers_root(attacked: Attacked, mode: str) 
 
 
 def idmapped(first: int) -> Callable[[], None]:
-    """Return what puts an id-mapped mount of the image over it: files of 0 on disk appear as those of ``first``."""
+    """Return a function that covers the image with an id-mapped mount: files of 0 appear as those
+    of ``first``.
+    """
 
     def prepare() -> None:
         for path in (ROOTFS, *ROOTFS.rglob("*")):
@@ -353,7 +363,7 @@ def user_namespace(first: int) -> int:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t55_an_idmapped_root(attacked: Attacked, mode: str) -> None:
-    """On disk what is made belongs to 0, in the container to its root."""
+    """Everything made belongs to 0 on disk, and to the container's root inside."""
     done = attacked(
         Case(
             owner=USER,
@@ -367,14 +377,18 @@ def test_t55_an_idmapped_root(attacked: Attacked, mode: str) -> None:
 
 
 def test_t55_an_owner_without_a_number_is_refused(attacked: Attacked) -> None:
-    """Where the root's mount does not know the container's root nothing can be made for it, and nothing is made for another."""
+    """Where the root's mount does not know the container's root nothing can be made for it, and
+    nothing is made for another.
+    """
     attacked(Case(owner=USER, prepare=idmapped(2 * USER))).refused(
         "value too large for defined data type | the owner of the container's"
     )
 
 
 def as_container_root(pid: int, tries: Mapping[str, Callable[[], object]]) -> dict[str, int]:
-    """Return the errno of each of ``tries``, made as root of the container ``pid`` with all capabilities of its namespace."""
+    """Return the errno of each of ``tries``, made as root of the container ``pid`` with all
+    capabilities of its namespace.
+    """
     said, say = os.pipe()
     child = os.fork()
     if child == 0:
@@ -400,7 +414,9 @@ def as_container_root(pid: int, tries: Mapping[str, Callable[[], object]]) -> di
 
 
 def test_t56_root_of_a_user_namespace_cannot_write_the_hosts_files(attacked: Attacked) -> None:
-    """It may clear flags and unmount, but owner and mode protect what was mounted; the host's file is as it was."""
+    """It may clear flags and unmount, but owner and mode protect what was mounted; the host's file
+    is as it was.
+    """
     library, node = ROOTFS / LIBS[1:] / "libcuda.so.535.1", ROOTFS / "dev/nvidiactl"
 
     def write(path: Path) -> Callable[[], object]:
@@ -459,7 +475,9 @@ _ERRNO, _KILL, _ALLOW = 0x00050000, 0x80000000, 0x7FFF0000
 
 
 def without(error: int, *numbers: int, deadly: tuple[int, ...] = ()) -> Callable[[], None]:
-    """Return what installs a filter in which calls fail with ``error``, and others end the process."""
+    """Return what installs a filter in which calls fail with ``error``, and others end the
+    process.
+    """
     steps = [(0x20, 0, 0, 0)]  # load the number of the call
     for answer, group in ((_ERRNO | error, numbers), (_KILL, deadly)):
         for number in group:
@@ -472,7 +490,9 @@ def without(error: int, *numbers: int, deadly: tuple[int, ...] = ()) -> Callable
 @pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_t58_a_call_that_is_missing_is_named(attacked: Attacked, name: str, error: str) -> None:
-    """The refusal names it, nothing is left, and mount(2) is not used in its place: it would end the hook here."""
+    """The refusal names it, nothing is left, and mount(2) is not used in its place: it would end
+    the hook here.
+    """
     before_exec = without(getattr(errno, error), NUMBERS[name], deadly=(_MOUNT,))
     config = {"nvgraft": 'ldcache = "ldconfig"'}  # memfd_create is for ldconfig alone
     done = attacked(Case(before_exec=before_exec, config=config))
@@ -530,7 +550,9 @@ sys.exit(main(["nvgraft-hook", *sys.argv[1:]]))
 def test_t59_a_second_thread_is_refused(
     attacked: Attacked, installed: Installed, threads: bool
 ) -> None:
-    """A thread that something has started is counted before the container's namespace is entered; without it all is well."""
+    """A thread that something has started is counted before the container's namespace is entered;
+    without it all is well.
+    """
     script = _RUN.format(library=str(installed.library), threads=threads)
     done = attacked(Case(hook=("/usr/bin/python3", "-ISBc", script)))
     if threads:
@@ -580,7 +602,8 @@ def test_t60_programs_that_cannot_be_replaced(
 
 
 def enter_cgroup_namespace() -> None:
-    """Put the hook into a cgroup namespace beside the container's cgroup, whose path then starts with "/..".
+    """Put the hook into a cgroup namespace beside the container's cgroup, whose path then starts
+    with "/..".
 
     The container's side of the case removes the directory: it is empty when the hook has ended.
     """
@@ -658,13 +681,17 @@ def test_t61_the_hosts_pid_namespace_makes_no_difference(attacked: Attacked) -> 
 def test_t61_mounts_that_others_see_are_refused(
     attacked: Attacked, case: Case, message: str
 ) -> None:
-    """The driver never appears in the host's mount namespace, nor where a container has left the host's tree already."""
+    """The driver never appears in the host's mount namespace, nor where a container has left the
+    host's tree already.
+    """
     attacked(case).refused(message)
 
 
 @pytest.mark.requires("runc", "busybox", "gcc")
 def test_t61_no_pivot_works(bundle: Bundle) -> None:
-    """runc --no-pivot: the container gets the driver as with a pivot, and the host sees no mount."""
+    """runc --no-pivot: the container gets the driver as with a pivot, and the host sees no
+    mount.
+    """
     bundle.set_program(LOOK)
     runc = f"runc --root /run/runc-test run --no-pivot --bundle {bundle.path} {bundle.name}"
     done = bundle.on_host(
@@ -697,7 +724,9 @@ def test_t61_privileged_works(bundle: Bundle, prepare: str) -> None:
 
 
 def landlock() -> None:
-    """Restrict this process as a sandbox would, by a rule that allows writing everywhere: mounting is forbidden all the same."""
+    """Restrict this process as a sandbox would, by a rule that allows writing everywhere: mounting
+    is forbidden all the same.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     write_file = 1 << 1
     ruleset = libc.syscall(444, (ctypes.c_uint64 * 1)(write_file), 8, 0)
@@ -710,7 +739,9 @@ def landlock() -> None:
 
 @pytest.mark.requires("landlock")
 def test_t62_a_sandboxed_hook_is_refused(attacked: Attacked) -> None:
-    """Landlock keeps it from the container's process and from mounting: refused before anything is made."""
+    """Landlock keeps it from the container's process and from mounting: refused before anything is
+    made.
+    """
     attacked(Case(before_exec=landlock)).refused(
         "permission denied | the container's process has ended, the hook does not run as root, or "
         "a security"

@@ -1,7 +1,8 @@
 """Root file systems made by an attacker: cases T01 to T14 of the catalogue (docs/security.md).
 
-Unless a test says otherwise a case ends in a refusal with its own message, in time, and with nothing changed: neither on
-the host nor in the container. Where an image's links stay inside of it, the container starts and all of it is inside.
+Unless a test says otherwise a case ends in a refusal with its own message, in time, and with
+nothing changed: neither on the host nor in the container. Where an image's links stay inside of it,
+the container starts and all of it is inside.
 """
 
 import errno
@@ -69,7 +70,9 @@ def chain(length: int) -> str:
 def test_t01_links_inside_the_root_are_followed_inside_it(
     attacked: Attacked, image: str, place: str
 ) -> None:
-    """A link to the name of a host directory means the image's directory of that name: what is made lands in the root."""
+    """A link to the name of a host directory means the image's directory of that name: what is made
+    lands in the root.
+    """
     done = attacked(Case(image))
     done.grafted()
     wanted = f"{place}/nvidia-smi" if image.startswith("/usr/bin") else f"{place}/libcuda.so.535.1"
@@ -133,7 +136,9 @@ def test_t02_a_dangling_link_is_no_place_for_a_file(attacked: Attacked, path: st
 def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(
     attacked: Attacked, path: str
 ) -> None:
-    """Firmware and sockets are resolved with their last component: the file is made in the image, the host has none."""
+    """Firmware and sockets are resolved with their last component: the file is made in the image,
+    the host has none.
+    """
     done = attacked(Case(f"{path} -> /etc/cron.d/x"))
     done.grafted()
     assert "/etc/cron.d/x" in points(done)
@@ -144,7 +149,9 @@ def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(
     "path", [f"{LIBS}/libcuda.so", f"{LIBS}/libcuda.so.1", "/etc/ld.so.cache", "/etc/ld.so.cache~"]
 )
 def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked, path: str) -> None:
-    """Links of the driver and the loader cache are made beside, renamed or left: no file appears where they led."""
+    """Links of the driver and the loader cache are made beside, renamed or left: no file appears
+    where they led.
+    """
     done = attacked(Case(f"{path} -> /etc/cron.d/x\n/etc/cron.d/"))
     done.grafted()
     assert not any("/cron.d/x f" in line for line in done.files)
@@ -183,7 +190,9 @@ def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked,
     ],
 )
 def test_t03_magic_links_are_refused(attacked: Attacked, path: str, link: str) -> None:
-    """Neither the kernel nor the planner follows a link of /proc, whose text says nothing about where it leads."""
+    """Neither the kernel nor the planner follows a link of /proc, whose text says nothing about
+    where it leads.
+    """
     attacked(Case(f"{path} -> /proc/{link}")).refused("path error: ")
 
 
@@ -269,7 +278,9 @@ def loader_cache(mode: str) -> dict[str, str]:
 
 
 def make_odd(path: str, kind: str) -> Callable[[], None]:
-    """Return what makes ``path`` of the image something else than the file that is expected there."""
+    """Return what makes ``path`` of the image something else than the file that is expected
+    there.
+    """
 
     def prepare() -> None:
         place = ROOTFS / path.lstrip("/")
@@ -296,7 +307,9 @@ ODD = ["fifo", "sparse", "host", "up", "directory", "device"]
 
 @pytest.mark.parametrize("kind", ODD)
 def test_t05_debian_version(attacked: Attacked, kind: str) -> None:
-    """It is looked for and not read: whatever it is tells a Debian image, a link that leads out is refused."""
+    """It is looked for and not read: whatever it is tells a Debian image, a link that leads out is
+    refused.
+    """
     done = attacked(Case(prepare=make_odd("/etc/debian_version", kind)))
     if kind == "up":
         done.refused(f"path error: /etc/debian_version resolves outside of {ROOTFS}")
@@ -308,7 +321,9 @@ def test_t05_debian_version(attacked: Attacked, kind: str) -> None:
 @pytest.mark.parametrize("path", ["/etc/ld.so.conf", "/etc/ld.so.cache", "/etc/ld.so.cache~"])
 @pytest.mark.parametrize("kind", ODD)
 def test_t05_the_loaders_files(attacked: Attacked, path: str, kind: str, mode: str) -> None:
-    """Nothing that is no file is read, nothing endless is, and no byte of the host's gets into the image or a message."""
+    """Nothing that is no file is read, nothing endless is, and no byte of the host's gets into the
+    image or a message.
+    """
     done = attacked(
         Case(prepare=make_odd(path, kind), config=loader_cache(mode), look=lambda _pid: leaked())
     )
@@ -514,7 +529,9 @@ def library(path: str) -> str:
 )
 @pytest.mark.parametrize("mode", ["ldconfig", "mount"])
 def test_t08_nothing_of_the_image_is_mounted(attacked: Attacked, image: str, mode: str) -> None:
-    """Whatever the image ships as compatibility libraries, every mount has its source in the driver root, or it is refused."""
+    """Whatever the image ships as compatibility libraries, every mount has its source in the driver
+    root, or it is refused.
+    """
     config = {"cli": f'[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "{mode}"'}
     done = attacked(Case(image, config=config))
     if done.returncode:
@@ -574,7 +591,9 @@ COMPUTE = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,uti
 def test_t09_no_mount_hides_another(
     attacked: Attacked, image: str, cover: str, everything: bool
 ) -> None:
-    """The image's links bring two parts of the driver to one place: refused, and nothing is written into the host's directory."""
+    """The image's links bring two parts of the driver to one place: refused, and nothing is written
+    into the host's directory.
+    """
     case = Case(image) if everything else Case(image, environment=COMPUTE)
     done = attacked(case)
     if PROFILES in image and not everything:
@@ -618,7 +637,9 @@ def deep() -> None:
     ids=["newline", "escape", "invalid UTF-8", "255 bytes", "4001 bytes of dots"],
 )
 def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
-    """A directory may be called anything: the driver is in it, and the log shows nothing but printable text."""
+    """A directory may be called anything: the driver is in it, and the log shows nothing but
+    printable text.
+    """
     attacked(Case(prepare=link_libraries_to(target), options=("-debug",))).grafted()
 
 
@@ -645,9 +666,11 @@ def test_t10_names_that_cannot_be_served(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -> None:
-    """Libraries whose file names or SONAMEs hold paths, newlines or escapes make no file and no line in a log.
+    """Libraries whose file names or SONAMEs hold paths, newlines or escapes make no file and no
+    line in a log.
 
-    ldconfig itself takes a SONAME with slashes for a path, and makes that link where it may write: in the image's own /etc.
+    ldconfig itself takes a SONAME with slashes for a path, and makes that link where it may write:
+    in the image's own /etc.
     """
 
     def prepare() -> None:
@@ -738,7 +761,9 @@ def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -
     ],
 )
 def test_t11_a_root_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
-    """The host's root by any of its names, what is missing, and what no engine has made a mount point."""
+    """The host's root by any of its names, what is missing, and what no engine has made a mount
+    point.
+    """
     attacked(case).refused(message)
 
 
@@ -787,7 +812,9 @@ def test_t12_configurations_without_end(
     ids=["includes that multiply", "a FIFO that is included"],
 )
 def test_t12_ldconfig_is_ended_when_it_is_late(tmp_path: Path, text: str) -> None:
-    """What its limits of memory and descriptors do not stop, the clock does; nothing is left of its work."""
+    """What its limits of memory and descriptors do not stop, the clock does; nothing is left of its
+    work.
+    """
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
     (root / "etc").mkdir()
@@ -883,7 +910,9 @@ def test_t13_memory_that_may_not_be_executed(attacked: Attacked) -> None:
 
 @pytest.mark.requires("busybox")
 def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
-    """Neither while it runs nor when somebody has kept it open past its end; the host's file is what it was."""
+    """Neither while it runs nor when somebody has kept it open past its end; the host's file is
+    what it was.
+    """
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
     (root / "etc").mkdir()
@@ -965,7 +994,9 @@ NO_CGROUPS = (
 
 
 def start(bundle: Bundle, engine: str, script: str = "echo started") -> Run:
-    """Start the bundle's container; the hook's last words are in the output, since crun shows none."""
+    """Start the bundle's container; the hook's last words are in the output, since crun shows
+    none.
+    """
 
     def change(config: dict[str, Any]) -> None:
         config["ociVersion"] = "1.0.2"  # a crun may be older than the runc that wrote it
@@ -1011,7 +1042,9 @@ def replace(path: Path, target: str) -> None:
 def test_engines_do_not_start_what_is_refused(
     bundle: Bundle, engine: str, path: str, target: str, message: str
 ) -> None:
-    """T01, T02, T03, T10 end to end: no container, no file on the host or in the image, one line that says why."""
+    """T01, T02, T03, T10 end to end: no container, no file on the host or in the image, one line
+    that says why.
+    """
     canary = bundle.path.parent / "canary"
     canary.mkdir()
     replace(bundle.path / "rootfs" / path, target.replace("/CANARY", str(canary)))
@@ -1026,7 +1059,9 @@ def test_engines_do_not_start_what_is_refused(
 @pytest.mark.requires("runc", "busybox", "gcc")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engines_t01_links_to_host_names_stay_inside(bundle: Bundle, engine: str) -> None:
-    """T01 end to end: the programs' directory is a link to a directory of the host; the container starts with its own one."""
+    """T01 end to end: the programs' directory is a link to a directory of the host; the container
+    starts with its own one.
+    """
     canary = bundle.path.parent / "canary"
     canary.mkdir()
     replace(bundle.path / "rootfs/usr/bin", str(canary))

@@ -38,7 +38,9 @@ SMI = str(DRIVER / "usr/bin/nvidia-smi")
 
 
 def in_arena(function: Callable[[], T]) -> T:
-    """Run ``function`` on an arena, in a mount namespace in which the root file system is a mount; patches end with it."""
+    """Run ``function`` on an arena, in a mount namespace in which the root file system is a mount;
+    patches end with it.
+    """
 
     def scenario() -> T:
         arena.make_arena()

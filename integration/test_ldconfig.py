@@ -66,7 +66,9 @@ def _update(
     pivot: bool = True,
     prepared: Callable[[], None] = lambda: None,
 ) -> str:
-    """Make ``rootfs`` a mount point, run the step in this mount namespace, and return the refusal's line, or ""."""
+    """Make ``rootfs`` a mount point, run the step in this mount namespace, and return the refusal's
+    line, or "".
+    """
     syscalls.mount(str(rootfs), str(rootfs), None, syscalls.MS_BIND | syscalls.MS_REC)
     prepared()
     cache = LoaderCache.prepare(program)
@@ -100,7 +102,9 @@ def _no_children() -> bool:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> str:
-    """busybox's shell in ldconfig's place: ``-f /etc/ld.so.conf`` makes it run the image's configuration as a script."""
+    """busybox's shell in ldconfig's place: ``-f /etc/ld.so.conf`` makes it run the image's
+    configuration as a script.
+    """
     path = tmp_path / "sh"
     shutil.copy(shutil.which("busybox") or "", path)
     path.chmod(0o755)
@@ -136,7 +140,9 @@ def test_makes_the_cache_and_the_links_and_nothing_else(rootfs: Path, pivot: boo
 
 
 def test_sees_libraries_that_are_mounted_in_the_directory(rootfs: Path, tmp_path: Path) -> None:
-    """A driver library is a file mount over an empty placeholder: the link is made for what is mounted."""
+    """A driver library is a file mount over an empty placeholder: the link is made for what is
+    mounted.
+    """
     _library(tmp_path / "driver.so", "libnvcuvid.so.1")
     placeholder = rootfs / LIBS[1:] / "libnvcuvid.so.560.35.03"
     placeholder.touch()
@@ -216,7 +222,9 @@ def test_an_image_without_etc_fails_like_the_reference(rootfs: Path) -> None:
 
 
 def test_follows_the_images_own_etc_inside_the_root(rootfs: Path) -> None:
-    """/etc as an absolute link to another directory of the image is that directory, not the host's."""
+    """/etc as an absolute link to another directory of the image is that directory, not the
+    host's.
+    """
     (rootfs / "etc").rename(rootfs / "config")
     (rootfs / "etc").symlink_to("/config")
     assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
@@ -225,7 +233,9 @@ def test_follows_the_images_own_etc_inside_the_root(rootfs: Path) -> None:
 
 @pytest.mark.parametrize("uid", [0, 100000])
 def test_undo_restores_what_ldconfig_replaced_or_removed(rootfs: Path, uid: int) -> None:
-    """Old cache, replaced link, removed dangling link and a leftover temporary file come back byte for byte, owners too."""
+    """Old cache, replaced link, removed dangling link and a leftover temporary file come back byte
+    for byte, owners too.
+    """
     libs = rootfs / LIBS[1:]
     (libs / "libcuda.so.1").symlink_to("libcuda.so.470.1")
     (libs / "libgone.so.1").symlink_to("libgone.so.1.0")
@@ -282,7 +292,9 @@ def test_works_as_an_unprivileged_id(rootfs: Path) -> None:
 
 
 def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
-    """The container's mounts belong to another user namespace, and its root to a host id: cache, links and undo work."""
+    """The container's mounts belong to another user namespace, and its root to a host id: cache,
+    links and undo work.
+    """
     for path in (rootfs, *rootfs.rglob("*")):
         os.lchown(path, 100000, 100000)
     before = tree(rootfs)
@@ -615,7 +627,9 @@ class TestHostile:
 
 
 def test_a_regular_file_in_place_of_a_link_is_kept(rootfs: Path) -> None:
-    """A regular file under a SONAME's name is kept as it is (reference behaviour 6.7), and the step succeeds."""
+    """A regular file under a SONAME's name is kept as it is (reference behaviour 6.7), and the step
+    succeeds.
+    """
     (rootfs / LIBS[1:] / "libcuda.so.1").write_bytes(b"not a link")
     assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
     assert (rootfs / LIBS[1:] / "libcuda.so.1").read_bytes() == b"not a link"

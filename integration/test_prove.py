@@ -1,7 +1,7 @@
-"""``nvgraft prove`` against the real loader: what it says is what dlopen() does in a root file system of the same files.
+"""``nvgraft prove`` agrees with the real loader's dlopen() in a root file system of the same files.
 
-A small C program opens a library in a chroot and prints where it came from, or dlerror()'s words. The libraries are built
-here, so that search paths and versions are what each case needs.
+A small C program opens a library in a chroot and prints where it came from, or dlerror()'s words.
+The libraries are built here, with the search paths and versions that each case needs.
 """
 
 import base64
@@ -54,7 +54,9 @@ _ORDINARY = Loading()
 
 
 class Root:
-    """A root file system with a C library, a program ``/bin/open`` and the libraries that a case builds into it."""
+    """A root file system with a C library, a program ``/bin/open`` and the libraries that a case
+    builds into it.
+    """
 
     def __init__(self, place: Path) -> None:
         self.path = place
@@ -84,7 +86,8 @@ class Root:
         path.parent.mkdir(parents=True, exist_ok=True)
         shared = ["-shared", "-fPIC", f"-Wl,-soname,{path.name}"] if ".so" in path.name else []
         libraries = [str(self.path / name) for name in links]
-        # What is needed although nothing of it is used stands behind the switch; what it needs itself is not looked at.
+        # Libraries after the switch are needed although nothing uses them, and their own needs are
+        # ignored.
         linker = ["-Wl,--no-as-needed", "-Wl,--unresolved-symbols=ignore-all", *libraries]
         command = ["gcc", "-x", "c", "-", "-o", str(path), *shared, *options, "-x", "none", *linker]
         subprocess.run(command, input=source, text=True, check=True, capture_output=True)
@@ -93,7 +96,9 @@ class Root:
         self.compile(target, "int value(void) { return 1; }", *options, links=links)
 
     def stub(self, target: str, *needed: str, loading: Loading = _ORDINARY, bits: int = 64) -> None:
-        """Make a library without symbols; it has what linkers refuse to make, such as RPATH and RUNPATH at once."""
+        """Make a library without symbols, with what linkers refuse to make, such as both RPATH and
+        RUNPATH.
+        """
         path = self.path / target
         path.parent.mkdir(parents=True, exist_ok=True)
         machine = {64: "EM_X86_64", 32: "EM_386"}[bits]
@@ -105,7 +110,7 @@ class Root:
         )
 
     def _enter(self) -> None:
-        # The loader asks /proc for the place of the program, as it can in a container.
+        # The loader asks /proc for the program's place, as in a container.
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("proc", str(self.path / "proc"), "proc", 0)
@@ -113,16 +118,18 @@ class Root:
         os.chdir("/")
 
     def dlopen(self, name: str, program: str = "/bin/open", **environment: str) -> str:
-        """Return what the real loader says: "yes PATH", with a line "new PATH" for each object that it loaded for it, or "no WORDS"."""
+        """Return the real loader's answer: "yes PATH" with a line "new PATH" for each loaded
+        object, or "no WORDS".
+        """
         # LD_LIBRARY_PATH must not reach a program of ours before the change of root.
         done = subprocess.run(
             [program, name], capture_output=True, text=True, env=environment, preexec_fn=self._enter
         )
-        # A program that does not start is told on stderr.
+        # A program that does not start prints its reason on stderr.
         return done.stdout.strip() or f"no {done.stderr.partition('shared libraries: ')[2].strip()}"
 
     def proof(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
-        """Return our answer for the same."""
+        """Return nvgraft's answer for the same."""
         with open_container(
             str(self.path), [f"{key}={value}" for key, value in environment.items()]
         ) as container:
@@ -136,7 +143,7 @@ class Root:
             )
 
     def agree(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
-        """Ask both, compare, and return our answer."""
+        """Ask both, compare, and return nvgraft's answer."""
         real, ours = (
             self.dlopen(name, program, **environment),
             self.proof(name, program, **environment),
@@ -150,7 +157,7 @@ class Root:
         else:
             assert ours.verdict == "no"
             words = ours.load.failures[0].words
-            # Where the loader has looked into no directory at all at last, it says no reason.
+            # The loader gives no reason when it has searched no directory at all.
             assert real in {
                 f"no {words}",
                 f"no {words.removesuffix(': No such file or directory')}",
@@ -176,7 +183,9 @@ def root(tmp_path: Path) -> Root:
 
 
 def test_a_library_in_the_loaders_own_directories(root: Root) -> None:
-    """The first of them that has it; one that is nowhere is told in the loader's words."""
+    """The first default directory with the library counts; a missing one is reported in the
+    loader's words.
+    """
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     assert root.agree("liba.so.1").verdict == "yes"
     root.library("lib/x86_64-linux-gnu/liba.so.1")
@@ -187,7 +196,7 @@ def test_a_library_in_the_loaders_own_directories(root: Root) -> None:
 
 
 def test_ld_library_path_comes_before_cache_and_directories(root: Root) -> None:
-    """And a directory of it that is missing does not matter."""
+    """LD_LIBRARY_PATH comes first, and a missing directory in it does not matter."""
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     root.library("opt/x/liba.so.1")
     loaded = root.agree("liba.so.1", LD_LIBRARY_PATH="/none:/opt/x").load.root
@@ -196,7 +205,7 @@ def test_ld_library_path_comes_before_cache_and_directories(root: Root) -> None:
 
 
 def test_the_cache_leads_to_directories_that_nobody_searches(root: Root) -> None:
-    """Without it the library is not found; with it, it is."""
+    """The library is found with the cache and not without it."""
     root.library("opt/x/liba.so.1")
     assert root.agree("liba.so.1").verdict == "no"
     root.ldconfig("/opt/x")
@@ -207,7 +216,7 @@ def test_the_cache_leads_to_directories_that_nobody_searches(root: Root) -> None
 
 
 def test_what_a_library_needs_is_loaded_with_it(root: Root) -> None:
-    """And what is missing far below is the reason that is told."""
+    """A missing library deep in the needs is the reported reason."""
     root.library("usr/lib/x86_64-linux-gnu/libc2.so.1")
     root.library(
         "usr/lib/x86_64-linux-gnu/libb.so.1", links=("usr/lib/x86_64-linux-gnu/libc2.so.1",)
@@ -225,7 +234,9 @@ def test_what_a_library_needs_is_loaded_with_it(root: Root) -> None:
     ("tags", "inherited"), [("--disable-new-dtags", True), ("--enable-new-dtags", False)]
 )
 def test_rpath_is_inherited_and_runpath_is_not(root: Root, tags: str, inherited: bool) -> None:
-    """What a needed library needs itself is found by the first one's RPATH, not by its RUNPATH; $ORIGIN counts from that one."""
+    """A needed library's needs are found by the first one's RPATH and not its RUNPATH; $ORIGIN
+    counts from that one.
+    """
     root.library("opt/x/libc2.so.1")
     root.library("opt/x/libb.so.1", links=("opt/x/libc2.so.1",))
     options = (f"-Wl,{tags}", "-Wl,-rpath,$ORIGIN/../../../opt/x")
@@ -234,7 +245,7 @@ def test_rpath_is_inherited_and_runpath_is_not(root: Root, tags: str, inherited:
 
 
 def test_a_version_that_is_missing_is_told(root: Root, tmp_path: Path) -> None:
-    """A library was built against a newer one than the image has: the loader's own sentence."""
+    """A library built against a newer one than the image's gets the loader's own sentence."""
     for name, versions in (
         ("new", "V1 { global: value; };\nV2 { global: other; } V1;"),
         ("old", "V1 { global: value; };"),
@@ -261,7 +272,9 @@ def test_a_version_that_is_missing_is_told(root: Root, tmp_path: Path) -> None:
     ("content", "words"), [(b"", "file too short"), (b"x" * 4096, "invalid ELF header")]
 )
 def test_a_file_that_is_no_library_stops_the_search(root: Root, content: bytes, words: str) -> None:
-    """The loader does not look further; placeholders in an image do that."""
+    """A file that is not a library, such as a placeholder in an image, stops the loader's
+    search.
+    """
     (root.path / "lib/x86_64-linux-gnu/liba.so.1").write_bytes(content)
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     ours = root.agree("liba.so.1")
@@ -270,7 +283,7 @@ def test_a_file_that_is_no_library_stops_the_search(root: Root, content: bytes, 
 
 
 def test_a_library_for_another_machine_is_passed_over(root: Root) -> None:
-    """The next one is taken."""
+    """A library for another machine is skipped, and the next one is taken."""
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     data = bytearray((root.path / "usr/lib/x86_64-linux-gnu/liba.so.1").read_bytes())
     data[18] = 183  # e_machine: aarch64
@@ -281,14 +294,14 @@ def test_a_library_for_another_machine_is_passed_over(root: Root) -> None:
 
 
 def test_links_are_followed_inside_the_root(root: Root) -> None:
-    """Absolute ones too."""
+    """Links, also absolute ones, are followed inside the root."""
     root.library("opt/x/liba.so.1")
     (root.path / "usr/lib/x86_64-linux-gnu/liba.so.1").symlink_to("/opt/x/liba.so.1")
     assert root.agree("liba.so.1").verdict == "yes"
 
 
 def test_a_program_without_its_loader_does_not_start(root: Root) -> None:
-    """What the kernel says as "no such file or directory" although the program is there."""
+    """The kernel reports "no such file or directory" although the program is there."""
     (root.path / "lib64/ld-linux-x86-64.so.2").unlink()
     with pytest.raises(FileNotFoundError):
         subprocess.run(["/bin/open"], preexec_fn=partial(os.chroot, root.path), check=False)
@@ -328,7 +341,7 @@ LIBS = "usr/lib/x86_64-linux-gnu"
     ],
 )
 def test_search_paths_of_a_library(root: Root, loading: Loading, found: str | None) -> None:
-    """RUNPATH makes RPATH count for nothing, even an empty one; tokens are replaced; the root has no parent."""
+    """A RUNPATH, even an empty one, disables RPATH; tokens are replaced; the root has no parent."""
     for place in ("opt/x", "opt/y", f"{LIBS}/own", "opt/lib/x86_64-linux-gnu"):
         root.stub(f"{place}/libb.so.1")
     root.stub(f"{LIBS}/liba.so.1", "libb.so.1", loading=loading)
@@ -352,7 +365,9 @@ def test_search_paths_of_a_library(root: Root, loading: Loading, found: str | No
 def test_search_paths_of_the_program(
     root: Root, tags: str, paths: str, found: str, link: bool
 ) -> None:
-    """RPATH comes before LD_LIBRARY_PATH, RUNPATH after it; $ORIGIN is where the program lies, not a link to it."""
+    """RPATH comes before LD_LIBRARY_PATH, RUNPATH after it; $ORIGIN is the program's directory, not
+    that of a link.
+    """
     for place in ("opt/x", "opt/y", "opt/app/lib", "bin/lib"):
         root.stub(f"{place}/liba.so.1")
     root.compile("opt/app/open", _PROGRAM, f"-Wl,{tags}", f"-Wl,-rpath,{paths}")
@@ -365,7 +380,7 @@ def test_search_paths_of_the_program(
 
 
 def test_the_rpath_of_the_program_counts_for_every_library(root: Root) -> None:
-    """Not so its RUNPATH, and not for a library that has a RUNPATH itself."""
+    """The program's RPATH counts for every library without RUNPATH; its RUNPATH does not."""
     root.stub("opt/x/libc2.so.1")
     for name, loading in (("libplain.so.1", Loading()), ("librun.so.1", Loading(runpath="/none"))):
         root.stub(f"{LIBS}/{name}", "libc2.so.1", loading=loading)
@@ -377,7 +392,7 @@ def test_the_rpath_of_the_program_counts_for_every_library(root: Root) -> None:
 
 
 def test_origin_of_a_library_is_where_it_was_found(root: Root) -> None:
-    """The name by which it was found, whatever links it goes through."""
+    """$ORIGIN is the path by which the library was found, whatever links are in it."""
     root.stub("opt/real/liba.so.1", "libb.so.1", loading=Loading(runpath="$ORIGIN"))
     root.stub("opt/real/libb.so.1")
     (root.path / LIBS / "liba.so.1").symlink_to("/opt/real/liba.so.1")
@@ -402,14 +417,16 @@ def test_origin_of_a_library_is_where_it_was_found(root: Root) -> None:
     ],
 )
 def test_ld_library_path(root: Root, library_path: str, found: str) -> None:
-    """Colons and semicolons separate; an empty entry is the working directory; $ORIGIN is the program's."""
+    """Colons and semicolons separate; an empty entry is the working directory; $ORIGIN is the
+    program's.
+    """
     for place in ("opt/x", "opt/y", LIBS):
         root.stub(f"{place}/liba.so.1")
     assert at(root.agree("liba.so.1", LD_LIBRARY_PATH=library_path)) == f"{found}/liba.so.1"
 
 
 def test_the_working_directory_is_searched_for_an_empty_entry(root: Root) -> None:
-    """Under the library's bare name."""
+    """A library found in the working directory has its bare name."""
     root.stub("liba.so.1")
     assert at(root.agree("liba.so.1", LD_LIBRARY_PATH=":/none")) == "liba.so.1"
     assert root.agree("liba.so.1").verdict == "no"
@@ -424,7 +441,9 @@ LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
 def test_subdirectories_for_better_processors(
     root: Root, place: str, cached: bool, levels: list[str]
 ) -> None:
-    """The best level that this machine's processor has; with and without a cache, in directories of every kind."""
+    """The best level of this machine's processor counts, with and without a cache, in every kind of
+    directory.
+    """
     root.stub(f"{place}/liba.so.1")
     for level in levels:
         root.stub(f"{place}/glibc-hwcaps/{level}/liba.so.1")
@@ -438,7 +457,9 @@ def test_subdirectories_for_better_processors(
 
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_a_cached_library_that_needs_more_than_its_directory_says(root: Root, level: str) -> None:
-    """Its ISA level, from its own note, is in the cache, and the loader passes over what this processor cannot run."""
+    """The cache has the ISA level of the library's note, and the loader skips what this processor
+    cannot run.
+    """
     root.library("opt/x/liba.so.1")
     for directory in LEVELS:
         root.library(f"opt/x/glibc-hwcaps/{directory}/liba.so.1", f"-Wl,-z,{level}")
@@ -447,7 +468,9 @@ def test_a_cached_library_that_needs_more_than_its_directory_says(root: Root, le
 
 
 def test_the_cache_has_one_answer(root: Root) -> None:
-    """When its file is gone, the loader goes on with its directories, and not with a second row of the cache."""
+    """When the cached file is gone, the loader goes on with its directories, not with a second row
+    of the cache.
+    """
     for place in ("opt/x", "opt/y"):
         root.stub(f"{place}/liba.so.1")
     root.ldconfig("/opt/x", "/opt/y")
@@ -460,7 +483,7 @@ def test_the_cache_has_one_answer(root: Root) -> None:
 
 
 def test_names_of_the_cache_are_compared_as_ldconfig_sorts_them(root: Root) -> None:
-    """Numbers by their value: another spelling of the name leads to the same row."""
+    """Numbers are compared by value, so another spelling of the name leads to the same row."""
     root.stub("opt/x/liba.so.1")
     root.ldconfig("/opt/x")
     assert root.agree("liba.so.01").verdict == "yes"
@@ -469,7 +492,9 @@ def test_names_of_the_cache_are_compared_as_ldconfig_sorts_them(root: Root) -> N
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_no_default_directories(root: Root, cached: bool) -> None:
-    """What such a library needs is found neither there nor by a cache that leads there; a cache that leads elsewhere counts."""
+    """Such a library's needs are not found in default directories, nor by a cache that leads
+    there.
+    """
     no_defaults = Loading(flags_1=0x800)
     root.stub("opt/x/liba.so.1", "libb.so.1", loading=no_defaults)
     root.stub("opt/x/libd.so.1", "libe.so.1", loading=no_defaults)
@@ -483,7 +508,9 @@ def test_no_default_directories(root: Root, cached: bool) -> None:
 
 
 def test_what_the_program_has_loaded_is_not_searched(root: Root) -> None:
-    """By its SONAME, or by the name that it was asked for; even from a directory that nobody else searches."""
+    """A loaded library is found by its SONAME or requested name, even from an otherwise unknown
+    directory.
+    """
     root.library("opt/own/libown.so.1")
     options = ("-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/own")
     root.compile("opt/app", _PROGRAM, *options, links=("opt/own/libown.so.1",))
@@ -494,7 +521,7 @@ def test_what_the_program_has_loaded_is_not_searched(root: Root) -> None:
 
 
 def test_two_names_of_one_file_are_one_library(root: Root) -> None:
-    """It is loaded once, under the first name."""
+    """A file with two names is loaded once, under the first name."""
     root.stub(f"{LIBS}/liba.so.1")
     (root.path / LIBS / "libalias.so.1").symlink_to("liba.so.1")
     root.stub(f"{LIBS}/libtop.so.1", "libalias.so.1", "liba.so.1")
@@ -502,7 +529,7 @@ def test_two_names_of_one_file_are_one_library(root: Root) -> None:
 
 
 def test_a_program_that_does_not_start_opens_nothing(root: Root) -> None:
-    """Its own first failure is told."""
+    """The program's own first failure is reported."""
     root.library("opt/own/libown.so.1")
     root.compile("opt/app", _PROGRAM, links=("opt/own/libown.so.1",))
     root.stub(f"{LIBS}/liba.so.1")
@@ -512,7 +539,7 @@ def test_a_program_that_does_not_start_opens_nothing(root: Root) -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_32_bit_libraries_are_passed_over(root: Root, cached: bool) -> None:
-    """The next one is taken; when there is no other one, the loader says which class it has found."""
+    """The next library is taken; without another one, the loader names the class that it found."""
     root.stub("lib/x86_64-linux-gnu/liba.so.1", bits=32)
     root.stub("opt/x/liba.so.1", bits=32)
     if cached:
@@ -526,7 +553,7 @@ def test_32_bit_libraries_are_passed_over(root: Root, cached: bool) -> None:
 
 
 def test_a_directory_of_that_name_stops_the_search(root: Root) -> None:
-    """The loader opens it, and cannot read it."""
+    """The loader opens the directory and cannot read it."""
     (root.path / "lib/x86_64-linux-gnu/liba.so.1").mkdir()
     root.stub(f"{LIBS}/liba.so.1")
     root.agree("liba.so.1")
@@ -536,7 +563,7 @@ def test_a_directory_of_that_name_stops_the_search(root: Root) -> None:
     "path", ["/opt/x/liba.so.1", "opt/x/liba.so.1", "/opt/linked/liba.so.1", "/none/liba.so.1"]
 )
 def test_a_library_can_be_opened_by_its_path(root: Root, path: str) -> None:
-    """Relative to the working directory; what it needs is found as ever."""
+    """The path may be relative to the working directory; the library's needs are found as usual."""
     root.stub("opt/x/libb.so.1")
     root.stub("opt/x/liba.so.1", "libb.so.1", loading=Loading(runpath="$ORIGIN"))
     (root.path / "opt/linked").symlink_to("x")
@@ -544,7 +571,7 @@ def test_a_library_can_be_opened_by_its_path(root: Root, path: str) -> None:
 
 
 def test_a_library_needs_another_one_by_its_path(root: Root) -> None:
-    """What a linker writes for a library without a SONAME."""
+    """A linker writes such a path for a library without a SONAME."""
     root.stub("opt/x/libb.so.1")
     root.stub(f"{LIBS}/liba.so.1", "/opt/x/libb.so.1")
     assert root.agree("liba.so.1").verdict == "yes"
@@ -557,7 +584,7 @@ def test_a_library_needs_another_one_by_its_path(root: Root) -> None:
 def test_weak_versions_and_libraries_without_versions_are_let_through(
     root: Root, tmp_path: Path
 ) -> None:
-    """Only a strong need of a library that has versions at all is insisted on."""
+    """Only a strong need of a library that has versions must be met."""
     root.stub(f"{LIBS}/libb.so.1")
     root.stub(
         f"{LIBS}/liba.so.1", "libb.so.1", loading=Loading(versions_needed={"libb.so.1": ["B_2"]})
@@ -580,7 +607,7 @@ def test_weak_versions_and_libraries_without_versions_are_let_through(
 
 @pytest.mark.parametrize("version", ["GLIBC_2.2.5", "GLIBC_2.3", "GLIBC_9.99"])
 def test_versions_of_the_c_library(root: Root, version: str) -> None:
-    """What a driver that was built for a newer glibc fails with."""
+    """A driver built for a newer glibc fails with these words."""
     root.stub(
         f"{LIBS}/liba.so.1", "libc.so.6", loading=Loading(versions_needed={"libc.so.6": [version]})
     )
@@ -591,7 +618,9 @@ def test_versions_of_the_c_library(root: Root, version: str) -> None:
 
 
 class MuslRoot(Root):
-    """A root file system with musl's loader, which is its C library too, and a program ``/bin/open``."""
+    """A root file system with musl's loader, which is also its C library, and a program
+    ``/bin/open``.
+    """
 
     def __init__(self, place: Path) -> None:
         self.path = place
@@ -633,7 +662,7 @@ def musl(tmp_path: Path) -> MuslRoot:
     ],
 )
 def test_musl_search_paths(musl: MuslRoot, loading: Loading, verdict: str) -> None:
-    """RUNPATH before RPATH; $ORIGIN alone; versions do not matter."""
+    """RUNPATH comes before RPATH; only $ORIGIN is replaced; versions do not matter."""
     for place in ("opt/x", "opt/y", "opt/lib"):
         musl.stub(f"{place}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
     musl.stub("usr/lib/liba.so.1", "libb.so.1", loading=loading)
@@ -646,7 +675,7 @@ def test_musl_search_paths(musl: MuslRoot, loading: Loading, verdict: str) -> No
     ["/opt/x:/opt/y", "/none:/opt/y", "/opt/x/", ":/opt/y", "opt/y", "$ORIGIN/../opt/y", ""],
 )
 def test_musl_ld_library_path(musl: MuslRoot, library_path: str) -> None:
-    """As it stands: no token is replaced, an empty entry is none."""
+    """LD_LIBRARY_PATH is used as it is: no token is replaced, and an empty entry is ignored."""
     for place in ("opt/x", "opt/y", "usr/lib"):
         musl.stub(f"{place}/liba.so.1")
     assert musl.agree("liba.so.1", LD_LIBRARY_PATH=library_path).verdict == "yes"
@@ -654,7 +683,7 @@ def test_musl_ld_library_path(musl: MuslRoot, library_path: str) -> None:
 
 @pytest.mark.requires("musl-gcc")
 def test_musl_search_paths_are_inherited(musl: MuslRoot) -> None:
-    """RUNPATH too, from everybody who led there, the program included; $ORIGIN of a program is where it lies."""
+    """Search paths, RUNPATH too, are inherited from all that led there, the program included."""
     musl.stub("opt/x/liba.so.1", "libb.so.1", loading=Loading(runpath="/none"))
     musl.stub("opt/x/libb.so.1")
     musl.program("opt/app/open", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../x")
@@ -666,7 +695,7 @@ def test_musl_search_paths_are_inherited(musl: MuslRoot) -> None:
 
 @pytest.mark.requires("musl-gcc")
 def test_musl_directories_of_its_own(musl: MuslRoot) -> None:
-    """/etc/ld-musl-ARCH.path takes their place."""
+    """/etc/ld-musl-ARCH.path replaces musl's default directories."""
     musl.stub("opt/x/liba.so.1")
     assert musl.agree("liba.so.1").verdict == "no"
     (musl.path / "etc/ld-musl-x86_64.path").write_text("/lib\n/opt/x:/none\n")
@@ -678,7 +707,7 @@ def test_musl_directories_of_its_own(musl: MuslRoot) -> None:
 @pytest.mark.requires("musl-gcc")
 @pytest.mark.parametrize("kind", ["text", "empty", "directory", "narrow"])
 def test_musl_takes_the_first_file(musl: MuslRoot, kind: str) -> None:
-    """Whatever it is; the search does not go on."""
+    """The search ends at the first file of any kind."""
     musl.stub("usr/lib/liba.so.1")
     place = musl.path / "lib/liba.so.1"
     if kind == "directory":
@@ -695,7 +724,7 @@ def test_musl_takes_the_first_file(musl: MuslRoot, kind: str) -> None:
     "needed", ["libc.so.6", "libpthread.so.0", "libm.so.6", "libdl.so.2", "ld-linux-x86-64.so.2"]
 )
 def test_musl_takes_itself_for_the_c_library(musl: MuslRoot, needed: str) -> None:
-    """Under glibc's names too, but for its loader's."""
+    """Names of glibc's libraries mean musl itself, except the name of glibc's loader."""
     musl.stub("usr/lib/liba.so.1", needed)
     assert musl.agree("liba.so.1").verdict == ("no" if needed.startswith("ld") else "yes")
 
@@ -710,7 +739,9 @@ CACHE = "=== cache"
 @pytest.mark.parametrize("mode", ["native", "ldconfig"])
 @pytest.mark.parametrize("image", ["bare", "fresh", "stale", "gone", "levels", "narrow"])
 def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) -> None:
-    """The file that a container finds, byte for byte, and the links in the image's directory; of whatever images bring along."""
+    """The proof finds the file that a container finds, byte for byte, with the links in the image's
+    directory.
+    """
     rootfs = bundle.path / "rootfs"
     (rootfs / "opt/lib").mkdir(parents=True)
     (rootfs / "etc/ld.so.conf").write_text("/opt/lib\n")
@@ -760,7 +791,7 @@ def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) 
     if mode == "ldconfig":
         rows = [
             row for row in rows if "=> /lib64/" not in row
-        ]  # Debian's ldconfig does not look there
+        ]  # Debian's ldconfig does not search there
     else:
         assert ours.data() == written
     assert rows == listing(bundle.path / "theirs")

@@ -1,4 +1,6 @@
-"""The hook in real containers of real runc, on a simulated GPU host, with either version of cgroups."""
+"""The hook in real containers of real runc, on a simulated GPU host, with either version of
+cgroups.
+"""
 
 import json
 import os

@@ -30,7 +30,9 @@ def hooks(done: Run) -> list[dict[str, Any]]:
 
 
 def test_a_container_gets_its_driver(plain: Bundle) -> None:
-    """Created through the wrapper, a container has devices, mounts and loader; runc's other commands pass through it."""
+    """Created through the wrapper, a container has devices, mounts and loader; runc's other
+    commands pass through it.
+    """
     done = plain.on_host(plain.lifecycle())
     assert_grafted(done, devices=True)
     assert '"status": "created"' in done.stdout
@@ -74,7 +76,9 @@ def test_the_version_of_both(plain: Bundle) -> None:
 
 @pytest.mark.requires("containerd")
 def test_containerd_with_the_wrapper_as_its_runtime(plain: Bundle) -> None:
-    """`ctr run` with nvgraft-runtime as the runtime binary: devices, mounts and loader are right inside."""
+    """`ctr run` with nvgraft-runtime as the runtime binary: devices, mounts and loader are right
+    inside.
+    """
     # containerd's own bundle is another directory.
     plain.edit(lambda config: config["root"].update(path=str(plain.path / "rootfs")))
     binary = f"{plain.installed.prefix}/bin/nvgraft-runtime"

@@ -129,7 +129,9 @@ def count_becomes(count: int, marker: str) -> bool:
 @pytest.mark.requires("gcc")
 @pytest.mark.parametrize("name", gallery.names())
 def test_nvml_answers_as_recorded(name: str) -> None:
-    """nvidia-ml-py reads from the stand-in NVML exactly what the document records, inside a driver root too."""
+    """nvidia-ml-py reads from the stand-in NVML exactly what the document records, inside a driver
+    root too.
+    """
     host = load_host(gallery.path(name))
     arguments = [] if host.root == "/" else [host.root]
     answer = json.loads(output(sys.executable, "-c", ASK_NVML, *arguments, host=name))
@@ -204,7 +206,9 @@ print(json.dumps(found))
     "name", [name for name in gallery.names() if name != "operator-driver-root"]
 )
 def test_loader_finds_the_driver(name: str) -> None:
-    """dlopen() finds libcuda.so.1 through the loader cache, and it is the file of the recorded version."""
+    """dlopen() finds libcuda.so.1 through the loader cache, and it is the file of the recorded
+    version.
+    """
     script = (
         "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in "
         "open('/proc/self/maps') if 'libcuda.so' in l][0])"
