@@ -233,7 +233,7 @@ def _prestart(invocation: Invocation, directory: int) -> None:
     invocation.container_id = state.id
     decision = decide(read_config(state.bundle, directory), config, path)
     for line in decision.log:
-        invocation.say(line, notable="level=warning" in line)
+        invocation.say(line)
     if decision.refusal is not None:
         raise decision.refusal
     if decision.request is None:
