@@ -12,7 +12,7 @@ import pytest
 from containers import Bundle
 from harness import run_in_mount_namespace
 from nvgraft.apply import journal
-from nvgraft.apply.journal import Heading, Item, Journal
+from nvgraft.apply.journal import Heading, Journal, JournalEntry
 from nvgraft.system import syscalls
 from nvgraft_cli.recover.command import recover
 from safety.kills import Kills, Tally, kills
@@ -76,7 +76,7 @@ def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
         syscalls.mount("tmpfs", "/run", "tmpfs", 0)
         fd = os.open(rootfs, os.O_PATH)
         begun = Journal.begin(Heading.of(str(rootfs), fd, 0, 0))
-        begun.announce([Item("file", "/data/made"), Item("file", "/made")])
+        begun.announce([JournalEntry("file", "/data/made"), JournalEntry("file", "/made")])
         (rootfs / "data/made").touch()
         (rootfs / "made").touch()
         syscalls.mount("tmpfs", str(rootfs / "data"), "tmpfs", 0)

@@ -45,7 +45,7 @@ from nvgraft_cli.diff.compare import compare
 from nvgraft_cli.explain_error import command as explain_error
 from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_cli.register import bundle, containerd, docker, hooksd, installation
-from nvgraft_cli.register.change import CannotRegister, Document, diff
+from nvgraft_cli.register.change import CannotRegister, ConfigFile, diff
 from nvgraft_cli.shell import text
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
@@ -249,21 +249,21 @@ _PROGRAMS = installation.Programs("/usr/local/bin/nvgraft-hook", "/usr/local/bin
 
 
 def _there_and_back(
-    add: Callable[[Document], str], remove: Callable[[Document], str | None], data: bytes
+    add: Callable[[ConfigFile], str], remove: Callable[[ConfigFile], str | None], data: bytes
 ) -> None:
     """Removing a registration restores the file to the byte."""
     try:
         before = data.decode()
     except UnicodeDecodeError:
         return  # the reader refuses such files
-    document = Document("/fuzzed", "/fuzzed", before, None)
+    document = ConfigFile("/fuzzed", "/fuzzed", before, None)
     try:
         after = add(document)
     except CannotRegister as error:
         check_text(str(error), one_line=False)
         return
     assert not controls(diff(document, after))
-    assert add(Document("/fuzzed", "/fuzzed", after, before)) == after, (
+    assert add(ConfigFile("/fuzzed", "/fuzzed", after, before)) == after, (
         "a second registration changes the result of the first"
     )
     try:
@@ -272,7 +272,7 @@ def _there_and_back(
         was_ours = True
     if after != before and not was_ours:  # otherwise there is no backup
         try:
-            assert remove(Document("/fuzzed", "/fuzzed", after, before)) == before
+            assert remove(ConfigFile("/fuzzed", "/fuzzed", after, before)) == before
         except CannotRegister as error:
             raise AssertionError(f"a registration cannot be removed: {error}") from error
 
@@ -287,7 +287,7 @@ def _docker(data: bytes) -> None:
 def _runc(data: bytes) -> None:
     _there_and_back(lambda document: bundle.add(document, _PROGRAMS), bundle.remove, data)
     try:
-        hooksd.remove(Document("/fuzzed", "/fuzzed", data.decode("utf-8", "replace"), None))
+        hooksd.remove(ConfigFile("/fuzzed", "/fuzzed", data.decode("utf-8", "replace"), None))
     except CannotRegister:
         return
 

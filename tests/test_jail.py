@@ -19,5 +19,5 @@ def test_outcome(status: int, output: bytes, expected: tuple[int, int, str]) -> 
     """A wait status gives an exit code or a signal; the last line of the output that is not empty
     is quoted.
     """
-    outcome = jail.Outcome(status, "", output)
+    outcome = jail.ProgramEnd(status, "", output)
     assert (outcome.code, outcome.signal, outcome.last_line) == expected

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from nvgraft.apply import journal
-from nvgraft.apply.journal import Heading, Item, Journal, Left
+from nvgraft.apply.journal import Heading, Journal, JournalEntry, Left
 from nvgraft.base.errors import Refusal
 
 HEADING = Heading("/run/b/rootfs \udcff", 2065, 77, 5, 1_700_000_000_000_000_000, 100000, 100001)
 FIRST = [
-    Item("dir", "/usr/lib/firmware/nvidia"),
-    Item("file", "/dev/nvidia0"),
-    Item("link", "/usr/lib/libcuda.so", "libcuda.so.1"),
+    JournalEntry("dir", "/usr/lib/firmware/nvidia"),
+    JournalEntry("file", "/dev/nvidia0"),
+    JournalEntry("link", "/usr/lib/libcuda.so", "libcuda.so.1"),
 ]
 SECOND = [
-    Item("links", "/usr/lib"),
-    Item("was-link", "/usr/lib/libcuda.so.1", "libcuda.so.\udce9\n", "0", "0"),
-    Item(
+    JournalEntry("links", "/usr/lib"),
+    JournalEntry("was-link", "/usr/lib/libcuda.so.1", "libcuda.so.\udce9\n", "0", "0"),
+    JournalEntry(
         "was-file",
         "/etc/ld.so.cache",
         "420",
@@ -30,8 +30,8 @@ SECOND = [
         "2",
         data=b"\0glibc\0" + bytes(range(256)) * 10,
     ),
-    Item("absent", "/etc/ld.so.cache~"),
-    Item("devices", "/sys/fs/cgroup/devices/x", "12"),
+    JournalEntry("absent", "/etc/ld.so.cache~"),
+    JournalEntry("devices", "/sys/fs/cgroup/devices/x", "12"),
 ]
 
 

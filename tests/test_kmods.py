@@ -158,7 +158,7 @@ def test_a_node_is_right_if_type_and_number_match(
     """A node is right if it is a character device with its expected number; a missing one is
     wrong.
     """
-    node = kmods._Node(f"/dev/{path}", major, minor, 0, 0, 0o666)
+    node = kmods._KernelNode(f"/dev/{path}", major, minor, 0, 0, 0o666)
     assert kmods._is_right("", node) is right
     assert not kmods._is_right("/nowhere", node)
 
@@ -170,7 +170,7 @@ def test_no_child_is_started_if_nothing_is_missing(monkeypatch: pytest.MonkeyPat
     """
     checked_paths: list[str] = []
 
-    def is_right(root: str, node: kmods._Node) -> bool:
+    def is_right(root: str, node: kmods._KernelNode) -> bool:
         checked_paths.append(root + node.path)
         return True
 

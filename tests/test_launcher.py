@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft_cli.install.launcher import MACHINES, Target, assemble, build, parse
+from nvgraft_cli.install.launcher import MACHINES, LaunchedScript, assemble, build, parse
 
 MACHINE = os.uname().machine
 #: Both sources are assembled and run, the one of the other machine in an emulator.
@@ -32,7 +32,7 @@ print(json.dumps([sys.argv[1:], environ]))
 """
 
 
-def launcher(path: Path, target: Target, machine: str) -> list[str]:
+def launcher(path: Path, target: LaunchedScript, machine: str) -> list[str]:
     """Write a launcher and return the command that starts it on this machine."""
     path.write_bytes(build(target, machine, assemble(machine, f"{machine}-linux-gnu-")))
     path.chmod(0o755)
@@ -46,14 +46,14 @@ def show(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """
     (tmp_path / "interpreter").write_text(SHOW)
     (tmp_path / "interpreter").chmod(0o755)
-    target = Target(str(tmp_path / "interpreter"), "/lib/script")
+    target = LaunchedScript(str(tmp_path / "interpreter"), "/lib/script")
     return launcher(tmp_path / "launcher", target, request.param)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_launchers_target_is_read_from_its_file(machine: str) -> None:
     """parse() returns the target of a built launcher, and None for any other file."""
-    target = Target("/usr/bin/python3", "/usr/lib/nvgraft/hook")
+    target = LaunchedScript("/usr/bin/python3", "/usr/lib/nvgraft/hook")
     data = build(target, machine, CODE)
     assert parse(data) == target
     for other in (
@@ -73,7 +73,7 @@ def test_a_launchers_target_is_read_from_its_file(machine: str) -> None:
 @pytest.mark.parametrize("machine", SOURCES)
 def test_an_assembled_launcher_is_small_and_recognised(machine: str) -> None:
     """An assembled launcher has less than a kilobyte, and parse() returns its target."""
-    target = Target("/usr/bin/python3", "/usr/lib/nvgraft/hook")
+    target = LaunchedScript("/usr/bin/python3", "/usr/lib/nvgraft/hook")
     data = build(target, machine, assemble(machine, f"{machine}-linux-gnu-"))
     assert len(data) < 1024
     assert parse(data) == target
@@ -84,7 +84,7 @@ def test_a_launcher_has_no_loader_and_no_writable_code(machine: str) -> None:
     """A launcher has two segments: the file, readable and executable, and a stack that is not
     executable.
     """
-    data = build(Target("/python", "/script"), machine, CODE)
+    data = build(LaunchedScript("/python", "/script"), machine, CODE)
     count = struct.unpack_from("<H", data, 56)[0]
     segments = [struct.unpack_from("<II", data, 64 + 56 * number) for number in range(count)]
     assert segments == [(1, 5), (0x6474E551, 6)]
@@ -140,7 +140,7 @@ def test_an_empty_environment(show: list[str]) -> None:
 def test_a_missing_interpreter_is_reported(machine: str, tmp_path: Path) -> None:
     """A missing interpreter gives one line and exit code 127."""
     command = launcher(
-        tmp_path / "launcher", Target("/nonexistent/python3", "/lib/script"), machine
+        tmp_path / "launcher", LaunchedScript("/nonexistent/python3", "/lib/script"), machine
     )
     done = subprocess.run([*command, "prestart"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (

@@ -35,7 +35,7 @@ from ldcaches import (
 from nvgraft.apply.cache import rootfs as rootfs_module
 from nvgraft.apply.cache.native import NativeCache
 from nvgraft.apply.cache.rootfs import Bounds
-from nvgraft.apply.journal import Item, Journal
+from nvgraft.apply.journal import Journal, JournalEntry
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
@@ -435,10 +435,10 @@ def test_every_change_is_announced_in_the_journal_before(image: Path) -> None:
     (image / LIBS[1:] / "libcuda.so.1").symlink_to("libcuda.so.470.1")
     install_driver(image)
     before = tree(image)
-    announced: list[Item] = []
+    announced: list[JournalEntry] = []
 
     class RecordingJournal(Journal):
-        def announce(self, entries: Iterable[Item]) -> None:
+        def announce(self, entries: Iterable[JournalEntry]) -> None:
             assert tree(image) == before
             announced.extend(entries)
 
@@ -446,8 +446,8 @@ def test_every_change_is_announced_in_the_journal_before(image: Path) -> None:
     after = tree(image)
     changed = {f"/{path}" for path in after if before.get(path) != after[path]}
     assert changed <= {item.path for item in announced}
-    assert Item("link", "/srv/lib/libother.so.2", "libother.so.2.1") in announced
-    assert Item("absent", "/config/ld.so.cache~") in announced
+    assert JournalEntry("link", "/srv/lib/libother.so.2", "libother.so.2.1") in announced
+    assert JournalEntry("absent", "/config/ld.so.cache~") in announced
     assert [item.fields[0] for item in announced if item.kind == "was-link"] == ["libcuda.so.470.1"]
 
 
@@ -601,7 +601,7 @@ def test_a_foreign_file_under_the_temporary_name_is_kept(image: Path, kind: str)
     place = image / "etc/ld.so.cache~"
 
     class Racing(Journal):
-        def announce(self, entries: Iterable[Item]) -> None:
+        def announce(self, entries: Iterable[JournalEntry]) -> None:
             if kind == "link":
                 place.symlink_to(outside)
             elif kind == "file":

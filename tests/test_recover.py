@@ -11,7 +11,7 @@ import pytest
 
 from documents import read_document
 from nvgraft.apply import journal
-from nvgraft.apply.journal import Heading, Item, Journal
+from nvgraft.apply.journal import Heading, Journal, JournalEntry
 from nvgraft.apply.leftovers import take_over
 from nvgraft.container.container import Container
 from nvgraft.system import lock
@@ -48,7 +48,7 @@ def heading(rootfs: Path) -> Heading:
         os.close(fd)
 
 
-def killed(rootfs: Path, *items: Item) -> None:
+def killed(rootfs: Path, *items: JournalEntry) -> None:
     """Leave the journal of a hook that announced ``items`` and was killed; the test creates the
     files.
     """
@@ -80,14 +80,14 @@ def test_created_files_are_removed(rootfs: Path, directory: Path, capsys: Captur
     created, and so is the journal.
     """
     before = tree(rootfs)
-    link = Item("link", "/usr/lib/libcuda.so", "libcuda.so.1")
+    link = JournalEntry("link", "/usr/lib/libcuda.so", "libcuda.so.1")
     killed(
         rootfs,
-        Item("dir", "/opt"),
-        Item("dir", "/opt/new"),
-        Item("file", "/opt/new/node"),
+        JournalEntry("dir", "/opt"),
+        JournalEntry("dir", "/opt/new"),
+        JournalEntry("file", "/opt/new/node"),
         link,
-        Item("file", "/etc/never-made"),
+        JournalEntry("file", "/etc/never-made"),
     )
     (rootfs / "opt/new").mkdir(parents=True)
     (rootfs / "opt/new/node").touch()
@@ -115,12 +115,20 @@ def test_the_loader_cache_is_restored(rootfs: Path, directory: Path) -> None:
     before = tree(rootfs)
     owner = (str(os.getuid()), str(os.getgid()))
     old_links = [
-        Item("was-link", f"{LIBS}/{name}", target, *owner)
+        JournalEntry("was-link", f"{LIBS}/{name}", target, *owner)
         for name, target in (("kept.so", "kept.so.1"), ("replaced.so", "old"))
     ]
-    old_links.append(Item("was-link", f"{LIBS}/removed.so", "gone", *owner))
-    file = Item("was-file", "/etc/ld.so.cache", str(0o640), *owner, "3", "4", data=b"\0former")
-    killed(rootfs, Item("links", LIBS), *old_links, file, Item("absent", "/etc/ld.so.cache~"))
+    old_links.append(JournalEntry("was-link", f"{LIBS}/removed.so", "gone", *owner))
+    file = JournalEntry(
+        "was-file", "/etc/ld.so.cache", str(0o640), *owner, "3", "4", data=b"\0former"
+    )
+    killed(
+        rootfs,
+        JournalEntry("links", LIBS),
+        *old_links,
+        file,
+        JournalEntry("absent", "/etc/ld.so.cache~"),
+    )
     cache.write_bytes(b"new")
     (rootfs / "etc/ld.so.cache~").write_bytes(b"half of a ne")
     for name in ("replaced.so", "removed.so"):
@@ -141,15 +149,18 @@ def test_foreign_files_are_kept_and_named(rootfs: Path, directory: Path, capsys:
     (rootfs / "usr/lib/older").touch()
     time.sleep(0.02)  # file systems take times from a clock with coarse ticks
     items = [
-        Item("dir", "/opt"),
-        *(Item("file", f"/{name}") for name in ("etc/content", "etc/directory", "usr/lib/older")),
+        JournalEntry("dir", "/opt"),
+        *(
+            JournalEntry("file", f"/{name}")
+            for name in ("etc/content", "etc/directory", "usr/lib/older")
+        ),
     ]
     killed(
         rootfs,
         *items,
-        Item("link", "/etc/link", "made"),
-        Item("dir", "/etc/file"),
-        Item("absent", "/etc/ld.so.cache~"),
+        JournalEntry("link", "/etc/link", "made"),
+        JournalEntry("dir", "/etc/file"),
+        JournalEntry("absent", "/etc/ld.so.cache~"),
     )
     (rootfs / "opt").mkdir()
     (rootfs / "opt/file").touch()
@@ -179,8 +190,8 @@ def test_files_created_later_are_kept(rootfs: Path, directory: Path) -> None:
     """A file that appears under an announced name after the hook was killed is kept."""
     killed(
         rootfs,
-        Item("file", "/etc/late"),
-        Item("was-file", "/etc/empty", "420", "0", "0", "0", "0", data=b"former"),
+        JournalEntry("file", "/etc/late"),
+        JournalEntry("was-file", "/etc/empty", "420", "0", "0", "0", "0", data=b"former"),
     )
     (path,) = directory.iterdir()
     data = bytearray(path.read_bytes())
@@ -200,10 +211,10 @@ def test_links_are_never_followed(rootfs: Path, directory: Path, tmp_path: Path)
     outside.mkdir()
     killed(
         rootfs,
-        Item("file", "/opt/victim"),
-        Item("dir", "/opt/new"),
-        Item("links", "/opt"),
-        Item("absent", "/opt/../../outside/victim"),
+        JournalEntry("file", "/opt/victim"),
+        JournalEntry("dir", "/opt/new"),
+        JournalEntry("links", "/opt"),
+        JournalEntry("absent", "/opt/../../outside/victim"),
     )
     (outside / "victim").touch()
     (outside / "new").mkdir()
@@ -217,7 +228,7 @@ def test_the_journal_of_a_removed_rootfs_is_dropped(
     rootfs: Path, directory: Path, capsys: Capture
 ) -> None:
     """The journal of a removed rootfs is dropped."""
-    killed(rootfs, Item("file", "/etc/x"))
+    killed(rootfs, JournalEntry("file", "/etc/x"))
     rootfs.rename(rootfs.parent / "removed")
     assert recover() == 0
     assert "was removed" in capsys.readouterr().out
@@ -230,7 +241,7 @@ def test_another_rootfs_at_the_same_path_is_not_changed(
     """If another rootfs is at the path (an overlay that is not mounted, a new bundle), the journal
     stays and is named.
     """
-    killed(rootfs, Item("file", "/etc/x"))
+    killed(rootfs, JournalEntry("file", "/etc/x"))
     rootfs.rename(rootfs.parent / "moved")
     (rootfs / "etc").mkdir(parents=True)
     (rootfs / "etc/x").touch()
@@ -244,7 +255,7 @@ def test_the_journal_of_a_running_hook_is_skipped(
     rootfs: Path, directory: Path, capsys: Capture
 ) -> None:
     """While a hook holds the lock, its journal is skipped and does not count as left."""
-    killed(rootfs, Item("file", "/etc/x"))
+    killed(rootfs, JournalEntry("file", "/etc/x"))
     (rootfs / "etc/x").touch()
     fd = os.open(rootfs, os.O_PATH)
     with lock.lock_rootfs(fd):
@@ -268,7 +279,7 @@ def test_a_damaged_journal_is_named_and_stays(
     rootfs: Path, directory: Path, capsys: Capture
 ) -> None:
     """A damaged journal is not used; the message names it and the file to remove."""
-    killed(rootfs, Item("file", "/etc/x"))
+    killed(rootfs, JournalEntry("file", "/etc/x"))
     (path,) = directory.iterdir()
     path.write_bytes(b"x" * 100)
     (rootfs / "etc/x").touch()
@@ -286,7 +297,7 @@ def test_items_that_cannot_be_removed_stay_in_the_journal(
     """An item that cannot be removed is named with the reason and tried again by the next run; the
     others are removed.
     """
-    killed(rootfs, Item("file", "/etc/stuck"), Item("file", "/etc/removed"))
+    killed(rootfs, JournalEntry("file", "/etc/stuck"), JournalEntry("file", "/etc/removed"))
     (rootfs / "etc/stuck").touch()
     (rootfs / "etc/removed").touch()
     real = os.unlink
@@ -310,10 +321,10 @@ def test_the_next_start_recovers_first(rootfs: Path, directory: Path, tmp_path: 
     """A start on the same rootfs removes the killed hook's files, says so, and leaves other
     journals.
     """
-    killed(rootfs, Item("file", "/etc/x"))
+    killed(rootfs, JournalEntry("file", "/etc/x"))
     other = tmp_path / "other"
     other.mkdir()
-    killed(other, Item("file", "/y"))
+    killed(other, JournalEntry("file", "/y"))
     for path in (rootfs / "etc/x", other / "y"):
         path.touch()
     begun = Journal.begin(heading(rootfs))

@@ -7,7 +7,7 @@ import pytest
 
 from nvgraft.system.launch import DEADLINE
 from nvgraft_cli.install.install import CannotInstall
-from nvgraft_cli.install.launcher import Target, build
+from nvgraft_cli.install.launcher import LaunchedScript, build
 from nvgraft_cli.register import audit, installation
 from nvgraft_cli.register.audit import problems
 
@@ -165,12 +165,15 @@ def test_the_target_of_the_static_launcher_is_checked(
     """
     script = program(tmp_path, "#!/usr/bin/python3 -ISB", "script")
     for target, expected in (
-        (Target("/usr/bin/python3", str(script)), []),
+        (LaunchedScript("/usr/bin/python3", str(script)), []),
         (
-            Target("/home/foreign/python3", str(script)),
+            LaunchedScript("/home/foreign/python3", str(script)),
             ["/home/foreign/python3: owned by user 1000"],
         ),
-        (Target("/usr/bin/python3", "/nonexistent"), ["/nonexistent: No such file or directory"]),
+        (
+            LaunchedScript("/usr/bin/python3", "/nonexistent"),
+            ["/nonexistent: No such file or directory"],
+        ),
     ):
         program(tmp_path, build(target, "x86_64", b"code -ISB\0"))
         assert [text for _, text in about(entry)] == expected

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from nvgraft.apply import restore
-from nvgraft.apply.restore import Directory, DirectoryEntry, Links, Owner
+from nvgraft.apply.restore import DirectoryEntry, Links, Owner, SharedDirectory
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), "/etc")
+def directory(tmp_path: Path) -> SharedDirectory:
+    return SharedDirectory(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), "/etc")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def _links(path: Path) -> dict[str, str]:
     return {entry.name: os.readlink(entry) for entry in path.iterdir() if entry.is_symlink()}
 
 
-def test_links_are_restored(directory: Directory, owner: Owner, tmp_path: Path) -> None:
+def test_links_are_restored(directory: SharedDirectory, owner: Owner, tmp_path: Path) -> None:
     """New links are removed, replaced and removed ones come back, with dangling and undecodable
     names; files stay.
     """
@@ -58,7 +58,7 @@ def test_links_are_restored(directory: Directory, owner: Owner, tmp_path: Path) 
 
 
 def test_a_file_in_a_links_place_is_kept_and_reported(
-    directory: Directory, owner: Owner, tmp_path: Path
+    directory: SharedDirectory, owner: Owner, tmp_path: Path
 ) -> None:
     """A foreign file in a link's place is not removed, and restore() raises FileExistsError."""
     (tmp_path / "name").symlink_to("old")
@@ -71,7 +71,7 @@ def test_a_file_in_a_links_place_is_kept_and_reported(
 
 
 def test_too_many_links_are_refused(
-    directory: Directory, owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: SharedDirectory, owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory with more links than the limit is refused."""
     monkeypatch.setattr(restore, "LINKS_LIMIT", 2)
@@ -87,7 +87,7 @@ def test_too_many_links_are_refused(
 @pytest.mark.parametrize("kind", ["file", "link", "absent"])
 @pytest.mark.parametrize("change", ["replaced", "removed", "none"])
 def test_an_entry_is_restored(
-    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path, kind: str, change: str
+    directory: SharedDirectory, owner: Owner, own_fds: int, tmp_path: Path, kind: str, change: str
 ) -> None:
     """A file (bytes, mode, time), link or missing entry is restored, and not touched if it did not
     change.
@@ -125,7 +125,7 @@ def test_an_entry_is_restored(
 
 
 def test_the_target_of_a_link_is_not_opened(
-    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path
+    directory: SharedDirectory, owner: Owner, own_fds: int, tmp_path: Path
 ) -> None:
     """A link is recorded as a link, and its target is not opened."""
     (tmp_path / "name").symlink_to("/proc/kcore")
@@ -136,7 +136,7 @@ def test_the_target_of_a_link_is_not_opened(
 
 
 def test_an_entry_that_cannot_be_restored_is_refused(
-    directory: Directory, owner: Owner, own_fds: int, tmp_path: Path
+    directory: SharedDirectory, owner: Owner, own_fds: int, tmp_path: Path
 ) -> None:
     """A FIFO, which would block, a directory and a file beyond the limit are refused."""
     os.mkfifo(tmp_path / "fifo")
@@ -155,7 +155,7 @@ def test_an_entry_that_cannot_be_restored_is_refused(
 
 @pytest.mark.parametrize("call", ["write", "fchmod", "utime"])
 def test_a_failed_restoration_can_be_repeated(
-    directory: Directory,
+    directory: SharedDirectory,
     owner: Owner,
     own_fds: int,
     tmp_path: Path,
@@ -187,7 +187,7 @@ def test_the_directory_is_closed_with_its_last_record(
 ) -> None:
     """The descriptor of a directory is closed with its last record."""
     fd = os.open(tmp_path, os.O_RDONLY)
-    records = [DirectoryEntry(Directory(fd, "/etc"), "a", owner, own_fds)]
+    records = [DirectoryEntry(SharedDirectory(fd, "/etc"), "a", owner, own_fds)]
     os.fstat(fd)
     records.clear()
     with pytest.raises(OSError, match="Bad file descriptor"):

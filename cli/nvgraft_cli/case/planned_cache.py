@@ -32,7 +32,7 @@ _FLAGS = {"EM_ARM": 0x05000400}
 def image_cache(image: Tree, path: str = CACHE) -> Table | None:
     """Return the loader cache of an image, or None if it has none that a loader can use."""
     try:
-        return Table.parse(_Files(image).read(path, SIZE_LIMIT)[0])
+        return Table.parse(_TreeFiles(image).read(path, SIZE_LIMIT)[0])
     except (OSError, ValueError):
         return None
 
@@ -54,10 +54,10 @@ def planned_cache(
     :param machine: the host's ``uname -m``.
     :param rebuilt: ldconfig writes the cache anew, without regard to the image's.
     """
-    before = _Files(image)
+    before = _TreeFiles(image)
     table, written = (None, 0) if rebuilt else (image_cache(image), before.changed(CACHE))
     content = CacheContent(before, action, machine, table, written)
-    after = _Files(mounted)
+    after = _TreeFiles(mounted)
     cache = content.compute(after, plan.links)
     if cache is not table:
         cache = content.with_development_rows(after, cache)
@@ -70,7 +70,7 @@ def planned_cache(
     ]
 
 
-class _Files:
+class _TreeFiles:
     """A tree with the interface of :class:`nvgraft.apply.cache.rootfs.Files`."""
 
     def __init__(self, tree: Tree) -> None:
@@ -110,11 +110,11 @@ class _Files:
         except OSError:
             return None
 
-    def directory(self, path: str) -> "_Directory":
+    def directory(self, path: str) -> "_TreeDirectory":
         resolved, node = self._find(path)
         if node.type != "dir":
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        return _Directory(self, resolved)
+        return _TreeDirectory(self, resolved)
 
     look = directory
 
@@ -144,10 +144,10 @@ class _Files:
                 self.libraries[names[inside]] = library
 
 
-class _Directory:
+class _TreeDirectory:
     """A directory with the interface of :class:`nvgraft.apply.cache.rootfs.OpenDirectory`."""
 
-    def __init__(self, files: _Files, path: str) -> None:
+    def __init__(self, files: _TreeFiles, path: str) -> None:
         self._files = files
         self._path = path
 

@@ -322,7 +322,7 @@ def static_launcher(python: str, script: str) -> bytes:
             f"--launcher: {error.cmd[0]} failed: {said[-1]} | apt-get install --reinstall binutils,"
             " or install without --launcher"
         ) from error
-    return launcher.build(launcher.Target(python, script), machine, code)
+    return launcher.build(launcher.LaunchedScript(python, script), machine, code)
 
 
 def install(

@@ -31,7 +31,7 @@ _LOAD, _STACK = 1, 0x6474E551
 _READ, _WRITE, _EXECUTE = 4, 2, 1
 
 
-class Target(NamedTuple):
+class LaunchedScript(NamedTuple):
     """The absolute paths that a launcher starts: ``interpreter`` with -ISB, and ``script``."""
 
     interpreter: str
@@ -59,7 +59,7 @@ def assemble(machine: str, tools: str = "") -> bytes:
         return Path(code).read_bytes()
 
 
-def build(target: Target, machine: str, code: bytes) -> bytes:
+def build(target: LaunchedScript, machine: str, code: bytes) -> bytes:
     """Return the program for ``machine`` that starts ``target``, with the ``code`` of
     :func:`assemble`.
     """
@@ -92,7 +92,7 @@ def build(target: Target, machine: str, code: bytes) -> bytes:
     return header + load + stack + body
 
 
-def parse(data: bytes) -> Target | None:
+def parse(data: bytes) -> LaunchedScript | None:
     """Return the target of the program ``data``; None for a file that :func:`build` has not made.
 
     All but the code is compared byte for byte. The code depends on the assembler.
@@ -102,7 +102,7 @@ def parse(data: bytes) -> Target | None:
     end = len(data) - len(b"\0".join(texts)) - _WORDS.size
     code = data[_START:end]
     try:
-        target = Target(*(text.decode() for text in texts[:2]))
+        target = LaunchedScript(*(text.decode() for text in texts[:2]))
     except (UnicodeDecodeError, TypeError):
         return None
     for machine in MACHINES:

@@ -5,7 +5,7 @@ R1).
 import posixpath
 
 from . import installation
-from .change import CannotRegister, Document
+from .change import CannotRegister, ConfigFile
 from .jsonfile import Json, Path, parsed_backup
 
 _PRESTART = ("hooks", "prestart")
@@ -14,26 +14,24 @@ _PRESTART = ("hooks", "prestart")
 _RIVALS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 
 
-def add(document: Document, programs: installation.Programs) -> str:
+def add(file: ConfigFile, programs: installation.Programs) -> str:
     """Return ``config.json`` with the hook as the last prestart hook.
 
     :raises CannotRegister: there is no such file, or it has another hook for GPUs.
     """
-    if document.text is None:
-        raise CannotRegister(
-            f"{document.path}: no such file | name an OCI bundle with --bundle DIR"
-        )
-    config = Json(document.text, document.path)
+    if file.text is None:
+        raise CannotRegister(f"{file.path}: no such file | name an OCI bundle with --bundle DIR")
+    config = Json(file.text, file.path)
     if not isinstance(config.get(("ociVersion",)), str):
         raise CannotRegister(
-            f"{document.path}: not an OCI configuration: it has no ociVersion"
+            f"{file.path}: not an OCI configuration: it has no ociVersion"
             " | name an OCI bundle with --bundle DIR"
         )
     wanted = installation.hook_entry(programs.hook)
-    for hook in _hooks(config, document.path):
+    for hook in _hooks(config, file.path):
         if hook == wanted:
-            return document.text
-        refuse_rival(hook, document.path, "runc")
+            return file.text
+        refuse_rival(hook, file.path, "runc")
     return config.append(_PRESTART, wanted).text
 
 
@@ -54,21 +52,17 @@ def refuse_rival(hook: object, path: str, engine: str) -> None:
         )
 
 
-def remove(document: Document) -> str | None:
+def remove(file: ConfigFile) -> str | None:
     """Return ``config.json`` without the hook."""
-    if document.text is None:
+    if file.text is None:
         return None
-    config = Json(document.text, document.path)
+    config = Json(file.text, file.path)
     ours = [
         place
-        for place, hook in enumerate(_hooks(config, document.path))
+        for place, hook in enumerate(_hooks(config, file.path))
         if program(hook) == installation.HOOK
     ]
-    return (
-        config.without_items(_PRESTART, ours, parsed_backup(document)).text
-        if ours
-        else document.text
-    )
+    return config.without_items(_PRESTART, ours, parsed_backup(file)).text if ours else file.text
 
 
 def _hooks(config: Json, path: str) -> list[object]:

@@ -31,7 +31,7 @@ class CannotRegister(Exception):
 
 
 @dataclass(frozen=True)
-class Document:
+class ConfigFile:
     """A configuration file. ``text`` is None if it does not exist, ``backup`` if there is no
     backup.
     """
@@ -43,7 +43,7 @@ class Document:
     backup: str | None
 
 
-def read(path: str) -> Document:
+def read(path: str) -> ConfigFile:
     """Read the file ``path``, through one symbolic link, and its backup.
 
     :raises CannotRegister: it is not a regular file of readable UTF-8 text.
@@ -53,7 +53,7 @@ def read(path: str) -> Document:
         place = os.path.join(os.path.dirname(path), os.readlink(path))
         if os.path.islink(place):
             raise CannotRegister(f"{path}: a link to the link {place} | name the file itself")
-    return Document(path, place, _text(place), _text(place + BACKUP_SUFFIX))
+    return ConfigFile(path, place, _text(place), _text(place + BACKUP_SUFFIX))
 
 
 def _text(path: str) -> str | None:
@@ -73,10 +73,10 @@ def _text(path: str) -> str | None:
         os.close(fd)
 
 
-def diff(document: Document, after: str | None) -> str:
+def diff(file: ConfigFile, after: str | None) -> str:
     """Return the change as a unified diff, with control characters other than tabs escaped."""
-    before = document.text
-    old, new = ("/dev/null" if text is None else document.place for text in (before, after))
+    before = file.text
+    old, new = ("/dev/null" if text is None else file.place for text in (before, after))
     return "".join(_closed(difflib.unified_diff(_lines(before), _lines(after), old, new)))
 
 
@@ -92,40 +92,40 @@ def _closed(rows: "Iterator[str]") -> "Iterator[str]":
         yield shown if row.endswith("\n") else shown + "\\ No newline at end of file\n"
 
 
-def write(document: Document, after: str, *, back_up: bool) -> None:
+def write(file: ConfigFile, after: str, *, back_up: bool) -> None:
     """Replace the file by ``after`` atomically, or make it.
 
     :param back_up: keep the present file as the backup, in place of an older one.
     :raises CannotRegister: the kernel refused it.
     """
-    backup = document.place + BACKUP_SUFFIX
+    backup = file.place + BACKUP_SUFFIX
     try:
-        if document.text is None:
-            os.makedirs(os.path.dirname(document.place) or ".", mode=0o755, exist_ok=True)
+        if file.text is None:
+            os.makedirs(os.path.dirname(file.place) or ".", mode=0o755, exist_ok=True)
             # A backup of a file that was removed since has no meaning any more.
             with suppress(FileNotFoundError):
                 os.unlink(backup)
         elif back_up:
-            _put(backup, document.text, document.place)
-        _put(document.place, after, document.place)
+            _put(backup, file.text, file.place)
+        _put(file.place, after, file.place)
     except OSError as error:
-        raise _refused(error, document.place) from error
+        raise _refused(error, file.place) from error
 
 
-def take_back(document: Document, after: str | None) -> None:
+def take_back(file: ConfigFile, after: str | None) -> None:
     """Replace the file by ``after`` or remove it, and remove its backup.
 
     :raises CannotRegister: the kernel refused it.
     """
     try:
         if after is None:
-            os.unlink(document.place)
+            os.unlink(file.place)
         else:
-            _put(document.place, after, document.place)
+            _put(file.place, after, file.place)
         with suppress(FileNotFoundError):
-            os.unlink(document.place + BACKUP_SUFFIX)
+            os.unlink(file.place + BACKUP_SUFFIX)
     except OSError as error:
-        raise _refused(error, document.place) from error
+        raise _refused(error, file.place) from error
 
 
 def _put(path: str, text: str, like: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from nvgraft.base.errors import printable
 
 from . import bundle, change, containerd, docker, hooksd, installation
-from .change import CannotRegister, Document
+from .change import CannotRegister, ConfigFile
 
 ENGINES = ("runc", "podman", "crio", "containerd", "docker")
 
@@ -98,8 +98,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("--set-default: docker only")
     command = parser.prog.split()[-1]
     try:
-        document = change.read(_file(args))
-        said = (_register if command == "register" else _unregister)(document, args)
+        file = change.read(_file(args))
+        said = (_register if command == "register" else _unregister)(file, args)
     except CannotRegister as error:
         print(printable(f"nvgraft {command}: {error}"), file=sys.stderr)
         return 1
@@ -118,7 +118,7 @@ def _file(args: argparse.Namespace) -> str:
     ) or hooksd.default_file(engine)
 
 
-def _register(document: Document, args: argparse.Namespace) -> str:
+def _register(file: ConfigFile, args: argparse.Namespace) -> str:
     """Register, and return a message for the user."""
     programs = installation.programs(args.prefix)
     # nvgraft-runtime adds the hook beside it to containers.
@@ -126,33 +126,33 @@ def _register(document: Document, args: argparse.Namespace) -> str:
     installation.check(
         args.prefix, (installation.HOOK,) if by_hook else (installation.RUNTIME, installation.HOOK)
     )
-    after = _added(document, programs, args)
-    if after == document.text:
-        return f"{document.path}: nothing to do: it is registered"
-    print(change.diff(document, after), end="", flush=True)
+    after = _added(file, programs, args)
+    if after == file.text:
+        return f"{file.path}: nothing to do: it is registered"
+    print(change.diff(file, after), end="", flush=True)
     if args.dry_run:
-        return f"{document.path}: not changed: --dry-run"
+        return f"{file.path}: not changed: --dry-run"
     # A file that has a registration already keeps its first backup, or stays without one.
-    back_up = document.text is not None and _REMOVE[args.engine](document) == document.text
-    change.write(document, after, back_up=back_up)
-    kept = f" (before: {document.place}{change.BACKUP_SUFFIX})" if back_up else ""
+    back_up = file.text is not None and _REMOVE[args.engine](file) == file.text
+    change.write(file, after, back_up=back_up)
+    kept = f" (before: {file.place}{change.BACKUP_SUFFIX})" if back_up else ""
     then = f"; {_NEXT[args.engine]}" if _NEXT[args.engine] else ""
-    return f"{document.path}: registered{kept}{then}"
+    return f"{file.path}: registered{kept}{then}"
 
 
-def _added(document: Document, programs: installation.Programs, args: argparse.Namespace) -> str:
+def _added(file: ConfigFile, programs: installation.Programs, args: argparse.Namespace) -> str:
     match args.engine:
         case "runc":
-            return bundle.add(document, programs)
+            return bundle.add(file, programs)
         case "containerd":
-            return containerd.add(document, programs)
+            return containerd.add(file, programs)
         case "docker":
-            return docker.add(document, programs, set_default=args.set_default)
+            return docker.add(file, programs, set_default=args.set_default)
         case engine:
-            return hooksd.add(document, programs, engine)
+            return hooksd.add(file, programs, engine)
 
 
-_REMOVE: dict[str, Callable[[Document], str | None]] = {
+_REMOVE: dict[str, Callable[[ConfigFile], str | None]] = {
     "runc": bundle.remove,
     "podman": hooksd.remove,
     "crio": hooksd.remove,
@@ -161,13 +161,13 @@ _REMOVE: dict[str, Callable[[Document], str | None]] = {
 }
 
 
-def _unregister(document: Document, args: argparse.Namespace) -> str:
+def _unregister(file: ConfigFile, args: argparse.Namespace) -> str:
     """Remove the registration, and return a message for the user."""
-    after = _REMOVE[args.engine](document)
-    if after == document.text:
-        return f"{document.path}: nothing to do: it is not registered"
-    print(change.diff(document, after), end="", flush=True)
+    after = _REMOVE[args.engine](file)
+    if after == file.text:
+        return f"{file.path}: nothing to do: it is not registered"
+    print(change.diff(file, after), end="", flush=True)
     if args.dry_run:
-        return f"{document.path}: not changed: --dry-run"
-    change.take_back(document, after)
-    return f"{document.path}: " + ("removed" if after is None else "the registration is removed")
+        return f"{file.path}: not changed: --dry-run"
+    change.take_back(file, after)
+    return f"{file.path}: " + ("removed" if after is None else "the registration is removed")

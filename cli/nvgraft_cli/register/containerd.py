@@ -16,7 +16,7 @@ from typing import Any
 from nvgraft.base import tomltext
 
 from . import installation
-from .change import CannotRegister, Document, read
+from .change import CannotRegister, ConfigFile, read
 
 DEFAULT_FILE = "/etc/containerd/config.toml"
 
@@ -34,32 +34,32 @@ _BLOCK = re.compile(
 _Table = dict[str, Any]
 
 
-def add(document: Document, programs: installation.Programs) -> str:
+def add(file: ConfigFile, programs: installation.Programs) -> str:
     """Return ``config.toml`` with the runtime in a block of its own.
 
     :raises CannotRegister: the file has another version, cannot be extended, or the runtime would
         have no effect.
     """
-    text = document.text or ""
-    config = _parse(text, document.path)
+    text = file.text or ""
+    config = _parse(text, file.path)
     # An empty file has version 1 by default, but may get another one.
     addition: _Table = {} if config else {"version": 2}
     version = config.get("version", addition.get("version", 1))
     if not isinstance(version, int) or version not in _PLUGINS:
         hint = (
             "only versions 2 and 3 can be edited; containerd prints this file in a newer version:"
-            f" containerd -c {document.path} config dump"
+            f" containerd -c {file.path} config dump"
         )
-        raise CannotRegister(f"{document.path}: config version {version} | {hint}")
+        raise CannotRegister(f"{file.path}: config version {version} | {hint}")
     plugin = _PLUGINS[version]
-    _check_effect(config, plugin, document.path, programs)
-    section = _table(config, ("plugins", plugin, "containerd"), document.path)
-    runtimes = _table(config, ("plugins", plugin, "containerd", "runtimes"), document.path)
+    _check_effect(config, plugin, file.path, programs)
+    section = _table(config, ("plugins", plugin, "containerd"), file.path)
+    runtimes = _table(config, ("plugins", plugin, "containerd", "runtimes"), file.path)
     wanted = _runtime(section, runtimes, programs.runtime)
     if _NAME in runtimes:
         if runtimes[_NAME] != wanted:
             raise CannotRegister(
-                f"{document.path}: has another runtime {_NAME} | nvgraft unregister containerd first"
+                f"{file.path}: has another runtime {_NAME} | nvgraft unregister containerd first"
             )
         return text
     entries = {_NAME: wanted}
@@ -73,24 +73,24 @@ def add(document: Document, programs: installation.Programs) -> str:
         result = tomltext.loads(after)
     except ValueError as error:
         raise CannotRegister(
-            f"{document.path}: cannot be extended: {error}"
+            f"{file.path}: cannot be extended: {error}"
             " | write plugins as [tables] instead of inline tables and dotted keys"
         ) from error
     if result != _merged(config, addition):
         raise CannotRegister(
-            f"{document.path}: the added block would change other settings: nothing was changed"
+            f"{file.path}: the added block would change other settings: nothing was changed"
         )
     return after
 
 
-def remove(document: Document) -> str | None:
+def remove(file: ConfigFile) -> str | None:
     """Return ``config.toml`` without the block.
 
     :raises CannotRegister: the marks were changed, or other settings depend on the block.
     """
-    if document.text is None:
+    if file.text is None:
         return None
-    path, text = document.path, document.text
+    path, text = file.path, file.text
     config = _parse(text, path)
     blocks = list(_BLOCK.finditer(text))
     if not blocks and _BEGIN not in text and _END not in text:
@@ -120,7 +120,7 @@ def remove(document: Document) -> str | None:
         raise CannotRegister(
             f"{path}: the rest of the file needs the line version = {ours['version']} | move it out of the block"
         )
-    return None if not after and document.backup is None else after
+    return None if not after and file.backup is None else after
 
 
 def _parse(text: str, path: str) -> _Table:

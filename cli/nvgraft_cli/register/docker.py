@@ -1,7 +1,7 @@
 """Register a runtime in Docker's ``daemon.json``, optionally as the default runtime."""
 
 from . import installation
-from .change import CannotRegister, Document
+from .change import CannotRegister, ConfigFile
 from .jsonfile import Json, parsed_backup
 
 DEFAULT_FILE = "/etc/docker/daemon.json"
@@ -11,18 +11,18 @@ _RUNTIME = ("runtimes", _NAME)
 _DEFAULT = ("default-runtime",)
 
 
-def add(document: Document, programs: installation.Programs, *, set_default: bool) -> str:
+def add(file: ConfigFile, programs: installation.Programs, *, set_default: bool) -> str:
     """Return ``daemon.json`` with the runtime.
 
     :raises CannotRegister: it has another runtime of that name.
     """
-    text = document.text
-    config = Json("{}\n" if text is None or not text.strip() else text, document.path)
+    text = file.text
+    config = Json("{}\n" if text is None or not text.strip() else text, file.path)
     wanted = {"path": programs.runtime}
     have = config.get(_RUNTIME)
     if have is not None and have != wanted:
         raise CannotRegister(
-            f"{document.path}: {'.'.join(_RUNTIME)} is another program or has arguments"
+            f"{file.path}: {'.'.join(_RUNTIME)} is another program or has arguments"
             " | nvgraft unregister docker first"
         )
     changed = config if have == wanted else config.put(_RUNTIME, wanted)
@@ -31,14 +31,14 @@ def add(document: Document, programs: installation.Programs, *, set_default: boo
     return changed.text
 
 
-def remove(document: Document) -> str | None:
+def remove(file: ConfigFile) -> str | None:
     """Return ``daemon.json`` without the runtime, and with the former default runtime if it was
     that.
     """
-    if document.text is None or not document.text.strip():
-        return document.text
-    config = Json(document.text, document.path)
-    backup = parsed_backup(document)
+    if file.text is None or not file.text.strip():
+        return file.text
+    config = Json(file.text, file.path)
+    backup = parsed_backup(file)
     changed = config
     if changed.get(_DEFAULT) == _NAME:
         if backup is None or not backup.has(_DEFAULT) or backup.get(_DEFAULT) == _NAME:
@@ -49,5 +49,5 @@ def remove(document: Document) -> str | None:
         changed = changed.without(_RUNTIME, backup)
     if changed is not config and changed.is_empty() and backup is None:
         # Only the former content is left: no file (None), or a blank one.
-        return document.backup
+        return file.backup
     return changed.text

@@ -11,7 +11,7 @@ import posixpath
 from nvgraft.base import tomltext
 
 from . import bundle, installation
-from .change import CannotRegister, Document, read
+from .change import CannotRegister, ConfigFile, read
 
 FILE = "nvgraft.json"
 
@@ -69,23 +69,23 @@ def entry(path: str) -> dict[str, object]:
     }
 
 
-def add(document: Document, programs: installation.Programs, engine: str) -> str:
+def add(file: ConfigFile, programs: installation.Programs, engine: str) -> str:
     """Return the content of the file.
 
     :raises CannotRegister: it has other content, or another file beside it registers a hook for
         GPUs.
     """
-    if not document.path.endswith(".json"):
-        raise CannotRegister(f"{document.path}: engines read *.json only")
+    if not file.path.endswith(".json"):
+        raise CannotRegister(f"{file.path}: engines read *.json only")
     wanted = entry(programs.hook)
-    if document.text is not None:
-        if _loads(document.text, document.path) != wanted:
+    if file.text is not None:
+        if _loads(file.text, file.path) != wanted:
             raise CannotRegister(
-                f"{document.path}: has other content"
+                f"{file.path}: has other content"
                 f" | nvgraft unregister {engine}, or name another file with --file FILE"
             )
-        return document.text
-    for path in sorted(glob.glob(glob.escape(os.path.dirname(document.path) or ".") + "/*.json")):
+        return file.text
+    for path in sorted(glob.glob(glob.escape(os.path.dirname(file.path) or ".") + "/*.json")):
         other = _loads(read(path).text or "", path)
         if isinstance(other, dict):
             # In version 0.1.0 of the format, "hook" is the program's path.
@@ -94,17 +94,17 @@ def add(document: Document, programs: installation.Programs, engine: str) -> str
     return json.dumps(wanted, indent=2) + "\n"
 
 
-def remove(document: Document) -> str | None:
+def remove(file: ConfigFile) -> str | None:
     """Return None, for no file.
 
     :raises CannotRegister: the file registers another program.
     """
-    if document.text is None:
+    if file.text is None:
         return None
-    content = _loads(document.text, document.path)
+    content = _loads(file.text, file.path)
     if not isinstance(content, dict) or bundle.program(content.get("hook")) != installation.HOOK:
         raise CannotRegister(
-            f"{document.path}: does not register {installation.HOOK}: nothing was changed"
+            f"{file.path}: does not register {installation.HOOK}: nothing was changed"
         )
     return None
 

@@ -217,10 +217,6 @@ class Json:
         )
 
 
-def parsed_backup(document: change.Document) -> Json | None:
+def parsed_backup(file: change.ConfigFile) -> Json | None:
     """Return the backup of a file; None if there is none, or if it is blank."""
-    return (
-        Json(document.backup, document.place)
-        if document.backup and not document.backup.isspace()
-        else None
-    )
+    return Json(file.backup, file.place) if file.backup and not file.backup.isspace() else None

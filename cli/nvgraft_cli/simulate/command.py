@@ -99,11 +99,11 @@ def run(args: argparse.Namespace) -> int:
             _list(args.format)
             return 0
         return _simulate(args.host, args.command, nvml=not args.no_nvml)
-    except (DocumentError, _Trouble) as error:
+    except (DocumentError, _CannotSimulate) as error:
         return _complain(str(error))
 
 
-class _Trouble(Exception):
+class _CannotSimulate(Exception):
     """A usage error, or a machine that cannot simulate. The text is the whole message."""
 
 
@@ -143,18 +143,18 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     if command[:1] == ["--"]:
         command = command[1:]
     if name is None or not command:
-        raise _Trouble(
+        raise _CannotSimulate(
             "HOST or COMMAND is missing | write nvgraft simulate HOST -- COMMAND;"
             " nvgraft simulate --list shows the hosts"
         )
     if command[0].startswith("-"):
-        raise _Trouble(
+        raise _CannotSimulate(
             f"option {command[0]!r} after HOST | put options before HOST, and -- before COMMAND"
         )
     path = gallery.path(name) if name in gallery.names() else name
     if path == name and not os.path.exists(name):
         there = ", ".join(gallery.names())
-        raise _Trouble(
+        raise _CannotSimulate(
             f"there is no simulated host and no file {name!r} | name one of {there},"
             " or the path of a host document"
         )
@@ -162,7 +162,9 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     host = parse_host(snapshot, path)
     if os.geteuid() != 0:
         fix = f"sudo nvgraft simulate {shlex.join([name, '--', *command])}"
-        raise _Trouble(f"only root can make device nodes and mounts in a private namespace | {fix}")
+        raise _CannotSimulate(
+            f"only root can make device nodes and mounts in a private namespace | {fix}"
+        )
     source = Path(__file__).with_name("nvml_standin.c").read_bytes() if nvml else None
     directory = os.getcwd()
 

@@ -174,11 +174,11 @@ class DeviceCgroup:
             self.close()
             raise
 
-    def entry(self) -> journal.Item:
+    def entry(self) -> journal.JournalEntry:
         """Return the journal's entry. Rules end with the cgroup, and its inode number is never
         reused.
         """
-        return journal.Item("devices", self.path, str(os.fstat(self._fd).st_ino))
+        return journal.JournalEntry("devices", self.path, str(os.fstat(self._fd).st_ino))
 
     def allow(self, rules: Sequence[AllowDevice], undo: UndoLog) -> None:
         """Allow the container the nodes of ``rules`` in one step, and register the way back in

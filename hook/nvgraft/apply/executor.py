@@ -11,9 +11,9 @@ from __future__ import annotations
 import errno
 
 from nvgraft.apply import cgroup
-from nvgraft.apply.journal import Heading, Item, Journal
+from nvgraft.apply.journal import Heading, Journal, JournalEntry
 from nvgraft.apply.link import Link
-from nvgraft.apply.restore import Directory, Owner
+from nvgraft.apply.restore import Owner, SharedDirectory
 from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
@@ -140,7 +140,7 @@ def _carry_out(
     targets = Targets(container, sources, undo)
     to_close.append(targets.close)
 
-    def announce(entries: list[Item]) -> None:
+    def announce(entries: list[JournalEntry]) -> None:
         journal.announce([*entries, devices.entry()] if devices is not None else entries)
 
     with Owner(container.uid, container.gid):
@@ -172,7 +172,7 @@ def _replace_links(
     for action in actions:
         parent, name = paths.split(action.path)
         try:
-            directory = Directory(
+            directory = SharedDirectory(
                 open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent
             )
             links.append(Link(directory, name, action.target, owner, -1))

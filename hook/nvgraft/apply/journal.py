@@ -62,7 +62,7 @@ _FIELDS = {
 }
 
 
-class Item(Value):
+class JournalEntry(Value):
     """One thing that a start is about to make or change, at the absolute ``path`` in the root file
     system.
 
@@ -147,7 +147,7 @@ class Journal:
             raise _cannot_write(name, error) from error
         return journal
 
-    def announce(self, entries: Iterable[Item]) -> None:
+    def announce(self, entries: Iterable[JournalEntry]) -> None:
         """Write down what will be made or changed, before it is.
 
         :raises Refusal: when the journal cannot be written.
@@ -189,7 +189,7 @@ class Left(Value):
     """
 
     def __init__(
-        self, name: str, heading: Heading | None, entries: tuple[Item, ...], written: int
+        self, name: str, heading: Heading | None, entries: tuple[JournalEntry, ...], written: int
     ) -> None:
         self.name = name
         self.heading = heading
@@ -343,7 +343,7 @@ def _heading_record(heading: Heading) -> bytes:
     return paths.fsencode("\0".join((_VERSION, heading.rootfs, *map(str, numbers))))
 
 
-def _records(entries: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
+def _records(entries: Iterable[JournalEntry]) -> Iterator[tuple[bytes, bytes]]:
     """Yield records for ``entries``. Each ``data`` ends a record of its own; the rest share one."""
     words: list[str] = []
     for entry in entries:
@@ -356,7 +356,7 @@ def _records(entries: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
         yield paths.fsencode("\0".join((*words, ""))), b""
 
 
-def _entries(record: bytes) -> Iterator[Item]:
+def _entries(record: bytes) -> Iterator[JournalEntry]:
     at = 0
     while at < len(record):
         kind = paths.fsdecode(record[at : record.find(b"\0", at)])
@@ -370,4 +370,4 @@ def _entries(record: bytes) -> Iterator[Item]:
         data = b""
         if kind == "was-file":
             data, at = record[at:], len(record)
-        yield Item(*words, data=data)
+        yield JournalEntry(*words, data=data)

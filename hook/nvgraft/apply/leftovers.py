@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 
 from nvgraft.apply import journal
-from nvgraft.apply.journal import Heading, Item, Left
+from nvgraft.apply.journal import Heading, JournalEntry, Left
 from nvgraft.apply.restore import Owner, put_back
 from nvgraft.apply.targets import open_in_root, unlike
 from nvgraft.base import paths
@@ -57,7 +57,7 @@ def clear(left: Left, rootfs_fd: int, *, dry_run: bool = False) -> tuple[list[Ou
     """
     assert left.heading is not None
     outcomes: list[Outcome] = []
-    stuck: list[Item] = []
+    stuck: list[JournalEntry] = []
     former_links = {entry.path for entry in left.entries if entry.kind == "was-link"}
     for entry in reversed(left.entries):
         work = _Work(left, left.heading, rootfs_fd, entry, former_links, dry_run=dry_run)
@@ -76,7 +76,7 @@ class _Work:
         left: Left,
         heading: Heading,
         rootfs_fd: int,
-        entry: Item,
+        entry: JournalEntry,
         former_links: set[str],
         *,
         dry_run: bool,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from nvgraft.apply.journal import Item
-from nvgraft.apply.restore import Directory, DirectoryEntry, NotAFile, Owner
+from nvgraft.apply.journal import JournalEntry
+from nvgraft.apply.restore import DirectoryEntry, NotAFile, Owner, SharedDirectory
 from nvgraft.base import paths
 from nvgraft.base._os import os
 
@@ -19,7 +19,7 @@ class Link:
 
     def __init__(
         self,
-        directory: Directory,
+        directory: SharedDirectory,
         name: str,
         target: str,
         owner: Owner,
@@ -51,10 +51,14 @@ class Link:
         """The position of the link, independent of the path of its directory."""
         return *self.directory.identity, self._name
 
-    def announcement(self) -> Item:
+    def announcement(self) -> JournalEntry:
         """Return the journal's entry for the link."""
         assert self._before is not None
-        return self._before.before if self._before.exists else Item("link", self.path, self._target)
+        return (
+            self._before.before
+            if self._before.exists
+            else JournalEntry("link", self.path, self._target)
+        )
 
     def make(self, undo: UndoLog) -> None:
         """Make the link.

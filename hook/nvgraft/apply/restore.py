@@ -26,7 +26,7 @@ LINKS_LIMIT = 100_000
 FILE_LIMIT = 16 << 20
 
 
-class Directory:
+class SharedDirectory:
     """An open directory. The records of its content share it, and the last of them closes it."""
 
     def __init__(self, fd: int, path: str) -> None:
@@ -75,7 +75,7 @@ class Owner:
 class Links:
     """Every symbolic link of one directory: ldconfig makes, replaces and removes links there."""
 
-    def __init__(self, directory: Directory, owner: Owner) -> None:
+    def __init__(self, directory: SharedDirectory, owner: Owner) -> None:
         """Read the links.
 
         :raises OSError: EFBIG for more than LINKS_LIMIT of them.
@@ -102,11 +102,11 @@ class Links:
                 )
         return links
 
-    def entries(self) -> Iterator[journal.Item]:
+    def entries(self) -> Iterator[journal.JournalEntry]:
         """Yield the journal's entries."""
-        yield journal.Item("links", self._directory.path)
+        yield journal.JournalEntry("links", self._directory.path)
         for name, (target, uid, gid) in self._before.items():
-            yield journal.Item(
+            yield journal.JournalEntry(
                 "was-link", paths.join(self._directory.path, name), target, str(uid), str(gid)
             )
 
@@ -129,7 +129,13 @@ class DirectoryEntry:
     """One name of a directory: free, a regular file with its bytes, or a symbolic link."""
 
     def __init__(
-        self, directory: Directory, name: str, owner: Owner, own_fds: int, *, content: bool = True
+        self,
+        directory: SharedDirectory,
+        name: str,
+        owner: Owner,
+        own_fds: int,
+        *,
+        content: bool = True,
     ) -> None:
         """Read what ``name`` holds now, and keep it as the journal's entry ``before``.
 
@@ -147,18 +153,18 @@ class DirectoryEntry:
         self._identity = self._identify(status)
         path = paths.join(directory.path, name)
         if status is None:
-            self.before = journal.Item("absent", path)
+            self.before = journal.JournalEntry("absent", path)
             return
         ids = (str(status.st_uid), str(status.st_gid))
         if stat.S_ISLNK(status.st_mode):
-            self.before = journal.Item(
+            self.before = journal.JournalEntry(
                 "was-link", path, os.readlink(name, dir_fd=directory.fd), *ids
             )
         elif stat.S_ISREG(status.st_mode):
             mode = str(stat.S_IMODE(status.st_mode))
             times = (str(status.st_atime_ns), str(status.st_mtime_ns))
             data = self._read(own_fds) if content else b""
-            self.before = journal.Item("was-file", path, mode, *ids, *times, data=data)
+            self.before = journal.JournalEntry("was-file", path, mode, *ids, *times, data=data)
         else:
             raise NotAFile(errno.EINVAL, "not a regular file", path)
 
@@ -210,7 +216,7 @@ class DirectoryEntry:
         put_back(self._directory.fd, self._name, self.before, self._owner)
 
 
-def put_back(directory: int, name: str, before: journal.Item, owner: Owner) -> None:
+def put_back(directory: int, name: str, before: journal.JournalEntry, owner: Owner) -> None:
     """Make the free name ``name`` what the journal's entry ``before`` says it was."""
     if before.kind == "absent":
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import time
 
-from nvgraft.apply.journal import Item
+from nvgraft.apply.journal import JournalEntry
 from nvgraft.apply.sources import Sources
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base import paths
@@ -190,7 +190,9 @@ class Targets:
         self._target_fds.clear()
         self.opened.clear()
 
-    def prepare(self, actions: Sequence[Action], announce: Callable[[list[Item]], None]) -> None:
+    def prepare(
+        self, actions: Sequence[Action], announce: Callable[[list[JournalEntry]], None]
+    ) -> None:
         """Carry out ``actions`` up to the point where everything can be attached.
 
         :param announce: called with what will be made, before anything is.
@@ -213,7 +215,7 @@ class Targets:
                 text = f"file creation failed: {path}: {reason(error)}"
                 raise Refusal("mount", text, _hint(error)) from error
 
-    def _to_be_made(self, actions: Sequence[Action]) -> list[Item]:
+    def _to_be_made(self, actions: Sequence[Action]) -> list[JournalEntry]:
         """Return what will be made on the root file system itself. The rest vanishes with its
         mount.
         """
@@ -221,11 +223,11 @@ class Targets:
         entries = []
         for action in actions:
             if isinstance(action, MakeDirectory):
-                entry = Item("dir", action.path)
+                entry = JournalEntry("dir", action.path)
             elif type(action) is Symlink:
-                entry = Item("link", action.path, action.target)
+                entry = JournalEntry("link", action.path, action.target)
             elif isinstance(action, Bind) and action.placeholder:
-                entry = Item("file", action.target)
+                entry = JournalEntry("file", action.target)
             else:
                 continue
             parent = paths.dirname(entry.path)

@@ -52,7 +52,7 @@ class ElfFacts(Value):
         self.interp = interp
 
 
-class _Layout:
+class _StructFormats:
     """The struct formats of a 32-bit or a 64-bit file."""
 
     def __init__(self, bits: int) -> None:
@@ -153,7 +153,7 @@ class File:
         if ident[4] not in {1, 2} or ident[5] != 1:
             raise ValueError("it is not for a little-endian machine")
         self.bits = 32 * ident[4]
-        self.layout = _Layout(self.bits)
+        self.layout = _StructFormats(self.bits)
         self.header: tuple[int, ...] = struct.unpack(
             self.layout.header, self.read(16, struct.calcsize(self.layout.header))
         )

@@ -92,7 +92,7 @@ def parse(data: bytes, prefixes: tuple[bytes, ...] = (b"",)) -> list[CacheEntry]
     return (_parse_new if part.new else _parse_old)(data, part, prefixes)
 
 
-class Part(Value):
+class CachePart(Value):
     """The part of a loader cache that a loader reads, as offsets in the file.
 
     ``base`` is where the part begins (offsets of the new format count from it), ``first`` its first
@@ -111,7 +111,7 @@ class Part(Value):
         return self.first + self.count * (NEW_ENTRY if self.new else _OLD_ENTRY)
 
 
-def find_part(data: bytes) -> Part:
+def find_part(data: bytes) -> CachePart:
     """Return the part that a loader reads: the new one where there is one.
 
     :raises ValueError: as :func:`parse`.
@@ -119,7 +119,9 @@ def find_part(data: bytes) -> Part:
     if data.startswith(_OLD_MAGIC):
         if len(data) < _OLD_HEADER:
             raise ValueError("it ends inside its header")
-        old = _checked(data, Part(0, _OLD_HEADER, struct.unpack_from("<I", data, 12)[0], new=False))
+        old = _checked(
+            data, CachePart(0, _OLD_HEADER, struct.unpack_from("<I", data, 12)[0], new=False)
+        )
         new = -(-old.end // 8) * 8
         return _new_part(data, new) if data.startswith(NEW_MAGIC, new) else old
     if data.startswith(NEW_MAGIC):
@@ -127,21 +129,22 @@ def find_part(data: bytes) -> Part:
     raise ValueError("it does not start like a loader cache" if data else "it is empty")
 
 
-def _new_part(data: bytes, base: int) -> Part:
+def _new_part(data: bytes, base: int) -> CachePart:
     if len(data) < base + NEW_HEADER:
         raise ValueError("it ends inside its header")
     return _checked(
-        data, Part(base, base + NEW_HEADER, struct.unpack_from("<I", data, base + 20)[0], new=True)
+        data,
+        CachePart(base, base + NEW_HEADER, struct.unpack_from("<I", data, base + 20)[0], new=True),
     )
 
 
-def _checked(data: bytes, part: Part) -> Part:
+def _checked(data: bytes, part: CachePart) -> CachePart:
     if part.end > len(data):
         raise ValueError(f"it promises {part.count} entries and ends before them")
     return part
 
 
-def _parse_new(data: bytes, part: Part, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
+def _parse_new(data: bytes, part: CachePart, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
     base = part.base
     rows = struct.iter_unpack("<iIIIQ", memoryview(data)[part.first : part.end])
     return [
@@ -151,7 +154,7 @@ def _parse_new(data: bytes, part: Part, prefixes: tuple[bytes, ...]) -> list[Cac
     ]
 
 
-def _parse_old(data: bytes, part: Part, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
+def _parse_old(data: bytes, part: CachePart, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
     strings = part.end
     rows = struct.iter_unpack("<iII", memoryview(data)[part.first : strings])
     return [

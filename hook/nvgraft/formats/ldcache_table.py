@@ -20,7 +20,7 @@ from nvgraft.formats.ldcache import (
     NEW_ENTRY,
     NEW_HEADER,
     NEW_MAGIC,
-    Part,
+    CachePart,
     find_part,
     sort_key,
 )
@@ -76,7 +76,7 @@ class Row(Value):
         self.isa_level = isa_level
 
 
-class _Item:
+class _SortedRow:
     """A row while a group is sorted: an existing one, with its bytes in ``packed``, or a new
     one.
     """
@@ -131,7 +131,7 @@ class Places:
         )
 
 
-class _Names:
+class _RowNames:
     """The names that rows point to: those of a file, then those that were added.
 
     ``data`` is the whole file, so that megabytes need not be copied; its names are
@@ -206,9 +206,9 @@ class _Names:
             found = self._data.find(start, end, self._end)
         return False
 
-    def with_added(self, more: bytes) -> _Names:
+    def with_added(self, more: bytes) -> _RowNames:
         """Return these names followed by ``more``, which begins at position :attr:`last`."""
-        return _Names(self._data, self._begin, self._end, self._origin, self._added + more)
+        return _RowNames(self._data, self._begin, self._end, self._origin, self._added + more)
 
     def position(self, name: bytes) -> int:
         """Return the position of a name (it may be the end of a longer one), or a negative
@@ -231,11 +231,11 @@ class Table:
     def __init__(
         self,
         rows: bytes | memoryview = b"",
-        names: _Names | None = None,
+        names: _RowNames | None = None,
         hwcaps: Sequence[bytes] = (),
     ) -> None:
         self._rows = memoryview(rows)
-        self._names = names or _Names()
+        self._names = names or _RowNames()
         self._hwcaps = tuple(hwcaps)
         # Six numbers for each row, of which the second and third are positions of names.
         self._numbers = self._rows.cast("I")
@@ -254,7 +254,7 @@ class Table:
         _magic, _count, size, order, extension = _HEADER.unpack_from(data, part.base)
         if order != _UNSET and order & _BYTE_ORDER != _LITTLE_ENDIAN:
             raise ValueError("it is of another byte order")
-        names = _Names(data, part.end, min(part.end + size, len(data)), -part.base)
+        names = _RowNames(data, part.end, min(part.end + size, len(data)), -part.base)
         table = cls(
             memoryview(data)[part.first : part.end],
             names,
@@ -264,10 +264,10 @@ class Table:
         return table
 
     @classmethod
-    def _from_old(cls, data: bytes, part: Part) -> Table:
+    def _from_old(cls, data: bytes, part: CachePart) -> Table:
         rows = struct.iter_unpack("<iII", memoryview(data)[part.first : part.end])
         packed = b"".join([_ROW.pack(flags, key, value, 0, 0) for flags, key, value in rows])
-        table = cls(packed, _Names(data, part.end, len(data), -part.end))
+        table = cls(packed, _RowNames(data, part.end, len(data), -part.end))
         table._check()
         return table
 
@@ -285,10 +285,10 @@ class Table:
             key = self._keys[index] = sort_key(self._names.text(self._numbers[6 * index + 1]))
         return key
 
-    def _item(self, index: int) -> _Item:
+    def _item(self, index: int) -> _SortedRow:
         packed = self._rows[index * NEW_ENTRY : (index + 1) * NEW_ENTRY]
         flags, key, value, _version, hwcap = _ROW.unpack(packed)
-        return _Item(
+        return _SortedRow(
             self._names.text(key), flags, self._names.text(value), hwcap, self._named(hwcap), packed
         )
 
@@ -381,7 +381,7 @@ class Table:
             high += 1
         return low, high
 
-    def _packed(self, item: _Item, names: _NewNames) -> bytes:
+    def _packed(self, item: _SortedRow, names: _NewNames) -> bytes:
         hwcap = item.hwcap
         if item.hwcaps is not None:
             hwcap |= self._hwcaps.index(item.hwcaps)
@@ -463,11 +463,11 @@ class _NewNames:
         return b"".join([text + b"\0" for text in self._positions])
 
 
-def _merged(items: list[_Item], rows: Sequence[Row], places: Places) -> list[_Item]:
+def _merged(items: list[_SortedRow], rows: Sequence[Row], places: Places) -> list[_SortedRow]:
     merged = list(items)
     for row in rows:
         hwcap = 0 if row.hwcaps is None else _NAMED | row.isa_level << 32
-        new = _Item(row.soname, row.flags, row.path, hwcap, row.hwcaps)
+        new = _SortedRow(row.soname, row.flags, row.path, hwcap, row.hwcaps)
         if not any(_same(new, item, places) for item in merged):
             merged.append(new)
     merged.sort(
@@ -481,7 +481,7 @@ def _merged(items: list[_Item], rows: Sequence[Row], places: Places) -> list[_It
     return merged
 
 
-def _same(one: _Item, other: _Item, places: Places) -> bool:
+def _same(one: _SortedRow, other: _SortedRow, places: Places) -> bool:
     if (one.flags, one.kind, one.soname, one.hwcaps) != (
         other.flags,
         other.kind,

@@ -40,7 +40,7 @@ _SYS = "/sys"
 _TEXT_LIMIT = 1 << 18
 
 
-class _Node(Value):
+class _KernelNode(Value):
     """A character device that should exist; ``major`` is None if the kernel does not list its
     driver.
     """
@@ -135,13 +135,13 @@ def _rules(path: str) -> dict[str, int]:
     return {name.strip(): int(value) for name, _, value in pairs if value.strip().isdecimal()}
 
 
-def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list[_Node]:
+def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list[_KernelNode]:
     """Return, in the reference's order, the nodes of ``module`` that the driver lets other programs
     make.
     """
     majors = parse_majors(_text(f"{root}/proc/devices"))
     nodes: list[tuple[str, int | None, int]] = []
-    capabilities: list[_Node] = []
+    capabilities: list[_KernelNode] = []
     if module == "nvidia":
         nodes.append(("/dev/nvidiactl", NVIDIA_MAJOR, CONTROL_MINOR))
         nodes += [(f"/dev/nvidia{minor}", NVIDIA_MAJOR, minor) for minor in range(gpus)]
@@ -166,10 +166,10 @@ def _nodes(root: str, module: str, gpus: int, channels: tuple[int, ...]) -> list
         rules.get("DeviceFileGID", 0),
         rules.get("DeviceFileMode", 0o666),
     )
-    return [_Node(*node, uid, gid, stat.S_IMODE(mode)) for node in nodes] + capabilities
+    return [_KernelNode(*node, uid, gid, stat.S_IMODE(mode)) for node in nodes] + capabilities
 
 
-def _capability_nodes(root: str, major: int | None) -> Iterator[_Node]:
+def _capability_nodes(root: str, major: int | None) -> Iterator[_KernelNode]:
     """Yield the nodes of the MIG capabilities that exist now.
 
     The minors are read from the access files: mig-minors has them too, in 4,000 lines for all
@@ -191,12 +191,12 @@ def _capability_nodes(root: str, major: int | None) -> Iterator[_Node]:
         rules = _rules(path)
         if "DeviceFileMinor" in rules and rules.get("DeviceFileModify") != 0:
             minor, mode = rules["DeviceFileMinor"], rules.get("DeviceFileMode", 0o444)
-            yield _Node(
+            yield _KernelNode(
                 f"/dev/nvidia-caps/nvidia-cap{minor}", major, minor, 0, 0, stat.S_IMODE(mode)
             )
 
 
-def _is_right(root: str, node: _Node) -> bool:
+def _is_right(root: str, node: _KernelNode) -> bool:
     try:
         status = os.stat(root + node.path)
     except OSError:
@@ -323,7 +323,7 @@ def _modprobe(module: str) -> str:
     return f"{program} failed with exit code {code}" if code else ""
 
 
-def _make(node: _Node) -> str:
+def _make(node: _KernelNode) -> str:
     """Make ``node`` and return what went wrong, or ""."""
     if node.major is None:
         return "/proc/devices does not list its driver"

@@ -192,7 +192,7 @@ def _answer(
         pynvml = _load_pynvml()
         _confine(writer, root, *_ids(user), fixed_groups=fixed_groups)
         lines = _ask(pynvml, ctypes.CDLL, library)
-    except _Trouble as trouble:
+    except _NvmlTrouble as trouble:
         lines = [f"error\t{trouble.stage}\t{trouble.text}"]
     except Exception as error:  # noqa: BLE001 - the parent only sees the answer
         text = f"driver rpc error: {type(error).__name__}: {error}".replace("\n", " ")
@@ -207,7 +207,7 @@ def _load_pynvml() -> ModuleType:
 
     That module loads subprocess, shutil and tempfile, which takes a third of the child's time.
 
-    :raises _Trouble: pynvml is not installed.
+    :raises _NvmlTrouble: pynvml is not installed.
     """
     util = type(sys)("ctypes.util")
     util.find_library = None  # type: ignore[attr-defined]
@@ -219,12 +219,14 @@ def _load_pynvml() -> ModuleType:
             del sys.modules["ctypes.util"]
             import pynvml
     except ImportError as error:
-        raise _Trouble("initialization", f"load library failed: nvidia-ml-py: {error}") from error
+        raise _NvmlTrouble(
+            "initialization", f"load library failed: nvidia-ml-py: {error}"
+        ) from error
     module: ModuleType = pynvml
     return module
 
 
-class _Trouble(Exception):
+class _NvmlTrouble(Exception):
     def __init__(self, stage: str, text: str) -> None:
         super().__init__(text)
         self.stage = stage
@@ -235,17 +237,17 @@ def _ask(pynvml: ModuleType, load: Callable[[str], object], library: str) -> lis
     try:
         pynvml.nvmlLib = load(library)  # type: ignore[attr-defined]  # pynvml's loader would set it
     except OSError as error:
-        raise _Trouble(
+        raise _NvmlTrouble(
             "initialization", "load library failed: " + _lower_reason(str(error))
         ) from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise _Trouble("initialization", _nvml_text(pynvml, error)) from error
+        raise _NvmlTrouble("initialization", _nvml_text(pynvml, error)) from error
     try:
         return _read()
     except pynvml.NVMLError as error:
-        raise _Trouble("detection", _nvml_text(pynvml, error)) from error
+        raise _NvmlTrouble("detection", _nvml_text(pynvml, error)) from error
 
 
 def _ids(user: str) -> tuple[int, int]:
@@ -273,7 +275,7 @@ def _ids(user: str) -> tuple[int, int]:
         else:
             gid = (account or pwd.getpwuid(uid)).pw_gid
     except KeyError as error:
-        raise _Trouble("input", "parse user/group failed") from error
+        raise _NvmlTrouble("input", "parse user/group failed") from error
     return uid, gid
 
 

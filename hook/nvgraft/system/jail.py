@@ -74,7 +74,7 @@ class Jail(Value):
         self.pivot = pivot
 
 
-class Outcome(Value):
+class ProgramEnd(Value):
     """The end of the program: ``signal`` or else exit ``code``, its last line of output, and in
     ``late`` why it was killed, if it was.
     """
@@ -86,7 +86,7 @@ class Outcome(Value):
         self.last_line = output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
 
 
-def run(image: int, argv: Sequence[str], jail: Jail, timeout: float) -> Outcome:
+def run(image: int, argv: Sequence[str], jail: Jail, timeout: float) -> ProgramEnd:
     """Run the program in the descriptor ``image`` for at most ``timeout`` seconds.
 
     If the jail cannot be built, the outcome has code 1 and the reason in its last line.
@@ -111,7 +111,7 @@ def run(image: int, argv: Sequence[str], jail: Jail, timeout: float) -> Outcome:
                 late = f"it had not finished after {timeout:g} seconds"
     finally:
         status = started.end(grace=0)
-    return Outcome(signal.SIGKILL if status is None else status, late, printed)
+    return ProgramEnd(signal.SIGKILL if status is None else status, late, printed)
 
 
 def _become(

@@ -141,14 +141,16 @@ def _put(
     place = parent and document.member(parent, name)
     old = document.items(place) if place and as_array(place.value, target) else []
     items = [
-        _Item(_key(document, item, key, target), document.text[item.start : item.end], item.value)
+        _NamedItem(
+            _key(document, item, key, target), document.text[item.start : item.end], item.value
+        )
         for item in old
     ]
     for value in added:
         named = str(value[key])
         same = next((item for item in items if item.key == named), None)
         items = [item for item in items if item is not same]
-        items.append(_Item(named, dumps(value), value))
+        items.append(_NamedItem(named, dumps(value), value))
     if key == _DESTINATION:
         items.sort(key=lambda item: clean(item.key).count("/"))
     if [item.value for item in items] == [item.value for item in old]:
@@ -167,7 +169,7 @@ def _key(document: Document, item: Place, key: str, target: str) -> str:
     )
 
 
-class _Item:
+class _NamedItem:
     """An item of an array: the value of its key, its text in the document, and its value."""
 
     def __init__(self, key: str, text: str, value: object) -> None:

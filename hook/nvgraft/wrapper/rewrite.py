@@ -69,7 +69,7 @@ class Rewrite(Value):
         self.log = log
 
 
-class _Decision(Value):
+class _WrapperDecision(Value):
     """Whether the hook is inserted, and the arguments ``gates`` and ``graphics_devices`` of
     ``Look``.
     """
@@ -174,7 +174,7 @@ def in_runtime(refusal: Refusal) -> Refusal:
 
 def _decide(
     container: ContainerConfig, annotated: list[str], config: Config, configured: str
-) -> _Decision:
+) -> _WrapperDecision:
     """Decide what the container gets (reference behaviour 9.3)."""
     if configured not in names.MODES:
         fix = f"set nvidia-container-runtime.mode in config.toml to one of {', '.join(names.MODES)}"
@@ -200,12 +200,12 @@ def _decide(
     reason = devices.reason if isinstance(devices, Skip) else devices.source
     log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {reason}"))
     if isinstance(devices, Skip):
-        return _Decision(inject, [], None, tuple(log))
+        return _WrapperDecision(inject, [], None, tuple(log))
     gates = [name for name in names.GATED_DEVICES if container.env.get(name) == names.GATE_OPEN]
     log += [("warning", line) for line in _remarks(gates, config)]
     capabilities = (read_variable(container.env, names.DRIVER_CAPABILITIES) or "").split(",")
     graphics = any(name in _GRAPHICS for name in capabilities)
-    return _Decision(inject, gates, devices.ids if graphics else None, tuple(log))
+    return _WrapperDecision(inject, gates, devices.ids if graphics else None, tuple(log))
 
 
 def _remarks(gates: list[str], config: Config) -> list[str]:

@@ -35,7 +35,7 @@ _CONFIG = {"Env": list, "Entrypoint": list, "Cmd": list, "WorkingDir": str}
 _FIX = "give an archive of `docker save IMAGE` or `podman save IMAGE`, or an OCI layout"
 
 
-class _Files:
+class _ArchiveFiles:
     """The files of an archive or of a layout directory, by name."""
 
     def __init__(self, path: str) -> None:
@@ -83,7 +83,7 @@ class _Files:
         if self._members is None:
             return open(os.path.join(self._path, name), "rb")
         offset, size = self._members[os.path.normpath(name)]
-        return io.BufferedReader(_Part(self._path, offset, size), 1 << 18)
+        return io.BufferedReader(_FileRange(self._path, offset, size), 1 << 18)
 
     def document(self, name: str) -> Any:
         """Return a JSON document.
@@ -104,7 +104,7 @@ class _Files:
             ) from error
 
 
-class _Part(io.RawIOBase):
+class _FileRange(io.RawIOBase):
     """A part of a file, as a file."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
@@ -213,7 +213,7 @@ def open_image(path: str) -> Image:
     :raises InputError: it is not an archive, has several images, or is damaged.
     """
     try:
-        files = _Files(path)
+        files = _ArchiveFiles(path)
         if files.has("manifest.json"):
             return _saved(path, files)
         if files.has("index.json"):
@@ -225,7 +225,7 @@ def open_image(path: str) -> Image:
     raise InputError(f"{path}: has neither manifest.json nor index.json: {_FIX}")
 
 
-def _saved(path: str, files: _Files) -> Image:
+def _saved(path: str, files: _ArchiveFiles) -> Image:
     manifests = files.document("manifest.json")
     if len(manifests) != 1:
         names = ", ".join(str((entry.get("RepoTags") or ["untagged"])[0]) for entry in manifests)
@@ -236,7 +236,7 @@ def _saved(path: str, files: _Files) -> Image:
     )
 
 
-def _layout(path: str, files: _Files) -> Image:
+def _layout(path: str, files: _ArchiveFiles) -> Image:
     wanted = _MACHINES.get(os.uname().machine, "amd64")
     index = files.document("index.json")
     for _ in range(4):  # indexes may be nested, but nobody nests them deeper
@@ -272,7 +272,9 @@ def _blob(digest: object) -> str:
     return f"blobs/{algorithm}/{value}"
 
 
-def _image(path: str, files: _Files, configuration: dict[str, Any], names: list[str]) -> Image:
+def _image(
+    path: str, files: _ArchiveFiles, configuration: dict[str, Any], names: list[str]
+) -> Image:
     machine = next(
         (
             machine
@@ -297,7 +299,7 @@ def _image(path: str, files: _Files, configuration: dict[str, Any], names: list[
     return Image(path, machine, config, layers)
 
 
-def _decompressed(path: str, files: _Files, name: str) -> IO[bytes]:
+def _decompressed(path: str, files: _ArchiveFiles, name: str) -> IO[bytes]:
     with files.open(name) as file:
         magic = file.read(6)
     raw = files.open(name)

@@ -14,7 +14,7 @@ import errno
 
 from nvgraft.apply.cache.rootfs import check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
-from nvgraft.apply.restore import Directory, DirectoryEntry, Links, Owner
+from nvgraft.apply.restore import DirectoryEntry, Links, Owner, SharedDirectory
 from nvgraft.apply.targets import open_in_root
 from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvgraft.apply.journal import Item, Journal
+    from nvgraft.apply.journal import Journal, JournalEntry
     from nvgraft.apply.undo import UndoLog
     from nvgraft.container.container import Container
     from nvgraft.plan.actions import Plan, UpdateLoaderCache
@@ -199,11 +199,11 @@ class LoaderCache:
         owner: Owner,
         undo: UndoLog,
         journal: Journal,
-    ) -> list[Directory]:
+    ) -> list[SharedDirectory]:
         """Open what ldconfig may write to, /etc first, and register how to undo its changes
         there.
         """
-        announced: list[Item] = []
+        announced: list[JournalEntry] = []
         etc = _open_directory(rootfs_fd, "/etc")
         if etc is None:
             raise self._failed(
@@ -301,7 +301,7 @@ def _check_static(path: str, image: int) -> None:
         )
 
 
-def _open_directory(rootfs_fd: int, path: str) -> Directory | None:
+def _open_directory(rootfs_fd: int, path: str) -> SharedDirectory | None:
     """Open a directory of the container for reading, or return None if there is none."""
     try:
         # Like the reference, follow the image's /etc wherever it leads inside the root.
@@ -310,4 +310,4 @@ def _open_directory(rootfs_fd: int, path: str) -> Directory | None:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             return None
         raise
-    return Directory(fd, path)
+    return SharedDirectory(fd, path)

@@ -9,7 +9,7 @@ the directories and use the result.
 from __future__ import annotations
 
 from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
-from nvgraft.apply.cache.search_path import Directory, is_leftover, is_library_name
+from nvgraft.apply.cache.search_path import SearchDirectory, is_leftover, is_library_name
 from nvgraft.base import paths
 from nvgraft.formats.ldcache import sort_key
 from nvgraft.formats.ldcache_table import Row
@@ -57,7 +57,7 @@ class FoundLibrary:
         self.facts = facts
         self.is_link = is_link
 
-    def row(self, directory: Directory) -> Row:
+    def row(self, directory: SearchDirectory) -> Row:
         """Return the library's row. In a glibc-hwcaps subdirectory it names the file; no link is
         made.
         """
@@ -81,7 +81,7 @@ class Search:
     def __init__(
         self,
         rootfs: Files,
-        directory: Directory,
+        directory: SearchDirectory,
         machine: str,
         mounted: Mapping[str, Facts],
         made: Mapping[str, Facts],

@@ -12,9 +12,9 @@ import errno
 from nvgraft.apply.cache.content import CacheContent
 from nvgraft.apply.cache.rootfs import Bounds, Rootfs, check_absent, check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
-from nvgraft.apply.journal import Item
+from nvgraft.apply.journal import JournalEntry
 from nvgraft.apply.link import Link
-from nvgraft.apply.restore import Directory, DirectoryEntry, Owner
+from nvgraft.apply.restore import DirectoryEntry, Owner, SharedDirectory
 from nvgraft.apply.targets import check_gone, open_in_root
 from nvgraft.base import paths
 from nvgraft.base._os import os
@@ -56,7 +56,7 @@ class NativeCache(LoaderCacheStep):
         self._own_fds = -1
         self._machine = os.uname().machine
         self._rootfs: Rootfs | None = None
-        self._etc: Directory | None = None
+        self._etc: SharedDirectory | None = None
         self._before: DirectoryEntry | None = None
         self._fault: OSError | None = None
         self._table: Table | None = None
@@ -117,7 +117,7 @@ class NativeCache(LoaderCacheStep):
         except ValueError:
             return  # a loader does not use it either
 
-    def _open_etc(self, rootfs: Rootfs, container: Container) -> Directory | None:
+    def _open_etc(self, rootfs: Rootfs, container: Container) -> SharedDirectory | None:
         """Open the container's /etc. Like the reference, follow the image's links inside the
         root.
         """
@@ -129,12 +129,12 @@ class NativeCache(LoaderCacheStep):
             raise
         return self._directory(fd, container, ETC)
 
-    def _directory(self, fd: int, container: Container, name: str) -> Directory:
+    def _directory(self, fd: int, container: Container, name: str) -> SharedDirectory:
         """Take over ``fd`` under the directory's resolved path: the undo of a killed hook follows
         no links.
         """
         path = os.readlink(str(fd), dir_fd=self._own_fds)
-        return Directory(
+        return SharedDirectory(
             fd, path[len(container.rootfs) :] if path.startswith(container.rootfs + "/") else name
         )
 
@@ -232,7 +232,7 @@ class NativeCache(LoaderCacheStep):
         """
         # A planned link comes before one that the search found in the same place.
         unique = {link.place: link for link in reversed(links)}
-        volumes: dict[Directory, str | None] = {}
+        volumes: dict[SharedDirectory, str | None] = {}
         for link in unique.values():
             if link.directory not in volumes:
                 volumes[link.directory] = container.volume_of(link.directory.fd)
@@ -271,12 +271,12 @@ class NativeCache(LoaderCacheStep):
 
     def _planned_links(self, container: Container, plan: Plan, owner: Owner) -> list[Link]:
         """Return the SONAME links of the mounted libraries."""
-        directories: dict[str, Directory] = {}
+        directories: dict[str, SharedDirectory] = {}
         links = []
         for path, target in plan.links:
             parent, name = paths.split(path)
             if parent not in directories:
-                directories[parent] = Directory(
+                directories[parent] = SharedDirectory(
                     open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent
                 )
             links.append(Link(directories[parent], name, target, owner, self._own_fds))
@@ -288,7 +288,7 @@ class NativeCache(LoaderCacheStep):
         """Return the missing links of the image's own libraries. They are optional: it worked
         without them.
         """
-        directories: dict[str, Directory | None] = {}
+        directories: dict[str, SharedDirectory | None] = {}
         links = []
         for missing in content.links:
             path = missing.directory
@@ -321,7 +321,7 @@ class _CacheFile:
     """
 
     def __init__(
-        self, etc: Directory | None, before: DirectoryEntry | None, owner: Owner, own_fds: int
+        self, etc: SharedDirectory | None, before: DirectoryEntry | None, owner: Owner, own_fds: int
     ) -> None:
         self.etc = etc
         self._owner = owner
@@ -333,17 +333,17 @@ class _CacheFile:
         if etc is not None:
             self._look(etc)
 
-    def _look(self, etc: Directory) -> None:
+    def _look(self, etc: SharedDirectory) -> None:
         self._before = self._before or DirectoryEntry(etc, CACHE, self._owner, self._own_fds)
         self._temporary = DirectoryEntry(etc, TEMPORARY, self._owner, self._own_fds)
 
-    def announcements(self) -> list[Item]:
+    def announcements(self) -> list[JournalEntry]:
         """Return the journal's entries."""
         if self._before is None or self._temporary is None:
             return [
-                Item("dir", ETC),
-                Item("absent", f"{ETC}/{CACHE}"),
-                Item("absent", f"{ETC}/{TEMPORARY}"),
+                JournalEntry("dir", ETC),
+                JournalEntry("absent", f"{ETC}/{CACHE}"),
+                JournalEntry("absent", f"{ETC}/{TEMPORARY}"),
             ]
         return [self._before.before, self._temporary.before]
 
@@ -387,7 +387,7 @@ class _CacheFile:
             os.ftruncate(self._fd, 0)
             raise
 
-    def _make_etc(self, rootfs_fd: int, undo: UndoLog) -> Directory:
+    def _make_etc(self, rootfs_fd: int, undo: UndoLog) -> SharedDirectory:
         made = False
 
         def remove() -> None:
@@ -398,6 +398,6 @@ class _CacheFile:
         with self._owner:
             os.mkdir(ETC[1:], 0o755, dir_fd=rootfs_fd)
         made = True
-        etc = Directory(open_in_root(rootfs_fd, ETC, os.O_RDONLY | os.O_DIRECTORY), ETC)
+        etc = SharedDirectory(open_in_root(rootfs_fd, ETC, os.O_RDONLY | os.O_DIRECTORY), ETC)
         self._look(etc)
         return etc

@@ -26,7 +26,7 @@ _SYSTEM_DIRECTORIES = ("/lib/{}", "/usr/lib/{}", "/lib", "/usr/lib", "/lib64", "
 _HWCAPS = "glibc-hwcaps"
 
 
-class Directory:
+class SearchDirectory:
     """One directory of the search path.
 
     :ivar names: the paths that lead to it; the first one goes into the cache.
@@ -54,10 +54,10 @@ class SearchPath:
     """
 
     def __init__(self, rootfs: Files, given: Sequence[str], machine: str) -> None:
-        self.directories: list[Directory] = []
+        self.directories: list[SearchDirectory] = []
         self.left_out: list[str] = []
         self._rootfs = rootfs
-        self._by_identity: dict[Hashable, Directory] = {}
+        self._by_identity: dict[Hashable, SearchDirectory] = {}
         configuration = Configuration(self._read, rootfs.names)
         try:
             configuration.load()
@@ -96,7 +96,7 @@ class SearchPath:
                 directory.names.append(path)
                 return
             self._rootfs.bounds.count_directory()
-            directory = Directory(path, len(self.directories), changed, hwcaps, named=named)
+            directory = SearchDirectory(path, len(self.directories), changed, hwcaps, named=named)
             self._by_identity[identity] = directory
             self.directories.append(directory)
             if hwcaps is None and place.kind(_HWCAPS) in {"link", "other"}:
@@ -116,7 +116,7 @@ class SearchPath:
             }
         )
 
-    def unknown(self, table: Table | None, written: int) -> list[Directory]:
+    def unknown(self, table: Table | None, written: int) -> list[SearchDirectory]:
         """Return the directories that may hold libraries which ``table`` lacks; all of them without
         a table.
 
@@ -131,7 +131,7 @@ class SearchPath:
             if directory.changed > written or self._is_new(directory, table)
         ]
 
-    def _is_new(self, directory: Directory, table: Table) -> bool:
+    def _is_new(self, directory: SearchDirectory, table: Table) -> bool:
         if not directory.named or any(
             table.has_file_of(paths.fsencode(name)) for name in directory.names
         ):
