@@ -78,7 +78,7 @@ def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | 
     :param name: the SONAME or path that dlopen() gets, or the program's own path.
     :param program: the running program, whose RPATH or RUNPATH counts; None if it is not known.
     """
-    loading = _Loading(tree, searcher)
+    loading = _LoadedObjects(tree, searcher)
     if program is not None:
         started = loading.start(program)
         loading.load_needed(started, [])
@@ -99,7 +99,7 @@ def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | 
     return loading.outcome(root)
 
 
-class _Loading:
+class _LoadedObjects:
     def __init__(self, tree: PlannedTree, searcher: Searcher) -> None:
         self._tree = tree
         self._searcher = searcher
