@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .figures import SIZES, Figure
+from safety.figures import SIZES, Figure
 
 REPORT = Path(__file__).parent.parent.parent / "docs" / "safety-figures.md"
 HEADING = """\

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .figures import Figure
+from safety.figures import Figure
 
 _TESTS = "integration/test_matrix.py"
 

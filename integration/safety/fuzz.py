@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import fuzzing
-
-from .figures import Figure
-from .fuzz_child import SECONDS_LIMIT
-from .shapes import SHAPES
+from safety.figures import Figure
+from safety.fuzz_child import SECONDS_LIMIT
+from safety.shapes import SHAPES
 
 #: Bytes that an input may take.
 MEMORY_LIMIT = 64 << 20

@@ -25,10 +25,9 @@ from nvgraft.plan.actions import Bind, Why
 from nvgraft.plan.selection import select_devices
 from nvgraft.system import launch, syscalls
 from nvgraft_cli.register.installation import hook_entry
-
-from . import arena
-from .arena import CANARY, DRIVER, LIBS, OUTSIDE, PLACE, ROOTFS, SECRET
-from .figures import Figure
+from safety import arena
+from safety.arena import CANARY, DRIVER, LIBS, OUTSIDE, PLACE, ROOTFS, SECRET
+from safety.figures import Figure
 
 _MS_SHARED = 1 << 20
 _WHY = Why("", "replay", "replay")

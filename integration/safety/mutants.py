@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .figures import Figure
+from safety.figures import Figure
 
 CHECKOUT = Path(__file__).parent.parent.parent
 #: The files that the tests need. Nothing is built and nothing is installed.

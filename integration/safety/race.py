@@ -30,12 +30,11 @@ from nvgraft.formats.tree import LiveTree, PathError
 from nvgraft.host.components import Inventory
 from nvgraft.plan.actions import Bind, MakeDirectory, Plan, Symlink, Tmpfs, Why
 from nvgraft.system import syscalls
-
-from . import arena
-from .arena import CANARY, DECOYS, LIBS, OUTSIDE, ROOTFS
-from .attacker import Move, attack
-from .figures import Figure
-from .historic import own_procfs
+from safety import arena
+from safety.arena import CANARY, DECOYS, LIBS, OUTSIDE, ROOTFS
+from safety.attacker import Move, attack
+from safety.figures import Figure
+from safety.historic import own_procfs
 
 
 class Size(NamedTuple):

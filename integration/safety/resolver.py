@@ -15,8 +15,7 @@ from pathlib import Path
 from harness import run_in_mount_namespace
 from nvgraft.formats.tree import LiveTree, PathError
 from nvgraft.system import syscalls
-
-from .figures import Figure
+from safety.figures import Figure
 
 TREES = {"small": 2_000, "full": 100_000}
 _PATHS_OF_A_TREE = 6

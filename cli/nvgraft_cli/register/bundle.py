@@ -4,9 +4,9 @@ R1).
 
 import posixpath
 
-from . import installation
-from .change import CannotRegister, ConfigFile
-from .jsonfile import Json, Path, parsed_backup
+from nvgraft_cli.register import installation
+from nvgraft_cli.register.change import CannotRegister, ConfigFile
+from nvgraft_cli.register.jsonfile import Json, Path, parsed_backup
 
 _PRESTART = ("hooks", "prestart")
 

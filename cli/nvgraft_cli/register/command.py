@@ -5,9 +5,8 @@ import sys
 from collections.abc import Callable
 
 from nvgraft.base.errors import printable
-
-from . import bundle, change, containerd, docker, hooksd, installation
-from .change import CannotRegister, ConfigFile
+from nvgraft_cli.register import bundle, change, containerd, docker, hooksd, installation
+from nvgraft_cli.register.change import CannotRegister, ConfigFile
 
 ENGINES = ("runc", "podman", "crio", "containerd", "docker")
 

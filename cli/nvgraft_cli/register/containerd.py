@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from nvgraft.base import tomltext
-
-from . import installation
-from .change import CannotRegister, ConfigFile, read
+from nvgraft_cli.register import installation
+from nvgraft_cli.register.change import CannotRegister, ConfigFile, read
 
 DEFAULT_FILE = "/etc/containerd/config.toml"
 

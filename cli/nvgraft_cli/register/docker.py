@@ -1,8 +1,8 @@
 """Register a runtime in Docker's ``daemon.json``, optionally as the default runtime."""
 
-from . import installation
-from .change import CannotRegister, ConfigFile
-from .jsonfile import Json, parsed_backup
+from nvgraft_cli.register import installation
+from nvgraft_cli.register.change import CannotRegister, ConfigFile
+from nvgraft_cli.register.jsonfile import Json, parsed_backup
 
 DEFAULT_FILE = "/etc/docker/daemon.json"
 

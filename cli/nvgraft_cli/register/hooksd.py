@@ -9,9 +9,8 @@ import os
 import posixpath
 
 from nvgraft.base import tomltext
-
-from . import bundle, installation
-from .change import CannotRegister, ConfigFile, read
+from nvgraft_cli.register import bundle, installation
+from nvgraft_cli.register.change import CannotRegister, ConfigFile, read
 
 FILE = "nvgraft.json"
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from nvgraft_cli.install import launcher
 from nvgraft_cli.install.install import CannotInstall, owned_by_root
+from nvgraft_cli.register.change import CannotRegister
 from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
-
-from .change import CannotRegister
 
 #: The path of this module in an installation, below its prefix.
 _BELOW_PREFIX = "/lib/nvgraft/cli/nvgraft_cli/register/installation.py"

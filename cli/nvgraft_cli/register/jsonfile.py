@@ -9,9 +9,8 @@ from collections.abc import Sequence, Set
 
 from nvgraft.base import jsontext
 from nvgraft.base.jsonedit import Document, Place
-
-from . import change
-from .change import CannotRegister
+from nvgraft_cli.register import change
+from nvgraft_cli.register.change import CannotRegister
 
 Path = tuple[str, ...]
 

@@ -13,10 +13,9 @@ import stat
 import subprocess
 
 from nvgraft.system import syscalls
+from nvgraft_cli.simulate import ldcache_writer, sandbox, stubs
 from nvgraft_specs import names
 from nvgraft_specs.models.host import Device, Directory, Elf, Entry, Host, Ipc, RegularFile, Symlink
-
-from . import ldcache_writer, sandbox, stubs
 
 CONFIG_DIRECTORY = "/etc/nvidia-container-runtime"
 SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from . import Strict
+from nvgraft_specs.models import Strict
 
 SCHEMA = "nvgraft.diff/1"
 

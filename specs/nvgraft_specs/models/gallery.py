@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from . import Strict
+from nvgraft_specs.models import Strict
 
 SCHEMA = "nvgraft.gallery/1"
 

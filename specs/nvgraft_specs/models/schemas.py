@@ -5,7 +5,7 @@
 
 from pydantic import BaseModel
 
-from . import (
+from nvgraft_specs.models import (
     diff,
     doctor,
     explain_error,
