@@ -158,7 +158,7 @@ MUTANTS = (
     _mutant(
         "R17: the planner opens what is no regular file",
         "LiveTree.open",
-        "not stat.S_ISREG(os.fstat(held).st_mode)",
+        "not stat.S_ISREG(os.fstat(path_fd).st_mode)",
         "False",
         "tests/test_tree.py",
     ),
@@ -480,14 +480,14 @@ MUTANTS = (
     _mutant(
         "R13: config.toml of anybody",
         "_check",
-        "not userns.is_root(found.st_uid) and found.st_uid != os.geteuid()",
+        "not userns.is_root(status.st_uid) and status.st_uid != os.geteuid()",
         "False",
         "tests/test_trusted.py",
     ),
     _mutant(
         "R13: config.toml that others can write",
         "_check",
-        "found.st_mode & 18",
+        "status.st_mode & 18",
         "False",
         "tests/test_trusted.py",
     ),
@@ -509,7 +509,7 @@ MUTANTS = (
     _mutant(
         "R36: a lock that was removed counts",
         "_is_current",
-        "(found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)",
+        "(current.st_dev, current.st_ino) == (mine.st_dev, mine.st_ino)",
         "True",
         "tests/test_lock.py",
     ),

@@ -50,43 +50,45 @@ class Document:
         """Return name and position of each member of an object, repeated ones included; null has
         none.
         """
-        found: list[tuple[str, Place]] = []
+        members: list[tuple[str, Place]] = []
         if parent.value is None:
-            return found
+            return members
         at = self._skip(parent.start + 1)
         while self.text[at] != "}":
             name_start = at
             name, at = string_at(self.text, at)
             start = self._skip(self._skip(at) + 1)
             value, end = value_at(self.text, start)
-            found.append((name, Place(start, end, value, name_start)))
+            members.append((name, Place(start, end, value, name_start)))
             at = self._next(end)
-        return found
+        return members
 
     def items(self, parent: Place) -> list[Place]:
         """Return the positions of an array's items; null has none."""
-        found: list[Place] = []
+        places: list[Place] = []
         if parent.value is None:
-            return found
+            return places
         at = self._skip(parent.start + 1)
         while self.text[at] != "]":
             value, end = value_at(self.text, at)
-            found.append(Place(at, end, value, at))
+            places.append(Place(at, end, value, at))
             at = self._next(end)
-        return found
+        return places
 
     def member(self, parent: Place, name: str) -> Place | None:
         """Return the position of the member ``name`` (in any case) of an object, or None.
 
         :raises JsonError: the object has two such members.
         """
-        found = [place for key, place in self.members(parent) if key.casefold() == name.casefold()]
-        if len(found) > 1:
+        matches = [
+            place for key, place in self.members(parent) if key.casefold() == name.casefold()
+        ]
+        if len(matches) > 1:
             raise JsonError(
                 f'duplicate member "{name}"',
                 "two readers of this document may take different ones: remove one of them",
             )
-        return found[0] if found else None
+        return matches[0] if matches else None
 
     def append(self, parent: Place, text: str) -> None:
         """Append text to an object or array: a member (``"name":value``), an item, or several with

@@ -93,23 +93,23 @@ class Configuration:
 
     def _matches(self, pattern: str) -> list[str]:
         """Expand a pattern of file names like glob(3): sorted; without wildcards it is a path."""
-        found = [""]
+        matches = [""]
         for part in filter(None, pattern.split("/")):
             if not _WILD.isdisjoint(part):
-                wanted = Pattern(part)
-                found = [
+                name_pattern = Pattern(part)
+                matches = [
                     f"{parent}/{name}"
-                    for parent in found
+                    for parent in matches
                     for name in self._listed(parent or "/")
-                    if wanted.fits(name)
+                    if name_pattern.fits(name)
                 ]
-                self.complete = self.complete and wanted.complete
+                self.complete = self.complete and name_pattern.complete
             else:
-                found = [f"{parent}/{part.replace(chr(92), '')}" for parent in found]
-            if len(found) > _FILES:
+                matches = [f"{parent}/{part.replace(chr(92), '')}" for parent in matches]
+            if len(matches) > _FILES:
                 self.complete = False
-                del found[_FILES:]
-        return found
+                del matches[_FILES:]
+        return matches
 
     def _listed(self, directory: str) -> list[str]:
         names = sorted(self._names(directory))

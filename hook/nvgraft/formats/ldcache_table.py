@@ -193,17 +193,17 @@ class _RowNames:
         subdirectories is no.
         """
         start = directory + b"/"
-        found = self._data.find(start, self._begin, self._end)
+        at = self._data.find(start, self._begin, self._end)
         for _ in range(_LOOKS):
-            end = self._data.find(0, found, self._end) if found >= 0 else -1
+            end = self._data.find(0, at, self._end) if at >= 0 else -1
             # in a cache without rows nothing has checked that the last name is terminated
             if end < 0:
                 return False
-            if (found == self._begin or not self._data[found - 1]) and b"/" not in self._data[
-                found + len(start) : end
+            if (at == self._begin or not self._data[at - 1]) and b"/" not in self._data[
+                at + len(start) : end
             ]:
                 return True
-            found = self._data.find(start, end, self._end)
+            at = self._data.find(start, end, self._end)
         return False
 
     def with_added(self, more: bytes) -> _RowNames:
@@ -215,10 +215,10 @@ class _RowNames:
         number.
         """
         ended = name + b"\0"
-        found = self._data.find(ended, self._begin, self._end)
-        if found < 0 <= (added := self._added.find(ended)):
-            found = self._end + added
-        return self._origin + found if found >= 0 else -1
+        at = self._data.find(ended, self._begin, self._end)
+        if at < 0 <= (added := self._added.find(ended)):
+            at = self._end + added
+        return self._origin + at if at >= 0 else -1
 
     def pieces(self) -> list[bytes | memoryview]:
         """Return the names as pieces to be concatenated."""

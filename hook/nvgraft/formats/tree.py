@@ -229,32 +229,32 @@ class LiveTree(Tree):
         if path in self._nodes:
             return self._nodes[path]
         parent, _, name = path.rpartition("/")
-        node = found = None
+        node = status = None
         try:
             fd = self.directory(parent)
-            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            kind = _TYPES[stat.S_IFMT(found.st_mode)]
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            kind = _TYPES[stat.S_IFMT(status.st_mode)]
             target = os.readlink(name, dir_fd=fd) if kind == "symlink" else ""
             rdev = (
-                (os.major(found.st_rdev), os.minor(found.st_rdev))
+                (os.major(status.st_rdev), os.minor(status.st_rdev))
                 if kind in {"char", "block"}
                 else None
             )
             node = Node(
                 kind,
-                stat.S_IMODE(found.st_mode),
-                found.st_uid,
-                found.st_gid,
+                stat.S_IMODE(status.st_mode),
+                status.st_uid,
+                status.st_gid,
                 target,
                 rdev,
-                found.st_size,
+                status.st_size,
             )
         except OSError as error:
             # ENOTDIR and ELOOP: a parent was replaced meanwhile. EINVAL: a link was, before
             # readlink.
             if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL}:
                 raise
-        self.statuses[path] = found if node is not None else None
+        self.statuses[path] = status if node is not None else None
         self._nodes[path] = node
         return node
 
@@ -279,15 +279,15 @@ class LiveTree(Tree):
         :raises OSError: EINVAL for a file that is not regular.
         """
         parent, _, name = path.rpartition("/")
-        held = os.open(
+        path_fd = os.open(
             name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory(parent)
         )
         try:
-            if not stat.S_ISREG(os.fstat(held).st_mode):
+            if not stat.S_ISREG(os.fstat(path_fd).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
-            return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            return os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         finally:
-            os.close(held)
+            os.close(path_fd)
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:
         facts = self._facts.get((path, sections))

@@ -143,8 +143,8 @@ def _is_current(fd: int, name: str, directory: int) -> bool:
     locked it.
     """
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        current = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
     mine = os.fstat(fd)
-    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+    return (current.st_dev, current.st_ino) == (mine.st_dev, mine.st_ino)

@@ -79,6 +79,6 @@ def _open_existing(path: str) -> int:
 
 
 def _check_ours(fd: int, forbidden: int) -> None:
-    found = os.fstat(fd)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & forbidden:
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & forbidden:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

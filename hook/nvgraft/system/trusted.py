@@ -43,21 +43,25 @@ def open_trusted(path: str, *, sticky: bool = False) -> int:
     rest = _parts(path)
     links = 0
     place = "/"
-    held = _open("/", _DIRECTORY)
+    reached_fd = _open("/", _DIRECTORY)
     try:
-        _check("/", os.fstat(held), sticky=sticky)
+        _check("/", os.fstat(reached_fd), sticky=sticky)
         while rest:
             name = rest.pop(0)
             below = f"{place.rstrip('/')}/{name}"
-            fd = _open_file_or_link(name, held) if not rest else _open(name, _DIRECTORY, held)
-            found = os.fstat(fd)
-            if not stat.S_ISLNK(found.st_mode):
-                os.close(held)
-                held, place = fd, below
-                _check(place, found, sticky=sticky)
+            fd = (
+                _open_file_or_link(name, reached_fd)
+                if not rest
+                else _open(name, _DIRECTORY, reached_fd)
+            )
+            status = os.fstat(fd)
+            if not stat.S_ISLNK(status.st_mode):
+                os.close(reached_fd)
+                reached_fd, place = fd, below
+                _check(place, status, sticky=sticky)
                 continue
             try:
-                _check(below, found, sticky=sticky)
+                _check(below, status, sticky=sticky)
                 links += 1
                 if links > _LINKS:
                     raise Untrusted(
@@ -70,13 +74,13 @@ def open_trusted(path: str, *, sticky: bool = False) -> int:
                 os.close(fd)
             rest = _parts(target) + rest
             if target.startswith("/"):
-                os.close(held)
-                held, place = _open("/", _DIRECTORY), "/"
-        files.require_regular(found.st_mode)
+                os.close(reached_fd)
+                reached_fd, place = _open("/", _DIRECTORY), "/"
+        files.require_regular(status.st_mode)
     except BaseException:
-        os.close(held)
+        os.close(reached_fd)
         raise
-    return held
+    return reached_fd
 
 
 def _parts(path: str) -> list[str]:
@@ -96,15 +100,15 @@ def _open_file_or_link(name: str, parent: int) -> int:
     return _open(name, _DIRECTORY, parent)
 
 
-def _check(place: str, found: os.stat_result, *, sticky: bool) -> None:
-    if not userns.is_root(found.st_uid) and found.st_uid != os.geteuid():
+def _check(place: str, status: os.stat_result, *, sticky: bool) -> None:
+    if not userns.is_root(status.st_uid) and status.st_uid != os.geteuid():
         raise Untrusted(
             place,
-            f"it belongs to user {found.st_uid}",
+            f"it belongs to user {status.st_uid}",
             f"it decides what root does: chown root {place}",
         )
-    writable = found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode)
-    if writable and not (sticky and stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+    writable = status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode)
+    if writable and not (sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         elsewhere = "keep the file in a directory that only root can write"
-        fix = elsewhere if found.st_mode & stat.S_ISVTX else f"chmod go-w {place}, or {elsewhere}"
+        fix = elsewhere if status.st_mode & stat.S_ISVTX else f"chmod go-w {place}, or {elsewhere}"
         raise Untrusted(place, "group or others may write it", f"it decides what root does: {fix}")
