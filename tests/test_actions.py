@@ -146,9 +146,16 @@ def test_the_document_has_its_members_in_order() -> None:
     """A plan's document has the members that DESIGN.md shows, in its order."""
     document = Injection(
         "r",
-        PlanHost("h", "/", "535.1", "12.2"),
+        PlanHost(name="h", root="/", driver_version="535.1", cuda_version="12.2"),
         Request(("0",), ("compute",), origin=Origin("NVIDIA_VISIBLE_DEVICES=0", "default")),
-        PlanTarget("/r", "/usr/lib64", "/usr/lib", "/usr/bin", 0, 0),
+        PlanTarget(
+            rootfs="/r",
+            libs_dir="/usr/lib64",
+            libs32_dir="/usr/lib",
+            bins_dir="/usr/bin",
+            uid=0,
+            gid=0,
+        ),
         (),
         (("/l", "t"),),
         (Finding("id", "info", "m"),),

@@ -268,7 +268,7 @@ class UpdateLoaderCache(Action):
 class PlanHost(Value):
     """The host that a plan is for; ``root`` is the driver root."""
 
-    def __init__(self, name: str, root: str, driver_version: str, cuda_version: str) -> None:
+    def __init__(self, *, name: str, root: str, driver_version: str, cuda_version: str) -> None:
         self.name = name
         self.root = root
         self.driver_version = driver_version
@@ -289,7 +289,7 @@ class PlanTarget(Value):
     """
 
     def __init__(
-        self, rootfs: str, libs_dir: str, libs32_dir: str, bins_dir: str, uid: int, gid: int
+        self, *, rootfs: str, libs_dir: str, libs32_dir: str, bins_dir: str, uid: int, gid: int
     ) -> None:
         self.rootfs = rootfs
         self.libs_dir = libs_dir
