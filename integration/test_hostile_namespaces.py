@@ -377,8 +377,8 @@ def test_t55_an_idmapped_root(attacked: Attacked, mode: str) -> None:
 
 
 def test_t55_an_owner_without_a_number_is_refused(attacked: Attacked) -> None:
-    """Where the root's mount does not know the container's root nothing can be made for it, and
-    nothing is made for another.
+    """A root whose mount does not know the container's root is refused, because nothing can be made
+    for it.
     """
     attacked(Case(owner=USER, prepare=idmapped(2 * USER))).refused(
         "value too large for defined data type | the owner of the container's"
@@ -414,8 +414,8 @@ def as_container_root(pid: int, tries: Mapping[str, Callable[[], object]]) -> di
 
 
 def test_t56_root_of_a_user_namespace_cannot_write_the_hosts_files(attacked: Attacked) -> None:
-    """It may clear flags and unmount, but owner and mode protect what was mounted; the host's file
-    is as it was.
+    """It may clear flags and unmount, but owner and mode protect the mounted files, and the host's
+    stay unchanged.
     """
     library, node = ROOTFS / LIBS[1:] / "libcuda.so.535.1", ROOTFS / "dev/nvidiactl"
 
@@ -475,7 +475,7 @@ _ERRNO, _KILL, _ALLOW = 0x00050000, 0x80000000, 0x7FFF0000
 
 
 def without(error: int, *numbers: int, deadly: tuple[int, ...] = ()) -> Callable[[], None]:
-    """Return what installs a filter in which calls fail with ``error``, and others end the
+    """Return a function that installs a filter: some calls fail with ``error``, others end the
     process.
     """
     steps = [(0x20, 0, 0, 0)]  # load the number of the call
@@ -490,8 +490,8 @@ def without(error: int, *numbers: int, deadly: tuple[int, ...] = ()) -> Callable
 @pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_t58_a_call_that_is_missing_is_named(attacked: Attacked, name: str, error: str) -> None:
-    """The refusal names it, nothing is left, and mount(2) is not used in its place: it would end
-    the hook here.
+    """The refusal names the missing call, nothing is left, and mount(2) is not used instead: it
+    would end the process.
     """
     before_exec = without(getattr(errno, error), NUMBERS[name], deadly=(_MOUNT,))
     config = {"nvgraft": 'ldcache = "ldconfig"'}  # memfd_create is for ldconfig alone
@@ -579,7 +579,7 @@ def one_of_two_linked(cgroup: int) -> int:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 63])
 def test_t60_programs_are_extended(attacked: Attacked, count: int) -> None:
-    """Without a program there is nothing to do; each of several is extended."""
+    """Without a program there is nothing to do, and each of several is extended."""
     done = attacked(Case(rules=attach_all(count)))
     done.grafted()
     assert done.rules == (count > 0)
@@ -597,7 +597,9 @@ def test_t60_programs_are_extended(attacked: Attacked, count: int) -> None:
 def test_t60_programs_that_cannot_be_replaced(
     attacked: Attacked, rules: Callable[[int], object], message: str
 ) -> None:
-    """Refused, and those that were exchanged before are the old ones again, with their ids."""
+    """They are refused, and the programs exchanged before are the old ones again, with their
+    ids.
+    """
     attacked(Case(rules=rules)).refused(message)
 
 
@@ -656,7 +658,7 @@ def shared(rootfs: Path) -> None:
 
 
 def test_t61_the_hosts_pid_namespace_makes_no_difference(attacked: Attacked) -> None:
-    """A container with hostPID is configured as any other."""
+    """A container with hostPID is configured like any other."""
     attacked(Case(kinds=syscalls.CLONE_NEWNS)).grafted()
 
 
@@ -704,7 +706,7 @@ def test_t61_no_pivot_works(bundle: Bundle) -> None:
 @pytest.mark.requires("runc", "busybox", "gcc", "cgroup-v1")
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_t61_privileged_works(bundle: Bundle, prepare: str) -> None:
-    """A container that may use every device already keeps that, and gets the driver."""
+    """A container that may use every device keeps that, and gets the driver."""
 
     def change(config: dict[str, Any]) -> None:
         config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}

@@ -75,8 +75,8 @@ def test_t01_links_inside_the_root_are_followed_inside_it(
     """
     done = attacked(Case(image))
     done.grafted()
-    wanted = f"{place}/nvidia-smi" if image.startswith("/usr/bin") else f"{place}/libcuda.so.535.1"
-    assert wanted in points(done)
+    target = f"{place}/nvidia-smi" if image.startswith("/usr/bin") else f"{place}/libcuda.so.535.1"
+    assert target in points(done)
 
 
 @pytest.mark.parametrize(
@@ -115,18 +115,20 @@ def test_t01_links_inside_the_root_are_followed_inside_it(
 def test_t01_links_out_of_the_root_are_refused(
     attacked: Attacked, image: str, message: str
 ) -> None:
-    """A ".." above the root, and more than twenty links, whichever directory it is."""
+    """A link with ".." above the root, or a chain of more than twenty, is refused in every
+    directory.
+    """
     attacked(Case(image)).refused(message)
 
 
-# ---- T02: the name of a file that will be made is a dangling link to one of the host's
+# ---- T02: the name of a file to be made is a dangling link to a name of the host
 
 
 @pytest.mark.parametrize(
     "path", [SMI, f"{LIBS}/libcuda.so.535.1", "/usr/bin/nvidia-cuda-mps-control"]
 )
 def test_t02_a_dangling_link_is_no_place_for_a_file(attacked: Attacked, path: str) -> None:
-    """Nothing is made through it, neither on the host nor in the image."""
+    """No file is made through the link, neither on the host nor in the image."""
     attacked(Case(f"{path} -> /etc/cron.d/x")).refused(
         f"file creation failed: {ROOTFS}{path}: file exists"
     )
@@ -137,7 +139,7 @@ def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(
     attacked: Attacked, path: str
 ) -> None:
     """Firmware and sockets are resolved with their last component: the file is made in the image,
-    the host has none.
+    not on the host.
     """
     done = attacked(Case(f"{path} -> /etc/cron.d/x"))
     done.grafted()
@@ -149,8 +151,8 @@ def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(
     "path", [f"{LIBS}/libcuda.so", f"{LIBS}/libcuda.so.1", "/etc/ld.so.cache", "/etc/ld.so.cache~"]
 )
 def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked, path: str) -> None:
-    """Links of the driver and the loader cache are made beside, renamed or left: no file appears
-    where they led.
+    """Links of the driver and the loader cache are replaced or left, and no file appears where they
+    led.
     """
     done = attacked(Case(f"{path} -> /etc/cron.d/x\n/etc/cron.d/"))
     done.grafted()
@@ -190,20 +192,18 @@ def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked,
     ],
 )
 def test_t03_magic_links_are_refused(attacked: Attacked, path: str, link: str) -> None:
-    """Neither the kernel nor the planner follows a link of /proc, whose text says nothing about
-    where it leads.
-    """
+    """A link of /proc is not followed, because its text does not say where it leads."""
     attacked(Case(f"{path} -> /proc/{link}")).refused("path error: ")
 
 
 def test_t03_a_magic_link_as_the_file_is_refused(attacked: Attacked) -> None:
-    """Not even looked at: a link stands where the program goes."""
+    """A link in the program's place is refused without a look at it."""
     attacked(Case(f"{SMI} -> /proc/1/exe")).refused(
         f"file creation failed: {ROOTFS}{SMI}: file exists"
     )
 
 
-# ---- T04: something else is where a file goes
+# ---- T04: something else is in a file's place
 
 
 def image_dev(rootfs: Path) -> None:
@@ -220,7 +220,7 @@ KINDS = {"directory": "/x/", "fifo": " fifo", "socket": " socket", "device": " c
     "path", [SMI, f"{LIBS}/libcuda.so.535.1", FIRMWARE, SOCKET, "/dev/nvidia0", "/dev/nvidiactl"]
 )
 def test_t04_a_target_of_another_kind_is_refused(attacked: Attacked, path: str, kind: str) -> None:
-    """None of them is opened, emptied or replaced; a FIFO does not hold the hook up."""
+    """No such target is opened, emptied or replaced, and a FIFO does not block the hook."""
     case = Case(f"/dev/\n{path}{KINDS[kind]}", mounts=image_dev)
     if (path, kind) == (SOCKET, "socket"):
         attacked(case).grafted()
@@ -233,12 +233,12 @@ def test_t04_a_target_of_another_kind_is_refused(attacked: Attacked, path: str, 
 
 @pytest.mark.parametrize("path", [MPS, PROFILES, "/usr/bin", LIBS])
 def test_t04_a_file_for_a_directory_is_refused(attacked: Attacked, path: str) -> None:
-    """A file where a directory goes is named."""
+    """A file in a directory's place is named."""
     attacked(Case(f"{path} = x")).refused("not a directory")
 
 
 def test_t04_a_setuid_file_keeps_its_bits_and_its_bytes(attacked: Attacked) -> None:
-    """It is mounted over and otherwise left alone."""
+    """The file is mounted over and not changed."""
     files = (ROOTFS / SMI[1:], ROOTFS / LIBS[1:] / "libcuda.so.535.1")
 
     def prepare() -> None:
@@ -258,7 +258,7 @@ def test_t04_a_setuid_file_keeps_its_bits_and_its_bytes(attacked: Attacked) -> N
 
 
 def test_t04_a_hard_link_keeps_the_other_file(attacked: Attacked) -> None:
-    """The second name is mounted over; what is behind it is the file that it was."""
+    """The second name is mounted over, and the file behind it is not changed."""
 
     def prepare() -> None:
         os.link(ROOTFS / "usr/bin/true", ROOTFS / SMI[1:])
@@ -278,8 +278,8 @@ def loader_cache(mode: str) -> dict[str, str]:
 
 
 def make_odd(path: str, kind: str) -> Callable[[], None]:
-    """Return what makes ``path`` of the image something else than the file that is expected
-    there.
+    """Return a function that replaces the file ``path`` of the image by something of another
+    kind.
     """
 
     def prepare() -> None:
@@ -307,7 +307,7 @@ ODD = ["fifo", "sparse", "host", "up", "directory", "device"]
 
 @pytest.mark.parametrize("kind", ODD)
 def test_t05_debian_version(attacked: Attacked, kind: str) -> None:
-    """It is looked for and not read: whatever it is tells a Debian image, a link that leads out is
+    """The file's existence, not its content, tells a Debian image; a link that leads out is
     refused.
     """
     done = attacked(Case(prepare=make_odd("/etc/debian_version", kind)))
@@ -433,7 +433,7 @@ NO_PROCFS = "not procfs: mount a procfs at /proc in config.json"
     ],
 )
 def test_t06_a_proc_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
-    """Only the root of a procfs at /proc will do, and only a directory in it."""
+    """Only the root of a procfs is accepted at /proc, and only a directory in it."""
     attacked(case).refused(message)
 
 
@@ -560,7 +560,9 @@ def test_t08_nothing_of_the_image_is_mounted(attacked: Attacked, image: str, mod
     ids=["circle", "out", "two directories", "a mount"],
 )
 def test_t08_directories_that_are_refused(attacked: Attacked, image: str, message: str) -> None:
-    """Circles, ways out, and directories that a mount of the driver would hide from the loader."""
+    """Circles, ways out, and directories that a mount of the driver would hide from the loader are
+    refused.
+    """
     attacked(Case(image)).refused(message)
 
 
@@ -591,8 +593,8 @@ COMPUTE = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,uti
 def test_t09_no_mount_hides_another(
     attacked: Attacked, image: str, cover: str, everything: bool
 ) -> None:
-    """The image's links bring two parts of the driver to one place: refused, and nothing is written
-    into the host's directory.
+    """Links of the image that bring two parts of the driver to one place are refused; the host's
+    directory stays unchanged.
     """
     case = Case(image) if everything else Case(image, environment=COMPUTE)
     done = attacked(case)
@@ -614,7 +616,7 @@ def link_libraries_to(target: bytes) -> Callable[[], None]:
 
 
 def deep() -> None:
-    """Make 2,000 directories in each other, and lead the libraries there."""
+    """Make 2,000 nested directories, and lead the libraries there."""
     fd = os.open(ROOTFS, os.O_PATH)
     for _ in range(2000):
         os.mkdir("d", dir_fd=fd)
@@ -637,9 +639,7 @@ def deep() -> None:
     ids=["newline", "escape", "invalid UTF-8", "255 bytes", "4001 bytes of dots"],
 )
 def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
-    """A directory may be called anything: the driver is in it, and the log shows nothing but
-    printable text.
-    """
+    """A directory may have any name: the driver is in it, and the log shows printable text only."""
     attacked(Case(prepare=link_libraries_to(target), options=("-debug",))).grafted()
 
 
@@ -660,7 +660,7 @@ def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
 def test_t10_names_that_cannot_be_served(
     attacked: Attacked, prepare: Callable[[], None], message: str
 ) -> None:
-    """One clean line, whatever is in the name."""
+    """The refusal is one clean line, whatever the name holds."""
     attacked(Case(prepare=prepare)).refused(message)
 
 
@@ -761,8 +761,8 @@ def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -
     ],
 )
 def test_t11_a_root_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
-    """The host's root by any of its names, what is missing, and what no engine has made a mount
-    point.
+    """The host's root by any name, a missing root, and one that is not a mount point are
+    refused.
     """
     attacked(case).refused(message)
 
@@ -798,7 +798,7 @@ def million_includes() -> None:
 def test_t12_configurations_without_end(
     attacked: Attacked, mode: str, prepare: Callable[[], None]
 ) -> None:
-    """Circles and masses of includes and directories end: with the driver in place, or refused."""
+    """Circles and masses of includes and directories end, with the driver in place or a refusal."""
     done = attacked(Case(prepare=prepare, config=loader_cache(mode)))
     if done.returncode:
         done.refused("ldcache error: ")
@@ -812,9 +812,7 @@ def test_t12_configurations_without_end(
     ids=["includes that multiply", "a FIFO that is included"],
 )
 def test_t12_ldconfig_is_ended_when_it_is_late(tmp_path: Path, text: str) -> None:
-    """What its limits of memory and descriptors do not stop, the clock does; nothing is left of its
-    work.
-    """
+    """The clock ends an ldconfig that its limits do not stop, and nothing is left of its work."""
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
     (root / "etc").mkdir()
@@ -836,7 +834,7 @@ def test_t12_ldconfig_is_ended_when_it_is_late(tmp_path: Path, text: str) -> Non
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t12_libraries_with_broken_headers(attacked: Attacked, mode: str) -> None:
-    """Hundreds of damaged, cut and empty libraries: the driver's are found."""
+    """The driver's libraries are found among hundreds of damaged, cut and empty ones."""
 
     def prepare() -> None:
         good = shared_object(64, "EM_X86_64", "libx.so.1", ["libc.so.6"], [3, 2, 0])
@@ -860,7 +858,9 @@ OTHER = {"nvgraft": 'ldcache = "ldconfig"', "cli": f'ldconfig = "@{PLACE}/ld"'}
 
 
 def other_ldconfig(source: str | bytes, mode: int = 0o755, owner: int = 0) -> Callable[[], None]:
-    """Return what puts another program in ldconfig's place: a copy of ``source``, or its text."""
+    """Return a function that puts another program in ldconfig's place: a copy of ``source``, or its
+    text.
+    """
 
     def prepare() -> None:
         place = PLACE / "ld"
@@ -886,7 +886,7 @@ def other_ldconfig(source: str | bytes, mode: int = 0o755, owner: int = 0) -> Ca
 def test_t13_a_program_that_is_no_ldconfig(
     attacked: Attacked, prepare: Callable[[], None], message: str
 ) -> None:
-    """Refused although the image ships an ldconfig of its own, which is never run."""
+    """It is refused although the image has its own ldconfig, which is never run."""
     attacked(
         Case("/sbin/ldconfig mode=0755\n/mnt/ld mode=0755", prepare=prepare, config=OTHER)
     ).refused(message)
@@ -910,8 +910,8 @@ def test_t13_memory_that_may_not_be_executed(attacked: Attacked) -> None:
 
 @pytest.mark.requires("busybox")
 def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
-    """Neither while it runs nor when somebody has kept it open past its end; the host's file is
-    what it was.
+    """The copy cannot be written while it runs nor after its end, and the host's file is
+    unchanged.
     """
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
@@ -1009,7 +1009,7 @@ def start(bundle: Bundle, engine: str, script: str = "echo started") -> Run:
     )
     if engine.startswith(
         "crun"
-    ):  # it wants no hybrid cgroups, and cannot set up any on this kind of machine
+    ):  # it accepts no hybrid cgroups, and cannot set up any on this kind of machine
         return bundle.on_host(f"{CGROUPS['v2'].values[0]} && {NO_CGROUPS}; {command}")
     return bundle.on_host(command)
 
