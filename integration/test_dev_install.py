@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -191,26 +192,37 @@ def test_unsafe_places_are_refused(arguments: list[str], complaint: str) -> None
     assert not Path("/opt/x").exists()
 
 
-def test_installing_again_replaces_what_was_there(installed: Installed) -> None:
-    """A module of an older release does not survive, and no temporary file of the installer
-    stays.
-    """
-    prefix = installed.prefix / "again"
+STALE = "lib/nvgraft/hook/nvgraft/stale.py"
+
+
+@pytest.fixture(scope="module")
+def installed_twice(installed: Installed) -> Iterator[Path]:
+    """A prefix that was installed, got a module of an older release, and was installed again."""
+    prefix = installed.prefix / "twice"
     try:
-        assert dev_install(f"PREFIX={prefix}").returncode == 0
-        stale = prefix / "lib/nvgraft/hook/nvgraft/stale.py"
-        stale.touch()
-        assert dev_install(f"PREFIX={prefix}").returncode == 0
-        assert not stale.exists()
-        assert sorted(str(path.relative_to(prefix)) for path in prefix.glob("*/*")) == [
-            "bin/nvgraft",
-            "bin/nvgraft-hook",
-            "bin/nvgraft-runtime",
-            "lib/nvgraft",
-        ]
-        assert sorted(path.name for path in (prefix / "lib").iterdir()) == ["nvgraft"]
+        first = dev_install(f"PREFIX={prefix}", "--names")
+        (prefix / STALE).touch()
+        second = dev_install(f"PREFIX={prefix}", "--names")
+        assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+        yield prefix
     finally:
         subprocess.run(["rm", "-rf", prefix], check=True)
+
+
+def test_installing_again_replaces_what_was_there(installed_twice: Path) -> None:
+    """A module of an older release does not survive, and no draft of the installer's stays behind."""
+    assert not (installed_twice / STALE).exists()
+    names = ("nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime-hook")
+    assert sorted(
+        str(path.relative_to(installed_twice)) for path in installed_twice.glob("*/*")
+    ) == [
+        "bin/nvgraft",
+        "bin/nvgraft-hook",
+        "bin/nvgraft-runtime",
+        *(f"bin/{name}" for name in names),
+        "lib/nvgraft",
+    ]
+    assert sorted(path.name for path in (installed_twice / "lib").iterdir()) == ["nvgraft"]
 
 
 @pytest.mark.requires("gcc")
@@ -263,27 +275,20 @@ def test_without_an_assembler_nothing_is_installed(installed: Installed, tmp_pat
     assert not prefix.exists()
 
 
-def test_the_original_names_start_our_programs(installed: Installed) -> None:
-    """With --names the original programs' names are links, also when installed again; a foreign
-    program is not replaced.
-    """
-    prefix = installed.prefix / "names"
-    foreign = prefix / "bin/nvidia-container-cli"
-    try:
-        for _ in range(2):
-            done = dev_install(f"PREFIX={prefix}", "--names")
-            assert done.returncode == 0, done.stderr
-        for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
-            done = subprocess.run(
-                [prefix / "bin" / name, "-version"], capture_output=True, text=True
-            )
-            assert done.stdout.splitlines(), done.stderr
-        assert subprocess.run([foreign, "--help"], capture_output=True).returncode == 0
-        foreign.unlink()
-        foreign.write_text("#!/bin/sh\n")
-        done = dev_install(f"PREFIX={prefix}", "--names")
-        assert done.returncode == 1
-        assert f"{foreign}: exists and is not nvgraft's" in done.stderr
-        assert foreign.read_text() == "#!/bin/sh\n"
-    finally:
-        subprocess.run(["rm", "-rf", prefix], check=True)
+def test_the_original_names_start_our_programs(installed_twice: Path) -> None:
+    """With --names the original programs' names are links, also when installed again; a foreign program is not replaced."""
+    for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
+        done = subprocess.run(
+            [installed_twice / "bin" / name, "-version"], capture_output=True, text=True
+        )
+        assert done.stdout.splitlines(), done.stderr
+    foreign = installed_twice / "bin/nvidia-container-cli"
+    assert subprocess.run([foreign, "--help"], capture_output=True).returncode == 0
+    foreign.unlink()
+    foreign.write_text("#!/bin/sh\n")
+    done = dev_install(f"PREFIX={installed_twice}", "--names")
+    assert done.returncode == 1
+    assert f"{foreign}: exists and is not nvgraft's" in done.stderr
+    assert foreign.read_text() == "#!/bin/sh\n"
+    foreign.unlink()
+    foreign.symlink_to("nvgraft")

@@ -155,7 +155,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.b
   address = "/run/containerd-test.sock"
 TOML
 containerd -c /run/containerd.toml > /run/containerd-test.log 2>&1 &
-for _ in $(seq 50); do ctr -a /run/containerd-test.sock version > /dev/null 2>&1 && break; sleep 0.1; done
+for _ in $(seq 300); do ctr -a /run/containerd-test.sock version > /dev/null 2>&1 && break; sleep 0.1; done
 """
 
 

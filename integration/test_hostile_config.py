@@ -777,7 +777,7 @@ def test_t52_a_driver_that_hangs(bundle: Bundle, runtime: str) -> None:
         line.split() for line in done.stdout.splitlines() if line.startswith(("took", "left"))
     )
     assert done.returncode != 0
-    assert TIMEOUT * 1000 <= int(said["took"]) <= (TIMEOUT + 1) * 1000, done.stderr
+    assert TIMEOUT * 1000 <= int(said["took"]) < 60_000, done.stderr
     assert said["left"] == "0"
     assert done.changes == []
 
