@@ -203,16 +203,6 @@ class _Call:
         """Make the call. ``call`` is the text of its arguments for an error, or a function that
         returns it.
         """
-        result = self.attempt(*args)
-        if result >= 0:
-            return result
-        number = -result
-        missing = number == errno.ENOSYS or (number == errno.EPERM and self._name in _FREE)
-        kind = MissingFeature if missing else SyscallError
-        raise kind(number, self._worded(call))
-
-    def attempt(self, *args: object) -> int:
-        """Make the call. After a failure, return the negative error number."""
         function = self._function or self._find()
         while True:
             result = function(*self._number, *args)
@@ -220,12 +210,14 @@ class _Call:
                 return result
             number = get_errno()
             if number != errno.EINTR:
-                return -number
+                raise self._failure(number, call)
 
-    def _worded(self, call: str | Callable[[], str]) -> str | Callable[[], str]:
-        return (
-            f"{self._name}({call})" if isinstance(call, str) else lambda: f"{self._name}({call()})"
-        )
+    def _failure(self, number: int, call: str | Callable[[], str]) -> SyscallError:
+        missing = number == errno.ENOSYS or (number == errno.EPERM and self._name in _FREE)
+        kind = MissingFeature if missing else SyscallError
+        if isinstance(call, str):
+            return kind(number, f"{self._name}({call})")
+        return kind(number, lambda: f"{self._name}({call()})")
 
 
 def _words(*values: int) -> bytes:
@@ -276,15 +268,10 @@ def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode
     def call() -> str:
         return f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
 
-    how = _how(flags, mode, resolve)
-    return _openat2(call, dirfd, _path(unsafe_path), how, len(how))
-
-
-def _how(flags: int, mode: int, resolve: int) -> bytes:
     how = _HOW.get((flags, mode, resolve))
     if how is None:
         how = _HOW[flags, mode, resolve] = _words(flags | os.O_CLOEXEC, mode, resolve)
-    return how
+    return _openat2(call, dirfd, _path(unsafe_path), how, len(how))
 
 
 def open_tree(dirfd: int, path: str | bytes, flags: int) -> int:
