@@ -203,6 +203,7 @@ class LiveTree(Tree):
         self.statuses: dict[str, os.stat_result | None] = {}
         self._directories: dict[str, int] = {"": root_fd}
         self._nodes: dict[str, Node | None] = {}
+        self._listings: dict[str, dict[str, None]] = {}
         self._facts: dict[tuple[str, bool], ElfFacts] = {}
 
     def close(self) -> None:
@@ -230,8 +231,14 @@ class LiveTree(Tree):
             return self._nodes[path]
         parent, _, name = path.rpartition("/")
         node = status = None
+        listing = self._listings.get(parent)
+        if listing is not None and name not in listing:
+            self.statuses[path] = self._nodes[path] = None
+            return None
         try:
-            fd = self.directory(parent)
+            fd = self._directories.get(parent)
+            if fd is None:
+                fd = self.directory(parent)
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             kind = _TYPES[stat.S_IFMT(status.st_mode)]
             target = os.readlink(name, dir_fd=fd) if kind == "symlink" else ""
@@ -259,18 +266,16 @@ class LiveTree(Tree):
         return node
 
     def listdir(self, path: str) -> list[str]:
-        try:
-            fd = os.open(
-                ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory(path)
-            )
-        except FileNotFoundError:
-            return []
-        except NotADirectoryError:
-            return []
-        try:
-            return sorted(os.listdir(fd))
-        finally:
-            os.close(fd)
+        if path not in self._listings:
+            try:
+                # By this name the kernel opens the directory once; listdir() of a descriptor takes a copy of it first.
+                names = os.listdir(f"/proc/self/fd/{self.directory(path)}")
+            except FileNotFoundError:
+                return []
+            except NotADirectoryError:
+                return []
+            self._listings[path] = dict.fromkeys(sorted(names))
+        return list(self._listings[path])
 
     def open(self, path: str) -> int:
         """Open the regular file at a resolved ``path``; never open a FIFO or a device (SECURITY

@@ -105,7 +105,8 @@ def read_host(
     difference = _difference(document, signs, config)
     if not difference and tree is not None:
         try:
-            return _host(config, _kept(document), tree)  # type: ignore[arg-type]  # no difference: it is a document
+            # No difference: both are documents.
+            return _host(config, _kept(document), tree, signs)  # type: ignore[arg-type]
         except _DAMAGE:
             difference = _DAMAGED
     if tree is not None:
@@ -375,7 +376,7 @@ def _fields(value: Value, names: Iterable[str]) -> list[object]:
     return [getattr(value, name) for name in names]
 
 
-def _host(config: Config, cached: Kept, tree: LiveTree) -> Host:
+def _host(config: Config, cached: Kept, tree: LiveTree, signs: dict[str, Any]) -> Host:
     uname = os.uname()
     host = Host(
         name=uname.nodename,
@@ -383,7 +384,7 @@ def _host(config: Config, cached: Kept, tree: LiveTree) -> Host:
         tree=tree,
         entries=(),
         report=cached.report,
-        majors=live.read_majors(),
+        majors=dict(signs["device majors"]),  # the driver's: nobody asks for others
         machine=uname.machine,
     )
     host.origin = "from the kept inventory"

@@ -396,6 +396,8 @@ class _Planner:
         if not components:
             return
         directory = self.layout.directory_for_mounts(requested)
+        # One listing, which soname_links() needs anyway, answers for all names that are not there.
+        self.target.tree.listdir(directory)
         for component, row in _matching(components, catalogue.LIBRARIES, self.library_classes):
             soname = component.name if component.soname is None else component.soname
             library = MountedLibrary(directory, component.name, soname, flags)
