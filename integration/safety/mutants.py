@@ -194,7 +194,7 @@ MUTANTS = (
     _mutant(
         "R20: placeholders are truncated",
         "Targets._target",
-        "self._check_target(os.fstat(fd) if made is None else made, mount, action, kind",
+        "self._check_target(os.fstat(fd), action",
         "os.close(os.open(name, os.O_WRONLY | os.O_TRUNC, dir_fd=parent)",
         "test_an_existing_target_keeps_its_bytes_and_its_mode",
     ),
@@ -235,8 +235,8 @@ MUTANTS = (
     ),
     _mutant(
         "R25: targets on shared mounts",
-        "Targets._check_target",
-        "mount is not None and mount.shared",
+        "Targets._check_shared",
+        "mount.shared",
         "False",
         "test_a_target_on_a_shared_mount_is_refused",
     ),

@@ -264,21 +264,25 @@ def _attach(
 
 def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
     """Check that the target's name leads to our mount, with its options (SECURITY R26)."""
-    text = f"mount operation failed: {action.target}: it is not where it was attached"
-    hint = "something moved or covered it: let nothing change the image and its volumes meanwhile"
     try:
         fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
     except OSError as error:
-        raise Refusal("mount", text, f"{hint} ({error})") from error
+        raise _not_in_place(action, f" ({error})") from error
     try:
         bits = attributes(action.options)
         if (
             syscalls.mount_id(fd) != syscalls.mount_id(mount_fd)
             or os.fstatvfs(fd).f_flag & bits != bits
         ):
-            raise Refusal("mount", text, hint)
+            raise _not_in_place(action)
     finally:
         syscalls.close(fd)
+
+
+def _not_in_place(action: Bind | Tmpfs, cause: str = "") -> Refusal:
+    text = f"mount operation failed: {action.target}: it is not where it was attached"
+    hint = "something moved or covered it: let nothing change the image and its volumes meanwhile"
+    return Refusal("mount", text, hint + cause)
 
 
 def _open_procfs(container: Container) -> int:

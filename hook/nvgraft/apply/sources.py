@@ -40,11 +40,15 @@ _TYPES = {
 _TMPFS_LIMITS = {"size": "1m", "nr_inodes": "8k"}
 
 
-def attributes(options: Iterable[str]) -> int:
+#: MOUNT_ATTR_ bits by options; a plan has five kinds.
+_BITS: dict[tuple[str, ...], int] = {}
+
+
+def attributes(options: tuple[str, ...]) -> int:
     """Return the MOUNT_ATTR_ bits of mountinfo's ``options``."""
-    bits = 0
-    for option in options:
-        bits |= _ATTRIBUTES[option]
+    bits = _BITS.get(options)
+    if bits is None:
+        bits = _BITS[options] = sum([_ATTRIBUTES[option] for option in options])
     return bits
 
 
@@ -145,9 +149,8 @@ def _set_options(fd: int, attributes: int) -> None:
 
 
 def _check_source(action: Bind, status: os.stat_result) -> None:
-    text = f"unexpected source file mode {status.st_mode:o} for {action.source}"
     if stat.S_IFMT(status.st_mode) != _TYPES[action.kind]:
-        raise Refusal("mount", text, f"it is not a {action.kind} now: reinstall the driver")
+        raise _unexpected(action, status, f"it is not a {action.kind} now: reinstall the driver")
     if (
         action.rdev is not None
         and (os.major(status.st_rdev), os.minor(status.st_rdev)) != action.rdev
@@ -158,11 +161,13 @@ def _check_source(action: Bind, status: os.stat_result) -> None:
             f"its number is not {action.rdev[0]}:{action.rdev[1]}: remove it on the host",
         )
     if action.kind == "file" and (status.st_mode & 0o022 or not userns.is_root(status.st_uid)):
-        raise Refusal(
-            "mount",
-            text,
-            "make it writable by root alone (chown root, chmod go-w) before containers get it",
-        )
+        hint = "make it writable by root alone (chown root, chmod go-w) before containers get it"
+        raise _unexpected(action, status, hint)
+
+
+def _unexpected(action: Bind, status: os.stat_result, hint: str) -> Refusal:
+    text = f"unexpected source file mode {status.st_mode:o} for {action.source}"
+    return Refusal("mount", text, hint)
 
 
 def _new_tmpfs(action: Tmpfs, uid: int, gid: int) -> int:

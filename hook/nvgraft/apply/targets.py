@@ -108,8 +108,8 @@ class _Made:
         self._fd: int | None = None
         self._identity: tuple[int, int] | None = None
 
-    def confirm(self, fd: int | None = None) -> os.stat_result:
-        """Note that the thing was made, and return its status.
+    def confirm(self, fd: int | None = None) -> None:
+        """Note that the thing was made, and which one it is.
 
         :param fd: its descriptor, if it is open and stays open.
         """
@@ -121,7 +121,6 @@ class _Made:
             else os.fstat(fd)
         )
         self._identity = (status.st_dev, status.st_ino)
-        return status
 
     def remove(self) -> None:
         """Remove the thing, if it was made and nothing else has taken its place.
@@ -176,7 +175,8 @@ class Targets:
         self._container = container
         self._sources = sources
         self._undo = undo
-        self._parents: dict[str, int] = {}
+        #: Directory -> its descriptor, and whether it is in one of our tmpfs.
+        self._parents: dict[str, tuple[int, bool]] = {}
         self._volumes: dict[int, str | None] = {}
         self._mounts: dict[int, Mount] = {}
         self._target_fds: list[int] = []
@@ -184,7 +184,7 @@ class Targets:
 
     def close(self) -> None:
         """Close every descriptor. The undo log's steps cannot be used afterwards."""
-        for fd in [*self._parents.values(), *self._target_fds]:
+        for fd in [*(fd for fd, _ in self._parents.values()), *self._target_fds]:
             syscalls.close(fd)
         self._parents.clear()
         self._target_fds.clear()
@@ -201,13 +201,13 @@ class Targets:
         announce(self._to_be_made(actions))
         for index, action in enumerate(actions):
             try:
-                if isinstance(action, MakeDirectory):
+                if isinstance(action, Bind | Tmpfs):
+                    self.opened.append(self._target(action))
+                elif isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:
                         self._make_directory(action)
                 elif type(action) is Symlink:  # links that replace others are made after the mounts
                     self._make_link(action)
-                elif isinstance(action, Bind | Tmpfs):
-                    self.opened.append(self._target(action))
             except syscalls.MissingFeature:
                 raise
             except OSError as error:
@@ -250,14 +250,15 @@ class Targets:
     def _parent(self, path: str) -> tuple[int, str, bool]:
         """Return the directory of ``path``, its name there, and whether that is in our tmpfs."""
         parent, _, name = path.rpartition("/")
-        inside = self._sources.inside_tmpfs(path)
         if parent not in self._parents:
+            inside = self._sources.inside_tmpfs(path)
             if inside is None:
                 fd = open_in_root(self._container.rootfs_fd, parent, os.O_PATH | os.O_DIRECTORY)
             else:
                 fd = open_in_root(inside[0], paths.dirname(inside[1]), os.O_PATH | os.O_DIRECTORY)
-            self._parents[parent] = fd
-        return self._parents[parent], name, inside is not None
+            self._parents[parent] = fd, inside is not None
+        fd, ours = self._parents[parent]
+        return fd, name, ours
 
     def _check_volume(self, parent: int, path: str) -> None:
         if parent not in self._volumes:
@@ -292,12 +293,13 @@ class Targets:
         made.confirm()
 
     def _target(self, action: Bind | Tmpfs) -> int:
-        kind = action.kind if isinstance(action, Bind) else "dir"
         parent, name, ours = self._parent(action.target)
         fd, made = self._open_or_make(action, parent, name, ours)
-        # What was just made is on its parent's mount.
-        mount = None if ours else self._mount_of(fd if made is None else parent)
-        self._check_target(os.fstat(fd) if made is None else made, mount, action, kind)
+        if not made:
+            self._check_target(os.fstat(fd), action)
+        if not ours:
+            # What was just made is on its parent's mount.
+            self._check_shared(self._mount_of(parent if made else fd), action)
         return fd
 
     def _mount_of(self, fd: int) -> Mount:
@@ -309,10 +311,10 @@ class Targets:
 
     def _open_or_make(
         self, action: Bind | Tmpfs, parent: int, name: str, ours: bool
-    ) -> tuple[int, os.stat_result | None]:
+    ) -> tuple[int, bool]:
         """Open a mount's target, or make it. This object closes it.
 
-        :returns: the descriptor, and the status of a target that was made.
+        :returns: the descriptor, and whether it was made.
         """
         if isinstance(action, Bind) and action.placeholder:
             made = None if ours else self._making("file", action.target, parent, name)
@@ -322,15 +324,16 @@ class Targets:
                 pass  # it appeared after the plan was made
             else:
                 self._target_fds.append(fd)
-                return fd, os.fstat(fd) if made is None else made.confirm(fd)
+                if made is not None:
+                    made.confirm(fd)
+                return fd, True
         fd = open_in_root(parent, name, os.O_PATH)
         self._target_fds.append(fd)
-        return fd, None
+        return fd, False
 
-    def _check_target(
-        self, status: os.stat_result, mount: Mount | None, action: Bind | Tmpfs, kind: str
-    ) -> None:
-        """Refuse a target of the wrong type, another device, or one on a shared mount."""
+    def _check_target(self, status: os.stat_result, action: Bind | Tmpfs) -> None:
+        """Refuse a target of the wrong type, or another device."""
+        kind = action.kind if isinstance(action, Bind) else "dir"
         text = f"file creation failed: {self._container.rootfs}{action.target}: "
         if stat.S_ISDIR(status.st_mode) != (kind == "dir"):
             raise Refusal(
@@ -352,7 +355,10 @@ class Targets:
                 text + "file exists",
                 "remove the image's own device node there: it has another number",
             )
-        if mount is not None and mount.shared:
+
+    def _check_shared(self, mount: Mount, action: Bind | Tmpfs) -> None:
+        """Refuse a target on a shared mount (SECURITY R25)."""
+        if mount.shared:
             point = self._container.inside(mount) or "/"
             hint = (
                 f"{point} is shared: the driver would appear outside of the container; "
