@@ -166,7 +166,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unknown = [name for name in _names(item) if name not in REQUIREMENTS]
         if unknown:
             raise pytest.UsageError(
-                f"{item.nodeid}: requires {unknown[0]!r}, which is not one of {', '.join(REQUIREMENTS)}"
+                f"{item.nodeid}: requires {unknown[0]!r}, which is not one of"
+                f" {', '.join(REQUIREMENTS)}"
             )
     left_out = [item for item in items if NOT_PACKAGED & set(_names(item))]
     if left_out:

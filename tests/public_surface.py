@@ -1,6 +1,7 @@
 """Every name that users rely on, one line each, as the programs and documents themselves say it.
 
-tests/fixtures/public_surface.txt holds the lines. After a deliberate change write it anew, and tell users in the changelog:
+tests/fixtures/public_surface.txt holds the lines. After a deliberate change write it anew, and tell
+users in the changelog:
 
     .venv/bin/python tests/public_surface.py > tests/fixtures/public_surface.txt
 

@@ -39,7 +39,8 @@ def test_links_of_a_library_are_followed() -> None:
     """The component is the resolved file, and its ``found`` text names every step."""
     host_inventory = inventory(
         host(
-            "/usr/lib/libcuda.so.1 -> /etc/alternatives/cuda\n/etc/alternatives/cuda -> /opt/nv/libcuda.so.535.1\n"
+            "/usr/lib/libcuda.so.1 -> /etc/alternatives/cuda\n/etc/alternatives/cuda ->"
+            " /opt/nv/libcuda.so.535.1\n"
             "/opt/nv/libcuda.so.535.1 elf libcuda.so.1 mode=0755",
             cache="libcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1",
         )
@@ -68,7 +69,10 @@ def test_a_library_without_links_has_no_further_step() -> None:
 
 def test_the_last_accepted_candidate_wins() -> None:
     """Of several entries for one row the last accepted one in cache order is chosen."""
-    text = "/a/libcuda.so.535.1 elf libcuda.so.1\n/b/libcuda.so.535.1 elf libcuda.so.1\n/c/libcuda.so.470.1 elf libcuda.so.1"
+    text = (
+        "/a/libcuda.so.535.1 elf libcuda.so.1\n/b/libcuda.so.535.1 elf"
+        " libcuda.so.1\n/c/libcuda.so.470.1 elf libcuda.so.1"
+    )
     assert paths(inventory(host(text)).files.libraries) == ["/b/libcuda.so.535.1"]
 
 
@@ -123,7 +127,8 @@ def test_two_names_of_one_file_give_one_component() -> None:
     host_inventory = inventory(
         host(
             "/l/libcuda.so.535.1 elf libcuda.so.1\n/l/libcuda.so -> libcuda.so.535.1",
-            cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1\nlibcuda.so (libc6,x86-64) => /l/libcuda.so",
+            cache="libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.535.1\nlibcuda.so (libc6,x86-64)"
+            " => /l/libcuda.so",
         )
     )
     assert [component.found for component in host_inventory.files.libraries] == [
@@ -146,7 +151,8 @@ def test_a_stale_entry_is_fatal(target: str) -> None:
     resolved = "/gone" if target == "/gone" else "/l/libcuda.so.535.1"
     assert (
         refusal.reference_line()
-        == f"nvgraft: detection error: open failed: /run/nvidia/driver{resolved}: no such file or directory"
+        == f"nvgraft: detection error: open failed: /run/nvidia/driver{resolved}: no such file"
+        " or directory"
     )
     assert "run ldconfig" in refusal.hint
 
@@ -210,7 +216,8 @@ def test_a_loop_of_links_is_fatal() -> None:
     )
     assert (
         refusal.reference_line()
-        == "nvgraft: detection error: path error: ///l/libcuda.so.1: too many levels of symbolic links"
+        == "nvgraft: detection error: path error: ///l/libcuda.so.1: too many levels of"
+        " symbolic links"
     )
 
 
@@ -386,7 +393,8 @@ def test_sockets_are_found_through_var_run() -> None:
     """
     host_inventory = inventory(
         host(
-            "/var/run -> /run\n/run/nvidia-persistenced/socket socket\n/run/nvidia-fabricmanager/socket socket"
+            "/var/run -> /run\n/run/nvidia-persistenced/socket"
+            " socket\n/run/nvidia-fabricmanager/socket socket"
         )
     )
     assert [
@@ -437,7 +445,8 @@ class Forbidden(SnapshotTree):
 def test_unreadable_places_are_left_out() -> None:
     """A socket, MPS directory or element of PATH that only root may enter is left out."""
     document = host(
-        "/var/run/nvidia-persistenced/socket socket\n/secret/nvidia-smi\n/b/nvidia-smi\n/secret/mps/"
+        "/var/run/nvidia-persistenced/socket"
+        " socket\n/secret/nvidia-smi\n/b/nvidia-smi\n/secret/mps/"
     )
     live = snapshot_host(document)
     live.tree = Forbidden(document["files"])
@@ -467,7 +476,8 @@ def test_control_devices() -> None:
     """
     host_inventory = inventory(
         host(
-            "/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char 510:1\n/dev/nvidia-uvm char 510:0"
+            "/dev/nvidia-modeset char 195:254\n/dev/nvidia-uvm-tools char"
+            " 510:1\n/dev/nvidia-uvm char 510:0"
         )
     )
     assert [
@@ -535,7 +545,10 @@ def test_proc_files_are_copied_in_a_fixed_order() -> None:
     """params, version and registry are copied in this order, with content and mode. Missing and
     other files are skipped.
     """
-    text = "/proc/driver/nvidia/registry = r\n/proc/driver/nvidia/params = p\\nq\n/proc/driver/nvidia/suspend = s"
+    text = (
+        "/proc/driver/nvidia/registry = r\n/proc/driver/nvidia/params ="
+        " p\\nq\n/proc/driver/nvidia/suspend = s"
+    )
     assert inventory(host(text)).proc_files == (
         ProcEntry("/proc/driver/nvidia/params", 0o644, "p\nq"),
         ProcEntry("/proc/driver/nvidia/registry", 0o644, "r"),
@@ -696,7 +709,10 @@ def test_proc_devices_are_read() -> None:
     """Character majors are read by driver name, the first of each name; block devices and blank
     lines are skipped.
     """
-    text = "Character devices:\n  1 mem\n195 nvidia-frontend\n195 nvidia\n510 nvidia-uvm\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
+    text = (
+        "Character devices:\n  1 mem\n195 nvidia-frontend\n195 nvidia\n510 nvidia-uvm\n511"
+        " nvidia-uvm\n\nBlock devices:\n  8 sd\n"
+    )
     assert parse_majors(text) == {
         "mem": 1,
         "nvidia-frontend": 195,

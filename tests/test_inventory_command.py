@@ -100,8 +100,8 @@ def test_a_stale_inventory_is_shown_with_the_reason(
     assert run("show") == 1
     lines = capsys.readouterr().out.splitlines()
     assert (
-        lines[0]
-        == f"state      the next hook reads the host anew: changed: {machine.root}/usr/lib/libcuda.so.535.1"
+        lines[0] == "state      the next hook reads the host anew: changed:"
+        f" {machine.root}/usr/lib/libcuda.so.535.1"
     )
     assert any(line.startswith("GPU ") for line in lines)
 

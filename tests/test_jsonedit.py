@@ -82,7 +82,10 @@ def test_keep_returns_chosen_items(
     assert json.loads(text) == [item for item, keep in zip(value, chosen, strict=False) if keep]
 
 
-ODD = b' {"n": 1.10e+400, "big": 123456789012345678901234567890, "twice": 1, "twice": 2, "u": "\\u00e9\xff\\/", "last": []}\n{"more"'
+ODD = (
+    b' {"n": 1.10e+400, "big": 123456789012345678901234567890, "twice": 1, "twice": 2, "u":'
+    b' "\\u00e9\xff\\/", "last": []}\n{"more"'
+)
 
 
 def test_text_that_parsers_lose_is_kept() -> None:

@@ -98,7 +98,10 @@ def test_bad_json_is_explained_without_the_json_package() -> None:
     """In an interpreter that has not loaded json.decoder, which the C scanner's errors need, bad
     JSON gets its message too.
     """
-    script = "from nvgraft.base.jsontext import *\ntry: loads(b'[1,', 99)\nexcept JsonError as error: print(error.text)"
+    script = (
+        "from nvgraft.base.jsontext import *\ntry: loads(b'[1,', 99)\nexcept JsonError as"
+        " error: print(error.text)"
+    )
     path = f"import sys; sys.path[:0] = {sys.path!r}\nassert 'json' not in sys.modules\n"
     done = subprocess.run(
         [sys.executable, "-IS", "-c", path + script], capture_output=True, text=True, check=True

@@ -14,7 +14,10 @@ from nvgraft.host import kmods
 from nvgraft.system import syscalls
 
 PARAMS = "ModifyDeviceFiles: {}\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
-DEVICES = "Character devices:\n195 nvidia\n507 nvidia-caps-imex-channels\n509 nvidia-caps\n511 nvidia-uvm\n\nBlock devices:\n511 other\n"
+DEVICES = (
+    "Character devices:\n195 nvidia\n507 nvidia-caps-imex-channels\n509 nvidia-caps\n511"
+    " nvidia-uvm\n\nBlock devices:\n511 other\n"
+)
 
 
 def _write(root: Path, files: dict[str, str]) -> str:

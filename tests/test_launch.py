@@ -39,7 +39,10 @@ def test_an_interpreter_that_is_not_isolated_is_refused() -> None:
     """An interpreter without -I and -S is refused, because it may have run a foreign module
     already.
     """
-    check = f"import sys; sys.path += {sys.path!r}; from nvgraft.system.launch import check_interpreter; check_interpreter()"
+    check = (
+        f"import sys; sys.path += {sys.path!r}; from nvgraft.system.launch import"
+        " check_interpreter; check_interpreter()"
+    )
     for flags, accepted in (
         (["-ISB"], True),
         (["-IS"], True),
@@ -264,6 +267,7 @@ def test_the_deadline_leaves_time_to_undo() -> None:
     assert 5 <= HOOK_TIMEOUT - DEADLINE < HOOK_TIMEOUT / 2
     assert (
         Interrupted(14).line()
-        == f"nvgraft: not done after {DEADLINE} s, and a runtime waits for {HOOK_TIMEOUT} s; everything was undone"
+        == f"nvgraft: not done after {DEADLINE} s, and a runtime waits for {HOOK_TIMEOUT} s;"
+        " everything was undone"
     )
     assert Interrupted(15).line("cli") == "cli: interrupted by signal 15; everything was undone"

@@ -360,7 +360,8 @@ def test_nothing_is_created_on_a_volume(volume: str) -> None:
         mount(plan, "/opt/v/new")
     assert (
         caught.value.reference_line()
-        == f"nvgraft: mount error: file creation failed: {ROOTFS}/opt/v/new: it would be made on the volume /opt/v"
+        == f"nvgraft: mount error: file creation failed: {ROOTFS}/opt/v/new: it would be made"
+        " on the volume /opt/v"
     )
     with pytest.raises(OnVolume):
         plan.directory("/opt/v/dir", 0o755, WHY)

@@ -38,7 +38,10 @@ def test_lines_are_directories() -> None:
     """Each line with an absolute path is a directory, without comment, blanks and trailing
     slashes.
     """
-    text = "  /a/b  # with a comment\n\n#/c\n/d//\n/\nrelative\n\t/with space/x \nhwcap 1 nosegneg\ninclude\nincluded\n/e"
+    text = (
+        "  /a/b  # with a comment\n\n#/c\n/d//\n/\nrelative\n\t/with space/x \nhwcap 1"
+        " nosegneg\ninclude\nincluded\n/e"
+    )
     assert load({"/etc/ld.so.conf": text}).directories == ["/a/b", "/d", "/", "/with space/x", "/e"]
 
 

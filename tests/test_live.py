@@ -232,7 +232,8 @@ def test_a_root_without_nvml_is_refused(driver_root: Path, queries: RecordedQuer
     (driver_root / "etc/ld.so.cache").unlink()
     refusal = refused(driver_root)
     assert refusal.reference_line() == (
-        "nvgraft: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
+        "nvgraft: initialization error: load library failed: libnvidia-ml.so.1: cannot open"
+        " shared object file: no such file or directory"
     )
     assert f"under {driver_root}" in refusal.hint
     assert queries.calls == []
@@ -248,7 +249,8 @@ def test_a_missing_loader_cache_is_refused(driver_root: Path, queries: RecordedQ
     refusal = refused(driver_root)
     assert (
         refusal.reference_line()
-        == f"nvgraft: detection error: open failed: {driver_root}/etc/ld.so.cache: no such file or directory"
+        == f"nvgraft: detection error: open failed: {driver_root}/etc/ld.so.cache: no such"
+        " file or directory"
     )
     assert (
         refused(driver_root, cli_ldcache="/x.cache").text

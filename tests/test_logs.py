@@ -31,7 +31,10 @@ def test_text_lines_go_to_stderr_without_a_set_up(capsys: Captured) -> None:
     log.warning("cannot listen")
     assert capsys.readouterr() == (
         "",
-        "nvgraft watch: inventory refreshed: gpus=8 reason=uevent\nnvgraft watch: warning: cannot listen\n",
+        (
+            "nvgraft watch: inventory refreshed: gpus=8 reason=uevent\nnvgraft watch: warning:"
+            " cannot listen\n"
+        ),
     )
 
 

@@ -66,7 +66,8 @@ def refused(root: Path) -> str:
         update(root)
     line = caught.value.line()
     assert line.startswith(
-        "nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | the loader cache was not written: "
+        "nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | the"
+        " loader cache was not written: "
     )
     return line.partition(" | the loader cache was not written: ")[2]
 

@@ -220,7 +220,8 @@ def test_a_library_that_cannot_be_loaded_is_refused(install: Install) -> None:
     """A library that cannot be loaded is refused with dlopen's reason in lower case."""
     install("")
     assert refused(library="/none/nvml.so").reference_line() == (
-        "nvgraft: initialization error: load library failed: /none/nvml.so: cannot open shared object file: no such file or directory"
+        "nvgraft: initialization error: load library failed: /none/nvml.so: cannot open"
+        " shared object file: no such file or directory"
     )
 
 
@@ -432,7 +433,8 @@ def test_nvml_sees_the_driver_root_as_its_root(install: Install, tmp_path: Path)
     root = tmp_path / "driver"
     (root / "marker").mkdir(parents=True)
     install(
-        "def nvmlDeviceGetCount(): return 1\ndef nvmlDeviceGetName(handle): import os; return ' '.join(os.listdir('/'))"
+        "def nvmlDeviceGetCount(): return 1\ndef nvmlDeviceGetName(handle): import os;"
+        " return ' '.join(os.listdir('/'))"
     )
     if IS_ROOT:
         tmp_path.chmod(0o755)

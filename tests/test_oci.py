@@ -80,7 +80,10 @@ def test_states_of_all_versions_of_runc_are_read() -> None:
         ),
         (
             '{"pid":9223372036854775808}',
-            "json: cannot unmarshal number 9223372036854775808 into Go struct field HookState.pid of type int",
+            (
+                "json: cannot unmarshal number 9223372036854775808 into Go struct field"
+                " HookState.pid of type int"
+            ),
         ),
         (
             '{"bundle":[]}',
@@ -299,39 +302,64 @@ def test_null_counts_as_absent() -> None:
         (
             {"process": {"capabilities": {"bounding": "x"}}},
             CAPABILITIES
-            + "cannot unmarshal string into Go struct field LinuxCapabilities.bounding of type []string",
+            + "cannot unmarshal string into Go struct field LinuxCapabilities.bounding of"
+            " type []string",
         ),
         (
             {"process": {"env": "A=1"}},
-            "could not decode OCI spec: json: cannot unmarshal string into Go struct field Process.process.env of type []string",
+            (
+                "could not decode OCI spec: json: cannot unmarshal string into Go struct field"
+                " Process.process.env of type []string"
+            ),
         ),
         (
             {"process": {"env": [1]}, "root": None},
-            "could not decode OCI spec: json: cannot unmarshal number into Go struct field Process.process.env of type string",
+            (
+                "could not decode OCI spec: json: cannot unmarshal number into Go struct field"
+                " Process.process.env of type string"
+            ),
         ),
         (
             {"process": []},
-            "could not decode OCI spec: json: cannot unmarshal array into Go struct field Spec.process of type main.Process",
+            (
+                "could not decode OCI spec: json: cannot unmarshal array into Go struct field"
+                " Spec.process of type main.Process"
+            ),
         ),
         (
             {"root": "/"},
-            "could not decode OCI spec: json: cannot unmarshal string into Go struct field Spec.root of type main.Root",
+            (
+                "could not decode OCI spec: json: cannot unmarshal string into Go struct field"
+                " Spec.root of type main.Root"
+            ),
         ),
         (
             {"root": {"path": 1}},
-            "could not decode OCI spec: json: cannot unmarshal number into Go struct field Root.root.path of type string",
+            (
+                "could not decode OCI spec: json: cannot unmarshal number into Go struct field"
+                " Root.root.path of type string"
+            ),
         ),
         (
             {"ociVersion": 1},
-            "could not decode OCI spec: json: cannot unmarshal number into Go struct field Spec.ociVersion of type string",
+            (
+                "could not decode OCI spec: json: cannot unmarshal number into Go struct field"
+                " Spec.ociVersion of type string"
+            ),
         ),
         (
             {"mounts": {}},
-            "could not decode OCI spec: json: cannot unmarshal object into Go struct field Spec.mounts of type []specs.Mount",
+            (
+                "could not decode OCI spec: json: cannot unmarshal object into Go struct field"
+                " Spec.mounts of type []specs.Mount"
+            ),
         ),
         (
             {"mounts": [1]},
-            "could not decode OCI spec: json: cannot unmarshal number into Go struct field Spec.mounts of type specs.Mount",
+            (
+                "could not decode OCI spec: json: cannot unmarshal number into Go struct field"
+                " Spec.mounts of type specs.Mount"
+            ),
         ),
     ],
 )

@@ -368,7 +368,8 @@ def test_without_a_kernel_module_the_mount_is_refused() -> None:
     refusal = refused(full_host(), target)
     assert (
         refusal.reference_line()
-        == f"nvgraft: mount error: mount operation failed: {ROOTFS}/proc/driver/nvidia: no such file or directory"
+        == f"nvgraft: mount error: mount operation failed: {ROOTFS}/proc/driver/nvidia: no"
+        " such file or directory"
     )
     simulated = plan(full_host(), simulated=True)
     assert mount_targets(simulated)[:2] == ["/proc/driver", "/proc/driver/nvidia"]
@@ -394,14 +395,16 @@ def test_the_profile_masks_the_chosen_gpus(
     GPU.
     """
     extra = "".join(
-        f"/dev/nvidia{minor} char 195:{minor}\n/proc/driver/nvidia/gpus/0000:{minor + 1:02x}:00.0/\n"
+        f"/dev/nvidia{minor} char"
+        f" 195:{minor}\n/proc/driver/nvidia/gpus/0000:{minor + 1:02x}:00.0/\n"
         for minor in minors
     )
     document = full_host(extra, gpus=[gpu(minor) for minor in minors])
     assert written(plan(document, capabilities="graphics", devices=requested))[
         f"{PROFILES}/10-container.conf"
     ] == (
-        f'{{ "profiles": [{{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", {mask}]}}], '
+        '{ "profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices",'
+        f" {mask}]}}], "
         '"rules": [{"pattern": [], "profile": "_container_"}]}'
     )
 
@@ -770,7 +773,10 @@ def test_a_request_is_checked_before_the_host() -> None:
         ("/usr/bin -> /../..", f"path error: /usr/bin resolves outside of {ROOTFS}"),
         (
             "/run -> /proc/sys/kernel",
-            "path error: /run/nvidia-persistenced/socket resolves to /proc/sys/kernel/nvidia-persistenced/socket",
+            (
+                "path error: /run/nvidia-persistenced/socket resolves to"
+                " /proc/sys/kernel/nvidia-persistenced/socket"
+            ),
         ),
     ],
 )
@@ -786,7 +792,10 @@ def test_an_image_that_blocks_a_target_is_refused(rootfs: str, text: str) -> Non
     [
         (
             "/lib/firmware",
-            "mount operation failed: /usr/bin/nvidia-smi/nvidia/535.1/gsp_tu10x.bin: hidden by the mount on /usr/bin/nvidia-smi",
+            (
+                "mount operation failed: /usr/bin/nvidia-smi/nvidia/535.1/gsp_tu10x.bin: hidden"
+                " by the mount on /usr/bin/nvidia-smi"
+            ),
         ),
         ("/tmp", f"file creation failed: {ROOTFS}/usr/bin/nvidia-smi: not a directory"),
     ],
@@ -946,7 +955,8 @@ def test_findings_are_about_requested_capabilities() -> None:
     (finding,) = plan(full_host(), capabilities="utility").findings
     assert (
         finding.message
-        == "not on this host: libnvidia-cfg.so, libnvidia-nscq.so, nvidia-debugdump, nvidia-persistenced, nv-fabricmanager"
+        == "not on this host: libnvidia-cfg.so, libnvidia-nscq.so, nvidia-debugdump,"
+        " nvidia-persistenced, nv-fabricmanager"
     )
     assert plan(full_host(), capabilities="ngx").findings == ()
 
@@ -1030,7 +1040,8 @@ ROOT_FILE_SYSTEMS = {
         /usr/local/cuda/compat/libcuda.so.999.1 elf libcuda.so.1
         /usr/local/cuda/compat/libcuda.so.1 -> libcuda.so.999.1
     """,
-    "links": "/usr/bin -> /bin\n/usr/lib64 -> /opt/l\n/etc/nvidia -> /c/evil\n/lib -> /d\n/tmp -> /usr/lib64",
+    "links": "/usr/bin -> /bin\n/usr/lib64 -> /opt/l\n/etc/nvidia -> /c/evil\n/lib -> /d\n/tmp ->"
+    " /usr/lib64",
 }
 #: Lines that an attacker might add to any of them.
 HOSTILE = (

@@ -283,7 +283,10 @@ OTHER = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvgraft]\nrunt
         ),
         (
             "runc",
-            '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}',
+            (
+                '{"ociVersion": "1.0.2", "hooks": {"prestart": [{"path":'
+                ' "/usr/bin/nvidia-container-runtime-hook"}]}}'
+            ),
             "configured twice",
         ),
         ("containerd", 'root = "/x"\n', "config version 1 |"),

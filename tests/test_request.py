@@ -417,7 +417,10 @@ def test_ignored_imex_channels_are_reported() -> None:
     request = request_of(config, [mount("/0")], NVIDIA_IMEX_CHANNELS="0")
     assert request.imex_channels.written == ()
     assert request.warnings == (
-        "Ignoring request by environment variable(s) in unprivileged container: [NVIDIA_IMEX_CHANNELS]",
+        (
+            "Ignoring request by environment variable(s) in unprivileged container:"
+            " [NVIDIA_IMEX_CHANNELS]"
+        ),
     )
 
 

@@ -105,7 +105,10 @@ def test_the_hook_is_inserted_by_mode_and_request(
         (
             visible(CDI),
             "auto",
-            f"mode cdi is not served by nvgraft-runtime | this container asks for {CDI} (NVIDIA_VISIBLE_DEVICES={CDI})",
+            (
+                f"mode cdi is not served by nvgraft-runtime | this container asks for {CDI}"
+                f" (NVIDIA_VISIBLE_DEVICES={CDI})"
+            ),
         ),
         (spec(annotations={"cdi.k8s.io/x": CDI}), "auto", f"asks for {CDI} (CDI annotations)"),
         (spec(annotations={"cdi.k8s.io/x": "gpu0"}), "cdi", "asks for gpu0 (CDI annotations)"),
@@ -147,7 +150,10 @@ def test_requests_follow_the_rules_of_the_hook() -> None:
         visible("0"), "auto", accept_nvidia_visible_devices_envvar_when_unprivileged=False
     )
     assert "hooks" not in document
-    ignored = "Ignoring devices requested by environment variable(s) in unprivileged container: [NVIDIA_VISIBLE_DEVICES]"
+    ignored = (
+        "Ignoring devices requested by environment variable(s) in unprivileged container:"
+        " [NVIDIA_VISIBLE_DEVICES]"
+    )
     assert ("warning", ignored) in log
 
 
@@ -512,7 +518,8 @@ def test_members_of_a_wrong_type_are_refused(members: dict[str, object]) -> None
     with pytest.raises(Refusal) as error:
         rewritten(spec(*GRAPHICS) | members, host=DISPLAY)
     assert error.value.line().startswith(
-        "could not apply required modification to OCI specification: error loading OCI specification for"
+        "could not apply required modification to OCI specification: error loading OCI"
+        " specification for"
     )
 
 
@@ -525,7 +532,8 @@ def test_a_refusal_of_the_host_is_quoted() -> None:
     with pytest.raises(Refusal) as error:
         rewrite(json.dumps(spec(*GRAPHICS)).encode(), Config(), "legacy", HOOK, look, link_hook)
     assert error.value.line() == (
-        "could not apply required modification to OCI specification: error modifying OCI spec: first\nsecond\nlast | why"
+        "could not apply required modification to OCI specification: error modifying OCI"
+        " spec: first\nsecond\nlast | why"
     )
 
 
@@ -541,7 +549,8 @@ def test_a_missing_compatibility_hook_is_logged() -> None:
 def test_nothing_else_changes() -> None:
     """Unknown members, large numbers, repeated members and white space stay to the byte."""
     odd = (
-        b'{ "process" : {"env": ["A=\\u00e9"], "user": {"uid": 1, "gid": 2}, "future": 1.50}, "root": {"path": "r"},\n'
+        b'{ "process" : {"env": ["A=\\u00e9"], "user": {"uid": 1, "gid": 2}, "future":'
+        b' 1.50}, "root": {"path": "r"},\n'
         b'  "linux": {"resources": {"memory": {"limit": 18446744073709551615}}}, "x": 1, "x": 2 }\n'
     )
     done = rewrite_text(odd)

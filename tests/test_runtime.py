@@ -20,7 +20,10 @@ from nvgraft_cli.register.audit import problems
 from nvgraft_cli.simulate import ldcache_writer
 
 CHECKOUT = Path(__file__).parent.parent
-LAUNCHER = "import sys; sys.path[:0] = {paths!r}; from nvgraft.runtime import main; raise SystemExit(main(sys.argv[1:]))"
+LAUNCHER = (
+    "import sys; sys.path[:0] = {paths!r}; from nvgraft.runtime import main; raise"
+    " SystemExit(main(sys.argv[1:]))"
+)
 GOOD = {
     "ociVersion": "1.0.2",
     "process": {
@@ -245,11 +248,17 @@ MODIFY = "could not apply required modification to OCI specification: error "
     [
         (
             "",
-            "loading OCI specification for modification: error loading OCI specification from file: error reading OCI specification: ",
+            (
+                "loading OCI specification for modification: error loading OCI specification"
+                " from file: error reading OCI specification: "
+            ),
         ),
         (
             '{"process": ',
-            "loading OCI specification for modification: error loading OCI specification from file: ",
+            (
+                "loading OCI specification for modification: error loading OCI specification"
+                " from file: "
+            ),
         ),
         ("[]", "loading OCI specification for modification: "),
         ("null", "loading OCI specification for modification: "),
@@ -331,7 +340,8 @@ def test_a_full_disk_leaves_config_json_alone(node: Node) -> None:
 
     message = failure(node.create(preexec_fn=limit_files))
     assert message.startswith(
-        f"{MODIFY}writing modified OCI specification: error opening OCI specification file: open {node.config}: file too large"
+        f"{MODIFY}writing modified OCI specification: error opening OCI specification file:"
+        f" open {node.config}: file too large"
     )
     assert node.config.read_bytes() == before
     assert [path.name for path in node.bundle.iterdir()] == ["config.json"]
@@ -693,8 +703,8 @@ def test_a_missing_driver_root_is_refused(node: Node, tmp_path: Path) -> None:
         )
     )
     assert (
-        f"failed to get driver version: open {tmp_path}/driver: no such file or directory | set root in config.toml"
-        in failure(node.create())
+        f"failed to get driver version: open {tmp_path}/driver: no such file or directory |"
+        " set root in config.toml" in failure(node.create())
     )
 
 
@@ -717,7 +727,8 @@ def test_links_are_created_by_nvgrafts_own_hook() -> None:
 def test_modules_for_graphics_are_loaded_on_demand(node: Node) -> None:
     """A start without graphics or a gate loads no module that reads the host."""
     code = (
-        "import sys; sys.path[:0] = {paths!r}; import os; from nvgraft import runtime; runtime._become = lambda *_: os.write(1, "
+        "import sys; sys.path[:0] = {paths!r}; import os; from nvgraft import runtime;"
+        " runtime._become = lambda *_: os.write(1, "
         "' '.join(sys.modules).encode()); runtime.main(sys.argv[1:])"
     )
     paths = [str(CHECKOUT / name) for name in ("hook", "specs")]

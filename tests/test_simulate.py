@@ -71,7 +71,10 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("/", "--", "id"), "/: cannot be read: is a directory"),
         (
             ("eks-t4", "--", "id", "-u", "a b"),
-            "only root can make device nodes and mounts in a private namespace | sudo nvgraft simulate eks-t4 -- id -u 'a b'",
+            (
+                "only root can make device nodes and mounts in a private namespace | sudo"
+                " nvgraft simulate eks-t4 -- id -u 'a b'"
+            ),
         ),
     ],
 )

@@ -51,7 +51,10 @@ def test_a_recording_is_deterministic_and_stable(name: str, tmp_path: Path) -> N
 
 def test_only_files_that_answers_need_are_recorded() -> None:
     """Files beside the driver's, users' files, and contents outside of /proc are not recorded."""
-    others = "/usr/lib/x86_64-linux-gnu/libssl.so.3\n/home/u/.ssh/id = secret\n/etc/shadow = secret\n/etc/debian_version = 12.5\n"
+    others = (
+        "/usr/lib/x86_64-linux-gnu/libssl.so.3\n/home/u/.ssh/id = secret\n/etc/shadow ="
+        " secret\n/etc/debian_version = 12.5\n"
+    )
     document = hosts.full_host(others)
     files = record(snapshot_host(document), OFFLINE_PATH, "")["files"]
     assert "/etc/debian_version" in files

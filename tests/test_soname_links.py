@@ -77,14 +77,16 @@ def test_a_greater_name_of_the_image_owns_the_link() -> None:
     assert [finding.id for finding in findings] == ["library-shadowed"]
     assert (
         findings[0].message
-        == f"{LIBS}/libcuda.so.1 will lead to libcuda.so.535.104 of the image, which ldconfig prefers to the driver's {CUDA}"
+        == f"{LIBS}/libcuda.so.1 will lead to libcuda.so.535.104 of the image, which ldconfig"
+        f" prefers to the driver's {CUDA}"
     )
 
 
 def test_the_greatest_of_several_owns_the_link() -> None:
     """Of several files the greatest gets the link, in any order of the directory."""
     made, _ = links(
-        f"{LIBS}/libcuda.so.550.9 elf libcuda.so.1\n{LIBS}/libcuda.so.550.10 elf libcuda.so.1\n{LIBS}/libcuda.so.540 elf libcuda.so.1"
+        f"{LIBS}/libcuda.so.550.9 elf libcuda.so.1\n{LIBS}/libcuda.so.550.10 elf"
+        f" libcuda.so.1\n{LIBS}/libcuda.so.540 elf libcuda.so.1"
     )
     assert made == {f"{LIBS}/libcuda.so.1": "libcuda.so.550.10"}
 

@@ -180,7 +180,10 @@ def test_findings_come_with_their_hint() -> None:
     """A finding has level, id and message on one line, and its hint below."""
     injection = plan(full_host(gpus=[]))
     assert section(injection, "findings")[:2] == [
-        "warning no-gpu: NVML reports no GPU: the container gets driver files and control devices only",
+        (
+            "warning no-gpu: NVML reports no GPU: the container gets driver files and control"
+            " devices only"
+        ),
         "run nvidia-smi -L on the host",
     ]
 

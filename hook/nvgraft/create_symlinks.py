@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: nvgraft-hook create-symlinks --link TARGET::LINK...
 
-Make symbolic links in the container whose OCI state is read from stdin. Existing links are replaced.
+Make symbolic links in the container whose OCI state is read from stdin. Existing links are
+replaced.
 
 example:
   nvgraft-hook create-symlinks --link ../card1::/dev/dri/by-path/pci-0000:65:00.0-card < state.json"""

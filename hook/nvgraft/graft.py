@@ -143,7 +143,8 @@ def _apply(
         program = host_ldconfig(DEFAULT_LDCONFIG, paths.exists)
         if config.ldcache_mode == "ldconfig":
             warn(
-                "the host's ldconfig is run, never that of the image | write it as a path of the host, with @"
+                "the host's ldconfig is run, never that of the image | write it as a path"
+                " of the host, with @"
             )
     program = program[1:]
     if config.ldcache_mode == "ldconfig":

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: nvgraft-hook [-config FILE] [-debug] [-dry-run] [-version] COMMAND
 
-An OCI prestart hook that gives a container the host's NVIDIA driver. The OCI state is read from stdin.
+An OCI prestart hook that gives a container the host's NVIDIA driver. The OCI state is read from
+stdin.
 
 commands:
   prestart         configure the container
@@ -42,7 +43,7 @@ commands:
 options:
   -config FILE  use FILE instead of /etc/nvidia-container-runtime/config.toml
   -debug        write a log to stderr
-  -dry-run      only decide, and print the arguments with which the original hook would run nvidia-container-cli
+  -dry-run      only decide, and print the arguments of the original hook for nvidia-container-cli
   -version      print the version
 
 example:
@@ -155,7 +156,8 @@ def main(argv: Sequence[str]) -> int:
     except SyscallError as error:
         invocation.say(
             errors.printable(
-                f"nvgraft: initialization error: {error} | {error.fix}; `nvgraft plan` works without this system call"
+                f"nvgraft: initialization error: {error} | {error.fix}; `nvgraft plan`"
+                " works without this system call"
             )
         )
         code = 1
@@ -292,7 +294,8 @@ def _configure(
     if config.simulated_host:
         served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
         invocation.say(
-            f"nvgraft: warning: simulated-host is set in config.toml: this is not a real GPU node{served}"
+            "nvgraft: warning: simulated-host is set in config.toml: this is not a real"
+            f" GPU node{served}"
         )
     log = DebugLog()
     log_path = "/dev/stderr" if invocation.debug else config.cli_debug
@@ -300,7 +303,8 @@ def _configure(
         log.open(log_path)
     except OSError as error:
         invocation.warn(
-            f"no debug log: open {log_path}: {reason(error)} | set debug in config.toml to a file that root can write, or remove it"
+            f"no debug log: open {log_path}: {reason(error)} | set debug in config.toml to"
+            " a file that root can write, or remove it"
         )
     path = search_path(paths.environment(), config)
     job = Job(request, state.pid, rootfs, Settings.from_config(config), path)

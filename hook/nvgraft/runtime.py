@@ -77,7 +77,8 @@ def _run(argv: Sequence[str], log: Log) -> None:
     if options.version:
         os.write(
             1,
-            f"NVIDIA Container Runtime version {__version__} (nvgraft)\nspec: {_SPEC_VERSION}\n".encode(),
+            f"NVIDIA Container Runtime version {__version__} (nvgraft)\nspec:"
+            f" {_SPEC_VERSION}\n".encode(),
         )
     creates = is_create(arguments)
     config = _load_config(os.environ, whole=creates)
@@ -125,7 +126,8 @@ def bundle_directory(arguments: Sequence[str]) -> str:
             fix = "put the directory with config.json behind --bundle"
             raise Refusal(
                 "",
-                f"{_CREATE}error constructing OCI specification: error getting bundle dir from args: bundle option requires an argument",
+                f"{_CREATE}error constructing OCI specification: error getting bundle dir"
+                " from args: bundle option requires an argument",
                 fix,
             )
         bundle = value if equals else rest.pop(0)
@@ -148,10 +150,14 @@ def find_runtime(candidates: Sequence[str], path: str | None, own: str) -> str:
             if posixpath.realpath(program) != own:
                 return program
     listed = " ".join(candidates)
-    fix = "install runc or crun, or name the runtime in nvidia-container-runtime.runtimes of config.toml"
+    fix = (
+        "install runc or crun, or name the runtime in nvidia-container-runtime.runtimes of"
+        " config.toml"
+    )
     raise Refusal(
         "",
-        f"{_CREATE}error constructing low-level runtime: error locating runtime: no runtime binary found from candidate list: [{listed}]",
+        f"{_CREATE}error constructing low-level runtime: error locating runtime: no runtime"
+        f" binary found from candidate list: [{listed}]",
         fix,
     )
 
@@ -231,7 +237,10 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
         try:
             _replace_file(path, done.data)
         except OSError as error:
-            hint = "the file was not changed: make the bundle a directory that this program may write to"
+            hint = (
+                "the file was not changed: make the bundle a directory that this program may"
+                " write to"
+            )
             raise Refusal(
                 "",
                 f"{WRITE}error opening OCI specification file: open {path}: {files.reason(error)}",

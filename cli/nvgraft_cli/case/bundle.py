@@ -237,7 +237,8 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
             )
         if not configured:
             raise InputError(
-                f"{path}: has neither a config.json nor a root file system: --bundle must name {_WHAT}"
+                f"{path}: has neither a config.json nor a root file system: --bundle must"
+                f" name {_WHAT}"
             )
         directory = os.path.abspath(path)
         return ContainerSide(

@@ -186,6 +186,7 @@ def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
             " or use a snapshot of that root"
         )
         raise InputError(
-            f"{path}: its driver root is {config.cli_root or '/'}, the snapshot's is {document['root']} | {fix}"
+            f"{path}: its driver root is {config.cli_root or '/'}, the snapshot's is"
+            f" {document['root']} | {fix}"
         )
     return config

@@ -41,7 +41,8 @@ def main(program: str, words: list[str]) -> int:
         log.give_up(str(error))
         print(
             printable(
-                f"{program}: initialization error: {error} | {error.fix}; list and info work without"
+                f"{program}: initialization error: {error} | {error.fix}; list and info"
+                " work without"
             ),
             file=sys.stderr,
         )
@@ -55,7 +56,8 @@ def main(program: str, words: list[str]) -> int:
         log.give_up(str(error))
         print(
             printable(
-                f"{program}: {type(error).__name__}: {error} | run with --debug=/dev/stderr and report this"
+                f"{program}: {type(error).__name__}: {error} | run with --debug=/dev/stderr"
+                " and report this"
             ),
             file=sys.stderr,
         )

@@ -381,8 +381,14 @@ def parse_configure(words: list[str], program: str) -> ConfigureOptions:
     :raises UsageFault: for an unknown option, or not exactly one ROOTFS.
     :raises Refusal: stages ``input`` and ``container``, for values that cannot be.
     """
-    example = f"example: {program} configure --pid=4711 --device=0 --compute --utility /run/bundles/web/rootfs"
-    description = "Give the driver and the chosen devices to a container whose root file system is ROOTFS, before it is started."
+    example = (
+        f"example: {program} configure --pid=4711 --device=0 --compute --utility"
+        " /run/bundles/web/rootfs"
+    )
+    description = (
+        "Give the driver and the chosen devices to a container whose root file system is"
+        " ROOTFS, before it is started."
+    )
     command = Command(f"{program} configure", "ROOTFS", description, _CONFIGURE, example)
     options = ConfigureOptions()
     for name, argument in _events(words, command):

@@ -104,7 +104,8 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
             )
         elif info.st_mode & 0o022:
             raise CannotInstall(
-                f"{place}: group or others may write to it | chmod go-w {place}, or choose another directory"
+                f"{place}: group or others may write to it | chmod go-w {place}, or choose"
+                " another directory"
             )
 
 
@@ -226,7 +227,10 @@ def check_start(python: str, stage: str) -> None:
         ("nvgraft_cli.shell.main", ["hook", "cli"], []),
     ):
         paths = [f"{stage}/{name}" for name in directories]
-        program = f"import sys; sys.path += {paths!r}; from nvgraft import startup; [startup.load(group) for group in {groups!r}]; "
+        program = (
+            f"import sys; sys.path += {paths!r}; from nvgraft import startup;"
+            f" [startup.load(group) for group in {groups!r}]; "
+        )
         program += f"import prctl, {module}"
         done = subprocess.run(
             [python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False
@@ -414,6 +418,7 @@ def main() -> int:
         print(f"install: {error}", file=sys.stderr)
         return 1
     print(
-        f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook, nvgraft-runtime and nvgraft, for {options.python}"
+        f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook, nvgraft-runtime and"
+        f" nvgraft, for {options.python}"
     )
     return 0

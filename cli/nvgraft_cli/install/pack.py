@@ -30,7 +30,8 @@ _Module = tuple[str, bool, str, CodeType]
 #: The text for people who find the packed files, or wonder why an edited module has no effect.
 _README = """\
 nvgraft's programs run the byte code in these files, not the sources beside this directory.
-Remove this directory before you change a source: the sources are used then, and a start takes longer.
+Remove this directory before you change a source: the sources are used then, and a start takes
+longer.
 ./dev install brings the directory back.
 """
 

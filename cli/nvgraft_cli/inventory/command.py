@@ -28,7 +28,7 @@ _EXAMPLES = """\
 examples:
   sudo nvgraft inventory show                  # what is kept, and whether the next hook uses it
   sudo nvgraft inventory show --format json
-  sudo nvgraft inventory refresh               # after a change that the hook cannot see, such as of the MIG mode
+  sudo nvgraft inventory refresh               # after a change that the hook cannot see
   sudo nvgraft inventory drop                  # let the next hook read the host
 
 exit code: 0 done, or the next hook uses what is shown; 1 it does not, or the host cannot be read;
@@ -40,7 +40,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "inventory",
         help="show, refresh or drop what the hook keeps of this host",
-        description="The hook keeps what it has found on this host (the driver's libraries, the answers"
+        description="The hook keeps what it has found on this host (the driver's libraries, the"
+        " answers"
         " of NVML) for the next container, and notices when it has changed.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -177,7 +178,10 @@ def _rows(kept: "Kept", root: str) -> list[tuple[str, str]]:
         rows += [
             (
                 "",
-                f"{device.uuid}, GPU instance {device.gpu_instance}, compute instance {device.compute_instance}",
+                (
+                    f"{device.uuid}, GPU instance {device.gpu_instance}, compute instance"
+                    f" {device.compute_instance}"
+                ),
             )
             for device in gpu.mig_devices
         ]

@@ -11,8 +11,8 @@ examples:
   sudo nvgraft watch --format json --ask 0     # call NVML only after a change
   sudo nvgraft --debug watch                   # log every event of the kernel
 
-docs/inventory-cache.md has a systemd unit. On SIGHUP the host is read immediately; SIGTERM and SIGINT end
-the command.
+docs/inventory-cache.md has a systemd unit. On SIGHUP the host is read immediately; SIGTERM and
+SIGINT end the command.
 
 exit code: 0 ended by a signal, 2 bad usage or no permission"""
 
@@ -22,7 +22,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "watch",
         help="keep the kept inventory up to date",
-        description="Read this host again whenever GPUs, MIG devices or the driver change, so that the next"
+        description="Read this host again whenever GPUs, MIG devices or the driver change, so that"
+        " the next"
         " container does not wait for it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -23,7 +23,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "last-error",
         help="show why the hook refused a container, or its warnings",
-        description="Show the last messages of the hook about a container, which crun and podman hide."
+        description="Show the last messages of the hook about a container, which crun and podman"
+        " hide."
         f" Records are kept in {DIRECTORY}, for root.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -47,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         names = []
     except OSError as error:
         print(
-            f"nvgraft last-error: {DIRECTORY}: {(error.strerror or str(error)).lower()} | run the command as root",
+            f"nvgraft last-error: {DIRECTORY}: {(error.strerror or str(error)).lower()} |"
+            " run the command as root",
             file=sys.stderr,
         )
         return 2

@@ -32,10 +32,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "recover",
         help="remove what a killed hook has left in a container's root file system",
         description=f"""\
-A hook that fails undoes its work. A hook that is killed cannot, but has listed in {journal.DIRECTORY} what it
-was going to make: empty files and directories, links, the loader cache. This command removes them if they
-are still as the hook makes them, and restores the former loader cache. Running hooks are left alone; the
-next start on the same root file system cleans up as well.""",
+A hook that fails undoes its work. A hook that is killed cannot, but has listed in
+{journal.DIRECTORY} what it was going to make: empty files and directories, links, the loader
+cache. This command removes them if they are still as the hook makes them, and restores the former
+loader cache. Running hooks are left alone; the next start on the same root file system cleans up
+as well.""",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -84,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     """Recover from every journal; return the exit code."""
     if not _is_root():
         print(
-            "nvgraft recover: only root can read the journals of killed hooks | sudo nvgraft recover",
+            "nvgraft recover: only root can read the journals of killed hooks | sudo"
+            " nvgraft recover",
             file=sys.stderr,
         )
         return 2

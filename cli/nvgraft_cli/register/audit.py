@@ -150,7 +150,8 @@ def _interpreter(interpreter: str, options: str) -> list[Problem]:
         return [
             Problem(
                 "path",
-                f"its first line searches the interpreter in PATH: {f'{interpreter} {options}'.strip()}",
+                "its first line searches the interpreter in PATH:"
+                f" {f'{interpreter} {options}'.strip()}",
                 fix,
             )
         ]
@@ -162,7 +163,8 @@ def _interpreter(interpreter: str, options: str) -> list[Problem]:
             found.append(
                 Problem(
                     "path",
-                    f"its Python runs without {', '.join(missing)}: variables and directories can inject code",
+                    f"its Python runs without {', '.join(missing)}: variables and"
+                    " directories can inject code",
                     fix,
                 )
             )

@@ -44,11 +44,13 @@ def refuse_rival(hook: object, path: str, engine: str) -> None:
     name = program(hook)
     if name == installation.HOOK:
         raise CannotRegister(
-            f"{path}: registers {name} in another form | nvgraft unregister {engine}, then register it again"
+            f"{path}: registers {name} in another form | nvgraft unregister {engine}, then"
+            " register it again"
         )
     if name in _RIVALS:
         raise CannotRegister(
-            f"{path}: registers {name}: a container would be configured twice | remove that entry first"
+            f"{path}: registers {name}: a container would be configured twice | remove that"
+            " entry first"
         )
 
 

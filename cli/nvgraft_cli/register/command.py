@@ -25,12 +25,12 @@ _NEXT = {
 _REGISTER = """\
 Register this installation with a container engine: the hook in an OCI bundle (runc) or in a hooks
 directory (podman, crio), or nvgraft-runtime under the name nvgraft in the engine's configuration
-(containerd, docker). The change is shown as a diff. The rest of the file stays as it is, and the old
-file is kept as FILE.nvgraft-backup."""
+(containerd, docker). The change is shown as a diff. The rest of the file stays as it is, and the
+old file is kept as FILE.nvgraft-backup."""
 
 _UNREGISTER = """\
-Remove a registration that `nvgraft register` has made, for any installation. The rest of the file stays
-as it is, and the backup is removed."""
+Remove a registration that `nvgraft register` has made, for any installation. The rest of the file
+stays as it is, and the backup is removed."""
 
 _EXAMPLES = """\
 examples:

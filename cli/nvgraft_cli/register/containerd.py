@@ -23,7 +23,10 @@ _NAME = "nvgraft"
 _RUNTIME_TYPE = "io.containerd.runc.v2"
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
-_BEGIN = "# >>> nvgraft register containerd: `nvgraft unregister containerd` takes this block out, marks included"
+_BEGIN = (
+    "# >>> nvgraft register containerd: `nvgraft unregister containerd` takes this block out,"
+    " marks included"
+)
 _END = "# <<< nvgraft register containerd"
 # The newline before the block is ours too: it ends the last line of the file, or is an empty line.
 _BLOCK = re.compile(
@@ -98,12 +101,14 @@ def remove(file: ConfigFile) -> str | None:
             for plugin in _PLUGINS.values()
         ):
             raise CannotRegister(
-                f"{path}: the runtime {_NAME} is outside of the marks of `nvgraft register` | remove it by hand"
+                f"{path}: the runtime {_NAME} is outside of the marks of `nvgraft register`"
+                " | remove it by hand"
             )
         return text
     if len(blocks) != 1 or (text.count(_BEGIN), text.count(_END)) != (1, 1):
         raise CannotRegister(
-            f"{path}: the marks of `nvgraft register` were changed | remove the runtime {_NAME} by hand"
+            f"{path}: the marks of `nvgraft register` were changed | remove the runtime"
+            f" {_NAME} by hand"
         )
     (block,) = blocks
     head, tail = text[: block.start()], text[block.end() :]
@@ -117,7 +122,8 @@ def remove(file: ConfigFile) -> str | None:
         )
     if "version" in ours and left:
         raise CannotRegister(
-            f"{path}: the rest of the file needs the line version = {ours['version']} | move it out of the block"
+            f"{path}: the rest of the file needs the line version = {ours['version']} |"
+            " move it out of the block"
         )
     return None if not after and file.backup is None else after
 
@@ -160,7 +166,8 @@ def _check_effect(config: _Table, plugin: str, path: str, programs: installation
             if plugin in _table(_parse(read(other).text or "", other), ("plugins",), other):
                 hint = f"nvgraft register containerd --file {other}"
                 raise CannotRegister(
-                    f"{path}: the imported {other} has a section of the CRI plugin, which may replace"
+                    f"{path}: the imported {other} has a section of the CRI plugin, which"
+                    " may replace"
                     f" the one here | {hint}"
                 )
 

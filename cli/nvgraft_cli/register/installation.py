@@ -76,7 +76,8 @@ def check(prefix: str, names: tuple[str, ...]) -> None:
 def _check_launcher(path: str, prefix: str) -> None:
     if not os.path.isfile(path):
         raise CannotRegister(
-            f"{path}: no such program | ./dev install PREFIX={prefix}, or name another prefix with --prefix DIR"
+            f"{path}: no such program | ./dev install PREFIX={prefix}, or name another"
+            " prefix with --prefix DIR"
         )
     try:
         owned_by_root(path)

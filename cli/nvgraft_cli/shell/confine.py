@@ -130,7 +130,8 @@ def _limit(which: int, soft: int, hard: int) -> int:
 
 def _too_long(seconds: int) -> None:
     print(
-        f"nvgraft: the input takes more than {seconds} s of processor time | it is damaged or malicious",
+        f"nvgraft: the input takes more than {seconds} s of processor time | it is damaged"
+        " or malicious",
         file=sys.stderr,
     )
     os._exit(2)

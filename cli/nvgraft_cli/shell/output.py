@@ -32,5 +32,6 @@ def write_whole(path: str, text: str, mode: int | None = None) -> None:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise InputError(
-            f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose another file"
+            f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose"
+            " another file"
         ) from error

@@ -165,7 +165,10 @@ def _devices(actions: Iterable[Action], style: _Style) -> Iterator[str]:
         yield f"  {action.target:<28} {number:>9}  {verdict}  {style.dim(action.why.row)}".rstrip()
     others = sorted(allowed - {number for number in shown if number})
     if others:
-        yield f"  and {len(others)} more device number(s) allowed: {others[0][0]}:{others[0][1]} to {others[-1][0]}:{others[-1][1]}"
+        yield (
+            f"  and {len(others)} more device number(s) allowed: {others[0][0]}:{others[0][1]}"
+            f" to {others[-1][0]}:{others[-1][1]}"
+        )
 
 
 def _kernel_views(actions: Iterable[Action], style: _Style) -> Iterator[str]:

@@ -65,7 +65,8 @@ def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise DemoFailed(
-            f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}".rstrip()
+            f"{' '.join(command)}: exit status"
+            f" {done.returncode}\n{done.stdout}{done.stderr}".rstrip()
         )
     return done.stdout
 
@@ -174,7 +175,8 @@ def demonstrate(prefix: str, work: str) -> list[str]:
     plain, grafted = f"{work}/plain", f"{work}/grafted"
     say(
         1,
-        "two bundles: busybox, a loader, a C library; NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "two bundles: busybox, a loader, a C library; NVIDIA_VISIBLE_DEVICES=all,"
+        " NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     )
     make_bundle(plain, hook=None)
     make_bundle(grafted, hook=f"{prefix}/bin/nvgraft-hook")
@@ -201,7 +203,8 @@ def demonstrate(prefix: str, work: str) -> list[str]:
     show(["without the hook:", *before["loader"], "with it:", *after["loader"]])
     show(
         [
-            f"opening /dev/nvidia0:{line.rpartition(':')[2]} (allowed; there is no driver behind it)"
+            f"opening /dev/nvidia0:{line.rpartition(':')[2]} (allowed; there is no driver"
+            " behind it)"
             for line in after["allowed"]
         ]
     )

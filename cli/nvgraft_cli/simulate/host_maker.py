@@ -95,7 +95,8 @@ def nvml_conf(host: Host) -> str:
     for gpu in host.nvml.gpus:
         address = f"{gpu.pci.domain:x}:{gpu.pci.bus:x}:{gpu.pci.device:x}"
         lines.append(
-            f"gpu {gpu.minor} {gpu.uuid} {address} {gpu.brand} {gpu.compute_capability} {gpu.mig} {gpu.model}"
+            f"gpu {gpu.minor} {gpu.uuid} {address} {gpu.brand} {gpu.compute_capability}"
+            f" {gpu.mig} {gpu.model}"
         )
         lines += [
             f"mig {mig.uuid} {mig.gpu_instance} {mig.compute_instance}" for mig in gpu.mig_devices
@@ -119,7 +120,10 @@ def _build(source: bytes) -> tuple[bytes | None, str]:
     if compiler is None:
         return (
             None,
-            "there is no C compiler: the hook reads the GPUs from the snapshot, NVML has no functions",
+            (
+                "there is no C compiler: the hook reads the GPUs from the snapshot, NVML has no"
+                " functions"
+            ),
         )
     output = "/run/nvgraft-nvml.so"
     options = ["-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
@@ -133,7 +137,10 @@ def _build(source: bytes) -> tuple[bytes | None, str]:
         ]
         return (
             None,
-            f"the stand-in NVML did not compile ({reason[0]}): the GPUs are served from the snapshot",
+            (
+                f"the stand-in NVML did not compile ({reason[0]}): the GPUs are served from the"
+                " snapshot"
+            ),
         )
     with open(output, "rb") as file:
         library = file.read()
@@ -190,7 +197,10 @@ def _drm(host: Host) -> list[str]:
         return []
     if not os.path.isdir(_PCI_DEVICES):
         return [
-            f"there is no {_PCI_DEVICES}: the simulated host cannot show which GPU has which DRM node"
+            (
+                f"there is no {_PCI_DEVICES}: the simulated host cannot show which GPU has"
+                " which DRM node"
+            )
         ]
     own = {name: os.readlink(f"{_PCI_DEVICES}/{name}") for name in os.listdir(_PCI_DEVICES)}
     syscalls.mount(

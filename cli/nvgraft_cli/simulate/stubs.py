@@ -164,7 +164,8 @@ def _image(
 ) -> bytes:
     if bits not in _CLASSES or machine not in _MACHINES:
         raise ValueError(
-            f"no stub can be made for {bits}-bit {machine}: there are {', '.join(_MACHINES)}, of 32 or 64 bits"
+            f"no stub can be made for {bits}-bit {machine}: there are"
+            f" {', '.join(_MACHINES)}, of 32 or 64 bits"
         )
     layout = _CLASSES[bits]
     strings = _Strings()

@@ -15,9 +15,9 @@ examples:
   nvgraft snapshot --root ./driver-550-unpacked --gpus node17.json -o node17-550.json
   nvgraft diff node17.json node17-550.json --bundle ./web
 
-The document has names, types, owners, modes and sizes of the driver's files, ELF facts, GPUs with their
-identifiers, and the driver's text files under /proc. It has no environment, no processes and no other
-file.
+The document has names, types, owners, modes and sizes of the driver's files, ELF facts, GPUs with
+their identifiers, and the driver's text files under /proc. It has no environment, no processes
+and no other file.
 
 exit code: 0 written, 1 this host has no working driver, 2 bad usage or input"""
 
@@ -27,7 +27,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "snapshot",
         help="record this host, or a driver that is not installed yet, for planning elsewhere",
-        description="Write a nvgraft.host/1 document with all facts of a host that a plan needs. Needs no root.",
+        description="Write a nvgraft.host/1 document with all facts of a host that a plan needs."
+        " Needs no root.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -117,7 +117,10 @@ def hold_process(pid: int) -> int:
 
     :raises Refusal: stage ``container`` for a pid that is not a container's.
     """
-    hint = "the state on stdin must have the pid of the container's first process, as the runtime sees it"
+    hint = (
+        "the state on stdin must have the pid of the container's first process, as the runtime"
+        " sees it"
+    )
     if not 1 < pid <= _PID_MAX or pid in {os.getpid(), os.getppid()}:
         raise Refusal("container", f"invalid process id: {pid}", hint)
     try:
@@ -181,7 +184,8 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
         raise Refusal(
             "container",
             f"process {pid} has no mount namespace of its own",
-            "give the container a mount namespace: without one the driver would be mounted over the host",
+            "give the container a mount namespace: without one the driver would be mounted"
+            " over the host",
         )
     gone = f"process {pid} has ended, or the hook does not run as root"
     owner = _step(f"stat failed: /proc/{pid}", gone, lambda: os.stat(f"/proc/{pid}"))
@@ -296,7 +300,8 @@ def _namespace(pid: int | str) -> str:
     path = f"/proc/{pid}/ns/mnt"
     return _step(
         f"open failed: {path}",
-        "the container's process has ended, the hook does not run as root, or a security module forbids it",
+        "the container's process has ended, the hook does not run as root, or a security"
+        " module forbids it",
         lambda: os.readlink(path),
     )
 
@@ -316,5 +321,6 @@ def _check_rootfs(container: Container) -> None:
         raise Refusal(
             "input",
             "invalid rootfs directory",
-            f"{container.rootfs} is not a mount point in the mount namespace of process {container.pid}: bind it on itself first, as runtimes do",
+            f"{container.rootfs} is not a mount point in the mount namespace of process"
+            f" {container.pid}: bind it on itself first, as runtimes do",
         )

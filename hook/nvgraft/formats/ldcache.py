@@ -171,7 +171,8 @@ def _string(data: bytes, offset: int) -> str:
     end = data.find(b"\0", offset, offset + NAME_LIMIT + 1)
     if end < 0 or offset >= len(data):
         raise ValueError(
-            f"a name at offset {offset} does not end inside it, or is longer than {NAME_LIMIT} bytes"
+            f"a name at offset {offset} does not end inside it, or is longer than"
+            f" {NAME_LIMIT} bytes"
         )
     return data[offset:end].decode("utf-8", "surrogateescape")
 

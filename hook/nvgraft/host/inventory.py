@@ -115,7 +115,8 @@ def path_missing() -> Refusal:
     return Refusal(
         "detection",
         "environment variable PATH not found",
-        "set PATH, in which the hook looks up the driver's programs, or remove path from config.toml",
+        "set PATH, in which the hook looks up the driver's programs, or remove path from"
+        " config.toml",
     )
 
 

@@ -275,7 +275,8 @@ def _work(
         if module in absent and (problem := _modprobe(module)):
             by_hand = f"modprobe {module}" if not prefix else f"chroot {prefix} modprobe {module}"
             tell(
-                f"the kernel module {module} was not loaded: {problem}\trun {by_hand} on the host to see why, {_SETTING}"
+                f"the kernel module {module} was not loaded: {problem}\trun {by_hand} on"
+                f" the host to see why, {_SETTING}"
             )
             if module == _MODULES[0]:
                 return
@@ -283,9 +284,13 @@ def _work(
         tell(f"nodes of {module}")
         for node in _nodes("", module, gpus, channels):
             if not _is_right("", node) and (problem := _make(node)):
-                command = f"mknod -m {node.mode:o} {prefix}{node.path} c {'MAJOR' if node.major is None else node.major} {node.minor}"
+                command = (
+                    f"mknod -m {node.mode:o} {prefix}{node.path} c"
+                    f" {'MAJOR' if node.major is None else node.major} {node.minor}"
+                )
                 tell(
-                    f"the device node {prefix}{node.path} is missing or wrong: {problem}\tremove a wrong node and run {command}, {_SETTING}"
+                    f"the device node {prefix}{node.path} is missing or wrong:"
+                    f" {problem}\tremove a wrong node and run {command}, {_SETTING}"
                 )
 
 

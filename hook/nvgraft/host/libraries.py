@@ -105,7 +105,8 @@ def _select(host: Host, row: CatalogueRow, entry: CacheEntry, path: str) -> Comp
         raise Refusal(
             "detection",
             f"open failed: {host_path}: {reason(error)}",
-            f"the loader cache names {entry.path} for {entry.soname}, which cannot be read: run ldconfig on the host",
+            f"the loader cache names {entry.path} for {entry.soname}, which cannot be read:"
+            " run ldconfig on the host",
         ) from error
     except ValueError as error:
         if tls or not isinstance(error, NoFacts):

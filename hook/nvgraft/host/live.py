@@ -153,7 +153,8 @@ def _driver_report(
     if library is None:
         where = "" if root == "/" else f" under {root}"
         raise nvml.library_missing(
-            f"no NVIDIA driver is installed{where}, or its directory is not in the loader cache: install it, or run ldconfig"
+            f"no NVIDIA driver is installed{where}, or its directory is not in the loader"
+            " cache: install it, or run ldconfig"
         )
     return nvml.query(library, root, config.cli_user, config.cli_environment, meanwhile)
 

@@ -45,7 +45,10 @@ _NOT_FOUND = 6
 _STAGES = ("initialization", "detection", "input")
 _MIG = ("unsupported", "disabled", "enabled")
 
-_MISSING = "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
+_MISSING = (
+    "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file"
+    " or directory"
+)
 
 
 def library_missing(hint: str) -> Refusal:
@@ -91,7 +94,8 @@ def query(
         raise Refusal(
             "initialization",
             "driver rpc error: timed out",
-            f"NVML did not answer within {timeout:g} s: the driver or a GPU hangs; see dmesg for Xid messages, reset the GPU or reboot",
+            f"NVML did not answer within {timeout:g} s: the driver or a GPU hangs; see"
+            " dmesg for Xid messages, reset the GPU or reboot",
         )
     try:
         return parse_answer(answer)
@@ -114,9 +118,12 @@ def _hint(text: str) -> str:
 
 
 _HINTS = {
-    "driver not loaded": "the nvidia kernel module is not loaded: load it (modprobe nvidia), or install the driver for this kernel",
-    "driver/library version mismatch": "the driver was upgraded while the old kernel module is loaded: reload the nvidia modules or reboot",
-    "insufficient permissions": "the user that asks NVML may not open /dev/nvidia*: check `user` in config.toml and the mode of the nodes",
+    "driver not loaded": "the nvidia kernel module is not loaded: load it (modprobe nvidia), or"
+    " install the driver for this kernel",
+    "driver/library version mismatch": "the driver was upgraded while the old kernel module is"
+    " loaded: reload the nvidia modules or reboot",
+    "insufficient permissions": "the user that asks NVML may not open /dev/nvidia*: check `user`"
+    " in config.toml and the mode of the nodes",
 }
 
 

@@ -64,13 +64,17 @@ def compat_directory(
         raise Refusal(
             "container",
             f"compat libraries in more than one directory: {', '.join(directories)}",
-            f"rebuild the image with links in {_DIRECTORY} that lead to one directory, or set cuda-compat-mode to disabled",
+            f"rebuild the image with links in {_DIRECTORY} that lead to one directory, or"
+            " set cuda-compat-mode to disabled",
         )
     if not directories:
         return None, []
     findings = []
     if mode == "mount":
-        hint = "cuda-compat-mode = mount acts as ldconfig: mounts out of an image are unsafe (CVE-2025-23359)"
+        hint = (
+            "cuda-compat-mode = mount acts as ldconfig: mounts out of an image are unsafe"
+            " (CVE-2025-23359)"
+        )
         findings.append(
             Finding(
                 "cuda-compat-not-mounted",

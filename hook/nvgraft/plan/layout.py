@@ -39,7 +39,10 @@ TMPFS_MODE = 0o555
 _LONGEST_PATH = 4096 - 256
 _MOST_LEVELS = 128
 #: The hint for a root file system in which nothing can be made.
-READ_ONLY = "the root file system is read-only before the hook runs: set root.readonly, so that the runtime makes it read-only later"
+READ_ONLY = (
+    "the root file system is read-only before the hook runs: set root.readonly, so that"
+    " the runtime makes it read-only later"
+)
 
 
 class OnVolume(Refusal):
@@ -230,13 +233,19 @@ class Layout:
             or (path + "/").startswith("/proc/")
             or (requested.startswith("/dev/") and path != requested)
         ):
-            hint = "use another image: its symbolic links lead to a place where nothing of the driver may be put"
+            hint = (
+                "use another image: its symbolic links lead to a place where nothing of the"
+                " driver may be put"
+            )
             raise Refusal("mount", f"path error: {requested} resolves to {path}", hint)
         if (
             len(path.encode("utf-8", "surrogateescape")) > _LONGEST_PATH
             or path.count("/") > _MOST_LEVELS
         ):
-            hint = f"use another image: its symbolic links lead through more than {_MOST_LEVELS} directories or {_LONGEST_PATH} bytes"
+            hint = (
+                f"use another image: its symbolic links lead through more than {_MOST_LEVELS}"
+                f" directories or {_LONGEST_PATH} bytes"
+            )
             raise Refusal(
                 "mount", f"path error: {self._target.rootfs}/{requested}: file name too long", hint
             )
@@ -320,7 +329,10 @@ class Layout:
         ):
             problem = "file exists"
         if problem:
-            hint = f"the image has a {node.type} in the place of the driver's file: rebuild the image without it"
+            hint = (
+                f"the image has a {node.type} in the place of the driver's file: rebuild the"
+                " image without it"
+            )
             raise Refusal(
                 "mount", f"file creation failed: {self._target.rootfs}{path}: {problem}", hint
             )

@@ -126,7 +126,10 @@ def check_mig_request(stage: str, value: str, selection: Selection) -> None:
             )
             raise Refusal(stage, f"{token}: only 'all' devices are currently supported", hint)
         if selection.migs and not selection.everything:
-            hint = "a container that administers MIG must see whole GPUs: request them by index or UUID, or all"
+            hint = (
+                "a container that administers MIG must see whole GPUs: request them by index or"
+                " UUID, or all"
+            )
             raise Refusal(
                 stage, f"all: cannot enable {stage} with specific MIG devices selected", hint
             )

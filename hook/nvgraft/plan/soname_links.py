@@ -36,7 +36,10 @@ def soname_links(
         path = f"{directory}/{soname}"
         node = tree.lstat(path)
         if owner != library.name:
-            message = f"{path} will lead to {owner} of the image, which ldconfig prefers to the driver's {library.name}"
+            message = (
+                f"{path} will lead to {owner} of the image, which ldconfig prefers to the"
+                f" driver's {library.name}"
+            )
             findings.append(
                 Finding(
                     "library-shadowed", "warning", message, "remove driver libraries from the image"

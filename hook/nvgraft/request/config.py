@@ -233,7 +233,8 @@ def read_config_file(path: str, required: bool, open_file: Callable[[str], int])
             hint = "point -config at an existing file, or remove the option and the variable"
             raise Refusal(
                 "",
-                f"{_ERROR}couldn't open required configuration file: open {path}: {files.reason(error)}",
+                f"{_ERROR}couldn't open required configuration file: open {path}:"
+                f" {files.reason(error)}",
                 hint,
             ) from None
         if isinstance(error, FileNotFoundError):
@@ -323,13 +324,15 @@ def config_from_settings(
             "",
             "invalid config value",
             'write it as a path of the host, such as ldconfig = "@/sbin/ldconfig"',
-            first_line=f"{_ERROR}nvidia-container-cli.ldconfig value \"{value}\" is not host-relative (does not start with a '@')",
+            first_line=f'{_ERROR}nvidia-container-cli.ldconfig value "{value}" is not'
+            " host-relative (does not start with a '@')",
         )
     if (paths.clean(written.cli_root) + "/").startswith("/proc/"):
         raise Refusal(
             "",
             f"{_ERROR}nvidia-container-cli.root is {written.cli_root}",
-            "a path in /proc means something else to each process; set root to the directory with the driver",
+            "a path in /proc means something else to each process; set root to the"
+            " directory with the driver",
         )
     unknown = [
         name
@@ -339,7 +342,8 @@ def config_from_settings(
     if unknown:
         raise Refusal(
             "",
-            f"Invalid value for config option 'supported-driver-capabilities'; {written.supported_driver_capabilities} "
+            "Invalid value for config option 'supported-driver-capabilities';"
+            f" {written.supported_driver_capabilities} "
             f"(supported: {','.join(names.CAPABILITIES)})",
             f"there is no driver capability {unknown[0]}; correct config.toml",
         )
@@ -347,7 +351,8 @@ def config_from_settings(
         raise Refusal(
             "",
             f"{_ERROR}nvgraft.host-snapshot is set without nvgraft.simulated-host = true",
-            "a recorded host is used only if the host is simulated; remove host-snapshot from config.toml",
+            "a recorded host is used only if the host is simulated; remove host-snapshot"
+            " from config.toml",
         )
     if written.ldcache_mode not in LDCACHE_MODES:
         raise Refusal(

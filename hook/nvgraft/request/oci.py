@@ -183,7 +183,10 @@ def read_config(bundle: str, dir_fd: int | None = None) -> bytes:
                 f"{_CONFIG}read {path}: {files.reason(error)}",
                 f"it is not a regular file; {_CONFIG_FIX}",
             ) from None
-        hint = "the bundle in the state must be the directory with the container's config.json, readable by the hook"
+        hint = (
+            "the bundle in the state must be the directory with the container's config.json,"
+            " readable by the hook"
+        )
         raise Refusal("", f"{_OPEN}open {path}: {files.reason(error)}", hint) from None
     try:
         return files.read_fd(fd, CONFIG_LIMIT)
@@ -236,7 +239,10 @@ def parse_config(data: bytes, complete: bool = True) -> ContainerConfig:
     try:
         bounding = _bounding(process.get("capabilities"), version)
     except JsonError as error:
-        hint = f"config.json, process.capabilities for ociVersion {version or '(empty)'}: {error.hint}; {_CONFIG_FIX}"
+        hint = (
+            f"config.json, process.capabilities for ociVersion {version or '(empty)'}:"
+            f" {error.hint}; {_CONFIG_FIX}"
+        )
         raise Refusal("", _CAPABILITIES + error.text, hint) from None
     return ContainerConfig(
         _environment(env),

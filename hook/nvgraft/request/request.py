@@ -211,8 +211,10 @@ def requested_devices(container: ContainerConfig, config: Config) -> DeviceReque
     if not _is_trusted(container, config):
         named = " ".join(variables)
         return Skip(
-            f"not a GPU container: it is unprivileged, and config.toml then does not accept devices from {named}",
-            f"Ignoring devices requested by environment variable(s) in unprivileged container: [{named}]",
+            "not a GPU container: it is unprivileged, and config.toml then does not accept"
+            f" devices from {named}",
+            "Ignoring devices requested by environment variable(s) in unprivileged"
+            f" container: [{named}]",
         )
     return DeviceRequest(ids, source or "legacy image default")
 
@@ -237,9 +239,12 @@ def check_mode(mode: str) -> None:
     if mode != LEGACY:
         raise Refusal(
             "",
-            "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the docker --gpus flag) is not supported. "
-            "Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia flag) instead",
-            f"the mode is {mode}; to use this hook, set nvidia-container-runtime.mode to legacy in config.toml",
+            "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the"
+            " docker --gpus flag) is not supported. "
+            "Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia"
+            " flag) instead",
+            f"the mode is {mode}; to use this hook, set nvidia-container-runtime.mode to"
+            " legacy in config.toml",
         )
 
 
@@ -376,7 +381,8 @@ def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
         raise Refusal(
             "",
             f"cannot set {name.removeprefix('NVIDIA_')} in non privileged container",
-            f"{name}={value} needs {names.PRIVILEGED_CAPABILITY}: start the container privileged, or unset the variable",
+            f"{name}={value} needs {names.PRIVILEGED_CAPABILITY}: start the container"
+            " privileged, or unset the variable",
         )
     return value
 
@@ -400,7 +406,10 @@ def _imex_channels(
         return (), ()
     if not _is_trusted(container, config):
         return (), (
-            f"Ignoring request by environment variable(s) in unprivileged container: [{names.IMEX_CHANNELS}]",
+            (
+                "Ignoring request by environment variable(s) in unprivileged container:"
+                f" [{names.IMEX_CHANNELS}]"
+            ),
         )
     return channels, ()
 
@@ -425,7 +434,8 @@ def _capabilities(
     if allowed != requested:
         raise Refusal(
             "",
-            f"unsupported capabilities found in '{','.join(requested)}' (allowed '{','.join(allowed)}')",
+            f"unsupported capabilities found in '{','.join(requested)}' (allowed"
+            f" '{','.join(allowed)}')",
             f"{source}, but config.toml supports {','.join(supported) or 'none'}",
         )
     return requested, source
@@ -471,6 +481,7 @@ def _major_minor(version: str) -> tuple[int, int]:
             "",
             f"failed to get requirements failed to get version: invalid CUDA version {version}: "
             "invalid version string: invalid semantic version",
-            f"set {names.CUDA_VERSION} in the image to MAJOR[.MINOR[.PATCH]], or set {names.REQUIRE_CUDA}",
+            f"set {names.CUDA_VERSION} in the image to MAJOR[.MINOR[.PATCH]], or set"
+            f" {names.REQUIRE_CUDA}",
         )
     return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0

@@ -247,11 +247,15 @@ def _split(factor: str) -> tuple[str, str, str]:
 def _hint(requirement: str, facts: dict[str, str | None]) -> str:
     provided = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
     failures = "; ".join(
-        f"{_short(failed.term)}: {_short(failed.factor)} {'does not hold' if failed.valid else 'is not a valid condition'}"
+        f"{_short(failed.term)}: {_short(failed.factor)}"
+        f" {'does not hold' if failed.valid else 'is not a valid condition'}"
         for failed in alternatives(requirement, facts, 8)
         if failed.factor
     )
-    return f"this host provides {provided}; {failures}; use a newer driver or another image, or set NVIDIA_DISABLE_REQUIRE=1"
+    return (
+        f"this host provides {provided}; {failures}; use a newer driver or another image, or"
+        " set NVIDIA_DISABLE_REQUIRE=1"
+    )
 
 
 def _short(text: str) -> str:

@@ -103,7 +103,7 @@ def find_function(name: str, arguments: Sequence[Type], result: Type) -> Callabl
 
 def buffer(data: bytes, size: int = 0) -> Buffer:
     """Return memory with ``data``, filled with zeros up to ``size`` bytes."""
-    memory: Buffer = (_Char * max(size, len(data)))()  # type: ignore[assignment] # what ctypes calls c_char
+    memory: Buffer = (_Char * max(size, len(data)))()  # type: ignore[assignment]
     memory.raw = data
     return memory
 

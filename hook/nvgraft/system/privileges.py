@@ -67,7 +67,8 @@ START = LOOK | MODULES
 
 
 def check_installed() -> None:
-    """Refuse to go on without python-prctl; a child that finds it missing cannot say how to install it.
+    """Refuse to go on without python-prctl; a child that finds it missing cannot say how to install
+    it.
 
     :raises Refusal: stage ``permission``.
     """
@@ -155,7 +156,9 @@ def become(uid: int, gid: int, *, fixed_groups: bool) -> None:
 
 
 def confine(*, kept: int | None = None) -> None:
-    """Drop all capabilities but ``kept``, which no other program inherits, and get none by execve."""
+    """Drop all capabilities but ``kept``, which no other program inherits, and get none by
+    execve.
+    """
     syscalls.set_no_new_privs()
     others = [capability for capability in _all() if capability != kept]
     _prctl.set_caps([], [], [], others, others, list(_all()))

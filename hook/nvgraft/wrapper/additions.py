@@ -33,7 +33,10 @@ _MINOR, _UUID, _BUS_ID = "Device Minor", "GPU UUID", "Bus Location"
 _MOUNTS_ERROR = (
     "failed to create mounts discoverer: failed to construct discoverer for graphics libraries: "
 )
-_NODES_ERROR = "failed to construct discoverer: failed to create DRM device discoverer: failed to construct DRM device filter: failed to parse "
+_NODES_ERROR = (
+    "failed to construct discoverer: failed to create DRM device discoverer: failed to"
+    " construct DRM device filter: failed to parse "
+)
 
 
 class Additions(Value):
@@ -156,7 +159,10 @@ def _selected(finder: FileFinder, devices: Sequence[str]) -> list[str]:
         try:
             information = parse_information(finder.tree.read(path, _INFORMATION_LIMIT))
         except OSError as error:
-            hint = f"the nvidia kernel module must describe the GPU in this file ({error.strerror}): load the module again, or reboot"
+            hint = (
+                "the nvidia kernel module must describe the GPU in this file"
+                f" ({error.strerror}): load the module again, or reboot"
+            )
             raise Refusal("", f"{_NODES_ERROR}{path}: open {path}: {reason(error)}", hint) from None
         ids = {information.get(field, "") for field in (_MINOR, _UUID, _BUS_ID)} - {""}
         selected = bool(ids) if chosen is None else not chosen.isdisjoint(ids)
@@ -182,5 +188,8 @@ def _no_version() -> Refusal:
         pattern = f"{library}*.*: not found"
         lines += [f'failed to locate "{library}": {pattern}', pattern]
     lines[0] = f"{_MOUNTS_ERROR}failed to get driver version: {lines[0]}"
-    hint = "no NVIDIA driver is installed below the root of config.toml: install it, or do not request graphics or display"
+    hint = (
+        "no NVIDIA driver is installed below the root of config.toml: install it, or do not"
+        " request graphics or display"
+    )
     return Refusal("", lines[-1], hint, first_line="\n".join(lines[:-1]))

@@ -191,8 +191,10 @@ def _decide(
         raise Refusal(
             "",
             f"mode {mode} is not served by nvgraft-runtime",
-            f"this container asks for {', '.join(devices.ids) or names.NONE} ({devices.source}); set nvidia-container-runtime.mode "
-            "to legacy in config.toml and request GPUs by index or UUID, or use the CDI support of the engine",
+            f"this container asks for {', '.join(devices.ids) or names.NONE}"
+            f" ({devices.source}); set nvidia-container-runtime.mode "
+            "to legacy in config.toml and request GPUs by index or UUID, or use the CDI"
+            " support of the engine",
         )
     # Without a request the reference's default mode inserts nothing. In mode legacy it inserts the
     # hook, which decides.
@@ -216,7 +218,8 @@ def _remarks(gates: list[str], config: Config) -> list[str]:
     if gates:
         opened = ", ".join(f"{name}={names.GATE_OPEN}" for name in gates)
         lines.append(
-            f"{opened}: as with the original, the hook then adds no GPU, because {names.VISIBLE_DEVICES}={names.VOID} is appended to the "
+            f"{opened}: as with the original, the hook then adds no GPU, because"
+            f" {names.VISIBLE_DEVICES}={names.VOID} is appended to the "
             "environment | unset these variables, and pass the nodes with --device"
         )
     if (
@@ -224,7 +227,8 @@ def _remarks(gates: list[str], config: Config) -> list[str]:
         and not config.features_disable_cuda_compat_lib_hook
     ):
         lines.append(
-            "cuda-compat-mode hook: the image's CUDA compatibility libraries are not used | set it to ldconfig in config.toml"
+            "cuda-compat-mode hook: the image's CUDA compatibility libraries are not used |"
+            " set it to ldconfig in config.toml"
         )
     return lines
 

@@ -285,7 +285,8 @@ def _image(
     )
     if len(names) > _LAYERS:
         raise InputError(
-            f"{path}: it has {len(names)} layers, but engines take at most 127: this image cannot run"
+            f"{path}: it has {len(names)} layers, but engines take at most 127: this image"
+            " cannot run"
         )
     layers = [(name, partial(_decompressed, path, files, name)) for name in names]
     for name in names:

@@ -75,7 +75,7 @@ class ArchiveEntry(tarfile.TarInfo):
                 self.type == tarfile.XGLTYPE and archive.common(self.size) > _COMMON_ATTRIBUTES
             ):
                 raise tarfile.ReadError(f"a header of {self.size} bytes")
-        entry: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # not among the declared ones
+        entry: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return entry
 
     def _refuse_sparse(self, *_: object) -> None:

@@ -77,7 +77,8 @@ class ImageTree(Tree):
                         progress.step()
                 except DAMAGE as error:
                     raise InputError(
-                        f"{label}: layer {name}: {str(error).lower()}: the archive is damaged: save the image again"
+                        f"{label}: layer {name}: {str(error).lower()}: the archive is"
+                        " damaged: save the image again"
                     ) from error
 
     def _add_layer(self, layer: int) -> Iterator[None]:
@@ -161,7 +162,8 @@ class ImageTree(Tree):
         above = self._nodes.get(resolved)
         if above is not None and above.type != "dir":
             raise InputError(
-                f"{self.label}: the entry {name}: {resolved} is not a directory: save the image again"
+                f"{self.label}: the entry {name}: {resolved} is not a directory: save the"
+                " image again"
             )
         return resolved.rstrip("/") + "/" + parts[-1]
 
