@@ -1,6 +1,4 @@
-"""The hook in real containers of real runc, on a simulated GPU host, with either version of
-cgroups.
-"""
+"""The hook in containers of the real runc, on a simulated GPU host, with cgroups v1 and v2."""
 
 import json
 import os
@@ -22,8 +20,9 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_a_container_gets_its_devices_and_its_driver(bundle: Bundle, prepare: str) -> None:
-    """Allowed nodes open (without a driver behind them), others do not; the loader finds
-    libcuda.so.1.
+    """The device cgroup allows the GPUs' nodes and no others, and the loader finds libcuda.so.1.
+
+    Opening an allowed node gives ENXIO, because there is no driver behind it.
     """
     done = bundle.run(prepare=prepare)
     assert done.returncode == 0, done.stderr
@@ -39,9 +38,7 @@ def test_a_container_gets_its_devices_and_its_driver(bundle: Bundle, prepare: st
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_only_requested_gpus_are_allowed(bundle: Bundle, prepare: str) -> None:
-    """A container that requests one GPU can open it; a node of the other GPU, made by itself, is
-    denied.
-    """
+    """A container can open the GPU it requested, and not the other by a node it makes."""
     bundle.edit(environment("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility"))
     done = bundle.run(
         "ls /dev; (: < /dev/nvidia0) 2>&1; mknod /tmp/n1 c 195 1; (: < /tmp/n1) 2>&1", prepare
@@ -53,17 +50,16 @@ def test_only_requested_gpus_are_allowed(bundle: Bundle, prepare: str) -> None:
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_a_stopped_container_starts_again(bundle: Bundle, prepare: str) -> None:
-    """A second start finds the first one's placeholders and links, and works (podman start, docker
-    restart).
-    """
+    """A second start finds the first one's placeholders and links, and works."""
     done = bundle.run("ls -l /usr/bin/nvidia-smi && echo fine", prepare, times=2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 2
 
 
 def test_a_driver_root_below_dev(bundle: Bundle, tmp_path: Path) -> None:
-    """Files come from the driver root, device nodes from /dev and kernel views from /proc; a second
-    run recognises them.
+    """Files, device nodes and /proc entries come from a driver root below /dev, each mounted once.
+
+    The hook is registered twice: its second run finds everything done.
     """
     host = tmp_path / "host.json"
     document = json.loads(Path(gallery.path("operator-driver-root")).read_text())
@@ -82,8 +78,8 @@ def test_a_driver_root_below_dev(bundle: Bundle, tmp_path: Path) -> None:
     assert [target for target in sources if target.startswith("/proc/driver/nvidia/gpus/")]
 
 
-def test_the_hook_twice_for_one_start_changes_nothing_more(bundle: Bundle) -> None:
-    """A second registration in the same container is a no-op: no mount is stacked."""
+def test_a_hook_that_is_registered_twice_mounts_once(bundle: Bundle) -> None:
+    """The second run of the hook in one start does nothing: no target is mounted twice."""
     bundle.edit(lambda config: config["hooks"]["prestart"].append(config["hooks"]["prestart"][0]))
     done = bundle.run()
     assert done.returncode == 0, done.stderr
@@ -93,7 +89,7 @@ def test_the_hook_twice_for_one_start_changes_nothing_more(bundle: Bundle) -> No
 
 
 def test_a_container_that_wants_no_gpu_is_left_alone(bundle: Bundle) -> None:
-    """Without NVIDIA_VISIBLE_DEVICES nothing is mounted, made or printed."""
+    """Without NVIDIA_VISIBLE_DEVICES the hook mounts, makes and prints nothing."""
     bundle.edit(environment())
     done = bundle.run("ls /dev; cat /proc/self/mountinfo")
     assert done.returncode == 0
@@ -121,7 +117,7 @@ def test_a_container_that_wants_no_gpu_is_left_alone(bundle: Bundle) -> None:
 def test_a_refused_container_does_not_start(
     bundle: Bundle, entries: list[str], message: str
 ) -> None:
-    """runc shows the hook's line, the container does not start, and its files are as they were."""
+    """runc prints the hook's refusal, the container does not start, and its files are unchanged."""
     bundle.edit(environment(*entries))
     done = bundle.run()
     assert done.returncode != 0
@@ -130,12 +126,9 @@ def test_a_refused_container_does_not_start(
     assert done.changes == []
 
 
-def test_a_failure_at_the_very_end_is_undone(bundle: Bundle) -> None:
-    """When the loader cache step fails after all mounts, files and links are taken back."""
-    failing = (
-        "cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' "
-        f"{CONFIG_TOML}"
-    )
+def test_a_failing_loader_cache_step_is_undone(bundle: Bundle) -> None:
+    """When the loader cache step fails, after every mount, the made files and links are removed."""
+    failing = f"cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' {CONFIG_TOML}"
     done = bundle.run(prepare=f"{failing} && {set_ldcache('ldconfig')}")
     assert done.returncode != 0
     assert "ldcache error: process /sbin/failing failed with error code" in done.stderr
@@ -147,39 +140,30 @@ def test_a_failure_at_the_very_end_is_undone(bundle: Bundle) -> None:
 def test_the_loader_finds_the_driver_by_its_cache_alone(
     bundle: Bundle, image: str, mode: str
 ) -> None:
-    """The loader finds both libraries in a directory that it does not search by itself, and the
-    image's own, in two starts.
+    """Two starts in a row let the loader find the driver's and the image's libraries by the cache.
+
+    They are in directories that this loader does not search by itself.
     """
     rootfs = bundle.path / "rootfs"
-    (rootfs / "etc/debian_version").unlink()  # then libraries go to /usr/lib64
+    # Without this file the driver's libraries go to /usr/lib64.
+    (rootfs / "etc/debian_version").unlink()
     shutil.copytree(rootfs / LIBRARIES[1:], rootfs / "opt/lib", symlinks=True)
     shutil.copy(rootfs / "opt/lib/libc.so.6", rootfs / "opt/lib/libown.so.1")
-    (rootfs / "opt/lib/libown.so.1").write_bytes(
-        shared_object(64, "EM_X86_64", "libown.so.1", [], None)
-    )
+    own_library = shared_object(64, "EM_X86_64", "libown.so.1", [], None)
+    (rootfs / "opt/lib/libown.so.1").write_bytes(own_library)
     (rootfs / "etc/ld.so.conf").write_text("/opt/lib\n")
     ldconfig = [LDCONFIG, "-r", str(rootfs), "-C", "/etc/ld.so.cache"]
     if image != "bare":
-        subprocess.run(
-            [*ldconfig, *(["-c", "compat"] if image == "old format" else [])], check=True
-        )
+        compat = ["-c", "compat"] if image == "old format" else []
+        subprocess.run([*ldconfig, *compat], check=True)
     if image == "stale":
         (rootfs / "opt/lib/libown.so.1").rename(rootfs / "opt/lib/libown.so.1.2")
-        (rootfs / "opt/lib/libown.so.1.2").write_bytes(
-            shared_object(64, "EM_X86_64", "libown.so.1", [], None)
-        )
+        (rootfs / "opt/lib/libown.so.1.2").write_bytes(own_library)
         os.utime(rootfs / "etc/ld.so.cache", (1, 1))
     elif image == "damaged":
         (rootfs / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + b"\xff" * 100)
-    look = " ".join(
-        [
-            "/lib64/ld-linux-x86-64.so.2",
-            "--preload",
-            "libcuda.so.1:libnvidia-ml.so.1:libown.so.1",
-            "--list",
-            "/opt/lib/libc.so.6",
-        ]
-    )
+    preload = "--preload libcuda.so.1:libnvidia-ml.so.1:libown.so.1"
+    look = f"/lib64/ld-linux-x86-64.so.2 {preload} --list /opt/lib/libc.so.6"
     done = bundle.run(f"{look}; echo fine", prepare=set_ldcache(mode), times=2)
     assert done.returncode == 0, done.stderr
     places = {
@@ -188,16 +172,15 @@ def test_the_loader_finds_the_driver_by_its_cache_alone(
         "libown.so.1": "/opt/lib",
     }
     if (image, mode) == ("stale", "ldconfig"):
-        del places[
-            "libown.so.1"
-        ]  # the confined ldconfig makes no links in directories of the image (decision 0011)
+        # The confined ldconfig makes no links in directories of the image (decision 0011).
+        del places["libown.so.1"]
     for name, directory in places.items():
         assert done.stdout.count(f"{name} => {directory}/{name} (0x") == 2, done.stdout
     assert "ldconfig" not in done.stderr
 
 
 def test_a_link_in_the_way_is_refused_and_not_followed(bundle: Bundle) -> None:
-    """An image with a link in nvidia-smi's place cannot make the hook write elsewhere."""
+    """A symbolic link of the image at the place of nvidia-smi is refused, and not followed."""
     os.symlink("/etc/passwd", bundle.path / "rootfs/usr/bin/nvidia-smi")
     done = bundle.run()
     assert done.returncode != 0
@@ -206,7 +189,7 @@ def test_a_link_in_the_way_is_refused_and_not_followed(bundle: Bundle) -> None:
 
 
 def test_a_volume_on_the_library_directory_is_named(bundle: Bundle, tmp_path: Path) -> None:
-    """Nothing is made on a volume, because others use it too; the refusal names it."""
+    """A target that would be made on a volume, which others may own, is refused."""
     volume = tmp_path / "volume"
     volume.mkdir()
     mount = {
@@ -223,9 +206,7 @@ def test_a_volume_on_the_library_directory_is_named(bundle: Bundle, tmp_path: Pa
 
 
 def test_an_optional_part_on_a_volume_is_left_out(bundle: Bundle, tmp_path: Path) -> None:
-    """A socket that would be made on a volume is left out with a warning, and the container
-    starts.
-    """
+    """A socket whose target would be made on a volume is left out, and the container starts."""
     mount = {"destination": "/run", "type": "tmpfs", "source": "tmpfs"}
     bundle.edit(lambda config: config["mounts"].append(mount))
     done = bundle.run("ls -R /run; ls /usr/bin/nvidia-smi")
@@ -235,19 +216,11 @@ def test_an_optional_part_on_a_volume_is_left_out(bundle: Bundle, tmp_path: Path
 
 
 def test_a_shared_volume_is_refused(bundle: Bundle, tmp_path: Path) -> None:
-    """A target on a mount that the host shares would show the driver on the host; the refusal names
-    the mount.
-    """
+    """A target on a mount shared with the host, where the driver would appear too, is refused."""
     volume = tmp_path / "shared"
     volume.mkdir()
-    for name in (
-        "nvidia-smi",
-        "nvidia-debugdump",
-        "nvidia-persistenced",
-        "nv-fabricmanager",
-        "nvidia-cuda-mps-control",
-        "nvidia-cuda-mps-server",
-    ):
+    programs = "nvidia-smi nvidia-debugdump nvidia-persistenced nv-fabricmanager"
+    for name in f"{programs} nvidia-cuda-mps-control nvidia-cuda-mps-server".split():
         (volume / name).touch()
     mount = {
         "destination": "/usr/bin",
@@ -263,41 +236,34 @@ def test_a_shared_volume_is_refused(bundle: Bundle, tmp_path: Path) -> None:
 
 
 def test_a_container_without_a_mount_namespace_is_refused(bundle: Bundle) -> None:
-    """The driver is never mounted over the host's own files."""
+    """A process in the host's mount namespace is refused, so that no host file is covered."""
     state = json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 0, "bundle": str(bundle.path)})
-    script = (
-        f'sleep 60 & printf \'%s\' \'{state}\' | sed "s/\\"pid\\": 0/\\"pid\\": $!/" | '
-        f"{bundle.installed.hook} prestart"
-    )
-    done = bundle.on_host(f"cd {bundle.path}; {script}")
+    with_pid = f'printf \'%s\' \'{state}\' | sed "s/\\"pid\\": 0/\\"pid\\": $!/"'
+    hook = f"{bundle.installed.hook} prestart"
+    done = bundle.on_host(f"cd {bundle.path}; sleep 60 & {with_pid} | {hook}")
     assert done.returncode == 1
     assert "has no mount namespace of its own" in done.stderr
 
 
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
-    """Mounts, device rules and loader work for a mapped root, and everything made belongs to the
-    container's root.
-    """
+    """Everything works in a user namespace, whose root owns what the hook makes."""
 
     def change(config: dict[str, Any]) -> None:
         config["linux"]["namespaces"].append({"type": "user"})
         for kind in ("uidMappings", "gidMappings"):
             config["linux"][kind] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
-        # sysfs may be mounted only with a network namespace that the user namespace owns.
-        config["mounts"] = [
-            mount
-            for mount in config["mounts"]
-            if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}
-        ]
+        # sysfs stays: the user namespace owns the network namespace, which mounting it requires.
+        left_out = {"/dev/mqueue", "/sys/fs/cgroup"}
+        mounts = config["mounts"]
+        config["mounts"] = [mount for mount in mounts if mount["destination"] not in left_out]
 
     bundle.edit(change)
     bundle.give_to(100000)
-    look = (
-        "ls -ln /usr/lib/x86_64-linux-gnu/libcuda.so.1 /etc/ld.so.cache; for n in /dev/nvidia0 "
-        "/dev/nvidiactl; do (: < $n) 2>&1; done"
-    )
-    done = bundle.run(f"{look}; {LOADER_LINE}", f"{bundle.reachable} && {prepare or 'true'}")
+    owners_line = "ls -ln /usr/lib/x86_64-linux-gnu/libcuda.so.1 /etc/ld.so.cache"
+    opens_line = "for n in /dev/nvidia0 /dev/nvidiactl; do (: < $n) 2>&1; done"
+    look = f"{owners_line}; {opens_line}; {LOADER_LINE}"
+    done = bundle.run(look, f"{bundle.reachable} && {prepare or 'true'}")
     assert done.returncode == 0, done.stderr
     assert "can't open /dev/nvidia0: No such device or address" in done.stdout
     assert "libcuda.so.1 => /" in done.stdout
@@ -310,40 +276,33 @@ def test_a_container_in_a_user_namespace(bundle: Bundle, prepare: str) -> None:
     made = [line.split() for line in done.changes if line.startswith(">")]
     assert any(words[1].endswith("/usr/bin/nvidia-smi") for words in made)
     assert [words for words in made if words[4] != "100000"] == [], (
-        "everything belongs to the root of the container"
+        "the hook made a file that the container's root does not own"
     )
 
 
 def test_cuda_compatibility_libraries_of_the_image_come_first(bundle: Bundle) -> None:
-    """The loader gives an image with a newer libcuda in /usr/local/cuda/compat that one, and no
-    mount has its source there.
-    """
+    """The loader finds the image's newer libcuda in cuda/compat; nothing is mounted there."""
     compat = bundle.path / "rootfs/usr/local/cuda-13.0/compat"
     compat.mkdir(parents=True)
-    (compat / "libcuda.so.999.1").write_bytes(
-        shared_object(64, "EM_X86_64", "libcuda.so.1", [], None)
-    )
+    newer_library = shared_object(64, "EM_X86_64", "libcuda.so.1", [], None)
+    (compat / "libcuda.so.999.1").write_bytes(newer_library)
     (compat.parent.parent / "cuda").symlink_to("cuda-13.0")
     done = bundle.run(f"cat /proc/self/mountinfo; {LOADER_LINE}")
     assert done.returncode == 0, done.stderr
     assert "libcuda.so.1 => /usr/local/cuda-13.0/compat/libcuda.so.1" in done.stdout
-    assert [
-        line for line in done.stdout.splitlines() if " - " in line and "compat" in line.split()[4]
-    ] == []
+    points = [line.split()[4] for line in done.stdout.splitlines() if " - " in line]
+    assert [point for point in points if "compat" in point] == []
 
 
-def test_containers_that_share_a_root_file_system_do_not_trip_over_each_other(
-    bundle: Bundle,
-) -> None:
-    """Six simultaneous hooks on six containers with one rootfs all work, and no lock is left."""
+def test_six_containers_on_one_rootfs_start_at_the_same_moment(bundle: Bundle) -> None:
+    """Six hooks that run at the same moment on one rootfs all work, and no lock file is left."""
     bundle.set_program(f"ls /usr/bin/nvidia-smi && {LOADER_LINE}")
     barrier = (
-        "#!/bin/sh\ntouch /run/at.$$\nuntil [ $(ls /run/at.* | wc -l) = 6 ]; do :; done\nexec "
-        f"{bundle.installed.hook} prestart\n"
+        "#!/bin/sh\ntouch /run/at.$$\nuntil [ $(ls /run/at.* | wc -l) = 6 ]; do :; done\n"
+        f"exec {bundle.installed.hook} prestart\n"
     )
 
     def change(config: dict[str, Any]) -> None:
-        # Each is a container of its own, on the same directory.
         config["root"]["path"] = str(bundle.path / "rootfs")
         config["hooks"]["prestart"][0]["path"] = "/run/hook"
         config["linux"]["cgroupsPath"] = "/NAME"
@@ -362,5 +321,5 @@ cat /run/out*; ls /run/nvgraft/lock; [ -z "$failed" ]
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("libcuda.so.1 => /") == 6
     assert done.stdout.rstrip().splitlines()[-1].startswith("\t"), (
-        "the last line is the loader's, and no lock's name"
+        "the last line names a lock file that is left"
     )

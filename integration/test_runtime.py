@@ -1,6 +1,4 @@
-"""nvgraft-runtime in the place of runc, under runc itself and under containerd, on a simulated GPU
-host.
-"""
+"""nvgraft-runtime in the place of runc, called directly and by containerd."""
 
 import json
 from typing import Any
@@ -15,14 +13,14 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 
 @pytest.fixture
 def plain(bundle: Bundle) -> Bundle:
-    """A bundle without a hook: the runtime inserts it."""
+    """Return a bundle without any hook: the runtime inserts it."""
     bundle.set_program(LOOK)
     bundle.edit(lambda config: config.pop("hooks"))
     return bundle
 
 
 def hooks(done: Run) -> list[dict[str, Any]]:
-    """Return the prestart hooks of config.json as the wrapper has left it."""
+    """Return the prestart hooks of config.json as the wrapper has written it."""
     config = json.loads(done.stdout.partition(f"\n{CONFIG}\n")[2])
     prestart = config.get("hooks", {}).get("prestart", [])
     assert isinstance(prestart, list)
@@ -30,8 +28,10 @@ def hooks(done: Run) -> list[dict[str, Any]]:
 
 
 def test_a_container_gets_its_driver(plain: Bundle) -> None:
-    """Created through the wrapper, a container has devices, mounts and loader; runc's other
-    commands pass through it.
+    """A container created through the wrapper has devices, mounts and a loader that finds the
+    driver.
+
+    runc's other commands pass through the wrapper.
     """
     done = plain.on_host(plain.lifecycle())
     assert_grafted(done, devices=True)
@@ -41,14 +41,14 @@ def test_a_container_gets_its_driver(plain: Bundle) -> None:
 
 
 def test_a_second_create_inserts_nothing_more(plain: Bundle) -> None:
-    """A bundle that was created before, or has the hook from its engine, has it once."""
+    """A second create of a bundle that has the hook already does not add it again."""
     done = plain.on_host(f"{{ {plain.lifecycle()}; }} > /dev/null && {plain.lifecycle()}")
     assert_grafted(done, devices=True)
     assert len(hooks(done)) == 1
 
 
 def test_a_container_that_wants_no_gpu_is_left_alone(plain: Bundle) -> None:
-    """In mode auto, a container without a request is created without the hook."""
+    """In mode auto, a container that requests no GPU is created without the hook."""
     plain.edit(environment())
     auto = "sed -i 's/^mode.*/mode = \"auto\"/' /etc/nvidia-container-runtime/config.toml"
     done = plain.on_host(f"{auto} && {plain.lifecycle()}")
@@ -58,7 +58,7 @@ def test_a_container_that_wants_no_gpu_is_left_alone(plain: Bundle) -> None:
 
 
 def test_a_refused_container_is_not_created(plain: Bundle) -> None:
-    """The hook's line reaches the engine through runc and the wrapper."""
+    """The hook's refusal comes through runc and the wrapper, and nothing is changed."""
     plain.edit(environment("NVIDIA_VISIBLE_DEVICES=7"))
     done = plain.on_host(plain.lifecycle())
     assert done.returncode == 1
@@ -66,8 +66,8 @@ def test_a_refused_container_is_not_created(plain: Bundle) -> None:
     assert [line for line in done.changes if f" {plain.path}/config.json " not in line] == []
 
 
-def test_the_version_of_both(plain: Bundle) -> None:
-    """--version names the wrapper and the real runc below it."""
+def test_version_names_the_wrapper_and_runc(plain: Bundle) -> None:
+    """--version prints the versions of the wrapper and of the real runc."""
     done = plain.on_host(f"{plain.installed.prefix}/bin/nvgraft-runtime --version")
     assert done.returncode == 0
     assert done.stdout.startswith("NVIDIA Container Runtime version ")
@@ -76,16 +76,12 @@ def test_the_version_of_both(plain: Bundle) -> None:
 
 @pytest.mark.requires("containerd")
 def test_containerd_with_the_wrapper_as_its_runtime(plain: Bundle) -> None:
-    """`ctr run` with nvgraft-runtime as the runtime binary: devices, mounts and loader are right
-    inside.
-    """
-    # containerd's own bundle is another directory.
+    """`ctr run` with nvgraft-runtime as its runtime binary gives a container the driver."""
+    # containerd makes a bundle directory of its own, so that the path of the rootfs has to be
+    # absolute.
     plain.edit(lambda config: config["root"].update(path=str(plain.path / "rootfs")))
     binary = f"{plain.installed.prefix}/bin/nvgraft-runtime"
-    run = (
-        f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config "
-        f"{plain.path}/config.json {plain.name}"
-    )
-    assert_grafted(
-        plain.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code"), devices=True
-    )
+    options = f"--rm --runc-binary {binary} --config {plain.path}/config.json"
+    run = f"ctr -a /run/containerd-test.sock run {options} {plain.name}"
+    done = plain.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code")
+    assert_grafted(done, devices=True)

@@ -1,4 +1,4 @@
-"""What nvgraft-runtime adds for graphics in real containers: DRM nodes, their links, and files."""
+"""nvgraft-runtime's additions for graphics in real containers: DRM nodes, links, files."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ LIBDIR = "/usr/lib/x86_64-linux-gnu"
 EGL = f"{LIBDIR}/libnvidia-egl-gbm.so.1.1.2"
 VULKAN = "/etc/vulkan/icd.d/nvidia_icd.json"
 GBM = f"{LIBDIR}/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1"
-#: Minor number of a GPU -> the names of its DRM nodes: the first GPU has the later ones.
+#: Minor number of a GPU -> the names of its DRM nodes; the first GPU has the higher numbers.
 DRM = {0: ("card2", "renderD129"), 1: ("card1", "renderD128")}
 
 SHOW = f"""
@@ -32,7 +32,7 @@ cat {VULKAN}
 
 
 def drm_host(path: Path, host: str = "runfile-a10x2") -> str:
-    """Write the document of a host with display devices and graphics files; return its path."""
+    """Write a host document with display devices and graphics files; return its path."""
     document: dict[str, Any] = json.loads(Path(gallery.path(host)).read_text())
     files = document["files"]
     document["cdi"] = {"kernel": "6.1.0", "drm": {}}
@@ -40,8 +40,8 @@ def drm_host(path: Path, host: str = "runfile-a10x2") -> str:
         address = f"0000:{gpu['pci']['bus']:02x}:00.0"
         nodes = DRM[gpu["minor"]]
         text = (
-            f"Model: \t\t X\nGPU UUID: \t {gpu['uuid']}\nBus Location: \t {address}\nDevice "
-            f"Minor: \t {gpu['minor']}\n"
+            f"Model: \t\t X\nGPU UUID: \t {gpu['uuid']}\n"
+            f"Bus Location: \t {address}\nDevice Minor: \t {gpu['minor']}\n"
         )
         files[f"/proc/driver/nvidia/gpus/{address}/information"] = {
             "type": "file",
@@ -81,7 +81,7 @@ def drm_host(path: Path, host: str = "runfile-a10x2") -> str:
 
 @pytest.fixture
 def graphics(bundle: Bundle) -> Bundle:
-    """A bundle without a hook that requests graphics on the first GPU."""
+    """Return a bundle without any hook whose container asks for graphics on the first GPU."""
     bundle.set_program(SHOW)
     bundle.edit(lambda config: config.pop("hooks"))
     bundle.edit(
@@ -93,8 +93,11 @@ def graphics(bundle: Bundle) -> Bundle:
 
 
 def test_a_container_gets_the_display_devices_of_its_gpu(graphics: Bundle, tmp_path: Path) -> None:
-    """The nodes have their numbers, mode and group, and can be opened; links exist; files are
-    read-only and in the loader cache.
+    """A container gets the DRM nodes of its GPU with numbers, mode and group, and the links to
+    them.
+
+    The device cgroup allows the nodes, graphics files are read-only, and the loader finds
+    libraries.
     """
     done = graphics.on_host(graphics.lifecycle(), drm_host(tmp_path))
     assert_grafted(done)
@@ -118,8 +121,10 @@ def test_a_container_gets_the_display_devices_of_its_gpu(graphics: Bundle, tmp_p
 
 
 def assert_grafted(done: Run) -> None:
-    """Check that the container started, that its GPU's DRM nodes open (without a driver), and that
-    the hook worked.
+    """Assert that the container started with the driver, and that its cgroup allows its GPU's
+    nodes.
+
+    Opening an allowed node gives ENXIO, because there is no driver behind it.
     """
     assert done.returncode == 0, done.stderr
     for node in ("/dev/dri/card2", "/dev/dri/renderD129", "/dev/nvidia0"):
@@ -129,9 +134,7 @@ def assert_grafted(done: Run) -> None:
 
 
 def test_a_stopped_container_starts_again(graphics: Bundle, tmp_path: Path) -> None:
-    """A second create keeps what the first one left in config.json and in the root file system, and
-    adds nothing.
-    """
+    """A second create of the same bundle works and leaves config.json unchanged."""
     first = (
         f"{{ {graphics.lifecycle()}; }} > /dev/null && cp {graphics.path}/config.json /run/first"
     )
@@ -146,10 +149,10 @@ def test_a_stopped_container_starts_again(graphics: Bundle, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "there", ["ln -s libold.so {}", "touch {}", "ln -s ../libnvidia-allocator.so.1 {}"]
 )
-def test_what_the_image_has_in_place_of_a_link(
+def test_a_link_of_the_image_is_replaced_and_a_file_is_kept(
     graphics: Bundle, tmp_path: Path, there: str
 ) -> None:
-    """Another link is replaced, and a file of the image stays."""
+    """Where a link is created, a link of the image is replaced, and a file stays."""
     link = GBM.partition(" -> ")[0]
     path = f"{graphics.path}/rootfs{link}"
     prepare = f"mkdir -p {path.rpartition('/')[0]} && {there.format(path)}"
@@ -158,8 +161,8 @@ def test_what_the_image_has_in_place_of_a_link(
     assert (GBM in done.stdout) == there.startswith("ln")
 
 
-def test_an_image_whose_links_lead_out_of_it(graphics: Bundle, tmp_path: Path) -> None:
-    """The container is not created, the line names the path, and nothing is made anywhere."""
+def test_an_image_whose_links_lead_out_of_it_is_refused(graphics: Bundle, tmp_path: Path) -> None:
+    """The refusal names the path, and nothing is made behind the link."""
     trap = f"ln -s ../../../../../../run/trap {graphics.path}/rootfs{LIBDIR}/gbm; mkdir /run/trap"
     done = graphics.on_host(
         f"{trap}; {graphics.lifecycle()}; code=$?; find /run/trap; exit $code", drm_host(tmp_path)
@@ -169,32 +172,30 @@ def test_an_image_whose_links_lead_out_of_it(graphics: Bundle, tmp_path: Path) -
     assert "/run/trap/" not in done.stdout
 
 
-def test_a_driver_root(graphics: Bundle, tmp_path: Path) -> None:
-    """With a driver root, the nodes are this host's, and files go from that root to their own
-    places.
-    """
+def test_display_devices_and_graphics_files_with_a_driver_root(
+    graphics: Bundle, tmp_path: Path
+) -> None:
+    """Nodes come from the host; files come from the driver root, to their usual paths."""
     done = graphics.on_host(graphics.lifecycle(), drm_host(tmp_path, "operator-driver-root"))
     assert done.returncode == 0, done.stderr
     assert '{"ICD": "of the host"}' in done.stdout
-    sources = [
-        line.split()[3] for line in done.stdout.splitlines() if f" {EGL} " in line and " - " in line
-    ]
-    assert sources == [f"/run/nvidia/driver{EGL}"] or sources == [f"/nvidia/driver{EGL}"]
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("node ")] == [
+    lines = done.stdout.splitlines()
+    sources = [line.split()[3] for line in lines if f" {EGL} " in line and " - " in line]
+    assert sources in ([f"/run/nvidia/driver{EGL}"], [f"/nvidia/driver{EGL}"])
+    assert [line.split()[1] for line in lines if line.startswith("node ")] == [
         "/dev/dri/card2",
         "/dev/dri/renderD129",
     ]
 
 
-def test_a_gated_component(graphics: Bundle, tmp_path: Path) -> None:
-    """Its nodes and files are there; as with the original there is no GPU, because the hook reads
-    the appended void.
+def test_a_gated_component_comes_without_gpus(graphics: Bundle, tmp_path: Path) -> None:
+    """NVIDIA_GDS brings nodes and files and, as with the reference, no GPU.
+
+    The wrapper appends NVIDIA_VISIBLE_DEVICES=void, which the hook reads.
     """
     graphics.edit(environment("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GDS=enabled"))
-    graphics.set_program(
-        "stat -c 'node %n %t:%T %a' /dev/nvidia*; (: < /dev/nvidia-fs0) 2>&1; cat "
-        "/proc/self/mountinfo"
-    )
+    look = "stat -c 'node %n %t:%T %a' /dev/nvidia*; (: < /dev/nvidia-fs0) 2>&1"
+    graphics.set_program(f"{look}; cat /proc/self/mountinfo")
     prepare = "mknod -m 666 /dev/nvidia-fs0 c 500 0; mkdir -p /run/udev; echo {} > /etc/cufile.json"
     done = graphics.on_host(f"{prepare}; {graphics.lifecycle()}")
     assert done.returncode == 0, done.stderr
@@ -207,8 +208,8 @@ def test_a_gated_component(graphics: Bundle, tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("crun", "cgroup-v2")
-def test_crun(graphics: Bundle, tmp_path: Path) -> None:
-    """Under crun nodes, links and files are the same."""
+def test_crun_gives_the_same_nodes_links_and_files(graphics: Bundle, tmp_path: Path) -> None:
+    """Under crun, a container gets the same nodes, links and files as under runc."""
     graphics.edit(understood_by_crun)
     prepare = (
         f"sed -i '/^mode/a runtimes = [\"crun\"]' {CONFIG_TOML} && {CGROUPS_V2} && {NO_CGROUPS}"

@@ -1,4 +1,4 @@
-"""The safety report at size small: every module that measures, and the report itself."""
+"""The safety report at its small size: the measuring modules, and the report itself."""
 
 from pathlib import Path
 
@@ -9,54 +9,44 @@ from safety import mutants
 from safety.figures import Figure
 
 MODULES = report.modules()
-#: The other modules have tests of their own.
+#: The other modules have test modules of their own.
 MEASURED_HERE = ("mutants", "race", "resolver")
 
 
 @pytest.mark.requires("root", "gcc", "ldconfig", "busybox")
 @pytest.mark.parametrize("name", MEASURED_HERE)
-def test_the_figures_are_as_they_have_to_be(name: str) -> None:
-    """The figures that ``./dev safety --size small`` reports of this module are right."""
+def test_every_figure_is_ok(name: str) -> None:
+    """``./dev safety --size small`` reports figures of this module, and all of them are ok."""
     figures = MODULES[name][1]("small", report.DEFAULT_SEED)
     assert figures
     assert [figure for figure in figures if not figure.ok] == []
 
 
 def test_the_report_knows_every_module_that_measures() -> None:
-    """A new module that measures is found, with a title."""
+    """A module in the package is found without registration, and has a title that is a sentence."""
     assert {*MEASURED_HERE, "engines", "faults", "historic", "kills"} <= set(MODULES)
-    assert all(title.endswith(".") for title, _ in MODULES.values()), [
-        title for title, _ in MODULES.values()
-    ]
+    assert [title for title, _ in MODULES.values() if not title.endswith(".")] == []
 
 
 def test_every_mutant_still_applies() -> None:
-    """Each measure is where its mutant expects it, and each mutant is another program."""
+    """Each mutant's text occurs in the code, and no two mutants make the same program."""
     changes = {mutants.mutated(mutant) for mutant in mutants.MUTANTS}
     assert len(changes) == len(mutants.MUTANTS)
 
 
-def test_a_mutant_that_nobody_notices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A removal that no test notices survives; one whose text has moved is an error."""
-    harmless = mutants.Mutant(
-        "harmless",
-        "_PAUSE",
-        "0.01",
-        "0.011",
-        ("tests/test_lock.py",),
-    )
+def test_a_mutant_that_no_test_notices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that no test notices is reported; one whose text is not in the code is an error."""
+    harmless = mutants.Mutant("harmless", "_PAUSE", "0.01", "0.011", ("tests/test_lock.py",))
     (line,) = mutants.survivors([harmless])
     assert line == "harmless: survived tests/test_lock.py"
     with pytest.raises(mutants.DoesNotApply, match=r"moved: _PAUSE has its code 0 times"):
         mutants.survivors([harmless._replace(name="moved", old="no such code")])
 
 
-def test_the_report_says_what_is_not_as_it_has_to_be(
+def test_the_report_names_wrong_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is a table for each module, with how it was made; the exit code is 1 when a figure is
-    wrong or missing.
-    """
+    """The report has a table for each module; a wrong or missing figure gives exit code 1."""
 
     def broken(size: str, seed: int) -> list[Figure]:
         raise AssertionError(f"no {size} result with {seed}")
@@ -77,12 +67,10 @@ def test_the_report_says_what_is_not_as_it_has_to_be(
     assert "2 not as it has to be: escapes, broken" in err
 
 
-def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(
+def test_writing_one_module_replaces_only_its_part(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A new measurement of one module leaves the others' figures as they were; full size takes an
-    hour.
-    """
+    """--write with one module keeps the other modules' figures: a full size takes an hour."""
     answer = "1"
     known = {
         name: (f"{name}.", lambda size, seed: [Figure("escapes", answer, "0", True)])
@@ -103,10 +91,10 @@ def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["--size", "huge"]])
-def test_bad_arguments_are_said(
+def test_bad_arguments_are_refused(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unknown module or size is refused before anything is measured."""
+    """An unknown module or size is refused before any module runs."""
     monkeypatch.setattr(report, "modules", lambda: {"good": ("Good.", lambda size, seed: [])})
     with pytest.raises(SystemExit) as ended:
         report.main(arguments)

@@ -1,6 +1,4 @@
-"""`nvgraft simulate` for real: the host exists inside, nothing of it outside, and the command is
-unchanged.
-"""
+"""`nvgraft simulate` as root: a command sees the recorded host, and nothing changes outside."""
 
 import json
 import os
@@ -33,7 +31,7 @@ ENVIRONMENT = {
     "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs")),
 }
 
-#: Prints NVML's answers as JSON; argv: a driver root to change into.
+#: A program that prints NVML's answers as JSON; argv: a driver root to change into.
 ASK_NVML = """
 import ctypes, json, os, sys
 import pynvml
@@ -50,7 +48,7 @@ gpus = []
 for index in range(pynvml.nvmlDeviceGetCount()):
     gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
     pci = pynvml.nvmlDeviceGetPciInfo(gpu)
-    # nvidia-container-cli asks by the old name, for the old structure: what is behind that is the caller's.
+    # nvidia-container-cli passes the older, shorter structure: nothing behind it may be written.
     older = (ctypes.c_uint * 9)(*[7] * 9)
     assert pynvml.nvmlLib.nvmlDeviceGetPciInfo(gpu, older) == 0
     assert [*older[4:7], older[8]] == [pci.domain, pci.bus, pci.device, 7]
@@ -98,26 +96,27 @@ def simulate(
 
 
 def output(*arguments: str, host: str = "runfile-a10x2", options: tuple[str, ...] = ()) -> str:
-    """Return the output of a command that must succeed on a simulated host."""
+    """Run a command that has to succeed on a simulated host; return its standard output."""
     done = simulate(*arguments, host=host, options=options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def processes(marker: str) -> list[str]:
-    """Return command lines of this machine's processes that contain ``marker``."""
-    found = []
+    """Return the command lines of this machine's processes that contain ``marker``."""
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        found += [line] if marker in line and "-c" not in line.split() else []
-    return found
+        if marker in line and "-c" not in line.split():
+            lines.append(line)
+    return lines
 
 
 def count_becomes(count: int, marker: str) -> bool:
-    """Wait for ``count`` processes that contain ``marker``, ten seconds at most."""
+    """Wait at most ten seconds until ``count`` processes contain ``marker``."""
     deadline = time.monotonic() + 10
     while len(processes(marker)) != count:
         if time.monotonic() > deadline:
@@ -129,9 +128,7 @@ def count_becomes(count: int, marker: str) -> bool:
 @pytest.mark.requires("gcc")
 @pytest.mark.parametrize("name", gallery.names())
 def test_nvml_answers_as_recorded(name: str) -> None:
-    """nvidia-ml-py reads from the stand-in NVML exactly what the document records, inside a driver
-    root too.
-    """
+    """nvidia-ml-py reads from the stand-in NVML what the document records, also in a root."""
     host = load_host(gallery.path(name))
     arguments = [] if host.root == "/" else [host.root]
     answer = json.loads(output(sys.executable, "-c", ASK_NVML, *arguments, host=name))
@@ -141,7 +138,7 @@ def test_nvml_answers_as_recorded(name: str) -> None:
 @pytest.mark.requires("gcc")
 @pytest.mark.parametrize("code", [9, 18, 999])
 def test_nvml_faults_can_be_injected(code: int) -> None:
-    """A line in the stand-in's file makes nvmlInit fail with that code."""
+    """A line `init CODE` in the stand-in's file makes nvmlInit fail with that code."""
     done = simulate(
         "sh",
         "-c",
@@ -153,9 +150,7 @@ def test_nvml_faults_can_be_injected(code: int) -> None:
 
 @pytest.mark.requires("gcc")
 def test_nvml_can_hang() -> None:
-    """A line in the stand-in's file makes nvmlInit take that long: the caller still waits when the
-    test looks.
-    """
+    """A line `hang SECONDS` in the stand-in's file makes nvmlInit take that long."""
     script = (
         f"echo hang 30 >> /etc/nvgraft-nvml.conf; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
     )
@@ -164,7 +159,7 @@ def test_nvml_can_hang() -> None:
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_files_are_as_recorded(name: str) -> None:
-    """Every recorded entry is there with its kind, mode, numbers, text and size."""
+    """Every recorded entry exists with its kind, mode, device numbers, text and size."""
     host = load_host(gallery.path(name))
     real = {
         path: path if path.startswith(("/dev", "/proc")) else host.root.rstrip("/") + path
@@ -172,14 +167,14 @@ def test_files_are_as_recorded(name: str) -> None:
     }
     script = """
 import json, os, stat, sys
-found = {}
+entries = {}
 for path in json.load(sys.stdin):
     status = os.lstat(path)
     kind = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink", stat.S_IFCHR: "char", stat.S_IFSOCK: "socket"}
     text = open(path).read() if path.startswith("/proc") and stat.S_ISREG(status.st_mode) else None
     numbers = [os.major(status.st_rdev), os.minor(status.st_rdev)]
-    found[path] = [kind[stat.S_IFMT(status.st_mode)], stat.S_IMODE(status.st_mode), numbers, status.st_size, text]
-print(json.dumps(found))
+    entries[path] = [kind[stat.S_IFMT(status.st_mode)], stat.S_IMODE(status.st_mode), numbers, status.st_size, text]
+print(json.dumps(entries))
 """
     command = [*SIMULATE, name, "--", sys.executable, "-c", script]
     done = subprocess.run(
@@ -190,9 +185,9 @@ print(json.dumps(found))
         env=ENVIRONMENT,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+    entries = json.loads(done.stdout)
     for path, entry in host.files.items():
-        kind, mode, numbers, size, text = found[real[path]]
+        kind, mode, numbers, size, text = entries[real[path]]
         assert kind == entry.type, path
         if isinstance(entry, Device):
             assert (tuple(numbers), mode) == (entry.rdev, int(entry.mode, 8)), path
@@ -206,33 +201,26 @@ print(json.dumps(found))
     "name", [name for name in gallery.names() if name != "operator-driver-root"]
 )
 def test_loader_finds_the_driver(name: str) -> None:
-    """dlopen() finds libcuda.so.1 through the loader cache, and it is the file of the recorded
-    version.
-    """
-    script = (
-        "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in "
-        "open('/proc/self/maps') if 'libcuda.so' in l][0])"
-    )
+    """dlopen() finds libcuda.so.1 of the recorded version through the loader cache."""
+    script = "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in open('/proc/self/maps') if 'libcuda.so' in l][0])"
     version = load_host(gallery.path(name)).nvml.driver_version
-    assert (
-        output(sys.executable, "-c", script, host=name).strip().endswith(f"/libcuda.so.{version}")
-    )
+    library = output(sys.executable, "-c", script, host=name).strip()
+    assert library.endswith(f"/libcuda.so.{version}")
 
 
 @pytest.mark.parametrize("name", gallery.names())
 def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
-    """ldconfig lists each recorded row, and still this machine's C library."""
+    """ldconfig lists each recorded row, and still lists this machine's C library."""
     host = load_host(gallery.path(name))
-    listed = output(
-        "/sbin/ldconfig", "-p", "-C", f"{host.root.rstrip('/')}/etc/ld.so.cache", host=name
-    )
+    cache = f"{host.root.rstrip('/')}/etc/ld.so.cache"
+    listed = output("/sbin/ldconfig", "-p", "-C", cache, host=name)
     for soname, flags, path in host.ld_so_cache:
         assert f"\t{soname} ({flags}) => {path}\n" in listed
     assert ("libc.so.6 (libc6,x86-64" in listed) == (host.root == "/")
 
 
 def test_proc_shows_the_driver() -> None:
-    """The driver's version, GPUs and major numbers are in /proc, each major's name once."""
+    """/proc shows the driver's version, its GPUs, and one line for each of its major numbers."""
     script = (
         "cat /proc/driver/nvidia/version; ls /proc/driver/nvidia/gpus; grep nvidia /proc/devices"
     )
@@ -242,9 +230,7 @@ def test_proc_shows_the_driver() -> None:
 
 
 def test_driver_root_has_this_hosts_devices() -> None:
-    """A driver root has files, sees the host's /dev and /proc and is configured; the host itself
-    has no driver.
-    """
+    """A driver root contains the driver, /dev and /proc; the host outside of it has no driver."""
     script = """
         cd /run/nvidia/driver
         ls -d dev/nvidia1 proc/driver/nvidia/version usr/lib/x86_64-linux-gnu/libcuda.so.1 run/nvidia-persistenced/socket
@@ -256,14 +242,14 @@ def test_driver_root_has_this_hosts_devices() -> None:
 
 
 def test_programs_are_stubs_that_run() -> None:
-    """nvidia-smi prints what it is, static or with a loader."""
+    """The stub of nvidia-smi prints that it is one, be it static or dynamically linked."""
     assert output("nvidia-smi") == "nvgraft simulated nvidia-smi\n"
     assert output("nvidia-smi", host="debian-a100x8") == "nvgraft simulated nvidia-smi\n"
 
 
 @pytest.mark.requires("gcc")
 def test_gpus_come_from_nvml_where_it_can_be_built() -> None:
-    """With a compiler, config.toml names no snapshot, and none exists."""
+    """With a C compiler, config.toml names no snapshot, and there is none."""
     listed = output(
         "sh", "-c", "cd /etc/nvidia-container-runtime; ls; cat config.toml"
     ).splitlines()
@@ -274,8 +260,10 @@ def test_gpus_come_from_nvml_where_it_can_be_built() -> None:
 def test_gpus_come_from_the_snapshot_where_it_cannot(
     in_mount_namespace: Callable[[Callable[[], None]], None],
 ) -> None:
-    """On request, or without a compiler (then with a note), config.toml names root's own copy of
-    the document.
+    """With --no-nvml, or without a compiler, config.toml names a copy of the document that root
+    owns.
+
+    Without a compiler a note says so.
     """
     name = "/etc/nvidia-container-runtime/nvgraft-host.json"
     script = (
@@ -301,20 +289,10 @@ def test_gpus_come_from_the_snapshot_where_it_cannot(
 
 
 def _outside() -> dict[str, object]:
-    """Return a sample of what a simulation could change on this machine."""
-    places = [
-        "/",
-        "/dev",
-        "/etc",
-        "/run",
-        "/tmp",
-        "/usr/bin",
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/firmware",
-    ]
-    places += ["/var/cache", "/var/tmp", "/proc/driver", str(CHECKOUT / "cli/nvgraft_cli")]
+    """Return a sample of this machine's state that a simulation could change."""
+    places = ["/", "/dev", "/etc", "/run", "/tmp", "/usr/bin", "/usr/lib", "/usr/lib64"]
+    places += ["/usr/lib/x86_64-linux-gnu", "/usr/lib/firmware", "/var/cache", "/var/tmp"]
+    places += ["/proc/driver", str(CHECKOUT / "cli/nvgraft_cli")]
     trees = {
         place: sorted(name for name in os.listdir(place) if name != "__pycache__")
         for place in places
@@ -327,9 +305,7 @@ def _outside() -> dict[str, object]:
 
 
 def test_nothing_changes_outside() -> None:
-    """The command may write and remove anywhere, /tmp, /run and /dev included; outside nothing
-    changes.
-    """
+    """The command can write and remove files anywhere, and nothing changes outside."""
     before = _outside()
     script = """
         for d in / /etc /usr/bin /var /var/tmp /tmp /run /dev /root; do echo x > $d/nvgraft-was-here || exit 1; done
@@ -341,7 +317,7 @@ def test_nothing_changes_outside() -> None:
 
 
 def test_command_sees_this_machines_files(tmp_path: Path) -> None:
-    """The working directory and its files are at the same paths; changes there do not last."""
+    """The working directory and its files have their usual paths; changes to them do not last."""
     (tmp_path / "file").write_text("here")
     command = [*SIMULATE, "eks-t4", "--", "sh", "-c", "pwd; cat file; echo gone > file; cat file"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
@@ -352,8 +328,9 @@ def test_command_sees_this_machines_files(tmp_path: Path) -> None:
 def test_other_file_systems_are_copied(
     tmp_path: Path, in_mount_namespace: Callable[[Callable[[], None]], None]
 ) -> None:
-    """A mount below the root is a layer too, and a sticky one stays sticky; a mounted file is
-    read-only, with a note.
+    """A mount below the root is overlaid too and keeps its sticky bit.
+
+    A mounted single file is read-only, and a note says so.
     """
     (tmp_path / "a mount:1,2").mkdir()
     (tmp_path / "file").touch()
@@ -370,21 +347,16 @@ def test_other_file_systems_are_copied(
         command = [*SIMULATE, "eks-t4", "--", "sh", "-c", script, str(tmp_path / "file")]
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=mount)
         assert (done.returncode, done.stdout) == (0, "below1777\nnew\n"), done.stderr
-        assert (
-            "simulate: read-only on the simulated host, for lack of an overlay: "
-            f"{tmp_path / 'file'}" in done.stderr
-        )
+        note = "simulate: read-only on the simulated host, for lack of an overlay"
+        assert f"{note}: {tmp_path / 'file'}" in done.stderr
         assert os.listdir(mount) == ["data"]
 
     in_mount_namespace(check)
 
 
 def test_works_where_the_root_is_an_overlay() -> None:
-    """A simulated host has an overlay as its root, and another one can be started on it."""
-    command = (
-        f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls "
-        "/dev/nvidia*'"
-    )
+    """A simulated host can be started on a simulated host, whose root is an overlay."""
+    command = f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls /dev/nvidia*'"
     lines = output("sh", "-c", command, _MAIN, host="eks-t4").splitlines()
     assert lines == [
         "overlayfs",
@@ -403,7 +375,7 @@ def test_works_where_the_root_is_an_overlay() -> None:
     ],
 )
 def test_exit_code_is_passed_on(script: str, code: int) -> None:
-    """The command's exit code is ours; death by signal N is 128 + N."""
+    """simulate ends with the exit code of its command, or with 128 + N if signal N ended it."""
     assert simulate("sh", "-c", script).returncode == code
 
 
@@ -412,9 +384,7 @@ def test_exit_code_is_passed_on(script: str, code: int) -> None:
     [("no-such-program", 127, "not found"), ("/etc/hostname", 126, "cannot be executed")],
 )
 def test_command_that_cannot_run(program: str, code: int, message: str) -> None:
-    """As env(1): 127 for a missing program, 126 for one that cannot be executed, and one line that
-    says so.
-    """
+    """Like env(1): 127 for a missing program, 126 for one that cannot be executed, and one line."""
     done = simulate(program)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(f"nvgraft simulate: {program}: {message}")
@@ -422,22 +392,16 @@ def test_command_that_cannot_run(program: str, code: int, message: str) -> None:
 
 
 def test_everything_ends_with_the_command() -> None:
-    """Processes that the command leaves, also in a session of their own, end before simulate
-    returns.
-    """
+    """What the command leaves running, even in another session, ends before simulate."""
     marker = f"1234.{os.getpid()}"
-    assert (
-        simulate(
-            "sh", "-c", f"sleep {marker} & setsid sleep {marker} & sleep 0.2; exit 3"
-        ).returncode
-        == 3
-    )
+    script = f"sleep {marker} & setsid sleep {marker} & sleep 0.2; exit 3"
+    assert simulate("sh", "-c", script).returncode == 3
     assert processes(f"sleep {marker}") == []
 
 
 @pytest.fixture
 def sleeping() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A simulation that has started, prints when it gets SIGTERM, and then ends with 5."""
+    """Start a simulation that ends with 5 at SIGTERM; yield it and its marker."""
     marker = f"4321.{os.getpid()}"
     script = f"trap 'echo ended; exit 5' TERM; sleep {marker} & echo ready; wait"
     child = subprocess.Popen(
@@ -455,7 +419,7 @@ def sleeping() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_sigterm_reaches_the_command(sleeping: tuple[subprocess.Popen[str], str]) -> None:
-    """SIGTERM is passed on, the command decides, and nothing is left."""
+    """SIGTERM is passed on to the command, which decides when to end; no process is left."""
     child, marker = sleeping
     child.send_signal(signal.SIGTERM)
     assert child.stdout
@@ -467,7 +431,7 @@ def test_sigterm_reaches_the_command(sleeping: tuple[subprocess.Popen[str], str]
 def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> None:
     """When simulate itself is killed, the kernel ends the simulated host."""
     child, marker = sleeping
-    # The shell says that it is ready before its child has become sleep.
+    # The shell prints "ready" before its child has become sleep.
     assert count_becomes(1, f"sleep {marker}")
     child.kill()
     child.wait()
@@ -475,9 +439,7 @@ def test_sigkill_leaves_nothing(sleeping: tuple[subprocess.Popen[str], str]) -> 
 
 
 def test_recorded_hosts_start(records: Path) -> None:
-    """The reference's own host files, with the recording machine's ldconfig and toolkit, can be
-    simulated too.
-    """
+    """The hosts on which the reference was recorded, with their toolkit, can be simulated."""
     for path in sorted((records / "hosts").glob("*.json")):
         host = load_host(str(path))
         listed = output("sh", "-c", "nvidia-smi && ldconfig -p", host=str(path))
