@@ -1,7 +1,8 @@
-"""``nvgraft prove`` agrees with the real loader's dlopen() in a root file system of the same files.
+"""``nvgraft prove`` against the real loader: both give the same answer for the same root file
+system.
 
-A small C program opens a library in a chroot and prints where it came from, or dlerror()'s words.
-The libraries are built here, with the search paths and versions that each case needs.
+A small C program opens a library in a chroot and prints its path, or dlerror()'s words. The
+libraries are built here, with the search paths and versions that each case needs.
 """
 
 import base64
@@ -50,25 +51,16 @@ int main(int argc, char **argv) {
 """
 
 _PLAN = Plan("skip", "")
+LIBS = "usr/lib/x86_64-linux-gnu"
 _ORDINARY = Loading()
 
 
 class Root:
-    """A root file system with a C library, a program ``/bin/open`` and the libraries that a case
-    builds into it.
-    """
+    """A root file system with a C library, a program ``/bin/open`` and the libraries of a case."""
 
     def __init__(self, place: Path) -> None:
         self.path = place
-        for name in (
-            "bin",
-            "etc",
-            "proc",
-            "lib64",
-            "lib/x86_64-linux-gnu",
-            "usr/lib/x86_64-linux-gnu",
-            "opt",
-        ):
+        for name in ("bin", "etc", "proc", "lib64", "lib/x86_64-linux-gnu", LIBS, "opt"):
             (place / name).mkdir(parents=True)
         (place / "etc/debian_version").write_text("12\n")
         shutil.copy("/lib64/ld-linux-x86-64.so.2", place / "lib64")
@@ -86,8 +78,7 @@ class Root:
         path.parent.mkdir(parents=True, exist_ok=True)
         shared = ["-shared", "-fPIC", f"-Wl,-soname,{path.name}"] if ".so" in path.name else []
         libraries = [str(self.path / name) for name in links]
-        # Libraries after the switch are needed although nothing uses them, and their own needs are
-        # ignored.
+        # Libraries behind --no-as-needed become needed even if unused; their own needs are ignored.
         linker = ["-Wl,--no-as-needed", "-Wl,--unresolved-symbols=ignore-all", *libraries]
         command = ["gcc", "-x", "c", "-", "-o", str(path), *shared, *options, "-x", "none", *linker]
         subprocess.run(command, input=source, text=True, check=True, capture_output=True)
@@ -96,9 +87,7 @@ class Root:
         self.compile(target, "int value(void) { return 1; }", *options, links=links)
 
     def stub(self, target: str, *needed: str, loading: Loading = _ORDINARY, bits: int = 64) -> None:
-        """Make a library without symbols, with what linkers refuse to make, such as both RPATH and
-        RUNPATH.
-        """
+        """Make a library without symbols, also with what linkers refuse to combine."""
         path = self.path / target
         path.parent.mkdir(parents=True, exist_ok=True)
         machine = {64: "EM_X86_64", 32: "EM_386"}[bits]
@@ -110,7 +99,7 @@ class Root:
         )
 
     def _enter(self) -> None:
-        # The loader asks /proc for the program's place, as in a container.
+        # The loader reads the program's path from /proc, which a container has too.
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("proc", str(self.path / "proc"), "proc", 0)
@@ -118,36 +107,28 @@ class Root:
         os.chdir("/")
 
     def dlopen(self, name: str, program: str = "/bin/open", **environment: str) -> str:
-        """Return the real loader's answer: "yes PATH" with a line "new PATH" for each loaded
-        object, or "no WORDS".
+        """Return the real loader's answer: "yes PATH", or "no WORDS" with dlerror()'s words.
+
+        "yes PATH" is followed by a line "new PATH" for each object that was loaded with it.
         """
-        # LD_LIBRARY_PATH must not reach a program of ours before the change of root.
+        # LD_LIBRARY_PATH must not be in effect before the change of root.
         done = subprocess.run(
             [program, name], capture_output=True, text=True, env=environment, preexec_fn=self._enter
         )
-        # A program that does not start prints its reason on stderr.
+        # If the program itself does not start, its loader says why on stderr.
         return done.stdout.strip() or f"no {done.stderr.partition('shared libraries: ')[2].strip()}"
 
     def proof(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
-        """Return nvgraft's answer for the same."""
-        with open_container(
-            str(self.path), [f"{key}={value}" for key, value in environment.items()]
-        ) as container:
-            return prove(
-                name,
-                program,
-                PlannedTree(container.rootfs, _PLAN, None),
-                _PLAN,
-                container,
-                read_isa_level(),
-            )
+        """Return prove()'s answer for the same."""
+        entries = [f"{key}={value}" for key, value in environment.items()]
+        with open_container(str(self.path), entries) as container:
+            tree = PlannedTree(container.rootfs, _PLAN, None)
+            return prove(name, program, tree, _PLAN, container, read_isa_level())
 
     def agree(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
-        """Ask both, compare, and return nvgraft's answer."""
-        real, ours = (
-            self.dlopen(name, program, **environment),
-            self.proof(name, program, **environment),
-        )
+        """Assert that the loader and prove() agree; return prove()'s answer."""
+        real = self.dlopen(name, program, **environment)
+        ours = self.proof(name, program, **environment)
         if ours.verdict == "yes":
             assert ours.load.root is not None
             assert real.splitlines() == [
@@ -157,24 +138,22 @@ class Root:
         else:
             assert ours.verdict == "no"
             words = ours.load.failures[0].words
-            # The loader gives no reason when it has searched no directory at all.
-            assert real in {
-                f"no {words}",
-                f"no {words.removesuffix(': No such file or directory')}",
-            }
+            # The loader gives no reason if it has searched no directory at last.
+            without_reason = words.removesuffix(": No such file or directory")
+            assert real in {f"no {words}", f"no {without_reason}"}
         return ours
 
 
 def _loaded(root: Object) -> list[str]:
-    """Return the objects of a load in the loader's order: breadth first."""
+    """Return the paths of the objects of a load in the loader's order: breadth first."""
     if root.already_loaded:
         return []
-    found, queue = [], [root]
+    paths, queue = [], [root]
     while queue:
-        thing = queue.pop(0)
-        found.append(thing.path)
-        queue += [child for child in thing.needs if not child.already_loaded]
-    return found
+        loaded = queue.pop(0)
+        paths.append(loaded.path)
+        queue += [child for child in loaded.needs if not child.already_loaded]
+    return paths
 
 
 @pytest.fixture
@@ -183,9 +162,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def test_a_library_in_the_loaders_own_directories(root: Root) -> None:
-    """The first default directory with the library counts; a missing one is reported in the
-    loader's words.
-    """
+    """The first of the loader's directories with the library wins; a missing one is refused."""
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     assert root.agree("liba.so.1").verdict == "yes"
     root.library("lib/x86_64-linux-gnu/liba.so.1")
@@ -196,7 +173,7 @@ def test_a_library_in_the_loaders_own_directories(root: Root) -> None:
 
 
 def test_ld_library_path_comes_before_cache_and_directories(root: Root) -> None:
-    """LD_LIBRARY_PATH comes first, and a missing directory in it does not matter."""
+    """LD_LIBRARY_PATH comes first, and a directory of it that is missing does not matter."""
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     root.library("opt/x/liba.so.1")
     loaded = root.agree("liba.so.1", LD_LIBRARY_PATH="/none:/opt/x").load.root
@@ -204,8 +181,8 @@ def test_ld_library_path_comes_before_cache_and_directories(root: Root) -> None:
     assert loaded.path == "/opt/x/liba.so.1"
 
 
-def test_the_cache_leads_to_directories_that_nobody_searches(root: Root) -> None:
-    """The library is found with the cache and not without it."""
+def test_the_cache_leads_to_directories_outside_of_the_search_path(root: Root) -> None:
+    """A library in another directory is found with the loader cache, and not without it."""
     root.library("opt/x/liba.so.1")
     assert root.agree("liba.so.1").verdict == "no"
     root.ldconfig("/opt/x")
@@ -215,15 +192,11 @@ def test_the_cache_leads_to_directories_that_nobody_searches(root: Root) -> None
     assert ours.load.root.how == "loader cache"
 
 
-def test_what_a_library_needs_is_loaded_with_it(root: Root) -> None:
-    """A missing library deep in the needs is the reported reason."""
+def test_needed_libraries_are_loaded(root: Root) -> None:
+    """Needed libraries are loaded in turn; a missing one is named with its needing library."""
     root.library("usr/lib/x86_64-linux-gnu/libc2.so.1")
-    root.library(
-        "usr/lib/x86_64-linux-gnu/libb.so.1", links=("usr/lib/x86_64-linux-gnu/libc2.so.1",)
-    )
-    root.library(
-        "usr/lib/x86_64-linux-gnu/liba.so.1", links=("usr/lib/x86_64-linux-gnu/libb.so.1",)
-    )
+    root.library(f"{LIBS}/libb.so.1", links=(f"{LIBS}/libc2.so.1",))
+    root.library(f"{LIBS}/liba.so.1", links=(f"{LIBS}/libb.so.1",))
     assert root.agree("liba.so.1").verdict == "yes"
     (root.path / "usr/lib/x86_64-linux-gnu/libc2.so.1").unlink()
     ours = root.agree("liba.so.1")
@@ -234,8 +207,9 @@ def test_what_a_library_needs_is_loaded_with_it(root: Root) -> None:
     ("tags", "inherited"), [("--disable-new-dtags", True), ("--enable-new-dtags", False)]
 )
 def test_rpath_is_inherited_and_runpath_is_not(root: Root, tags: str, inherited: bool) -> None:
-    """A needed library's needs are found by the first one's RPATH and not its RUNPATH; $ORIGIN
-    counts from that one.
+    """Needs of a needed library are searched in the first one's RPATH, not in its RUNPATH.
+
+    $ORIGIN in that RPATH is the first library's directory.
     """
     root.library("opt/x/libc2.so.1")
     root.library("opt/x/libb.so.1", links=("opt/x/libc2.so.1",))
@@ -244,8 +218,8 @@ def test_rpath_is_inherited_and_runpath_is_not(root: Root, tags: str, inherited:
     assert root.agree("liba.so.1").verdict == ("yes" if inherited else "no")
 
 
-def test_a_version_that_is_missing_is_told(root: Root, tmp_path: Path) -> None:
-    """A library built against a newer one than the image's gets the loader's own sentence."""
+def test_a_missing_version_is_named(root: Root, tmp_path: Path) -> None:
+    """A need of a newer library than the image has is refused in the loader's words."""
     for name, versions in (
         ("new", "V1 { global: value; };\nV2 { global: other; } V1;"),
         ("old", "V1 { global: value; };"),
@@ -271,10 +245,10 @@ def test_a_version_that_is_missing_is_told(root: Root, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"), [(b"", "file too short"), (b"x" * 4096, "invalid ELF header")]
 )
-def test_a_file_that_is_no_library_stops_the_search(root: Root, content: bytes, words: str) -> None:
-    """A file that is not a library, such as a placeholder in an image, stops the loader's
-    search.
-    """
+def test_a_file_that_is_not_a_library_stops_the_search(
+    root: Root, content: bytes, words: str
+) -> None:
+    """The loader stops at an empty or foreign file, such as a placeholder in an image."""
     (root.path / "lib/x86_64-linux-gnu/liba.so.1").write_bytes(content)
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     ours = root.agree("liba.so.1")
@@ -283,7 +257,7 @@ def test_a_file_that_is_no_library_stops_the_search(root: Root, content: bytes, 
 
 
 def test_a_library_for_another_machine_is_passed_over(root: Root) -> None:
-    """A library for another machine is skipped, and the next one is taken."""
+    """A library of another architecture is skipped, and the next one is taken."""
     root.library("usr/lib/x86_64-linux-gnu/liba.so.1")
     data = bytearray((root.path / "usr/lib/x86_64-linux-gnu/liba.so.1").read_bytes())
     data[18] = 183  # e_machine: aarch64
@@ -294,14 +268,14 @@ def test_a_library_for_another_machine_is_passed_over(root: Root) -> None:
 
 
 def test_links_are_followed_inside_the_root(root: Root) -> None:
-    """Links, also absolute ones, are followed inside the root."""
+    """An absolute symbolic link leads to a path inside of the root file system."""
     root.library("opt/x/liba.so.1")
     (root.path / "usr/lib/x86_64-linux-gnu/liba.so.1").symlink_to("/opt/x/liba.so.1")
     assert root.agree("liba.so.1").verdict == "yes"
 
 
 def test_a_program_without_its_loader_does_not_start(root: Root) -> None:
-    """The kernel reports "no such file or directory" although the program is there."""
+    """Without its loader a program fails with ENOENT, and prove() names the missing loader."""
     (root.path / "lib64/ld-linux-x86-64.so.2").unlink()
     with pytest.raises(FileNotFoundError):
         subprocess.run(["/bin/open"], preexec_fn=partial(os.chroot, root.path), check=False)
@@ -310,12 +284,9 @@ def test_a_program_without_its_loader_does_not_start(root: Root) -> None:
     assert ours.load.failures[0].name == "/lib64/ld-linux-x86-64.so.2"
 
 
-def at(ours: Proof) -> str | None:
-    """Return where the library was found."""
+def path_of(ours: Proof) -> str | None:
+    """Return the path of the library that was opened."""
     return None if ours.load.root is None else ours.load.root.path
-
-
-LIBS = "usr/lib/x86_64-linux-gnu"
 
 
 @pytest.mark.parametrize(
@@ -341,7 +312,7 @@ LIBS = "usr/lib/x86_64-linux-gnu"
     ],
 )
 def test_search_paths_of_a_library(root: Root, loading: Loading, found: str | None) -> None:
-    """A RUNPATH, even an empty one, disables RPATH; tokens are replaced; the root has no parent."""
+    """A RUNPATH, even an empty one, disables RPATH; tokens are replaced; `..` ends at the root."""
     for place in ("opt/x", "opt/y", f"{LIBS}/own", "opt/lib/x86_64-linux-gnu"):
         root.stub(f"{place}/libb.so.1")
     root.stub(f"{LIBS}/liba.so.1", "libb.so.1", loading=loading)
@@ -365,22 +336,22 @@ def test_search_paths_of_a_library(root: Root, loading: Loading, found: str | No
 def test_search_paths_of_the_program(
     root: Root, tags: str, paths: str, found: str, link: bool
 ) -> None:
-    """RPATH comes before LD_LIBRARY_PATH, RUNPATH after it; $ORIGIN is the program's directory, not
-    that of a link.
-    """
+    """RPATH precedes LD_LIBRARY_PATH, RUNPATH follows it; $ORIGIN resolves links."""
     for place in ("opt/x", "opt/y", "opt/app/lib", "bin/lib"):
         root.stub(f"{place}/liba.so.1")
     root.compile("opt/app/open", _PROGRAM, f"-Wl,{tags}", f"-Wl,-rpath,{paths}")
     (root.path / "bin/linked").symlink_to("../opt/app/open")
     program = "/bin/linked" if link else "/opt/app/open"
-    assert at(root.agree("liba.so.1", program, LD_LIBRARY_PATH="/opt/y")) == f"{found}/liba.so.1"
-    # Without LD_LIBRARY_PATH the RUNPATH of the program that calls dlopen() counts as well.
+    assert (
+        path_of(root.agree("liba.so.1", program, LD_LIBRARY_PATH="/opt/y")) == f"{found}/liba.so.1"
+    )
+    # Without LD_LIBRARY_PATH, the RUNPATH of the program that calls dlopen() is searched too.
     first = "/opt/app/lib" if "ORIGIN" in paths else paths
-    assert at(root.agree("liba.so.1", program)) == f"{first}/liba.so.1"
+    assert path_of(root.agree("liba.so.1", program)) == f"{first}/liba.so.1"
 
 
 def test_the_rpath_of_the_program_counts_for_every_library(root: Root) -> None:
-    """The program's RPATH counts for every library without RUNPATH; its RUNPATH does not."""
+    """The program's RPATH, not its RUNPATH, is searched for libraries without a RUNPATH."""
     root.stub("opt/x/libc2.so.1")
     for name, loading in (("libplain.so.1", Loading()), ("librun.so.1", Loading(runpath="/none"))):
         root.stub(f"{LIBS}/{name}", "libc2.so.1", loading=loading)
@@ -392,7 +363,7 @@ def test_the_rpath_of_the_program_counts_for_every_library(root: Root) -> None:
 
 
 def test_origin_of_a_library_is_where_it_was_found(root: Root) -> None:
-    """$ORIGIN is the path by which the library was found, whatever links are in it."""
+    """$ORIGIN of a library is the directory by which it was found: links are not resolved."""
     root.stub("opt/real/liba.so.1", "libb.so.1", loading=Loading(runpath="$ORIGIN"))
     root.stub("opt/real/libb.so.1")
     (root.path / LIBS / "liba.so.1").symlink_to("/opt/real/liba.so.1")
@@ -417,18 +388,16 @@ def test_origin_of_a_library_is_where_it_was_found(root: Root) -> None:
     ],
 )
 def test_ld_library_path(root: Root, library_path: str, found: str) -> None:
-    """Colons and semicolons separate; an empty entry is the working directory; $ORIGIN is the
-    program's.
-    """
+    """Colons and semicolons separate entries; $ORIGIN is the directory of the program."""
     for place in ("opt/x", "opt/y", LIBS):
         root.stub(f"{place}/liba.so.1")
-    assert at(root.agree("liba.so.1", LD_LIBRARY_PATH=library_path)) == f"{found}/liba.so.1"
+    assert path_of(root.agree("liba.so.1", LD_LIBRARY_PATH=library_path)) == f"{found}/liba.so.1"
 
 
 def test_the_working_directory_is_searched_for_an_empty_entry(root: Root) -> None:
-    """A library found in the working directory has its bare name."""
+    """An empty entry is the working directory, whose libraries have paths without a directory."""
     root.stub("liba.so.1")
-    assert at(root.agree("liba.so.1", LD_LIBRARY_PATH=":/none")) == "liba.so.1"
+    assert path_of(root.agree("liba.so.1", LD_LIBRARY_PATH=":/none")) == "liba.so.1"
     assert root.agree("liba.so.1").verdict == "no"
 
 
@@ -441,9 +410,7 @@ LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
 def test_subdirectories_for_better_processors(
     root: Root, place: str, cached: bool, levels: list[str]
 ) -> None:
-    """The best level of this machine's processor counts, with and without a cache, in every kind of
-    directory.
-    """
+    """The subdirectory for the best level of this processor wins, in every kind of directory."""
     root.stub(f"{place}/liba.so.1")
     for level in levels:
         root.stub(f"{place}/glibc-hwcaps/{level}/liba.so.1")
@@ -457,9 +424,7 @@ def test_subdirectories_for_better_processors(
 
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_a_cached_library_that_needs_more_than_its_directory_says(root: Root, level: str) -> None:
-    """The cache has the ISA level of the library's note, and the loader skips what this processor
-    cannot run.
-    """
+    """The loader skips a cached library whose ISA level the processor does not have."""
     root.library("opt/x/liba.so.1")
     for directory in LEVELS:
         root.library(f"opt/x/glibc-hwcaps/{directory}/liba.so.1", f"-Wl,-z,{level}")
@@ -467,23 +432,21 @@ def test_a_cached_library_that_needs_more_than_its_directory_says(root: Root, le
     assert root.agree("liba.so.1").verdict == "yes"
 
 
-def test_the_cache_has_one_answer(root: Root) -> None:
-    """When the cached file is gone, the loader goes on with its directories, not with a second row
-    of the cache.
-    """
+def test_a_missing_file_of_the_cache_has_no_second_row(root: Root) -> None:
+    """When a cached file is gone, the loader searches directories, and no second row."""
     for place in ("opt/x", "opt/y"):
         root.stub(f"{place}/liba.so.1")
     root.ldconfig("/opt/x", "/opt/y")
-    first = at(root.agree("liba.so.1"))
+    first = path_of(root.agree("liba.so.1"))
     assert first is not None
     (root.path / first[1:]).unlink()
     assert root.agree("liba.so.1").verdict == "no"
     root.stub(f"{LIBS}/liba.so.1")
-    assert at(root.agree("liba.so.1")) == f"/{LIBS}/liba.so.1"
+    assert path_of(root.agree("liba.so.1")) == f"/{LIBS}/liba.so.1"
 
 
 def test_names_of_the_cache_are_compared_as_ldconfig_sorts_them(root: Root) -> None:
-    """Numbers are compared by value, so another spelling of the name leads to the same row."""
+    """Numbers in names are compared by value: libx.so.01 leads to the row of libx.so.1."""
     root.stub("opt/x/liba.so.1")
     root.ldconfig("/opt/x")
     assert root.agree("liba.so.01").verdict == "yes"
@@ -491,10 +454,8 @@ def test_names_of_the_cache_are_compared_as_ldconfig_sorts_them(root: Root) -> N
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_no_default_directories(root: Root, cached: bool) -> None:
-    """Such a library's needs are not found in default directories, nor by a cache that leads
-    there.
-    """
+def test_a_library_that_refuses_default_directories(root: Root, cached: bool) -> None:
+    """DF_1_NODEFLIB excludes the default directories, also by the cache; other rows are used."""
     no_defaults = Loading(flags_1=0x800)
     root.stub("opt/x/liba.so.1", "libb.so.1", loading=no_defaults)
     root.stub("opt/x/libd.so.1", "libe.so.1", loading=no_defaults)
@@ -507,17 +468,15 @@ def test_no_default_directories(root: Root, cached: bool) -> None:
     assert root.agree("libd.so.1", **environment).verdict == "yes"
 
 
-def test_what_the_program_has_loaded_is_not_searched(root: Root) -> None:
-    """A loaded library is found by its SONAME or requested name, even from an otherwise unknown
-    directory.
-    """
+def test_libraries_that_the_program_has_loaded_are_not_searched(root: Root) -> None:
+    """A loaded library is found by its SONAME, even from a directory outside of the search."""
     root.library("opt/own/libown.so.1")
     options = ("-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/own")
     root.compile("opt/app", _PROGRAM, *options, links=("opt/own/libown.so.1",))
     root.stub(f"{LIBS}/liba.so.1", "libown.so.1", loading=Loading(runpath="/none"))
     assert root.agree("liba.so.1").verdict == "no"
     assert root.agree("liba.so.1", "/opt/app").verdict == "yes"
-    assert at(root.agree("libown.so.1", "/opt/app")) == "/opt/own/libown.so.1"
+    assert path_of(root.agree("libown.so.1", "/opt/app")) == "/opt/own/libown.so.1"
 
 
 def test_two_names_of_one_file_are_one_library(root: Root) -> None:
@@ -529,7 +488,7 @@ def test_two_names_of_one_file_are_one_library(root: Root) -> None:
 
 
 def test_a_program_that_does_not_start_opens_nothing(root: Root) -> None:
-    """The program's own first failure is reported."""
+    """The answer is the first failure of the program itself."""
     root.library("opt/own/libown.so.1")
     root.compile("opt/app", _PROGRAM, links=("opt/own/libown.so.1",))
     root.stub(f"{LIBS}/liba.so.1")
@@ -539,21 +498,20 @@ def test_a_program_that_does_not_start_opens_nothing(root: Root) -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_32_bit_libraries_are_passed_over(root: Root, cached: bool) -> None:
-    """The next library is taken; without another one, the loader names the class that it found."""
+    """A 32-bit library is skipped; if there is no other one, the failure names its ELF class."""
     root.stub("lib/x86_64-linux-gnu/liba.so.1", bits=32)
     root.stub("opt/x/liba.so.1", bits=32)
     if cached:
         root.ldconfig("/opt/x")
-    assert (
-        root.agree("liba.so.1").load.failures[0].words == "liba.so.1: wrong ELF class: ELFCLASS32"
-    )
+    words = root.agree("liba.so.1").load.failures[0].words
+    assert words == "liba.so.1: wrong ELF class: ELFCLASS32"
     assert root.agree("/opt/x/liba.so.1").verdict == "no"
     root.stub(f"{LIBS}/liba.so.1")
-    assert at(root.agree("liba.so.1", LD_LIBRARY_PATH="/opt/x")) == f"/{LIBS}/liba.so.1"
+    assert path_of(root.agree("liba.so.1", LD_LIBRARY_PATH="/opt/x")) == f"/{LIBS}/liba.so.1"
 
 
 def test_a_directory_of_that_name_stops_the_search(root: Root) -> None:
-    """The loader opens the directory and cannot read it."""
+    """The loader opens a directory of the library's name, cannot read it, and stops."""
     (root.path / "lib/x86_64-linux-gnu/liba.so.1").mkdir()
     root.stub(f"{LIBS}/liba.so.1")
     root.agree("liba.so.1")
@@ -563,7 +521,7 @@ def test_a_directory_of_that_name_stops_the_search(root: Root) -> None:
     "path", ["/opt/x/liba.so.1", "opt/x/liba.so.1", "/opt/linked/liba.so.1", "/none/liba.so.1"]
 )
 def test_a_library_can_be_opened_by_its_path(root: Root, path: str) -> None:
-    """The path may be relative to the working directory; the library's needs are found as usual."""
+    """A path is taken relative to the working directory, and needs are found as usual."""
     root.stub("opt/x/libb.so.1")
     root.stub("opt/x/liba.so.1", "libb.so.1", loading=Loading(runpath="$ORIGIN"))
     (root.path / "opt/linked").symlink_to("x")
@@ -571,7 +529,7 @@ def test_a_library_can_be_opened_by_its_path(root: Root, path: str) -> None:
 
 
 def test_a_library_needs_another_one_by_its_path(root: Root) -> None:
-    """A linker writes such a path for a library without a SONAME."""
+    """A need with a slash, which linkers write for a library without a SONAME, is a path."""
     root.stub("opt/x/libb.so.1")
     root.stub(f"{LIBS}/liba.so.1", "/opt/x/libb.so.1")
     assert root.agree("liba.so.1").verdict == "yes"
@@ -581,10 +539,10 @@ def test_a_library_needs_another_one_by_its_path(root: Root) -> None:
     assert root.agree("liba.so.1").verdict == "no"
 
 
-def test_weak_versions_and_libraries_without_versions_are_let_through(
+def test_weak_versions_and_libraries_without_versions_are_accepted(
     root: Root, tmp_path: Path
 ) -> None:
-    """Only a strong need of a library that has versions must be met."""
+    """A missing version is an error only if it is not weak and the library defines versions."""
     root.stub(f"{LIBS}/libb.so.1")
     root.stub(
         f"{LIBS}/liba.so.1", "libb.so.1", loading=Loading(versions_needed={"libb.so.1": ["B_2"]})
@@ -597,7 +555,7 @@ def test_weak_versions_and_libraries_without_versions_are_let_through(
     path = root.path / LIBS / "liba.so.1"
     root.stub(f"{LIBS}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
     data = bytearray(path.read_bytes())
-    # Version 1, one name, the library, the offset of the name.
+    # Verneed: version 1, one name, the library's name, the offset of the first Vernaux.
     row = re.search(rb"\x01\x00\x01\x00....\x10\x00{7}", data, re.DOTALL)
     assert row is not None
     data[row.end() + 4] = 2  # vna_flags: weak
@@ -607,7 +565,7 @@ def test_weak_versions_and_libraries_without_versions_are_let_through(
 
 @pytest.mark.parametrize("version", ["GLIBC_2.2.5", "GLIBC_2.3", "GLIBC_9.99"])
 def test_versions_of_the_c_library(root: Root, version: str) -> None:
-    """A driver built for a newer glibc fails with these words."""
+    """A library that needs a newer glibc than the image has is refused."""
     root.stub(
         f"{LIBS}/liba.so.1", "libc.so.6", loading=Loading(versions_needed={"libc.so.6": [version]})
     )
@@ -618,9 +576,7 @@ def test_versions_of_the_c_library(root: Root, version: str) -> None:
 
 
 class MuslRoot(Root):
-    """A root file system with musl's loader, which is also its C library, and a program
-    ``/bin/open``.
-    """
+    """A root file system with musl's loader, which is also its C library, and ``/bin/open``."""
 
     def __init__(self, place: Path) -> None:
         self.path = place
@@ -630,7 +586,7 @@ class MuslRoot(Root):
         self.program("bin/open")
 
     def program(self, target: str, *options: str) -> None:
-        """Build the program again, with other options."""
+        """Build the program with these options."""
         (self.path / target).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(
             ["musl-gcc", "-x", "c", "-", "-o", str(self.path / target), *options],
@@ -662,7 +618,7 @@ def musl(tmp_path: Path) -> MuslRoot:
     ],
 )
 def test_musl_search_paths(musl: MuslRoot, loading: Loading, verdict: str) -> None:
-    """RUNPATH comes before RPATH; only $ORIGIN is replaced; versions do not matter."""
+    """RUNPATH replaces RPATH, $ORIGIN is the only token, and versions do not matter."""
     for place in ("opt/x", "opt/y", "opt/lib"):
         musl.stub(f"{place}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
     musl.stub("usr/lib/liba.so.1", "libb.so.1", loading=loading)
@@ -675,7 +631,7 @@ def test_musl_search_paths(musl: MuslRoot, loading: Loading, verdict: str) -> No
     ["/opt/x:/opt/y", "/none:/opt/y", "/opt/x/", ":/opt/y", "opt/y", "$ORIGIN/../opt/y", ""],
 )
 def test_musl_ld_library_path(musl: MuslRoot, library_path: str) -> None:
-    """LD_LIBRARY_PATH is used as it is: no token is replaced, and an empty entry is ignored."""
+    """musl replaces no token in LD_LIBRARY_PATH, and ignores an empty entry."""
     for place in ("opt/x", "opt/y", "usr/lib"):
         musl.stub(f"{place}/liba.so.1")
     assert musl.agree("liba.so.1", LD_LIBRARY_PATH=library_path).verdict == "yes"
@@ -683,7 +639,7 @@ def test_musl_ld_library_path(musl: MuslRoot, library_path: str) -> None:
 
 @pytest.mark.requires("musl-gcc")
 def test_musl_search_paths_are_inherited(musl: MuslRoot) -> None:
-    """Search paths, RUNPATH too, are inherited from all that led there, the program included."""
+    """RUNPATH is inherited from every loading object and the program; $ORIGIN resolves links."""
     musl.stub("opt/x/liba.so.1", "libb.so.1", loading=Loading(runpath="/none"))
     musl.stub("opt/x/libb.so.1")
     musl.program("opt/app/open", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../x")
@@ -694,7 +650,7 @@ def test_musl_search_paths_are_inherited(musl: MuslRoot) -> None:
 
 
 @pytest.mark.requires("musl-gcc")
-def test_musl_directories_of_its_own(musl: MuslRoot) -> None:
+def test_musl_reads_its_directories_from_its_path_file(musl: MuslRoot) -> None:
     """/etc/ld-musl-ARCH.path replaces musl's default directories."""
     musl.stub("opt/x/liba.so.1")
     assert musl.agree("liba.so.1").verdict == "no"
@@ -707,7 +663,7 @@ def test_musl_directories_of_its_own(musl: MuslRoot) -> None:
 @pytest.mark.requires("musl-gcc")
 @pytest.mark.parametrize("kind", ["text", "empty", "directory", "narrow"])
 def test_musl_takes_the_first_file(musl: MuslRoot, kind: str) -> None:
-    """The search ends at the first file of any kind."""
+    """musl takes the first file of the name, even if it is not a library."""
     musl.stub("usr/lib/liba.so.1")
     place = musl.path / "lib/liba.so.1"
     if kind == "directory":
@@ -724,7 +680,7 @@ def test_musl_takes_the_first_file(musl: MuslRoot, kind: str) -> None:
     "needed", ["libc.so.6", "libpthread.so.0", "libm.so.6", "libdl.so.2", "ld-linux-x86-64.so.2"]
 )
 def test_musl_takes_itself_for_the_c_library(musl: MuslRoot, needed: str) -> None:
-    """Names of glibc's libraries mean musl itself, except the name of glibc's loader."""
+    """musl takes itself for glibc's libraries too, except for glibc's loader."""
     musl.stub("usr/lib/liba.so.1", needed)
     assert musl.agree("liba.so.1").verdict == ("no" if needed.startswith("ld") else "yes")
 
@@ -738,10 +694,10 @@ CACHE = "=== cache"
 @pytest.mark.requires("runc", "busybox", "overlayfs")
 @pytest.mark.parametrize("mode", ["native", "ldconfig"])
 @pytest.mark.parametrize("image", ["bare", "fresh", "stale", "gone", "levels", "narrow"])
-def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) -> None:
-    """The proof finds the file that a container finds, byte for byte, with the links in the image's
-    directory.
-    """
+def test_prove_foretells_the_loader_cache_that_the_hook_writes(
+    bundle: Bundle, image: str, mode: str
+) -> None:
+    """prove()'s loader cache and SONAME links are those that a container gets."""
     rootfs = bundle.path / "rootfs"
     (rootfs / "opt/lib").mkdir(parents=True)
     (rootfs / "etc/ld.so.conf").write_text("/opt/lib\n")
@@ -775,9 +731,8 @@ def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) 
             for name in case.planned_tree.listdir("/opt/lib")
         }
     assert ours is not None
-    look = (
-        "find /opt/lib -maxdepth 1 -type l | while read link; do echo $link $(readlink $link); done"
-    )
+    read_links = "while read link; do echo $link $(readlink $link); done"
+    look = f"find /opt/lib -maxdepth 1 -type l | {read_links}"
     done = bundle.run(f"{look}; echo '{CACHE}'; base64 /etc/ld.so.cache", prepare=set_ldcache(mode))
     assert done.returncode == 0, done.stderr
     links, _, encoded = done.stdout.partition(CACHE)
@@ -789,9 +744,8 @@ def test_prove_uses_what_the_hook_writes(bundle: Bundle, image: str, mode: str) 
     (bundle.path / "ours").write_bytes(ours.data())
     rows = listing(bundle.path / "ours")
     if mode == "ldconfig":
-        rows = [
-            row for row in rows if "=> /lib64/" not in row
-        ]  # Debian's ldconfig does not search there
+        # Debian's ldconfig does not search /lib64.
+        rows = [row for row in rows if "=> /lib64/" not in row]
     else:
         assert ours.data() == written
     assert rows == listing(bundle.path / "theirs")

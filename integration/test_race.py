@@ -1,6 +1,4 @@
-"""An attacker changes things while the hook works: rare cases of safety/race.py, made on
-purpose.
-"""
+"""A neighbour who changes files and mounts while the hook works, at moments chosen on purpose."""
 
 import os
 import signal
@@ -27,9 +25,11 @@ pytestmark = pytest.mark.requires("root", "gcc", "ldconfig")
 MS_SHARED, MS_SLAVE = 1 << 20, 1 << 19
 
 
-def test_a_neighbour_who_mounts_in_a_volume_that_the_container_hears_of() -> None:
-    """T25: mounts come and go on the library directory, a volume; each hook is refused or its own
-    mounts are on top.
+def test_mounts_that_a_neighbour_propagates_into_a_volume() -> None:
+    """T25: while mounts come and go on a volume at the library directory, a hook refuses or
+    succeeds.
+
+    A hook that succeeds has its own mounts on top.
     """
 
     def scenario() -> list[arena.Outcome]:
@@ -64,10 +64,9 @@ def test_a_neighbour_who_mounts_in_a_volume_that_the_container_hears_of() -> Non
             with arena.container_process(mounts) as pid, attack(moves, seed):
                 outcomes.append(arena.run_hook(pid, inventory))
                 if outcomes[-1].kind != "applied":
-                    left = arena.mounts_below(ROOTFS, pid)
-                    assert [
-                        point for point in left if "/libnvidia" in point or "/nvidia-smi" in point
-                    ] == []
+                    points = arena.mounts_below(ROOTFS, pid)
+                    assert [point for point in points if "/libnvidia" in point] == []
+                    assert [point for point in points if "/nvidia-smi" in point] == []
             assert arena.canary_state() == before
         return outcomes
 
@@ -78,12 +77,11 @@ def test_a_neighbour_who_mounts_in_a_volume_that_the_container_hears_of() -> Non
     assert {outcome.kind for outcome in outcomes} <= {"applied", "mount", "container", "ldcache"}
 
 
-def test_a_number_that_comes_again_never_leads_into_another_container() -> None:
-    """T26: during a storm of processes, the container of the state ends, and its number is given to
-    others.
+def test_a_reused_pid_never_leads_into_another_container() -> None:
+    """T26: the container ends at any moment of the hook, and its pid is reused by another
+    container.
 
-    The other processes are containers too, with root file systems of their own; none of them gets a
-    mount.
+    The other container has a root file system of its own; it never gets a mount.
     """
 
     def storm() -> tuple[int, int]:
@@ -97,32 +95,22 @@ def test_a_number_that_comes_again_never_leads_into_another_container() -> None:
                 victim = first.enter_context(arena.container_process())
                 hook = os.fork()
                 if hook == 0:
-                    os._exit(
-                        0
-                        if arena.run_hook(victim, inventory).kind
-                        in {"applied", "container", "input", "mount", "ldcache"}
-                        else 1
-                    )
+                    kind = arena.run_hook(victim, inventory).kind
+                    os._exit(kind not in {"applied", "container", "input", "mount", "ldcache"})
                 time.sleep(delay * 0.0005)
-            # The process is dead, and another container gets its number.
+            # The victim is dead, and its pid is given to another container.
             Path("/proc/sys/kernel/ns_last_pid").write_text(str(victim - 1))
             with arena.process(lambda: _other_container(other)) as stranger:
                 reused += stranger == victim
                 refused += os.waitstatus_to_exitcode(os.waitpid(hook, 0)[1]) == 0
-                assert [
-                    point
-                    for point in arena.mount_points(stranger)
-                    if point.startswith(f"{other}/") and "nvidia" in point
-                ] == []
-                assert [
-                    point
-                    for point in arena.mount_points(stranger)
-                    if point.startswith(f"{ROOTFS}/")
-                ] == []
+                points = arena.mount_points(stranger)
+                in_other = [point for point in points if point.startswith(f"{other}/")]
+                assert [point for point in in_other if "nvidia" in point] == []
+                assert [point for point in points if point.startswith(f"{ROOTFS}/")] == []
         return reused, refused
 
     reused, clean = run_in_mount_namespace(storm, own_pids=True)
-    assert reused >= 20, "the number did not come again: nothing was shown"
+    assert reused >= 20, "the pid was not reused: the test shows nothing"
     assert clean == 24
 
 
@@ -133,12 +121,8 @@ def _other_container(rootfs: Path) -> None:
     arena.runtime_mounts(rootfs)
 
 
-def test_a_process_that_takes_the_number_before_the_hook_looks_is_no_container_of_this_rootfs() -> (
-    None
-):
-    """T26: the state names an ended process, and the process that has its number now has another
-    root file system.
-    """
+def test_a_pid_reused_before_the_hook_starts_is_refused() -> None:
+    """T26: a pid that belongs to a container of another root file system by now is refused."""
 
     def scenario() -> str:
         arena.make_arena()
@@ -155,10 +139,8 @@ def test_a_process_that_takes_the_number_before_the_hook_looks_is_no_container_o
 CONTAINERS = 50
 
 
-def test_fifty_hooks_on_fifty_containers_do_not_meet() -> None:
-    """T27: fifty hooks run together; each container has the whole driver in its own rootfs, and no
-    lock is left.
-    """
+def test_fifty_hooks_on_fifty_containers_do_not_disturb_each_other() -> None:
+    """T27: fifty hooks that run together give each container the driver; no lock is left."""
 
     def scenario() -> None:
         arena.make_arena()
@@ -182,11 +164,8 @@ def test_fifty_hooks_on_fifty_containers_do_not_meet() -> None:
                 hooks.append(hook)
             assert [os.waitpid(hook, 0)[1] for hook in hooks] == [0] * CONTAINERS
             for pid, root in zip(pids, roots, strict=True):
-                driver = [
-                    point
-                    for point in arena.mount_points(pid)
-                    if "nvidia" in point or "libcuda" in point
-                ]
+                points = arena.mount_points(pid)
+                driver = [point for point in points if "nvidia" in point or "libcuda" in point]
                 assert len(driver) >= 20
                 assert [point for point in driver if not point.startswith(f"{root}/")] == []
         assert os.listdir("/run/nvgraft/lock") == []
@@ -195,10 +174,8 @@ def test_fifty_hooks_on_fifty_containers_do_not_meet() -> None:
     run_in_mount_namespace(scenario)
 
 
-def test_two_hooks_on_one_container_do_its_work_once() -> None:
-    """T27: of two simultaneous hooks one applies the plan and the other finds it done; no mount is
-    there twice.
-    """
+def test_two_hooks_on_one_container_apply_its_plan_once() -> None:
+    """T27: of two hooks at the same moment, one applies the plan; nothing is mounted twice."""
 
     def scenario() -> list[list[str]]:
         arena.make_arena()
@@ -214,21 +191,16 @@ def test_two_hooks_on_one_container_do_its_work_once() -> None:
                 for _ in results:
                     assert os.wait()[1] == 0
                 kinds.append(sorted(os.read(read, 100).decode() for read, _ in results))
-                points = [
-                    point
-                    for point in arena.mounts_below(ROOTFS, pid)
-                    if point != f"{ROOTFS}/proc/driver/nvidia"
-                ]
+                points = arena.mounts_below(ROOTFS, pid)
+                points = [point for point in points if point != f"{ROOTFS}/proc/driver/nvidia"]
                 assert len(points) == len(set(points))
         return kinds
 
     assert run_in_mount_namespace(scenario) == [["applied", "nothing to do"]] * 5
 
 
-def test_a_container_that_ends_while_it_is_configured_is_a_clean_refusal() -> None:
-    """The container's first process is killed at any moment of the hook: it is refused, or
-    configured before.
-    """
+def test_a_container_that_ends_during_the_hook_is_refused_cleanly() -> None:
+    """When the container's process is killed, the hook refuses, or was done before."""
 
     def scenario() -> list[arena.Outcome]:
         arena.make_arena()
@@ -251,8 +223,8 @@ def test_a_container_that_ends_while_it_is_configured_is_a_clean_refusal() -> No
     ]
 
 
-def test_a_container_s_process_is_held_before_anything_is_read_of_it() -> None:
-    """A free process number is refused before anything else."""
+def test_a_pid_without_a_process_is_refused() -> None:
+    """hold_process() refuses the pid of a process that has ended."""
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -262,12 +234,8 @@ def test_a_container_s_process_is_held_before_anything_is_read_of_it() -> None:
 
 
 @pytest.mark.requires("runc", "busybox", "overlayfs", "x86_64")
-def test_real_containers_start_or_do_not_and_nothing_leads_out(
-    bundle: Bundle, tmp_path: Path
-) -> None:
-    """Under runc, with the installed hook and an attacked image, starts work or are refused
-    cleanly, and nothing escapes.
-    """
+def test_real_containers_under_attack_start_or_are_refused(bundle: Bundle, tmp_path: Path) -> None:
+    """Under runc, the installed hook works or refuses while the image is attacked."""
     canary = tmp_path / "canary"
     for directory in ("usr/bin", "usr/lib/x86_64-linux-gnu", "etc"):
         (canary / directory).mkdir(parents=True)
@@ -286,9 +254,9 @@ def test_real_containers_start_or_do_not_and_nothing_leads_out(
     bundle.set_program("cat /proc/self/mountinfo; echo started")
     rounds = 6
     start = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
+    end = "echo code $?; kill $!; wait"
     script = "; ".join(
-        f"{attacker} {counter} {seed} {arguments} & sleep 0.05; {start}; echo code $?; kill $!; "
-        "wait"
+        f"{attacker} {counter} {seed} {arguments} & sleep 0.05; {start}; {end}"
         for seed in range(rounds)
     )
     done = bundle.on_host(script)
@@ -296,6 +264,5 @@ def test_real_containers_start_or_do_not_and_nothing_leads_out(
     assert [line for line in done.changes if f"{canary}/" in line] == []
     assert "Traceback" not in done.stderr
     assert "report this" not in done.stderr
-    assert [
-        line for line in done.stdout.splitlines() if " - " in line and str(canary) in line
-    ] == []
+    mounts = [line for line in done.stdout.splitlines() if " - " in line]
+    assert [line for line in mounts if str(canary) in line] == []

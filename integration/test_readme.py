@@ -29,7 +29,7 @@ def commands() -> Iterator[tuple[str, int]]:
 
 
 def test_every_command_can_be_pasted(installed: Installed, tmp_path: Path) -> None:
-    """Each has the documented exit code, in a directory that contains only the examples."""
+    """Each command has its documented exit code, in a directory with the examples only."""
     shutil.copytree(CHECKOUT / "docs/examples", tmp_path / "docs/examples")
     for command, code in commands():
         done = subprocess.run(

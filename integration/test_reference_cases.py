@@ -1,7 +1,7 @@
-"""The installed hook on every recorded case of the reference: mounts, links, device rules, loader
-cache.
+"""The installed hook against every recorded case of the reference, with real mounts and device
+rules.
 
-The rig builds each case's rootfs on the recorded host, starts the hook, and compares what changed
+The rig builds each case's rootfs on the recorded host, starts the hook, and compares its changes
 with the record.
 """
 
@@ -15,7 +15,7 @@ from harness import REFERENCE, Installed, assert_agrees_with_records
 pytestmark = pytest.mark.requires("root", "gcc", "overlayfs", "cgroup-v1", "x86_64")
 
 
-#: Sets ``ldcache`` in a case's config.toml, and becomes the hook.
+#: A shell program that sets `ldcache` in a case's config.toml and then becomes the hook.
 CHOOSE = f'printf "\\n[nvgraft]\\nldcache = \\"$0\\"\\n" >> {CONFIG_TOML}; exec "$@"'
 
 
@@ -24,9 +24,7 @@ CHOOSE = f'printf "\\n[nvgraft]\\nldcache = \\"$0\\"\\n" >> {CONFIG_TOML}; exec 
 def test_the_hook_does_what_the_reference_did(
     host: str, mode: str, installed: Installed, tmp_path: Path
 ) -> None:
-    """Every case agrees in both modes of the loader cache, and after a failure nothing of ours is
-    left.
-    """
+    """The hook changes what the reference changed, and leaves nothing after a failure."""
     cases = REFERENCE / "mounts" / f"{host}.jsonl"
     hook = ["/bin/sh", "-c", CHOOSE, mode, str(installed.hook), "prestart"]
     assert_agrees_with_records(host, cases, tmp_path / "answers.jsonl", hook)

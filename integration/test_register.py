@@ -1,6 +1,6 @@
-"""Registration by a node owner: with the engines' real configuration, and a container started then.
+"""`nvgraft register` with the engines' real configuration, and a container that is started then.
 
-All of it is on a simulated host, whose /etc and /usr are layers that vanish with it.
+Everything runs on a simulated host, whose changes to /etc and /usr are thrown away.
 """
 
 import json
@@ -16,24 +16,20 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 
 @pytest.mark.requires("podman", "cgroup-v1")
 def test_podman_finds_the_hook_where_it_is_registered(bundle: Bundle) -> None:
-    """podman finds the default file without options, and runs its entry for a container that
-    requests GPUs.
-    """
+    """podman runs the hook of the registered file by default, and not after unregistering."""
     (bundle.path / "rootfs/look").write_text(LOOK)
     podman = PODMAN.replace("--hooks-dir /run/hooks.d", "")
     run = f"{podman} {PODMAN_RUN} --rm {REQUEST} --rootfs {bundle.path}/rootfs sh /look"
     cli = bundle.installed.cli
     assert_grafted(bundle.on_host(f"{cli} register podman > /dev/null && {run}"), devices=True)
-    done = bundle.on_host(
-        f"{cli} register podman && {cli} unregister podman && {run} > /run/out; grep -c nvidia "
-        "/run/out"
-    )
+    both = f"{cli} register podman && {cli} unregister podman"
+    done = bundle.on_host(f"{both} && {run} > /run/out; grep -c nvidia /run/out")
     assert done.stdout.splitlines()[-1] == "0"
 
 
 @pytest.mark.requires("cgroup-v1")
 def test_a_registered_bundle_runs_the_hook(bundle: Bundle) -> None:
-    """runc accepts the edited config.json, and unregistering restores the bundle."""
+    """runc runs the hook of the edited config.json; unregistering restores the bundle."""
     bundle.edit(lambda config: config.pop("hooks"))
     bundle.set_program(LOOK)
     cli, name = bundle.installed.cli, bundle.name
@@ -43,9 +39,9 @@ def test_a_registered_bundle_runs_the_hook(bundle: Bundle) -> None:
     )
     run = f"runc --root /run/runc-test run --bundle {bundle.path} {name}"
     assert_grafted(bundle.on_host(f"{register} && {run}"), devices=True)
+    compare = f"diff -r {bundle.path} /run/was && echo same"
     done = bundle.on_host(
-        f"cp -a {bundle.path} /run/was && {register} && {unregister} && diff -r {bundle.path} "
-        "/run/was && echo same"
+        f"cp -a {bundle.path} /run/was && {register} && {unregister} && {compare}"
     )
     assert done.stdout.strip() == "same", done.stderr
 
@@ -61,14 +57,10 @@ def test_a_registered_bundle_runs_the_hook(bundle: Bundle) -> None:
     ids=["as packaged", "no file", "all defaults written out"],
 )
 def test_containerd_reads_its_registration(bundle: Bundle, prepare: str) -> None:
-    """containerd's own reading of the edited file has the runtime, with our program, and still has
-    runc.
-    """
+    """containerd's dump of the edited configuration has runc, and the runtime with our program."""
     file = "/etc/containerd/config.toml"
-    done = bundle.on_host(
-        f"{prepare}; {bundle.installed.cli} register containerd > /dev/null && containerd -c "
-        f"{file} config dump"
-    )
+    register = f"{bundle.installed.cli} register containerd > /dev/null"
+    done = bundle.on_host(f"{prepare}; {register} && containerd -c {file} config dump")
     assert done.returncode == 0, done.stderr
     config = tomllib.loads(done.stdout)
     (plugin,) = (
@@ -81,8 +73,7 @@ def test_containerd_reads_its_registration(bundle: Bundle, prepare: str) -> None
     assert runtimes["nvgraft"]["options"].pop("BinaryName") == str(
         bundle.installed.prefix / "bin/nvgraft-runtime"
     )
-    # containerd 2 prints its defaults in runc's entry only. What is set for our runtime is what is
-    # set for runc.
+    # The dump of containerd 2 shows defaults in runc's entry only: what our entry sets equals them.
     ours = {key: value for key, value in runtimes["nvgraft"].items() if value}
     assert ours["runtime_type"] == "io.containerd.runc.v2"
     options = ours.pop("options", {})
@@ -91,13 +82,11 @@ def test_containerd_reads_its_registration(bundle: Bundle, prepare: str) -> None
 
 
 def test_docker_reads_json_that_names_the_runtime(bundle: Bundle) -> None:
-    """A node's daemon.json keeps its settings, and the runtime in it is a program that starts."""
+    """daemon.json keeps its other keys, and the runtime that it names is a program that starts."""
     cli = bundle.installed.cli
     prepare = """mkdir -p /etc/docker && echo '{"debug": true}' > /etc/docker/daemon.json"""
-    done = bundle.on_host(
-        f"{prepare} && {cli} register docker --set-default > /dev/null && cat "
-        "/etc/docker/daemon.json"
-    )
+    register = f"{cli} register docker --set-default > /dev/null"
+    done = bundle.on_host(f"{prepare} && {register} && cat /etc/docker/daemon.json")
     config = json.loads(done.stdout)
     runtime = str(bundle.installed.prefix / "bin/nvgraft-runtime")
     assert config == {
@@ -117,10 +106,10 @@ def test_docker_reads_json_that_names_the_runtime(bundle: Bundle) -> None:
         "chmod 1777 {}",
     ],
 )
-def test_what_others_can_change_is_not_registered(bundle: Bundle, engine: str, change: str) -> None:
-    """A program that others than root can replace is not registered with an engine that runs as
-    root.
-    """
+def test_programs_that_others_can_change_are_not_registered(
+    bundle: Bundle, engine: str, change: str
+) -> None:
+    """register refuses a program that another user than root can replace."""
     prefix = bundle.installed.prefix
     done = bundle.on_host(f"{change.format(prefix)} && {bundle.installed.cli} register {engine}")
     assert done.returncode == 1
