@@ -1,4 +1,4 @@
-"""The vulnerabilities of similar programs, replayed on the hook."""
+"""Known vulnerabilities of container programs, replayed on the hook."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from safety.historic import REPLAYS, Replay, replay
 pytestmark = pytest.mark.requires("root", "gcc", "ldconfig")
 
 INSIDE = "everything lands inside"
-#: The beginning of the hook's answer to each.
+#: The vulnerability -> the start of the hook's answer.
 ANSWERS = {
     "NCT 2024-0132, buildah 2024-1753": INSIDE,
     "NCT 2024-0133": INSIDE,
@@ -44,11 +44,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("case", REPLAYS, ids=lambda case: case.holes)
-def test_a_hole_of_others_is_none_of_ours(case: Replay) -> None:
-    """A naive way falls for it on the same host and image; the hook does what is expected,
-    inside.
-    """
+def test_the_hook_withstands_a_known_vulnerability(case: Replay) -> None:
+    """The attack works on a naive program; the hook answers as known, and nothing escapes."""
     result = replay(case)
-    assert result.reproduced, "the attack harms nobody: it shows nothing"
+    assert result.reproduced, "the attack does not work on a naive program: it shows nothing"
     assert not result.escaped
     assert result.answer.startswith(ANSWERS[case.holes])

@@ -1,6 +1,4 @@
-"""A killed hook leaves only what its journal names, and recovery removes it: safety/kills.py at
-size small.
-"""
+"""A killed hook leaves only what its journal names: safety/kills.py at its small size."""
 
 import os
 import signal
@@ -24,21 +22,17 @@ pytestmark = pytest.mark.requires(
 )
 
 
-def test_after_a_kill_everything_is_recovered() -> None:
-    """The hook is killed at each place of the apply phase; `nvgraft recover` or the next start
-    removes everything.
-    """
+def test_everything_is_recovered_after_a_kill() -> None:
+    """After a kill anywhere in apply/, recover or the next start removes everything."""
     tally = kills("small", 1)
     assert tally.problems == ()
     assert tally.kills > 50
     assert tally.restarts > 5
-    assert tally.left_most > 10, (
-        "what is killed late leaves a lot: a measurement that finds nothing measures nothing"
-    )
+    assert tally.left_most > 10, "no kill left much behind: the measurement shows nothing"
 
 
-def test_the_measurement_finds_what_no_journal_names() -> None:
-    """Control: where the journal names something else, what a kill leaves is noticed."""
+def test_the_measurement_finds_leftovers_that_no_journal_names() -> None:
+    """Control: leftovers are reported when the journal announces another file instead."""
 
     def silent() -> Tally:
         with on_stage() as stage:
@@ -65,10 +59,8 @@ def _announce_something_else() -> None:
     )
 
 
-def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
-    """Where another mount covers what was made, the volume's content stays, and the journal keeps
-    the rest to do.
-    """
+def test_recovery_leaves_a_volume_over_a_leftover_alone(tmp_path: Path) -> None:
+    """A leftover below a volume stays in the journal, and the volume's file stays."""
     rootfs = tmp_path / "rootfs"
     (rootfs / "data").mkdir(parents=True)
 
@@ -82,9 +74,8 @@ def test_what_a_volume_covers_is_not_touched(tmp_path: Path) -> None:
         syscalls.mount("tmpfs", str(rootfs / "data"), "tmpfs", 0)
         (rootfs / "data/made").touch()
         (first,) = recover()
-        covered = [f"{outcome.fate} {outcome.path}" for outcome in first.outcomes] + os.listdir(
-            rootfs / "data"
-        )
+        covered = [f"{outcome.fate} {outcome.path}" for outcome in first.outcomes]
+        covered += os.listdir(rootfs / "data")
         syscalls.umount2(str(rootfs / "data"), 0)
         (second,) = recover()
         return covered, [f"{outcome.fate} {outcome.path}" for outcome in second.outcomes]
@@ -106,9 +97,7 @@ runc --root /run/runc-test run --bundle {bundle} {name}; echo first start: $?
 
 
 def killed_once(bundle: Bundle) -> str:
-    """Return a script whose first start of the container has its hook killed after a third of the
-    mounts.
-    """
+    """Return a script in which the hook of the first start is killed after some of its mounts."""
     bundle.set_program("ls /usr/bin/nvidia-smi")
 
     def change(config: dict[str, Any]) -> None:
@@ -119,15 +108,11 @@ def killed_once(bundle: Bundle) -> str:
 
 
 @pytest.mark.requires("runc", "busybox", "strace")
-def test_recover_clears_up_after_a_container_that_did_not_start(bundle: Bundle) -> None:
-    """Under runc the container does not start, its files are left, and `nvgraft recover` restores
-    the bundle.
-    """
-    script = (
-        f"{killed_once(bundle)} {bundle.installed.cli} recover --dry-run; {bundle.installed.cli} "
-        "recover; echo code $?; ls -R /run/nvgraft"
-    )
-    done = bundle.on_host(script)
+def test_recover_removes_the_leftovers_of_a_container_that_did_not_start(bundle: Bundle) -> None:
+    """Under runc: `nvgraft recover` lists and removes what the killed hook has left."""
+    cli = bundle.installed.cli
+    recovery = f"{cli} recover --dry-run; {cli} recover; echo code $?; ls -R /run/nvgraft"
+    done = bundle.on_host(f"{killed_once(bundle)} {recovery}")
     assert "first start: 1" in done.stdout, done.stdout + done.stderr
     assert "would be removed /usr/bin/nvidia-smi" in done.stdout
     assert f"{bundle.path}/rootfs: " in done.stdout
@@ -138,13 +123,11 @@ def test_recover_clears_up_after_a_container_that_did_not_start(bundle: Bundle) 
 
 
 @pytest.mark.requires("runc", "busybox", "strace")
-def test_the_next_start_clears_up_and_works(bundle: Bundle) -> None:
-    """Under runc a second start gives the container its driver and leaves no journal."""
+def test_the_next_start_removes_leftovers_and_works(bundle: Bundle) -> None:
+    """Under runc: a second start gives the container its driver, and leaves no journal."""
     again = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
-    done = bundle.on_host(
-        f"{killed_once(bundle)} {again}; echo second start: $?; ls /run/nvgraft/journal; "
-        f"{bundle.installed.cli} recover"
-    )
+    look = f"ls /run/nvgraft/journal; {bundle.installed.cli} recover"
+    done = bundle.on_host(f"{killed_once(bundle)} {again}; echo second start: $?; {look}")
     assert "first start: 1" in done.stdout
     assert "/usr/bin/nvidia-smi\nsecond start: 0\nnothing to recover" in done.stdout, (
         done.stdout + done.stderr

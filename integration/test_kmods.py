@@ -1,6 +1,4 @@
-"""The load-kmods step for real: a driver root, device nodes, and a modprobe that records its
-start.
-"""
+"""The load-kmods step with a driver root, device nodes and a stand-in for modprobe."""
 
 import os
 import shutil
@@ -21,8 +19,8 @@ pytestmark = pytest.mark.requires("root", "busybox")
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 
-#: It takes modprobe's place. The shell reads /proc itself, so it records how it was started.
-#: Loading a module lists its major.
+#: Runs in modprobe's place and records its own state from /proc; then it lists nvidia-uvm's major,
+#: as loading the module does.
 STAND_IN = """#!{shell}
 IFS= read -r environment < {proc}/self/environ
 {{
@@ -38,9 +36,7 @@ echo "511 nvidia-uvm" >> {devices}
 
 
 class DriverRoot:
-    """A driver root with a shell, a fake /proc and an empty /dev; the real /proc will be at
-    ``/host`` in it.
-    """
+    """A driver root with a shell, a fake /proc, an empty /dev and a mount point /host for /proc."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +59,7 @@ class DriverRoot:
         file.write_text(text)
 
     def modprobe(self, action: str = "", path: str = "sbin/modprobe") -> None:
-        """Install the stand-in; ``action`` is a line of shell that it runs as well."""
+        """Write the stand-in to ``path``; it also runs ``action``, a line of shell."""
         script = STAND_IN.format(
             shell="/bin/sh", proc="/host", record="/record", devices="/proc/devices", action=action
         )
@@ -71,30 +67,32 @@ class DriverRoot:
         (self.path / path).chmod(0o755)
 
     def load(self, *channels: int, create: bool = True) -> list[Finding]:
-        """Run the step in a mount namespace where the root has the real /proc at /host."""
+        """Run the step in a mount namespace in which the root has the real /proc at /host."""
 
         def step() -> list[Finding]:
-            syscalls.mount(
-                "/proc", str(self.path / "host"), None, syscalls.MS_BIND | syscalls.MS_REC
-            )
+            self.mount_proc()
             return kmods.load_modules(str(self.path), channels, create)
 
         return run_in_mount_namespace(step)
 
+    def mount_proc(self) -> None:
+        """Mount the real /proc at /host; call it in a mount namespace of its own."""
+        flags = syscalls.MS_BIND | syscalls.MS_REC
+        syscalls.mount("/proc", str(self.path / "host"), None, flags)
+
     def nodes(self) -> dict[str, str]:
-        """Return everything in /dev: type, mode, owner and number."""
+        """Return type, mode, owner and number of everything in /dev."""
         return _nodes(self.path / "dev")
 
 
 def _nodes(dev: Path) -> dict[str, str]:
-    nodes = {str(path.relative_to(dev)): path.lstat() for path in sorted(dev.rglob("*"))}
-    return {
-        name: (
-            f"{stat.filemode(node.st_mode)} {node.st_uid}:{node.st_gid} "
-            f"{os.major(node.st_rdev)}:{os.minor(node.st_rdev)}"
-        )
-        for name, node in nodes.items()
-    }
+    nodes = {}
+    for path in sorted(dev.rglob("*")):
+        status = path.lstat()
+        owner = f"{status.st_uid}:{status.st_gid}"
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        nodes[str(path.relative_to(dev))] = f"{stat.filemode(status.st_mode)} {owner} {number}"
+    return nodes
 
 
 def _recorded(file: Path) -> dict[str, str]:
@@ -104,7 +102,7 @@ def _recorded(file: Path) -> dict[str, str]:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverRoot:
-    """A driver root on a host with one GPU whose modules are not loaded."""
+    """Make a driver root on a host with one GPU whose kernel modules are not loaded."""
     device = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x10de\n")
@@ -125,7 +123,8 @@ NODES = {
     "nvidia0": "crw-rw-rw- 0:0 195:0",
     "nvidiactl": "crw-rw-rw- 0:0 195:255",
 }
-ONLY_TWO = f"{1 << 16 | 1 << 27:016x}"  # CAP_SYS_MODULE and CAP_MKNOD
+#: CAP_SYS_MODULE and CAP_MKNOD, as /proc/PID/status shows them.
+ONLY_TWO = f"{1 << 16 | 1 << 27:016x}"
 
 
 def _check_record(record: Path, program: str) -> None:
@@ -136,27 +135,20 @@ def _check_record(record: Path, program: str) -> None:
         assert seen["argv"] == f"{program} {file.name}"
         assert seen["env"] == "[]"
         assert seen["null"] == "/dev/null /dev/null"
-        # The shell lists them through the first free descriptor, and keeps its script at 10 or
-        # above.
-        assert sorted(
-            int(Path(name).name) for name in seen["fds"].split() if int(Path(name).name) < 10
-        ) == [0, 1, 2, 3]
-        assert (seen["CapEff"], seen["CapPrm"], seen["CapBnd"], seen["CapAmb"]) == (
-            ONLY_TWO,
-            ONLY_TWO,
-            ONLY_TWO,
-            "0" * 16,
-        )
+        # 3 is the shell's own, to list the directory; its script is at 10 or above.
+        fds = [int(Path(name).name) for name in seen["fds"].split()]
+        assert sorted(fd for fd in fds if fd < 10) == [0, 1, 2, 3]
+        assert [seen[name] for name in ("CapEff", "CapPrm", "CapBnd")] == [ONLY_TWO] * 3
+        assert seen["CapAmb"] == "0" * 16
         assert (seen["NoNewPrivs"], seen["SigBlk"]) == ("1", "0" * 16)
-        assert (
-            len(seen["NSpid"].split())
-            == len(_recorded(Path("/proc/self/status"))["NSpid"].split()) + 1
-        )
+        own_pids = _recorded(Path("/proc/self/status"))["NSpid"].split()
+        assert len(seen["NSpid"].split()) == len(own_pids) + 1
 
 
 def test_loads_the_modules_and_makes_the_nodes_in_the_driver_root(root: DriverRoot) -> None:
-    """modprobe runs in the root, with two capabilities, no variable, no descriptor; loading gave
-    uvm its major.
+    """modprobe runs in the root with two capabilities, no environment and no descriptors.
+
+    nvidia-uvm's nodes get the major that loading the module has given.
     """
     root.modprobe()
     assert root.load(5) == []
@@ -164,8 +156,10 @@ def test_loads_the_modules_and_makes_the_nodes_in_the_driver_root(root: DriverRo
     _check_record(root.record, "/sbin/modprobe")
 
 
-def test_loads_them_on_a_host_without_a_driver_root(root: DriverRoot, tmp_path: Path) -> None:
-    """With root / it is the host's own modprobe and the host's own /dev."""
+def test_loads_the_modules_on_a_host_without_a_driver_root(
+    root: DriverRoot, tmp_path: Path
+) -> None:
+    """With the driver root /, the host's modprobe and /dev are used."""
 
     def step() -> tuple[list[Finding], dict[str, str]]:
         record = tmp_path / "host-record"
@@ -191,10 +185,10 @@ def test_loads_them_on_a_host_without_a_driver_root(root: DriverRoot, tmp_path: 
     _check_record(tmp_path / "host-record", "/sbin/modprobe")
 
 
-def test_a_second_run_starts_nothing(
+def test_a_second_run_starts_no_process(
     root: DriverRoot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No process is started once modules and nodes exist; another channel is new work."""
+    """When modules and nodes exist, no process is started, except for a new channel."""
     root.modprobe()
     assert root.load(5) == []
     for module in MODULES:
@@ -211,7 +205,7 @@ def test_a_second_run_starts_nothing(
 
 
 def test_only_nodes_are_made_when_the_modules_are_loaded(root: DriverRoot, tmp_path: Path) -> None:
-    """A missing node alone does not run modprobe."""
+    """A missing node is made without running modprobe if the modules are loaded."""
     for module in MODULES:
         (tmp_path / "sys/module" / module.replace("-", "_")).mkdir()
     root.devices.write_text(root.devices.read_text() + "511 nvidia-uvm\n")
@@ -219,34 +213,30 @@ def test_only_nodes_are_made_when_the_modules_are_loaded(root: DriverRoot, tmp_p
     assert root.nodes() == NODES
 
 
-def test_without_the_driver_itself_nothing_else_is_tried(root: DriverRoot) -> None:
-    """When nvidia cannot be loaded, the only finding names it, with modprobe's exit code."""
+def test_a_failure_to_load_nvidia_ends_the_step(root: DriverRoot) -> None:
+    """If nvidia cannot be loaded, the one finding says so with modprobe's exit code."""
     root.modprobe("exit 3")
     [finding] = root.load()
     assert (finding.id, finding.level) == ("load-kmods", "warning")
-    assert (
-        finding.message
-        == "the kernel module nvidia was not loaded: /sbin/modprobe failed with exit code 3"
-    )
+    cause = "/sbin/modprobe failed with exit code 3"
+    assert finding.message == f"the kernel module nvidia was not loaded: {cause}"
     assert f"chroot {root.path} modprobe nvidia" in finding.hint
     assert root.nodes() == {}
     assert [file.name for file in root.record.iterdir()] == ["nvidia"]
 
 
 def test_a_module_that_fails_costs_its_own_nodes_only(root: DriverRoot) -> None:
-    """uvm, ended by a signal, is reported, and modeset is loaded after it."""
+    """If modprobe is killed for uvm, a finding says so, and modeset is loaded nevertheless."""
     root.modprobe("[ $1 != nvidia-uvm ] || kill -SEGV $$")
     [finding] = root.load(5)
-    assert finding.message == (
-        "the kernel module nvidia-uvm was not loaded: /sbin/modprobe was ended by signal "
-        f"{signal.SIGSEGV:d}"
-    )
+    cause = f"/sbin/modprobe was ended by signal {signal.SIGSEGV:d}"
+    assert finding.message == f"the kernel module nvidia-uvm was not loaded: {cause}"
     assert root.nodes() == {name: node for name, node in NODES.items() if "uvm" not in name}
 
 
 @pytest.mark.parametrize("path", ["usr/sbin/modprobe", "usr/bin/modprobe"])
 def test_finds_modprobe_where_distributions_have_it(root: DriverRoot, path: str) -> None:
-    """The first of the known places counts; nothing is looked up on a PATH."""
+    """modprobe is searched in known directories, and not on PATH."""
     (root.path / path).parent.mkdir(parents=True)
     root.modprobe(path=path)
     root.modprobe(path="record/../host-modprobe")
@@ -255,22 +245,18 @@ def test_finds_modprobe_where_distributions_have_it(root: DriverRoot, path: str)
 
 
 def test_no_modprobe_and_no_root_are_findings(root: DriverRoot) -> None:
-    """A missing modprobe or root does not stop the hook, and each is named."""
+    """A missing modprobe and a missing root are findings, which do not stop the hook."""
     [finding] = root.load()
     assert finding.message.startswith(
         "the kernel module nvidia was not loaded: there is no /sbin/modprobe"
     )
     [finding] = run_in_mount_namespace(lambda: kmods.load_modules("/no/such/root", (), True))
-    assert (
-        finding.message
-        == "kernel modules were not loaded: /no/such/root: no such file or directory"
-    )
+    cause = "/no/such/root: no such file or directory"
+    assert finding.message == f"kernel modules were not loaded: {cause}"
 
 
-def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
-    """A right node keeps its mode and owner; a wrong one, or a dangling link, is reported and
-    stays.
-    """
+def test_existing_nodes_are_left_alone(root: DriverRoot) -> None:
+    """A correct node keeps mode and owner; a wrong one stays too, and is a finding."""
     root.modprobe()
     dev = root.path / "dev"
     os.mknod(dev / "nvidiactl", stat.S_IFCHR | 0o600, os.makedev(195, 255))
@@ -279,11 +265,8 @@ def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
     (dev / "nvidia-modeset").symlink_to("/nowhere")
     findings = root.load(5)
     assert [finding.message for finding in findings] == [
-        f"the device node {dev}/nvidia0 is missing or wrong: it is not a character device 195:0",
-        (
-            f"the device node {dev}/nvidia-modeset is missing or wrong: it is not a character device "
-            "195:254"
-        ),
+        f"the device node {dev}/{name} is missing or wrong: it is not a character device {number}"
+        for name, number in (("nvidia0", "195:0"), ("nvidia-modeset", "195:254"))
     ]
     assert f"mknod -m 666 {dev}/nvidia0 c 195 0" in findings[0].hint
     assert root.nodes()["nvidiactl"] == "crw------- 7:8 195:255"
@@ -291,43 +274,39 @@ def test_what_is_there_is_left_alone(root: DriverRoot) -> None:
     assert os.readlink(dev / "nvidia-modeset") == "/nowhere"
 
 
-def test_another_owner_needs_more_than_the_child_may(root: DriverRoot) -> None:
-    """A node whose group differs from root's is made with its mode, stays root's, and is
-    reported.
-    """
+def test_a_node_of_another_owner_stays_root_s(root: DriverRoot) -> None:
+    """A node for another group stays root's, with a finding: the child may not chown."""
     root.modprobe()
     (root.path / "proc/driver/nvidia/params").write_text(
         "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
     )
     findings = root.load()
     assert len(findings) == 5
-    assert findings[0].message == (
-        f"the device node {root.path}/dev/nvidiactl is missing or wrong: owner 0:44 not set: "
-        "operation not permitted (EPERM)"
-    )
+    cause = "owner 0:44 not set: operation not permitted (EPERM)"
+    node = f"{root.path}/dev/nvidiactl"
+    assert findings[0].message == f"the device node {node} is missing or wrong: {cause}"
     assert root.nodes()["nvidiactl"] == "crw-rw---- 0:0 195:255"
 
 
 def test_a_driver_unknown_to_the_kernel_has_no_node(root: DriverRoot) -> None:
-    """A module whose major is not in /proc/devices is reported, node by node."""
+    """If /proc/devices does not list a module's major, there is a finding for each of its nodes."""
     root.modprobe("exit 0")
     messages = [finding.message for finding in root.load(5)]
+    cause = "/proc/devices does not list its driver"
     assert messages == [
-        f"the device node {root.path}/dev/{name} is missing or wrong: /proc/devices does not list "
-        "its driver"
+        f"the device node {root.path}/dev/{name} is missing or wrong: {cause}"
         for name in ("nvidia-uvm", "nvidia-uvm-tools")
     ]
 
 
 def _processes(root: DriverRoot) -> int:
     """Count the processes whose root is this driver root."""
-    wanted = root.path.stat()
+    driver_root = root.path.stat()
     count = 0
     for process in Path("/proc").iterdir():
         try:
-            count += process.name.isdecimal() and os.path.samestat(
-                (process / "root").stat(), wanted
-            )
+            if process.name.isdecimal():
+                count += os.path.samestat((process / "root").stat(), driver_root)
         except OSError:
             continue
     return count
@@ -342,18 +321,16 @@ def _until(condition: Callable[[], bool]) -> bool:
     return False
 
 
-def test_a_module_that_hangs_ends_with_all_it_has_started(
+def test_a_hanging_modprobe_is_killed_with_its_children(
     root: DriverRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the limit modprobe and all its children are killed, and the step says where it was."""
+    """After the time limit modprobe and its children are killed, and a finding names the module."""
     monkeypatch.setattr(kmods, "TIMEOUT", 2)
     root.modprobe("sleep 600 | sleep 600")
     [finding] = root.load()
     assert (root.record / "nvidia").exists()
-    assert (
-        finding.message
-        == "load-kmods: modprobe nvidia: not done after 2 seconds: the driver hangs, see dmesg"
-    )
+    cause = "not done after 2 seconds: the driver hangs, see dmesg"
+    assert finding.message == f"load-kmods: modprobe nvidia: {cause}"
     assert _processes(root) == 0
 
 
@@ -365,14 +342,12 @@ def test_a_killed_hook_leaves_no_modprobe(root: DriverRoot) -> None:
         try:
             syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-            syscalls.mount(
-                "/proc", str(root.path / "host"), None, syscalls.MS_BIND | syscalls.MS_REC
-            )
+            root.mount_proc()
             kmods.load_modules(str(root.path), (), True)
         finally:
             os._exit(0)
     try:
-        # The child, modprobe, and two processes that it has started.
+        # The hook's child, modprobe, and the two that modprobe has started.
         assert _until(lambda: _processes(root) == 4)
     finally:
         os.kill(hook, signal.SIGKILL)
@@ -381,13 +356,11 @@ def test_a_killed_hook_leaves_no_modprobe(root: DriverRoot) -> None:
 
 
 def test_an_interrupted_step_ends_its_child(root: DriverRoot) -> None:
-    """A signal handler's exception reaches the caller, and no process or pid namespace is left
-    behind.
-    """
+    """When a signal handler raises, no process and no other pid namespace is left."""
     root.modprobe("sleep 600")
 
     def interrupted() -> tuple[str, str]:
-        syscalls.mount("/proc", str(root.path / "host"), None, syscalls.MS_BIND | syscalls.MS_REC)
+        root.mount_proc()
 
         def handler(_number: int, _frame: object) -> None:
             raise KeyboardInterrupt

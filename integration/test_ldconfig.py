@@ -1,6 +1,4 @@
-"""The loader cache step for real: namespaces, mounts, the host's ldconfig, and misbehaving programs
-in its place.
-"""
+"""The loader cache step with real mounts, the host's ldconfig and hostile stand-ins for it."""
 
 import errno
 import hashlib
@@ -38,9 +36,7 @@ MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
 
 @pytest.fixture
 def rootfs(tmp_path: Path) -> Path:
-    """An image with two libraries whose SONAME links are missing or wrong, and a library elsewhere
-    on the search path.
-    """
+    """Make an image with two libraries without SONAME links, and one in another directory."""
     root = tmp_path / "rootfs"
     for name in ("etc", "proc", "sys", "dev", "bin", "opt/lib", "var/cache/ldconfig", LIBS[1:]):
         (root / name).mkdir(parents=True)
@@ -66,24 +62,17 @@ def _update(
     pivot: bool = True,
     prepared: Callable[[], None] = lambda: None,
 ) -> str:
-    """Make ``rootfs`` a mount point, run the step in this mount namespace, and return the refusal's
-    line, or "".
+    """Make ``rootfs`` a mount point and run the step in this mount namespace.
+
+    Return the refusal's line, or "" after a success.
     """
     syscalls.mount(str(rootfs), str(rootfs), None, syscalls.MS_BIND | syscalls.MS_REC)
     prepared()
     cache = LoaderCache.prepare(program)
     fd = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
+    undo = UndoLog() if undo is None else undo
     try:
-        cache.update(
-            fd,
-            directories,
-            uid,
-            uid,
-            UndoLog() if undo is None else undo,
-            Journal(),
-            timeout,
-            pivot=pivot,
-        )
+        cache.update(fd, directories, uid, uid, undo, Journal(), timeout, pivot=pivot)
     except Refusal as refusal:
         return refusal.line()
     finally:
@@ -102,8 +91,9 @@ def _no_children() -> bool:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> str:
-    """busybox's shell in ldconfig's place: ``-f /etc/ld.so.conf`` makes it run the image's
-    configuration as a script.
+    """Return busybox's shell to run in ldconfig's place.
+
+    Its argument ``-f /etc/ld.so.conf`` makes it run the image's configuration as a script.
     """
     path = tmp_path / "sh"
     shutil.copy(shutil.which("busybox") or "", path)
@@ -113,9 +103,7 @@ def shell(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("pivot", [True, False])
 def test_makes_the_cache_and_the_links_and_nothing_else(rootfs: Path, pivot: bool) -> None:
-    """The new files are the cache and the SONAME links of the given directories; the rest of the
-    tree is unchanged.
-    """
+    """The step makes the cache and the SONAME links of the given directories, and nothing else."""
     before = tree(rootfs)
     assert run_in_mount_namespace(lambda: _update(rootfs, pivot=pivot)) == ""
     after = tree(rootfs)
@@ -128,65 +116,46 @@ def test_makes_the_cache_and_the_links_and_nothing_else(rootfs: Path, pivot: boo
     assert before.keys() <= after.keys()
     assert cache is not None
     assert after["etc/ld.so.cache"][:3] == ("-rw-r--r--", 0, 0)
-    listing = subprocess.run(
-        [LDCONFIG, "-p", "-C", rootfs / "etc/ld.so.cache"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    command = [LDCONFIG, "-p", "-C", str(rootfs / "etc/ld.so.cache")]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "libcuda.so.1 (libc6" in listing
     assert f"=> {LIBS}/libnvidia-ml.so.1\n" in listing
-    assert "libother.so.2" in listing, "the image's own search path belongs into its cache"
+    assert "libother.so.2" in listing, "the cache lacks the image's own search path"
 
 
 def test_sees_libraries_that_are_mounted_in_the_directory(rootfs: Path, tmp_path: Path) -> None:
-    """A driver library is a file mount over an empty placeholder: the link is made for what is
-    mounted.
-    """
+    """The SONAME link of a placeholder is made for the driver library that is mounted on it."""
     _library(tmp_path / "driver.so", "libnvcuvid.so.1")
     placeholder = rootfs / LIBS[1:] / "libnvcuvid.so.560.35.03"
     placeholder.touch()
 
-    def scenario() -> str:
-        return _update(
-            rootfs,
-            prepared=lambda: syscalls.mount(
-                str(tmp_path / "driver.so"), str(placeholder), None, syscalls.MS_BIND
-            ),
-        )
+    def mount_driver() -> None:
+        syscalls.mount(str(tmp_path / "driver.so"), str(placeholder), None, syscalls.MS_BIND)
 
-    assert run_in_mount_namespace(scenario) == ""
+    assert run_in_mount_namespace(lambda: _update(rootfs, prepared=mount_driver)) == ""
     assert os.readlink(placeholder.with_name("libnvcuvid.so.1")) == placeholder.name
 
 
 def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
-    """The host's cache, this process's namespaces, descriptors, ids and signals, and the
-    container's mounts stay as they were.
-    """
+    """The step leaves the host's loader cache, this process and the mounts as before."""
 
     def state() -> object:
         kinds = ("mnt", "net", "ipc", "uts", "pid", "pid_for_children")
-        mounts = [
-            line.split(" ", 1)[1] for line in Path("/proc/self/mountinfo").read_text().splitlines()
-        ]
+        mount_lines = Path("/proc/self/mountinfo").read_text().splitlines()
         host = hashlib.sha256(Path("/etc/ld.so.cache").read_bytes()).hexdigest()
-        shown = ("Uid", "Gid", "Cap", "SigB", "SigI", "SigC")
-        status = [
-            line
-            for line in Path("/proc/self/status").read_text().splitlines()
-            if line.startswith(shown)
-        ]
+        fields = ("Uid", "Gid", "Cap", "SigB", "SigI", "SigC")
+        status_lines = Path("/proc/self/status").read_text().splitlines()
         return (
             [os.readlink(f"/proc/self/ns/{kind}") for kind in kinds],
-            mounts,
+            [line.split(" ", 1)[1] for line in mount_lines],
             host,
             len(os.listdir("/proc/self/fd")),
-            status,
+            [line for line in status_lines if line.startswith(fields)],
         )
 
     def scenario() -> None:
         syscalls.mount(str(rootfs), str(rootfs), None, syscalls.MS_BIND)
-        # MS_SHARED: mounts on a copy must not propagate back.
+        # MS_SHARED: a mount on a copy of the tree must not come back to the original.
         syscalls.mount(None, "/", None, syscalls.MS_REC | 1 << 20)
         states = []
         for _ in range(2):
@@ -200,9 +169,7 @@ def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
             states.append(state())
         assert states[0] == states[1]
         assert os.fork() or os._exit(0)
-        assert os.wait()[1] == 0, (
-            "later children are possible: they are not in the ended pid namespace"
-        )
+        assert os.wait()[1] == 0, "a later child was put into the pid namespace that has ended"
 
     before = Path("/etc/ld.so.cache").read_bytes()
     run_in_mount_namespace(scenario)
@@ -210,7 +177,7 @@ def test_leaves_the_host_and_its_own_process_alone(rootfs: Path) -> None:
 
 
 def test_an_image_without_etc_fails_like_the_reference(rootfs: Path) -> None:
-    """The refusal has error code 1 and names the cause, and nothing is changed."""
+    """Without /etc the step fails with error code 1, names the cause, and changes nothing."""
     shutil.rmtree(rootfs / "etc")
     before = tree(rootfs)
     line = run_in_mount_namespace(lambda: _update(rootfs))
@@ -222,9 +189,7 @@ def test_an_image_without_etc_fails_like_the_reference(rootfs: Path) -> None:
 
 
 def test_follows_the_images_own_etc_inside_the_root(rootfs: Path) -> None:
-    """/etc as an absolute link to another directory of the image is that directory, not the
-    host's.
-    """
+    """An absolute link at /etc leads to a directory of the image, not of the host."""
     (rootfs / "etc").rename(rootfs / "config")
     (rootfs / "etc").symlink_to("/config")
     assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
@@ -233,9 +198,7 @@ def test_follows_the_images_own_etc_inside_the_root(rootfs: Path) -> None:
 
 @pytest.mark.parametrize("uid", [0, 100000])
 def test_undo_restores_what_ldconfig_replaced_or_removed(rootfs: Path, uid: int) -> None:
-    """Old cache, replaced link, removed dangling link and a leftover temporary file come back byte
-    for byte, owners too.
-    """
+    """Undo restores cache, links and an old temporary file with content and owners."""
     libs = rootfs / LIBS[1:]
     (libs / "libcuda.so.1").symlink_to("libcuda.so.470.1")
     (libs / "libgone.so.1").symlink_to("libgone.so.1.0")
@@ -259,10 +222,8 @@ def test_undo_restores_what_ldconfig_replaced_or_removed(rootfs: Path, uid: int)
     assert tree(rootfs) == before
 
 
-def test_a_second_name_of_another_file_costs_that_file_nothing(rootfs: Path) -> None:
-    """An image whose ld.so.cache~ is a hard link keeps the file behind it, which ldconfig would
-    truncate.
-    """
+def test_a_hard_link_at_the_temporary_name_is_not_written_to(rootfs: Path) -> None:
+    """An ld.so.cache~ that is a hard link is replaced, where ldconfig would truncate the file."""
     (rootfs / "etc/passwd").write_text("root:x:0:0")
     os.link(rootfs / "etc/passwd", rootfs / "etc/ld.so.cache~")
     assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
@@ -270,7 +231,7 @@ def test_a_second_name_of_another_file_costs_that_file_nothing(rootfs: Path) -> 
 
 
 def test_undo_removes_what_was_not_there(rootfs: Path) -> None:
-    """A new cache and new links of ldconfig are gone after the undo."""
+    """Undo removes a cache and links that did not exist before."""
     before = tree(rootfs)
 
     def scenario() -> list[str]:
@@ -283,7 +244,7 @@ def test_undo_removes_what_was_not_there(rootfs: Path) -> None:
 
 
 def test_works_as_an_unprivileged_id(rootfs: Path) -> None:
-    """With a mapped container root, the files made belong to that id of the host."""
+    """With a mapped container root, the made files belong to the root's id on the host."""
     for path in (rootfs, *rootfs.rglob("*")):
         os.lchown(path, 100000, 100000)
     assert run_in_mount_namespace(lambda: _update(rootfs, uid=100000)) == ""
@@ -292,9 +253,7 @@ def test_works_as_an_unprivileged_id(rootfs: Path) -> None:
 
 
 def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
-    """The container's mounts belong to another user namespace, and its root to a host id: cache,
-    links and undo work.
-    """
+    """Cache, links and undo work on a rootfs that belongs to a user namespace with mapped ids."""
     for path in (rootfs, *rootfs.rglob("*")):
         os.lchown(path, 100000, 100000)
     before = tree(rootfs)
@@ -335,7 +294,7 @@ def test_works_in_the_mount_namespace_of_a_user_namespace(rootfs: Path) -> None:
 
 
 def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
-    """ldconfig cannot write where the container cannot; the refusal names the cause."""
+    """A rootfs that is read-only for the container is read-only for ldconfig; the line says so."""
     before = tree(rootfs)
 
     def scenario() -> str:
@@ -353,9 +312,7 @@ def test_a_read_only_root_is_refused_and_stays_read_only(rootfs: Path) -> None:
 def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(
     rootfs: Path, name: str, kind: str
 ) -> None:
-    """A FIFO is not opened and a terabyte is not read: the step is refused with one line, without
-    delay.
-    """
+    """A cache that is a FIFO, a directory or too large is refused immediately, unread."""
     path = rootfs / "etc" / name
     if kind == "fifo":
         os.mkfifo(path)
@@ -366,19 +323,15 @@ def test_a_cache_that_could_not_be_restored_is_refused_before_anything_changes(
             file.truncate(1 << 40)
     line = run_in_mount_namespace(lambda: _update(rootfs))
     reason = "larger than 16 MiB" if kind == "sparse" else "not a regular file"
-    assert line == (
-        f"nvgraft: ldcache error: process {LDCONFIG} failed with error code: 1 | it was not "
-        f"started: /etc/{name}: {reason}"
-    )
+    words = f"nvgraft: ldcache error: process {LDCONFIG} failed with error code: 1"
+    assert line == f"{words} | it was not started: /etc/{name}: {reason}"
     assert not (rootfs / LIBS[1:] / "libcuda.so.1").is_symlink()
 
 
-def test_a_fifo_that_is_opened_does_not_hold_the_start_up(
+def test_an_included_fifo_does_not_block_the_start(
     rootfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ldconfig opens each file that ld.so.conf includes. It is ended as soon as it only waits, long
-    before its deadline.
-    """
+    """An ldconfig that blocks in opening an included FIFO is killed before its deadline."""
     conf = rootfs / "etc/ld.so.conf.d"
     conf.mkdir(exist_ok=True)
     os.mkfifo(conf / "x.conf")
@@ -395,10 +348,10 @@ def test_a_fifo_that_is_opened_does_not_hold_the_start_up(
 
 @pytest.mark.requires("busybox")
 class TestHostile:
-    """A shell in ldconfig's place does what a subverted ldconfig would do."""
+    """A shell in ldconfig's place does what a compromised ldconfig could do."""
 
     def test_ends_at_the_deadline_with_no_process_left(self, rootfs: Path, shell: str) -> None:
-        """A program that spins, or floods its output, cannot keep the hook beyond its time."""
+        """A program that spins or floods its output is killed at the deadline."""
         for script in ("while :; do :; done", "while :; do echo flood; done"):
             (rootfs / "etc/ld.so.conf").write_text(script)
 
@@ -408,90 +361,59 @@ class TestHostile:
                 return line, time.monotonic() - start, _no_children()
 
             line, took, alone = run_in_mount_namespace(scenario)
-            assert line == (
-                f"nvgraft: ldcache error: process {shell} terminated with signal 9 | it had "
-                "not finished after 0.3 seconds"
-            )
+            words = f"nvgraft: ldcache error: process {shell} terminated with signal 9"
+            assert line == f"{words} | it had not finished after 0.3 seconds"
             assert took >= 0.3
             assert alone
 
     def test_reports_the_exit_code_and_the_last_line(self, rootfs: Path, shell: str) -> None:
-        """The message has the program's last line, with control characters escaped, and not its
-        first ones.
-        """
+        """The refusal ends with the program's last line, control characters escaped."""
         (rootfs / "etc/ld.so.conf").write_text("echo first; printf 'cannot \\033[1mdo\\n'; exit 3")
         line = run_in_mount_namespace(lambda: _update(rootfs, program=shell))
-        assert line == (
-            f"nvgraft: ldcache error: process {shell} failed with error code: 3 | cannot \\x1b[1mdo"
-        )
+        words = f"nvgraft: ldcache error: process {shell} failed with error code: 3"
+        assert line == f"{words} | cannot \\x1b[1mdo"
 
     def test_writes_nowhere_else(
         self, rootfs: Path, shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Every other directory is read-only, a volume inside a writable one too, and ".." does not
-        lead out.
-        """
-        monkeypatch.setitem(seccomp.ALLOWED, "dup2", (33, 24))  # a shell needs it for redirections
+        """Every other directory and volume is read-only, and ".." does not lead out."""
+        monkeypatch.setitem(seccomp.ALLOWED, "dup2", (33, 24))  # a shell cannot redirect without it
         (rootfs / LIBS[1:] / "volume").mkdir()
         volume = tmp_path / "volume"
         volume.mkdir()
-        places = (
-            "",
-            "/bin",
-            "/usr",
-            "/opt/lib",
-            "/var/cache/ldconfig",
-            "/proc",
-            "/sys",
-            "/dev",
-            f"{LIBS}/volume",
-            "/..",
-            f"/..{tmp_path}",
-        )
+        places = ["", "/bin", "/usr", "/opt/lib", "/var/cache/ldconfig", "/proc", "/sys", "/dev"]
+        places += [f"{LIBS}/volume", "/..", f"/..{tmp_path}"]
         tries = "\n".join(f"echo text > {place}/x" for place in places)
         (rootfs / "etc/ld.so.conf").write_text(f"{tries}\necho text > {LIBS}/allowed\nexit 4\n")
         before = tree(tmp_path)
 
-        def scenario() -> str:
+        def mount_volume() -> None:
             target = str(rootfs / LIBS[1:] / "volume")
-            return _update(
-                rootfs,
-                program=shell,
-                prepared=lambda: syscalls.mount(str(volume), target, None, syscalls.MS_BIND),
-            )
+            syscalls.mount(str(volume), target, None, syscalls.MS_BIND)
 
-        assert "error code: 4" in run_in_mount_namespace(scenario)
+        line = run_in_mount_namespace(lambda: _update(rootfs, program=shell, prepared=mount_volume))
+        assert "error code: 4" in line
         after = tree(tmp_path)
         assert after.keys() - before.keys() == {f"rootfs{LIBS}/allowed"}
 
     def test_has_no_privilege_descriptor_or_environment(
         self, rootfs: Path, shell: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The kernel shows for the running program: no capability or new privilege, a filter, its
-        own namespaces, few descriptors.
-        """
+        """The program has a filter, namespaces, no capability, environment or descriptor."""
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: dict[str, object] = {}
 
         def observe(
-            found: Child, _deadline: float, _kept: int, _still: float
+            child: Child, _deadline: float, _kept: int, _still: float
         ) -> tuple[bool, bytes]:
-            proc = Path(f"/proc/{found.pid}")
-            assert os.read(found.output, 8) == b"started\n"
-            status = dict(
-                line.split(":\t", 1)
-                for line in (proc / "status").read_text().splitlines()
-                if ":\t" in line
-            )
-            seen.update(
-                {name: status[name].strip() for name in (*CAPABILITIES, "NoNewPrivs", "Seccomp")}
-            )
-            seen.update(
-                {
-                    name: status[name].split()
-                    for name in ("Uid", "Gid", "Groups", "SigBlk", "SigIgn")
-                }
-            )
+            proc = Path(f"/proc/{child.pid}")
+            assert os.read(child.output, 8) == b"started\n"
+            lines = (proc / "status").read_text().splitlines()
+            status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            for name in (*CAPABILITIES, "NoNewPrivs", "Seccomp"):
+                seen[name] = status[name].strip()
+            for name in ("Uid", "Gid", "Groups", "SigBlk", "SigIgn"):
+                seen[name] = status[name].split()
             seen["pid"] = status["NSpid"].split()[-1]
             seen["fds"] = sorted(int(fd) for fd in os.listdir(proc / "fd"))
             seen["environ"] = (proc / "environ").read_bytes()
@@ -523,69 +445,57 @@ class TestHostile:
         assert (seen["Uid"], seen["Gid"], seen["Groups"]) == (["100000"] * 4, ["100000"] * 4, [])
         assert seen["SigBlk"] == [none]
         assert seen["SigIgn"] in ([none], ["0000000000000004"]), (
-            "the shell itself may ignore SIGQUIT, nothing else is"
+            "a signal is ignored that is not SIGQUIT, which the shell itself may ignore"
         )
-        assert seen["fds"] == [0, 1, 2, 10], "10 is the script, which the shell itself has opened"
+        # 10 is the script, which the shell itself has opened.
+        assert seen["fds"] == [0, 1, 2, 10]
         assert seen["environ"] == b""
         assert seen["shared"] == []
-        limits = {
-            line[:26].strip(): line[26:].split()[:2] for line in str(seen["limits"]).splitlines()
-        }
+        limit_lines = str(seen["limits"]).splitlines()
+        limits = {line[:26].strip(): line[26:].split()[:2] for line in limit_lines}
         assert limits["Max cpu time"] == ["10", "10"]
         assert limits["Max open files"] == ["64", "64"]
         assert limits["Max address space"] == [str(2 << 30)] * 2
-        covered = {
-            line.split()[4]
-            for line in str(seen["mounts"]).splitlines()
-            if " - tmpfs tmpfs " in line or " - tmpfs none " in line
-        }
+        mounts = str(seen["mounts"]).splitlines()
+        tmpfs = (" - tmpfs tmpfs ", " - tmpfs none ")
+        covered = {line.split()[4] for line in mounts if any(kind in line for kind in tmpfs)}
         assert {"/proc", "/sys", "/dev"} <= covered, (
-            "no kernel interface of the container is in reach"
+            "a kernel interface of the container is in reach"
         )
-        writable = [
-            line.split()[4]
-            for line in str(seen["mounts"]).splitlines()
-            if line.split()[5].startswith("rw")
-        ]
+        writable = [line.split()[4] for line in mounts if line.split()[5].startswith("rw")]
         assert writable == ["/etc", LIBS]
         assert seen["image"] in {errno.EPERM, errno.EACCES, errno.ETXTBSY}
 
-    def test_root_gets_no_capability_back_by_the_execve(
+    def test_execve_as_root_gives_no_capability_back(
         self, rootfs: Path, shell: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A capability newer than python-prctl's list stays in the bounding set, and the program
-        still does not get it.
-        """
+        """A capability unknown to python-prctl stays in the bounding set, not effective."""
         (rootfs / "etc/ld.so.conf").write_text("echo started; while :; do :; done")
         seen: list[str] = []
 
         def observe(
-            found: Child, _deadline: float, _kept: int, _still: float
+            child: Child, _deadline: float, _kept: int, _still: float
         ) -> tuple[bool, bytes]:
-            assert os.read(found.output, 8) == b"started\n"
-            seen.extend(
-                line
-                for line in Path(f"/proc/{found.pid}/status").read_text().splitlines()
-                if line.startswith("Cap")
-            )
+            assert os.read(child.output, 8) == b"started\n"
+            lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+            seen.extend(line for line in lines if line.startswith("Cap"))
             return True, b""
 
         def scenario() -> list[str]:
             monkeypatch.setattr(Child, "follow", observe)
-            others = tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN)
-            monkeypatch.setattr(privileges, "_all", lambda: others)
+            older = tuple(number for number in prctl.ALL_CAPS if number != prctl.CAP_SYS_ADMIN)
+            monkeypatch.setattr(privileges, "_all", lambda: older)
             _update(rootfs, program=shell)
             return seen
 
         values = dict(line.split(":\t") for line in run_in_mount_namespace(scenario))
-        assert int(values["CapBnd"], 16) == 1 << prctl.CAP_SYS_ADMIN, (
-            "otherwise this test shows nothing"
-        )
+        # Without this the next line shows nothing.
+        assert int(values["CapBnd"], 16) == 1 << prctl.CAP_SYS_ADMIN
         assert int(values["CapEff"], 16) == 0
 
     @pytest.mark.parametrize("uid", [0, 100000])
     def test_dies_with_the_hook(self, rootfs: Path, shell: str, uid: int) -> None:
-        """When the hook is killed, the kernel ends the program too, also after a change of ids."""
+        """When the hook is killed, the kernel kills the program too, also after a change of ids."""
         (rootfs / "etc/ld.so.conf").write_text("while :; do :; done")
 
         def scenario() -> bool:
@@ -596,11 +506,11 @@ class TestHostile:
                 finally:
                     os._exit(0)
             children = Path(f"/proc/{hook}/task/{hook}/children")
-            while not (found := children.read_text().split()):
+            while not (pids := children.read_text().split()):
                 time.sleep(0.001)
-            while "memfd:ldconfig" not in os.readlink(f"/proc/{found[0]}/exe"):
+            while "memfd:ldconfig" not in os.readlink(f"/proc/{pids[0]}/exe"):
                 time.sleep(0.001)
-            program = syscalls.pidfd_open(int(found[0]))
+            program = syscalls.pidfd_open(int(pids[0]))
             os.kill(hook, signal.SIGKILL)
             os.waitpid(hook, 0)
             return bool(select.select([program], [], [], 3)[0])
@@ -608,9 +518,7 @@ class TestHostile:
         assert run_in_mount_namespace(scenario)
 
     def test_an_interrupted_hook_leaves_no_process(self, rootfs: Path, shell: str) -> None:
-        """When a signal's handler raises while the program runs, the program is killed and reaped
-        before the exception goes on.
-        """
+        """When a signal handler raises, the program is killed and reaped first."""
         (rootfs / "etc/ld.so.conf").write_text("while :; do :; done")
 
         def raising(number: int, _frame: object) -> None:
@@ -627,9 +535,7 @@ class TestHostile:
 
 
 def test_a_regular_file_in_place_of_a_link_is_kept(rootfs: Path) -> None:
-    """A regular file under a SONAME's name is kept as it is (reference behaviour 6.7), and the step
-    succeeds.
-    """
+    """A regular file at a SONAME link's path stays (reference behaviour 6.7); the step succeeds."""
     (rootfs / LIBS[1:] / "libcuda.so.1").write_bytes(b"not a link")
     assert run_in_mount_namespace(lambda: _update(rootfs)) == ""
     assert (rootfs / LIBS[1:] / "libcuda.so.1").read_bytes() == b"not a link"

@@ -1,4 +1,4 @@
-"""Commands that only look run as nobody, where a privileged call is fatal (SECURITY R39, T67)."""
+"""Reading commands as nobody, killed at any privileged call (SECURITY R39, T67)."""
 
 import argparse
 import os
@@ -17,51 +17,16 @@ from nvgraft_cli.shell import confine, main
 
 NOBODY = 65534
 
-#: Calls that a command that only looks never tries.
-DEADLY = (
-    *(
-        "mount",
-        "umount2",
-        "pivot_root",
-        "chroot",
-        "open_tree",
-        "move_mount",
-        "fsopen",
-        "fsmount",
-        "mount_setattr",
-        "setns",
-        "unshare",
-    ),
-    *(
-        "bpf",
-        "ptrace",
-        "perf_event_open",
-        "process_vm_readv",
-        "init_module",
-        "finit_module",
-        "keyctl",
-        "io_uring_setup",
-    ),
-    *("socket", "connect", "bind", "sendto", "sendmsg"),
-    *(
-        "chmod",
-        "chown",
-        "mkdir",
-        "mkdirat",
-        "mknod",
-        "mknodat",
-        "unlink",
-        "unlinkat",
-        "rename",
-        "renameat2",
-        "symlinkat",
-        "linkat",
-        "kill",
-    ),
-)
+#: System calls that a command that only reads never makes.
+DEADLY = """
+    mount umount2 pivot_root chroot open_tree move_mount fsopen fsmount mount_setattr setns unshare
+    bpf ptrace perf_event_open process_vm_readv init_module finit_module keyctl io_uring_setup
+    socket connect bind sendto sendmsg
+    chmod chown mkdir mkdirat mknod mknodat unlink unlinkat rename renameat2 symlinkat linkat kill
+"""
 
-#: Runs a command as nobody, without HOME, under a filter that kills the process at the calls
-#: numbered first.
+#: Runs a command as nobody and without HOME; the calls whose numbers are the first argument kill
+#: it.
 WRAPPER = """
 import os, struct, sys
 from nvgraft.system import syscalls
@@ -80,7 +45,7 @@ os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/usr/bin:/bin"})
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that nobody, the user, can read, unlike pytest's own."""
+    """Make a directory that the user nobody can read, unlike pytest's own."""
     path = Path(tempfile.mkdtemp(prefix="nvgraft-test."))
     path.chmod(0o755)
     yield path
@@ -91,7 +56,9 @@ def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in the wrapper."""
     column = 0 if os.uname().machine == "x86_64" else 1
     numbers = ",".join(
-        str(number) for name in DEADLY if (number := confine.DENIED[name][column]) is not None
+        str(number)
+        for name in DEADLY.split()
+        if (number := confine.DENIED[name][column]) is not None
     )
     return subprocess.run(
         [sys.executable, "-c", WRAPPER, numbers, *command],
@@ -105,14 +72,13 @@ def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.requires("root")
 def test_the_wrapper_kills(place: Path) -> None:
-    """Control: the kernel ends a program that makes one of the calls."""
+    """The kernel ends a program that makes a forbidden call, so that the tests below can fail."""
     program = "import os; print('started', flush=True); os.mkdir('x')"
     done = run(["/usr/bin/python3", "-ISc", program], place)
     assert (done.returncode, done.stdout) == (-31, "started\n")  # SIGSYS
 
 
-#: Command lines of every command that only looks, and their exit codes (None: as in the machine's
-#: records).
+#: Every command that only reads, with its exit code (None: it depends on the machine).
 CASES = [
     (["plan", "--bundle", "web", "--host", "runfile-a10x2"], 0),
     (["--debug", "plan", "--bundle", "web", "--host", "eks-t4", "--format", "json"], 0),
@@ -143,7 +109,7 @@ CASES = [
 
 
 def test_every_command_that_only_looks_is_tried() -> None:
-    """Each command that only looks is in the cases."""
+    """CASES has a command line for each command that only reads."""
     subparsers = next(
         action
         for action in main._parser()._actions
@@ -163,29 +129,24 @@ def test_every_command_that_only_looks_is_tried() -> None:
     CASES,
     ids=[" ".join(arguments[:4]).replace("\x1b", "") for arguments, _ in CASES],
 )
-def test_a_look_needs_no_privilege(
+def test_a_reading_command_needs_no_privilege(
     arguments: list[str], code: int | None, installed: Installed, place: Path
 ) -> None:
-    """Every command answers as nobody, without HOME, where a privileged call is fatal; none is
-    killed.
-    """
+    """As nobody, without HOME, under the filter, each command answers with its exit code."""
     make_bundle(place / "web", *EVERYTHING)
     make_bundle(place / "none")
     make_bundle(place / "refused", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99")
     make_bundle(place / "lost", *EVERYTHING, root="nowhere")
     (place / "bad.json").write_text('{"name": "\x1b]0;x\x07"}')
     done = run([str(installed.cli), *arguments], place)
-    assert done.returncode == code if code is not None else done.returncode in (1, 2), (
-        done.returncode,
-        done.stderr,
-    )
+    assert done.returncode in ((1, 2) if code is None else (code,)), done.stderr
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     if arguments[0] == "--debug":
         assert "missing=nothing" in done.stderr
 
 
-#: {closed} stands for a file that this user cannot read.
+#: Command lines in which {closed} is a file that nobody may not read.
 CLOSED = [
     ["plan", "--bundle", "{closed}", "--host", "eks-t4"],
     ["plan", "--bundle", "{closed}/..", "--host", "eks-t4"],
@@ -203,10 +164,10 @@ CLOSED = [
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("arguments", CLOSED, ids=lambda words: " ".join(words[:3]))
-def test_what_may_not_be_read_is_named(
+def test_an_unreadable_file_is_named(
     arguments: list[str], installed: Installed, place: Path
 ) -> None:
-    """The error is one line with the path, the cause and a fix; the exit code is 2."""
+    """A command that may not read its input names path, cause and fix, and ends with 2."""
     make_bundle(place / "web", *EVERYTHING)
     (place / "private").mkdir(mode=0o711)
     closed = place / "private/closed"
@@ -224,8 +185,8 @@ def test_what_may_not_be_read_is_named(
 
 
 @pytest.mark.requires("root")
-def test_root_may_look_into_another_users_bundle(installed: Installed, place: Path) -> None:
-    """A rootless engine's bundle is closed to others, but root keeps the right to read it."""
+def test_root_can_read_another_users_bundle(installed: Installed, place: Path) -> None:
+    """Root keeps the capability to read a rootless engine's bundle, which others cannot."""
     bundle = make_bundle(place / "web", *EVERYTHING)
     for path in (bundle, *bundle.rglob("*")):
         os.chown(path, 1000, 1000)
@@ -240,25 +201,18 @@ def test_root_may_look_into_another_users_bundle(installed: Installed, place: Pa
 
 
 @pytest.mark.requires("root")
-def test_this_host_is_asked_before_the_bundle_is_read(installed: Installed, place: Path) -> None:
-    """Without --host, the hook's child loads the driver's library, before the command is
-    confined.
-    """
+def test_this_host_is_read_before_the_command_is_confined(
+    installed: Installed, place: Path
+) -> None:
+    """Without --host the hook's child loads NVML; a confined command could not start this child."""
     make_bundle(place / "web", *EVERYTHING)
     make_bundle(place / "none")
-    simulate = [
-        str(installed.cli),
-        "simulate",
-        "runfile-a10x2",
-        "--",
-        str(installed.cli),
-        "plan",
-        "--bundle",
-    ]
+    cli = str(installed.cli)
+    simulate = [cli, "simulate", "runfile-a10x2", "--", cli, "plan", "--bundle"]
     done = subprocess.run([*simulate, place / "web"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nvidia0" in done.stdout
-    # A command that does not need the driver does not fail without one.
+    # A plan that needs no driver does not fail when there is none.
     done = subprocess.run(
         [installed.cli, "plan", "--bundle", place / "none"],
         capture_output=True,

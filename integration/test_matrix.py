@@ -1,9 +1,8 @@
-"""The same container under each engine, user namespace, cgroup version and root file system
-(SECURITY 7).
+"""One container under each engine, with and without user namespace, on cgroups v1 and v2, with a
+writable and a read-only root file system (SECURITY 7).
 
-The root file system is writable or not. The driver is there, the loader finds it, and everything
-belongs to the container's root. crun cannot set up cgroups on every kind of machine, and accepts
-one version only: device rules are left out under it.
+crun cannot set up cgroups on every machine and requires a single version of them, so that device
+rules are not tested under it.
 """
 
 from typing import Any
@@ -15,7 +14,7 @@ from test_engines import NO_CGROUPS, assert_grafted, understood_by_crun
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
-#: The host's id of the container's root.
+#: The host's uid of a mapped container's root.
 MAPPED = 100000
 V1_ALONE = "umount /sys/fs/cgroup/unified"
 ENGINES = [
@@ -26,8 +25,7 @@ ENGINES = [
         marks=pytest.mark.requires("crun"),
     ),
 ]
-#: What a container's root can see without a device: mounts, owners, the loader, and nodes that
-#: open.
+#: Shows what a container's root can see without a device: opened nodes, mounts, the loader, owners.
 SCRIPT = """
 for node in /dev/nvidiactl /dev/nvidia0 /dev/nvidia1; do (: < $node) 2>&1; done
 cat /proc/self/mountinfo
@@ -41,18 +39,16 @@ def in_user_namespace(config: dict[str, Any]) -> None:
     config["linux"]["namespaces"].append({"type": "user"})
     for kind in ("uidMappings", "gidMappings"):
         config["linux"][kind] = [{"containerID": 0, "hostID": MAPPED, "size": 65536}]
-    config["mounts"] = [
-        mount
-        for mount in config["mounts"]
-        if mount["destination"] not in {"/dev/mqueue", "/sys/fs/cgroup"}
-    ]
+    left_out = {"/dev/mqueue", "/sys/fs/cgroup"}
+    mounts = config["mounts"]
+    config["mounts"] = [mount for mount in mounts if mount["destination"] not in left_out]
 
 
 @pytest.mark.parametrize("writable", [True, False], ids=["rw", "ro"])
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 @pytest.mark.parametrize("mapped", [False, True], ids=["host-ids", "user-namespace"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_driver_is_there(
+def test_every_combination_gets_the_driver(
     bundle: Bundle, engine: str, mapped: bool, prepare: str, writable: bool
 ) -> None:
     """Mounts, links, loader cache, device rules and owners are right in every combination."""
@@ -66,9 +62,8 @@ def test_the_driver_is_there(
     if engine.startswith("crun"):
         steps += [NO_CGROUPS, *([] if prepare else [V1_ALONE])]
     bundle.set_program(SCRIPT)
-    done = bundle.on_host(
-        " && ".join([*steps, f"{engine} run --bundle {bundle.path} {bundle.name}"])
-    )
+    steps.append(f"{engine} run --bundle {bundle.path} {bundle.name}")
+    done = bundle.on_host(" && ".join(steps))
     assert_grafted(done, devices=False)
     if engine.startswith("runc"):
         for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"):
