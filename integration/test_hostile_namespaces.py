@@ -1,6 +1,7 @@
-"""Read-only roots, namespaces, old kernels and cgroups: cases T54 to T62 (docs/security.md).
+"""Read-only roots, namespaces, old kernels and cgroups: cases T54 to T62 of the catalogue
+(docs/security.md).
 
-What can work has the planned flags; everything else is refused by name, with nothing changed.
+A start either works, with the planned mount flags, or is refused by name with nothing changed.
 """
 
 import ctypes
@@ -42,7 +43,7 @@ def kernel_mounts(rootfs: Path) -> None:
 
 
 def with_flags(flags: int) -> Callable[[Path], None]:
-    """Return mounts for a container whose root has these flags."""
+    """Return a function that makes the mounts of a container whose root has these flags."""
 
     def mounts(rootfs: Path) -> None:
         bind_rootfs(rootfs)
@@ -100,7 +101,7 @@ READ_ONLY = [
 def test_t54_a_read_only_root_is_refused(
     attacked: Attacked, mounts: Callable[[Path], None]
 ) -> None:
-    """Nothing can be made in it: the refusal names who should have made it read-only, and when."""
+    """A root that is read-only before the hook runs is refused, and the line says so."""
     attacked(Case(mounts=mounts)).refused(
         "read-only file system | the root file system is read-only before"
     )
@@ -108,17 +109,12 @@ def test_t54_a_read_only_root_is_refused(
 
 @pytest.mark.parametrize(
     ("capabilities", "named"),
-    [
-        ("all", "/etc/nvidia/nvidia-application-profiles-rc.d"),
-        ("utility", "/usr/bin"),
-    ],
+    [("all", "/etc/nvidia/nvidia-application-profiles-rc.d"), ("utility", "/usr/bin")],
 )
-def test_the_path_that_was_wanted_is_named(
+def test_a_refusal_names_the_target_and_not_its_parent(
     attacked: Attacked, capabilities: str, named: str
 ) -> None:
-    """The error names the target, not its first missing parent: the reference makes these in one
-    call.
-    """
+    """Like the reference, a refusal names the target, not the first directory that is missing."""
 
     def prepare() -> None:
         for name in ("etc/nvidia", "usr"):
@@ -130,11 +126,10 @@ def test_the_path_that_was_wanted_is_named(
 
 
 def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:
-    """Return a function that gives a case's image everything that the hook would make in it."""
+    """Return a function that makes in an image everything that the hook would make in it."""
     config = {"nvgraft": f'ldcache = "{mode}"'}
-    done = attacked(
-        Case(config=config, look=lambda _pid: (ROOTFS / "etc/ld.so.cache").read_bytes())
-    )
+    cache = ROOTFS / "etc/ld.so.cache"
+    done = attacked(Case(config=config, look=lambda _pid: cache.read_bytes()))
     done.grafted()
 
     def prepare() -> None:
@@ -147,7 +142,7 @@ def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:
             else:
                 Path(path).write_bytes(done.seen if path.endswith("ld.so.cache") else b"")
                 os.chmod(path, int(bits, 8))
-        os.utime(ROOTFS / "etc/ld.so.cache")  # the last thing that a hook does
+        os.utime(cache)  # the hook writes the cache last
 
     return prepare
 
@@ -156,11 +151,10 @@ def grafted_image(attacked: Attacked, mode: str) -> Callable[[], None]:
 def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(
     attacked: Attacked, mounts: Callable[[Path], None]
 ) -> None:
-    """ldconfig always writes a new cache: its step fails, and the mounts are taken back."""
+    """ldconfig always writes a new cache, so that its step fails and the mounts are undone."""
     prepare = grafted_image(attacked, "ldconfig")
-    done = attacked(
-        Case(prepare=prepare, mounts=mounts, config={"nvgraft": 'ldcache = "ldconfig"'})
-    )
+    config = {"nvgraft": 'ldcache = "ldconfig"'}
+    done = attacked(Case(prepare=prepare, mounts=mounts, config=config))
     done.refused(f"ldcache error: process {LDCONFIG} failed with error code: 1 | ")
     assert "read-only" in done.stderr
 
@@ -169,9 +163,7 @@ def test_t54_a_read_only_root_that_has_everything_fails_with_ldconfig(
 def test_t54_a_read_only_root_that_has_everything_works(
     attacked: Attacked, mounts: Callable[[Path], None]
 ) -> None:
-    """With placeholders, links and a cache that names this driver, nothing needs to be written, and
-    nothing is.
-    """
+    """A root with placeholders, links and a cache of this driver needs no write and works."""
     done = attacked(Case(prepare=grafted_image(attacked, "native"), mounts=mounts))
     assert done.returncode == 0, done.stderr
     assert done.files == ()
@@ -182,7 +174,7 @@ def test_t54_a_read_only_root_that_has_everything_works(
 def test_t54_a_read_only_root_that_lacks_something_is_refused(
     attacked: Attacked, mounts: Callable[[Path], None], lacking: str
 ) -> None:
-    """A missing cache or link makes the step fail, and the mounts are taken back."""
+    """When a cache or SONAME link is missing, the loader cache step fails and mounts are undone."""
     grafted = grafted_image(attacked, "native")
 
     def prepare() -> None:
@@ -190,14 +182,10 @@ def test_t54_a_read_only_root_that_lacks_something_is_refused(
         (ROOTFS / lacking).unlink()
 
     done = attacked(Case(prepare=prepare, mounts=mounts))
-    done.refused(
-        f"ldcache error: process {LDCONFIG} failed with error code: 1 | the loader cache was not "
-        "written: "
-    )
-    assert (
-        "read-only file system: give the container a writable root file system, or an image whose "
-        "cache" in done.stderr
-    )
+    words = f"ldcache error: process {LDCONFIG} failed with error code: 1"
+    done.refused(f"{words} | the loader cache was not written: ")
+    fix = "give the container a writable root file system, or an image whose cache"
+    assert f"read-only file system: {fix}" in done.stderr
 
 
 def make_immutable(path: str) -> Callable[[], None]:
@@ -211,7 +199,7 @@ def make_immutable(path: str) -> Callable[[], None]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", ["/usr/bin", LIBS, "/etc", "/etc/ld.so.cache"])
 def test_t54_immutable_directories_are_refused(attacked: Attacked, path: str, mode: str) -> None:
-    """A directory that root itself may not change is refused."""
+    """An immutable directory or cache, which root cannot change either, is refused."""
     config = {"nvgraft": f'ldcache = "{mode}"'}
     compute = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     done = attacked(Case(prepare=make_immutable(path), environment=compute, config=config))
@@ -249,20 +237,15 @@ def hide_processes() -> None:
     ids=["restricted", "nosymfollow", "hidepid", "plain"],
 )
 def test_t57_mounts_have_the_planned_flags(attacked: Attacked, case: Case) -> None:
-    """Mounts have exactly the planned flags, whatever the root's mount or the host's /proc has
-    (T54: noexec, nodev).
-    """
+    """Mounts have the planned flags, whatever flags the root or /proc has (also T54)."""
     done = attacked(case)
     done.grafted()
-    assert {
-        point: options for point, options in flags_of(done).items() if point in PLANNED
-    } == PLANNED
+    flags = flags_of(done)
+    assert {point: flags[point] for point in PLANNED if point in flags} == PLANNED
 
 
 def cover(path: str, source: str | None = None) -> Callable[[], None]:
-    """Return a function that covers ``path`` in the hook's mount namespace, by a tmpfs or by
-    ``source``.
-    """
+    """Return a function that covers ``path`` for the hook, by a tmpfs or by ``source``."""
 
     def before_exec() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -287,10 +270,10 @@ def cover(path: str, source: str | None = None) -> Callable[[], None]:
     ],
     ids=["proc", "cgroup", "devices"],
 )
-def test_t57_a_host_that_is_covered(
+def test_t57_covered_proc_and_cgroups_of_the_host(
     attacked: Attacked, before_exec: Callable[[], None], message: str
 ) -> None:
-    """Missing parts of the host's /proc and cgroups are refused if the hook needs them."""
+    """A covered /proc or cgroup hierarchy is refused; a covered /proc/devices is not needed."""
     done = attacked(Case(before_exec=before_exec))
     if message:
         done.refused(message)
@@ -304,46 +287,39 @@ USER = 100_000
 
 
 def owners() -> set[tuple[int, int]]:
-    """Return the owners of the driver's files in the image."""
-    found = [
-        ROOTFS / "etc/ld.so.cache",
-        ROOTFS / LIBS[1:] / "libcuda.so.1",
-        ROOTFS / "usr/bin/nvidia-smi",
-        ROOTFS / "run",
-    ]
-    return {(path.lstat().st_uid, path.lstat().st_gid) for path in found}
+    """Return uid and gid of what the hook has made in the image."""
+    names = ("etc/ld.so.cache", f"{LIBS[1:]}/libcuda.so.1", "usr/bin/nvidia-smi", "run")
+    states = [(ROOTFS / name).lstat() for name in names]
+    return {(state.st_uid, state.st_gid) for state in states}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t55_files_belong_to_the_containers_root(attacked: Attacked, mode: str) -> None:
-    """In a user namespace everything that is made has the host's id of the container's root."""
-    done = attacked(
-        Case(owner=USER, look=lambda _pid: owners(), config={"nvgraft": f'ldcache = "{mode}"'})
-    )
+    """In a user namespace everything that the hook makes belongs to the namespace's root."""
+    config = {"nvgraft": f'ldcache = "{mode}"'}
+    done = attacked(Case(owner=USER, look=lambda _pid: owners(), config=config))
     done.grafted()
     assert done.seen == {(USER, USER)}
 
 
 def idmapped(first: int) -> Callable[[], None]:
-    """Return a function that covers the image with an id-mapped mount: files of 0 appear as those
-    of ``first``.
-    """
+    """Return a function that covers the image by an id-mapped mount: 0 becomes ``first``."""
 
     def prepare() -> None:
         for path in (ROOTFS, *ROOTFS.rglob("*")):
             os.lchown(path, 0, 0)
         tree = syscalls.open_tree(-1, str(ROOTFS), syscalls.OPEN_TREE_CLONE)
         attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_IDMAP, 0, 0, user_namespace(first))
-        assert (
-            ctypes.CDLL(None, use_errno=True).syscall(442, tree, b"", 0x1000, attributes, 32) == 0
-        ), os.strerror(ctypes.get_errno())
+        libc = ctypes.CDLL(None, use_errno=True)
+        result = libc.syscall(442, tree, b"", 0x1000, attributes, 32)  # mount_setattr
+        assert result == 0, os.strerror(ctypes.get_errno())
         syscalls.move_mount(tree, os.open(ROOTFS, os.O_PATH))
 
     return prepare
 
 
 def user_namespace(first: int) -> int:
-    """Return a descriptor of a user namespace in which 0 is the host's ``first``."""
+    """Return a descriptor of a user namespace whose uid 0 is ``first`` on the host."""
     said, say = os.pipe()
     listen, tell = os.pipe()
     child = os.fork()
@@ -363,32 +339,23 @@ def user_namespace(first: int) -> int:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t55_an_idmapped_root(attacked: Attacked, mode: str) -> None:
-    """Everything made belongs to 0 on disk, and to the container's root inside."""
-    done = attacked(
-        Case(
-            owner=USER,
-            prepare=idmapped(USER),
-            look=lambda _pid: owners(),
-            config={"nvgraft": f'ldcache = "{mode}"'},
-        )
-    )
+    """On an id-mapped root, made files belong to the container's root, seen through the mapping."""
+    config = {"nvgraft": f'ldcache = "{mode}"'}
+    case = Case(owner=USER, prepare=idmapped(USER), look=lambda _pid: owners(), config=config)
+    done = attacked(case)
     done.grafted()
-    assert done.seen == {(USER, USER)}, "seen through the mapping"
+    assert done.seen == {(USER, USER)}
 
 
 def test_t55_an_owner_without_a_number_is_refused(attacked: Attacked) -> None:
-    """A root whose mount does not know the container's root is refused, because nothing can be made
-    for it.
-    """
+    """Where the root's mount does not map the container's root, nothing is made."""
     attacked(Case(owner=USER, prepare=idmapped(2 * USER))).refused(
         "value too large for defined data type | the owner of the container's"
     )
 
 
 def as_container_root(pid: int, tries: Mapping[str, Callable[[], object]]) -> dict[str, int]:
-    """Return the errno of each of ``tries``, made as root of the container ``pid`` with all
-    capabilities of its namespace.
-    """
+    """Return the errno of each of ``tries`` as root of the container of ``pid``."""
     said, say = os.pipe()
     child = os.fork()
     if child == 0:
@@ -414,9 +381,7 @@ def as_container_root(pid: int, tries: Mapping[str, Callable[[], object]]) -> di
 
 
 def test_t56_root_of_a_user_namespace_cannot_write_the_hosts_files(attacked: Attacked) -> None:
-    """It may clear flags and unmount, but owner and mode protect the mounted files, and the host's
-    stay unchanged.
-    """
+    """The container's root may clear flags and unmount; owner and mode protect the host's files."""
     library, node = ROOTFS / LIBS[1:] / "libcuda.so.535.1", ROOTFS / "dev/nvidiactl"
 
     def write(path: Path) -> Callable[[], object]:
@@ -452,7 +417,7 @@ def test_t56_root_of_a_user_namespace_cannot_write_the_hosts_files(attacked: Att
 
 # ---- T58: kernels and filters without a call
 
-#: Number of each call on x86-64.
+#: Number of each system call that the hook needs on x86-64.
 NUMBERS = {
     "openat2": 437,
     "open_tree": 428,
@@ -468,16 +433,14 @@ NUMBERS = {
     "close_range": 436,
     "statx": 332,
 }
-#: Newer calls that are not needed.
+#: Newer system calls that are not needed.
 UNUSED = {"statmount": 457, "listmount": 458, "open_tree_attr": 467}
 _MOUNT, _UMOUNT2 = 165, 166
 _ERRNO, _KILL, _ALLOW = 0x00050000, 0x80000000, 0x7FFF0000
 
 
 def without(error: int, *numbers: int, deadly: tuple[int, ...] = ()) -> Callable[[], None]:
-    """Return a function that installs a filter: some calls fail with ``error``, others end the
-    process.
-    """
+    """Return a function that installs a filter: ``numbers`` fail, and ``deadly`` calls kill."""
     steps = [(0x20, 0, 0, 0)]  # load the number of the call
     for answer, group in ((_ERRNO | error, numbers), (_KILL, deadly)):
         for number in group:
@@ -489,12 +452,10 @@ def without(error: int, *numbers: int, deadly: tuple[int, ...] = ()) -> Callable
 
 @pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_t58_a_call_that_is_missing_is_named(attacked: Attacked, name: str, error: str) -> None:
-    """The refusal names the missing call, nothing is left, and mount(2) is not used instead: it
-    would end the process.
-    """
+def test_t58_a_missing_system_call_is_named(attacked: Attacked, name: str, error: str) -> None:
+    """The refusal names the missing call, and mount(2), which would kill, is not used."""
     before_exec = without(getattr(errno, error), NUMBERS[name], deadly=(_MOUNT,))
-    config = {"nvgraft": 'ldcache = "ldconfig"'}  # memfd_create is for ldconfig alone
+    config = {"nvgraft": 'ldcache = "ldconfig"'}  # only ldconfig needs memfd_create
     done = attacked(Case(before_exec=before_exec, config=config))
     done.refused(f"{'bpf_prog_query' if name == 'bpf' else name}(")
     assert "report this" not in done.stderr
@@ -507,25 +468,15 @@ def test_t58_newer_calls_are_not_needed(attacked: Attacked, error: str) -> None:
 
 
 @pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
-def test_t58_planning_works_without_any_of_them(
+def test_t58_planning_needs_no_newer_system_call(
     installed: Installed, tmp_path: Path, error: str
 ) -> None:
-    """The plan of a bundle on a recorded host needs none of the calls."""
+    """A plan for a recorded host needs none of these system calls."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
-    command = [
-        str(installed.cli),
-        "plan",
-        "--bundle",
-        str(bundle),
-        "--host",
-        gallery.path("runfile-a10x2"),
-    ]
-    filtered = without(
-        getattr(errno, error),
-        *(number for name, number in NUMBERS.items() if name != "statx"),
-        _MOUNT,
-        _UMOUNT2,
-    )
+    host = gallery.path("runfile-a10x2")
+    command = [str(installed.cli), "plan", "--bundle", str(bundle), "--host", host]
+    numbers = [number for name, number in NUMBERS.items() if name != "statx"]
+    filtered = without(getattr(errno, error), *numbers, _MOUNT, _UMOUNT2)
     plain, done = (
         subprocess.run(command, capture_output=True, text=True, preexec_fn=call)
         for call in (None, filtered)
@@ -550,9 +501,7 @@ sys.exit(main(["nvgraft-hook", *sys.argv[1:]]))
 def test_t59_a_second_thread_is_refused(
     attacked: Attacked, installed: Installed, threads: bool
 ) -> None:
-    """A thread that something has started is counted before the container's namespace is entered;
-    without it all is well.
-    """
+    """A hook with a second thread is refused before it enters the container's mount namespace."""
     script = _RUN.format(library=str(installed.library), threads=threads)
     done = attacked(Case(hook=("/usr/bin/python3", "-ISBc", script)))
     if threads:
@@ -578,8 +527,8 @@ def one_of_two_linked(cgroup: int) -> int:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 63])
-def test_t60_programs_are_extended(attacked: Attacked, count: int) -> None:
-    """Without a program there is nothing to do, and each of several is extended."""
+def test_t60_every_bpf_program_of_the_cgroup_is_extended(attacked: Attacked, count: int) -> None:
+    """Each BPF program of the device cgroup gets the rules; without a program nothing is done."""
     done = attacked(Case(rules=attach_all(count)))
     done.grafted()
     assert done.rules == (count > 0)
@@ -594,20 +543,18 @@ def test_t60_programs_are_extended(attacked: Attacked, count: int) -> None:
     ],
     ids=["64", "one of two linked", "linked"],
 )
-def test_t60_programs_that_cannot_be_replaced(
+def test_t60_bpf_programs_that_cannot_be_replaced_are_refused(
     attacked: Attacked, rules: Callable[[int], object], message: str
 ) -> None:
-    """They are refused, and the programs exchanged before are the old ones again, with their
-    ids.
-    """
+    """When one program cannot be replaced, the start is refused, and the others are restored."""
     attacked(Case(rules=rules)).refused(message)
 
 
 def enter_cgroup_namespace() -> None:
-    """Put the hook into a cgroup namespace beside the container's cgroup, whose path then starts
-    with "/..".
+    """Put the hook into a cgroup namespace beside the container's, whose path then starts with
+    "/..".
 
-    The container's side of the case removes the directory: it is empty when the hook has ended.
+    The case's ``look`` removes the directory, which is empty when the hook has ended.
     """
     place = sibling()
     place.mkdir()
@@ -619,8 +566,8 @@ def sibling() -> Path:
     return hierarchy(2) / f"nvgraft-sibling-{os.getppid()}"
 
 
-def test_t60_a_cgroup_outside_of_the_hooks_namespace(attacked: Attacked) -> None:
-    """A path that starts with "/.." is not followed."""
+def test_t60_a_cgroup_outside_of_the_hooks_namespace_is_refused(attacked: Attacked) -> None:
+    """A cgroup path that starts with "/.." is refused."""
 
     def look(_pid: int) -> None:
         (hierarchy(2) / f"nvgraft-sibling-{os.getpid()}").rmdir()
@@ -631,13 +578,13 @@ def test_t60_a_cgroup_outside_of_the_hooks_namespace(attacked: Attacked) -> None
 
 
 def test_t60_without_cgroups_no_rule_is_touched(attacked: Attacked) -> None:
-    """no-cgroups leaves programs alone that could not be replaced."""
+    """With no-cgroups, programs that could not be replaced are left alone."""
     done = attacked(Case(rules=attach_all(64), config={"cli": "no-cgroups = true"}))
     done.grafted()
     assert not done.rules
 
 
-# ---- T61: containers that are not alone
+# ---- T61: containers that share namespaces
 
 
 def chroot_only(rootfs: Path) -> None:
@@ -658,7 +605,7 @@ def shared(rootfs: Path) -> None:
 
 
 def test_t61_the_hosts_pid_namespace_makes_no_difference(attacked: Attacked) -> None:
-    """A container with hostPID is configured like any other."""
+    """A container in the host's pid namespace gets the driver as any other."""
     attacked(Case(kinds=syscalls.CLONE_NEWNS)).grafted()
 
 
@@ -683,17 +630,13 @@ def test_t61_the_hosts_pid_namespace_makes_no_difference(attacked: Attacked) -> 
 def test_t61_mounts_that_others_see_are_refused(
     attacked: Attacked, case: Case, message: str
 ) -> None:
-    """The driver never appears in the host's mount namespace, nor where a container has left the
-    host's tree already.
-    """
+    """A container without its own mount namespace, or with another root already, is refused."""
     attacked(case).refused(message)
 
 
 @pytest.mark.requires("runc", "busybox", "gcc")
 def test_t61_no_pivot_works(bundle: Bundle) -> None:
-    """runc --no-pivot: the container gets the driver as with a pivot, and the host sees no
-    mount.
-    """
+    """Under runc --no-pivot the container gets the driver, and the host sees no mount."""
     bundle.set_program(LOOK)
     runc = f"runc --root /run/runc-test run --no-pivot --bundle {bundle.path} {bundle.name}"
     done = bundle.on_host(
@@ -706,7 +649,7 @@ def test_t61_no_pivot_works(bundle: Bundle) -> None:
 @pytest.mark.requires("runc", "busybox", "gcc", "cgroup-v1")
 @pytest.mark.parametrize("prepare", CGROUPS.values())
 def test_t61_privileged_works(bundle: Bundle, prepare: str) -> None:
-    """A container that may use every device keeps that, and gets the driver."""
+    """A container that may use every device gets the driver, and may still use every device."""
 
     def change(config: dict[str, Any]) -> None:
         config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
@@ -719,16 +662,14 @@ def test_t61_privileged_works(bundle: Bundle, prepare: str) -> None:
     done = bundle.run(LOOK, prepare)
     assert done.returncode == 0, done.stderr
     assert "libcuda.so.1 => /" in done.stdout
-    assert "can't open /tmp/other: No such device or address" in done.stdout, "every device passes"
+    assert "can't open /tmp/other: No such device or address" in done.stdout, "a device is denied"
 
 
 # ---- T62: security modules
 
 
 def landlock() -> None:
-    """Restrict this process as a sandbox would, by a rule that allows writing everywhere: mounting
-    is forbidden all the same.
-    """
+    """Restrict this process by Landlock to write anywhere; this always forbids mounts."""
     libc = ctypes.CDLL(None, use_errno=True)
     write_file = 1 << 1
     ruleset = libc.syscall(444, (ctypes.c_uint64 * 1)(write_file), 8, 0)
@@ -741,9 +682,7 @@ def landlock() -> None:
 
 @pytest.mark.requires("landlock")
 def test_t62_a_sandboxed_hook_is_refused(attacked: Attacked) -> None:
-    """Landlock keeps it from the container's process and from mounting: refused before anything is
-    made.
-    """
+    """A hook that Landlock keeps from the container's process and from mounting is refused."""
     attacked(Case(before_exec=landlock)).refused(
         "permission denied | the container's process has ended, the hook does not run as root, or "
         "a security"

@@ -1,8 +1,8 @@
 """Root file systems made by an attacker: cases T01 to T14 of the catalogue (docs/security.md).
 
-Unless a test says otherwise a case ends in a refusal with its own message, in time, and with
-nothing changed: neither on the host nor in the container. Where an image's links stay inside of it,
-the container starts and all of it is inside.
+Unless a test says otherwise, a case ends in time in a refusal with its own message, and changes
+nothing on the host or in the container. Where an image's links stay inside of it, the container
+starts, and everything that is made is inside.
 """
 
 import errno
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from attacked import CANARY, LIBS, PLACE, ROOTFS, SECRET, Case, Outcome, bind_rootfs, runtime_mounts
-from containers import CGROUPS, Bundle, Run
+from containers import CGROUPS, CONFIG_TOML, Bundle, Run
 from harness import LDCONFIG, run_in_mount_namespace
 from nvgraft.apply.cache.ldconfig import LoaderCache
 from nvgraft.apply.journal import Journal
@@ -70,13 +70,11 @@ def chain(length: int) -> str:
 def test_t01_links_inside_the_root_are_followed_inside_it(
     attacked: Attacked, image: str, place: str
 ) -> None:
-    """A link to the name of a host directory means the image's directory of that name: what is made
-    lands in the root.
-    """
+    """An absolute link to a directory that the host has too leads to the image's directory."""
     done = attacked(Case(image))
     done.grafted()
-    target = f"{place}/nvidia-smi" if image.startswith("/usr/bin") else f"{place}/libcuda.so.535.1"
-    assert target in points(done)
+    name = "nvidia-smi" if image.startswith("/usr/bin") else "libcuda.so.535.1"
+    assert f"{place}/{name}" in points(done)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +113,7 @@ def test_t01_links_inside_the_root_are_followed_inside_it(
 def test_t01_links_out_of_the_root_are_refused(
     attacked: Attacked, image: str, message: str
 ) -> None:
-    """A link with ".." above the root, or a chain of more than twenty, is refused in every
-    directory.
-    """
+    """A directory by ".." above the root, or by too many links, is refused."""
     attacked(Case(image)).refused(message)
 
 
@@ -127,8 +123,8 @@ def test_t01_links_out_of_the_root_are_refused(
 @pytest.mark.parametrize(
     "path", [SMI, f"{LIBS}/libcuda.so.535.1", "/usr/bin/nvidia-cuda-mps-control"]
 )
-def test_t02_a_dangling_link_is_no_place_for_a_file(attacked: Attacked, path: str) -> None:
-    """No file is made through the link, neither on the host nor in the image."""
+def test_t02_a_dangling_link_at_a_target_is_refused(attacked: Attacked, path: str) -> None:
+    """Nothing is made through a dangling link, neither on the host nor in the image."""
     attacked(Case(f"{path} -> /etc/cron.d/x")).refused(
         f"file creation failed: {ROOTFS}{path}: file exists"
     )
@@ -138,9 +134,7 @@ def test_t02_a_dangling_link_is_no_place_for_a_file(attacked: Attacked, path: st
 def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(
     attacked: Attacked, path: str
 ) -> None:
-    """Firmware and sockets are resolved with their last component: the file is made in the image,
-    not on the host.
-    """
+    """A link at a target of firmware or a socket is followed; its file is made in the image."""
     done = attacked(Case(f"{path} -> /etc/cron.d/x"))
     done.grafted()
     assert "/etc/cron.d/x" in points(done)
@@ -151,9 +145,7 @@ def test_t02_paths_that_the_reference_follows_to_their_end_stay_inside(
     "path", [f"{LIBS}/libcuda.so", f"{LIBS}/libcuda.so.1", "/etc/ld.so.cache", "/etc/ld.so.cache~"]
 )
 def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked, path: str) -> None:
-    """Links of the driver and the loader cache are replaced or left, and no file appears where they
-    led.
-    """
+    """A link at a link's or the loader cache's path is not written through."""
     done = attacked(Case(f"{path} -> /etc/cron.d/x\n/etc/cron.d/"))
     done.grafted()
     assert not any("/cron.d/x f" in line for line in done.files)
@@ -167,47 +159,33 @@ def test_t02_links_that_are_replaced_are_not_written_through(attacked: Attacked,
     [
         *(
             (LIBS, link)
-            for link in (
-                "self/root",
-                "self/fd/3",
-                "1/fd/0",
-                "self/cwd",
-                "1/cwd",
-                "1/ns/mnt",
-                "self/task/1/root",
-            )
+            for link in ("self/root", "self/fd/3", "1/fd/0", "self/cwd", "1/cwd", "1/ns/mnt")
         ),
+        (LIBS, "self/task/1/root"),
         *(
             (path, "1/root")
-            for path in (
-                LIBS,
-                "/usr/bin",
-                "/etc/nvidia",
-                "/usr/local/cuda",
-                "/lib/firmware",
-                "/run",
-                "/tmp",
-            )
+            for path in (LIBS, "/usr/bin", "/etc/nvidia", "/lib/firmware", "/run", "/tmp")
         ),
+        ("/usr/local/cuda", "1/root"),
     ],
 )
 def test_t03_magic_links_are_refused(attacked: Attacked, path: str, link: str) -> None:
-    """A link of /proc is not followed, because its text does not say where it leads."""
+    """A directory by a magic link of /proc, whose text is not its target, is refused."""
     attacked(Case(f"{path} -> /proc/{link}")).refused("path error: ")
 
 
 def test_t03_a_magic_link_as_the_file_is_refused(attacked: Attacked) -> None:
-    """A link in the program's place is refused without a look at it."""
+    """A magic link at a program's target is refused, like any link."""
     attacked(Case(f"{SMI} -> /proc/1/exe")).refused(
         f"file creation failed: {ROOTFS}{SMI}: file exists"
     )
 
 
-# ---- T04: something else is in a file's place
+# ---- T04: a target of another kind
 
 
 def image_dev(rootfs: Path) -> None:
-    """Leave the image its own /dev."""
+    """Mount /proc, and leave the image its own /dev."""
     bind_rootfs(rootfs)
     syscalls.mount("proc", str(rootfs / "proc"), "proc", 0)
 
@@ -220,25 +198,23 @@ KINDS = {"directory": "/x/", "fifo": " fifo", "socket": " socket", "device": " c
     "path", [SMI, f"{LIBS}/libcuda.so.535.1", FIRMWARE, SOCKET, "/dev/nvidia0", "/dev/nvidiactl"]
 )
 def test_t04_a_target_of_another_kind_is_refused(attacked: Attacked, path: str, kind: str) -> None:
-    """No such target is opened, emptied or replaced, and a FIFO does not block the hook."""
+    """A target of another kind is refused, and not opened, emptied or replaced."""
     case = Case(f"/dev/\n{path}{KINDS[kind]}", mounts=image_dev)
     if (path, kind) == (SOCKET, "socket"):
         attacked(case).grafted()
         return
-    attacked(case).refused(
-        f"file creation failed: {ROOTFS}{path}: "
-        + ("is a directory" if kind == "directory" else "file exists")
-    )
+    reason = "is a directory" if kind == "directory" else "file exists"
+    attacked(case).refused(f"file creation failed: {ROOTFS}{path}: {reason}")
 
 
 @pytest.mark.parametrize("path", [MPS, PROFILES, "/usr/bin", LIBS])
-def test_t04_a_file_for_a_directory_is_refused(attacked: Attacked, path: str) -> None:
-    """A file in a directory's place is named."""
+def test_t04_a_file_in_place_of_a_directory_is_refused(attacked: Attacked, path: str) -> None:
+    """A file at the path of a directory is refused."""
     attacked(Case(f"{path} = x")).refused("not a directory")
 
 
 def test_t04_a_setuid_file_keeps_its_bits_and_its_bytes(attacked: Attacked) -> None:
-    """The file is mounted over and not changed."""
+    """A setuid file at a target is covered by the mount, and not changed."""
     files = (ROOTFS / SMI[1:], ROOTFS / LIBS[1:] / "libcuda.so.535.1")
 
     def prepare() -> None:
@@ -246,19 +222,17 @@ def test_t04_a_setuid_file_keeps_its_bits_and_its_bytes(attacked: Attacked) -> N
             file.write_text("setuid")
             file.chmod(0o6755)
 
-    done = attacked(
-        Case(
-            prepare=prepare,
-            look=lambda _pid: [(file.read_text(), file.stat().st_mode & 0o7777) for file in files],
-        )
-    )
+    def look(_pid: int) -> list[tuple[str, int]]:
+        return [(file.read_text(), file.stat().st_mode & 0o7777) for file in files]
+
+    done = attacked(Case(prepare=prepare, look=look))
     done.grafted()
     assert done.seen == [("setuid", 0o6755)] * 2
     assert not any(f" {file} " in line for line in done.files for file in files)
 
 
 def test_t04_a_hard_link_keeps_the_other_file(attacked: Attacked) -> None:
-    """The second name is mounted over, and the file behind it is not changed."""
+    """A hard link at a target is covered by the mount; the file's other name is unchanged."""
 
     def prepare() -> None:
         os.link(ROOTFS / "usr/bin/true", ROOTFS / SMI[1:])
@@ -278,9 +252,7 @@ def loader_cache(mode: str) -> dict[str, str]:
 
 
 def make_odd(path: str, kind: str) -> Callable[[], None]:
-    """Return a function that replaces the file ``path`` of the image by something of another
-    kind.
-    """
+    """Return a function that puts another kind of file at ``path`` of the image."""
 
     def prepare() -> None:
         place = ROOTFS / path.lstrip("/")
@@ -295,9 +267,8 @@ def make_odd(path: str, kind: str) -> Callable[[], None]:
             place.touch()
             os.truncate(place, 1 << 40)
         else:
-            place.symlink_to(
-                {"host": f"{CANARY}/shadow", "up": f"../../../..{CANARY}/shadow"}[kind]
-            )
+            up = "" if kind == "host" else "../../../.."
+            place.symlink_to(f"{up}{CANARY}/shadow")
 
     return prepare
 
@@ -307,9 +278,7 @@ ODD = ["fifo", "sparse", "host", "up", "directory", "device"]
 
 @pytest.mark.parametrize("kind", ODD)
 def test_t05_debian_version(attacked: Attacked, kind: str) -> None:
-    """The file's existence, not its content, tells a Debian image; a link that leads out is
-    refused.
-    """
+    """/etc/debian_version of any kind means a Debian image; a link that leads out is refused."""
     done = attacked(Case(prepare=make_odd("/etc/debian_version", kind)))
     if kind == "up":
         done.refused(f"path error: /etc/debian_version resolves outside of {ROOTFS}")
@@ -321,12 +290,9 @@ def test_t05_debian_version(attacked: Attacked, kind: str) -> None:
 @pytest.mark.parametrize("path", ["/etc/ld.so.conf", "/etc/ld.so.cache", "/etc/ld.so.cache~"])
 @pytest.mark.parametrize("kind", ODD)
 def test_t05_the_loaders_files(attacked: Attacked, path: str, kind: str, mode: str) -> None:
-    """Nothing that is no file is read, nothing endless is, and no byte of the host's gets into the
-    image or a message.
-    """
-    done = attacked(
-        Case(prepare=make_odd(path, kind), config=loader_cache(mode), look=lambda _pid: leaked())
-    )
+    """Only regular files of limited size are read, and nothing of the host is copied."""
+    prepare = make_odd(path, kind)
+    done = attacked(Case(prepare=prepare, config=loader_cache(mode), look=lambda _pid: leaked()))
     if done.returncode:
         done.refused(f"{path}: " + ("larger than" if kind == "sparse" else ""))
     else:
@@ -340,7 +306,7 @@ def refused_kinds(path: str) -> set[str]:
 
 
 def leaked() -> list[Path]:
-    """Return the small files of the image in which the host's secret is."""
+    """Return the small files of the image that contain the host's secret."""
     files = (
         path
         for path in ROOTFS.rglob("*")
@@ -361,7 +327,7 @@ def mounting(mount: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 def covered(rootfs: Path) -> Path:
-    """Mount what an engine does, cover /proc/driver, and return it."""
+    """Mount what an engine mounts and a tmpfs on /proc/driver; return that directory."""
     runtime_mounts(rootfs)
     syscalls.mount("tmpfs", str(rootfs / "proc/driver"), "tmpfs", 0)
     return rootfs / "proc/driver"
@@ -370,6 +336,11 @@ def covered(rootfs: Path) -> Path:
 def tmpfs_with_driver(rootfs: Path) -> None:
     syscalls.mount("tmpfs", str(rootfs / "proc"), "tmpfs", 0)
     (rootfs / "proc/driver/nvidia").mkdir(parents=True)
+
+
+def bind_proc(source: str) -> Callable[[Path], None]:
+    """Return a function that mounts ``source`` at /proc of the image."""
+    return lambda rootfs: syscalls.mount(source, str(rootfs / "proc"), None, syscalls.MS_BIND)
 
 
 NO_DIRECTORY = f"{ROOTFS}/proc/driver/nvidia: not a directory | "
@@ -396,26 +367,8 @@ NO_PROCFS = "not procfs: mount a procfs at /proc in config.json"
         ),
         (Case("/proc/driver/nvidia/", mounts=bind_rootfs), NO_PROCFS),
         (Case(mounts=mounting(tmpfs_with_driver)), NO_PROCFS),
-        (
-            Case(
-                mounts=mounting(
-                    lambda root: syscalls.mount(
-                        str(CANARY), str(root / "proc"), None, syscalls.MS_BIND
-                    )
-                )
-            ),
-            NO_PROCFS,
-        ),
-        (
-            Case(
-                mounts=mounting(
-                    lambda root: syscalls.mount(
-                        "/proc/sys", str(root / "proc"), None, syscalls.MS_BIND
-                    )
-                )
-            ),
-            NO_PROCFS,
-        ),
+        (Case(mounts=mounting(bind_proc(str(CANARY)))), NO_PROCFS),
+        (Case(mounts=mounting(bind_proc("/proc/sys"))), NO_PROCFS),
         (Case(mounts=lambda root: os.symlink(CANARY, covered(root) / "nvidia")), NO_DIRECTORY),
         (Case(mounts=lambda root: (covered(root) / "nvidia").touch()), NO_DIRECTORY),
     ],
@@ -432,8 +385,12 @@ NO_PROCFS = "not procfs: mount a procfs at /proc in config.json"
         "driver file",
     ],
 )
-def test_t06_a_proc_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
-    """Only the root of a procfs is accepted at /proc, and only a directory in it."""
+def test_t06_a_proc_that_is_not_a_procfs_is_refused(
+    attacked: Attacked, case: Case, message: str
+) -> None:
+    """Anything at /proc but the root of a procfs, and anything at /proc/driver/nvidia but a
+    directory, is refused.
+    """
     attacked(case).refused(message)
 
 
@@ -482,8 +439,10 @@ def volume_dev(rootfs: Path) -> None:
         "volume",
     ],
 )
-def test_t07_a_dev_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
-    """Device nodes go to their own names, and nothing is made on a volume."""
+def test_t07_device_nodes_through_links_or_on_volumes_are_refused(
+    attacked: Attacked, case: Case, message: str
+) -> None:
+    """A node whose path a link changes, or that would be made on a volume, is refused."""
     attacked(case).refused(message)
 
 
@@ -529,9 +488,7 @@ def library(path: str) -> str:
 )
 @pytest.mark.parametrize("mode", ["ldconfig", "mount"])
 def test_t08_nothing_of_the_image_is_mounted(attacked: Attacked, image: str, mode: str) -> None:
-    """Whatever the image ships as compatibility libraries, every mount has its source in the driver
-    root, or it is refused.
-    """
+    """Compatibility libraries of the image are never a mount's source."""
     config = {"cli": f'[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "{mode}"'}
     done = attacked(Case(image, config=config))
     if done.returncode:
@@ -560,9 +517,7 @@ def test_t08_nothing_of_the_image_is_mounted(attacked: Attacked, image: str, mod
     ids=["circle", "out", "two directories", "a mount"],
 )
 def test_t08_directories_that_are_refused(attacked: Attacked, image: str, message: str) -> None:
-    """Circles, ways out, and directories that a mount of the driver would hide from the loader are
-    refused.
-    """
+    """Circles, links out, and directories that a mount of the driver would hide are refused."""
     attacked(Case(image)).refused(message)
 
 
@@ -593,9 +548,7 @@ COMPUTE = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,uti
 def test_t09_no_mount_hides_another(
     attacked: Attacked, image: str, cover: str, everything: bool
 ) -> None:
-    """Links of the image that bring two parts of the driver to one place are refused; the host's
-    directory stays unchanged.
-    """
+    """Links that lead two parts of the driver to one place are refused."""
     case = Case(image) if everything else Case(image, environment=COMPUTE)
     done = attacked(case)
     if PROFILES in image and not everything:
@@ -616,7 +569,7 @@ def link_libraries_to(target: bytes) -> Callable[[], None]:
 
 
 def deep() -> None:
-    """Make 2,000 nested directories, and lead the libraries there."""
+    """Make 2,000 nested directories, and a link to the deepest at the library directory."""
     fd = os.open(ROOTFS, os.O_PATH)
     for _ in range(2000):
         os.mkdir("d", dir_fd=fd)
@@ -638,8 +591,8 @@ def deep() -> None:
     ],
     ids=["newline", "escape", "invalid UTF-8", "255 bytes", "4001 bytes of dots"],
 )
-def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
-    """A directory may have any name: the driver is in it, and the log shows printable text only."""
+def test_t10_odd_names_are_served(attacked: Attacked, target: bytes) -> None:
+    """A directory may have any name: it gets the driver, and the log has printable text only."""
     attacked(Case(prepare=link_libraries_to(target), options=("-debug",))).grafted()
 
 
@@ -660,44 +613,28 @@ def test_t10_odd_names_are_names(attacked: Attacked, target: bytes) -> None:
 def test_t10_names_that_cannot_be_served(
     attacked: Attacked, prepare: Callable[[], None], message: str
 ) -> None:
-    """The refusal is one clean line, whatever the name holds."""
+    """A name that is too long or leads out is refused with one printable line."""
     attacked(Case(prepare=prepare)).refused(message)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -> None:
-    """Libraries whose file names or SONAMEs hold paths, newlines or escapes make no file and no
-    line in a log.
+    """Paths, newlines and escapes in names and SONAMEs of libraries make no file and no log line.
 
-    ldconfig itself takes a SONAME with slashes for a path, and makes that link where it may write:
-    in the image's own /etc.
+    ldconfig takes a SONAME with slashes for a path, and makes that link where it may write: in the
+    image's own /etc.
     """
 
     def prepare() -> None:
         place = os.fsencode(ROOTFS / LIBS[1:])
-        for name in (
-            b"lib\n.so.1",
-            b"lib\x1b[2J.so",
-            b"lib\xff\xfe.so.1",
-            b"libx.so." + b"1" * 247,
-        ):
-            Path(os.fsdecode(place + b"/" + name)).write_bytes(
-                shared_object(64, "EM_X86_64", "libx.so", [], None)
-            )
-        for number, soname in enumerate(
-            (
-                "../../../etc/cron.d/x",
-                "/etc/cron.d/y",
-                "lib\nx.so",
-                "lib\x1b.so",
-                "x" * 3000,
-                "..",
-                ".",
-            )
-        ):
-            (ROOTFS / f"{LIBS[1:]}/libodd{number}.so.1").write_bytes(
-                shared_object(64, "EM_X86_64", soname, [], None)
-            )
+        plain = shared_object(64, "EM_X86_64", "libx.so", [], None)
+        names = (b"lib\n.so.1", b"lib\x1b[2J.so", b"lib\xff\xfe.so.1", b"libx.so." + b"1" * 247)
+        for name in names:
+            Path(os.fsdecode(place + b"/" + name)).write_bytes(plain)
+        sonames = ("../../../etc/cron.d/x", "/etc/cron.d/y", "lib\nx.so", "lib\x1b.so")
+        for number, soname in enumerate((*sonames, "x" * 3000, "..", ".")):
+            odd = shared_object(64, "EM_X86_64", soname, [], None)
+            (ROOTFS / f"{LIBS[1:]}/libodd{number}.so.1").write_bytes(odd)
 
     done = attacked(Case("/etc/cron.d/", prepare=prepare, config=loader_cache(mode)))
     done.grafted()
@@ -760,14 +697,12 @@ def test_t10_odd_names_and_sonames_of_libraries(attacked: Attacked, mode: str) -
         "link",
     ],
 )
-def test_t11_a_root_that_is_none(attacked: Attacked, case: Case, message: str) -> None:
-    """The host's root by any name, a missing root, and one that is not a mount point are
-    refused.
-    """
+def test_t11_an_unusable_root_is_refused(attacked: Attacked, case: Case, message: str) -> None:
+    """The host's root under any name, no root, and one without a mount are refused."""
     attacked(case).refused(message)
 
 
-# ---- T12: what the loader cache is made from
+# ---- T12: the inputs of the loader cache
 
 
 def configuration(text: str) -> Callable[[], None]:
@@ -798,7 +733,7 @@ def million_includes() -> None:
 def test_t12_configurations_without_end(
     attacked: Attacked, mode: str, prepare: Callable[[], None]
 ) -> None:
-    """Circles and masses of includes and directories end, with the driver in place or a refusal."""
+    """Circles and masses of includes and directories end with the driver in place or a refusal."""
     done = attacked(Case(prepare=prepare, config=loader_cache(mode)))
     if done.returncode:
         done.refused("ldcache error: ")
@@ -812,7 +747,7 @@ def test_t12_configurations_without_end(
     ids=["includes that multiply", "a FIFO that is included"],
 )
 def test_t12_ldconfig_is_ended_when_it_is_late(tmp_path: Path, text: str) -> None:
-    """The clock ends an ldconfig that its limits do not stop, and nothing is left of its work."""
+    """An ldconfig within its other limits is killed at the deadline, and undone."""
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
     (root / "etc").mkdir()
@@ -843,9 +778,8 @@ def test_t12_libraries_with_broken_headers(attacked: Attacked, mode: str) -> Non
             data = bytearray(good)
             for _ in range(dice.randint(1, 20)):
                 data[dice.randrange(len(data))] = dice.randrange(256)
-            (ROOTFS / f"{LIBS[1:]}/libbad{number}.so.1").write_bytes(
-                data[: dice.choice([len(data), 0, 4, 64, 100])]
-            )
+            size = dice.choice([len(data), 0, 4, 64, 100])
+            (ROOTFS / f"{LIBS[1:]}/libbad{number}.so.1").write_bytes(data[:size])
 
     done = attacked(Case(prepare=prepare, config=loader_cache(mode)))
     done.grafted()
@@ -858,9 +792,7 @@ OTHER = {"nvgraft": 'ldcache = "ldconfig"', "cli": f'ldconfig = "@{PLACE}/ld"'}
 
 
 def other_ldconfig(source: str | bytes, mode: int = 0o755, owner: int = 0) -> Callable[[], None]:
-    """Return a function that puts another program in ldconfig's place: a copy of ``source``, or its
-    text.
-    """
+    """Return a function that writes a file's copy, or bytes, to ldconfig's place."""
 
     def prepare() -> None:
         place = PLACE / "ld"
@@ -883,17 +815,16 @@ def other_ldconfig(source: str | bytes, mode: int = 0o755, owner: int = 0) -> Ca
     ],
     ids=["script", "dynamic", "writable", "another's", "fifo", "missing"],
 )
-def test_t13_a_program_that_is_no_ldconfig(
+def test_t13_an_untrusted_ldconfig_is_refused(
     attacked: Attacked, prepare: Callable[[], None], message: str
 ) -> None:
-    """It is refused although the image has its own ldconfig, which is never run."""
-    attacked(
-        Case("/sbin/ldconfig mode=0755\n/mnt/ld mode=0755", prepare=prepare, config=OTHER)
-    ).refused(message)
+    """Only a trusted static ELF file is run, and never the image's own ldconfig."""
+    image = "/sbin/ldconfig mode=0755\n/mnt/ld mode=0755"
+    attacked(Case(image, prepare=prepare, config=OTHER)).refused(message)
 
 
 def test_t13_memory_that_may_not_be_executed(attacked: Attacked) -> None:
-    """With vm.memfd_noexec = 2 the refusal names the setting."""
+    """Where vm.memfd_noexec = 2, ldconfig cannot run from memory; the refusal names the setting."""
 
     def forbid() -> None:
         Path("/proc/sys/vm/memfd_noexec").write_text("2")
@@ -910,13 +841,11 @@ def test_t13_memory_that_may_not_be_executed(attacked: Attacked) -> None:
 
 @pytest.mark.requires("busybox")
 def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
-    """The copy cannot be written while it runs nor after its end, and the host's file is
-    unchanged.
-    """
+    """The copy cannot be written while it runs nor through a descriptor kept past its end."""
     root = tmp_path / "rootfs"
     (root / LIBS[1:]).mkdir(parents=True)
     (root / "etc").mkdir()
-    # A shell in ldconfig's place would take it for a script.
+    # A shell in ldconfig's place runs this file as a script.
     (root / "etc/ld.so.conf").write_text("while :; do :; done")
     program = tmp_path / "sh"
     shutil.copy(shutil.which("busybox") or "", program)
@@ -934,9 +863,9 @@ def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
             finally:
                 os._exit(0)
         children = Path(f"/proc/{hook}/task/{hook}/children")
-        while not (found := children.read_text().split()):
+        while not (pids := children.read_text().split()):
             time.sleep(0.001)
-        image = f"/proc/{found[0]}/exe"
+        image = f"/proc/{pids[0]}/exe"
         while "memfd:ldconfig" not in os.readlink(image):
             time.sleep(0.001)
         kept = os.open(image, os.O_PATH)
@@ -946,30 +875,23 @@ def test_t14_the_copy_of_ldconfig_cannot_be_written(tmp_path: Path) -> None:
         ]
         os.kill(hook, signal.SIGKILL)
         os.waitpid(hook, 0)
+        reopened = f"/proc/self/fd/{kept}"
         deadline = time.monotonic() + 5
-        while (
-            attempt(lambda: os.close(os.open(f"/proc/self/fd/{kept}", os.O_RDWR))) == errno.ETXTBSY
-            and time.monotonic() < deadline
-        ):
+        while time.monotonic() < deadline:
+            if attempt(lambda: os.close(os.open(reopened, os.O_RDWR))) != errno.ETXTBSY:
+                break
             time.sleep(0.001)
-        again = os.open(f"/proc/self/fd/{kept}", os.O_RDWR)
-        return [
-            *errors,
-            attempt(lambda: os.write(again, b"#!")),
-            attempt(lambda: os.ftruncate(again, 0)),
-        ]
+        again = os.open(reopened, os.O_RDWR)
+        errors.append(attempt(lambda: os.write(again, b"#!")))
+        errors.append(attempt(lambda: os.ftruncate(again, 0)))
+        return errors
 
-    assert run_in_mount_namespace(scenario) == [
-        errno.ETXTBSY,
-        errno.ETXTBSY,
-        errno.EPERM,
-        errno.EPERM,
-    ]
+    assert run_in_mount_namespace(scenario) == [errno.ETXTBSY] * 2 + [errno.EPERM] * 2
     assert hashlib.sha256(program.read_bytes()).digest() == before
 
 
 def attempt(call: Callable[[], object]) -> int:
-    """Return the errno of ``call``, 0 if it succeeds."""
+    """Return the errno of a failing ``call``, 0 if it succeeds."""
     try:
         call()
     except OSError as error:
@@ -977,7 +899,7 @@ def attempt(call: Callable[[], object]) -> int:
     return 0
 
 
-# ---- the same under engines
+# ---- the same cases under engines
 
 ENGINES = [
     pytest.param("runc --root /run/runc-test", id="runc"),
@@ -987,35 +909,28 @@ ENGINES = [
         marks=pytest.mark.requires("crun"),
     ),
 ]
-NO_CGROUPS = (
-    "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' "
-    "/etc/nvidia-container-runtime/config.toml"
-)
+NO_CGROUPS = f"sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' {CONFIG_TOML}"
 
 
 def start(bundle: Bundle, engine: str, script: str = "echo started") -> Run:
-    """Start the bundle's container; the hook's last words are in the output, since crun shows
-    none.
-    """
+    """Start the bundle's container and print the hook's last error, which crun does not show."""
 
     def change(config: dict[str, Any]) -> None:
-        config["ociVersion"] = "1.0.2"  # a crun may be older than the runc that wrote it
+        # crun may be older than the runc that has written the file.
+        config["ociVersion"] = "1.0.2"
 
     bundle.edit(change)
     bundle.set_program(script)
-    command = (
-        f"{engine} run --bundle {bundle.path} {bundle.name}; code=$?; {bundle.installed.cli} "
-        f"last-error {bundle.name}; exit $code"
-    )
-    if engine.startswith(
-        "crun"
-    ):  # it accepts no hybrid cgroups, and cannot set up any on this kind of machine
+    run = f"{engine} run --bundle {bundle.path} {bundle.name}; code=$?"
+    command = f"{run}; {bundle.installed.cli} last-error {bundle.name}; exit $code"
+    # crun refuses hybrid cgroups, and cannot set up cgroups on every machine.
+    if engine.startswith("crun"):
         return bundle.on_host(f"{CGROUPS['v2'].values[0]} && {NO_CGROUPS}; {command}")
     return bundle.on_host(command)
 
 
 def replace(path: Path, target: str) -> None:
-    """Put a link in the place of a file or directory of the bundle."""
+    """Replace a file or directory of the bundle by a link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -1039,12 +954,10 @@ def replace(path: Path, target: str) -> None:
     ],
     ids=["t02", "t01", "t03", "t10"],
 )
-def test_engines_do_not_start_what_is_refused(
+def test_engines_do_not_start_a_refused_container(
     bundle: Bundle, engine: str, path: str, target: str, message: str
 ) -> None:
-    """T01, T02, T03, T10 end to end: no container, no file on the host or in the image, one line
-    that says why.
-    """
+    """T01, T02, T03, T10: an engine starts no container; a line says why; no file is made."""
     canary = bundle.path.parent / "canary"
     canary.mkdir()
     replace(bundle.path / "rootfs" / path, target.replace("/CANARY", str(canary)))
@@ -1059,9 +972,7 @@ def test_engines_do_not_start_what_is_refused(
 @pytest.mark.requires("runc", "busybox", "gcc")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engines_t01_links_to_host_names_stay_inside(bundle: Bundle, engine: str) -> None:
-    """T01 end to end: the programs' directory is a link to a directory of the host; the container
-    starts with its own one.
-    """
+    """T01: an absolute link leads to the image's directory, and the container starts."""
     canary = bundle.path.parent / "canary"
     canary.mkdir()
     replace(bundle.path / "rootfs/usr/bin", str(canary))

@@ -1,6 +1,4 @@
-"""The inventory cache on a simulated node: containers are the same with and without it; and the
-watcher.
-"""
+"""The kept inventory on a simulated node: containers with and without it, and the watcher."""
 
 import json
 import subprocess
@@ -13,15 +11,11 @@ from harness import Installed
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "gcc")
 
 LOG = "/run/hook.log"
-LOGGED = (
-    f"sed -i 's,^.nvidia-container-cli.$,&\\ndebug = \"{LOG}\",' "
-    "/etc/nvidia-container-runtime/config.toml"
-)
-#: A container's view of its mounts, device nodes and loader cache, without what differs between
-#: runs.
+LOGGED = f"sed -i 's,^.nvidia-container-cli.$,&\\ndebug = \"{LOG}\",' /etc/nvidia-container-runtime/config.toml"
+#: Prints a container's mounts, device nodes and libraries, without what differs from run to run.
 VIEW = (
-    "cut -d' ' -f4-6 /proc/self/mountinfo | sed 's/nvgraft-test[^ ]*//' | sort; ls -l "
-    "/dev/nvidia*; ls -l /usr/lib/x86_64-linux-gnu"
+    "cut -d' ' -f4-6 /proc/self/mountinfo | sed 's/nvgraft-test[^ ]*//' | sort; "
+    "ls -l /dev/nvidia*; ls -l /usr/lib/x86_64-linux-gnu"
 )
 FILE = "/run/nvgraft/cache/inventory-*"
 
@@ -33,15 +27,13 @@ def viewing(bundle: Bundle) -> Bundle:
 
 
 def started(bundle: Bundle) -> str:
-    """Return the command that runs the container and appends its inventory's origin and the
-    container's view.
-    """
+    """Return a command that prints a container's inventory's origin and its view's sum."""
     start = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name} > /run/seen"
     return f": > {LOG}; {start} && echo \"$(grep -o 'inventory: .*' {LOG}); $(md5sum < /run/seen)\""
 
 
 def origins(rows: list[str]) -> list[str]:
-    """Return the origins of the hooks' inventories."""
+    """Return where the hooks have got their inventories from."""
     return [row.partition(";")[0].removeprefix("inventory: ") for row in rows]
 
 
@@ -50,16 +42,12 @@ def views(rows: list[str]) -> set[str]:
     return {row.partition(";")[2] for row in rows}
 
 
-def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
-    """The second hook does not ask the driver again, but does after a drop; the container is always
-    the same.
-    """
+def test_a_start_with_a_kept_inventory_gives_the_same_container(viewing: Bundle) -> None:
+    """The kept inventory is used until it is dropped, and the container is the same each time."""
     cli = viewing.installed.cli
     run = started(viewing)
-    done = viewing.on_host(
-        f"{LOGGED}; {cli} inventory refresh && {run} && {run} && {cli} inventory drop && {run} && "
-        f"{run} && wc -l < /run/seen"
-    )
+    runs = f"{run} && {run} && {cli} inventory drop && {run} && {run}"
+    done = viewing.on_host(f"{LOGGED}; {cli} inventory refresh && {runs} && wc -l < /run/seen")
     assert done.returncode == 0, done.stderr
     _refreshed, first, second, _dropped, third, fourth, lines = done.stdout.splitlines()
     rows = [first, second, third, fourth]
@@ -73,7 +61,7 @@ def test_a_cached_start_gives_the_same_container(viewing: Bundle) -> None:
     assert int(lines) > 50
 
 
-#: A change of the file, as a shell command -> where the next hook gets its inventory.
+#: The kind of damage -> a shell command that damages the file of the kept inventory.
 DAMAGE = {
     "truncated": f"f=$(echo {FILE}); head -c 3000 $f > $f.new; chmod 600 $f.new; mv $f.new $f",
     "emptied": f"f=$(echo {FILE}); : > $f",
@@ -89,20 +77,14 @@ DAMAGE = {
 }
 
 
-def test_damage_is_survived(viewing: Bundle) -> None:
-    """Whatever replaces the file is neither used nor waited for, and the container has
-    everything.
-    """
+def test_a_damaged_kept_inventory_is_not_used(viewing: Bundle) -> None:
+    """A damaged file is neither used nor waited for, and the container gets the same driver."""
     cli = viewing.installed.cli
     run = started(viewing)
-    steps = [
-        f"({damage}); {run} || exit 9; rm -rf /run/nvgraft/cache /run/second; {cli} inventory "
-        "refresh > /run/said"
-        for damage in DAMAGE.values()
-    ]
-    done = viewing.on_host(
-        f"{LOGGED}; {cli} inventory refresh && {run} || exit 9; " + "; ".join(steps)
-    )
+    renew = f"rm -rf /run/nvgraft/cache /run/second; {cli} inventory refresh > /run/said"
+    steps = [f"({damage}); {run} || exit 9; {renew}" for damage in DAMAGE.values()]
+    first = f"{LOGGED}; {cli} inventory refresh && {run} || exit 9"
+    done = viewing.on_host("; ".join([first, *steps]))
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()[1:]
     assert origins(rows) == [
@@ -115,35 +97,26 @@ def test_damage_is_survived(viewing: Bundle) -> None:
 @pytest.mark.parametrize(
     "host", ["runfile-a10x2", "mig-h100", "debian-compat32", "operator-driver-root"]
 )
-def test_what_is_listed_is_the_same_from_the_cache(installed: Installed, host: str) -> None:
-    """Hosts with MIG devices, 32-bit libraries or a driver root agree, also with concurrent readers
-    and writers.
-    """
+def test_list_and_info_are_the_same_with_a_kept_inventory(installed: Installed, host: str) -> None:
+    """list and info print the same with a kept inventory, also when several write it."""
     cli = installed.cli
     root = " --root=/run/nvidia/driver" if host == "operator-driver-root" else ""
     ask = f"{cli}{root} list --device=all --compat32 && {cli}{root} info"
-    at_once = (
-        f"for i in $(seq 6); do ({ask}) > /run/out.$i 2>&1 & done; wait; for i in $(seq 6); do "
-        "cmp /run/fresh /run/out.$i || exit 3; done"
-    )
+    together = f"for i in $(seq 6); do ({ask}) > /run/out.$i 2>&1 & done; wait"
+    compare = "for i in $(seq 6); do cmp /run/fresh /run/out.$i || exit 3; done"
     look = "ls /run/nvgraft/cache | grep -c inventory"
-    command = (
-        f"sleep 0.1; ({ask}) > /run/fresh && {look} && ({ask}) | cmp /run/fresh - && {cli} "
-        f"inventory drop && {at_once}; cat /run/fresh"
+    script = (
+        f"sleep 0.1; ({ask}) > /run/fresh && {look} && ({ask}) | cmp /run/fresh - && "
+        f"{cli} inventory drop && {together}; {compare}; cat /run/fresh"
     )
-    done = subprocess.run(
-        [str(cli), "simulate", host, "--", "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [str(cli), "simulate", host, "--", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("1\ndropped ")
     assert "/dev/nvidia0" in done.stdout
 
 
-#: Sends an event to the kernel, which sends it as its own to the listeners of this network
-#: namespace.
+#: Sends an event to the kernel, which passes it on to the listeners of this network namespace.
 EVENT = r"""
 import socket, struct
 text = b"add@/module/nvidia\0ACTION=add\0DEVPATH=/module/nvidia\0SUBSYSTEM=module\0"
@@ -172,29 +145,17 @@ cat /run/log
 """
 
 
-def test_the_watcher_hears_the_kernel(installed: Installed) -> None:
-    """The watcher reads the host again after events of the driver and after changes without events;
-    SIGTERM ends it.
-    """
+def test_the_watcher_follows_events_and_changes(installed: Installed) -> None:
+    """The watcher reads the host after events of the driver and silent changes; SIGTERM ends it."""
     script = WATCHED.format(cli=installed.cli, event=EVENT)
-    # In a network namespace of its own: other listeners must not hear of a module that was never
-    # loaded.
-    command = [
-        "unshare",
-        "--net",
-        str(installed.cli),
-        "simulate",
-        "runfile-a10x2",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ]
+    # In a network namespace of its own, so that no other listener gets the false event.
+    simulate = [str(installed.cli), "simulate", "runfile-a10x2"]
+    command = ["unshare", "--net", *simulate, "--", "sh", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {"subsystem": "mem", "event_of": "change /devices/virtual/mem/null"}.items() <= next(
-        line for line in lines if line["event"] == "uevent"
-    ).items()
+    uevent = next(line for line in lines if line["event"] == "uevent")
+    assert uevent["subsystem"] == "mem"
+    assert uevent["event_of"] == "change /devices/virtual/mem/null"
     assert next(line["gpus"] for line in lines if line["event"] == "read") == 2
     assert lines[-1]["event"] == "ended"
