@@ -18,16 +18,10 @@ pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_6
 def traces() -> set[str]:
     """Return the directories, mounts and cgroups that the demonstration could leave behind."""
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    patterns = (
-        "opt/nvgraft.*",
-        "tmp/nvgraft-demo.*",
-        "dev/nvidia*",
-        "sys/fs/cgroup/nvgraft-demo*",
-        "sys/fs/cgroup/*/nvgraft-demo*",
-    )
-    return {path for path in mounts if "nv" in path} | {
-        str(path) for pattern in patterns for path in Path("/").glob(pattern)
-    }
+    patterns = ["opt/nvgraft.*", "tmp/nvgraft-demo.*", "dev/nvidia*"]
+    patterns += ["sys/fs/cgroup/nvgraft-demo*", "sys/fs/cgroup/*/nvgraft-demo*"]
+    files = {str(path) for pattern in patterns for path in Path("/").glob(pattern)}
+    return files | {path for path in mounts if "nv" in path}
 
 
 def without_addresses(lines: list[str]) -> list[str]:
@@ -36,25 +30,17 @@ def without_addresses(lines: list[str]) -> list[str]:
 
 
 def test_the_demo_shows_a_configured_container_and_leaves_nothing() -> None:
-    """The container agrees with the plan and the output with the README; nothing is left."""
+    """The demo's container agrees with its plan, its output with the README; nothing is left."""
     before = traces()
+    command = [str(CHECKOUT / "dev"), "demo"]
     done = subprocess.run(
-        [CHECKOUT / "dev", "demo"],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=300,
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("demo: OK")
-    for shown in (
-        "/dev/nvidia1",
-        "nvidiactl",
-        "libcuda.so.1 -> ",
-        "libcuda.so.1 => ",
-        "+ /usr/bin/nvidia-smi",
-    ):
-        assert shown in done.stdout
+    links = ("libcuda.so.1 -> ", "libcuda.so.1 => ")
+    for text in ("/dev/nvidia1", "nvidiactl", *links, "+ /usr/bin/nvidia-smi"):
+        assert text in done.stdout
     assert traces() == before
     (picture,) = console.commands(CHECKOUT / "README.md")
     assert picture.words == ["./dev", "demo"]
@@ -64,7 +50,7 @@ def test_the_demo_shows_a_configured_container_and_leaves_nothing() -> None:
 
 
 def test_the_demo_says_that_it_needs_root() -> None:
-    """Another user is told in one line."""
+    """Run by another user, the demo says in one line that it needs root."""
     with tempfile.TemporaryDirectory() as readable:
         os.chmod(readable, 0o755)
         script = shutil.copy(CHECKOUT / "dev", readable)

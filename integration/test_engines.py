@@ -1,8 +1,9 @@
-"""The hook under crun, podman and containerd, each starting a real container.
+"""The hook under the engines that people use: crun, podman and containerd, each starting a real
+container.
 
-Device rules are checked under runc (test_runc.py), under podman with runc, and under containerd
-with runc. crun cannot set up cgroups on this kind of machine, so under crun mounts, links and
-loader are checked, with ``no-cgroups = true``.
+Device rules are tested under runc (test_runc.py), and under podman and containerd with runc. crun
+cannot set up cgroups on every machine, so under crun mounts, links and loader are tested, with
+``no-cgroups = true``.
 """
 
 import json
@@ -10,22 +11,20 @@ from typing import Any
 
 import pytest
 
-from containers import CGROUPS, LOOK, Bundle, Run
+from containers import CGROUPS, CONFIG_TOML, LOOK, Bundle, Run
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64")
 
 CGROUPS_V2 = str(CGROUPS["v2"].values[0])
-NO_CGROUPS = (
-    "sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' "
-    "/etc/nvidia-container-runtime/config.toml"
-)
+NO_CGROUPS = f"sed -i 's/^.nvidia-container-cli.$/&\\nno-cgroups = true/' {CONFIG_TOML}"
 DENIED = "can't open /tmp/other: Operation not permitted"
 LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03"
 
 
 def assert_grafted(done: Run, *, devices: bool) -> None:
-    """Check that the driver is mounted and found by the loader, and that with ``devices`` only
-    these nodes open.
+    """Assert that the driver is mounted, that the loader finds it, and that device rules are right.
+
+    :param devices: false leaves out the device rules.
     """
     assert done.returncode == 0, done.stderr
     points = [line.split()[4] for line in done.stdout.splitlines() if " - " in line]
@@ -38,63 +37,52 @@ def assert_grafted(done: Run, *, devices: bool) -> None:
         assert DENIED in done.stdout
 
 
+def crun_run(bundle: Bundle) -> str:
+    """Return the command that runs the bundle under crun without cgroups."""
+    crun = "crun --root /run/crun-test --cgroup-manager=disabled"
+    return f"{crun} run --bundle {bundle.path} {bundle.name}"
+
+
 def understood_by_crun(config: dict[str, Any]) -> None:
-    """Distributions pair a newer runc, which wrote this config.json, with a crun that does not know
-    its version.
-    """
+    """Set a version that crun accepts: a distribution's crun may be older than its runc."""
     config["ociVersion"] = "1.0.2"
 
 
 @pytest.mark.requires("crun", "cgroup-v2")
-def test_crun(bundle: Bundle) -> None:
-    """crun blocks every signal, hides the hook's stderr and starts it in the bundle: mounts, links
-    and loader are right.
-    """
+def test_crun_starts_a_container_with_the_driver(bundle: Bundle) -> None:
+    """Under crun, which blocks all signals, mounts, links and loader are right."""
     bundle.edit(understood_by_crun)
     bundle.set_program(LOOK)
-    start = (
-        f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} "
-        f"{bundle.name}"
-    )
-    assert_grafted(bundle.on_host(" && ".join([CGROUPS_V2, NO_CGROUPS, start])), devices=False)
+    done = bundle.on_host(" && ".join([CGROUPS_V2, NO_CGROUPS, crun_run(bundle)]))
+    assert_grafted(done, devices=False)
 
 
 @pytest.mark.requires("crun", "cgroup-v2")
-def test_crun_and_a_refusal(bundle: Bundle) -> None:
-    """A refused container does not start under crun, its files are unchanged, and last-error tells
-    why.
-    """
+def test_crun_does_not_start_a_refused_container(bundle: Bundle) -> None:
+    """Under crun a refused container does not start, and last-error prints the cause."""
     bundle.edit(understood_by_crun)
-    bundle.edit(
-        lambda config: config["process"].update(env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=9"])
-    )
-    start = (
-        f"crun --root /run/crun-test --cgroup-manager=disabled run --bundle {bundle.path} "
-        f"{bundle.name}"
-    )
-    done = bundle.on_host(
-        f"{CGROUPS_V2}; {start}; code=$?; {bundle.installed.cli} last-error {bundle.name}; exit "
-        "$code"
-    )
+    environment = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=9"]
+    bundle.edit(lambda config: config["process"].update(env=environment))
+    start = f"{CGROUPS_V2}; {crun_run(bundle)}; code=$?"
+    done = bundle.on_host(f"{start}; {bundle.installed.cli} last-error {bundle.name}; exit $code")
     assert done.returncode != 0
     assert "9: unknown device" not in done.stderr, (
-        "crun shows what a hook says: last-error is not needed any more"
+        "crun shows the hook's stderr now: the test of last-error is not needed any more"
     )
     assert "nvgraft: device error: 9: unknown device | this host has 2 GPU(s)" in done.stdout
     assert done.changes == []
 
 
 PODMAN = (
-    "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime "
-    "/usr/sbin/runc "
-    "--cgroup-manager=cgroupfs --hooks-dir /run/hooks.d"
+    "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs "
+    "--runtime /usr/sbin/runc --cgroup-manager=cgroupfs --hooks-dir /run/hooks.d"
 )
 PODMAN_RUN = "run --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network none --cap-add MKNOD"
 REQUEST = "-e NVIDIA_VISIBLE_DEVICES=all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 
 
 def hooks_directory(bundle: Bundle) -> str:
-    """Return the shell command that makes podman's hooks directory."""
+    """Return a shell command that makes podman's hooks directory with the hook."""
     hook = {
         "version": "1.0.0",
         "hook": {
@@ -110,8 +98,8 @@ def hooks_directory(bundle: Bundle) -> str:
 
 
 @pytest.mark.requires("podman", "cgroup-v1")
-def test_podman(bundle: Bundle) -> None:
-    """podman runs the hook of its hooks directory; devices, mounts and loader are right inside."""
+def test_podman_starts_a_container_with_the_driver(bundle: Bundle) -> None:
+    """Under podman, with the hook in its hooks directory, devices, mounts and loader are right."""
     (bundle.path / "rootfs/look").write_text(LOOK)
     run = f"{PODMAN} {PODMAN_RUN} --rm {REQUEST} --rootfs {bundle.path}/rootfs sh /look"
     assert_grafted(bundle.on_host(f"{hooks_directory(bundle)} && {run}"), devices=True)
@@ -119,27 +107,20 @@ def test_podman(bundle: Bundle) -> None:
 
 @pytest.mark.requires("podman", "cgroup-v1")
 def test_podman_starts_a_stopped_container_again(bundle: Bundle) -> None:
-    """podman starts a container again that has run: the placeholders of the first start do no
-    harm.
-    """
+    """podman start of a container that has run before works."""
     (bundle.path / "rootfs/look").write_text(LOOK)
-    first = (
-        f"{PODMAN} {PODMAN_RUN} --name twice {REQUEST} --rootfs {bundle.path}/rootfs sh /look > "
-        "/dev/null"
-    )
-    assert_grafted(
-        bundle.on_host(f"{hooks_directory(bundle)} && {first} && {PODMAN} start --attach twice"),
-        devices=True,
-    )
+    first = f"{PODMAN} {PODMAN_RUN} --name twice {REQUEST} --rootfs {bundle.path}/rootfs sh /look"
+    again = f"{PODMAN} start --attach twice"
+    done = bundle.on_host(f"{hooks_directory(bundle)} && {first} > /dev/null && {again}")
+    assert_grafted(done, devices=True)
 
 
 @pytest.mark.requires("podman", "cgroup-v1")
 def test_podman_without_a_request(bundle: Bundle) -> None:
-    """A hooks directory applies to every container; one that requests no GPU is left alone."""
-    done = bundle.on_host(
-        f"{hooks_directory(bundle)} && {PODMAN} {PODMAN_RUN} --rm --rootfs {bundle.path}/rootfs "
-        "sh -c 'cat /proc/self/mountinfo'"
-    )
+    """podman runs the hook for every container, and one that requests no GPU is left alone."""
+    look = "sh -c 'cat /proc/self/mountinfo'"
+    run = f"{PODMAN} {PODMAN_RUN} --rm --rootfs {bundle.path}/rootfs {look}"
+    done = bundle.on_host(f"{hooks_directory(bundle)} && {run}")
     assert done.returncode == 0, done.stderr
     assert "nvidia" not in done.stdout
 
@@ -161,25 +142,23 @@ for _ in $(seq 300); do ctr -a /run/containerd-test.sock version > /dev/null 2>&
 
 def containerd_run(bundle: Bundle, binary: str) -> Run:
     def change(config: "dict[str, dict[str, str]]") -> None:
-        # containerd's own bundle is another directory.
+        # containerd makes a bundle directory of its own.
         config["root"]["path"] = str(bundle.path / "rootfs")
 
     bundle.edit(change)
-    run = (
-        f"ctr -a /run/containerd-test.sock run --rm --runc-binary {binary} --config "
-        f"{bundle.path}/config.json {bundle.name}"
-    )
+    options = f"--rm --runc-binary {binary} --config {bundle.path}/config.json"
+    run = f"ctr -a /run/containerd-test.sock run {options} {bundle.name}"
     return bundle.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code")
 
 
 @pytest.mark.requires("containerd", "cgroup-v1")
 def test_containerd_with_the_hook_in_the_spec(bundle: Bundle) -> None:
-    """`ctr run` of a spec that names the hook: devices, mounts and loader are right inside."""
+    """`ctr run` of a spec with the hook gives a container devices, mounts and loader."""
     bundle.set_program(LOOK)
     assert_grafted(containerd_run(bundle, "/usr/sbin/runc"), devices=True)
 
 
-#: A new user with another name, number and home: this machine's users are on a simulated host too.
+#: Name, uid and home of the user are new, because a simulated host has this machine's users too.
 ROOTLESS = """
 user=nvgraft-$$
 useradd --create-home --home-dir /home/$user $user
@@ -200,25 +179,17 @@ su $user -c "sh /home/$user/podman.sh"
 @pytest.mark.requires("podman", "crun", "cgroup-v2", "newuidmap")
 @pytest.mark.parametrize("no_cgroups", [True, False])
 def test_rootless_podman(bundle: Bundle, no_cgroups: bool) -> None:
-    """A user's container gets the driver with no-cgroups = true; without it, the original's error
-    names that option.
-    """
+    """Rootless podman works with no-cgroups = true; without it the refusal names it."""
     (bundle.path / "rootfs/look").write_text(LOOK)
-    # crun hides a hook's output, and records are root's, so a wrapper keeps the output for this
-    # test.
-    hook = (
-        f"printf '#!/bin/sh\\nexec {bundle.installed.hook} \"$@\" 2>/tmp/hook.log\\n' > /run/hook "
-        "&& chmod 755 /run/hook"
-    )
+    # crun hides the hook's stderr, and error records need root: a wrapper writes it to a file.
+    wrapper = f'#!/bin/sh\\nexec {bundle.installed.hook} "$@" 2>/tmp/hook.log\\n'
+    hook = f"printf '{wrapper}' > /run/hook && chmod 755 /run/hook"
     directory = hooks_directory(bundle).replace(str(bundle.installed.hook), "/run/hook")
     setting = NO_CGROUPS if no_cgroups else "true"
-    script = ROOTLESS.format(
-        bundle=bundle.path, run=PODMAN_RUN.replace("--cap-add MKNOD", ""), request=REQUEST
-    )
-    done = bundle.on_host(
-        f"{CGROUPS_V2} && {setting} && {hook} && {directory}\n{script}\ncode=$?; cat "
-        "/tmp/hook.log; exit $code"
-    )
+    run = PODMAN_RUN.replace("--cap-add MKNOD", "")
+    script = ROOTLESS.format(bundle=bundle.path, run=run, request=REQUEST)
+    prepare = f"{CGROUPS_V2} && {setting} && {hook} && {directory}"
+    done = bundle.on_host(f"{prepare}\n{script}\ncode=$?; cat /tmp/hook.log; exit $code")
     if no_cgroups:
         assert_grafted(done, devices=False)
     else:

@@ -1,7 +1,7 @@
-"""The page of ``nvgraft explain --html`` in a browser: it loads nothing, filters, and needs no
-mouse.
+"""The page of ``nvgraft explain --html`` in a real browser: it loads nothing, and needs only a
+keyboard.
 
-The page comes from the installed program, confined as for users.
+The installed program makes the page, confined as for users.
 """
 
 import json
@@ -22,10 +22,10 @@ from harness import Installed
 
 pytestmark = pytest.mark.requires("root", "chromium")
 
-#: Text that a hostile image would like to get into a page.
+#: A volume's path by which a hostile image tries to add elements to a page.
 HOSTILE = "/data/</script><img src=x onerror=alert(1)>\"'\u202egnp.exe"
 
-#: Elements whose text has too little contrast with its background (WCAG AA: 4.5, large text 3).
+#: Returns elements whose text has less contrast than WCAG AA demands: 4.5, for large text 3.
 CONTRAST = """
 const light = (colour) => {
   const parts = colour.match(/[\\d.]+/g).map((part) => part / 255);
@@ -38,34 +38,29 @@ const behind = (element) => {
     if (colour !== "rgba(0, 0, 0, 0)") return colour;
   }
 };
-const found = [];
+const faint = [];
 for (const element of document.querySelectorAll("body *")) {
   const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
   if (!own || !element.checkVisibility()) continue;
   const [a, b] = [light(getComputedStyle(element).color), light(behind(element))].sort((x, y) => y - x);
   const large = parseFloat(getComputedStyle(element).fontSize) >= 24;
   const text = `${element.tagName} ${element.className}: ${element.textContent.slice(0, 40)}`;
-  if ((a + 0.05) / (b + 0.05) < (large ? 3 : 4.5)) found.push(text);
+  if ((a + 0.05) / (b + 0.05) < (large ? 3 : 4.5)) faint.push(text);
 }
-return found;
+return faint;
 """
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """One headless browser for the module."""
+    """Start one headless browser for the module."""
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
     profile = tmp_path_factory.mktemp("profile")
-    for word in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--force-prefers-reduced-motion",
-        f"--user-data-dir={profile}",
-    ):
+    words = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage"
+    for word in f"{words} --force-prefers-reduced-motion".split():
         options.add_argument(word)
+    options.add_argument(f"--user-data-dir={profile}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
@@ -77,20 +72,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> str:
-    """The page of a container that gets everything, from an image with hostile names."""
+    """Make the page of a container with all capabilities and hostile names; return its address."""
     place = tmp_path_factory.mktemp("page")
     bundle = make_bundle(place / "b", *EVERYTHING, mounts=(HOSTILE,))
     page = place / "page.html"
-    command: list[str | Path] = [
-        installed.cli,
-        "explain",
-        "--bundle",
-        bundle,
-        "--host",
-        "runfile-a10x2",
-        "--html",
-        page,
-    ]
+    command: list[str | Path] = [installed.cli, "explain", "--bundle", bundle]
+    command += ["--host", "runfile-a10x2", "--html", page]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [path.name for path in place.iterdir() if path.name.startswith("page")] == ["page.html"]
@@ -99,7 +86,7 @@ def address(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> s
 
 @pytest.fixture
 def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
-    """The page, newly loaded, with nothing logged yet."""
+    """Load the page anew, with empty logs."""
     browser.get("about:blank")
     log(browser, "browser")
     log(browser, "performance")
@@ -112,17 +99,18 @@ def log(page: webdriver.Chrome, kind: str) -> list[dict[str, str]]:
     return entries
 
 
-def shown(page: webdriver.Chrome, selector: str) -> list[str]:
-    found: list[str] = page.execute_script(
-        "return [...document.querySelectorAll(arguments[0])].filter((e) => "
-        "e.checkVisibility()).map((e) => e.textContent.trim())",
-        selector,
+def visible_texts(page: webdriver.Chrome, selector: str) -> list[str]:
+    """Return the texts of the visible elements that the selector matches."""
+    script = (
+        "return [...document.querySelectorAll(arguments[0])]"
+        ".filter((e) => e.checkVisibility()).map((e) => e.textContent.trim())"
     )
-    return found
+    texts: list[str] = page.execute_script(script, selector)
+    return texts
 
 
 def focused(page: webdriver.Chrome) -> str:
-    """Return the tag and the text of the element with the keyboard's focus."""
+    """Return tag and text of the element with the keyboard focus."""
     text: str = page.execute_script(
         "const e = document.activeElement; return e.tagName + ' ' + (e.value || e.textContent)"
     )
@@ -134,8 +122,8 @@ def press(page: webdriver.Chrome, *keys: str) -> None:
         webdriver.ActionChains(page).send_keys(key).perform()
 
 
-def test_nothing_is_loaded_and_nothing_complains(page: webdriver.Chrome, address: str) -> None:
-    """The page itself is the only request, and the console stays empty."""
+def test_the_page_loads_nothing_and_has_no_errors(page: webdriver.Chrome, address: str) -> None:
+    """Loading the page makes no other request and no message in the console."""
     messages = [json.loads(entry["message"])["message"] for entry in log(page, "performance")]
     requests = [
         one["params"]["request"]["url"]
@@ -148,15 +136,15 @@ def test_nothing_is_loaded_and_nothing_complains(page: webdriver.Chrome, address
 
 
 def test_the_page_forbids_connections_and_foreign_code(page: webdriver.Chrome) -> None:
-    """The page's policy stops connections, foreign scripts and foreign styles."""
+    """The page's policy blocks connections, images, scripts and styles that were added to it."""
     blocked = page.execute_async_script(
         """
-        const done = arguments[0], found = [];
-        document.addEventListener("securitypolicyviolation", (event) => found.push(event.effectiveDirective));
+        const done = arguments[0], blocked = [];
+        document.addEventListener("securitypolicyviolation", (event) => blocked.push(event.effectiveDirective));
         document.body.append(Object.assign(new Image(), {src: "http://127.0.0.1:9/x.png"}));
         document.body.append(Object.assign(document.createElement("script"), {textContent: "document.title = 'run'"}));
         document.body.append(Object.assign(document.createElement("style"), {textContent: "body { display: none }"}));
-        fetch("http://127.0.0.1:9/").catch(() => setTimeout(() => done(found.sort()), 100));
+        fetch("http://127.0.0.1:9/").catch(() => setTimeout(() => done(blocked.sort()), 100));
         """
     )
     assert blocked == ["connect-src", "img-src", "script-src-elem", "style-src-elem"]
@@ -164,11 +152,11 @@ def test_the_page_forbids_connections_and_foreign_code(page: webdriver.Chrome) -
 
 
 def test_hostile_names_are_text(page: webdriver.Chrome) -> None:
-    """Hostile names are shown with deceiving characters spelled out, end no script, and make no
-    element.
-    """
+    """Hostile names are text: deceiving characters are escaped, and no element is made."""
     assert page.execute_script("return [document.scripts.length, document.images.length]") == [2, 0]
-    volume = next(text for text in shown(page, "#place dd code") if text.startswith("/data"))
+    volume = next(
+        text for text in visible_texts(page, "#place dd code") if text.startswith("/data")
+    )
     assert volume == HOSTILE.replace("\u202e", "\\u202e")
     document = json.loads(page.execute_script("return document.getElementById('data').textContent"))
     place = next(step for step in document["steps"] if step["id"] == "place")
@@ -176,21 +164,17 @@ def test_hostile_names_are_text(page: webdriver.Chrome) -> None:
 
 
 def test_the_filter_shows_one_capability(page: webdriver.Chrome) -> None:
-    """The filter works in steps and tree, hides empty directories, says how much is left, and can
-    be reset.
-    """
-    everything = shown(page, "#files summary code")
+    """The filter shows one capability's files in steps and tree, and how many."""
+    everything = visible_texts(page, "#files summary code")
     page.find_element(By.CSS_SELECTOR, "input[value=video]").click()
-    files = shown(page, "#files summary code")
+    files = visible_texts(page, "#files summary code")
     assert len(files) == 4
-    assert all(
-        "nvcuvid" in name or "encode" in name or "opticalflow" in name or "vdpau" in name
-        for name in files
-    )
-    assert shown(page, "#files h3") == [
-        text for text in shown(page, "#files h3") if text.startswith("video")
+    parts = ("nvcuvid", "encode", "opticalflow", "vdpau")
+    assert all(any(part in name for part in parts) for name in files)
+    assert visible_texts(page, "#files h3") == [
+        text for text in visible_texts(page, "#files h3") if text.startswith("video")
     ]
-    tree = shown(page, "#after summary code")
+    tree = visible_texts(page, "#after summary code")
     assert tree[:4] == ["/", "usr/", "lib/", "x86_64-linux-gnu/"]
     assert {name.split(".so")[0] for name in tree[4:]} == {
         "libnvcuvid",
@@ -200,13 +184,11 @@ def test_the_filter_shows_one_capability(page: webdriver.Chrome) -> None:
     }
     assert page.find_element(By.ID, "status").text.startswith(f"4 of {len(everything)} mounted, ")
     page.find_element(By.CSS_SELECTOR, "input[value='']").click()
-    assert shown(page, "#files summary code") == everything
+    assert visible_texts(page, "#files summary code") == everything
 
 
 def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> None:
-    """A link to the story comes first; arrows change the filter, Enter and space open a reason, and
-    the focus is visible.
-    """
+    """The keyboard follows a skip link, changes the filter and opens reasons."""
     press(page, Keys.TAB)
     assert focused(page) == "A Skip to the story"
     assert page.execute_script("return document.activeElement.getBoundingClientRect().left") >= 0
@@ -215,7 +197,7 @@ def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> No
     page.execute_script("document.querySelector('input[name=capability]').focus()")
     press(page, Keys.ARROW_DOWN)
     assert focused(page) == "INPUT utility"
-    assert all(text.startswith("utility") for text in shown(page, "#files h3"))
+    assert all(text.startswith("utility") for text in visible_texts(page, "#files h3"))
     press(page, Keys.TAB)
     assert focused(page) == "BUTTON Open all reasons"
     outline = page.execute_script(
@@ -226,47 +208,34 @@ def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> No
     page.execute_script("document.querySelector('#files details:not([hidden]) summary').focus()")
     reason = "#files details[open] dd"
     for key in (Keys.ENTER, Keys.SPACE):
-        page.execute_script(
-            "for (const e of document.querySelectorAll('#files details')) e.open = false"
-        )
-        assert shown(page, reason) == []
+        close = "for (const e of document.querySelectorAll('#files details')) e.open = false"
+        page.execute_script(close)
+        assert visible_texts(page, reason) == []
         press(page, key)
-        assert shown(page, reason)[-1] == "utility"
+        assert visible_texts(page, reason)[-1] == "utility"
 
 
 def test_one_button_opens_all_reasons(page: webdriver.Chrome) -> None:
-    """The button opens and closes all reasons, keeps directories open, and tells its state."""
+    """The button opens and closes all reasons and tells its state; directories stay open."""
     button = page.find_element(By.ID, "reasons")
-    for state, count in (("true", 0), ("false", None)):
+    count = "return document.querySelectorAll(arguments[0]).length"
+    every = page.execute_script(count, "details.entry")
+    for state, expected in (("true", 0), ("false", every)):
         button.click()
-        closed = page.execute_script(
-            "return document.querySelectorAll('details.entry:not([open])').length"
-        )
-        every = page.execute_script("return document.querySelectorAll('details.entry').length")
-        assert (button.get_attribute("aria-pressed"), closed) == (
-            state,
-            every if count is None else count,
-        )
-    assert (
-        page.execute_script(
-            "return document.querySelectorAll('details.directory:not([open])').length"
-        )
-        == 0
-    )
+        closed = page.execute_script(count, "details.entry:not([open])")
+        assert (button.get_attribute("aria-pressed"), closed) == (state, expected)
+    assert page.execute_script(count, "details.directory:not([open])") == 0
 
 
 def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
-    """Everything has a name for assistive technology; landmarks exist, and no heading skips a
-    level.
-    """
+    """Links, buttons and disclosures have accessible names; landmarks exist."""
     page.execute_cdp_cmd("Accessibility.enable", {})
     nodes: list[dict[str, Any]] = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     roles: dict[str, list[str]] = {}
     for node in nodes:
         if not node.get("ignored"):
-            roles.setdefault(node["role"]["value"], []).append(
-                node.get("name", {}).get("value", "")
-            )
+            name = node.get("name", {}).get("value", "")
+            roles.setdefault(node["role"]["value"], []).append(name)
     for role in ("link", "button", "radio", "DisclosureTriangle"):
         assert roles[role], role
         assert all(name.strip() for name in roles[role]), role
@@ -282,10 +251,8 @@ def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out(scheme: str, page: webdriver.Chrome) -> None:
-    """Every text has the contrast of WCAG AA, with open reasons, in both colour schemes, which
-    differ.
-    """
+def test_text_has_enough_contrast(scheme: str, page: webdriver.Chrome) -> None:
+    """Every text, with reasons opened, has the contrast of WCAG AA in both colour schemes."""
     page.execute_cdp_cmd(
         "Emulation.setEmulatedMedia",
         {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
@@ -297,8 +264,8 @@ def test_text_stands_out(scheme: str, page: webdriver.Chrome) -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_a_telephone_shows_all_of_it(page: webdriver.Chrome) -> None:
-    """At 320 pixels nothing is wider than the screen, not even the longest path."""
+def test_the_page_fits_a_telephone(page: webdriver.Chrome) -> None:
+    """At 320 pixels nothing is wider than the screen."""
     page.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": True},
@@ -308,8 +275,8 @@ def test_a_telephone_shows_all_of_it(page: webdriver.Chrome) -> None:
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_without_its_script_it_is_still_read(page: webdriver.Chrome, address: str) -> None:
-    """Without its script the page offers no filter, and reasons still open."""
+def test_the_page_can_be_read_without_scripts(page: webdriver.Chrome, address: str) -> None:
+    """Without scripts the filter is hidden, and reasons can still be opened."""
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page.get(address)
@@ -321,7 +288,7 @@ def test_without_its_script_it_is_still_read(page: webdriver.Chrome, address: st
 
 
 def test_printing_opens_the_reasons(page: webdriver.Chrome) -> None:
-    """Reasons are open in print, because nothing can be opened on paper."""
+    """Printing opens all reasons."""
     assert page.find_elements(By.CSS_SELECTOR, "details.entry[open]") == []
     page.execute_cdp_cmd("Page.printToPDF", {})
     assert page.find_elements(By.CSS_SELECTOR, "details.entry:not([open])") == []

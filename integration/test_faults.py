@@ -1,6 +1,4 @@
-"""Nothing is left after a failure of any system call: the campaigns of safety/faults.py at size
-small.
-"""
+"""Nothing is left after a failure of any system call: safety/faults.py at its small sizes."""
 
 import errno
 import random
@@ -22,25 +20,21 @@ SEED = 1
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_after_a_fault_nothing_is_left_or_all_of_it_is_named(name: str) -> None:
-    """Every place of the apply phase is struck once: failed starts leave nothing, successful ones
-    lack nothing.
-    """
+def test_a_start_with_a_fault_leaves_nothing_or_names_it(name: str) -> None:
+    """After a fault anywhere in apply/, nothing is left, or the start is complete."""
     tally = MEASURES[name]("small", SEED)
     assert tally.problems == ()
     assert tally.runs > 10
     assert tally.undone > 0
 
 
-def test_starts_and_ends_leave_nothing_that_grows() -> None:
-    """Mounts, files, descriptors, cgroups and memory are the same after twenty containers."""
+def test_repeated_starts_leak_nothing() -> None:
+    """Mounts, files, descriptors, cgroups and memory do not grow over twenty containers."""
     assert soak(20) == ""
 
 
-def test_the_campaign_finds_what_an_undo_forgets() -> None:
-    """Control: what a forgetful undo log leaves is noticed, and faults without effect are not
-    called failures.
-    """
+def test_the_campaign_finds_the_leftovers_of_a_broken_undo() -> None:
+    """Control: the leftovers of a forgetful undo log are reported; a harmless fault is not."""
 
     def forgetful() -> tuple[Tally, Tally]:
         with on_stage() as stage:
@@ -56,37 +50,35 @@ def test_the_campaign_finds_what_an_undo_forgets() -> None:
             campaign.strike(last, Fault("error", errno.EPERM))
             return harmless, campaign.tally()
 
-    harmless, found = run_in_mount_namespace(forgetful)
+    harmless, leaking = run_in_mount_namespace(forgetful)
     assert (harmless.unharmed, harmless.undone, harmless.problems) == (1, 0, ())
-    (problem,) = found.problems
+    (problem,) = leaking.problems
     assert "left behind" in problem
     assert "mounts" in problem
 
 
-def test_a_signal_between_a_change_and_its_note_is_survived(
+def test_a_signal_between_a_change_and_its_undo_note_is_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Control: without held signals, one right after a directory was made leaves it; held, it is
-    undone.
-    """
+    """Control: a mkdir before a signal is undone, and left if signals are not held."""
 
     def struck() -> tuple[Tally, Tally]:
         with on_stage() as stage:
             campaign = Campaign(stage)
-            made = [
+            mkdir = next(
                 site
                 for site in campaign.sites
                 if site.call == "mkdir" and site.place.startswith("apply/targets.py")
-            ]
-            campaign.strike(made[0], Fault("after", signal.SIGTERM))
-            held = campaign.tally()
+            )
+            campaign.strike(mkdir, Fault("after", signal.SIGTERM))
+            with_held_signals = campaign.tally()
             stage.prepare = _hold_no_signals
-            campaign.strike(made[0], Fault("after", signal.SIGTERM))
-            return held, campaign.tally()
+            campaign.strike(mkdir, Fault("after", signal.SIGTERM))
+            return with_held_signals, campaign.tally()
 
-    held, loose = run_in_mount_namespace(struck)
-    assert (held.undone, held.problems) == (1, ())
-    assert len(loose.problems) == 1
+    with_held_signals, without = run_in_mount_namespace(struck)
+    assert (with_held_signals.undone, with_held_signals.problems) == (1, ())
+    assert len(without.problems) == 1
 
 
 def _hold_no_signals() -> None:
@@ -96,8 +88,8 @@ def _hold_no_signals() -> None:
     vars(executor).update(hold_signals=lambda: None)
 
 
-def test_chance_is_repeatable() -> None:
-    """The same seed strikes the same calls."""
+def test_a_seed_selects_the_same_calls() -> None:
+    """places() selects the same calls for the same seed."""
     sites = [Site(0, number, "open", f"place{number % 3}") for number in range(30)]
     first, second = (places(sites, random.Random(7)) for _ in range(2))
     assert first == second
