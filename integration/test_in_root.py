@@ -14,8 +14,8 @@ import pytest
 
 from harness import T, run_in_mount_namespace
 from nvgraft.apply import executor, targets
+from nvgraft.apply.detached_mounts import Sources, open_sources
 from nvgraft.apply.restore import Owner
-from nvgraft.apply.sources import Sources, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal

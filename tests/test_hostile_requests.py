@@ -1,6 +1,6 @@
 """Hostile requests of a container's environment (cases T32 and T33), from config.json to the plan.
 
-The forms of single variables are tested with their readers (test_request, test_selection,
+The forms of single variables are tested with their readers (test_request, test_device_selection,
 test_requirements).
 """
 

@@ -18,11 +18,11 @@ import hosts
 from harness import LDCONFIG, run_in_mount_namespace
 from nvgraft.apply import executor
 from nvgraft.apply.cache.ldconfig import LoaderCache
-from nvgraft.apply.sources import open_sources
+from nvgraft.apply.detached_mounts import open_sources
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
 from nvgraft.plan.actions import Bind, Why
-from nvgraft.plan.selection import select_devices
+from nvgraft.plan.device_selection import select_devices
 from nvgraft.system import launch, syscalls
 from nvgraft_cli.register.installation import hook_entry
 from safety import arena

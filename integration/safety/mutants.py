@@ -594,7 +594,7 @@ MUTANTS = (
         "_find",
         "lowered == gpu.uuid.lower(",
         "gpu.uuid.lower().startswith(lowered",
-        "tests/test_selection.py",
+        "tests/test_device_selection.py",
     ),
 )
 

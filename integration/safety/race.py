@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from attacked import make_tree
 from harness import run_in_mount_namespace
 from nvgraft.apply import executor
-from nvgraft.apply.sources import Sources, open_sources
+from nvgraft.apply.detached_mounts import Sources, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal

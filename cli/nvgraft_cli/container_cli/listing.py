@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nvgraft.host.components import Inventory, device_file_minor, mig_access_path
 from nvgraft.host.gpus import Gpu
-from nvgraft.plan.selection import Selection, check_mig_request, select_devices
+from nvgraft.plan.device_selection import Selection, check_mig_request, select_devices
 from nvgraft_cli.container_cli.options import ListOptions
 from nvgraft_specs import brands
 

@@ -15,7 +15,7 @@ from nvgraft.host.components import Host, Inventory
 from nvgraft.host.graphics_files import matches
 from nvgraft.host.libraries import rejection
 from nvgraft.plan.actions import Injection, Plan
-from nvgraft.plan.selection import select_devices
+from nvgraft.plan.device_selection import select_devices
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import catalogue, graphics_files

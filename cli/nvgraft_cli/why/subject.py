@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from nvgraft.base.errors import Refusal
 from nvgraft.host.gpus import Gpu
 from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
-from nvgraft.plan.selection import select_devices
+from nvgraft.plan.device_selection import select_devices
 from nvgraft_specs import catalogue, names
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import errno
 
 from nvgraft.apply import cgroup
+from nvgraft.apply.detached_mounts import Sources, attributes, open_sources
 from nvgraft.apply.journal import Heading, Journal, JournalEntry
-from nvgraft.apply.link import Link
+from nvgraft.apply.replaced_link import Link
 from nvgraft.apply.restore import Owner, SharedDirectory
-from nvgraft.apply.sources import Sources, attributes, open_sources
 from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base import paths

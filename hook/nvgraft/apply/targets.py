@@ -11,8 +11,8 @@ from __future__ import annotations
 import errno
 import time
 
+from nvgraft.apply.detached_mounts import Sources
 from nvgraft.apply.journal import JournalEntry
-from nvgraft.apply.sources import Sources
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base import paths
 from nvgraft.base._os import os, stat

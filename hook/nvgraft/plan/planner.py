@@ -33,8 +33,8 @@ from nvgraft.plan.actions import (
     Why,
 )
 from nvgraft.plan.compat import compat_directory
+from nvgraft.plan.device_selection import Selection, check_mig_request, select_devices
 from nvgraft.plan.layout import TMPFS_MODE, Layout, OnVolume
-from nvgraft.plan.selection import Selection, check_mig_request, select_devices
 from nvgraft.plan.soname_links import soname_links
 from nvgraft_specs import catalogue
 

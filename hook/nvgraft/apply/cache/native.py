@@ -13,7 +13,7 @@ from nvgraft.apply.cache.content import CacheContent
 from nvgraft.apply.cache.rootfs import Bounds, Rootfs, check_absent, check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
 from nvgraft.apply.journal import JournalEntry
-from nvgraft.apply.link import Link
+from nvgraft.apply.replaced_link import Link
 from nvgraft.apply.restore import DirectoryEntry, Owner, SharedDirectory
 from nvgraft.apply.targets import check_gone, open_in_root
 from nvgraft.base import paths

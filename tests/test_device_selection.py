@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nvgraft.base.errors import Refusal
 from nvgraft.host.gpus import Gpu, MigDevice
-from nvgraft.plan.selection import SelectedMig, Selection, check_mig_request, select_devices
+from nvgraft.plan.device_selection import SelectedMig, Selection, check_mig_request, select_devices
 
 A = MigDevice("MIG-aaaaaaaa-0000", 1, 0)
 B = MigDevice("MIG-bbbbbbbb-0000", 2, 0)
