@@ -19,7 +19,8 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
         (
             "echo init 18 >> /etc/nvgraft-nvml.conf",
             (
-                "initialization error: nvml error: driver/library version mismatch | the driver was "
+                "initialization error: nvml error: driver/library version mismatch | the"
+                " driver was "
                 "upgraded"
             ),
         ),
@@ -41,7 +42,8 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
         (
             "echo foreign > /etc/ld.so.cache",
             (
-                "detection error: unsupported file format: /etc/ld.so.cache | it does not start like "
+                "detection error: unsupported file format: /etc/ld.so.cache | it does not"
+                " start like "
                 "a loader cache"
             ),
         ),
@@ -70,7 +72,8 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
         (
             "rm /dev/nvidia1",
             (
-                "mount error: stat failed: /dev/nvidia1: no such file or directory | the host lacks "
+                "mount error: stat failed: /dev/nvidia1: no such file or directory | the"
+                " host lacks "
                 "the node"
             ),
         ),

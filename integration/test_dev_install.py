@@ -210,7 +210,9 @@ def installed_twice(installed: Installed) -> Iterator[Path]:
 
 
 def test_installing_again_replaces_what_was_there(installed_twice: Path) -> None:
-    """A module of an older release does not survive, and no draft of the installer's stays behind."""
+    """A module of an older release does not survive, and no draft of the installer's stays
+    behind.
+    """
     assert not (installed_twice / STALE).exists()
     names = ("nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime-hook")
     assert sorted(
@@ -276,7 +278,9 @@ def test_without_an_assembler_nothing_is_installed(installed: Installed, tmp_pat
 
 
 def test_the_original_names_start_our_programs(installed_twice: Path) -> None:
-    """With --names the original programs' names are links, also when installed again; a foreign program is not replaced."""
+    """With --names the original programs' names are links, also when installed again; a foreign
+    program is not replaced.
+    """
     for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
         done = subprocess.run(
             [installed_twice / "bin" / name, "-version"], capture_output=True, text=True

@@ -261,7 +261,8 @@ def cover(path: str, source: str | None = None) -> Callable[[], None]:
         (
             cover("/proc"),
             (
-                "initialization error: open failed: /proc/self/fd: no such file or directory | mount "
+                "initialization error: open failed: /proc/self/fd: no such file or"
+                " directory | mount "
                 "/proc"
             ),
         ),

@@ -11,7 +11,10 @@ from harness import Installed
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "gcc")
 
 LOG = "/run/hook.log"
-LOGGED = f"sed -i 's,^.nvidia-container-cli.$,&\\ndebug = \"{LOG}\",' /etc/nvidia-container-runtime/config.toml"
+LOGGED = (
+    f"sed -i 's,^.nvidia-container-cli.$,&\\ndebug = \"{LOG}\",'"
+    " /etc/nvidia-container-runtime/config.toml"
+)
 #: Prints a container's mounts, device nodes and libraries, without what differs from run to run.
 VIEW = (
     "cut -d' ' -f4-6 /proc/self/mountinfo | sed 's/nvgraft-test[^ ]*//' | sort; "

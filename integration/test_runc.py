@@ -128,7 +128,10 @@ def test_a_refused_container_does_not_start(
 
 def test_a_failing_loader_cache_step_is_undone(bundle: Bundle) -> None:
     """When the loader cache step fails, after every mount, the made files and links are removed."""
-    failing = f"cp $(command -v busybox) /sbin/failing && sed -i 's:@/sbin/ldconfig:@/sbin/failing:' {CONFIG_TOML}"
+    failing = (
+        "cp $(command -v busybox) /sbin/failing && sed -i"
+        f" 's:@/sbin/ldconfig:@/sbin/failing:' {CONFIG_TOML}"
+    )
     done = bundle.run(prepare=f"{failing} && {set_ldcache('ldconfig')}")
     assert done.returncode != 0
     assert "ldcache error: process /sbin/failing failed with error code" in done.stderr

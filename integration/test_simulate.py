@@ -202,7 +202,10 @@ print(json.dumps(entries))
 )
 def test_loader_finds_the_driver(name: str) -> None:
     """dlopen() finds libcuda.so.1 of the recorded version through the loader cache."""
-    script = "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in open('/proc/self/maps') if 'libcuda.so' in l][0])"
+    script = (
+        "import ctypes; ctypes.CDLL('libcuda.so.1'); print([l.split()[-1] for l in"
+        " open('/proc/self/maps') if 'libcuda.so' in l][0])"
+    )
     version = load_host(gallery.path(name)).nvml.driver_version
     library = output(sys.executable, "-c", script, host=name).strip()
     assert library.endswith(f"/libcuda.so.{version}")
@@ -356,7 +359,10 @@ def test_other_file_systems_are_copied(
 
 def test_works_where_the_root_is_an_overlay() -> None:
     """A simulated host can be started on a simulated host, whose root is an overlay."""
-    command = f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls /dev/nvidia*'"
+    command = (
+        f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls"
+        " /dev/nvidia*'"
+    )
     lines = output("sh", "-c", command, _MAIN, host="eks-t4").splitlines()
     assert lines == [
         "overlayfs",

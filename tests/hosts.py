@@ -203,7 +203,7 @@ MIG = """
     /dev/nvidia-caps/nvidia-cap2 char 236:2
     /dev/nvidia-caps/nvidia-cap12 char 236:12
     /dev/nvidia-caps/nvidia-cap13 char 236:13
-"""  # noqa: E501
+"""
 MIG_GPU = gpu(0, migs=["MIG-aaaa 1/0"])
 MIG_MAJORS = {"nvidia-caps": 236}
 

@@ -19,13 +19,13 @@ from nvgraft.system import kept
 from nvgraft_cli.inventory import uevents, watcher
 from nvgraft_cli.shell import logs
 
-NULL = b"change@/devices/virtual/mem/null\0ACTION=change\0DEVPATH=/devices/virtual/mem/null\0SUBSYSTEM=mem\0SYNTH_UUID=0\0MAJOR=1\0MINOR=3\0DEVNAME=null\0DEVMODE=0666\0SEQNUM=39841\0"  # noqa: E501
+NULL = b"change@/devices/virtual/mem/null\0ACTION=change\0DEVPATH=/devices/virtual/mem/null\0SUBSYSTEM=mem\0SYNTH_UUID=0\0MAJOR=1\0MINOR=3\0DEVNAME=null\0DEVMODE=0666\0SEQNUM=39841\0"
 MODULE = b"add@/module/nvidia_uvm\0ACTION=add\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0SEQNUM=5012\0"
 OTHER_MODULE = (
     b"add@/module/notnvidia\0ACTION=add\0DEVPATH=/module/notnvidia\0SUBSYSTEM=module\0SEQNUM=5013\0"
 )
 DRIVER = b"add@/bus/pci/drivers/nvidia\0ACTION=add\0DEVPATH=/bus/pci/drivers/nvidia\0SUBSYSTEM=drivers\0SEQNUM=5014\0"
-_PCI = b"%b@/devices/pci0000:00/0000:00:05.0\0ACTION=%b\0DEVPATH=/devices/pci0000:00/0000:00:05.0\0SUBSYSTEM=pci\0PCI_CLASS=30200\0PCI_ID=%b\0PCI_SLOT_NAME=0000:00:05.0\0SEQNUM=5015\0"  # noqa: E501
+_PCI = b"%b@/devices/pci0000:00/0000:00:05.0\0ACTION=%b\0DEVPATH=/devices/pci0000:00/0000:00:05.0\0SUBSYSTEM=pci\0PCI_CLASS=30200\0PCI_ID=%b\0PCI_SLOT_NAME=0000:00:05.0\0SEQNUM=5015\0"
 GPU = _PCI % (b"bind", b"bind", b"10DE:2236")
 NETWORK_CARD = _PCI % (b"bind", b"bind", b"8086:10DE")
 UVM = b"add@/devices/virtual/nvidia-uvm/nvidia-uvm\0ACTION=add\0DEVPATH=/devices/virtual/nvidia-uvm/nvidia-uvm\0SUBSYSTEM=nvidia-uvm\0SEQNUM=1\0"

@@ -29,7 +29,7 @@ Make symbolic links in the container whose OCI state is read from stdin. Existin
 replaced.
 
 example:
-  nvgraft-hook create-symlinks --link ../card1::/dev/dri/by-path/pci-0000:65:00.0-card < state.json"""
+  nvgraft-hook create-symlinks --link ../card1::/dev/dri/by-path/pci-0000:65:00.0 < state.json"""
 
 
 def parse_links(arguments: Sequence[str]) -> list[tuple[str, str]]:

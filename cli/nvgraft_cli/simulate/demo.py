@@ -29,7 +29,9 @@ FORBIDDEN_NODE = "/tmp/nvidia7"  # noqa: S108 - in the container
 LOOK_AROUND = f"""
 section() {{ echo "== $1"; }}
 section tree; find / -path /proc -prune -o -path /sys -prune -o -print | while read -r path; do
-  if [ -L "$path" ]; then echo "$path -> $(readlink "$path")"; elif [ ! -d "$path" ]; then echo "$path"; fi; done
+  if [ -L "$path" ]; then echo "$path -> $(readlink "$path")"
+  elif [ ! -d "$path" ]; then echo "$path"; fi
+done
 section mounts; cat /proc/self/mountinfo
 section devices; ls -l /dev/ | grep nvidia
 section libraries; ls -l {LIBRARIES} | grep -e libcuda -e libnvidia-ml

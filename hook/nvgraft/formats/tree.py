@@ -268,7 +268,8 @@ class LiveTree(Tree):
     def listdir(self, path: str) -> list[str]:
         if path not in self._listings:
             try:
-                # By this name the kernel opens the directory once; listdir() of a descriptor takes a copy of it first.
+                # By this name the kernel opens the directory once; listdir() of a descriptor takes
+                # a copy of it first.
                 names = os.listdir(f"/proc/self/fd/{self.directory(path)}")
             except FileNotFoundError:
                 return []

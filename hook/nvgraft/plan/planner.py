@@ -197,7 +197,8 @@ class _Planner:
                 why = Why(
                     "device",
                     f"MIG {device.uuid}",
-                    f"GPU instance {device.gpu_instance}, compute instance {device.compute_instance}",
+                    f"GPU instance {device.gpu_instance}, compute instance"
+                    f" {device.compute_instance}",
                 )
                 for compute in (False, True):
                     self._mig_access(mig_access_path(gpu, device, compute=compute), why)
@@ -248,8 +249,10 @@ class _Planner:
         if self._libraries and self.target.has_musl_alone():
             self._warn(
                 "musl",
-                "the image uses musl, which does not read /etc/ld.so.cache, and the driver's libraries need glibc",
-                "use an image with glibc (Debian, Ubuntu, Red Hat); musl only searches the directories of LD_LIBRARY_PATH",
+                "the image uses musl, which does not read /etc/ld.so.cache, and the"
+                " driver's libraries need glibc",
+                "use an image with glibc (Debian, Ubuntu, Red Hat); musl only searches the"
+                " directories of LD_LIBRARY_PATH",
             )
 
     def _check_written(self, directories: Iterable[str]) -> None:
@@ -276,8 +279,10 @@ class _Planner:
             version = report.driver_version
             self._warn(
                 "no-libraries",
-                f"no library in the loader cache ends in the driver version {version}: no library is mounted",
-                "the libraries on this host belong to another driver version: reinstall the driver, and run ldconfig",
+                f"no library in the loader cache ends in the driver version {version}: no"
+                " library is mounted",
+                "the libraries on this host belong to another driver version: reinstall the"
+                " driver, and run ldconfig",
             )
         enabled = set(self.library_classes) | set(self.binary_classes)
         absent = [row.name for row in files.missing if row.component_class in enabled]
@@ -328,8 +333,10 @@ class _Planner:
             if not self.settings.simulated:
                 raise Refusal(
                     "mount",
-                    f"mount operation failed: {self.target.rootfs}{PROC_DIRECTORY}: no such file or directory",
-                    "load the nvidia kernel module on the host, or mount a procfs at /proc in config.json: one of both is missing",
+                    f"mount operation failed: {self.target.rootfs}{PROC_DIRECTORY}: no such"
+                    " file or directory",
+                    "load the nvidia kernel module on the host, or mount a procfs at /proc"
+                    " in config.json: one of both is missing",
                 )
             simulated = Why(
                 "", PROC_DIRECTORY, "simulated-host: no kernel module provides this directory"
@@ -360,7 +367,8 @@ class _Planner:
         if self.selection.gpus:
             content = (
                 '{ "profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
-                f'{mask & (1 << 64) - 1:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}'
+                f'{mask & (1 << 64) - 1:#x}]}}], "rules": [{{"pattern": [], "profile":'
+                ' "_container_"}]}'
             )
             self.layout.write_file(f"{path}/{_PROFILE_NAME}", TMPFS_MODE, content, why)
 
@@ -487,7 +495,10 @@ class _Planner:
 
     def _bind_device(self, device: DeviceNode, why: Why) -> None:
         if device.node is None:
-            hint = "the host lacks the node: load the nvidia modules and run nvidia-modprobe, or set load-kmods = true"
+            hint = (
+                "the host lacks the node: load the nvidia modules and run nvidia-modprobe, or"
+                " set load-kmods = true"
+            )
             raise Refusal("mount", f"stat failed: {device.path}: no such file or directory", hint)
         if device.node.type != "char" or device.node.rdev != device.rdev:
             have = (
@@ -496,7 +507,8 @@ class _Planner:
             raise Refusal(
                 "mount",
                 f"invalid device node: {device.path}",
-                f"it is {have} and should be {device.rdev[0]}:{device.rdev[1]}: remove it on the host",
+                f"it is {have} and should be {device.rdev[0]}:{device.rdev[1]}: remove it"
+                " on the host",
             )
         target = self.layout.resolve(device.path)
         self.layout.placeholder(target, device.node.mode, why, accept="char", rdev=device.rdev)
@@ -543,7 +555,8 @@ class _Planner:
             raise Refusal(
                 "mount",
                 f"stat failed: {PROC_DIRECTORY}/capabilities: no such file or directory",
-                "the kernel module has no MIG capabilities: load the module of a driver that supports MIG",
+                "the kernel module has no MIG capabilities: load the module of a driver"
+                " that supports MIG",
             )
         self._proc("dir", mig.proc_directory, why)
         if mig.major is None:

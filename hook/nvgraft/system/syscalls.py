@@ -266,7 +266,10 @@ def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode
     """
 
     def call() -> str:
-        return f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)}, {_decode(resolve, _RESOLVE_NAMES)}"
+        return (
+            f"{dirfd}, {unsafe_path!r}, {_decode(flags, _OPEN_NAMES)},"
+            f" {_decode(resolve, _RESOLVE_NAMES)}"
+        )
 
     how = _HOW.get((flags, mode, resolve))
     if how is None:
@@ -308,7 +311,10 @@ def mount_setattr(
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
 
     def call() -> str:
-        return f"{mount_fd}, set={_decode(attr_set, _ATTR_NAMES)}, clear={_decode(attr_clear, _ATTR_NAMES)}, propagation={propagation:#x}"
+        return (
+            f"{mount_fd}, set={_decode(attr_set, _ATTR_NAMES)},"
+            f" clear={_decode(attr_clear, _ATTR_NAMES)}, propagation={propagation:#x}"
+        )
 
     _mount_setattr(call, mount_fd, b"", flags, attr, len(attr))
 
