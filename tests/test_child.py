@@ -79,6 +79,10 @@ class Steps:
         """Take the steps. This runs in the child."""
         for _ in range(self.left):
             os.read(self.begin[0], 1)
+            # On a loaded virtual machine the kernel may count a few system calls as no time at all.
+            enough = time.process_time() + 0.001
+            while time.process_time() < enough:
+                pass
             self.at_each(writer)
             os.write(self.done[1], b".")
 
@@ -124,8 +128,10 @@ def test_a_child_at_work_is_not_late_before_the_deadline(
         monkeypatch, 30, then=60_000, at_each=lambda writer: writes and os.write(writer, b"x")
     )
     process = started(steps.work)
-    assert process.follow(time.monotonic() + 60, 4096, still=0.2) == (False, b"x" * 30 * writes)
-    assert process.end() == 0
+    outcome = process.follow(time.monotonic() + 60, 4096, still=0.2)
+    status = process.end()
+    assert outcome == (False, b"x" * 30 * writes)
+    assert status == 0
 
 
 @pytest.mark.parametrize("way", ["follow", "read"])
