@@ -321,6 +321,11 @@ def test_temporary_files_of_package_managers_are_skipped(image: Path) -> None:
     ["/opt/lib"],
     False,
 )
+@example(
+    [("/usr/lib", "liba.so.1.2", "/opt/lib/liba.so.1"), ("/opt/lib", "liba.so.1.2", "file")],
+    ["/opt/lib"],
+    False,
+)
 def test_any_image_gets_what_ldconfig_gives_it(
     entries: list[tuple[str, str, str]], conf: list[str], merged: bool
 ) -> None:

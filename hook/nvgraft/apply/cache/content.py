@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from nvgraft.apply.cache.library_search import Search
+    from nvgraft.apply.cache.library_search import FoundLibrary, Search
     from nvgraft.apply.cache.rootfs import Files, FilesDirectory
     from nvgraft.plan.actions import UpdateLoaderCache
 
@@ -202,8 +202,17 @@ def _missing_links(
         if not library.is_link
         and library.name != library.soname
         and (search.directory.rank, library.soname) not in made
-        and files.identity(f"{place}/{library.soname}") != files.identity(f"{place}/{library.name}")
+        and not _is_linked(files, place, library)
     ]
+
+
+def _is_linked(files: Files, place: str, library: FoundLibrary) -> bool:
+    """Tell whether the SONAME of a library exists and is the library.
+
+    Neither exists yet if the library is a link to a SONAME link that will be made.
+    """
+    linked = files.identity(f"{place}/{library.soname}")
+    return linked is not None and linked == files.identity(f"{place}/{library.name}")
 
 
 def _leading(files: Files, parent: str, links: list[tuple[str, int]]) -> list[tuple[str, int]]:
