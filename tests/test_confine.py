@@ -138,7 +138,7 @@ raise SystemExit(main.main())
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == "nvgraft last-error: out of memory | the input is too large, damaged or malicious\n"
+        == "nvgraft last-error: out of memory | use another input: this one is too large, damaged or malicious\n"
     )
 
 
@@ -154,7 +154,7 @@ while True:
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == "nvgraft: the input takes more than 1 s of processor time | it is damaged or malicious\n"
+        == "nvgraft: the input takes more than 1 s of processor time | use another input: this one is damaged or malicious\n"
     )
 
 

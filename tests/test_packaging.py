@@ -114,5 +114,5 @@ except Refusal as refusal:
 """
     done = run(program)
     assert done.stdout.startswith(
-        "nvgraft: permission error: python-prctl is not installed | apt-get install python3-prctl"
+        "nvgraft: permission error: python-prctl is not installed | run apt-get install python3-prctl"
     )

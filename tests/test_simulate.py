@@ -72,7 +72,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ("eks-t4", "--", "id", "-u", "a b"),
             (
-                "only root can make device nodes and mounts in a private namespace | sudo"
+                "only root can make device nodes and mounts in a private namespace | run sudo"
                 " nvgraft simulate eks-t4 -- id -u 'a b'"
             ),
         ),

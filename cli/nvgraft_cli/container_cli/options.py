@@ -428,7 +428,7 @@ def _set_compat_mode(options: ConfigureOptions, mode: str) -> None:
         raise Refusal(
             "input",
             "only one cuda-compat-mode can be specified at a time",
-            f"it is {options.cuda_compat_mode} and {mode}",
+            f"the options ask for {options.cuda_compat_mode} and {mode}: remove one of them",
         )
     options.cuda_compat_mode = mode
 
@@ -439,14 +439,14 @@ def _pid(text: str) -> int:
         raise Refusal(
             "input",
             f"parse pid failed: {text}: invalid argument",
-            "--pid takes the number of the container's first process",
+            "give --pid the number of the container's first process",
         )
     pid = int(text or 0)
     if not 0 <= pid <= _MAX_PID:
         raise Refusal(
             "input",
             f"parse pid failed: {text}: numerical result out of range",
-            "no process has this number",
+            "give the number of the container's first process: no process has this number",
         )
     return pid
 

@@ -52,9 +52,9 @@ class Context:
 
 
 def read_side(name: str, context: Context) -> Side:
-    """Read a side.
+    """Read one side of the comparison: a file, a gallery host, or a process as ``pid:NUMBER``.
 
-    :raises InputError: with path, cause and fix, when it cannot be used.
+    :raises InputError: the side cannot be used; the text has its name, the cause and the fix.
     """
     if name.startswith("pid:"):
         return _live(name)
@@ -278,7 +278,7 @@ def _live(name: str) -> Side:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(
-            f"{path}: {reason} | name a running process of the container, and run as root"
+            f"{path}: {reason} | name a running process of the container, and run nvgraft as root"
         ) from error
 
 

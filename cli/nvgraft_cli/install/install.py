@@ -35,7 +35,7 @@ SHEBANG_LIMIT = 255
 HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
 #: Distribution -> the fix if it is missing.
 _MISSING = {
-    "python-prctl": "apt-get install python3-prctl, or use PYTHON=/usr/bin/python3",
+    "python-prctl": "run apt-get install python3-prctl, or use PYTHON=/usr/bin/python3",
     "nvidia-ml-py": "pip installs it into .venv: remove an unfinished .venv, and try again",
 }
 
@@ -94,7 +94,7 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
         if info.st_uid != 0:
             raise CannotInstall(
                 f"{place}: owned by user {info.st_uid} | root must own what the hook loads:"
-                f" chown root {place}"
+                f" run chown root {place}"
             )
         if stat.S_ISLNK(info.st_mode):
             if not links_left:
@@ -104,7 +104,7 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
             )
         elif info.st_mode & 0o022:
             raise CannotInstall(
-                f"{place}: group or others may write to it | chmod go-w {place}, or choose"
+                f"{place}: group or others may write to it | run chmod go-w {place}, or choose"
                 " another directory"
             )
 
@@ -267,7 +267,9 @@ def replace_tree(stage: str, final: str, old: str) -> None:
 def check_places(prefix: str, python: str) -> None:
     """Check, before anything is written, paths and owners of installation and interpreter."""
     if os.geteuid() != 0:
-        raise CannotInstall("not root | run as root, who must own what the hook loads")
+        raise CannotInstall(
+            "not root | run this as root, who must own the files that the hook loads"
+        )
     for name, path in (("PREFIX", prefix), ("PYTHON", python)):
         if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/"):
             raise CannotInstall(f"{name}={path}: not an absolute path without . and .. parts")
@@ -316,15 +318,15 @@ def static_launcher(python: str, script: str) -> bytes:
     if missing:
         raise CannotInstall(
             f"--launcher: there is no program {' and no '.join(missing)} to assemble its source"
-            " | apt-get install binutils gcc, or install without --launcher"
+            " | run apt-get install binutils gcc, or install without --launcher"
         )
     try:
         code = launcher.assemble(machine)
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         raise CannotInstall(
-            f"--launcher: {error.cmd[0]} failed: {said[-1]} | apt-get install --reinstall binutils,"
-            " or install without --launcher"
+            f"--launcher: {error.cmd[0]} failed: {said[-1]}"
+            " | run apt-get install --reinstall binutils, or install without --launcher"
         ) from error
     return launcher.build(launcher.LaunchedScript(python, script), machine, code)
 

@@ -193,7 +193,7 @@ def _refresh(args: argparse.Namespace) -> int:
         host = refresh(named_config(args.config))
     except NotKept as problem:
         return _complain(
-            f"this host was read, but not kept: {problem} | see nvgraft inventory show", 1
+            f"this host was read, but not kept: {problem} | run nvgraft inventory show", 1
         )
     if args.format == "json":
         print_document({"schema": _REFRESH_SCHEMA, **facts(host)})

@@ -48,7 +48,9 @@ as well.""",
 
 
 class Report:
-    """The result for one journal. ``state`` is cleared, running, gone, unreachable or damaged."""
+    """The result for one journal. ``state`` is one of: cleared, running, gone, unreachable,
+    damaged.
+    """
 
     def __init__(
         self, name: str, rootfs: str, state: str, text: str, outcomes: list[Outcome] | None = None
@@ -85,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     """Recover from every journal; return the exit code."""
     if not _is_root():
         print(
-            "nvgraft recover: only root can read the journals of killed hooks | sudo"
+            "nvgraft recover: only root can read the journals of killed hooks | run sudo"
             " nvgraft recover",
             file=sys.stderr,
         )

@@ -44,7 +44,7 @@ def refuse_rival(hook: object, path: str, engine: str) -> None:
     name = program(hook)
     if name == installation.HOOK:
         raise CannotRegister(
-            f"{path}: registers {name} in another form | nvgraft unregister {engine}, then"
+            f"{path}: registers {name} in another form | run nvgraft unregister {engine}, then"
             " register it again"
         )
     if name in _RIVALS:

@@ -61,7 +61,8 @@ def add(file: ConfigFile, programs: installation.Programs) -> str:
     if _NAME in runtimes:
         if runtimes[_NAME] != wanted:
             raise CannotRegister(
-                f"{file.path}: has another runtime {_NAME} | nvgraft unregister containerd first"
+                f"{file.path}: has another runtime {_NAME}"
+                " | run nvgraft unregister containerd first"
             )
         return text
     entries = {_NAME: wanted}
@@ -164,7 +165,7 @@ def _check_effect(config: _Table, plugin: str, path: str, programs: installation
     for pattern in _strings(config, "imports"):
         for other in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
             if plugin in _table(_parse(read(other).text or "", other), ("plugins",), other):
-                hint = f"nvgraft register containerd --file {other}"
+                hint = f"run nvgraft register containerd --file {other}"
                 raise CannotRegister(
                     f"{path}: the imported {other} has a section of the CRI plugin, which"
                     " may replace"

@@ -14,7 +14,7 @@ _DEFAULT = ("default-runtime",)
 def add(file: ConfigFile, programs: installation.Programs, *, set_default: bool) -> str:
     """Return ``daemon.json`` with the runtime.
 
-    :raises CannotRegister: it has another runtime of that name.
+    :raises CannotRegister: the file has another runtime of that name.
     """
     text = file.text
     config = Json("{}\n" if text is None or not text.strip() else text, file.path)
@@ -23,7 +23,7 @@ def add(file: ConfigFile, programs: installation.Programs, *, set_default: bool)
     if have is not None and have != wanted:
         raise CannotRegister(
             f"{file.path}: {'.'.join(_RUNTIME)} is another program or has arguments"
-            " | nvgraft unregister docker first"
+            " | run nvgraft unregister docker first"
         )
     changed = config if have == wanted else config.put(_RUNTIME, wanted)
     if set_default and config.get(_DEFAULT) != _NAME:

@@ -71,8 +71,8 @@ def entry(path: str) -> dict[str, object]:
 def add(file: ConfigFile, programs: installation.Programs, engine: str) -> str:
     """Return the content of the file.
 
-    :raises CannotRegister: it has other content, or another file beside it registers a hook for
-        GPUs.
+    :raises CannotRegister: the file has other content, or another file beside it registers a hook
+        for GPUs.
     """
     if not file.path.endswith(".json"):
         raise CannotRegister(f"{file.path}: engines read *.json only")
@@ -80,8 +80,8 @@ def add(file: ConfigFile, programs: installation.Programs, engine: str) -> str:
     if file.text is not None:
         if _loads(file.text, file.path) != wanted:
             raise CannotRegister(
-                f"{file.path}: has other content"
-                f" | nvgraft unregister {engine}, or name another file with --file FILE"
+                f"{file.path}: has content that nvgraft did not write"
+                f" | run nvgraft unregister {engine}, or name another file with --file FILE"
             )
         return file.text
     for path in sorted(glob.glob(glob.escape(os.path.dirname(file.path) or ".") + "/*.json")):

@@ -76,13 +76,13 @@ def check(prefix: str, names: tuple[str, ...]) -> None:
 def _check_launcher(path: str, prefix: str) -> None:
     if not os.path.isfile(path):
         raise CannotRegister(
-            f"{path}: no such program | ./dev install PREFIX={prefix}, or name another"
+            f"{path}: no such program | run ./dev install PREFIX={prefix}, or name another"
             " prefix with --prefix DIR"
         )
     try:
         owned_by_root(path)
         if not os.access(path, os.X_OK):
-            raise CannotRegister(f"{path}: not executable | ./dev install PREFIX={prefix}")
+            raise CannotRegister(f"{path}: not executable | run ./dev install PREFIX={prefix}")
         with open(path, "rb") as file:
             data = file.read(4096)
         target = launcher.parse(data)
@@ -94,7 +94,7 @@ def _check_launcher(path: str, prefix: str) -> None:
         first, added = _FIRST_LINE.match(text), _DIRECTORY.search(text)
         if first is None or added is None:
             raise CannotRegister(
-                f"{path}: not a launcher of ./dev install | ./dev install PREFIX={prefix}"
+                f"{path}: not a launcher of ./dev install | run ./dev install PREFIX={prefix}"
             )
         owned_by_root(first[1])
         for directory, _, names in os.walk(added[1]):

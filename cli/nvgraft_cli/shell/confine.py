@@ -1,7 +1,7 @@
-"""Confine commands that only read, before they parse documents and images of strangers.
+"""Confine commands that only read, before they parse documents and images of unknown origin.
 
-``main`` calls :func:`look_only` for every command whose parser sets ``looks_only``. What such a
-command must do with the caller's own rights, it does before, in the function that its parser sets
+``main`` calls :func:`look_only` for every command whose parser sets ``looks_only``. Such a
+command first does the work that needs the caller's own rights, in the function that its parser sets
 as ``open_first``. Afterwards this process and its children cannot write a file, start a program,
 reach a network, another process or another namespace, mount, or regain a privilege, and their
 memory and processor time are limited (SECURITY R16, R39; docs/decisions/0034).
@@ -130,8 +130,8 @@ def _limit(which: int, soft: int, hard: int) -> int:
 
 def _too_long(seconds: int) -> None:
     print(
-        f"nvgraft: the input takes more than {seconds} s of processor time | it is damaged"
-        " or malicious",
+        f"nvgraft: the input takes more than {seconds} s of processor time | use another input:"
+        " this one is damaged or malicious",
         file=sys.stderr,
     )
     os._exit(2)

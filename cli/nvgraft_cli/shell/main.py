@@ -113,7 +113,8 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except MemoryError:
         print(
-            f"nvgraft {command}: out of memory | the input is too large, damaged or malicious",
+            f"nvgraft {command}: out of memory | use another input:"
+            " this one is too large, damaged or malicious",
             file=sys.stderr,
         )
         return 2

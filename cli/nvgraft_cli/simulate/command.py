@@ -161,7 +161,7 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     snapshot = read_bytes(path)
     host = parse_host(snapshot, path)
     if os.geteuid() != 0:
-        fix = f"sudo nvgraft simulate {shlex.join([name, '--', *command])}"
+        fix = f"run sudo nvgraft simulate {shlex.join([name, '--', *command])}"
         raise _CannotSimulate(
             f"only root can make device nodes and mounts in a private namespace | {fix}"
         )

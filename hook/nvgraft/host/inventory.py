@@ -67,7 +67,7 @@ def read_inventory(
         raise Refusal(
             "device",
             "too many devices",
-            f"NVML reports {len(report.gpus)} GPUs, the device mask has {catalogue.MAX_GPUS} bits",
+            f"NVML reports {len(report.gpus)} GPUs; at most {catalogue.MAX_GPUS} are supported",
         )
     tree = host.tree
     libraries = host.libraries
@@ -184,8 +184,8 @@ def _sockets(
 
 
 def _probe(tree: Tree, path: str) -> tuple[str, Node | None]:
-    """Do as ``tree.find()``, but a path that this user may not read counts as missing (reference
-    behaviour 5.6).
+    """Find ``path`` as ``tree.find()`` does, but count a path that this user may not read as
+    missing (reference behaviour 5.6).
     """
     try:
         return tree.find(path)

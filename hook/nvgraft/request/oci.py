@@ -30,7 +30,7 @@ _OPEN = "could not open OCI spec: "
 _CONFIG = "could not decode OCI spec: "
 _CAPABILITIES = "could not decode Process.Capabilities in OCI spec: "
 
-_STATE_FIX = "the hook reads the container's OCI state on stdin, as an OCI runtime writes it"
+_STATE_FIX = "let an OCI runtime start the hook: it writes the container's state to stdin"
 _CONFIG_FIX = "let the engine write the bundle's config.json again"
 
 _STATE_MEMBERS = {"id": "id", "pid": "pid", "bundle": "bundle", "bundlepath": "bundlePath"}

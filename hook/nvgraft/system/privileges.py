@@ -29,7 +29,7 @@ except ImportError:
 
         def __getattr__(self, _name: str) -> NoReturn:
             hint = (
-                "apt-get install python3-prctl, or pip install python-prctl,"
+                "run apt-get install python3-prctl, or pip install python-prctl,"
                 " which needs gcc and libcap-dev; planning works without it"
             )
             raise Refusal("permission", "python-prctl is not installed", hint)

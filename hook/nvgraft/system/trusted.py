@@ -105,10 +105,11 @@ def _check(place: str, status: os.stat_result, *, sticky: bool) -> None:
         raise Untrusted(
             place,
             f"it belongs to user {status.st_uid}",
-            f"it decides what root does: chown root {place}",
+            f"it decides what root does: run chown root {place}",
         )
     writable = status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode)
     if writable and not (sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         elsewhere = "keep the file in a directory that only root can write"
-        fix = elsewhere if status.st_mode & stat.S_ISVTX else f"chmod go-w {place}, or {elsewhere}"
+        chmod = f"run chmod go-w {place}, or {elsewhere}"
+        fix = elsewhere if status.st_mode & stat.S_ISVTX else chmod
         raise Untrusted(place, "group or others may write it", f"it decides what root does: {fix}")
