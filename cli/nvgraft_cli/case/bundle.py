@@ -156,7 +156,7 @@ class ContainerSide:
     def spec(self) -> ContainerConfig:
         """The parts of config.json that the hook reads.
 
-        :raises nvgraft.base.errors.Refusal: it is not an OCI configuration.
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
         """
         return parse_config(self.data)
 
@@ -164,7 +164,7 @@ class ContainerSide:
     def arguments(self) -> list[str]:
         """The words of process.args; none if config.json has no usable ones.
 
-        :raises nvgraft.base.errors.Refusal: it is not an OCI configuration.
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
         """
         self.spec  # noqa: B018 - refuses what the hook would refuse
         args = json.loads(self.data).get("process", {}).get("args")
@@ -174,7 +174,7 @@ class ContainerSide:
     def working_directory(self) -> str:
         """The absolute process.cwd, or /.
 
-        :raises nvgraft.base.errors.Refusal: it is not an OCI configuration.
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
         """
         self.spec  # noqa: B018 - refuses what the hook would refuse
         directory = json.loads(self.data).get("process", {}).get("cwd")
@@ -185,7 +185,7 @@ class ContainerSide:
         """The files of the image.
 
         :raises InputError: the rootfs is missing or unreadable.
-        :raises nvgraft.base.errors.Refusal: it is the host's own root.
+        :raises nvgraft.base.errors.Refusal: the rootfs is the host's own root.
         """
         if self._tree is None:
             self._tree = self._open_rootfs(self.spec)
@@ -196,7 +196,8 @@ class ContainerSide:
 
         :param module: false for a simulated host, which has no NVIDIA kernel module.
         :raises InputError: the rootfs is missing or unreadable.
-        :raises nvgraft.base.errors.Refusal: it is the host's own root, or its links lead out of it.
+        :raises nvgraft.base.errors.Refusal: the rootfs is the host's own root, or a symbolic
+            link leads out of the rootfs.
         """
         key = (machine, module)
         if key not in self._targets:

@@ -34,8 +34,8 @@ class Case:
     def target(self) -> OfflineTarget:
         """The container as the planner sees it.
 
-        :raises nvgraft_cli.shell.errors.InputError: its rootfs is missing or unreadable.
-        :raises Refusal: its links lead out of it.
+        :raises nvgraft_cli.shell.errors.InputError: the rootfs is missing or unreadable.
+        :raises Refusal: a symbolic link leads out of the rootfs.
         """
         return self.container.target(
             self.host.facts.machine, module=not self.host.config.simulated_host

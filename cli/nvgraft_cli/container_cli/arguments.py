@@ -1,8 +1,8 @@
 """Parse command lines as GNU argp does, which the original uses; argparse differs in many details.
 
-Long options may be shortened as long as they stay unambiguous, short ones may be joined, an
-argument that may be left out has to be attached, and faults are told in argp's words. What the
-options are is not known here.
+Long options may be shortened as long as they stay unambiguous, and short options may be joined. An
+optional argument has to be attached to its option. Usage errors have argp's words. The callers say
+which options there are.
 """
 
 import textwrap

@@ -34,8 +34,12 @@ _CAPABILITY_FILES = {
 
 
 def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#718, #672; NVIDIA/nvidia-docker#1668, #1226;
-    containers/podman#16839."""
+    """Look for ``devices-not-requested``: the container asks for no GPU, so it gets none, and no
+    error says so.
+
+    Reported in NVIDIA/nvidia-container-toolkit#718, #672; NVIDIA/nvidia-docker#1668, #1226;
+    containers/podman#16839.
+    """
     outcome = resolve_request(patient.container.spec, patient.host.config)
     if isinstance(outcome, Skip):
         yield Diagnosis(
@@ -55,8 +59,12 @@ def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#1103, #1226; NVIDIA/cloud-native-docs#477;
-    apptainer/apptainer#2210."""
+    """Look for ``capability-not-requested``: the container does not request a driver capability
+    that it needs.
+
+    Reported in NVIDIA/nvidia-docker#1103, #1226; NVIDIA/cloud-native-docs#477;
+    apptainer/apptainer#2210.
+    """
     plan = patient.injected
     requested = plan.request.capabilities
     capabilities = ", ".join(requested) or "nothing"
@@ -102,7 +110,10 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def devices_from_image(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/k8s-device-plugin#61, #87, #203; bottlerocket-os/bottlerocket#3718."""
+    """Look for ``devices-from-image``: the image, not the orchestrator, asks for GPUs.
+
+    Reported in NVIDIA/k8s-device-plugin#61, #87, #203; bottlerocket-os/bottlerocket#3718.
+    """
     image = patient.container.image_env
     if image is None:
         raise NotChecked("a config.json does not say which variables come from the image")
@@ -134,7 +145,10 @@ def _is_met(requirement: str, report: DriverReport, devices: list[tuple[str, str
 
 
 def requirement_unmet(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#536, #543, #688, #1442; Xilinx/Vitis-AI#103."""
+    """Look for ``requirement-unmet``: the image requires a newer CUDA or driver than the host has.
+
+    Reported in NVIDIA/nvidia-docker#536, #543, #688, #1442; Xilinx/Vitis-AI#103.
+    """
     refusal = patient.refusal
     if refusal is None or refusal.stage != "requirement":
         return
@@ -170,7 +184,10 @@ def requirement_unmet(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def unknown_device(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#29, #108, #632; NVIDIA/libnvidia-container#204."""
+    """Look for ``unknown-device``: the container asks for a device that the host does not have.
+
+    Reported in NVIDIA/nvidia-container-toolkit#29, #108, #632; NVIDIA/libnvidia-container#204.
+    """
     refusal = patient.refusal
     if refusal is not None and refusal.stage == "device":
         yield Diagnosis(
@@ -182,7 +199,10 @@ def unknown_device(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def mig_privilege(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#1740, #842; NVIDIA/gpu-operator#322."""
+    """Look for ``mig-privilege``: MIG administration needs a privileged container.
+
+    Reported in NVIDIA/nvidia-container-toolkit#1740, #842; NVIDIA/gpu-operator#322.
+    """
     refusal = patient.refusal
     if refusal is not None and "in non privileged container" in refusal.text:
         yield Diagnosis(
@@ -191,7 +211,11 @@ def mig_privilege(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def target_is_symlink(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#289, #176, #295, #274; NVIDIA/nvidia-docker#1551."""
+    """Look for ``target-is-symlink``: the image has a symbolic link where a driver file is to be
+    mounted.
+
+    Reported in NVIDIA/nvidia-container-toolkit#289, #176, #295, #274; NVIDIA/nvidia-docker#1551.
+    """
     refusal = patient.refusal
     if refusal is None or not refusal.text.endswith(
         ("file exists", "is a directory", "not a directory")
@@ -217,8 +241,11 @@ def target_is_symlink(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def image_has_driver(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/libnvidia-container#266, #138, #140; NVIDIA/nvidia-docker#1488, #1307;
-    NVIDIA/enroot#155."""
+    """Look for ``image-has-driver``: the image contains driver libraries of its own.
+
+    Reported in NVIDIA/libnvidia-container#266, #138, #140; NVIDIA/nvidia-docker#1488, #1307;
+    NVIDIA/enroot#155.
+    """
     _ = patient.rootfs
     version = patient.host.facts.report.driver_version
     empty, foreign = [], []
@@ -250,8 +277,11 @@ def image_has_driver(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def socket_in_the_way(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#1300, #1690; NVIDIA/libnvidia-container#187;
-    NVIDIA/enroot#138, #265."""
+    """Look for ``socket-in-the-way``: a volume covers the place of a driver service's socket.
+
+    Reported in NVIDIA/nvidia-docker#1300, #1690; NVIDIA/libnvidia-container#187; NVIDIA/enroot#138,
+    #265.
+    """
     for finding in patient.injected.findings:
         if finding.id in {"socket-skipped", "mps-skipped"}:
             yield Diagnosis(
@@ -265,7 +295,10 @@ def socket_in_the_way(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def stderr_hidden(patient: Patient) -> Iterator[Diagnosis]:
-    """containers/podman#16094, #24502; containers/crun#665."""
+    """Look for ``stderr-hidden``: the engine hides the hook's error message.
+
+    Reported in containers/podman#16094, #24502; containers/crun#665.
+    """
     if not patient.by_podman:
         raise NotChecked("config.json does not say that podman wrote it")
     if patient.member("annotations", "run.oci.hooks.stderr") is None:
@@ -280,8 +313,12 @@ def stderr_hidden(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def graphics_incomplete(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#328, #337, #1520; NVIDIA/libnvidia-container#132;
-    NVIDIA/nvidia-container-toolkit#16."""
+    """Look for ``graphics-incomplete``: Vulkan, EGL or GLX need a file that the hook does not
+    mount.
+
+    Reported in NVIDIA/nvidia-docker#328, #337, #1520; NVIDIA/libnvidia-container#132;
+    NVIDIA/nvidia-container-toolkit#16.
+    """
     requested = set(patient.injected.request.capabilities)
     if not requested & {"graphics", "display"}:
         raise NotChecked("the container requests neither graphics nor display")
@@ -327,7 +364,10 @@ _LIBRARY_PLACES = (
 
 
 def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#1256, #1515; NVIDIA/nvidia-container-toolkit#199, #234, #1967."""
+    """Look for ``compat-libraries``: the image's CUDA compatibility libraries do not fit this host.
+
+    Reported in NVIDIA/nvidia-docker#1256, #1515; NVIDIA/nvidia-container-toolkit#199, #234, #1967.
+    """
     _ = patient.injected
     try:
         directory = patient.rootfs.resolve("/usr/local/cuda/compat")

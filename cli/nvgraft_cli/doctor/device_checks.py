@@ -54,7 +54,10 @@ def _machine(patient: Patient, fact: str) -> Machine:
 
 
 def cgroup_not_found(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#1447, #1486, #1660; NVIDIA/k8s-device-plugin#324."""
+    """Look for ``cgroup-not-found``: the hook does not find the container's devices cgroup.
+
+    Reported in NVIDIA/nvidia-docker#1447, #1486, #1660; NVIDIA/k8s-device-plugin#324.
+    """
     if _no_rules_planned(patient):
         return
     machine = _machine(patient, "where cgroups are mounted")
@@ -71,8 +74,11 @@ def cgroup_not_found(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def device_filter(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#678, #139, #1482;
-    NVIDIA/libnvidia-container#209, #256, #313; NVIDIA/nvidia-docker#1688."""
+    """Look for ``device-filter``: the device program of cgroup v2 cannot be read or replaced.
+
+    Reported in NVIDIA/nvidia-container-toolkit#678, #139, #1482; NVIDIA/libnvidia-container#209,
+    #256, #313; NVIDIA/nvidia-docker#1688.
+    """
     if _no_rules_planned(patient):
         return
     path = patient.member("linux", "cgroupsPath") if patient.has_container else None
@@ -140,8 +146,12 @@ def _fix(patient: Patient) -> str:
 
 
 def device_rules_lost(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#48, #1227, #251; NVIDIA/nvidia-docker#1730, #1671;
-    NVIDIA/gpu-operator#485."""
+    """Look for ``device-rules-lost``: the container's device rules are missing, or systemd will
+    remove them.
+
+    Reported in NVIDIA/nvidia-container-toolkit#48, #1227, #251; NVIDIA/nvidia-docker#1730, #1671;
+    NVIDIA/gpu-operator#485.
+    """
     if patient.devices_allowed:
         return
     path = patient.member("linux", "cgroupsPath")
@@ -171,8 +181,11 @@ def device_rules_lost(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def device_permissions(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547, #1523;
-    VirtualGL/virtualgl#10."""
+    """Look for ``device-permissions``: the container's user may not open the device nodes.
+
+    Reported in NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547,
+    #1523; VirtualGL/virtualgl#10.
+    """
     uid = patient.member("process", "user", "uid") or 0
     additional = patient.member("process", "user", "additionalGids")
     groups = [
@@ -220,7 +233,10 @@ def _selinux(machine: Machine, label: str) -> Iterator[Diagnosis]:
 
 
 def rootless(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/libnvidia-container#49, #104; containers/crun#665; opencontainers/runc#2952."""
+    """Look for ``rootless``: the hook is configured for more than a rootless engine may do.
+
+    Reported in NVIDIA/libnvidia-container#49, #104; containers/crun#665; opencontainers/runc#2952.
+    """
     if patient.host.document is None and patient.machine.privilege_error:
         yield Diagnosis(
             f"root lacks CAP_SYS_ADMIN here: {patient.machine.privilege_error}",

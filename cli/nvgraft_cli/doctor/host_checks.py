@@ -43,7 +43,11 @@ _MANY_GPUS = 4
 
 
 def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#394, #171; NVIDIA/nvidia-docker#1451, #1168."""
+    """Look for ``driver-library-mismatch``: the driver was upgraded while its old kernel module
+    stayed loaded.
+
+    Reported in NVIDIA/nvidia-container-toolkit#394, #171; NVIDIA/nvidia-docker#1451, #1168.
+    """
     text = patient.host_text("/proc/driver/nvidia/version")
     if text is None:
         raise NotChecked("the nvidia kernel module is not loaded")
@@ -71,8 +75,11 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/libnvidia-container#231; NVIDIA/nvidia-container-toolkit#154, #231;
-    NixOS/nixpkgs#83713."""
+    """Look for ``nvml-library-missing``: the host's loader does not find libnvidia-ml.so.1.
+
+    Reported in NVIDIA/libnvidia-container#231; NVIDIA/nvidia-container-toolkit#154, #231;
+    NixOS/nixpkgs#83713.
+    """
     try:
         if any(entry.soname == "libnvidia-ml.so.1" for entry in patient.entries):
             return
@@ -104,8 +111,11 @@ def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#1786, #512; NVIDIA/enroot#106;
-    ggml-org/llama.cpp#7218 (CUDA error 999)."""
+    """Look for ``driver-not-loaded``: there is no GPU, or the driver is not fully loaded.
+
+    Reported in NVIDIA/nvidia-docker#1786, #512; NVIDIA/enroot#106; ggml-org/llama.cpp#7218 (CUDA
+    error 999).
+    """
     if patient.host_text("/proc/driver/nvidia/version") is None:
         yield Diagnosis(
             "the nvidia kernel module is not loaded: there is no /proc/driver/nvidia/version",
@@ -143,8 +153,11 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def host_layout(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/libnvidia-container#234, #146, #153;
-    NVIDIA/nvidia-container-toolkit#71, #209, #751."""
+    """Look for ``host-layout``: the host's driver is not where the loader cache says.
+
+    Reported in NVIDIA/libnvidia-container#234, #146, #153; NVIDIA/nvidia-container-toolkit#71,
+    #209, #751.
+    """
     version = patient.host.facts.report.driver_version
     libraries = [
         entry for entry in patient.entries if entry.soname.startswith(("libcuda.so", "libnvidia-"))
@@ -177,7 +190,10 @@ def _resolves_to(patient: Patient, path: str, version: str) -> bool:
 
 
 def nvml_slow(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#183, #556, #202; NVIDIA/nvidia-docker#1203, #1252."""
+    """Look for ``nvml-slow``: NVML takes longer to answer than nvidia-container-cli waits.
+
+    Reported in NVIDIA/nvidia-container-toolkit#183, #556, #202; NVIDIA/nvidia-docker#1203, #1252.
+    """
     inventory = patient.host.inventory
     count = len(inventory.report.gpus)
     if count >= _MANY_GPUS and not any(
@@ -193,7 +209,11 @@ def nvml_slow(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#587, #1424; NVIDIA/nvidia-container-toolkit#147; NVIDIA/enroot#128."""
+    """Look for ``ldconfig-unusable``: the host's ldconfig cannot be run for the container.
+
+    Reported in NVIDIA/nvidia-docker#587, #1424; NVIDIA/nvidia-container-toolkit#147;
+    NVIDIA/enroot#128.
+    """
     config = patient.host.config
     if config.ldcache_mode == "native":
         raise NotChecked(
@@ -238,8 +258,11 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33;
-    containers/podman#16839 (a hook that does not match)."""
+    """Look for ``hook-not-installed``: the engine does not find the hook.
+
+    Reported in NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33;
+    containers/podman#16839 (a hook that does not match).
+    """
     if patient.has_container:
         yield from _not_hooked(patient)
     machine = patient.machine
@@ -329,7 +352,10 @@ def _hook_file(machine: Machine, path: str) -> Iterator[Diagnosis]:
 
 
 def cdi_stale(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#1456, #1967; containers/podman#23935."""
+    """Look for ``cdi-stale``: a CDI specification names missing files.
+
+    Reported in NVIDIA/nvidia-container-toolkit#1456, #1967; containers/podman#23935.
+    """
     paths = list(patient.cdi)
     if not paths:
         machine = patient.machine
@@ -390,7 +416,10 @@ def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Diagnosis]:
 
 
 def mode_not_legacy(patient: Patient) -> Iterator[Diagnosis]:
-    """dusty-nv/jetson-containers#1703; dstackai/dstack#2306."""
+    """Look for ``mode-not-legacy``: the hook is called in a mode that it does not support.
+
+    Reported in dusty-nv/jetson-containers#1703; dstackai/dstack#2306.
+    """
     config = patient.host.config
     if config.runtime_mode not in {"auto", "legacy"} and not config.hook_skip_mode_detection:
         yield Diagnosis(

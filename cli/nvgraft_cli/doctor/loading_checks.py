@@ -27,9 +27,9 @@ def _prove_cuda(patient: Patient) -> Proof:
 
 
 def _check_no_other_failure(proof: Proof) -> None:
-    """Check that libcuda.so.1 does not fail to load for a reason that another check is about.
+    """Give up the calling check if libcuda.so.1 fails to load for a reason of another check.
 
-    :raises NotChecked: when it does: the check in hand then says nothing.
+    :raises NotChecked: libcuda.so.1 fails so, and the calling check has no result.
     """
     if proof.verdict == "no" and proof.load.failures:
         raise NotChecked(
@@ -38,7 +38,10 @@ def _check_no_other_failure(proof: Proof) -> None:
 
 
 def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#243, #128; NVIDIA/nvidia-docker#809."""
+    """Look for ``loader-missing``: the image lacks the dynamic linker of the driver's programs.
+
+    Reported in NVIDIA/nvidia-container-toolkit#243, #128; NVIDIA/nvidia-docker#809.
+    """
     if all(bind.target != _SMI for bind in patient.binds()):
         raise NotChecked("nvidia-smi is not mounted")
     proof = _prove(patient, _SMI)
@@ -54,8 +57,11 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def library_path(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-container-toolkit#128, #944; Nix and distroless images, whose loader does not
-    search /usr/lib64."""
+    """Look for ``library-path``: the image's loader does not search the driver's directory.
+
+    Reported in NVIDIA/nvidia-container-toolkit#128, #944. Nix and distroless images have such a
+    loader.
+    """
     proof = _prove_cuda(patient)
     failure = next(
         (
@@ -79,8 +85,11 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
-    """NVIDIA/nvidia-docker#1399, #1301; NVIDIA/nvidia-container-toolkit#1099, #944;
-    kata-containers/kata-containers#12582."""
+    """Look for ``soname-links-missing``: libraries are mounted, but no SONAME link leads to them.
+
+    Reported in NVIDIA/nvidia-docker#1399, #1301; NVIDIA/nvidia-container-toolkit#1099, #944;
+    kata-containers/kata-containers#12582.
+    """
     tree = patient.planned
     links = {path for path, _ in patient.injected.links}
     wrong = []  # (path of the SONAME link, name of the library that it should lead to)
@@ -113,7 +122,10 @@ def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def glibc_too_old(patient: Patient) -> Iterator[Diagnosis]:
-    """apptainer/apptainer#945, #598, #1080, #2421."""
+    """Look for ``glibc-too-old``: a library needs a newer glibc than the image has.
+
+    Reported in apptainer/apptainer#945, #598, #1080, #2421.
+    """
     proof = _prove_cuda(patient)
     failures: list[Failure] = [
         failure for failure in proof.load.failures if "version `" in failure.words

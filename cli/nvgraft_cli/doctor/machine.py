@@ -62,8 +62,8 @@ class Machine:
     def text(self, path: str) -> str | None:
         """Return the text of one of the node's files, or None if it does not exist.
 
-        :raises OSError: when it cannot be read.
-        :raises ValueError: when it is not UTF-8 text.
+        :raises OSError: the file cannot be read.
+        :raises ValueError: the file is not UTF-8 text.
         """
         try:
             with open(self.root + path, encoding="utf-8") as file:

@@ -43,7 +43,7 @@ def assemble(machine: str, tools: str = "") -> bytes:
 
     :param tools: the prefix of binutils for another machine, such as ``aarch64-linux-gnu-``.
     :raises OSError: binutils are not installed.
-    :raises subprocess.CalledProcessError: they cannot assemble for this machine.
+    :raises subprocess.CalledProcessError: binutils cannot assemble for this machine.
     """
     import tempfile  # imported here: commands that only read launchers import this module
 

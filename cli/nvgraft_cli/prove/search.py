@@ -121,7 +121,7 @@ def default_loader(machine: str, bits: int) -> str:
 def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader:
     """Return the loader at ``path``.
 
-    :raises OSError: when it is missing.
+    :raises OSError: the loader is missing.
     """
     resolved = _resolved(tree, path)
     if resolved is None:
@@ -221,7 +221,7 @@ class Searcher:
     def find(self, name: str, chain: list[Requester]) -> Located | None:
         """Return the library that the loader takes for ``name``, or None.
 
-        :param chain: the object that needs it, preceded by those that led to that object.
+        :param chain: the objects that led to this search, in order; the last one needs the library.
         :raises BadElf: when the loader stops at a file that is not an ELF library, or finds only
             libraries of the other ELF class.
         """

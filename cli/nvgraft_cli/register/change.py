@@ -46,7 +46,7 @@ class ConfigFile:
 def read(path: str) -> ConfigFile:
     """Read the file ``path``, through one symbolic link, and its backup.
 
-    :raises CannotRegister: it is not a regular file of readable UTF-8 text.
+    :raises CannotRegister: ``path`` is not a regular file of readable UTF-8 text.
     """
     place = path
     if os.path.islink(path):

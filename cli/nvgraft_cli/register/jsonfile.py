@@ -21,7 +21,7 @@ class Json:
     def __init__(self, text: str, path: str) -> None:
         """Parse ``text``, the content of the file ``path``.
 
-        :raises CannotRegister: it is not a JSON object, or is nested too deeply.
+        :raises CannotRegister: the text is not a JSON object, or is nested too deeply.
         """
         data = text.encode()
         try:

@@ -237,7 +237,7 @@ def _real_path(root: str, path: str) -> str | None:
 
 
 def _content(path: str, entry: Entry, host: Host, library: bytes | None) -> bytes | None:
-    """Return the bytes of a regular file; None if a file of this machine may stay in its place."""
+    """Return the bytes of a regular file, or None if this machine's own file may stay there."""
     if not isinstance(entry, RegularFile):
         return b""
     name = os.path.basename(path)

@@ -77,11 +77,11 @@ class PackageTree(LayeredTree):
 
 
 def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
-    """Return the host that the driver below ``directory`` would make.
+    """Return the host that results when the driver below ``directory`` is installed.
 
     :param installed_at: the driver root at which it will be installed.
     :param gpus: the host that has the GPUs, device nodes and /proc entries; None for none.
-    :raises InputError: there is no driver, or more than one.
+    :raises InputError: ``directory`` has no driver, or more than one.
     """
     try:
         files = open_tree_at(directory, directory.rstrip("/"))

@@ -289,7 +289,7 @@ def _path(subject: Subject, case: Case) -> Exclusion:
 
 
 def _runtime_advice(subject: Subject) -> str:
-    """Return how to get a file or node that the runtime mounts instead of the hook, or "".
+    """Return the way to get a file or node that the runtime mounts, not the hook; else "".
 
     Reference behaviour 9.5.
     """

@@ -57,7 +57,7 @@ class LiveTarget(Target):
     def _directory(self, path: str) -> int:
         """Return a descriptor of the directory at ``path``, which was a directory before.
 
-        :raises Refusal: it is not a directory any more.
+        :raises Refusal: ``path`` is not a directory any more.
         """
         try:
             return self._live.directory(path)

@@ -217,9 +217,7 @@ class Names:
         self._size = size
 
     def name(self, offset: int, limit: int = 256) -> str:
-        """Return the name at ``offset`` of the table, of at most ``limit`` bytes with its final
-        NUL.
-        """
+        """Return the name at ``offset`` of the table. ``limit`` is in bytes, with the NUL."""
         if offset >= self._size:
             raise ValueError("a name outside of its string table")
         text = self._file.read(self._start + offset, min(limit, self._size - offset)).split(

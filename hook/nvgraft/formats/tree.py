@@ -322,6 +322,6 @@ class LiveTree(Tree):
 def open_tree_at(path: str, label: str = "") -> LiveTree:
     """Return the live tree below the directory ``path`` of this host.
 
-    :raises OSError: it is missing or not a directory.
+    :raises OSError: ``path`` is missing or is not a directory.
     """
     return LiveTree(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), label)

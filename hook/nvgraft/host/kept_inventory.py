@@ -338,7 +338,8 @@ def _keep(
 ) -> str:
     """Keep the inventory and return "", or return why it cannot be kept.
 
-    A file that changed shortly before it was read may change again and have the same time stamp.
+    It is not kept if one of its files changed shortly before this start read it: that file may
+    change again and keep its time stamp.
     """
     assert isinstance(host.tree, LiveTree)
     files = {path: _identity(status) for path, status in host.tree.statuses.items()}

@@ -88,7 +88,7 @@ def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[]
 def open_driver_root(config: Config) -> LiveTree:
     """Open the driver root as a tree.
 
-    :raises OSError: it is missing or not a directory.
+    :raises OSError: the driver root is missing or is not a directory.
     """
     root = config.cli_root or "/"
     return open_tree_at(root, "" if root == "/" else root.rstrip("/"))

@@ -105,7 +105,7 @@ class SnapshotTree(Tree):
         have more keys.
 
         :raises OSError: there is no such file.
-        :raises ValueError: its facts are not recorded.
+        :raises ValueError: the file's facts are not recorded.
         """
         entry = self._files.get(path)
         if entry is None:

@@ -112,10 +112,10 @@ def _pci_address(token: str) -> str:
 
 
 def check_mig_request(stage: str, value: str, selection: Selection) -> None:
-    """Check the value of ``mig-config`` or ``mig-monitor`` (``stage``). An empty one requests
-    nothing.
+    """Check the value of ``mig-config`` or ``mig-monitor`` (``stage``). An empty value
+    requests nothing.
 
-    :raises Refusal: it is not "all", or specific MIG devices are selected.
+    :raises Refusal: the value is not "all", or specific MIG devices are selected.
     """
     for token in value.split(","):
         if not token:

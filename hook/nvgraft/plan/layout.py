@@ -1,4 +1,4 @@
-"""Collect the actions of a plan, and foretell the container's files at each action.
+"""Collect the actions of a plan, and predict the container's files at each action.
 
 The planner decides which file goes where. The layout knows which files are in the way, what earlier
 actions will make, and which parents are missing. It refuses in the reference's words (reference

@@ -226,9 +226,7 @@ class _Planner:
             )
 
     def loader_cache(self, compat: str | None) -> None:
-        """Plan the loader cache step. Libraries in ``compat``, a directory of the image, come
-        first.
-        """
+        """Plan the loader cache step. Libraries in the image's directory ``compat`` come first."""
         directories = [] if compat is None else [compat]
         for directory in (self.target.libs_dir, self.target.libs32_dir):
             try:

@@ -1,4 +1,4 @@
-"""Foretell the SONAME links that the loader cache step will make or replace beside the mounted
+"""Predict the SONAME links that the loader cache step will make or replace beside the mounted
 libraries.
 
 The rule is that of glibc's ldconfig: for each SONAME in a directory, the link leads to the greatest

@@ -177,8 +177,8 @@ class Config(Value):
 def config_path(
     explicit: str | None, environ: Mapping[str, str], directory: str = ""
 ) -> tuple[str, bool]:
-    """Return the path of config.toml, and whether it must exist: it must if an option or a variable
-    names it.
+    """Return the path of config.toml, and whether the file must exist. It must if an option or a
+    variable names it.
 
     A relative name is relative to ``directory``, or to the working directory if that is empty.
     """

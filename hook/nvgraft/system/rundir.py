@@ -31,7 +31,8 @@ def open_private(path: str, *, create: bool = True) -> int | None:
 
 
 def require_private(path: str) -> int | None:
-    """Do as :func:`open_private`; return None only for a user who cannot have such a directory.
+    """Open a directory as :func:`open_private` does. Return None only for a user who cannot have
+    one.
 
     :raises Refusal: stage "initialization": the host's root has no such directory either.
     """

@@ -1,9 +1,9 @@
 """The system calls that Python's ``os`` module does not have, under the names of their man pages.
 
 A failed call raises :class:`SyscallError`, whose text is the call with decoded flags. A call that
-the kernel does not have raises
-:class:`MissingFeature`, so that an old kernel is not mistaken for a missing file. This module has
-no policy: the callers decide which calls are made, and in which order.
+the kernel does not have raises :class:`MissingFeature`, so that an old kernel is not mistaken for a
+missing file. This module has no policy: the callers decide which calls are made, and in which
+order.
 
 Paths are ``str`` or ``bytes`` without NUL bytes (C would see a shorter path). Every returned
 descriptor is close-on-exec. Interrupted calls are repeated.
@@ -151,8 +151,8 @@ class SyscallError(OSError):
 
     @property
     def call(self) -> str:
-        """The call with its arguments. The text is only made when it is needed: callers expect many
-        of the failures.
+        """The failed call with its arguments, as text. It is formatted only on access, because
+        callers expect many of the failures.
         """
         return self._call if isinstance(self._call, str) else self._call()
 

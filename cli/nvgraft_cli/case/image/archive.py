@@ -88,7 +88,7 @@ class _ArchiveFiles:
     def document(self, name: str) -> Any:
         """Return a JSON document.
 
-        :raises InputError: it is missing, too large, or not JSON.
+        :raises InputError: the document is missing, too large, or not JSON.
         """
         with self.open(name) as file:
             raw = file.read(_DOCUMENT_LIMIT + 1)
@@ -210,7 +210,7 @@ def is_image(path: str) -> bool:
 def open_image(path: str) -> Image:
     """Open the image in the archive or layout at ``path``.
 
-    :raises InputError: it is not an archive, has several images, or is damaged.
+    :raises InputError: ``path`` is not an archive, has several images, or is damaged.
     """
     try:
         files = _ArchiveFiles(path)
