@@ -13,7 +13,8 @@ import pytest
 
 from bundles import EVERYTHING, make_bundle
 from harness import Installed
-from nvgraft_cli.shell import confine, main
+from nvgraft_cli.shell import confine
+from nvgraft_cli.shell.parser import whole_program
 
 NOBODY = 65534
 
@@ -112,7 +113,7 @@ def test_every_command_that_only_looks_is_tried() -> None:
     """CASES has a command line for each command that only reads."""
     subparsers = next(
         action
-        for action in main._parser()._actions
+        for action in whole_program()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
     looking = {

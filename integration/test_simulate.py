@@ -21,8 +21,8 @@ _MAIN = """
 import argparse, sys
 from nvgraft_cli.simulate import command as simulate
 parser = argparse.ArgumentParser(prog="nvgraft")
-simulate.add_parser(parser.add_subparsers())
-args = parser.parse_args(["simulate", *sys.argv[1:]])
+simulate.add_arguments(parser)
+args = parser.parse_args()
 sys.exit(args.run(args))
 """
 SIMULATE = [sys.executable, "-c", _MAIN]

@@ -23,9 +23,10 @@ from nvgraft import hook, runtime
 from nvgraft.base import errors
 from nvgraft.request.config import KEYS
 from nvgraft.wrapper.log import LogOptions
+from nvgraft_cli.container_cli import COMMANDS, ORIGINAL_NAME
 from nvgraft_cli.container_cli import command as container_cli
-from nvgraft_cli.container_cli.options import COMMANDS
-from nvgraft_cli.shell import main
+from nvgraft_cli.shell import parser
+from nvgraft_cli.shell.arguments import EVERYWHERE
 from nvgraft_specs import checks, names
 
 CHECKOUT = Path(__file__).parent.parent
@@ -43,8 +44,8 @@ def surface() -> list[str]:
 
 def commands() -> Iterator[str]:
     """``nvgraft``: commands, options with their choices, exit codes."""
-    yield from _parser_lines("nvgraft", main._parser())
-    original = container_cli.ORIGINAL_NAME
+    yield from _parser_lines("nvgraft", parser.whole_program())
+    original = ORIGINAL_NAME
     for words in ([], *([name] for name in COMMANDS)):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
@@ -61,14 +62,21 @@ def _parser_lines(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     codes = f"{parser.description}\n{parser.epilog}".partition("exit code")[2]
     for code in re.findall(r"\b\d\b", codes):
         yield f"{name}: exit code {code}"
+    everywhere = {
+        action
+        for group in parser._action_groups
+        if group.title == EVERYWHERE
+        for action in group._group_actions
+    }
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for word, sub in action.choices.items():
                 yield from _parser_lines(f"{name} {word}", sub)
             continue
         values = "|".join(map(str, action.choices or ()))
+        where = name if name == "nvgraft" or action not in everywhere else "nvgraft *"
         for option in action.option_strings or [str(action.metavar or action.dest)]:
-            yield f"{name} {option} {values}".rstrip()
+            yield f"{where} {option} {values}".rstrip()
 
 
 def hook_options() -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft_cli.shell import main
+from nvgraft_cli.shell.parser import whole_program
 
 #: Attempts of a confined process; each fails with EPERM, or with EACCES by Landlock.
 FORBIDDEN = {
@@ -191,11 +191,11 @@ def run(args):
         args.opened.write("refused")
         return 0
     return 1
-added = last_error.add_parser
-def add_parser(subparsers):
-    added(subparsers)
-    subparsers.choices["last-error"].set_defaults(open_first=first, run=run)
-last_error.add_parser = add_parser
+added = last_error.add_arguments
+def add_arguments(parser):
+    added(parser)
+    parser.set_defaults(open_first=first, run=run)
+last_error.add_arguments = add_arguments
 assert main.main(["last-error"]) == 1
 sys.argv[1:] = ["last-error"]
 raise SystemExit(main.main())
@@ -242,7 +242,7 @@ ACTING = {
 
 def test_every_command_that_only_looks_is_confined() -> None:
     """Every command is confined, except those in the list of commands that act."""
-    parser = main._parser()
+    parser = whole_program()
     subparsers = next(
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )

@@ -14,6 +14,7 @@ from bundles import EVERYTHING, make_bundle
 from documents import read_document
 from images import docker_save
 from nvgraft_cli.shell import main as cli
+from nvgraft_cli.shell.parser import whole_program
 from nvgraft_specs import gallery
 from nvgraft_specs.models.schemas import MODELS
 
@@ -155,7 +156,7 @@ def with_json(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def test_every_command_with_json_is_tested() -> None:
     """The tests of a command with --format json are here or in its own module."""
-    assert set(with_json(cli._parser())) == {*ABOUT_A_CASE, *ALONE, *ELSEWHERE, *OTHER}
+    assert set(with_json(whole_program())) == {*ABOUT_A_CASE, *ALONE, *ELSEWHERE, *OTHER}
     for name in ELSEWHERE.values():
         assert "read_document(" in Path(__file__).with_name(f"{name}.py").read_text()
 

@@ -10,9 +10,10 @@ import pytest
 
 from bundles import EVERYTHING, make_bundle
 from nvgraft import __version__
-from nvgraft_cli.container_cli.options import COMMANDS
+from nvgraft_cli.container_cli import COMMANDS
 from nvgraft_cli.plan import command as plan_command
-from nvgraft_cli.shell.main import _parser, main
+from nvgraft_cli.shell.main import main
+from nvgraft_cli.shell.parser import whole_program
 
 Captured = pytest.CaptureFixture[str]
 
@@ -33,7 +34,7 @@ def test_help_lists_the_commands(capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert "nvgraft plan --bundle ./bundle --host runfile-a10x2" in out
     for name in ("plan", "simulate"):
-        assert f"\n    {name} " in out
+        assert f"\n  {name} " in out
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-option"]])
@@ -92,7 +93,7 @@ def test_every_command_has_an_example() -> None:
     """Every command has an example in its --help, except those with nvidia-container-cli's own
     text.
     """
-    parser = _parser()
+    parser = whole_program()
     subparsers = next(
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )

@@ -29,8 +29,8 @@ def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(*arguments: str) -> int:
     """Return the exit code of `nvgraft simulate ARGUMENTS`."""
     parser = argparse.ArgumentParser(prog="nvgraft")
-    simulate.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["simulate", *arguments])
+    simulate.add_arguments(parser)
+    args = parser.parse_args(arguments)
     return int(args.run(args))
 
 

@@ -9,7 +9,7 @@ from nvgraft.base.errors import Refusal, printable
 from nvgraft_cli.case.hosts import open_host, read_configuration
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, STRATEGIES
 from nvgraft_cli.cdi.arguments import add_hook_path
-from nvgraft_cli.shell.arguments import add_host
+from nvgraft_cli.shell.arguments import add_format, add_host
 from nvgraft_cli.shell.output import write_whole
 
 if TYPE_CHECKING:
@@ -53,13 +53,10 @@ class _Output(argparse.Action):
         namespace.looks_only = False
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``cdi`` with its sub-command ``generate``."""
-    group = subparsers.add_parser(
-        "cdi",
-        help="write a CDI specification (Container Device Interface) of a host",
-        epilog="example: nvgraft cdi generate --host eks-t4 --output nvidia.yaml",
-    )
+def add_arguments(group: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``cdi`` and its sub-command ``generate``."""
+    group.description = "Write a CDI specification (Container Device Interface) of a host."
+    group.epilog = "example: nvgraft cdi generate --host eks-t4 --output nvidia.yaml"
     group.set_defaults(looks_only=True)
     parser = group.add_subparsers(metavar="COMMAND", dest="cdi_command", required=True).add_parser(
         "generate",
@@ -67,7 +64,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Write the CDI specification of this host, or of a recorded one, as "
         "`nvidia-ctk cdi generate` writes it.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_host(parser)
     parser.add_argument(
@@ -76,9 +72,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action=_Output,
         help="the file to write (default: standard output)",
     )
-    parser.add_argument(
-        "--format", choices=("yaml", "json"), help="default: as FILE's name says, else yaml"
-    )
+    add_format(parser, "yaml", "json", text="default: as FILE's name says, else yaml")
     parser.add_argument(
         "--device-name-strategy",
         metavar="NAME",
@@ -88,7 +82,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "more than once (default: index and uuid)",
     )
     add_hook_path(parser)
-    parser.set_defaults(run=run, open_first=_ask_driver, opened=None)
+    parser.set_defaults(run=run, open_first=_ask_driver, opened=None, format=None)
 
 
 def _ask_driver(args: argparse.Namespace) -> None:

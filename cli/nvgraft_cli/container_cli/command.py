@@ -18,9 +18,6 @@ from nvgraft_cli.container_cli.arguments import UsageFault
 from nvgraft_cli.container_cli.detection import detect, engine_config
 from nvgraft_cli.container_cli.listing import info_text, list_paths
 
-#: The name by which this is the whole program.
-ORIGINAL_NAME = "nvidia-container-cli"
-
 
 def main(program: str, words: list[str]) -> int:
     """Run the command line ``words`` of ``program`` and return the exit code."""

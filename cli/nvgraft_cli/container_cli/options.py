@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from nvgraft import __version__
 from nvgraft.base.errors import Refusal
 from nvgraft.request.request import MAX_REQUIREMENTS, ImexChannels
+from nvgraft_cli.container_cli import COMMANDS
 from nvgraft_cli.container_cli.arguments import (
     Command,
     Option,
@@ -19,13 +20,6 @@ from nvgraft_cli.container_cli.arguments import (
     usage_fault,
     usage_text,
 )
-
-#: Command -> its summary.
-COMMANDS = {
-    "info": "show the driver's version and the GPUs",
-    "list": "list the driver's files and device nodes",
-    "configure": "give the driver and devices to a container",
-}
 
 _GLOBAL = (
     Option("debug", "d", "FILE", "Append a log of what is done to FILE"),

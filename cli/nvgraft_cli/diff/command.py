@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from nvgraft_cli.shell.arguments import add_config
+from nvgraft_cli.shell.arguments import add_config, add_container, add_format
 
 _EXAMPLES = """\
 examples:
@@ -19,31 +19,17 @@ nvidia-container-cli.
 exit code: 0 equal, 1 different, 2 trouble"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``diff``."""
-    parser = subparsers.add_parser(
-        "diff",
-        help="compare plans, hosts, CDI specifications, live containers and debug logs",
-        description="Compare two descriptions of a container by what they mean: versions, paths, "
-        "options, device rules, links.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``diff``."""
+    parser.description = (
+        "Compare two descriptions of a container by what they mean: versions, paths, "
+        "options, device rules, links."
     )
+    parser.epilog = _EXAMPLES
     parser.add_argument("a", metavar="A", help="one side")
     parser.add_argument("b", metavar="B", help="the other side")
-    parser.add_argument(
-        "--bundle",
-        metavar="PATH",
-        help="the container to plan, for sides that are hosts (see `nvgraft plan --help`)",
-    )
-    parser.add_argument(
-        "--env",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="add to that container's environment",
-    )
-    add_config(parser)
+    add_container(parser, None, "none; needed for sides that are hosts")
+    add_config(parser, "for sides that are hosts: the built-in defaults")
     parser.add_argument(
         "--device", metavar="NAME", help="the device of a CDI specification (default: all)"
     )
@@ -52,9 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="also list the entries that differ only in the driver's version",
     )
-    parser.add_argument(
-        "--format", choices=("text", "json", "markdown"), default="text", help="default: text"
-    )
+    add_format(parser, "text", "json", "markdown")
     parser.set_defaults(run=run, looks_only=True)
 
 
@@ -67,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.diff.readers import Context, read_side
     from nvgraft_cli.diff.render import markdown, text
 
-    context = Context(args.bundle, args.env, args.config, args.device)
+    context = Context(args.container, args.env, args.config, args.device)
     diff = compare(read_side(args.a, context), read_side(args.b, context))
     if args.format == "json":
         print(diff.model_dump_json(by_alias=True, indent=1))

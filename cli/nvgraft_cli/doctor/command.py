@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.shell.arguments import add_host
+from nvgraft_cli.shell.arguments import add_container, add_format, add_host
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -30,28 +30,14 @@ are counted; --verbose lists them with the reason.
 exit code: 0 no problem found, 1 problems found, 2 bad usage or input"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``doctor``."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="find what will make a GPU container fail, before it starts",
-        description="Check a host, a container, or a container on a host for the failures that "
-        "users of GPU containers report.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``doctor``."""
+    parser.description = (
+        "Check a host, a container, or a container on a host for the failures that "
+        "users of GPU containers report."
     )
-    parser.add_argument(
-        "--bundle",
-        metavar="PATH",
-        help="an OCI bundle, a config.json, a root file system, or an image (default: none)",
-    )
-    parser.add_argument(
-        "--env",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="add to the container's environment",
-    )
+    parser.epilog = _EXAMPLES
+    add_container(parser, None, "none")
     add_host(parser)
     parser.add_argument(
         "--cdi",
@@ -65,7 +51,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="also list the checks that passed, and those that could not be made",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=_open_first)
 
 
@@ -90,10 +76,10 @@ def run(args: argparse.Namespace) -> int:
     _check_readable(args.cdi)
     try:
         host = open_host(args.host, args.config)
-        if args.bundle is None:
+        if args.container is None:
             results = examine(Patient(host, None, args.cdi))
         else:
-            with open_container(args.bundle, args.env) as container:
+            with open_container(args.container, args.env) as container:
                 results = examine(Patient(host, container, args.cdi))
     except Refusal as refusal:
         print(refusal.line(), file=sys.stderr)

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.shell.arguments import add_case
+from nvgraft_cli.shell.arguments import add_case, add_format
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document, write_whole
 
@@ -24,19 +24,16 @@ exit code: 0 the container gets the driver, or the hook does nothing; 1 the hook
 2 bad usage or input"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``explain``."""
-    parser = subparsers.add_parser(
-        "explain",
-        help="explain the whole decision about a container, step by step",
-        description="Explain step by step what the container asks for and where that comes from, "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``explain``."""
+    parser.description = (
+        "Explain step by step what the container asks for and where that comes from, "
         "what the host has, what is mounted where, what the kernel is told, how programs find "
-        "the driver, and what NVIDIA's hook would execute. Each step names the page to read.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "the driver, and what NVIDIA's hook would execute. Each step names the page to read."
     )
+    parser.epilog = _EXAMPLES
     add_case(parser)
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     parser.add_argument(
         "--html",
         metavar="FILE",
@@ -75,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             f"--docs {args.docs}: not an address of pages | pass https://..., file:///... or a path"
         )
     try:
-        with open_container(args.bundle, args.env) as container:
+        with open_container(args.container, args.env) as container:
             case = Case(open_host(args.host, args.config), container)
             story = tell(case)
             if args.html is not None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
+from nvgraft_cli.shell.arguments import add_format
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -27,20 +28,17 @@ exit code: 0 recognised, 1 no known error in the text, 2 bad usage or input"""
 _WIDTH = 120
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``explain-error``."""
-    parser = subparsers.add_parser(
-        "explain-error",
-        help="explain a pasted error of a GPU container",
-        description="Explain an error of a GPU container, also one that docker, podman, runc or "
-        "crun have wrapped: the stage that failed, the cause, and what to do.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``explain-error``."""
+    parser.description = (
+        "Explain an error of a GPU container, also one that docker, podman, runc or "
+        "crun have wrapped: the stage that failed, the cause, and what to do."
     )
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "text", metavar="TEXT", nargs="*", help="the error (default: standard input)"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     parser.set_defaults(run=run, looks_only=True)
 
 

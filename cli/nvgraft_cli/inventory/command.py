@@ -16,6 +16,7 @@ from nvgraft_cli.inventory.refresh import (
     permission_problem,
     refresh,
 )
+from nvgraft_cli.shell.arguments import add_config, add_format
 from nvgraft_cli.shell.output import print_document
 
 if TYPE_CHECKING:
@@ -35,17 +36,13 @@ exit code: 0 done, or the next hook uses what is shown; 1 it does not, or the ho
 2 bad usage or no permission"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``inventory``."""
-    parser = subparsers.add_parser(
-        "inventory",
-        help="show, refresh or drop what the hook keeps of this host",
-        description="The hook keeps what it has found on this host (the driver's libraries, the"
-        " answers"
-        " of NVML) for the next container, and notices when it has changed.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``inventory``."""
+    parser.description = (
+        "The hook keeps what it has found on this host (the driver's libraries, the"
+        " answers of NVML) for the next container, and notices when it has changed."
     )
+    parser.epilog = _EXAMPLES
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     for name, text, function in (
         ("show", "show what is kept, and whether the next hook uses it", _show),
@@ -57,17 +54,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
             epilog=_EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if function is not _drop:
-            action.add_argument(
-                "--config",
-                metavar="FILE",
-                help="the config.toml of the hook (default: the one that the hook uses)",
-            )
-            action.add_argument(
-                "--format", choices=("text", "json"), default="text", help="default: text"
-            )
+            add_config(action, "the one that the hook uses")
+            add_format(action)
         action.set_defaults(run=run, action=function)
 
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from nvgraft_cli.inventory.refresh import become_like_the_hook, named_config, permission_problem
+from nvgraft_cli.shell.arguments import add_config, add_format
 
 _EXAMPLES = """\
 examples:
@@ -17,22 +18,14 @@ SIGINT end the command.
 exit code: 0 ended by a signal, 2 bad usage or no permission"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``watch``."""
-    parser = subparsers.add_parser(
-        "watch",
-        help="keep the kept inventory up to date",
-        description="Read this host again whenever GPUs, MIG devices or the driver change, so that"
-        " the next"
-        " container does not wait for it.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``watch``."""
+    parser.description = (
+        "Read this host again whenever GPUs, MIG devices or the driver change, so that"
+        " the next container does not wait for it."
     )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="the config.toml of the hook (default: the one that the hook uses)",
-    )
+    parser.epilog = _EXAMPLES
+    add_config(parser, "the one that the hook uses")
     parser.add_argument(
         "--check",
         metavar="SECONDS",
@@ -47,12 +40,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=600.0,
         help="how often to call NVML without a change (default: 600; 0: never)",
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="format of the log on stderr (default: text)",
-    )
+    add_format(parser, text="format of the log on stderr (default: text)")
     parser.set_defaults(run=run)
 
 

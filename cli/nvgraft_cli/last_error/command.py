@@ -6,6 +6,7 @@ import stat
 import sys
 
 from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, file_name
+from nvgraft_cli.shell.arguments import add_format
 from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.last-error/1"
@@ -18,17 +19,14 @@ examples:
 exit code: 0 shown, 1 there is no record, 2 bad usage or no permission"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``last-error``."""
-    parser = subparsers.add_parser(
-        "last-error",
-        help="show why the hook refused a container, or its warnings",
-        description="Show the last messages of the hook about a container, which crun and podman"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``last-error``."""
+    parser.description = (
+        "Show the last messages of the hook about a container, which crun and podman"
         " hide."
-        f" Records are kept in {DIRECTORY}, for root.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        f" Records are kept in {DIRECTORY}, for root."
     )
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "id",
         metavar="ID",
@@ -36,7 +34,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="",
         help="the container's id, or its beginning (default: the newest record)",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     parser.set_defaults(run=run, looks_only=True)
 
 

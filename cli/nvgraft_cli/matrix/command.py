@@ -4,6 +4,8 @@ import argparse
 import os
 import sys
 
+from nvgraft_cli.shell.arguments import add_config, add_format
+
 _EXAMPLES = """\
 examples:
   nvgraft matrix eks-t4 mig-h100 --bundles ./web ./training
@@ -13,16 +15,13 @@ exit code: 0 every container runs or asks for no GPU on every host, 1 some are r
 2 bad usage or input"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``matrix``."""
-    parser = subparsers.add_parser(
-        "matrix",
-        help="plan many containers on many hosts: which run, which are refused and why, warnings",
-        description="Plan every container on every host, from files alone. Hosts with equal "
-        "documents are planned once.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``matrix``."""
+    parser.description = (
+        "Plan every container on every host, from files alone. Hosts with equal "
+        "documents are planned once."
     )
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "hosts",
         metavar="HOST",
@@ -30,20 +29,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="a nvgraft.host/1 document, a directory of them, or a gallery host",
     )
     parser.add_argument(
+        "--containers",
         "--bundles",
         metavar="DIR",
         nargs="+",
         required=True,
         help="OCI bundles, or a directory of bundles",
     )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="config.toml for every host (default: the built-in defaults)",
-    )
-    parser.add_argument(
-        "--format", choices=("text", "csv", "json"), default="text", help="default: text"
-    )
+    add_config(parser, "the built-in defaults")
+    add_format(parser, "text", "csv", "json")
     parser.add_argument(
         "--jobs",
         type=_positive,
@@ -70,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     hosts = compute.expand(args.hosts, "nvgraft.host/1 document (*.json)", ".json")
     matrix = compute.compute(
-        hosts, compute.expand(args.bundles, "OCI bundle", ""), args.config, args.jobs
+        hosts, compute.expand(args.containers, "OCI bundle", ""), args.config, args.jobs
     )
     if args.format == "json":
         print(matrix.model_dump_json(by_alias=True, indent=1))

@@ -11,7 +11,7 @@ from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi.arguments import add_hook_path
 from nvgraft_cli.shell import text
-from nvgraft_cli.shell.arguments import add_case
+from nvgraft_cli.shell.arguments import add_case, add_format
 
 _EXAMPLES = """\
 examples:
@@ -23,26 +23,22 @@ exit code: 0 planned, or nothing to do; 1 the hook would refuse, with its error 
 2 bad usage or input"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``plan``."""
-    parser = subparsers.add_parser(
-        "plan",
-        help="show what the hook would do, without doing it",
-        description="Plan a container on this host or on a recorded one. Needs no root privileges "
-        "and no GPU.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``plan``."""
+    parser.description = (
+        "Plan a container on this host or on a recorded one. Needs no root privileges and no GPU."
     )
+    parser.epilog = _EXAMPLES
     add_case(parser)
     help_text = "default: text; cdi: a CDI specification (JSON) with the edits of the plan"
-    parser.add_argument("--format", choices=("text", "json", "cdi"), default="text", help=help_text)
+    add_format(parser, "text", "json", "cdi", text=help_text)
     add_hook_path(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
-    plan, refusal = plan_bundle(args.bundle, args.host, args.config, args.env)
+    plan, refusal = plan_bundle(args.container, args.host, args.config, args.env)
     if args.format == "json":
         # In ASCII: names in an image need not be UTF-8.
         print(json.dumps(plan.document(), indent=2))

@@ -5,7 +5,7 @@ import os
 import sys
 
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.shell.arguments import add_case
+from nvgraft_cli.shell.arguments import add_case, add_format
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -21,16 +21,13 @@ A library is opened as by dlopen() in the container's program. Missing symbols a
 exit code: 0 everything loads, 1 something does not, 2 bad usage or input"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``prove``."""
-    parser = subparsers.add_parser(
-        "prove",
-        help="tell whether a library or program will load in the container, and from where",
-        description="Follow the dynamic loader as it loads a library or program in the container "
-        "with the driver mounted.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``prove``."""
+    parser.description = (
+        "Follow the dynamic loader as it loads a library or program in the container "
+        "with the driver mounted."
     )
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "what",
         metavar="WHAT",
@@ -44,7 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="the program that opens a library (default: the container's own)",
     )
     add_case(parser)
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 
@@ -60,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.prove.proof import prove
 
     try:
-        with open_container(args.bundle, args.env) as container:
+        with open_container(args.container, args.env) as container:
             if not container.rootfs_known:
                 raise InputError(
-                    f"{args.bundle}: a config.json alone does not show the files to load | pass "
+                    f"{args.container}: a config.json alone does not show the files to load | pass "
                     "--bundle the bundle, its root file system or an image"
                 )
             case = Case(open_host(args.host, args.config), container)

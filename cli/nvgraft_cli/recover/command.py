@@ -14,6 +14,7 @@ from nvgraft.base import errors
 from nvgraft.base.errors import Refusal
 from nvgraft.system import lock, syscalls
 from nvgraft.system.rundir import require_private
+from nvgraft_cli.shell.arguments import add_format
 from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.recover/1"
@@ -26,24 +27,19 @@ examples:
 exit code: 0 nothing is left, 1 something is left (it is named), 2 bad usage or not root"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``recover``."""
-    parser = subparsers.add_parser(
-        "recover",
-        help="remove what a killed hook has left in a container's root file system",
-        description=f"""\
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``recover``."""
+    parser.description = f"""\
 A hook that fails undoes its work. A hook that is killed cannot, but has listed in
 {journal.DIRECTORY} what it was going to make: empty files and directories, links, the loader
 cache. This command removes them if they are still as the hook makes them, and restores the former
 loader cache. Running hooks are left alone; the next start on the same root file system cleans up
-as well.""",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+as well."""
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "--dry-run", action="store_true", help="change nothing, and show what would be done"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     parser.set_defaults(run=run)
 
 

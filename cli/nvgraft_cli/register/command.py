@@ -42,38 +42,32 @@ examples:
 exit code: 0 done or nothing to do, 1 refused (nothing was changed), 2 bad usage"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands ``register`` and ``unregister``."""
-    register = _parser(
-        subparsers, "register", "register nvgraft with a container engine", _REGISTER
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``register``."""
+    parser.description = _REGISTER
+    _add_place(parser)
     prefix = installation.default_prefix()
-    register.add_argument(
+    parser.add_argument(
         "--prefix",
         metavar="DIR",
         default=prefix,
         help=f"register the programs in DIR/bin (default: {prefix})",
     )
-    register.add_argument(
+    parser.add_argument(
         "--set-default", action="store_true", help="docker: also make it the default runtime"
     )
-    unregister = _parser(subparsers, "unregister", "remove a registration", _UNREGISTER)
-    unregister.set_defaults(set_default=False)
 
 
-def _parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    command: str,
-    summary: str,
-    description: str,
-) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        command,
-        help=summary,
-        description=description,
-        epilog=_EXAMPLES.format(command=command),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_unregister_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``unregister``."""
+    parser.description = _UNREGISTER
+    _add_place(parser)
+    parser.set_defaults(set_default=False)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that ``register`` and ``unregister`` share."""
+    parser.epilog = _EXAMPLES.format(command=_command(parser))
     parser.add_argument("engine", metavar="ENGINE", choices=ENGINES, help=", ".join(ENGINES))
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
@@ -86,7 +80,10 @@ def _parser(
     )
     parser.add_argument("--dry-run", action="store_true", help="only show the change")
     parser.set_defaults(run=lambda args: run(args, parser))
-    return parser
+
+
+def _command(parser: argparse.ArgumentParser) -> str:
+    return parser.prog.rpartition(" ")[2]
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -95,7 +92,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("runc takes --bundle DIR, the other engines --file FILE")
     if args.set_default and args.engine != "docker":
         parser.error("--set-default: docker only")
-    command = parser.prog.split()[-1]
+    command = _command(parser)
     try:
         file = change.read(_file(args))
         said = (_register if command == "register" else _unregister)(file, args)

@@ -1,16 +1,44 @@
-"""Arguments that several commands share: those that name a host and a container."""
+"""The arguments that commands share, each with one name and one meaning everywhere.
+
+A command takes those that it can use; a new shared argument is added here and nowhere else.
+"""
 
 import argparse
 
+#: The title of the options of every command.
+EVERYWHERE = "every command"
+
+
+def add_everywhere(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command, which may stand before and after its name.
+
+    They have no default here, so that a value before the name is not overwritten; the parser of
+    the program sets the defaults.
+    """
+    group = parser.add_argument_group(EVERYWHERE)
+    group.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="log more on stderr"
+    )
+
 
 def add_case(parser: argparse.ArgumentParser) -> None:
-    """Add ``--bundle``, ``--host``, ``--config`` and ``--env``."""
+    """Add the arguments for a container on a host."""
+    add_container(parser, ".", "this directory")
+    add_host(parser)
+
+
+def add_container(parser: argparse.ArgumentParser, default: str | None, shown: str) -> None:
+    """Add ``--container`` (also ``--bundle``) and ``--env``.
+
+    :param shown: the default, for the help text.
+    """
     parser.add_argument(
+        "--container",
         "--bundle",
         metavar="PATH",
-        default=".",
+        default=default,
         help="an OCI bundle, a config.json, a root file system, or an image (docker save archive,"
-        " OCI layout); default: this directory",
+        f" OCI layout); default: {shown}",
     )
     parser.add_argument(
         "--env",
@@ -19,23 +47,35 @@ def add_case(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="add to the container's environment",
     )
-    add_host(parser)
 
 
 def add_host(parser: argparse.ArgumentParser) -> None:
     """Add ``--host`` and ``--config``."""
     parser.add_argument(
         "--host",
-        metavar="SNAPSHOT",
-        help="a nvgraft.host/1 document, or a name of `nvgraft simulate --list`",
+        metavar="HOST",
+        help="a nvgraft.host/1 document, or a name of `nvgraft simulate --list` (default: this"
+        " machine)",
     )
-    add_config(parser)
+    add_config(parser, "the hook's own; with --host: the built-in defaults")
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config``."""
+def add_config(parser: argparse.ArgumentParser, shown: str) -> None:
+    """Add ``--config``.
+
+    :param shown: the default, for the help text.
+    """
     parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="config.toml (default: the hook's own; with --host: the built-in defaults)",
+        "--config", metavar="FILE", help=f"config.toml of the hook (default: {shown})"
+    )
+
+
+def add_format(parser: argparse.ArgumentParser, *choices: str, text: str = "") -> None:
+    """Add ``--format``, by default for text or JSON. The first choice is the default.
+
+    :param text: a help text that says more.
+    """
+    choices = choices or ("text", "json")
+    parser.add_argument(
+        "--format", choices=choices, default=choices[0], help=text or f"default: {choices[0]}"
     )

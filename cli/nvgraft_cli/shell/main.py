@@ -1,68 +1,23 @@
-"""The program ``nvgraft``: its parser, and how errors become exit codes.
+"""The program ``nvgraft``: what it runs, and how errors become exit codes.
 
 The commands of nvidia-container-cli have a parser of their own, which is also used for all
 arguments when the program is called by that name.
 """
 
-import argparse
+from __future__ import annotations
+
 import os
 import posixpath
 import sys
-from importlib import import_module
 
-from nvgraft import __version__
 from nvgraft.base.errors import printable
 from nvgraft.base.files import reason
-from nvgraft_cli.container_cli import command as container_cli
-from nvgraft_cli.container_cli.options import COMMANDS, names_command
+from nvgraft_cli.container_cli import COMMANDS, ORIGINAL_NAME
 from nvgraft_cli.shell.errors import InputError
 
-_EPILOG = """\
-examples:
-  nvgraft simulate --list
-  nvgraft plan --bundle ./bundle --host runfile-a10x2"""
-
-
-#: The modules of the sub-commands, in the order of the help text; each has ``add_parser``.
-_COMMANDS = (
-    "plan.command",
-    "snapshot.command",
-    "doctor.command",
-    "diff.command",
-    "why.command",
-    "explain.command",
-    "matrix.command",
-    "prove.command",
-    "explain_error.command",
-    "cdi.command",
-    "simulate.command",
-    "register.command",
-    "last_error.command",
-    "recover.command",
-    "inventory.command",
-    "inventory.watch",
-)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nvgraft",
-        description="Graft a host's NVIDIA driver onto a container, or predict what that will do.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"nvgraft {__version__}")
-    parser.add_argument("--debug", action="store_true", help="log more on stderr")
-    # A command that only reads is confined before it runs, and after its open_first (see confine).
-    parser.set_defaults(looks_only=False, many_inputs=False, open_first=None)
-    subparsers = parser.add_subparsers(metavar="COMMAND", dest="subcommand", required=True)
-    for name in _COMMANDS:
-        # Imported only now: `nvgraft list`, which replaces a small C program, has to start quickly.
-        import_module(f"nvgraft_cli.{name}").add_parser(subparsers)
-    for name, text in COMMANDS.items():
-        # For the list of commands only: main() handles these before.
-        subparsers.add_parser(name, help=text, add_help=False)
-    return parser
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
 
 
 def _confine(args: argparse.Namespace) -> None:
@@ -78,6 +33,32 @@ def _confine(args: argparse.Namespace) -> None:
         logs.get(args.subcommand).debug("confined", missing=", ".join(missing) or "nothing")
 
 
+def _run_original(words: list[str]) -> int | None:
+    """Run a command line that is meant for nvidia-container-cli, or return None."""
+    original = posixpath.basename(sys.argv[0]) == ORIGINAL_NAME
+    if not original and COMMANDS.keys().isdisjoint(words):
+        return None
+    from nvgraft_cli.container_cli import command, options
+
+    if not original and not options.names_command(words):
+        return None
+    return command.main(ORIGINAL_NAME if original else "nvgraft", words)
+
+
+def _run(words: list[str], *, confined: bool) -> int:
+    """Run a command line of ``nvgraft``.
+
+    :param confined: whether a command that only reads may confine this process, for good.
+    """
+    from nvgraft_cli.shell import parser
+
+    args = parser.parse(words)
+    if args.looks_only and confined:
+        _confine(args)
+    code: int = args.run(args)
+    return code
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code.
 
@@ -88,19 +69,11 @@ def main(argv: list[str] | None = None) -> int:
     # daemon.
     os.environ.setdefault("HOME", "/")
     command = next((word for word in words if not word.startswith("-")), "")
-    original = posixpath.basename(sys.argv[0]) == container_cli.ORIGINAL_NAME
     try:
-        if original or names_command(words):
-            code: int = container_cli.main(
-                container_cli.ORIGINAL_NAME if original else "nvgraft", words
-            )
-        else:
-            args = _parser().parse_args(words)
-            # Confinement cannot be undone, so a call from another program does not confine its
-            # process.
-            if args.looks_only and argv is None:
-                _confine(args)
-            code = args.run(args)
+        code = _run_original(words)
+        if code is None:
+            # A call from another program does not confine its process.
+            code = _run(words, confined=argv is None)
         sys.stdout.flush()
     except InputError as error:
         print(f"nvgraft {command}: {printable(str(error))}", file=sys.stderr)

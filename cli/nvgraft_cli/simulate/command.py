@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from nvgraft.base.errors import printable
 from nvgraft.system import syscalls
 from nvgraft_cli.shell import logs
+from nvgraft_cli.shell.arguments import add_format
 from nvgraft_cli.shell.output import print_document
 from nvgraft_specs import gallery
 
@@ -50,28 +51,18 @@ examples:
   sudo nvgraft simulate ./node17.json -- bash"""
 
 
-def add_parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-) -> argparse.ArgumentParser:
-    """Add the command ``simulate``."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="run a command on a simulated GPU host",
-        usage="nvgraft simulate [--no-nvml] HOST -- COMMAND [ARG...]\n"
-        "       nvgraft simulate --list [--format {text,json}]",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``simulate``."""
+    parser.usage = (
+        "nvgraft simulate [--no-nvml] HOST -- COMMAND [ARG...]\n"
+        "       nvgraft simulate --list [--format {text,json}]"
     )
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "--list", action="store_true", help="list the simulated hosts that ship with nvgraft"
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="output of --list (default: text)",
-    )
+    add_format(parser, text="output of --list (default: text)")
     parser.add_argument(
         "--no-nvml",
         action="store_true",
@@ -87,7 +78,6 @@ def add_parser(
         "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="what to run, after --"
     )
     parser.set_defaults(run=run)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,16 +22,12 @@ and no other file.
 exit code: 0 written, 1 this host has no working driver, 2 bad usage or input"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``snapshot``."""
-    parser = subparsers.add_parser(
-        "snapshot",
-        help="record this host, or a driver that is not installed yet, for planning elsewhere",
-        description="Write a nvgraft.host/1 document with all facts of a host that a plan needs."
-        " Needs no root.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``snapshot``."""
+    parser.description = (
+        "Write a nvgraft.host/1 document with all facts of a host that a plan needs. Needs no root."
     )
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where to write it (default: standard output)"
     )
@@ -54,7 +50,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="HOST",
         help="with --root: take GPUs, device nodes and /proc from this snapshot",
     )
-    add_config(parser)
+    add_config(parser, "the hook's own")
     parser.set_defaults(run=run)
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.shell.arguments import add_case
+from nvgraft_cli.shell.arguments import add_case, add_format
 from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.why/1"
@@ -18,17 +18,14 @@ examples:
 exit code: 0 all of WHAT is in the container, 1 something is not, 2 bad usage or input"""
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``why``."""
-    parser = subparsers.add_parser(
-        "why",
-        help="tell why a file or device is in the container, or which rule keeps it out",
-        description="For a file, library, device or capability that is in the plan, print the "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``why``."""
+    parser.description = (
+        "For a file, library, device or capability that is in the plan, print the "
         "steps that lead to it. For one that is not, print the first rule that keeps it out, and "
-        "the smallest change of the container's environment that adds it.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "the smallest change of the container's environment that adds it."
     )
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "what",
         metavar="WHAT",
@@ -36,7 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="a path, library, binary, device (node, index, UUID) or capability",
     )
     add_case(parser)
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 
@@ -52,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.why.answer import answer
 
     try:
-        with open_container(args.bundle, args.env) as container:
+        with open_container(args.container, args.env) as container:
             case = Case(open_host(args.host, args.config), container)
             answers = [answer(what, case) for what in args.what]
     except Refusal as refusal:

@@ -1,0 +1,241 @@
+"""The parser of ``nvgraft``: one for all commands, whose arguments are declared when they are used.
+
+``nvgraft --version`` and ``nvgraft --help`` load no module of a command. A command line that is
+wrong is answered with the usage of the command that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from functools import partial
+from importlib import import_module
+
+from nvgraft import __version__
+from nvgraft.base.errors import printable
+from nvgraft_cli.shell import arguments
+from nvgraft_cli.shell.commands import GROUPS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any, NoReturn
+
+_DESCRIPTION = "Graft a host's NVIDIA driver onto a container, or predict what that will do."
+
+_EXAMPLES = """\
+examples:
+  nvgraft simulate --list
+  nvgraft plan --bundle ./bundle --host runfile-a10x2"""
+
+#: Columns of help texts: at most, and at least.
+_WIDEST, _NARROWEST = 100, 40
+
+
+def width() -> int:
+    """Return the columns for a help text: those of the terminal, within limits."""
+    try:
+        columns = int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        try:
+            columns = os.get_terminal_size(1).columns or 80
+        except OSError:
+            columns = 80
+    return max(_NARROWEST, min(columns, _WIDEST))
+
+
+class _CommandHelp(argparse.HelpFormatter):
+    """Wrap prose to the terminal, and leave examples as they are."""
+
+    def __init__(self, prog: str) -> None:
+        # With a width argparse does not import shutil, which takes longer than parsing.
+        super().__init__(prog, width=width() - 2)
+
+    def _format_usage(self, *args: Any, **kwargs: Any) -> str:
+        usage = super()._format_usage(*args, **kwargs)
+        lines = usage.rstrip("\n").split("\n")
+        if all(len(line) <= self._width for line in lines):
+            return usage
+        # argparse aligns the options behind the name, where a narrow terminal has no room.
+        wrapped = [_fill(lines[0], self._width, "", "  ")]
+        wrapped += [_fill(line, self._width, "  ", "    ") for line in lines[1:]]
+        return "\n".join(wrapped) + "\n\n"
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Name the value once, after all names of an option, as Python 3.13 does."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(_fill(block, width, indent) for block in text.split("\n\n"))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _fill(text, width).splitlines()
+
+
+def _fill(block: str, width: int, indent: str = "", later: str | None = None) -> str:
+    import textwrap
+
+    if "\n  " in block:  # examples: their lines can be copied to a shell
+        return textwrap.indent(block, indent)
+    return textwrap.fill(
+        re.sub(r"\s+", " ", block).strip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent if later is None else later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that shows its own usage on every error, with the nearest name for a wrong one.
+
+    :param declare: called before the first use; it adds the arguments.
+    """
+
+    def __init__(
+        self, *, declare: Callable[[CommandParser], None] | None = None, **kwargs: Any
+    ) -> None:
+        kwargs.setdefault("formatter_class", _CommandHelp)
+        super().__init__(**kwargs)
+        self._declare = declare
+        self._filled = False
+
+    def fill(self) -> None:
+        """Declare the arguments, unless that has been done."""
+        if self._filled:
+            return
+        self._filled = True
+        if self._declare is not None:
+            self._declare(self)
+        arguments.add_everywhere(self)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments of this command; none is left for the parser around it."""
+        self.fill()
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(self._unknown(rest[0]))
+        return parsed, rest
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-") or word == "-":
+            return f"unexpected argument {word!r}"
+        name = word.partition("=")[0]
+        return f"unknown option {name}{nearest(name, list(self._option_string_actions))}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(choice) for choice in action.choices]
+        if isinstance(action, argparse._SubParsersAction):
+            fix = (
+                "`nvgraft --help` lists the commands"
+                if len(names) > 5
+                else f"write {' or '.join(names)}"
+            )
+            text = f"there is no command {value!r}{nearest(str(value), names)} | {fix}"
+            self.error(text)
+        raise argparse.ArgumentError(
+            action,
+            f"invalid choice: {value!r}{nearest(str(value), names)} | choose {_or(names)}",
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage of this command and one line, and exit with 2."""
+        self.fill()
+        self.print_usage(sys.stderr)
+        print(printable(f"{self.prog}: error: {message}"), file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _or(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+
+
+def nearest(word: str, names: Sequence[str]) -> str:
+    """Return "; did you mean NAME?" for the name most like ``word``, or nothing."""
+    import difflib
+
+    found = difflib.get_close_matches(word, names, 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class _Program(CommandParser):
+    """The parser of the whole program, which shows the commands in their groups."""
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            for action in group._group_actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    entries = {entry.dest: entry for entry in action._choices_actions}
+                    for title, commands in GROUPS.items():
+                        formatter.start_section(title)
+                        formatter.add_arguments([entries[name] for name in commands])
+                        formatter.end_section()
+            formatter.start_section(group.title)
+            formatter.add_arguments(
+                [entry for entry in group._group_actions if entry.dest != "subcommand"]
+            )
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+
+def program() -> CommandParser:
+    """Return the parser of ``nvgraft``. The module of a command is loaded when it is parsed."""
+    parser = _Program(prog="nvgraft", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument(
+        "--version", action="version", version=f"nvgraft {__version__}", help="print the version"
+    )
+    subparsers = parser.add_subparsers(
+        metavar="COMMAND", dest="subcommand", parser_class=CommandParser
+    )
+    for commands in GROUPS.values():
+        for name, (module, summary) in commands.items():
+            declare = partial(_declare, module) if module else None
+            subparsers.add_parser(name, help=summary, declare=declare, add_help=bool(module))
+    parser.fill()
+    # A command that only reads is confined before it runs, and after its open_first (see confine).
+    parser.set_defaults(debug=False, looks_only=False, many_inputs=False, open_first=None)
+    return parser
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Parse a command line of ``nvgraft``; a wrong one ends the program with exit code 2."""
+    parser = program()
+    args = parser.parse_args(words)
+    if args.subcommand is None:
+        parser.error("there is no command | `nvgraft --help` lists the commands")
+    return args
+
+
+def whole_program() -> CommandParser:
+    """Return the parser of ``nvgraft`` with the arguments of all commands declared."""
+    parser = program()
+    for command in _commands(parser):
+        command.fill()
+        for action in _commands(command):
+            action.fill()
+    return parser
+
+
+def _declare(module: str, parser: CommandParser) -> None:
+    import_module(f"nvgraft_cli.{module}").add_arguments(parser)
+
+
+def _commands(parser: CommandParser) -> Iterator[CommandParser]:
+    """Yield the parsers of the commands below ``parser``, without those of nvidia-container-cli."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from (command for command in action.choices.values() if command.add_help)
