@@ -49,7 +49,7 @@ from nvgraft_cli.register.change import CannotRegister, ConfigFile, diff
 from nvgraft_cli.shell import text
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
-from nvgraft_specs.models import DocumentError
+from nvgraft_specs.documents import DocumentError
 from nvgraft_specs.models.host import parse_host
 from nvgraft_specs.models.plan import parse_plan
 

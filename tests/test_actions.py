@@ -36,7 +36,8 @@ from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Origin, Request
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names
-from nvgraft_specs.models import DocumentError, schema_path
+from nvgraft_specs.documents import DocumentError
+from nvgraft_specs.models import schema_path
 from nvgraft_specs.models.plan import SCHEMA, parse_plan
 
 WHY = Why("compute", "libcuda.so", "loader cache")

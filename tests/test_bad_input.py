@@ -13,7 +13,7 @@ import pytest
 from bundles import make_bundle
 from documents import read_document
 from nvgraft_cli.shell import main as cli
-from nvgraft_specs.models import SIZE_LIMIT
+from nvgraft_specs.documents import SIZE_LIMIT
 
 Captured = pytest.CaptureFixture[str]
 

@@ -192,14 +192,27 @@ def test_an_extra_or_missing_member_is_refused(
             read_document(json.dumps(data))
 
 
-def test_printing_a_document_does_not_load_pydantic() -> None:
-    """Printing a document does not load pydantic, which takes longer than the command."""
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain-error", "cuda>=12.0"],
+        ["plan", "--container", "{bundle}", "--host", "eks-t4"],
+        ["why", "nvidia-smi", "--container", "{bundle}", "--host", "eks-t4"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_answer_does_not_load_pydantic(words: list[str], tmp_path: Path) -> None:
+    """Printing a document, and reading a host of the gallery, loads neither pydantic nor structlog,
+    which take longer than the command.
+    """
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING)
     program = (
         "import sys; from nvgraft_cli.shell.main import main; main(sys.argv[1:]); "
-        "assert 'pydantic' not in sys.modules"
+        "assert not {'pydantic', 'structlog'} & sys.modules.keys()"
     )
-    command = [sys.executable, "-c", program, "explain-error", "--format", "json", "cuda>=12.0"]
+    words = [word.format(bundle=bundle) for word in words]
+    command = [sys.executable, "-c", program, *words, "--format", "json"]
     done = subprocess.run(
         command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60
     )
-    assert (done.stderr, json.loads(done.stdout)["schema"]) == ("", "nvgraft.explain-error/1")
+    assert (done.stderr, json.loads(done.stdout)["schema"]) == ("", f"nvgraft.{words[0]}/1")

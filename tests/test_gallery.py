@@ -1,11 +1,14 @@
 """The gallery's hosts are consistent: each part of a document that another part names exists."""
 
+import binascii
 import json
 import posixpath
 from pathlib import Path
 
 import pytest
 
+from nvgraft_cli.case.hosts import read_snapshot
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Device, Host, RegularFile, Symlink, load_host
 
@@ -48,6 +51,26 @@ def test_the_gallery_has_every_kind_of_host() -> None:
         "debian-compat32",
     }
     assert promised <= set(gallery.names())
+
+
+def test_the_checksums_are_those_of_the_documents() -> None:
+    """Every document has its checksum in the table, so that it is not checked at every start."""
+    assert set(gallery.CHECKSUMS) == set(gallery.names())
+    for name in gallery.names():
+        raw = Path(gallery.path(name)).read_bytes()
+        assert gallery.is_shipped(name, raw), f"{name}: {binascii.crc32(raw):#x}"
+
+
+def test_a_changed_document_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document of the gallery that somebody has changed is refused like any other wrong one."""
+    document = json.loads(Path(gallery.path("eks-t4")).read_text())
+    document["nvml"]["gpus"][0]["minor"] = "first"
+    (tmp_path / "eks-t4.json").write_text(json.dumps(document))
+    monkeypatch.setattr(gallery, "_DIRECTORY", str(tmp_path))
+    with pytest.raises(
+        InputError, match=r"\$\.nvml\.gpus\[0\]\.minor: input should be a valid integer"
+    ):
+        read_snapshot("eks-t4")
 
 
 def test_the_error_of_an_unknown_host() -> None:

@@ -8,7 +8,8 @@ import jsonschema
 import pytest
 
 from nvgraft_specs import gallery
-from nvgraft_specs.models import SIZE_LIMIT, DocumentError, schema_path, schema_text
+from nvgraft_specs.documents import SIZE_LIMIT, DocumentError
+from nvgraft_specs.models import schema_path, schema_text
 from nvgraft_specs.models.host import load_host, parse_host
 from nvgraft_specs.models.plan import load_plan, parse_plan
 from nvgraft_specs.models.schemas import MODELS

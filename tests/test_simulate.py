@@ -11,7 +11,7 @@ import pytest
 
 from nvgraft_cli.simulate import command as simulate
 from nvgraft_specs import gallery
-from nvgraft_specs.models import DocumentError
+from nvgraft_specs.documents import DocumentError
 from nvgraft_specs.models.host import load_host
 
 

@@ -18,6 +18,7 @@ from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config, load_config, read_config_file
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
+from nvgraft_specs.documents import DocumentError, read_bytes
 
 
 def read_snapshot(name: str) -> dict[str, Any]:
@@ -25,14 +26,14 @@ def read_snapshot(name: str) -> dict[str, Any]:
 
     :raises InputError: there is no such file, or it is not such a document.
     """
-    # Imported here: pydantic is slow, and many commands read no document.
-    from nvgraft_specs.models import DocumentError, read_bytes
-    from nvgraft_specs.models.host import parse_host
-
     path = gallery.path(name) if name in gallery.names() else name
     try:
         raw = read_bytes(path)
-        parse_host(raw, path)
+        if not gallery.is_shipped(name, raw):
+            # Imported here: pydantic takes longer to load than a plan, and the gallery is checked.
+            from nvgraft_specs.models.host import parse_host
+
+            parse_host(raw, path)
     except DocumentError as error:
         raise InputError(str(error)) from error
     document: dict[str, Any] = json.loads(raw)

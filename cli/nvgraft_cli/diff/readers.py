@@ -10,7 +10,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side, guess_version, of_the_driver
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
-from nvgraft_specs.models import DocumentError, read_bytes
+from nvgraft_specs.documents import DocumentError, read_bytes
 from nvgraft_specs.models.cdi import Spec, load_data, spec_of
 from nvgraft_specs.models.plan import parse_plan
 

@@ -99,7 +99,7 @@ def _check_readable(paths: list[str]) -> None:
     """
     if not paths:
         return
-    from nvgraft_specs.models import DocumentError, read_bytes
+    from nvgraft_specs.documents import DocumentError, read_bytes
 
     for path in paths:
         try:

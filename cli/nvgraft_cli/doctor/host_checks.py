@@ -13,7 +13,7 @@ from nvgraft.formats.tree import PathError
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
-from nvgraft_specs.models import DocumentError
+from nvgraft_specs.documents import DocumentError
 from nvgraft_specs.models.cdi import Spec, load_cdi
 
 _VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d+\.\d+(?:\.\d+)?)")

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code. Errors are one line on stderr."""
-    from nvgraft_specs.models import DocumentError
+    from nvgraft_specs.documents import DocumentError
 
     try:
         if args.list:
@@ -127,7 +127,7 @@ def _summary(host: "Host") -> dict[str, object]:
 
 def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     from nvgraft_cli.simulate import host_maker, sandbox
-    from nvgraft_specs.models import read_bytes
+    from nvgraft_specs.documents import read_bytes
     from nvgraft_specs.models.host import parse_host
 
     if command[:1] == ["--"]:

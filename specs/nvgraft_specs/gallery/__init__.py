@@ -4,7 +4,20 @@ This module finds the documents. :mod:`nvgraft_specs.models.host` reads them, an
 simulate`` simulates the hosts.
 """
 
+import binascii
 import os
+
+#: Host -> CRC-32 of its document as it ships. The tests check these documents; a document that
+#: somebody has changed or added is checked when it is read.
+CHECKSUMS = {
+    "debian-a100x8": 0xFBA47A92,
+    "debian-a10g-index": 0xB02687EF,
+    "debian-compat32": 0xDCBAA855,
+    "eks-t4": 0x257FA4AF,
+    "mig-h100": 0xE5B1609C,
+    "operator-driver-root": 0xCB53F855,
+    "runfile-a10x2": 0x86CEE6A4,
+}
 
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _SUFFIX = ".json"
@@ -25,3 +38,8 @@ def path(name: str) -> str:
     if name not in names():
         raise KeyError(f"no simulated host {name!r}; the hosts are {', '.join(names())}")
     return os.path.join(_DIRECTORY, name + _SUFFIX)
+
+
+def is_shipped(name: str, raw: bytes) -> bool:
+    """Return whether ``raw`` is the document of the host ``name`` as it ships."""
+    return CHECKSUMS.get(name) == binascii.crc32(raw)

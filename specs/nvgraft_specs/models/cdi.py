@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from nvgraft_specs.models import DocumentError, load_json, read_bytes
+from nvgraft_specs.documents import DocumentError, load_json, read_bytes
 
 #: The supported versions, the newest last.
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")

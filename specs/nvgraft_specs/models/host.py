@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from nvgraft_specs.models import ONLY_SUCH_NAMES, PLAIN_PATH, Open, parse, read_bytes
+from nvgraft_specs.documents import read_bytes
+from nvgraft_specs.models import ONLY_SUCH_NAMES, PLAIN_PATH, Open, parse
 
 SCHEMA = "nvgraft.host/1"
 

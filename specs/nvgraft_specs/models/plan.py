@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
-from nvgraft_specs.models import ONLY_SUCH_NAMES, PLAIN_PATH, Strict, parse, read_bytes
+from nvgraft_specs.documents import read_bytes
+from nvgraft_specs.models import ONLY_SUCH_NAMES, PLAIN_PATH, Strict, parse
 
 SCHEMA = "nvgraft.plan/1"
 
