@@ -20,9 +20,9 @@ from nvgraft.plan.actions import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import open_host
 from nvgraft_cli.case.planning import Case, plan_bundle
-from nvgraft_cli.explain import command
 from nvgraft_cli.explain.directories import TreeNode, before_and_after
 from nvgraft_cli.explain.story import visible
+from nvgraft_cli.shell import documentation
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 
@@ -290,7 +290,7 @@ def test_without_documentation_nothing_is_a_link(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wheel has no documentation: sections are named without links."""
-    monkeypatch.setattr(command, "_documentation", lambda: None)
+    monkeypatch.setattr(documentation, "directory", lambda: None)
     written = page(tmp_path, "NVIDIA_VISIBLE_DEVICES=all")
     assert written.outer_links() == []
     assert "docs/guide/4-the-plan.md: what goes where" in written.content["cite"]

@@ -10,7 +10,7 @@ import pytest
 from nvgraft_cli.shell.arguments import EVERYWHERE
 from nvgraft_cli.shell.commands import GROUPS
 from nvgraft_cli.shell.main import main
-from nvgraft_cli.shell.parser import CommandParser, whole_program
+from nvgraft_cli.shell.parser import CommandParser, commands_of, whole_program
 
 Captured = pytest.CaptureFixture[str]
 
@@ -18,11 +18,8 @@ Captured = pytest.CaptureFixture[str]
 def parsers(parser: CommandParser) -> Iterator[CommandParser]:
     """Yield a parser and those of its commands, without those of nvidia-container-cli."""
     yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                if command.add_help:
-                    yield from parsers(command)
+    for command in commands_of(parser).values():
+        yield from parsers(command)
 
 
 def refused(capsys: Captured, *words: str) -> tuple[str, str]:
@@ -119,14 +116,14 @@ def test_commands_stand_in_groups(capsys: Captured) -> None:
             "nvgraft",
             (
                 "nvgraft: error: there is no command 'plam'; did you mean plan?"
-                " | `nvgraft --help` lists the commands"
+                " | `nvgraft help` lists the commands"
             ),
         ),
         (("--zzz", "plan"), "nvgraft", "nvgraft: error: unknown option --zzz"),
         (
             (),
             "nvgraft",
-            "nvgraft: error: there is no command | `nvgraft --help` lists the commands",
+            "nvgraft: error: there is no command | `nvgraft help` lists the commands",
         ),
         (
             ("plan", "--\x1b[2J"),

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell import documentation
 from nvgraft_cli.shell.arguments import add_case, add_format
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document, write_whole
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_document(story.document())
     else:
-        docs = args.docs or _documentation() or "docs"
+        docs = args.docs or documentation.directory() or "docs"
         print(
             "\n".join(
                 text.lines(
@@ -102,18 +103,6 @@ def _is_address(docs: str) -> bool:
     return not colon or "/" in scheme or scheme in {"https", "http", "file"}
 
 
-def _documentation() -> str | None:
-    """Return the directory of this nvgraft's documentation, or None.
-
-    A checkout and an installation by ./dev have it, a wheel does not.
-    """
-    root = os.path.abspath(__file__)
-    for _ in range(4):
-        root = os.path.dirname(root)
-    docs = os.path.join(root, "docs")
-    return docs if os.path.isdir(os.path.join(docs, "guide")) else None
-
-
 def _docs_from(page: str) -> str | None:
     """Return the address of the documentation relative to the file ``page``, or None.
 
@@ -122,7 +111,7 @@ def _docs_from(page: str) -> str | None:
     """
     from urllib.parse import quote
 
-    docs = _documentation()
+    docs = documentation.directory()
     return docs and quote(os.path.relpath(docs, os.path.dirname(os.path.abspath(page))))
 
 

@@ -66,6 +66,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "set up": {
         "register": ("register.command", "register nvgraft with a container engine"),
         "unregister": ("register.unregister", "remove a registration"),
+        "help": ("shell.help", "explain a command, a term or a failure"),
     },
     "as nvidia-container-cli": {name: ("", text) for name, text in ORIGINAL_COMMANDS.items()},
 }

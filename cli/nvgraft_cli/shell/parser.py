@@ -20,7 +20,7 @@ from nvgraft_cli.shell.commands import GROUPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
 _DESCRIPTION = "Graft a host's NVIDIA driver onto a container, or predict what that will do."
@@ -59,8 +59,8 @@ class _CommandHelp(argparse.HelpFormatter):
         if all(len(line) <= self._width for line in lines):
             return usage
         # argparse aligns the options behind the name, where a narrow terminal has no room.
-        wrapped = [_fill(lines[0], self._width, "", "  ")]
-        wrapped += [_fill(line, self._width, "  ", "    ") for line in lines[1:]]
+        wrapped = [wrap(lines[0], self._width, "", "  ")]
+        wrapped += [wrap(line, self._width, "  ", "    ") for line in lines[1:]]
         return "\n".join(wrapped) + "\n\n"
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
@@ -71,13 +71,18 @@ class _CommandHelp(argparse.HelpFormatter):
         return f"{', '.join(action.option_strings)} {value}"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(_fill(block, width, indent) for block in text.split("\n\n"))
+        return "\n\n".join(wrap(block, width, indent) for block in text.split("\n\n"))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return _fill(text, width).splitlines()
+        return wrap(text, width).splitlines()
 
 
-def _fill(block: str, width: int, indent: str = "", later: str | None = None) -> str:
+def wrap(block: str, width: int, indent: str = "", later: str | None = None) -> str:
+    """Wrap a paragraph to ``width`` columns; words and lists of examples stay whole.
+
+    :param indent: what each line begins with.
+    :param later: what each line after the first begins with, if that differs.
+    """
     import textwrap
 
     if "\n  " in block:  # examples: their lines can be copied to a shell
@@ -137,7 +142,7 @@ class CommandParser(argparse.ArgumentParser):
         names = [str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):
             fix = (
-                "`nvgraft --help` lists the commands"
+                "`nvgraft help` lists the commands"
                 if len(names) > 5
                 else f"write {' or '.join(names)}"
             )
@@ -216,17 +221,18 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser = program()
     args = parser.parse_args(words)
     if args.subcommand is None:
-        parser.error("there is no command | `nvgraft --help` lists the commands")
+        parser.error("there is no command | `nvgraft help` lists the commands")
     return args
 
 
 def whole_program() -> CommandParser:
     """Return the parser of ``nvgraft`` with the arguments of all commands declared."""
     parser = program()
-    for command in _commands(parser):
+    todo = [parser]
+    while todo:
+        command = todo.pop()
         command.fill()
-        for action in _commands(command):
-            action.fill()
+        todo += commands_of(command).values()
     return parser
 
 
@@ -234,8 +240,12 @@ def _declare(module: str, parser: CommandParser) -> None:
     import_module(f"nvgraft_cli.{module}").add_arguments(parser)
 
 
-def _commands(parser: CommandParser) -> Iterator[CommandParser]:
-    """Yield the parsers of the commands below ``parser``, without those of nvidia-container-cli."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from (command for command in action.choices.values() if command.add_help)
+def commands_of(parser: CommandParser) -> dict[str, CommandParser]:
+    """Return the commands below ``parser``, without those of nvidia-container-cli."""
+    return {
+        name: command
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name, command in action.choices.items()
+        if command.add_help
+    }
