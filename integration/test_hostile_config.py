@@ -471,6 +471,11 @@ def at_every_stage(
     config["process"]["env"] = ["PATH=/bin", *hostile_environment(place)]
     lines = [str(CGROUPS["v2"].values[0]), NO_CGROUPS]
     for stage in STAGES:
+        if stage == "poststart":
+            # While crun waits for a hook with a time limit, it counts on one SIGCHLD for each of its
+            # children. If the program and the hook end together, it gets one for both, and waits
+            # until the limit with all signals blocked. The limit is of no interest here.
+            entry = {name: value for name, value in entry.items() if name != "timeout"}
         document = json.dumps({**config, "hooks": {stage: [entry]}})
         (bundle.path / f"{stage}.json").write_text(document)
         lines.append(f"cp {bundle.path}/{stage}.json {bundle.path}/config.json; rm -f /run/fired")
