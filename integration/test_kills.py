@@ -63,6 +63,7 @@ def test_recovery_leaves_a_volume_over_a_leftover_alone(tmp_path: Path) -> None:
     """A leftover below a volume stays in the journal, and the volume's file stays."""
     rootfs = tmp_path / "rootfs"
     (rootfs / "data").mkdir(parents=True)
+    (rootfs / "proc").mkdir()
 
     def scenario() -> tuple[list[str], list[str]]:
         syscalls.mount("tmpfs", "/run", "tmpfs", 0)
@@ -132,3 +133,36 @@ def test_the_next_start_removes_leftovers_and_works(bundle: Bundle) -> None:
     assert "/usr/bin/nvidia-smi\nsecond start: 0\nnothing to recover" in done.stdout, (
         done.stdout + done.stderr
     )
+
+
+#: Shell commands that put into the directory of journals what no hook makes, and a lock of another
+#: root file system.
+ODD = """
+cd /run/nvgraft/journal && mkdir 1-1-1 && mkfifo 1-2-1 && ln -s /dev/zero 1-3-1
+truncate -s 65M 1-4-1 && touch 1-5-1 && chmod 666 1-5-1 && touch 1-6-1 && chown 1000 1-6-1
+mkdir ../lock/1-7 ../last-error/id-odd ../cache/config-odd ../cache/inventory-odd
+"""
+
+
+@pytest.mark.requires("runc", "busybox")
+def test_odd_entries_keep_no_container_from_starting(bundle: Bundle) -> None:
+    """Under runc: whatever lies in the directories under /run/nvgraft, containers start and warn of
+    it, and recover names each of it and ends with 1.
+    """
+    bundle.set_program("cat /proc/self/mountinfo")
+    start = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
+    recovered = f"{bundle.installed.cli} recover; echo code $?"
+    done = bundle.on_host(
+        f"{start} > /dev/null && ({ODD}) && {start} && {bundle.installed.cli} last-error && {recovered}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "/usr/lib/x86_64-linux-gnu/libcuda.so." in done.stdout, done.stdout
+    warning = "nvgraft: warning: /run/nvgraft/journal/1-1-1 is not used: it is not a regular file"
+    assert f"{warning}, and 5 more | run nvgraft recover" in done.stdout
+    for number in range(1, 7):
+        path = f"/run/nvgraft/journal/1-{number}-1"
+        assert f"not used | look at {path}, then remove it" in done.stdout
+    assert "look at /run/nvgraft/lock/1-7, then remove it" in done.stdout
+    assert "/run/nvgraft/last-error/id-odd is not used" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stdout.endswith("code 1\n")

@@ -235,3 +235,39 @@ def test_rewriting_keeps_what_is_still_to_be_done(directory: Path) -> None:
     journal.rewrite(fd, Left(left.name, left.heading, (), left.written))
     assert list(directory.iterdir()) == []
     os.close(fd)
+
+
+def test_a_journal_has_a_largest_size(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An announcement beyond the largest size is refused before it is written: nobody could read
+    it.
+    """
+    monkeypatch.setattr(journal, "SIZE_LIMIT", 4000)
+    begun = Journal.begin(HEADING)
+    begun.announce(FIRST)
+    with pytest.raises(Refusal, match=r"file too large") as refusal:
+        begun.announce([JournalEntry("was-file", "/etc/x", *"12345", data=bytes(4000))])
+    assert "a journal has at most" in refusal.value.hint
+    assert (directory / begun.name).stat().st_size <= 4000
+
+
+def test_a_journal_of_another_root_by_its_name_is_damaged(directory: Path) -> None:
+    """A journal under the name of another root file system is not used: its lock would be the wrong
+    one.
+    """
+    path = written(directory)
+    path.rename(directory / "811-4e-1")
+    with pytest.raises(ValueError, match="its name is that of another root file system"):
+        read(directory, "811-4e-1")
+
+
+@pytest.mark.parametrize("name", ["x", "-1", "1-2", "1--3", "1-2-", "1-2-3.", "g-2-3", "1-2-3-4"])
+def test_other_names_are_not_those_of_journals(directory: Path, name: str) -> None:
+    """Names that no hook gives, and a journal of any other name, are told apart."""
+    path = written(directory)
+    path.rename(directory / name)
+    (directory / "1-2-3.77").touch()
+    fd = os.open(directory, os.O_RDONLY)
+    problems = {entry.name: entry.problem for entry in journal.entries_of(fd)}
+    os.close(fd)
+    expected = "" if name == "1-2-3." else "its name is not that of a journal"
+    assert problems == {name: expected, "1-2-3.77": ""}

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvgraft.system import kept
+from nvgraft_cli.shell import main
 
 KEY = ["1.0", ["a", 2, None, True]]
 VALUE = {"libraries": [["/usr/lib/\udcff.so", 1]], "nothing": None}
@@ -286,3 +287,21 @@ def test_packed_byte_code_decides_the_key(tmp_path: Path, monkeypatch: pytest.Mo
     packed.rename(tmp_path / "old")
     packed.mkdir()
     assert kept.code(str(source)) not in (without, first)
+
+
+def test_what_is_not_a_document_stays(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory among the documents keeps no other one from being written and dropped."""
+    assert kept.write("kind", [0], VALUE)
+    (directory / "kind-odd").mkdir()
+    os.utime(directory / "kind-odd", (1, 1))
+    monkeypatch.setattr(kept, "KEPT", 1)
+    assert kept.write("kind", KEY, VALUE)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        ["kind-odd", kept.name_of("kind", KEY)]
+    )
+    assert kept.read("kind", KEY) == VALUE
+    monkeypatch.setattr("nvgraft_cli.inventory.command.permission_problem", lambda: "")
+    assert main.main(["inventory", "drop"]) == 1
+    assert "kind-odd: is a directory | no hook has made it: remove it" in capsys.readouterr().err

@@ -101,3 +101,31 @@ def test_an_open_directory_is_not_used(directory: Path) -> None:
     directory.rmdir()
     directory.symlink_to("/tmp")
     assert last_error.open_directory() is None
+
+
+def test_what_is_not_a_record_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the hook has not made in the directory of records is named and not shown, and keeps no
+    record from being written or dropped.
+    """
+    keep("c", "first")
+    (directory / "id-a").mkdir()
+    os.mkfifo(directory / "id-b")
+    (directory / "id-open").write_text("made up")
+    (directory / "id-open").chmod(0o666)
+    for name in ("id-a", "id-b", "id-open"):
+        os.utime(directory / name, (1, 1))
+    keep("a", "never written")
+    assert main.main(["last-error"]) == 0
+    output, problems = capsys.readouterr()
+    assert output.splitlines()[1:] == ["first"]
+    for name, problem in {
+        "id-a": "it is not a regular file",
+        "id-b": "it is not a regular file",
+        "id-open": "its mode is 0666 instead of 0600",
+    }.items():
+        assert f"/{name} is not used: {problem} | no hook has made it: remove it" in problems
+    for number in range(last_error.KEPT + 5):
+        keep(f"c{number}", "x")
+    left = {path.name for path in directory.iterdir()}
+    assert "id-a" in left, "a directory is not removed"
+    assert len(left) == last_error.KEPT + 1

@@ -156,3 +156,37 @@ def test_locks_of_killed_hooks_are_removed(directory: Path, rootfs: int) -> None
         (directory / "1-2").touch()
         lock.drop_unheld()
         assert list(directory.iterdir()) == [lock_file]
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("directory", "it is not a regular file"),
+        ("fifo", "it is not a regular file"),
+        ("link", "it is not a regular file"),
+        ("writable", "its mode is 0622 instead of 0600"),
+    ],
+)
+def test_what_is_not_a_lock_is_named(directory: Path, rootfs: int, kind: str, problem: str) -> None:
+    """A directory, a FIFO, a link or a file that others can write in the place of a lock is named
+    in the refusal, and stays.
+    """
+    with lock.lock_rootfs(rootfs):
+        (path,) = directory.iterdir()
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path, 0o600)
+    elif kind == "link":
+        path.symlink_to("/dev/null")
+    else:
+        path.touch()
+        path.chmod(0o622)
+    with pytest.raises(Refusal, match=f"open failed: {path}: {problem}") as refusal:
+        lock.lock_rootfs(rootfs)
+    assert (refusal.value.stage, refusal.value.hint) == (
+        "container",
+        "no hook has made it: remove it",
+    )
+    assert lock.drop_unheld() == {path.name: problem}
+    assert path.is_symlink() or path.exists()

@@ -35,6 +35,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rootfs(tmp_path: Path) -> Path:
     root = tmp_path / "rootfs"
     (root / "usr/lib").mkdir(parents=True)
+    (root / "proc").mkdir()
     (root / "etc").mkdir()
     (root / "etc/empty").touch()
     return root
@@ -337,6 +338,132 @@ def test_the_next_start_recovers_first(rootfs: Path, directory: Path, tmp_path: 
     assert "was killed; 1 of the things that it had made were taken away | " in messages[0]
     assert not (rootfs / "etc/x").exists()
     assert (other / "y").exists()
+    assert len(names(directory)) == 1
+
+
+def odd_entries(directory: Path, name: str) -> dict[str, str]:
+    """Put into ``directory`` what no hook makes; return the name of each with the problem."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory.parent.chmod(0o700)
+    (directory / f"{name}1").mkdir(mode=0o700)
+    os.mkfifo(directory / f"{name}2", 0o600)
+    (directory / f"{name}3").symlink_to("/dev/zero")
+    for number, mode in ((4, 0o600), (5, 0o666)):
+        (directory / f"{name}{number}").touch(mode=mode)
+        (directory / f"{name}{number}").chmod(mode)
+    os.truncate(directory / f"{name}4", 65 << 20)
+    kind = "it is not a regular file"
+    return {
+        f"{name}1": kind,
+        f"{name}2": kind,
+        f"{name}3": kind,
+        f"{name}4": "it has more than",
+        f"{name}5": "its mode is 0666 instead of 0600",
+    }
+
+
+def odd_journals(directory: Path, of: Heading) -> dict[str, str]:
+    name = f"{lock.lock_name(of.device, of.inode)}-f"
+    problems = odd_entries(directory, name)
+    (directory / "notes").write_text("x")
+    (directory / "notes").chmod(0o600)
+    return {**problems, "notes": "its name is not that of a journal"}
+
+
+def test_odd_entries_are_named_and_stay(
+    rootfs: Path, directory: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no hook has made in the directories of journals and locks is named with its path, and
+    neither read nor removed; the journals beside it are used.
+    """
+    expected = odd_journals(directory, heading(rootfs))
+    expected |= odd_entries(directory.parent / "lock", "1-")
+    killed(rootfs, JournalEntry("file", "/etc/x"))
+    (rootfs / "etc/x").touch()
+    assert recover("--format", "json") == 1
+    reports = read_document(capsys.readouterr().out)["journals"]
+    foreign = {report["journal"]: report for report in reports if report["state"] == "damaged"}
+    assert foreign.keys() == expected.keys()
+    for name, problem in expected.items():
+        assert foreign[name]["message"].startswith(problem)
+        assert f"/{name}, then remove it" in foreign[name]["message"]
+    assert not (rootfs / "etc/x").exists()
+    left = {*names(directory), *names(directory.parent / "lock")}
+    assert left == set(expected)
+    assert recover("--dry-run") == 1
+    assert "notes: its name is not that of a journal: not used | " in capsys.readouterr().out
+
+
+def test_odd_entries_do_not_keep_a_container_from_starting(
+    rootfs: Path, directory: Path, tmp_path: Path
+) -> None:
+    """A start names what no hook has made in one warning, leaves it, and uses the journals beside
+    it; a journal that others can write is not used.
+    """
+    expected = odd_journals(directory, heading(rootfs))
+    killed(rootfs, JournalEntry("file", "/etc/x"))
+    (rootfs / "etc/x").touch()
+    messages = started(rootfs)
+    assert len(messages) == 2
+    assert "; 1 of the things that it had made were taken away" in messages[0]
+    assert ", and 5 more | run nvgraft recover" in messages[1]
+    assert any(
+        f"/{name} is not used: {problem}" in messages[1] for name, problem in expected.items()
+    )
+    assert names(directory) == sorted(expected)
+
+
+def started(rootfs: Path) -> list[str]:
+    """Do what a start does first on ``rootfs``; return its warnings."""
+    fd = os.open(rootfs, os.O_PATH)
+    messages: list[str] = []
+    take_over(Container(4321, 77, str(rootfs), fd, 0, 0), messages.append)
+    os.close(fd)
+    return messages
+
+
+@pytest.mark.parametrize("limit", ["KEPT", "KEPT_BYTES"])
+def test_the_oldest_journals_are_dropped(
+    rootfs: Path, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Beyond a number and a size the next start drops the oldest journals of killed hooks, and says
+    so. That of a hook at work stays.
+    """
+    others = [tmp_path / f"other{number}" for number in range(5)]
+    ages: dict[str, int] = {}
+    for number, other in enumerate(others):
+        other.mkdir()
+        killed(other, JournalEntry("file", "/y"))
+        (name,) = set(names(directory)) - set(ages)
+        os.utime(directory / name, (number, number))
+        ages[name] = number
+    size = (directory / next(iter(ages))).stat().st_size
+    monkeypatch.setattr(journal, limit, 3 if limit == "KEPT" else 3 * size + 1)
+    held = os.open(others[0], os.O_PATH)
+    with lock.lock_rootfs(held):
+        (message,) = started(rootfs)
+    os.close(held)
+    assert message.startswith("2 of the journals of killed hooks were dropped")
+    assert sorted(ages[name] for name in names(directory)) == [0, 3, 4]
+    assert started(rootfs) == []
+
+
+def test_a_directory_that_is_no_root_file_system_is_not_changed(
+    rootfs: Path, directory: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that names a directory without /proc, or the host's own root, is reported, and
+    nothing there is changed: a hook has worked in neither.
+    """
+    (rootfs / "proc").rmdir()
+    killed(rootfs, JournalEntry("file", "/etc/empty"))
+    (rootfs / "etc/empty").touch()
+    assert recover() == 1
+    assert "it has no directory /proc: nothing was changed | remove " in capsys.readouterr().out
+    monkeypatch.setattr("nvgraft_cli.recover.command.is_host_root", lambda _: True)
+    (rootfs / "proc").mkdir()
+    assert recover() == 1
+    assert "it is the host's own root file system" in capsys.readouterr().out
+    assert (rootfs / "etc/empty").exists()
     assert len(names(directory)) == 1
 
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import Refusal, printable
+from nvgraft.base.files import reason
 from nvgraft.host import kept_inventory
 from nvgraft.system import kept
 from nvgraft_cli.inventory.refresh import (
@@ -193,7 +194,11 @@ def _refresh(args: argparse.Namespace) -> int:
 
 
 def _drop(_args: argparse.Namespace) -> int:
-    count = kept.drop()
+    try:
+        count = kept.drop()
+    except OSError as error:
+        path = f"{kept.DIRECTORY}/{error.filename or ''}"
+        return _complain(f"{path}: {reason(error)} | no hook has made it: remove it", 1)
     print(
         f"dropped {count} file{'' if count == 1 else 's'} of {kept.DIRECTORY}"
         if count

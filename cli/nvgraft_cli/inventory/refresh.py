@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import LiveTree
@@ -68,7 +69,9 @@ def refresh(config: Config) -> Host:
         try:
             host, problem = _read_and_keep(config)
         except Refusal:
-            kept.drop(kept_inventory.name_of(config))
+            # What cannot be removed is not a document that a hook would use.
+            with suppress(OSError):
+                kept.drop(kept_inventory.name_of(config))
             raise
         if not problem:
             return host

@@ -2,10 +2,11 @@
 
 import argparse
 import os
-import stat
 import sys
 
+from nvgraft.base.errors import printable
 from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, file_name
+from nvgraft.system.rundir import unlike_ours
 from nvgraft_cli.shell.arguments import add_format
 from nvgraft_cli.shell.output import print_document
 
@@ -79,17 +80,21 @@ def run(args: argparse.Namespace) -> int:
 def _newest_first() -> list[str]:
     with os.scandir(DIRECTORY) as entries:
         records = [
-            entry
+            (entry.name, entry.stat(follow_symlinks=False))
             for entry in entries
-            if entry.name.startswith("id-") and entry.is_file(follow_symlinks=False)
+            if entry.name.startswith("id-")
         ]
-        found = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.name) for entry in records]
-    return [name for _, name in sorted(found, reverse=True)]
+    ages = []
+    for name, status in records:
+        if problem := unlike_ours(status, SIZE_LIMIT):
+            line = f"{DIRECTORY}/{name} is not used: {problem} | no hook has made it: remove it"
+            print(printable(f"nvgraft last-error: {line}"), file=sys.stderr)
+        else:
+            ages.append((status.st_mtime_ns, name))
+    return [name for _, name in sorted(ages, reverse=True)]
 
 
 def _read(name: str) -> str:
     fd = os.open(os.path.join(DIRECTORY, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
         return file.read(SIZE_LIMIT).decode("utf-8", "replace")

@@ -10,8 +10,11 @@ import sys
 
 from nvgraft.apply import journal
 from nvgraft.apply.leftovers import KEPT, STUCK, Outcome, clear
+from nvgraft.apply.targets import open_in_root
 from nvgraft.base import errors
 from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
+from nvgraft.container.container import is_host_root
 from nvgraft.system import lock, syscalls
 from nvgraft.system.rundir import require_private
 from nvgraft_cli.shell.arguments import add_format
@@ -128,24 +131,37 @@ def _print(reports: list[Report], *, dry_run: bool) -> None:
 def recover(*, dry_run: bool = False) -> list[Report]:
     """Clean up after every killed hook, and remove its journal if nothing is left.
 
-    :raises Refusal: the directory of journals, or a lock, cannot be opened.
+    :raises Refusal: the directory of journals or that of locks cannot be opened.
     """
     reports = []
     directory = require_private(journal.DIRECTORY) if os.path.isdir(journal.DIRECTORY) else None
     if directory is not None:
         try:
             reports = [
-                _recover(directory, name, dry_run=dry_run) for name in sorted(os.listdir(directory))
+                _recover(directory, entry, dry_run=dry_run)
+                for entry in sorted(journal.entries_of(directory), key=lambda entry: entry.name)
             ]
         finally:
             syscalls.close(directory)
     if not dry_run and os.path.isdir(lock.DIRECTORY):
-        lock.drop_unheld()
+        reports += [
+            _foreign(name, f"{lock.DIRECTORY}/{name}", problem)
+            for name, problem in lock.drop_unheld().items()
+        ]
     return [report for report in reports if report is not None]
 
 
-def _recover(directory: int, name: str, *, dry_run: bool) -> Report | None:
-    """Clean up after the hook of the journal ``name``; return None if that hook has just ended."""
+def _foreign(name: str, path: str, problem: str) -> Report:
+    """Report something that no hook has made, which is neither used nor removed."""
+    return Report(name, "", "damaged", f"{problem}: not used | look at {path}, then remove it")
+
+
+def _recover(directory: int, entry: journal.Entry, *, dry_run: bool) -> Report | None:
+    """Clean up after the hook of the journal ``entry``; return None if that hook has just ended."""
+    name = entry.name
+    path = f"{journal.DIRECTORY}/{name}"
+    if entry.problem:
+        return _foreign(name, path, entry.problem)
     try:
         held = lock.acquire(journal.lock_of(name), 0)
         if held is None:
@@ -154,12 +170,26 @@ def _recover(directory: int, name: str, *, dry_run: bool) -> Report | None:
             return _clear(directory, journal.read(directory, name), dry_run=dry_run)
     except FileNotFoundError:
         return None
+    except Refusal as refusal:
+        return Report(name, "", "unreachable", f"{refusal.text} | {refusal.hint}")
     except ValueError as error:
-        fix = (
-            "check the root file systems of containers that failed to start,"
-            f" then remove {journal.DIRECTORY}/{name}"
-        )
+        fix = f"check the root file systems of containers that failed to start, then remove {path}"
         return Report(name, "", "damaged", f"the journal is damaged: {error} | {fix}")
+    except OSError as error:
+        text = f"the journal cannot be read or written: {reason(error)} | see {path}"
+        return Report(name, "", "unreachable", text)
+
+
+def _unlike_rootfs(rootfs_fd: int) -> str:
+    """Say why a directory cannot be the root file system of a container, or return ""."""
+    if is_host_root(rootfs_fd):
+        return "it is the host's own root file system"
+    try:
+        syscalls.close(open_in_root(rootfs_fd, "/proc", os.O_PATH | os.O_DIRECTORY))
+    except OSError:
+        # A runtime has mounted a procfs there before it started the hook.
+        return "it is not the root file system of a container, since it has no directory /proc"
+    return ""
 
 
 def _clear(directory: int, left: journal.Left, *, dry_run: bool) -> Report:
@@ -194,6 +224,13 @@ def _clear(directory: int, left: journal.Left, *, dry_run: bool) -> Report:
                 f" {journal.DIRECTORY}/{left.name} | {fix}"
             )
             return Report(left.name, heading.rootfs, "unreachable", text)
+        if problem := _unlike_rootfs(rootfs_fd):
+            return Report(
+                left.name,
+                heading.rootfs,
+                "damaged",
+                f"{problem}: nothing was changed | remove {journal.DIRECTORY}/{left.name}",
+            )
         outcomes, rest = clear(left, rootfs_fd, dry_run=dry_run)
         if not dry_run:
             journal.rewrite(directory, rest)

@@ -13,6 +13,7 @@ cut leaves no journal.
 
 from __future__ import annotations
 
+import errno
 import time
 import zlib
 
@@ -20,11 +21,11 @@ from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.base._stdlib import struct
 from nvgraft.base.errors import Refusal
-from nvgraft.base.files import open_file, read_fd, reason, write_all
+from nvgraft.base.files import read_fd, reason, write_all
 from nvgraft.base.values import Value
 from nvgraft.system import syscalls
 from nvgraft.system.lock import lock_name
-from nvgraft.system.rundir import open_private, require_private
+from nvgraft.system.rundir import open_private, require_private, unlike_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
 #: The directory of journals. Only root may read it, since journals name paths of images.
 DIRECTORY = "/run/nvgraft/journal"
 
-#: Bytes of the largest journal that is read. Its largest part is the former loader cache.
-SIZE_LIMIT = 64 << 20
+#: Bytes of the largest journal that is written and read. Its largest parts are the former loader
+#: cache and its temporary file, of at most 16 MiB each.
+SIZE_LIMIT = 40 << 20
+
+#: The most journals of killed hooks that are kept, and the most bytes of all of them together: /run
+#: is in memory.
+KEPT, KEPT_BYTES = 256, 64 << 20
 
 #: Nanoseconds after its last announcement within which a hook has ended or been killed: more than
 #: engines grant.
@@ -123,6 +129,7 @@ class Journal:
         self._directory = directory
         self.name = name
         self._fd = fd
+        self._size = 0
 
     @classmethod
     def begin(cls, heading: Heading) -> Journal:
@@ -139,7 +146,7 @@ class Journal:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             journal._fd = os.open(name, flags, 0o600, dir_fd=directory)
-            write_all(journal._fd, _frame(_heading_record(heading)))
+            journal._write(_frame(_heading_record(heading)))
         except OSError as error:
             if journal._fd >= 0:
                 _remove(directory, name)
@@ -150,16 +157,22 @@ class Journal:
     def announce(self, entries: Iterable[JournalEntry]) -> None:
         """Write down what will be made or changed, before it is.
 
-        :raises Refusal: when the journal cannot be written.
+        :raises Refusal: when the journal cannot be written, or becomes larger than SIZE_LIMIT.
         """
         if self._fd < 0:
             return
         try:
             for fields, data in _records(entries):
-                write_all(self._fd, _frame(fields, data))
-                write_all(self._fd, data)
+                self._write(_frame(fields, data))
+                self._write(data)
         except OSError as error:
             raise _cannot_write(self.name, error) from error
+
+    def _write(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > SIZE_LIMIT:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        write_all(self._fd, data)
 
     def end(self) -> None:
         """Remove the journal: the work is done, or undone.
@@ -234,19 +247,70 @@ def pending() -> bool:
         syscalls.close(directory)
 
 
+class Entry(Value):
+    """A file ``name`` of the directory of journals, its ``size`` in bytes, and when it was last
+    ``written``, in ns of the file systems' time.
+
+    :param problem: why it is not used; "" for a journal.
+    """
+
+    def __init__(self, name: str, size: int, written: int, problem: str) -> None:
+        self.name = name
+        self.size = size
+        self.written = written
+        self.problem = problem
+
+
+def entries_of(directory: int) -> list[Entry]:
+    """Return what the open ``directory`` holds, oldest first.
+
+    What is not a journal as hooks leave it is neither read nor removed (SECURITY R43).
+    """
+    entries = []
+    for name in os.listdir(directory):
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # its hook has ended
+        problem = unlike_ours(status, SIZE_LIMIT)
+        if not problem and _numbers(name) is None:
+            problem = "its name is not that of a journal"
+        entries.append(Entry(name, status.st_size, status.st_mtime_ns, problem))
+    return sorted(entries, key=lambda entry: (entry.written, entry.name))
+
+
+def _numbers(name: str) -> tuple[int, int] | None:
+    """Return the device and inode in the name of a journal, or None for another name."""
+    root, _, started = name.rpartition("-")
+    device, _, inode = root.partition("-")
+    for part in (device, inode, started.partition(".")[0]):
+        if not part or part.strip("0123456789abcdef"):
+            return None
+    return int(device, 16), int(inode, 16)
+
+
+def inode_of(name: str) -> int:
+    """Return the inode of the root directory of the journal ``name``."""
+    numbers = _numbers(name)
+    return numbers[1] if numbers is not None else -1
+
+
 def read(directory: int, name: str) -> Left:
-    """Read a journal of the open ``directory``.
+    """Read a journal of the open ``directory``, in which only this user can make files.
 
     :raises ValueError: when it is damaged. No hook leaves a damaged one, however it ends.
     :raises OSError: when it cannot be read.
     """
-    fd = open_file(name, directory)
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         data = read_fd(fd, SIZE_LIMIT)
         written = os.fstat(fd).st_mtime_ns
     finally:
         syscalls.close(fd)
-    return parse(name, data, written)
+    left = parse(name, data, written)
+    if left.heading is not None and _numbers(name) != (left.heading.device, left.heading.inode):
+        raise ValueError("its name is that of another root file system")
+    return left
 
 
 def parse(name: str, data: bytes, written: int) -> Left:
@@ -282,12 +346,9 @@ def rewrite(directory: int, left: Left) -> None:
     # No hook uses this name. If this process is killed here, there is one more journal of the same
     # things.
     temporary = f"{left.name}.{os.getpid()}"
-    fd = os.open(
-        temporary,
-        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
-        0o600,
-        dir_fd=directory,
-    )
+    _remove(directory, temporary)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o600, dir_fd=directory)
     try:
         write_all(fd, _frame(_heading_record(left.heading)))
         for fields, data in _records(left.entries):
@@ -310,6 +371,11 @@ def _remove(directory: int, name: str) -> None:
 
 def _cannot_write(name: str, error: OSError) -> Refusal:
     fix = "make room in /run: nothing is made in a container before the journal names it"
+    if error.errno == errno.EFBIG:
+        fix = (
+            f"a journal has at most {SIZE_LIMIT >> 20} MiB: reduce the links in the image's library"
+            " directories, which it would have to name"
+        )
     return Refusal("initialization", f"write failed: {DIRECTORY}/{name}: {reason(error)}", fix)
 
 

@@ -22,7 +22,7 @@ from nvgraft.base._os import os, stat
 from nvgraft.base.values import Value
 from nvgraft.container.container import Container
 from nvgraft.system import syscalls
-from nvgraft.system.lock import lock_name
+from nvgraft.system.lock import acquire, lock_name
 from nvgraft.system.rundir import require_private
 
 TYPE_CHECKING = False
@@ -203,38 +203,85 @@ def take_over(container: Container, warn: Callable[[str], None]) -> None:
     """Remove what a hook killed while at work on the root file system of ``container`` has left.
 
     The caller holds the lock of that root file system. Things that cannot be reached now stay in
-    their journal, for ``nvgraft recover``.
+    their journal, for ``nvgraft recover``. What is not a journal is named, and no more than that
+    (SECURITY R43).
 
-    :raises OSError: when a journal cannot be read or written: the things that it names could then
-        not be told from what this start makes.
+    :raises OSError: when a journal of this root file system cannot be read or written: the things
+        that it names could then not be told from what this start makes.
     """
     directory = require_private(journal.DIRECTORY)
     if directory is None:
         return
     try:
         mine = Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid)
-        for name in os.listdir(directory):
-            try:
-                left = journal.read(directory, name)
-            except (FileNotFoundError, ValueError):
-                # Another start has ended, or the journal is damaged (`nvgraft recover` says so).
-                continue
-            if left.heading is None:
-                if journal.lock_of(name) == lock_name(mine.device, mine.inode):
-                    journal.rewrite(directory, left)
-                continue
-            if not left.is_of(mine):
-                continue
-            outcomes, rest = clear(left, container.rootfs_fd)
-            journal.rewrite(directory, rest)
-            undone = sum(outcome.fate in {REMOVED, RESTORED} for outcome in outcomes)
+        entries = journal.entries_of(directory)
+        journals = [entry for entry in entries if not entry.problem]
+        for entry in journals:
+            if journal.inode_of(entry.name) == mine.inode:
+                _take_over(directory, entry.name, mine, container, warn)
+        if odd := [entry for entry in entries if entry.problem]:
+            others = f", and {len(odd) - 1} more" if len(odd) > 1 else ""
             warn(
-                "the last hook on this root file system was killed; "
-                f"{undone} of the things that it had made were taken away"
-                " | look for the cause in the engine's log: a hook timeout may be too short"
+                f"{journal.DIRECTORY}/{odd[0].name} is not used: {odd[0].problem}{others}"
+                " | run nvgraft recover, which names all of them, and remove them"
             )
+        _drop_oldest(directory, journals, warn)
     finally:
         syscalls.close(directory)
+
+
+def _take_over(
+    directory: int, name: str, mine: Heading, container: Container, warn: Callable[[str], None]
+) -> None:
+    try:
+        left = journal.read(directory, name)
+    except (FileNotFoundError, ValueError):
+        # Another start has ended, or the journal is damaged (`nvgraft recover` says so).
+        return
+    if left.heading is None:
+        if journal.lock_of(name) == lock_name(mine.device, mine.inode):
+            journal.rewrite(directory, left)
+        return
+    if not left.is_of(mine):
+        return
+    outcomes, rest = clear(left, container.rootfs_fd)
+    journal.rewrite(directory, rest)
+    undone = sum(outcome.fate in {REMOVED, RESTORED} for outcome in outcomes)
+    warn(
+        "the last hook on this root file system was killed; "
+        f"{undone} of the things that it had made were taken away"
+        " | look for the cause in the engine's log: a hook timeout may be too short"
+    )
+
+
+def _drop_oldest(
+    directory: int, journals: list[journal.Entry], warn: Callable[[str], None]
+) -> None:
+    """Remove the oldest ``journals`` of killed hooks beyond KEPT of them, or KEPT_BYTES.
+
+    What they name is as harmless as what a start leaves that succeeds. A full /run is not.
+    """
+    count, size, dropped = len(journals), sum(entry.size for entry in journals), 0
+    for entry in journals:
+        if count <= journal.KEPT and size <= journal.KEPT_BYTES:
+            break
+        held = acquire(journal.lock_of(entry.name), 0)
+        if held is None:
+            continue
+        with held:
+            try:
+                os.unlink(entry.name, dir_fd=directory)
+                dropped += 1
+            except FileNotFoundError:
+                pass  # taken over above, or its hook has ended
+        count, size = count - 1, size - entry.size
+    if dropped:
+        warn(
+            f"{dropped} of the journals of killed hooks were dropped, because more than"
+            f" {journal.KEPT} of them, or {journal.KEPT_BYTES >> 20} MiB, were in"
+            f" {journal.DIRECTORY} | run nvgraft recover after hooks were killed, and look for"
+            " the cause in the engine's log"
+        )
 
 
 def _stuck(path: str, error: OSError) -> Outcome:

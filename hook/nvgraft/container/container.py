@@ -306,10 +306,15 @@ def _namespace(pid: int | str) -> str:
     )
 
 
-def _check_no_host_root(container: Container) -> None:
+def is_host_root(rootfs_fd: int) -> bool:
+    """Tell whether the directory ``rootfs_fd`` is the root of this process."""
     host = os.stat("/")
-    rootfs = os.fstat(container.rootfs_fd)
-    if (rootfs.st_dev, rootfs.st_ino) == (host.st_dev, host.st_ino):
+    rootfs = os.fstat(rootfs_fd)
+    return (rootfs.st_dev, rootfs.st_ino) == (host.st_dev, host.st_ino)
+
+
+def _check_no_host_root(container: Container) -> None:
+    if is_host_root(container.rootfs_fd):
         raise Refusal(
             "input", "invalid rootfs directory", f"{container.rootfs} is the host's own root"
         )

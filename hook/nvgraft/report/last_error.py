@@ -50,9 +50,11 @@ def keep(directory: int, container_id: str, exit_code: int, lines: list[str]) ->
         )
         try:
             os.write(fd, data)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError:
+            os.unlink(temporary, dir_fd=directory)
         finally:
             os.close(fd)
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         _drop_oldest(directory)
     except OSError:
         return
@@ -71,5 +73,5 @@ def _drop_oldest(directory: int) -> None:
     for _, name in sorted(ages)[:-KEPT]:
         try:
             os.unlink(name, dir_fd=directory)
-        except FileNotFoundError:
-            continue
+        except OSError:
+            continue  # dropped by another hook, or a directory, which no hook has made

@@ -14,8 +14,8 @@ import zlib
 
 from nvgraft import __version__
 from nvgraft.base import files, jsontext
-from nvgraft.base._os import os, stat
-from nvgraft.system.rundir import open_private
+from nvgraft.base._os import os
+from nvgraft.system.rundir import open_private, unlike_ours
 
 DIRECTORY = "/run/nvgraft/cache"
 
@@ -135,8 +135,7 @@ def drop(prefix: str = "") -> int:
 
 
 def _read(directory: int, name: str) -> bytes:
-    """Return the bytes of a file that only this user can read and write and that has no second
-    name; b"" for another file.
+    """Return the bytes of a file that nvgraft can have made; b"" for another file.
 
     A file without any name is accepted: a newer one has replaced it after it was opened.
     """
@@ -146,13 +145,7 @@ def _read(directory: int, name: str) -> bytes:
         dir_fd=directory,
     )
     try:
-        status = os.fstat(fd)
-        if (
-            not stat.S_ISREG(status.st_mode)
-            or status.st_uid != os.geteuid()
-            or status.st_mode & 0o077
-            or status.st_nlink > 1
-        ):
+        if unlike_ours(os.fstat(fd), LIMIT, 0o077):
             return b""
         return files.read_fd(fd, LIMIT)
     finally:
@@ -182,7 +175,9 @@ def _write(directory: int, name: str, data: bytes) -> None:
 
 
 def _tidy(directory: int, kind: str) -> None:
-    """Remove unfinished files of killed hooks, and the oldest documents of a kind beyond KEPT."""
+    """Remove unfinished files of killed hooks, and the oldest documents of a kind beyond KEPT. What
+    cannot be removed, such as a directory, was not made by nvgraft and stays.
+    """
     ages = []
     for name in os.listdir(directory):
         try:
@@ -192,9 +187,16 @@ def _tidy(directory: int, kind: str) -> None:
         if name.startswith(f"{kind}-"):
             ages.append((changed, name))
         elif name.startswith(".") and changed < time.time_ns() - _ABANDONED * 10**9:
-            _unlink(directory, name)
+            _try_to_unlink(directory, name)
     for _, name in sorted(ages)[:-KEPT]:
+        _try_to_unlink(directory, name)
+
+
+def _try_to_unlink(directory: int, name: str) -> None:
+    try:
         _unlink(directory, name)
+    except OSError:
+        return
 
 
 def _unlink(directory: int, name: str) -> None:

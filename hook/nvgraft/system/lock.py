@@ -13,7 +13,7 @@ import time
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.system import launch, syscalls
-from nvgraft.system.rundir import require_private
+from nvgraft.system.rundir import require_private, unlike_ours
 
 #: The directory of the locks. A lock is a file named after the inode of the root directory, and is
 #: removed with the lock.
@@ -75,7 +75,10 @@ def lock_rootfs(rootfs_fd: int) -> RootfsLock:
 
 
 def acquire(name: str, timeout: float) -> RootfsLock | None:
-    """Wait at most ``timeout`` seconds for the lock ``name``; return None if it is still held."""
+    """Wait at most ``timeout`` seconds for the lock ``name``; return None if it is still held.
+
+    :raises Refusal: stage ``container``: in its place is something that no hook has made.
+    """
     directory = require_private(DIRECTORY)
     if directory is None:
         return RootfsLock()
@@ -93,31 +96,47 @@ def acquire(name: str, timeout: float) -> RootfsLock | None:
     return RootfsLock(directory, name, fd)
 
 
-def drop_unheld() -> None:
-    """Remove the locks of hooks that were killed, but not those that are held."""
+def drop_unheld() -> dict[str, str]:
+    """Remove the locks of hooks that were killed, but not those that are held.
+
+    :returns: what is not a lock, and stays: name -> the problem.
+    """
+    problems: dict[str, str] = {}
     directory = require_private(DIRECTORY)
     if directory is None:
-        return
+        return problems
     try:
-        names = os.listdir(directory)
+        for name in sorted(os.listdir(directory)):
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if problem := unlike_ours(status, 0):
+                problems[name] = problem
+            elif (lock := acquire(name, 0)) is not None:
+                with lock:
+                    pass
     finally:
         syscalls.close(directory)
-    for name in names:
-        lock = acquire(name, 0)
-        if lock is not None:
-            with lock:
-                pass
+    return problems
 
 
 def _try(name: str, directory: int) -> int | None:
     """Return a descriptor that holds the lock, or None if another process holds it."""
-    fd = os.open(
-        name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
-    )
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, 0o600, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in {errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}:
+            raise
+        raise _not_a_lock(name, "it is not a regular file") from error
     taken = False
     try:
+        mine = os.fstat(fd)
+        if problem := unlike_ours(mine, 0):
+            raise _not_a_lock(name, problem)
         taken = _try_lock(fd)
-        if taken and _is_current(fd, name, directory):
+        if taken and _is_current(mine, name, directory):
             return fd
     except BaseException:
         if taken:  # no other process holds it, so its file can be removed
@@ -138,13 +157,20 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def _is_current(fd: int, name: str, directory: int) -> bool:
-    """Tell whether ``name`` is the locked file: its last holder may have removed it before we
-    locked it.
+def _is_current(mine: os.stat_result, name: str, directory: int) -> bool:
+    """Tell whether ``name`` is the locked file ``mine``: its last holder may have removed it before
+    we locked it.
     """
     try:
         current = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    mine = os.fstat(fd)
     return (current.st_dev, current.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def _not_a_lock(name: str, problem: str) -> Refusal:
+    return Refusal(
+        "container",
+        f"open failed: {DIRECTORY}/{name}: {problem}",
+        "no hook has made it: remove it",
+    )

@@ -48,6 +48,25 @@ def require_private(path: str) -> int | None:
         raise Refusal("initialization", f"open failed: {path}: {reason(error)}", fix) from error
 
 
+def unlike_ours(status: os.stat_result, limit: int, forbidden: int = 0o022) -> str:
+    """Say why a file of a private directory is not used, or return "" if it is as nvgraft makes it
+    (SECURITY R43): regular, of this user, closed to others, with one name.
+
+    :param status: of the open file, or of the name itself (not of what a link leads to).
+    :param limit: the most bytes that it may have.
+    :param forbidden: the permissions that it must not have.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a regular file"
+    if status.st_uid != os.geteuid():
+        return f"it belongs to user {status.st_uid}"
+    if status.st_mode & forbidden:
+        return f"its mode is {stat.S_IMODE(status.st_mode):04o} instead of 0600"
+    if status.st_nlink > 1:
+        return "it has a second name"
+    return f"it has more than {limit} bytes" if status.st_size > limit else ""
+
+
 def _open(path: str, *, create: bool) -> int:
     try:
         return _open_existing(path)
