@@ -84,21 +84,22 @@ def _open(path: str, *, create: bool) -> int:
 def _open_existing(path: str) -> int:
     parent, name = paths.split(path)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    user = os.geteuid()
     holder = os.open(parent, flags)
     try:
-        _check_ours(holder, 0o022)
+        _check_ours(holder, user, 0o022)
         fd = os.open(name, flags, dir_fd=holder)
     finally:
         syscalls.close(holder)
     try:
-        _check_ours(fd, 0o077)
+        _check_ours(fd, user, 0o077)
     except BaseException:
         syscalls.close(fd)
         raise
     return fd
 
 
-def _check_ours(fd: int, forbidden: int) -> None:
+def _check_ours(fd: int, user: int, forbidden: int) -> None:
     status = os.fstat(fd)
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & forbidden:
+    if status.st_uid != user or stat.S_IMODE(status.st_mode) & forbidden:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
