@@ -112,6 +112,9 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "containerd": _program("containerd"),
     "sh": _program("sh"),
     "bash": _program("bash"),
+    "zsh": _program("zsh"),
+    "fish": _program("fish"),
+    "man": _program("man"),
     "gcc": _program("gcc"),
     # For the two sources of the launcher: assemblers, and emulators for the other machine's
     # programs.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import CHECKOUT, Installed
+from nvgraft_cli.shell.commands import GROUPS
 
 pytestmark = pytest.mark.requires("root")
 
@@ -101,8 +102,12 @@ def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
 
 
 def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
-    """Registrations name the programs; ``nvgraft explain`` links to the documents."""
+    """Registrations name the programs; ``nvgraft explain`` links to the documents; man and the
+    shells find their pages.
+    """
     paths = [*installed.prefix.glob("bin/*"), *installed.prefix.glob("lib/nvgraft/*")]
+    paths += [path for path in installed.prefix.glob("share/*/**/*") if path.is_file()]
+    commands = [name for group in GROUPS.values() for name, (module, _) in group.items() if module]
     assert sorted(str(path.relative_to(installed.prefix)) for path in paths) == [
         "bin/nvgraft",
         "bin/nvgraft-hook",
@@ -110,6 +115,12 @@ def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
         "lib/nvgraft/cli",
         "lib/nvgraft/docs",
         "lib/nvgraft/hook",
+        "share/bash-completion/completions/nvgraft",
+        "share/fish/vendor_completions.d/nvgraft.fish",
+        *sorted(
+            f"share/man/man1/nvgraft{end}.1" for end in ("", *(f"-{name}" for name in commands))
+        ),
+        "share/zsh/site-functions/_nvgraft",
     ]
 
 
@@ -223,7 +234,9 @@ def test_installing_again_replaces_what_was_there(installed_twice: Path) -> None
         "bin/nvgraft-runtime",
         *(f"bin/{name}" for name in names),
         "lib/nvgraft",
+        *(f"share/{name}" for name in ("bash-completion", "fish", "man", "zsh")),
     ]
+    assert not list((installed_twice / "share").rglob(".*"))
     assert sorted(path.name for path in (installed_twice / "lib").iterdir()) == ["nvgraft"]
 
 

@@ -47,12 +47,47 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: zipfile.ZipFile) -> Non
 
 
 def test_pip_needs_no_compiler() -> None:
-    """python-prctl, which gcc builds, is required only by the extras "node" and "test"."""
+    """python-prctl, which gcc builds, is required only by the extra "node" and those with it."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     assert not [name for name in project["dependencies"] if "prctl" in name]
     assert [name for name in extras["node"] if "prctl" in name]
-    assert "nvgraft[node]" in extras["test"]
+    assert "nvgraft[node]" in extras["install"]
+    assert "nvgraft[install]" in extras["test"]
+
+
+def test_the_wheel_has_pages(wheel: zipfile.ZipFile) -> None:
+    """The wheel has manual pages and completions for the environment's share directory, and the
+    pages that `nvgraft help` reads.
+    """
+    packed = {name.partition(".data/data/")[2] for name in wheel.namelist()}
+    assert {
+        "share/man/man1/nvgraft.1",
+        "share/man/man1/nvgraft-plan.1",
+        "share/bash-completion/completions/nvgraft",
+        "share/zsh/site-functions/_nvgraft",
+        "share/fish/vendor_completions.d/nvgraft.fish",
+    } <= packed
+    assert {"nvgraft_cli/docs/glossary.md", "nvgraft_cli/docs/failures.md"} <= set(wheel.namelist())
+
+
+def test_help_works_from_the_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """`nvgraft help TERM` works in an environment that pip made."""
+    wheel.extractall(tmp_path)
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
+        " from nvgraft_cli.shell.main import main; sys.exit(main())"
+    )
+    for word in ("driver root", "nvml-slow"):
+        done = subprocess.run(
+            [sys.executable, "-IS", "-c", program, "help", word],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{word}\n")
 
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:

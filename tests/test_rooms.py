@@ -48,6 +48,7 @@ ALLOWED = {
         "inventory": "case shell",
         "last_error": "shell",
         "matrix": "case shell",
+        "pages": "shell",
         "plan": "case shell cdi",
         "prove": "case shell",
         "recover": "shell",

@@ -49,6 +49,14 @@ NAMES = {
     "nvidia-container-runtime": "nvgraft-runtime",
 }
 
+#: Directories of a prefix for manual pages and completions, which root's shells read.
+PAGES = (
+    "share/man/man1",
+    "share/bash-completion/completions",
+    "share/zsh/site-functions",
+    "share/fish/vendor_completions.d",
+)
+
 #: ``-I``: Python ignores its variables, the user's directory and the working directory. ``-S``: it
 #: runs no .pth files. ``-B``: root writes no byte code at run time; the installer has written it.
 LAUNCHER = """\
@@ -240,13 +248,45 @@ def check_start(python: str, stage: str) -> None:
             raise CannotInstall(f"{module} does not start on {python}: {said[-1]}")
 
 
-def write_command(path: str, data: bytes) -> None:
-    """Replace an executable atomically."""
+def make_pages(python: str, stage: str, tools: str) -> None:
+    """Make manual pages and completions in ``stage``/share, from the commands in ``stage``.
+
+    :param tools: a directory with shtab and argparse-manpage.
+    :raises CannotInstall: with the last line of what Python says.
+    """
+    program = (
+        f"import sys; sys.path += {[f'{stage}/hook', f'{stage}/cli', tools]!r};"
+        " from pathlib import Path; from nvgraft_cli.pages.__main__ import write;"
+        f" write(Path({stage!r}))"
+    )
+    done = subprocess.run(
+        [python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise CannotInstall(
+            f"manual pages and completions cannot be made: {said[-1]} | remove .venv, and try again"
+        )
+
+
+def place_pages(share: str, prefix: str) -> None:
+    """Move the pages in ``share`` to the share directory of ``prefix``."""
+    for directory, _, files in os.walk(share):
+        target = f"{prefix}/share{directory.removeprefix(share)}"
+        os.makedirs(target, exist_ok=True)
+        for name in files:
+            with open(f"{directory}/{name}", "rb") as file:
+                write_file(f"{target}/{name}", file.read(), 0o644)
+    shutil.rmtree(share)
+
+
+def write_file(path: str, data: bytes, mode: int) -> None:
+    """Replace a file of root's atomically."""
     draft = f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.new"
     with open(draft, "wb") as file:
         file.write(data)
     os.chown(draft, 0, 0)
-    os.chmod(draft, 0o755)  # noqa: S103 - everybody may run it
+    os.chmod(draft, mode)
     os.replace(draft, path)
 
 
@@ -279,7 +319,8 @@ def check_places(prefix: str, python: str) -> None:
             )
     if len(f"#!{python} -ISB") > SHEBANG_LIMIT:
         raise CannotInstall(f"PYTHON={python}: too long for a script's first line")
-    for path in (f"{prefix}/bin", f"{prefix}/lib", python):
+    pages = [f"{prefix}/{directory}" for directory in PAGES]
+    for path in (f"{prefix}/bin", f"{prefix}/lib", *pages, python):
         owned_by_root(path)
 
 
@@ -337,6 +378,7 @@ def install(
     prefix: str,
     python: str,
     *,
+    tools: str = "",
     names: bool = False,
     with_launcher: bool = False,
 ) -> None:
@@ -344,6 +386,7 @@ def install(
     this.
 
     :param packages: a site-packages directory with the project's dependencies for that interpreter.
+    :param tools: a directory with the packages that make manual pages; by default ``packages``.
     :param names: also link the names of the original programs.
     :param with_launcher: put a static program in front of the hook, for registrations without an
         env.
@@ -367,9 +410,11 @@ def install(
         fill_hook(f"{stage}/hook", checkout, packages)
         fill_cli(f"{stage}/cli", checkout, packages)
         copy_package(f"{checkout}/docs", f"{stage}/docs")  # what `nvgraft explain` links to
+        make_pages(python, stage, tools or packages)
         finish(stage, final)
         check_start(python, stage)
         replace_tree(stage, final, old)
+        place_pages(f"{final}/share", prefix)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     hook, cli = f"{final}/hook", f"{final}/cli"
@@ -392,9 +437,9 @@ def install(
             python=python, extend=extend, load=load, module=module, function=function, call=call
         ).encode()
         if name == HOOK and front:
-            write_command(behind, script)
+            write_file(behind, script, 0o755)
             script = front
-        write_command(f"{prefix}/bin/{name}", script)
+        write_file(f"{prefix}/bin/{name}", script, 0o755)
     if names:
         link_names(f"{prefix}/bin")
 
@@ -402,7 +447,7 @@ def install(
 def main() -> int:
     """Install, or print in one line why that is not possible."""
     parser = argparse.ArgumentParser(prog="install", description="see ./dev help")
-    for name in ("checkout", "packages", "prefix", "python"):
+    for name in ("checkout", "packages", "tools", "prefix", "python"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--names", action="store_true")
     parser.add_argument("--launcher", action="store_true")
@@ -413,6 +458,7 @@ def main() -> int:
             options.packages,
             options.prefix,
             options.python,
+            tools=options.tools,
             names=options.names,
             with_launcher=options.launcher,
         )

@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     texts = list(_terms() if word == "terms" else _explanations(args.words))
     if not texts:
         fix = "`nvgraft help` lists the commands, `nvgraft help terms` the terms and failures"
-        commands = [name for group in GROUPS.values() for name in group]
-        near = nearest(word, [*commands, *_names_of_terms(), *_failures()])
+        near = nearest(word, [*_command_names(), *_names_of_terms(), *_failures()])
         raise InputError(f"there is no command, term or failure {word!r}{near} | {fix}")
     print("\n\n".join(text.strip("\n") for text in texts))
     return 0
@@ -84,6 +83,16 @@ def _glossary() -> Iterator[tuple[str, list[str], str, str]]:
     for title, meaning, address in _ENTRY.findall(documentation.read("glossary.md")):
         names = re.sub(r" \(.*\)", "", title).split(", ")
         yield title, names, meaning, posixpath.normpath(posixpath.join("docs", address))
+
+
+def topics() -> list[str]:
+    """Return every single word that ``nvgraft help`` explains; blanks of terms are hyphens."""
+    terms = [re.sub(r"\W+", "-", name) for name in _names_of_terms()]
+    return list(dict.fromkeys([*_command_names(), *terms, *_failures()]))
+
+
+def _command_names() -> list[str]:
+    return [name for group in GROUPS.values() for name in group]
 
 
 def _names_of_terms() -> list[str]:
