@@ -62,8 +62,10 @@ def test_a_path_of_another_user_is_refused(
 ) -> None:
     """A path is refused if another user owns a directory, a link or a link's target on the way."""
     monkeypatch.setattr(os, "lstat", Owner({f"{place}/{foreign}": 1000}, {}))
-    with pytest.raises(install.CannotInstall, match=r"owned by user 1000"):
+    with pytest.raises(install.CannotInstall, match=r"owned by user 1000") as caught:
         install.owned_by_root(f"{place}/{path}")
+    assert ("chown" in str(caught.value)) is (foreign == "link"), "a home must not be given to root"
+    assert ("such as /usr/local" in str(caught.value)) is (foreign != "link")
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
@@ -74,8 +76,11 @@ def test_a_path_that_others_may_write_to_is_refused(
     bit.
     """
     monkeypatch.setattr(os, "lstat", Owner({}, {f"{place}/real": mode}))
-    with pytest.raises(install.CannotInstall, match=r"real: group or others may write to it"):
+    with pytest.raises(
+        install.CannotInstall, match=r"real: group or others may write to it"
+    ) as caught:
         install.owned_by_root(f"{place}/link/deep")
+    assert ("chmod" in str(caught.value)) is (mode != 0o1777), "/tmp must stay as it is"
 
 
 def test_a_loop_of_links_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,9 @@ def test_a_file_of_another_user_is_refused(file: Path, what: str) -> None:
     link.symlink_to(file)
     foreign = {"file": file, "directory": file.parent, "link": link}[what]
     os.chown(foreign, 1000, 0, follow_symlinks=False)
-    with pytest.raises(Untrusted, match=re.escape(f"{foreign}: it belongs to user 1000")):
+    with pytest.raises(Untrusted, match=re.escape(f"{foreign}: it belongs to user 1000")) as caught:
         open_trusted(str(link))
+    assert ("chown" in caught.value.hint) is (what != "directory"), "a home must stay its user's"
 
 
 @pytest.mark.requires("root")

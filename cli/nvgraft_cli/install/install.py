@@ -99,10 +99,14 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
         if not os.path.lexists(place):
             return
         info = os.lstat(place)
+        # A directory of somebody else's, such as a home or /tmp, is not to be changed for nvgraft.
+        elsewhere = (
+            "choose a place below directories that only root can write to, such as /usr/local"
+        )
         if info.st_uid != 0:
+            fix = elsewhere if stat.S_ISDIR(info.st_mode) else f"run chown -h root {place}"
             raise CannotInstall(
-                f"{place}: owned by user {info.st_uid} | root must own what the hook loads:"
-                f" run chown root {place}"
+                f"{place}: owned by user {info.st_uid} | root must own what the hook loads: {fix}"
             )
         if stat.S_ISLNK(info.st_mode):
             if not links_left:
@@ -111,10 +115,8 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
                 posixpath.join(posixpath.dirname(place), os.readlink(place)), links_left - 1
             )
         elif info.st_mode & 0o022:
-            raise CannotInstall(
-                f"{place}: group or others may write to it | run chmod go-w {place}, or choose"
-                " another directory"
-            )
+            chmod = "" if info.st_mode & stat.S_ISVTX else f"run chmod go-w {place}, or "
+            raise CannotInstall(f"{place}: group or others may write to it | {chmod}{elsewhere}")
 
 
 def closure(packages: str, names: list[str]) -> "list[Distribution]":

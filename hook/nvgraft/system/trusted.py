@@ -101,15 +101,16 @@ def _open_file_or_link(name: str, parent: int) -> int:
 
 
 def _check(place: str, status: os.stat_result, *, sticky: bool) -> None:
+    # The directory may be a user's home, or /tmp: it is the file that belongs elsewhere.
+    elsewhere = "keep the file in a directory that only root can write"
+    directory = stat.S_ISDIR(status.st_mode)
     if not userns.is_root(status.st_uid) and status.st_uid != os.geteuid():
+        fix = elsewhere if directory else f"run chown -h root {place}"
         raise Untrusted(
-            place,
-            f"it belongs to user {status.st_uid}",
-            f"it decides what root does: run chown root {place}",
+            place, f"it belongs to user {status.st_uid}", f"it decides what root does: {fix}"
         )
     writable = status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode)
-    if writable and not (sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
-        elsewhere = "keep the file in a directory that only root can write"
+    if writable and not (sticky and directory and status.st_mode & stat.S_ISVTX):
         chmod = f"run chmod go-w {place}, or {elsewhere}"
         fix = elsewhere if status.st_mode & stat.S_ISVTX else chmod
         raise Untrusted(place, "group or others may write it", f"it decides what root does: {fix}")
