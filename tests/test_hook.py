@@ -1,10 +1,12 @@
 """The hook as a process, up to reading the host: bad input, usage and decisions."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -36,7 +38,9 @@ class Bundle:
             {"ociVersion": "1.0.2", "id": "x", "pid": 4194000, "bundle": str(self.path), **changes}
         )
 
-    def hook(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    def hook(
+        self, *arguments: str, stdin: str | None = None, stdout: IO[str] | int = subprocess.PIPE
+    ) -> subprocess.CompletedProcess[str]:
         paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
         command = [
             sys.executable,
@@ -49,7 +53,8 @@ class Bundle:
         return subprocess.run(
             command,
             input=text,
-            capture_output=True,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=self.path,
             timeout=30,
@@ -120,6 +125,24 @@ def test_help_and_version_succeed(bundle: Bundle, flag: str) -> None:
     done = bundle.hook(flag)
     assert done.returncode == 0
     assert "nvgraft" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("words", [["-version"], []], ids=["version", "dry run"])
+def test_standard_output_that_cannot_be_written(bundle: Bundle, words: list[str]) -> None:
+    """A full standard output is one line and exit code 2; a reader that has gone ends the hook as
+    SIGPIPE does.
+    """
+    with open("/dev/full", "w") as full:
+        done = bundle.hook(*words, stdout=full)
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("nvgraft: standard output: no space left on device | write to another")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        done = bundle.hook(*words, stdout=pipe)
+    assert done.returncode == -signal.SIGPIPE
+    assert "nvgraft" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,14 @@ class Node:
         table = "[nvidia-container-runtime]\n"
         self.toml.write_text(text.replace(table, f'{table}runtimes = ["{self.runc}"]\n'))
 
+    def command(self, *arguments: str, program: str = "/opt/x/bin/nvgraft-runtime") -> list[str]:
+        paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
+        return [sys.executable, "-ISB", "-c", LAUNCHER.format(paths=paths), program, *arguments]
+
     def run(
         self, *arguments: str, program: str = "/opt/x/bin/nvgraft-runtime", **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        paths = [str(CHECKOUT / name) for name in ("hook", "specs")]
-        command = [sys.executable, "-ISB", "-c", LAUNCHER.format(paths=paths), program, *arguments]
+        command = self.command(*arguments, program=program)
         options = {
             "env": {"PATH": "/usr/bin:/bin", "NVIDIA_CTK_CONFIG_FILE_PATH": str(self.toml)},
             "cwd": self.bundle,
@@ -228,6 +231,58 @@ def test_version_prints_both_programs(node: Node, tmp_path: Path) -> None:
     assert first.startswith("NVIDIA Container Runtime version ")
     assert (second, empty, last) == ("spec: 1.3.0", "", "runc version 9")
     assert not (tmp_path / "log").exists()
+
+
+def test_a_reader_that_has_gone_ends_the_version_silently(node: Node) -> None:
+    """`nvgraft-runtime --version | true` is ended by SIGPIPE, as git is, and logs nothing."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        done = subprocess.run(
+            node.command("--version"), stdout=pipe, stderr=subprocess.PIPE, text=True, env={}
+        )
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+
+
+def test_a_full_standard_output_is_one_line_and_exit_2(node: Node) -> None:
+    """`nvgraft-runtime --version > /dev/full` is one line with the cause, and exit code 2."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            node.command("--version"), stdout=full, stderr=subprocess.PIPE, text=True, env={}
+        )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "standard output: no space left on device | write to another file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "c1"],
+        ["--root", "/x", "run", "--bundle", "start", "c1"],
+        ["--debug", "--rootless=true", "run", "c1"],
+    ],
+)
+def test_run_is_passed_on_with_a_warning_in_the_log(
+    node: Node, tmp_path: Path, words: list[str]
+) -> None:
+    """run changes nothing, as with the original, and the log says so; stderr is the container's."""
+    before = node.config.read_bytes()
+    log = tmp_path / "log"
+    done = node.run("--log", str(log), *words)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert node.config.read_bytes() == before
+    (warning,) = (line for line in log.read_text().splitlines() if "level=warning" in line)
+    assert "run: config.json is not changed" in warning
+    assert "use create and start" in warning
+
+
+def test_only_run_itself_is_warned_about(node: Node, tmp_path: Path) -> None:
+    """A container or a file named run is not the command run."""
+    log = tmp_path / "log"
+    for words in (["start", "run"], ["--root", "run", "state", "c1"], ["delete", "run"], []):
+        node.run("--log", str(log), *words)
+    assert "level=warning" not in log.read_text()
 
 
 def failure(done: subprocess.CompletedProcess[str]) -> str:

@@ -12,8 +12,8 @@ import sys
 from nvgraft import __version__, startup
 from nvgraft.base import errors, paths
 from nvgraft.base._os import os
-from nvgraft.base.errors import Refusal, UsageError
-from nvgraft.base.files import open_file, reason, writable
+from nvgraft.base.errors import NO_OUTPUT, Refusal, UsageError
+from nvgraft.base.files import open_file, print_answer, reason, writable
 from nvgraft.request.config import Config, load_config
 from nvgraft.request.decision import absolute_rootfs, decide
 from nvgraft.request.oci import State, parse_config, read_config, read_state
@@ -133,8 +133,8 @@ def run(argv: Sequence[str]) -> NoReturn:
 def main(argv: Sequence[str]) -> int:
     """Run the hook in this process, whose state it changes, and return the exit code.
 
-    0: configured, or nothing to do. 1: refused, everything undone. 2: usage. 3: refused, and the
-    undo failed.
+    0: configured, or nothing to do. 1: refused, everything undone. 2: usage, or standard output
+    cannot be written. 3: refused, and the undo failed.
     """
     invocation = Invocation()
     try:
@@ -199,9 +199,7 @@ def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
         elif name in {"debug", "dry-run", "version"}:
             enabled = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
             if name == "version" and enabled:
-                os.write(
-                    1, f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n".encode()
-                )
+                _print(f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n")
                 return False
             if name == "debug":
                 invocation.debug = enabled
@@ -269,12 +267,14 @@ def _print_argv(
     from nvgraft.base.jsontext import dumps
     from nvgraft.request.argv import reference_argv
 
-    os.write(
-        1,
-        (dumps(reference_argv(request, config, state.pid, rootfs, debug)) + "\n").encode(
-            "utf-8", "surrogateescape"
-        ),
-    )
+    _print(dumps(reference_argv(request, config, state.pid, rootfs, debug)) + "\n")
+
+
+def _print(text: str) -> None:
+    try:
+        print_answer(text)
+    except OSError as error:
+        raise UsageError(f"nvgraft: {NO_OUTPUT.format(reason(error))}", "") from error
 
 
 def _configure(

@@ -16,7 +16,7 @@ import posixpath
 from nvgraft import __version__
 from nvgraft.base import files
 from nvgraft.base._os import signal, stat
-from nvgraft.base.errors import Refusal, printable
+from nvgraft.base.errors import NO_OUTPUT, Refusal, UsageError, printable
 from nvgraft.request.config import (
     Config,
     config_from_settings,
@@ -50,6 +50,14 @@ _CONFIG_ERROR = "error getting hook config: failed to load config: "
 #: nvidia-container-runtime.legacy.
 _FIXED_MODES = ("legacy", "cdi")
 
+#: Options of low-level runtimes before the command whose value is the next word.
+_GLOBAL_VALUES = ("cgroup-manager", "criu", "log", "log-format", "log-level", "root", "rootless")
+
+_RUN = (
+    "run: config.json is not changed, as by the original, so the container gets no driver from here"
+    " | use create and start, as engines do, or add the hook: nvgraft register runc --bundle DIR"
+)
+
 #: The values that Python itself gives LC_CTYPE in a C locale. The low-level runtime must not
 #: inherit them.
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
@@ -60,26 +68,24 @@ def main(argv: Sequence[str]) -> int:
     after a failure.
     """
     log = Log()
+    code = 1
     try:
         _run(argv, log)
     except Refusal as refusal:
         log.write("error", refusal.line())
+        code = refusal.exit_code
     except Exception as error:  # noqa: BLE001 - a traceback helps neither an engine nor a user
         log.write(
             "error", printable(f"nvgraft-runtime: {type(error).__name__}: {error} | report this")
         )
-    return 1
+    return code
 
 
 def _run(argv: Sequence[str], log: Log) -> None:
     arguments = argv[1:]
     options = LogOptions(arguments)
     if options.version:
-        os.write(
-            1,
-            f"NVIDIA Container Runtime version {__version__} (nvgraft)\nspec:"
-            f" {_SPEC_VERSION}\n".encode(),
-        )
+        _print(f"NVIDIA Container Runtime version {__version__} (nvgraft)\nspec: {_SPEC_VERSION}\n")
     creates = is_create(arguments)
     config = _load_config(os.environ, whole=creates)
     log.open(config.runtime_debug, config.runtime_log_level, options)
@@ -90,9 +96,18 @@ def _run(argv: Sequence[str], log: Log) -> None:
         fixed = posixpath.basename(argv[0]).rpartition(".")[2]
         mode = fixed if fixed in _FIXED_MODES else config.runtime_mode
         _rewrite_bundle(bundle_directory(arguments), config, mode, own, log)
+    elif subcommand(arguments) == "run":
+        log.write("warning", _RUN)
     if options.version:
-        os.write(1, b"\n")
+        _print("\n")
     _become(runtime, arguments)
+
+
+def _print(text: str) -> None:
+    try:
+        files.print_answer(text)
+    except OSError as error:
+        raise UsageError(f"nvgraft-runtime: {NO_OUTPUT.format(files.reason(error))}", "") from None
 
 
 def is_create(arguments: Sequence[str]) -> bool:
@@ -108,6 +123,18 @@ def is_create(arguments: Sequence[str]) -> bool:
         elif argument == "create":
             return True
     return False
+
+
+def subcommand(arguments: Sequence[str]) -> str:
+    """Return the low-level runtime's command of a command line, or "" if it has none."""
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            return word
+        if word.lstrip("-") in _GLOBAL_VALUES and rest:
+            rest.pop(0)
+    return ""
 
 
 def bundle_directory(arguments: Sequence[str]) -> str:

@@ -9,6 +9,9 @@ from __future__ import annotations
 #: Control character -> the escape that replaces it in logs, because input may be hostile.
 _ESCAPES = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))}
 
+#: The message for standard output that cannot be written; {} is the cause.
+NO_OUTPUT = "standard output: {} | write to another file, or free space on its file system"
+
 #: Bytes of one line on stderr. runc keeps the whole output of a hook in memory.
 LINE_LIMIT = 4096
 

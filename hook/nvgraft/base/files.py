@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import select
 
-from nvgraft.base._os import os, stat
+from nvgraft.base._os import os, signal, stat
 
 
 def reason(error: OSError) -> str:
@@ -59,6 +59,16 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         if not written:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         rest = rest[written:]
+
+
+def print_answer(text: str) -> None:
+    """Write ``text`` to standard output. A reader that has closed its pipe ends this process by
+    SIGPIPE, from now on, as it ends git.
+
+    :raises OSError: standard output cannot be written.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    write_all(1, text.encode("utf-8", "surrogateescape"))
 
 
 def open_file(path: str, dir_fd: int | None = None) -> int:
