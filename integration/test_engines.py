@@ -181,7 +181,7 @@ su $user -c "sh /home/$user/podman.sh"
 def test_rootless_podman(bundle: Bundle, no_cgroups: bool) -> None:
     """Rootless podman works with no-cgroups = true; without it the refusal names it."""
     (bundle.path / "rootfs/look").write_text(LOOK)
-    # crun hides the hook's stderr, and error records need root: a wrapper writes it to a file.
+    # crun hides the hook's stderr: a wrapper writes it to a file.
     wrapper = f'#!/bin/sh\\nexec {bundle.installed.hook} "$@" 2>/tmp/hook.log\\n'
     hook = f"printf '{wrapper}' > /run/hook && chmod 755 /run/hook"
     directory = hooks_directory(bundle).replace(str(bundle.installed.hook), "/run/hook")
@@ -189,10 +189,12 @@ def test_rootless_podman(bundle: Bundle, no_cgroups: bool) -> None:
     run = PODMAN_RUN.replace("--cap-add MKNOD", "")
     script = ROOTLESS.format(bundle=bundle.path, run=run, request=REQUEST)
     prepare = f"{CGROUPS_V2} && {setting} && {hook} && {directory}"
-    done = bundle.on_host(f"{prepare}\n{script}\ncode=$?; cat /tmp/hook.log; exit $code")
+    record = f"su $user -c '{bundle.installed.cli} last-error'"
+    done = bundle.on_host(f"{prepare}\n{script}\ncode=$?; cat /tmp/hook.log; {record}; exit $code")
     if no_cgroups:
         assert_grafted(done, devices=False)
     else:
         assert done.returncode != 0
         assert "nvgraft: mount error: failed to add device rules: " in done.stdout
         assert "set `no-cgroups = true`" in done.stdout
+        assert " exit 1 container " in done.stdout, "last-error shows the user's own record"

@@ -7,6 +7,8 @@ import pytest
 
 from documents import read_document
 from nvgraft.report import last_error
+from nvgraft.system import userns
+from nvgraft_cli.last_error import command
 from nvgraft_cli.shell import main
 
 
@@ -15,7 +17,19 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "nvgraft" / "last-error"
     for module in ("nvgraft.report.last_error", "nvgraft_cli.last_error.command"):
         monkeypatch.setattr(f"{module}.DIRECTORY", str(place))
+        monkeypatch.setattr(
+            f"{module}.directory_of", lambda uid: f"{tmp_path}/user/{uid}/n/records"
+        )
     return place
+
+
+@pytest.fixture
+def rootless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be the root of a user namespace of user 1000; return the directory of that user's records."""
+    (tmp_path / "user/1000").mkdir(parents=True)
+    maps = {"uid_map": f"{os.geteuid():>10} 1000 1\n  100000 200000 65536\n"}
+    monkeypatch.setattr(userns, "_read", lambda path: maps.get(os.path.basename(path), ""))
+    return tmp_path / "user/1000/n/records"
 
 
 def keep(container_id: str, *lines: str) -> None:
@@ -52,6 +66,54 @@ def test_a_missing_record_is_reported(directory: Path, capsys: pytest.CaptureFix
     """A missing record exits with 1 and one line."""
     assert main.main(["last-error", "nobody"]) == 1
     assert "there is no record of a container 'nobody'" in capsys.readouterr().err
+
+
+def test_a_rootless_hook_keeps_its_record_with_the_user(
+    directory: Path, rootless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where /run/nvgraft is not the hook's, the record goes to the user's own directory, and
+    last-error finds it there.
+    """
+    directory.parent.write_text("the host's root has /run/nvgraft")
+    keep("abc1", "nvgraft: mount error: x")
+    assert (rootless / "id-abc1").stat().st_mode & 0o777 == 0o600
+    directory.parent.unlink()
+    assert main.main(["last-error", "abc"]) == 0
+    assert "mount error: x" in capsys.readouterr().out
+
+
+def test_the_newest_record_of_both_directories_is_shown(
+    directory: Path, rootless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without an id the newest record counts, whoever's container it was."""
+    keep("root", "nvgraft: of root")
+    rootless.mkdir(parents=True)
+    (rootless / "id-user").write_text("nvgraft: of the user\n")
+    os.utime(directory / "id-root", (1, 1))
+    assert main.main(["last-error"]) == 0
+    assert capsys.readouterr().out == "nvgraft: of the user\n"
+
+
+def test_records_of_root_need_root(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user without a record of their own is told whose records are where (exit code 2)."""
+
+    keep("a", "line")
+    records = command._records
+
+    def closed(place: str, wanted: str) -> list[tuple[int, str]]:
+        if place == str(directory):
+            raise PermissionError(13, "Permission denied", place)
+        return records(place, wanted)
+
+    monkeypatch.setattr(command, "_records", closed)
+    assert main.main(["last-error"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(
+        f"nvgraft last-error: {directory}: permission denied | run the command as"
+    )
+    assert err.count("\n") == 1
 
 
 def test_a_record_as_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,12 @@ import os
 import sys
 
 from nvgraft.base.errors import printable
-from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, file_name
+from nvgraft.base.files import reason
+from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, directory_of, file_name
+from nvgraft.system import userns
 from nvgraft.system.rundir import unlike_ours
 from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.last-error/1"
@@ -16,6 +19,7 @@ _EXAMPLES = """\
 examples:
   sudo nvgraft last-error              # the newest record
   sudo nvgraft last-error 3f2a         # of the container whose id starts with 3f2a
+  nvgraft last-error                   # the newest record of your own rootless containers
 
 exit code: 0 shown, 1 there is no record, 2 bad usage or no permission"""
 
@@ -24,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``last-error``."""
     parser.description = (
         "Show the last messages of the hook about a container, which crun and podman"
-        " hide."
-        f" Records are kept in {DIRECTORY}, for root."
+        f" hide. Records of root's containers are kept in {DIRECTORY}, those of rootless ones in"
+        f" {directory_of('UID')}, each for that user alone."
     )
     parser.epilog = _EXAMPLES
     parser.add_argument(
@@ -41,19 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the record and return the exit code."""
-    try:
-        names = _newest_first()
-    except FileNotFoundError:
-        names = []
-    except OSError as error:
-        print(
-            f"nvgraft last-error: {DIRECTORY}: {(error.strerror or str(error)).lower()} |"
-            " run the command as root",
-            file=sys.stderr,
-        )
-        return 2
+    own = directory_of(userns.outer_uid())
     wanted = file_name(args.id)
-    matching = [name for name in names if name.startswith(wanted)]
+    found = _records(own, wanted)
+    try:
+        found += _records(DIRECTORY, wanted)
+    except PermissionError as error:
+        if not found:
+            fix = f"run the command as root; records of your own rootless containers are in {own}"
+            raise InputError(f"{DIRECTORY}: {reason(error)} | {fix}") from error
+    matching = [path for _, path in sorted(found, reverse=True)]
     if not matching:
         which = f"a container {args.id!r}" if args.id else "any container"
         print(
@@ -77,24 +78,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _newest_first() -> list[str]:
-    with os.scandir(DIRECTORY) as entries:
-        records = [
-            (entry.name, entry.stat(follow_symlinks=False))
-            for entry in entries
-            if entry.name.startswith("id-")
-        ]
-    ages = []
-    for name, status in records:
+def _records(directory: str, wanted: str) -> list[tuple[int, str]]:
+    """Return time and path of each record whose name begins with ``wanted``; none without a
+    directory.
+
+    :raises OSError: the directory cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = [
+                (entry.path, entry.stat(follow_symlinks=False))
+                for entry in entries
+                if entry.name.startswith("id-")
+            ]
+    except FileNotFoundError:
+        return []
+    records = []
+    for path, status in found:
         if problem := unlike_ours(status, SIZE_LIMIT):
-            line = f"{DIRECTORY}/{name} is not used: {problem} | no hook has made it: remove it"
+            line = f"{path} is not used: {problem} | no hook has made it: remove it"
             print(printable(f"nvgraft last-error: {line}"), file=sys.stderr)
-        else:
-            ages.append((status.st_mtime_ns, name))
-    return [name for _, name in sorted(ages, reverse=True)]
+        elif os.path.basename(path).startswith(wanted):
+            records.append((status.st_mtime_ns, path))
+    return records
 
 
-def _read(name: str) -> str:
-    fd = os.open(os.path.join(DIRECTORY, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _read(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         return file.read(SIZE_LIMIT).decode("utf-8", "replace")

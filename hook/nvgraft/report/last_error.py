@@ -1,7 +1,8 @@
 """Keep the last messages of the hook about each container, because crun and podman hide its stderr.
 
-Each container has one small file under /run/nvgraft; only the newest are kept. ``nvgraft
-last-error`` reads them. A start never fails because no record can be kept.
+Each container has one small file under /run/nvgraft, or for a user's own containers (rootless)
+under /run/user/UID/nvgraft; only the newest are kept. ``nvgraft last-error`` reads them. A start
+never fails because no record can be kept.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 
 from nvgraft.base._os import os
+from nvgraft.system import userns
 from nvgraft.system.rundir import open_private
 
 #: The directory of the records. Only root can read it, since messages quote paths of images.
@@ -29,9 +31,20 @@ def file_name(container_id: str) -> str:
     return ("id-" + name)[:200]
 
 
+def directory_of(uid: int | str) -> str:
+    """Return the directory of the records of a user's own containers.
+
+    It is below the directory that logind makes for the user: the hook has no XDG_RUNTIME_DIR.
+    """
+    return f"/run/user/{uid}/nvgraft/last-error"
+
+
 def open_directory() -> int | None:
     """Open the directory of records; return None where there can be none."""
-    return open_private(DIRECTORY)
+    directory = open_private(DIRECTORY)
+    if directory is None and userns.inside():
+        return open_private(directory_of(userns.outer_uid()))
+    return directory
 
 
 def keep(directory: int, container_id: str, exit_code: int, lines: list[str]) -> None:

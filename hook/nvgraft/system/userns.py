@@ -21,6 +21,18 @@ def inside() -> bool:
     )
 
 
+def outer_uid() -> int:
+    """Return the uid of this process's user in the parent user namespace; in the first one the uid
+    itself.
+    """
+    uid = os.geteuid()
+    for row in _read("/proc/self/uid_map").splitlines():
+        first, outside, count = map(int, row.split())
+        if first <= uid < first + count:
+            return outside + uid - first
+    return uid
+
+
 def groups_are_fixed() -> bool:
     """Tell whether setgroups(2) is forbidden, as it is in a namespace that an unprivileged user
     made.
