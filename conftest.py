@@ -115,6 +115,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "zsh": _program("zsh"),
     "fish": _program("fish"),
     "man": _program("man"),
+    "less": _program("less"),
     "gcc": _program("gcc"),
     # For the two sources of the launcher: assemblers, and emulators for the other machine's
     # programs.

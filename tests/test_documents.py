@@ -87,6 +87,8 @@ ELSEWHERE = {
     "inventory": "test_inventory_command",
     "recover": "test_recover",
     "last-error": "test_last_error",
+    "register": "test_register",
+    "unregister": "test_register",
 }
 #: JSON without a schema of ours: a log on stderr, and CDI's own format.
 OTHER = {"watch", "cdi"}
@@ -103,7 +105,7 @@ def output(capsys: Captured, *words: str) -> str:
 def test_a_case_is_a_document_in_every_command(
     host: str, container: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Every command prints a document for a case; `prove` prints none for a refused container."""
+    """Every command prints a document for a case, `prove` an error for a refused container."""
     files = (
         ("etc/debian_version", "usr/bin/nvidia-smi", "tmp/x")
         if container in {"everything", "imex"}
@@ -112,8 +114,7 @@ def test_a_case_is_a_document_in_every_command(
     bundle = make_bundle(tmp_path / "b", *CONTAINERS[container], files=files, mounts=("/data",))
     for command, words in ABOUT_A_CASE.items():
         text = output(capsys, command, *words, "--bundle", str(bundle), "--host", host)
-        if text or command != "prove":
-            assert read_document(text)["schema"] in MODELS
+        assert read_document(text)["schema"] in MODELS
 
 
 def test_an_image_is_a_document_in_every_command(tmp_path: Path, capsys: Captured) -> None:
@@ -138,6 +139,61 @@ def test_other_commands_print_documents(
     """Commands with other inputs than a host and a container print documents as well."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
     read_document(output(capsys, command, *(word.format(bundle=bundle) for word in words)))
+
+
+def test_a_refused_plan_says_what_a_person_reads(tmp_path: Path, capsys: Captured) -> None:
+    """The JSON of a refused plan has id, stage, cause and fix beside the original's words."""
+    bundle = make_bundle(
+        tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"
+    )
+    case = ("--bundle", str(bundle), "--host", "eks-t4", "--format", "json")
+    assert cli.main(["plan", *case]) == 1
+    out, err = capsys.readouterr()
+    refusal = read_document(out)["refusal"]
+    assert (refusal["id"], refusal["stage"]) == ("requirement-unmet", "requirement")
+    assert err == f"{refusal['message']} | {refusal['fix']}\n"
+    assert refusal["cause"] not in refusal["message"]
+    assert cli.main(["prove", *case]) == 1
+    assert read_document(capsys.readouterr().out) == refusal | {
+        "schema": "nvgraft.error/1",
+        "command": "prove",
+        "exit_code": 1,
+    }
+    assert cli.main(["matrix", "eks-t4", "--bundles", str(bundle), "--format", "json"]) == 1
+    (row,) = read_document(capsys.readouterr().out)["hosts"]
+    assert row["cells"][0]["refusal"] == refusal
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "fix"),
+    [
+        (
+            ("cdi", "generate", "--host", "{missing}"),
+            "cannot be read",
+            "pass the path of a readable file",
+        ),
+        (("doctor", "--bundle", "{missing}", "--host", "eks-t4"), "no such file", "--bundle must"),
+        (("why", "x", "--host", "eks-t4", "--config", "{missing}"), "no such file", "-config"),
+    ],
+)
+def test_bad_input_is_a_document_too(
+    words: tuple[str, ...],
+    cause: str,
+    fix: str,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With --format json an input that cannot be used is a document with the cause and the fix."""
+    line = [word.format(missing=tmp_path / "missing") for word in words]
+    monkeypatch.chdir(make_bundle(tmp_path / "b"))
+    assert cli.main([*line, "--format", "json"]) == 2
+    out, err = capsys.readouterr()
+    document = read_document(out)
+    assert (document["command"], document["id"], document["exit_code"]) == (words[0], "input", 2)
+    assert cause in document["cause"]
+    assert fix in document["fix"]
+    assert err.startswith(f"nvgraft {words[0]}: {document['message']}")
 
 
 def with_json(parser: argparse.ArgumentParser) -> Iterator[str]:

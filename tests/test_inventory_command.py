@@ -19,7 +19,7 @@ from nvgraft_cli.shell import main
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine(tmp_path)
-    monkeypatch.setattr(command, "permission_problem", lambda: "")
+    monkeypatch.setattr(command, "require_root", lambda: None)
     monkeypatch.setattr(refresh, "hook_config", lambda _path: Config(**machine.settings))
     with machine.running():
         machine.tick()
@@ -221,6 +221,8 @@ def test_drop_removes_everything(machine: Machine, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"dropped 2 files of {kept.DIRECTORY}\n"
     assert run("drop") == 0
     assert capsys.readouterr().out == "nothing was kept\n"
+    assert run("drop", "--format", "json") == 0
+    assert read_document(capsys.readouterr().out)["dropped"] == 0
 
 
 def test_a_bad_config_toml_gives_the_hooks_error(

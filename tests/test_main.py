@@ -1,14 +1,9 @@
 """The command ``nvgraft``: which subcommand runs, and the exit code."""
 
 import argparse
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from bundles import EVERYTHING, make_bundle
 from nvgraft import __version__
 from nvgraft_cli.container_cli import COMMANDS
 from nvgraft_cli.plan import command as plan_command
@@ -57,36 +52,6 @@ def test_an_interrupt_prints_no_traceback(
     monkeypatch.setattr(plan_command, "plan_bundle", interrupted)
     assert main(["plan"]) == 130
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("env", [EVERYTHING, ()], ids=["long", "short"])
-def test_a_closed_pipe_is_not_an_error(tmp_path: Path, env: tuple[str, ...]) -> None:
-    """`nvgraft plan | head -0` exits with 0 and no message, for text within and beyond Python's
-    buffer.
-    """
-    bundle = make_bundle(tmp_path / "b", *env)
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "nvgraft_cli.shell.main",
-                "plan",
-                "--bundle",
-                bundle,
-                "--host",
-                "debian-a100x8",
-            ],
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            env={"PYTHONPATH": os.pathsep.join(sys.path)},
-            timeout=60,
-        )
-    finally:
-        os.close(writer)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_every_command_has_an_example() -> None:

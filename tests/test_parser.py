@@ -96,7 +96,7 @@ def test_commands_stand_in_groups(capsys: Captured) -> None:
         (
             ("plan", "--co", "x"),
             "nvgraft plan",
-            "nvgraft plan: error: ambiguous option: --co could match --container, --config",
+            "nvgraft plan: error: ambiguous option: --co could match --container, --config, --color",
         ),
         (
             ("plan", "here"),

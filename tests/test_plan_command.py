@@ -163,7 +163,7 @@ def test_names_that_are_not_utf_8_are_escaped(tmp_path: Path, capsys: Captured, 
 
 @pytest.mark.parametrize(
     ("terminal", "no_color", "coloured"),
-    [(True, None, True), (True, "1", False), (True, "", False), (False, None, False)],
+    [(True, None, True), (True, "1", False), (True, "", True), (False, None, False)],
 )
 def test_colour_only_on_a_terminal(
     bundle: str,
@@ -173,8 +173,9 @@ def test_colour_only_on_a_terminal(
     no_color: str | None,
     coloured: bool,
 ) -> None:
-    """The output has colours only on a terminal, and not if NO_COLOR is set."""
+    """The output has colours only on a terminal, and not if NO_COLOR has a value."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color is not None:
         monkeypatch.setenv("NO_COLOR", no_color)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from documents import read_document
 from nvgraft.base import jsontext
 from nvgraft_cli.register import containerd, docker, hooksd, installation
 from nvgraft_cli.shell.main import main
@@ -133,6 +134,46 @@ EXPECTED: dict[str, Any] = {
     "containerd": "/usr/local/bin/nvgraft-runtime",
     "docker": {"path": "/usr/local/bin/nvgraft-runtime"},
 }
+
+
+def test_a_change_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --format json the change, its backup and the next step are a document on stdout."""
+    path = make(tmp_path, "docker", "{}\n")
+    said = []
+    for name, *options in (
+        ("register", "--dry-run"),
+        ("register",),
+        ("register",),
+        ("unregister",),
+        ("unregister",),
+    ):
+        assert command(name, "docker", path, *options, "--format", "json") == 0
+        said.append(read_document(capsys.readouterr().out))
+    assert [document["state"] for document in said] == [
+        "dry-run",
+        "registered",
+        "unchanged",
+        "removed",
+        "unchanged",
+    ]
+    assert said[0]["diff"] == said[1]["diff"] != ""
+    assert [document["before"] for document in said] == ["", f"{path}.nvgraft-backup", "", "", ""]
+    assert "systemctl reload docker" in said[1]["next"]
+    path.write_text("[")
+    assert command("register", "docker", path, "--format", "json") == 1
+    out, err = capsys.readouterr()
+    document = read_document(out)
+    assert (document["schema"], document["command"]) == ("nvgraft.error/1", "register")
+    assert f"nvgraft register: {document['message']}" in err
+
+
+def test_the_log_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --log-format json the line on stderr is an object with the file and what was done."""
+    path = make(tmp_path, "docker", "{}\n")
+    assert command("register", "docker", path, "--log-format", "json") == 0
+    line = json.loads(capsys.readouterr().err)
+    assert (line["command"], line["level"]) == ("register", "info")
+    assert (line["engine"], line["file"], line["state"]) == ("docker", str(path), "registered")
 
 
 @pytest.mark.parametrize(("engine", "text"), CASES)

@@ -52,7 +52,7 @@ ALLOWED = {
         "plan": "case shell cdi",
         "prove": "case shell",
         "recover": "shell",
-        "register": "install",
+        "register": "install shell",
         "snapshot": "case shell cdi",
         "why": "case shell",
     },

@@ -2,14 +2,13 @@
 tests the rest.
 """
 
-import argparse
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from nvgraft_cli.simulate import command as simulate
+from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 from nvgraft_specs.documents import DocumentError
 from nvgraft_specs.models.host import load_host
@@ -28,10 +27,7 @@ def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*arguments: str) -> int:
     """Return the exit code of `nvgraft simulate ARGUMENTS`."""
-    parser = argparse.ArgumentParser(prog="nvgraft")
-    simulate.add_arguments(parser)
-    args = parser.parse_args(arguments)
-    return int(args.run(args))
+    return main(["simulate", *arguments])
 
 
 def test_list_names_every_host(capsys: pytest.CaptureFixture[str]) -> None:

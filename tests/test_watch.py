@@ -143,9 +143,7 @@ class Scene:
         """Run the watcher beside the coroutine function ``script``, and end it as systemd does."""
 
         async def both() -> None:
-            running = asyncio.create_task(
-                watcher.Watcher(None, check, ask, logs.get("watch")).run()
-            )
+            running = asyncio.create_task(watcher.Watcher(None, check, ask, logs.get()).run())
             await self.until("start")
             try:
                 await script()
@@ -167,7 +165,8 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     machine = Machine(tmp_path)
     with machine.running():
         machine.tick()
-        logs.setup(debug=False)
+        logs.setup("watch")
+        logs.get()  # configures structlog, which capture_logs() changes
         yield Scene(machine, monkeypatch)
 
 

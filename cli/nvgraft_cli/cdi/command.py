@@ -129,25 +129,21 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.cdi import spec
     from nvgraft_cli.cdi.discovery import discover
 
-    try:
-        if isinstance(args.opened, Refusal):
-            raise args.opened
-        opened = args.opened or (
-            _this_machine(args.config) if args.host is None else _recorded(args.host, args.config)
+    if isinstance(args.opened, Refusal):
+        raise args.opened
+    opened = args.opened or (
+        _this_machine(args.config) if args.host is None else _recorded(args.host, args.config)
+    )
+    discovered = discover(*opened)
+    for line in discovered.missing:
+        _print_note(opened[0].name, line)
+    if not discovered.devices:
+        raise Refusal(
+            "detection",
+            "no devices",
+            "this host has no GPU or MIG device with its device nodes: check nvidia-smi -L "
+            "and ls -l /dev/nvidia*",
         )
-        discovered = discover(*opened)
-        for line in discovered.missing:
-            _print_note(opened[0].name, line)
-        if not discovered.devices:
-            raise Refusal(
-                "detection",
-                "no devices",
-                "this host has no GPU or MIG device with its device nodes: check nvidia-smi -L "
-                "and ls -l /dev/nvidia*",
-            )
-    except Refusal as refusal:
-        print(refusal.line(), file=sys.stderr)
-        return 1
     document = spec.host_spec(
         discovered, args.device_name_strategy or DEFAULT_STRATEGIES, args.nvidia_cdi_hook_path
     )

@@ -1,9 +1,9 @@
 """``nvgraft diff``: print how two descriptions of a container differ."""
 
 import argparse
-import os
 import sys
 
+from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_config, add_container, add_format
 
 _EXAMPLES = """\
@@ -58,7 +58,5 @@ def run(args: argparse.Namespace) -> int:
     elif args.format == "markdown":
         sys.stdout.write(markdown(diff, whole=args.all))
     else:
-        sys.stdout.write(
-            text(diff, whole=args.all, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-        )
+        terminal.show(text(diff, whole=args.all, colour=terminal.colour()).removesuffix("\n"))
     return int(not diff.equal)

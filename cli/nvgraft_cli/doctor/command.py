@@ -1,13 +1,12 @@
 """``nvgraft doctor``: find what will go wrong with a host, a container, or both."""
 
 import argparse
-import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_container, add_format, add_host
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -66,29 +65,24 @@ def run(args: argparse.Namespace) -> int:
     """Print the results of the checks; return the exit code.
 
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
+    :raises nvgraft.base.errors.Refusal: this machine has no working driver.
     """
-    from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.doctor.examination import examine
     from nvgraft_cli.doctor.patient import Patient
 
     _check_readable(args.cdi)
-    try:
-        host = open_host(args.host, args.config)
-        if args.container is None:
-            results = examine(Patient(host, None, args.cdi))
-        else:
-            with open_container(args.container, args.env) as container:
-                results = examine(Patient(host, container, args.cdi))
-    except Refusal as refusal:
-        print(refusal.line(), file=sys.stderr)
-        return 1
+    host = open_host(args.host, args.config)
+    if args.container is None:
+        results = examine(Patient(host, None, args.cdi))
+    else:
+        with open_container(args.container, args.env) as container:
+            results = examine(Patient(host, container, args.cdi))
     if args.format == "json":
         print_document({"schema": _SCHEMA, "results": [result.document() for result in results]})
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print("\n".join(_lines(results, verbose=args.verbose, colour=colour)))
+        terminal.show("\n".join(_lines(results, verbose=args.verbose, colour=terminal.colour())))
     return int(any(result.findings for result in results))
 
 

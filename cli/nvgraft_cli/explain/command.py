@@ -2,11 +2,10 @@
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.shell import documentation
+from nvgraft_cli.shell import documentation, terminal
 from nvgraft_cli.shell.arguments import add_case, add_format
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document, write_whole
@@ -61,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
-    from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
@@ -72,29 +70,18 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"--docs {args.docs}: not an address of pages | pass https://..., file:///... or a path"
         )
-    try:
-        with open_container(args.container, args.env) as container:
-            case = Case(open_host(args.host, args.config), container)
-            story = tell(case)
-            if args.html is not None:
-                _write_page(args, case, story)
-                return int(story.decision == "refuse")
-    except Refusal as refusal:
-        print(refusal.line(), file=sys.stderr)
-        return 1
+    with open_container(args.container, args.env) as container:
+        case = Case(open_host(args.host, args.config), container)
+        story = tell(case)
+        if args.html is not None:
+            _write_page(args, case, story)
+            return int(story.decision == "refuse")
     if args.format == "json":
         print_document(story.document())
     else:
         docs = args.docs or documentation.directory() or "docs"
-        print(
-            "\n".join(
-                text.lines(
-                    story,
-                    docs.rstrip("/"),
-                    colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
-                )
-            )
-        )
+        lines = text.lines(story, docs.rstrip("/"), colour=terminal.colour())
+        terminal.show("\n".join(lines))
     return int(story.decision == "refuse")
 
 

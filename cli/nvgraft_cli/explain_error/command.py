@@ -1,7 +1,6 @@
 """``nvgraft explain-error``: print the stage and the cause of a pasted error, and what to do."""
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
+from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_format
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -61,9 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_document({"schema": _SCHEMA, **asdict(analysis)})
     else:
-        print(
-            "\n".join(_lines(analysis, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
-        )
+        terminal.show("\n".join(_lines(analysis, colour=terminal.colour())))
     return 0 if analysis.meanings else 1
 
 

@@ -1,11 +1,10 @@
 """``nvgraft inventory``: show, refresh or drop the kept inventory."""
 
 import argparse
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from nvgraft.base.errors import Refusal, printable
+from nvgraft.base.errors import printable
 from nvgraft.base.files import reason
 from nvgraft.host import kept_inventory
 from nvgraft.system import kept
@@ -14,17 +13,19 @@ from nvgraft_cli.inventory.refresh import (
     become_like_the_hook,
     facts,
     named_config,
-    permission_problem,
     refresh,
+    require_root,
 )
 from nvgraft_cli.shell.arguments import add_config, add_format
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
 if TYPE_CHECKING:
     from nvgraft.base.values import Value
     from nvgraft.host.kept_inventory import Kept
 
-_SCHEMA, _REFRESH_SCHEMA = "nvgraft.inventory/1", "nvgraft.refresh/1"
+_SCHEMA = "nvgraft.inventory/1"
+_REFRESH_SCHEMA, _DROP_SCHEMA = "nvgraft.refresh/1", "nvgraft.drop/1"
 
 _EXAMPLES = """\
 examples:
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         if function is not _drop:
             add_config(action, "the one that the hook uses")
-            add_format(action)
+        add_format(action)
         action.set_defaults(run=run, action=function)
 
 
@@ -67,19 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: --config names a file that cannot be used.
     """
-    if problem := permission_problem():
-        return _complain(problem, 2)
+    require_root()
     become_like_the_hook()
-    try:
-        code: int = args.action(args)
-    except Refusal as refusal:
-        print(refusal.line(), file=sys.stderr)
-        return 1
-    return code
-
-
-def _complain(text: str, code: int) -> int:
-    print(printable(f"nvgraft inventory: {text}"), file=sys.stderr)
+    code: int = args.action(args)
     return code
 
 
@@ -183,9 +174,8 @@ def _refresh(args: argparse.Namespace) -> int:
     try:
         host = refresh(named_config(args.config))
     except NotKept as problem:
-        return _complain(
-            f"this host was read, but not kept: {problem} | run nvgraft inventory show", 1
-        )
+        text = f"this host was read, but not kept: {problem} | run nvgraft inventory show"
+        raise InputError(text, exit_code=1) from problem
     if args.format == "json":
         print_document({"schema": _REFRESH_SCHEMA, **facts(host)})
     else:
@@ -193,12 +183,16 @@ def _refresh(args: argparse.Namespace) -> int:
     return 0
 
 
-def _drop(_args: argparse.Namespace) -> int:
+def _drop(args: argparse.Namespace) -> int:
     try:
         count = kept.drop()
     except OSError as error:
         path = f"{kept.DIRECTORY}/{error.filename or ''}"
-        return _complain(f"{path}: {reason(error)} | no hook has made it: remove it", 1)
+        text = f"{path}: {reason(error)} | no hook has made it: remove it"
+        raise InputError(text, exit_code=1) from error
+    if args.format == "json":
+        print_document({"schema": _DROP_SCHEMA, "directory": kept.DIRECTORY, "dropped": count})
+        return 0
     print(
         f"dropped {count} file{'' if count == 1 else 's'} of {kept.DIRECTORY}"
         if count

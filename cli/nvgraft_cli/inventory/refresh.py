@@ -13,6 +13,7 @@ from nvgraft.request.config import Config, load_config
 from nvgraft.system import kept
 from nvgraft.system.trusted import open_trusted
 from nvgraft_cli.case.hosts import read_configuration
+from nvgraft_cli.shell.errors import InputError
 
 #: Seconds for which a refresh waits until the driver's files stop changing.
 PATIENCE = 2.0
@@ -22,11 +23,13 @@ class NotKept(Exception):
     """The host was read, but is not kept; the text says why."""
 
 
-def permission_problem() -> str:
-    """Return why this user may not use the kept inventory, or ""."""
-    return (
-        "" if os.geteuid() == 0 else f"{kept.DIRECTORY} is for root alone | run the command as root"
-    )
+def require_root() -> None:
+    """Check that this user may use the kept inventory.
+
+    :raises nvgraft_cli.shell.errors.InputError: only root may.
+    """
+    if os.geteuid() != 0:
+        raise InputError(f"{kept.DIRECTORY} is for root alone | run the command as root")
 
 
 def become_like_the_hook() -> None:

@@ -1,9 +1,8 @@
 """The command line of ``nvgraft watch``; see :mod:`nvgraft_cli.inventory.watcher`."""
 
 import argparse
-import sys
 
-from nvgraft_cli.inventory.refresh import become_like_the_hook, named_config, permission_problem
+from nvgraft_cli.inventory.refresh import become_like_the_hook, named_config, require_root
 from nvgraft_cli.shell.arguments import add_config, add_format
 
 _EXAMPLES = """\
@@ -56,9 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: --config names a file that cannot be used.
     """
-    if problem := permission_problem():
-        print(f"nvgraft watch: {problem}", file=sys.stderr)
-        return 2
+    require_root()
     become_like_the_hook()
     if args.config is not None:
         # Check a named file now. The hook's own file may be missing: it may come later.
@@ -68,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.inventory.watcher import Watcher
     from nvgraft_cli.shell import logs
 
-    logs.setup(args.debug, args.format == "json")
-    asyncio.run(Watcher(args.config, args.check, args.ask, logs.get("watch")).run())
+    if args.format == "json":
+        logs.setup(args.subcommand, debug=args.debug, json=True)
+    asyncio.run(Watcher(args.config, args.check, args.ask, logs.get()).run())
     return 0

@@ -57,11 +57,7 @@ def run(args: argparse.Namespace) -> int:
     matching = [path for _, path in sorted(found, reverse=True)]
     if not matching:
         which = f"a container {args.id!r}" if args.id else "any container"
-        print(
-            f"nvgraft last-error: there is no record of {which} since this machine was started",
-            file=sys.stderr,
-        )
-        return 1
+        raise InputError(f"there is no record of {which} since this machine was started", 1)
     text = _read(matching[0])
     if args.format == "json":
         head, _, messages = text.partition("\n")

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_config, add_format
 
 _EXAMPLES = """\
@@ -71,7 +72,5 @@ def run(args: argparse.Namespace) -> int:
     elif args.format == "csv":
         sys.stdout.write(render.table(matrix))
     else:
-        sys.stdout.write(
-            render.text(matrix, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-        )
+        terminal.show(render.text(matrix, colour=terminal.colour()).removesuffix("\n"))
     return int(any(cell.outcome == "refused" for row in matrix.hosts for cell in row.cells))

@@ -18,6 +18,7 @@ from nvgraft.plan.actions import Bind, Plan, Tmpfs
 from nvgraft_cli.case.bundle import ContainerSide, open_container
 from nvgraft_cli.case.hosts import HostSide, open_host
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.shell import refusals
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.progress import Progress
 from nvgraft_specs.models.matrix import SCHEMA, Cell, Hosts, Matrix, Warned
@@ -194,10 +195,11 @@ def _plan_slice(task: tuple[int, int]) -> tuple[tuple[int, int], list[Cell] | In
 
 
 def _cell(host: HostSide, container: ContainerSide | Refusal) -> Cell:
+    refusal: Refusal | None
     if isinstance(container, Refusal):
-        plan = Plan("refuse", container.reference_line())
+        plan, refusal = Plan("refuse", container.reference_line()), container
     else:
-        plan, _ = Case(host, container).outcome
+        plan, refusal = Case(host, container).outcome
     warnings = [
         Warned(id=finding.id, message=finding.message)
         for finding in plan.findings
@@ -210,6 +212,7 @@ def _cell(host: HostSide, container: ContainerSide | Refusal) -> Cell:
             "outcome": _OUTCOMES[plan.decision],
             "reason": reason,
             "warnings": warnings,
+            "refusal": None if refusal is None else refusals.describe(refusal),
             "mounts": mounts,
         }
     )

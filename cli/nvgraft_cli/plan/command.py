@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 
 from nvgraft.base.errors import printable
@@ -10,7 +9,7 @@ from nvgraft.plan.actions import Plan
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi.arguments import add_hook_path
-from nvgraft_cli.shell import text
+from nvgraft_cli.shell import refusals, terminal, text
 from nvgraft_cli.shell.arguments import add_case, add_format
 
 _EXAMPLES = """\
@@ -40,12 +39,15 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
     plan, refusal = plan_bundle(args.container, args.host, args.config, args.env)
     if args.format == "json":
+        document = plan.document()
+        if refusal is not None:
+            document["refusal"] = refusals.describe(refusal)
         # In ASCII: names in an image need not be UTF-8.
-        print(json.dumps(plan.document(), indent=2))
+        print(json.dumps(document, indent=2))
     elif args.format == "cdi":
         _print_cdi(plan, args.nvidia_cdi_hook_path)
     elif refusal is None:
-        print(text.render(plan, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        terminal.show(text.render(plan, colour=terminal.colour()))
     if refusal is not None:
         print(refusal.line(), file=sys.stderr)
         return 1

@@ -1,10 +1,10 @@
 """``nvgraft prove``: print whether libraries and programs will load, and from which files."""
 
 import argparse
-import os
 import sys
 
 from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_case, add_format
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -50,40 +50,34 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: when an input cannot be used, or is a config.json without files.
     """
-    from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
     from nvgraft_cli.prove.proof import prove
 
-    try:
-        with open_container(args.container, args.env) as container:
-            if not container.rootfs_known:
-                raise InputError(
-                    f"{args.container}: a config.json alone does not show the files to load | pass "
-                    "--bundle the bundle, its root file system or an image"
-                )
-            case = Case(open_host(args.host, args.config), container)
-            plan, refusal = case.outcome
-            if refusal is not None:
-                print(refusal.line(), file=sys.stderr)
-                return 1
-            tree = case.planned_tree
-            if plan.decision == "skip":
-                print(
-                    f"nvgraft prove: note: the container gets nothing: {plan.reason}",
-                    file=sys.stderr,
-                )
-            proofs = [
-                prove(what, args.program, tree, plan, container, case.host.isa_level)
-                for what in args.what
-            ]
-    except Refusal as refusal:
-        print(refusal.line(), file=sys.stderr)
-        return 1
+    with open_container(args.container, args.env) as container:
+        if not container.rootfs_known:
+            raise InputError(
+                f"{args.container}: a config.json alone does not show the files to load | pass "
+                "--bundle the bundle, its root file system or an image"
+            )
+        case = Case(open_host(args.host, args.config), container)
+        plan, refusal = case.outcome
+        if refusal is not None:
+            raise refusal
+        tree = case.planned_tree
+        if plan.decision == "skip":
+            print(
+                f"nvgraft prove: note: the container gets nothing: {plan.reason}",
+                file=sys.stderr,
+            )
+        proofs = [
+            prove(what, args.program, tree, plan, container, case.host.isa_level)
+            for what in args.what
+        ]
     if args.format == "json":
         print_document({"schema": _SCHEMA, "proofs": [proof.document() for proof in proofs]})
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print("\n\n".join("\n".join(proof.lines(colour=colour)) for proof in proofs))
+        texts = ["\n".join(proof.lines(colour=terminal.colour())) for proof in proofs]
+        terminal.show("\n\n".join(texts))
     return int(any(proof.verdict == "no" for proof in proofs))

@@ -6,7 +6,6 @@ This reads the journals and reports; :mod:`nvgraft.apply.leftovers` removes.
 import argparse
 import errno
 import os
-import sys
 
 from nvgraft.apply import journal
 from nvgraft.apply.leftovers import KEPT, STUCK, Outcome, clear
@@ -18,6 +17,7 @@ from nvgraft.container.container import is_host_root
 from nvgraft.system import lock, syscalls
 from nvgraft.system.rundir import require_private
 from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.recover/1"
@@ -83,19 +83,16 @@ class Report:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Recover from every journal; return the exit code."""
+    """Recover from every journal; return the exit code.
+
+    :raises InputError: this is not root.
+    :raises nvgraft.base.errors.Refusal: the directory of journals, or a lock, cannot be opened.
+    """
     if not _is_root():
-        print(
-            "nvgraft recover: only root can read the journals of killed hooks | run sudo"
-            " nvgraft recover",
-            file=sys.stderr,
+        raise InputError(
+            "only root can read the journals of killed hooks | run sudo nvgraft recover"
         )
-        return 2
-    try:
-        reports = recover(dry_run=args.dry_run)
-    except Refusal as refusal:
-        print(f"nvgraft recover: {refusal.text} | {refusal.hint}", file=sys.stderr)
-        return 1
+    reports = recover(dry_run=args.dry_run)
     if args.format == "json":
         print_document(
             {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft.base import files
 from nvgraft.base.errors import printable
+from nvgraft_cli.shell.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,11 @@ LIMIT = 8 << 20
 _FIX = "name a readable configuration file of the engine with --file, or --bundle for runc"
 
 
-class CannotRegister(Exception):
+class CannotRegister(InputError):
     """Why nothing was changed; the text is the one line for the user."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, exit_code=1)
 
 
 @dataclass(frozen=True)

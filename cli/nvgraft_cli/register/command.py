@@ -1,12 +1,16 @@
 """``nvgraft register`` and ``nvgraft unregister``: the command lines."""
 
 import argparse
-import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
-from nvgraft.base.errors import printable
 from nvgraft_cli.register import bundle, change, containerd, docker, hooksd, installation
-from nvgraft_cli.register.change import CannotRegister, ConfigFile
+from nvgraft_cli.register.change import ConfigFile
+from nvgraft_cli.shell import logs
+from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.output import print_document
+
+_SCHEMA = "nvgraft.register/1"
 
 ENGINES = ("runc", "podman", "crio", "containerd", "docker")
 
@@ -79,6 +83,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         help="other engines: the file to change (default: the engine's own)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show the change")
+    add_format(parser)
     parser.set_defaults(run=lambda args: run(args, parser))
 
 
@@ -92,15 +97,26 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("runc takes --bundle DIR, the other engines --file FILE")
     if args.set_default and args.engine != "docker":
         parser.error("--set-default: docker only")
-    command = _command(parser)
-    try:
-        file = change.read(_file(args))
-        said = (_register if command == "register" else _unregister)(file, args)
-    except CannotRegister as error:
-        print(printable(f"nvgraft {command}: {error}"), file=sys.stderr)
-        return 1
-    print(printable(f"nvgraft {command}: {said}"), file=sys.stderr)
+    file = change.read(_file(args))
+    done = (_register if _command(parser) == "register" else _unregister)(file, args)
+    text = "".join((f"{file.path}: {done.text}", done.before and f" (before: {done.before})"))
+    then = _NEXT[args.engine] if done.state == "registered" else ""
+    facts = {"engine": args.engine, "file": file.path, "state": done.state}
+    if args.format == "json":
+        print_document(
+            {"schema": _SCHEMA, **facts, "diff": done.diff, "before": done.before, "next": then}
+        )
+    logs.get().info(f"{text}; {then}" if then else text, facts=facts)
     return 0
+
+
+class Done(NamedTuple):
+    """What was done with a file. ``before`` is the backup that was made, or ""."""
+
+    state: str
+    text: str
+    diff: str = ""
+    before: str = ""
 
 
 def _file(args: argparse.Namespace) -> str:
@@ -114,8 +130,7 @@ def _file(args: argparse.Namespace) -> str:
     ) or hooksd.default_file(engine)
 
 
-def _register(file: ConfigFile, args: argparse.Namespace) -> str:
-    """Register, and return a message for the user."""
+def _register(file: ConfigFile, args: argparse.Namespace) -> Done:
     programs = installation.programs(args.prefix)
     # nvgraft-runtime adds the hook beside it to containers.
     by_hook = args.engine in ("runc", "podman", "crio")
@@ -124,16 +139,23 @@ def _register(file: ConfigFile, args: argparse.Namespace) -> str:
     )
     after = _added(file, programs, args)
     if after == file.text:
-        return f"{file.path}: nothing to do: it is registered"
-    print(change.diff(file, after), end="", flush=True)
+        return Done("unchanged", "nothing to do: it is registered")
+    diff = _show(file, after, args)
     if args.dry_run:
-        return f"{file.path}: not changed: --dry-run"
+        return Done("dry-run", "not changed: --dry-run", diff)
     # A file that has a registration already keeps its first backup, or stays without one.
     back_up = file.text is not None and _REMOVE[args.engine](file) == file.text
     change.write(file, after, back_up=back_up)
-    kept = f" (before: {file.place}{change.BACKUP_SUFFIX})" if back_up else ""
-    then = f"; {_NEXT[args.engine]}" if _NEXT[args.engine] else ""
-    return f"{file.path}: registered{kept}{then}"
+    before = f"{file.place}{change.BACKUP_SUFFIX}" if back_up else ""
+    return Done("registered", "registered", diff, before)
+
+
+def _show(file: ConfigFile, after: str | None, args: argparse.Namespace) -> str:
+    """Return the change as a diff, and print it now: nothing is changed if that fails."""
+    diff = change.diff(file, after)
+    if args.format == "text":
+        print(diff, end="", flush=True)
+    return diff
 
 
 def _added(file: ConfigFile, programs: installation.Programs, args: argparse.Namespace) -> str:
@@ -157,13 +179,12 @@ _REMOVE: dict[str, Callable[[ConfigFile], str | None]] = {
 }
 
 
-def _unregister(file: ConfigFile, args: argparse.Namespace) -> str:
-    """Remove the registration, and return a message for the user."""
+def _unregister(file: ConfigFile, args: argparse.Namespace) -> Done:
     after = _REMOVE[args.engine](file)
     if after == file.text:
-        return f"{file.path}: nothing to do: it is not registered"
-    print(change.diff(file, after), end="", flush=True)
+        return Done("unchanged", "nothing to do: it is not registered")
+    diff = _show(file, after, args)
     if args.dry_run:
-        return f"{file.path}: not changed: --dry-run"
+        return Done("dry-run", "not changed: --dry-run", diff)
     change.take_back(file, after)
-    return f"{file.path}: " + ("removed" if after is None else "the registration is removed")
+    return Done("removed", "removed" if after is None else "the registration is removed", diff)

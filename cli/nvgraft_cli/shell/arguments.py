@@ -5,6 +5,8 @@ A command takes those that it can use; a new shared argument is added here and n
 
 import argparse
 
+from nvgraft_cli.shell.terminal import WHEN
+
 #: The title of the options of every command.
 EVERYWHERE = "every command"
 
@@ -17,7 +19,28 @@ def add_everywhere(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group(EVERYWHERE)
     group.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="log more on stderr"
+        "--debug",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="log on stderr what is read, decided and skipped",
+    )
+    group.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default=argparse.SUPPRESS,
+        help="the lines of the log on stderr: text (default), or one JSON object each",
+    )
+    group.add_argument(
+        "--color",
+        choices=WHEN,
+        default=argparse.SUPPRESS,
+        help="color the answer; auto (default): on a terminal, unless NO_COLOR is set",
+    )
+    group.add_argument(
+        "--no-pager",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="do not page the answer on a terminal (the pager is NVGRAFT_PAGER, PAGER or less)",
     )
 
 

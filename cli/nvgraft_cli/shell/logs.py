@@ -6,9 +6,12 @@ are lines of their own: neither is logged. The hook has a log of its own
 
 A command logs a short text and facts beside it::
 
-    log = logs.get("watch") log.info("inventory refreshed", gpus=8, reason="uevent")      # nvgraft
-    watch: inventory refreshed: gpus=8 reason=uevent log.warning("cannot listen", error=str(error))
+    logs.get().info("inventory refreshed", gpus=8, reason="uevent")
+    # nvgraft watch: inventory refreshed: gpus=8 reason=uevent
+    logs.get().warning("cannot listen", error=str(error))
     # nvgraft watch: warning: cannot listen: error=...
+    logs.get().info("/etc/x.json: registered", facts={"file": "/etc/x.json"})  # only in JSON
+    # nvgraft register: /etc/x.json: registered
 """
 
 import sys
@@ -23,18 +26,44 @@ if TYPE_CHECKING:
 _DEBUG, _INFO = 10, 20  # the levels of the standard library's logging
 
 
-def setup(debug: bool, json: bool = False) -> None:
-    """Configure the log. Without this call it is text without debug lines.
+class _LogSettings:
+    """What :func:`setup` was called with."""
+
+    command = ""
+    debug = False
+    json = False
+    configured = False
+
+
+def setup(command: str, *, debug: bool = False, json: bool = False) -> None:
+    """Configure the log of ``command`` (--debug, --log-format).
 
     :param debug: log debug lines too.
     :param json: write one object a line, with ``timestamp`` (UTC), ``level``, ``command`` and
         ``event``. Text has no timestamp, because a terminal or the journal adds one.
     """
+    _LogSettings.command, _LogSettings.debug, _LogSettings.json = command, debug, json
+    _LogSettings.configured = False
+
+
+def get() -> "FilteringBoundLogger":
+    """Return the log. Call it in functions, not at import."""
     import structlog
 
+    if not _LogSettings.configured:
+        _configure()
+    log: FilteringBoundLogger = structlog.get_logger(command=_LogSettings.command)
+    return log
+
+
+def _configure() -> None:
+    import structlog
+
+    level = _DEBUG if _LogSettings.debug else _INFO
     processors: list[Any] = [structlog.processors.add_log_level]
-    if json:
+    if _LogSettings.json:
         processors += [
+            _flat,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ]
@@ -42,25 +71,28 @@ def setup(debug: bool, json: bool = False) -> None:
         processors.append(_text)
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(_DEBUG if debug else _INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    _LogSettings.configured = True
 
 
-def get(name: str) -> "FilteringBoundLogger":
-    """Return the log of the command ``name``. Call it in functions, not at import."""
-    import structlog
+def debug(text: str, **facts: object) -> None:
+    """Log a debug line of any command: what is read, decided or skipped."""
+    if _LogSettings.debug:
+        get().debug(text, **facts)
 
-    if not structlog.is_configured():
-        setup(debug=False)
-    log: FilteringBoundLogger = structlog.get_logger(command=name)
-    return log
+
+def _flat(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
+    """Put the facts that the text tells already beside the others."""
+    return {**event.pop("facts", {}), **event}
 
 
 def _text(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
     """Render a line of text. Values may come from an image: control characters are escaped."""
     command, level, text = event.pop("command"), event.pop("level"), event.pop("event")
     label = "" if level == "info" else f"{level}: "
+    event.pop("facts", None)
     facts = " ".join(f"{key}={value}" for key, value in event.items())
     return printable(f"nvgraft {command}: {label}{text}" + (f": {facts}" if facts else ""))

@@ -10,9 +10,10 @@ import os
 import posixpath
 import sys
 
-from nvgraft.base.errors import printable
+from nvgraft.base.errors import Refusal, printable
 from nvgraft.base.files import reason
 from nvgraft_cli.container_cli import COMMANDS, ORIGINAL_NAME
+from nvgraft_cli.shell import streams, terminal
 from nvgraft_cli.shell.errors import InputError
 
 TYPE_CHECKING = False
@@ -21,16 +22,12 @@ if TYPE_CHECKING:
 
 
 def _confine(args: argparse.Namespace) -> None:
-    from nvgraft_cli.shell import confine
+    from nvgraft_cli.shell import confine, logs
 
     if args.open_first is not None:
         args.open_first(args)
     missing = confine.look_only(many_inputs=args.many_inputs)
-    if args.debug:
-        from nvgraft_cli.shell import logs
-
-        logs.setup(debug=True)
-        logs.get(args.subcommand).debug("confined", missing=", ".join(missing) or "nothing")
+    logs.debug("confined", missing=", ".join(missing) or "nothing")
 
 
 def _run_original(words: list[str]) -> int | None:
@@ -45,18 +42,50 @@ def _run_original(words: list[str]) -> int | None:
     return command.main(ORIGINAL_NAME if original else "nvgraft", words)
 
 
-def _run(words: list[str], *, confined: bool) -> int:
+def _run(words: list[str], pager: terminal.Pager | None) -> int:
     """Run a command line of ``nvgraft``.
 
-    :param confined: whether a command that only reads may confine this process, for good.
+    :param pager: for the answer of a command that only reads, which is then confined for good. None
+        in the process of another program.
     """
-    from nvgraft_cli.shell import parser
+    from nvgraft_cli.shell import logs, parser
 
     args = parser.parse(words)
-    if args.looks_only and confined:
-        _confine(args)
-    code: int = args.run(args)
+    terminal.setup(args.color)
+    logs.setup(args.subcommand, debug=args.debug, json=args.log_format == "json")
+    try:
+        if args.looks_only and pager is not None:
+            if not args.no_pager:
+                pager.start()
+            _confine(args)
+        code: int = args.run(args)
+    except (InputError, Refusal) as error:
+        return _report(error, args)
+    except MemoryError:
+        text = "out of memory | use another input: this one is too large, damaged or malicious"
+        return _report(InputError(text), args)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fix = "run as a user who can read these paths (and the driver root, unless --host is given)"
+        return _report(InputError(f"{error.filename}: {reason(error)} | {fix}"), args)
     return code
+
+
+def _report(error: InputError | Refusal, args: argparse.Namespace) -> int:
+    """Print an error as one line, with --format json also as a document, and return the exit
+    code.
+    """
+    if getattr(args, "format", None) == "json":
+        from nvgraft_cli.shell import output, refusals
+
+        output.print_document(refusals.document(args.subcommand, error, error.exit_code))
+    if isinstance(error, Refusal):
+        line = error.line()
+    else:
+        line = printable(f"nvgraft {args.subcommand}: {error}")
+    print(line, file=sys.stderr)
+    return error.exit_code
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,41 +94,32 @@ def main(argv: list[str] | None = None) -> int:
     Usage errors exit with 2, those of nvidia-container-cli's commands with 1.
     """
     words = sys.argv[1:] if argv is None else argv
+    # A call from another program does not confine its process.
+    pager = terminal.Pager() if argv is None else None
+    if argv is None:
+        streams.prepare()
     # Without HOME, modules of the standard library look up the user at import, which may ask a
     # daemon.
     os.environ.setdefault("HOME", "/")
-    command = next((word for word in words if not word.startswith("-")), "")
     try:
-        code = _run_original(words)
-        if code is None:
-            # A call from another program does not confine its process.
-            code = _run(words, confined=argv is None)
-        sys.stdout.flush()
-    except InputError as error:
-        print(f"nvgraft {command}: {printable(str(error))}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # The reader has closed the pipe (| head). Python flushes the rest to /dev/null at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        try:
+            code = _run_original(words)
+            if code is None:
+                code = _run(words, pager)
+        finally:
+            sys.stdout.flush()
+    except streams.CannotWrite as error:
+        print(f"nvgraft: {error}", file=sys.stderr)
+        code = 2
+    except streams.ReaderGone:
+        if pager is not None:
+            pager.finish()
+        streams.end_by_sigpipe()
     except KeyboardInterrupt:
-        return 130
-    except MemoryError:
-        print(
-            f"nvgraft {command}: out of memory | use another input:"
-            " this one is too large, damaged or malicious",
-            file=sys.stderr,
-        )
-        return 2
-    except OSError as error:
-        if error.filename is None:
-            raise
-        fix = "run as a user who can read these paths (and the driver root, unless --host is given)"
-        print(
-            f"nvgraft {command}: {printable(str(error.filename))}: {reason(error)} | {fix}",
-            file=sys.stderr,
-        )
-        return 2
+        code = 130
+    finally:
+        if pager is not None:
+            pager.finish()
     return code
 
 

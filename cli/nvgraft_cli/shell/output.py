@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from nvgraft_cli.shell.errors import InputError
 
+#: The directory, as mountinfo shows it, that gets all changes of a simulated host's root.
+SIMULATED_ROOT = "upperdir=/run/0/upper"
+
 
 def print_document(document: Mapping[str, object]) -> None:
     """Print a JSON document, which includes its ``schema``.
@@ -15,12 +18,28 @@ def print_document(document: Mapping[str, object]) -> None:
     print(json.dumps(document, indent=1))  # ASCII: names of an image need not be UTF-8
 
 
+def _is_command_of_simulate() -> bool:
+    """Tell whether this process is the COMMAND of ``nvgraft simulate``, with which its files end.
+
+    In a shell on a simulated host others can use the file.
+    """
+    if os.getppid() != 1:
+        return False
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return any(" / / " in line and SIMULATED_ROOT in line for line in file)
+
+
 def write_whole(path: str, text: str, mode: int | None = None) -> None:
     """Replace the file ``path`` by ``text`` atomically.
 
     :param mode: permission bits; None leaves them to the umask.
-    :raises InputError: the file cannot be written.
+    :raises InputError: the file cannot be written, or would be lost with a simulated host.
     """
+    if _is_command_of_simulate():
+        raise InputError(
+            f"{path}: would be lost: a simulated host throws its files away when the command ends"
+            f" | write to standard output: nvgraft simulate HOST -- COMMAND > {path}"
+        )
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "x", encoding="utf-8") as file:

@@ -212,7 +212,8 @@ def program() -> CommandParser:
             subparsers.add_parser(name, help=summary, declare=declare, add_help=bool(module))
     parser.fill()
     # A command that only reads is confined before it runs, and after its open_first (see confine).
-    parser.set_defaults(debug=False, looks_only=False, many_inputs=False, open_first=None)
+    parser.set_defaults(looks_only=False, many_inputs=False, open_first=None)
+    parser.set_defaults(debug=False, log_format="text", color="auto", no_pager=False)
     return parser
 
 

@@ -21,6 +21,7 @@ from nvgraft.base.errors import printable
 from nvgraft.system import syscalls
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 from nvgraft_specs import gallery
 
@@ -89,12 +90,8 @@ def run(args: argparse.Namespace) -> int:
             _list(args.format)
             return 0
         return _simulate(args.host, args.command, nvml=not args.no_nvml)
-    except (DocumentError, _CannotSimulate) as error:
-        return _complain(str(error))
-
-
-class _CannotSimulate(Exception):
-    """A usage error, or a machine that cannot simulate. The text is the whole message."""
+    except DocumentError as error:
+        raise InputError(str(error)) from error
 
 
 def _complain(message: str) -> int:
@@ -133,18 +130,18 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     if command[:1] == ["--"]:
         command = command[1:]
     if name is None or not command:
-        raise _CannotSimulate(
+        raise InputError(
             "HOST or COMMAND is missing | write nvgraft simulate HOST -- COMMAND;"
             " nvgraft simulate --list shows the hosts"
         )
     if command[0].startswith("-"):
-        raise _CannotSimulate(
+        raise InputError(
             f"option {command[0]!r} after HOST | put options before HOST, and -- before COMMAND"
         )
     path = gallery.path(name) if name in gallery.names() else name
     if path == name and not os.path.exists(name):
         there = ", ".join(gallery.names())
-        raise _CannotSimulate(
+        raise InputError(
             f"there is no simulated host and no file {name!r} | name one of {there},"
             " or the path of a host document"
         )
@@ -152,7 +149,7 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     host = parse_host(snapshot, path)
     if os.geteuid() != 0:
         fix = f"run sudo nvgraft simulate {shlex.join([name, '--', *command])}"
-        raise _CannotSimulate(
+        raise InputError(
             f"only root can make device nodes and mounts in a private namespace | {fix}"
         )
     source = Path(__file__).with_name("nvml_standin.c").read_bytes() if nvml else None
@@ -162,7 +159,7 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
         syscalls.set_parent_death_signal(signal.SIGKILL)
         notes = sandbox.enter() + host_maker.make(host, snapshot, source)
         for note in notes:
-            logs.get("simulate").info(note)
+            logs.get().info(note)
         return _in_child(lambda: _execute(command, directory))
 
     def leave_namespaces() -> int:

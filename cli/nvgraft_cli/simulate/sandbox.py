@@ -91,6 +91,7 @@ def _overlay(lower: str, place: str, layers: str) -> None:
     # The root of an overlay has the owner and the mode of its upper directory.
     os.chown(f"{layers}/upper", status.st_uid, status.st_gid)
     os.chmod(f"{layers}/upper", stat.S_IMODE(status.st_mode))
+    # nvgraft_cli.shell.output recognises a simulated host by SIMULATED_ROOT.
     escaped = "".join("\\" + character if character in "\\:," else character for character in lower)
     syscalls.mount(
         "overlay",

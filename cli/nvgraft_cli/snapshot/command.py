@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 
-from nvgraft.base.errors import Refusal
 from nvgraft_cli.shell.arguments import add_config
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import write_whole
@@ -75,23 +74,19 @@ def run(args: argparse.Namespace) -> int:
             f"--installed-at {args.installed_at}: not an absolute path:"
             " name the driver root, such as /run/nvidia/driver"
         )
-    try:
-        if args.root is not None:
-            gpus = None if args.gpus is None else open_host(args.gpus, None)
-            host = open_package(args.root, args.installed_at, None if gpus is None else gpus.facts)
-            facts = None if gpus is None else recorded_facts(gpus.document or {})
-            level = None if gpus is None else gpus.isa_level
-        else:
-            # The host as it is now, not the kept inventory.
-            host = read_live_host(read_configuration(args.config))
-            facts = live_facts(host)
-            level = read_isa_level()
-        if args.name is not None:
-            host.name = args.name
-        document = record(host, OFFLINE_PATH, "", facts, level)
-    except Refusal as refusal:
-        print(refusal.line(), file=sys.stderr)
-        return 1
+    if args.root is not None:
+        gpus = None if args.gpus is None else open_host(args.gpus, None)
+        host = open_package(args.root, args.installed_at, None if gpus is None else gpus.facts)
+        facts = None if gpus is None else recorded_facts(gpus.document or {})
+        level = None if gpus is None else gpus.isa_level
+    else:
+        # The host as it is now, not the kept inventory.
+        host = read_live_host(read_configuration(args.config))
+        facts = live_facts(host)
+        level = read_isa_level()
+    if args.name is not None:
+        host.name = args.name
+    document = record(host, OFFLINE_PATH, "", facts, level)
     text = json.dumps(document, indent=1) + "\n"
     parse_host(text.encode(), args.output or "standard output")  # what is written can be read
     if args.output is None:

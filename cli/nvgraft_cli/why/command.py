@@ -1,10 +1,9 @@
 """``nvgraft why``: print why files and devices are in the container, or are not."""
 
 import argparse
-import os
-import sys
 
 from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_case, add_format
 from nvgraft_cli.shell.output import print_document
 
@@ -42,23 +41,18 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
-    from nvgraft.base.errors import Refusal
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
     from nvgraft_cli.why.answer import answer
 
-    try:
-        with open_container(args.container, args.env) as container:
-            case = Case(open_host(args.host, args.config), container)
-            answers = [answer(what, case) for what in args.what]
-    except Refusal as refusal:
-        print(refusal.line(), file=sys.stderr)
-        return 1
+    with open_container(args.container, args.env) as container:
+        case = Case(open_host(args.host, args.config), container)
+        answers = [answer(what, case) for what in args.what]
     if args.format == "json":
         documents = [answered.document() for answered in answers]
         print_document({"schema": _SCHEMA, "answers": documents})
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print("\n\n".join("\n".join(answered.lines(colour=colour)) for answered in answers))
+        texts = ["\n".join(answered.lines(colour=terminal.colour())) for answered in answers]
+        terminal.show("\n\n".join(texts))
     return int(any(answered.excluded is not None for answered in answers))

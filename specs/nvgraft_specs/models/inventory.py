@@ -11,6 +11,7 @@ from nvgraft_specs.models import Strict
 
 SCHEMA = "nvgraft.inventory/1"
 REFRESH_SCHEMA = "nvgraft.refresh/1"
+DROP_SCHEMA = "nvgraft.drop/1"
 
 
 class MigDevice(Strict):
@@ -64,3 +65,11 @@ class Refresh(Strict):
     gpus: int
     mig_devices: int
     libraries: int
+
+
+class Drop(Strict):
+    """What ``inventory drop`` has removed."""
+
+    version: Literal["nvgraft.drop/1"] = Field(alias="schema")
+    directory: str
+    dropped: int = Field(description="the number of removed files", ge=0)

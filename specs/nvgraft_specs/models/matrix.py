@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from nvgraft_specs.models import Strict
+from nvgraft_specs.models.error import ErrorFacts
 
 SCHEMA = "nvgraft.matrix/1"
 
@@ -24,6 +25,7 @@ class Cell(Strict):
     )
     reason: str = Field(description="the hook's error, or why it has nothing to do; empty for runs")
     warnings: list[Warned]
+    refusal: ErrorFacts | None = Field(default=None, description="only for refused")
     mounts: int = Field(description="the number of mounts that the container would get")
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from nvgraft_specs.documents import read_bytes
 from nvgraft_specs.models import ONLY_SUCH_NAMES, PLAIN_PATH, Strict, parse
+from nvgraft_specs.models.error import ErrorFacts
 
 SCHEMA = "nvgraft.plan/1"
 
@@ -161,6 +162,7 @@ class Plan(Strict):
         json_schema_extra=ONLY_SUCH_NAMES,
     )
     findings: list[Finding]
+    refusal: ErrorFacts | None = Field(default=None, description="only if the decision is refuse")
 
 
 def parse_plan(raw: bytes, path: str) -> Plan:

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from nvgraft_specs.models import (
     diff,
     doctor,
+    error,
     explain_error,
     gallery,
     host,
@@ -17,6 +18,7 @@ from nvgraft_specs.models import (
     plan,
     prove,
     recover,
+    register,
     schema_path,
     schema_text,
     story,
@@ -27,9 +29,11 @@ from nvgraft_specs.models import (
 MODELS: dict[str, type[BaseModel]] = {
     diff.SCHEMA: diff.Diff,
     doctor.SCHEMA: doctor.Examination,
+    error.SCHEMA: error.CommandError,
     explain_error.SCHEMA: explain_error.Analysis,
     gallery.SCHEMA: gallery.Gallery,
     host.SCHEMA: host.Host,
+    inventory.DROP_SCHEMA: inventory.Drop,
     inventory.REFRESH_SCHEMA: inventory.Refresh,
     inventory.SCHEMA: inventory.Inventory,
     last_error.SCHEMA: last_error.LastError,
@@ -37,6 +41,7 @@ MODELS: dict[str, type[BaseModel]] = {
     plan.SCHEMA: plan.Plan,
     prove.SCHEMA: prove.Proofs,
     recover.SCHEMA: recover.Recovery,
+    register.SCHEMA: register.Registration,
     story.SCHEMA: story.Story,
     why.SCHEMA: why.Answers,
 }

@@ -1,0 +1,66 @@
+"""Run a command on a terminal of its own, with chosen columns, and return what a person sees."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Seen(NamedTuple):
+    """The output of a command on a terminal, with and without colours, and its exit code."""
+
+    raw: str
+    code: int
+
+    @property
+    def text(self) -> str:
+        return _COLOURS.sub("", self.raw)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+def on_terminal(
+    words: Sequence[str], columns: int = 80, env: Mapping[str, str] | None = None, typed: str = ""
+) -> Seen:
+    """Run ``nvgraft`` with all standard streams on a new terminal of ``columns`` and 24 lines.
+
+    :param env: variables besides PATH and TERM. The pager is cat unless they name one.
+    :param typed: what the person types at the start.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    os.write(ours, typed.encode())
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TERM": "xterm",
+        "LANG": "C.UTF-8",
+        "PAGER": "cat",
+        **(env or {}),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nvgraft_cli.shell.main", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # EIO: all descriptors of the terminal are closed
+        while data := os.read(ours, 1 << 16):
+            seen += data
+    os.close(ours)
+    return Seen(seen.decode().replace("\r\n", "\n"), process.wait(60))
