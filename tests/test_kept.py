@@ -302,6 +302,6 @@ def test_what_is_not_a_document_stays(
         ["kind-odd", kept.name_of("kind", KEY)]
     )
     assert kept.read("kind", KEY) == VALUE
-    monkeypatch.setattr("nvgraft_cli.inventory.command.permission_problem", lambda: "")
+    monkeypatch.setattr("nvgraft_cli.inventory.command.require_root", lambda: None)
     assert main.main(["inventory", "drop"]) == 1
     assert "kind-odd: is a directory | no hook has made it: remove it" in capsys.readouterr().err
