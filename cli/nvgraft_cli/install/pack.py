@@ -18,7 +18,7 @@ from nvgraft.startup import DIRECTORY, GROUPS
 
 #: The most bytes of one piece of a packed file, unless one module has more. The C library maps new
 #: memory for larger requests.
-_PIECE = 1 << 16
+_PIECE = 120 << 10
 
 #: The package whose byte code is made without docstrings and annotations; pydantic needs them
 #: elsewhere.
