@@ -75,10 +75,11 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
     :raises Refusal: everything is undone.
     """
     privileges.demand()
-    privileges.keep(privileges.START)
+    loads_modules = config.cli_load_kmods and not config.simulated_host
+    privileges.keep(privileges.START if loads_modules else privileges.LOOK)
     check_request(job.request)
     pidfd = None if job.pid is None else containers.hold_process(job.pid)
-    if config.cli_load_kmods and not config.simulated_host:
+    if loads_modules:
         from nvgraft.host.kmods import load_modules
 
         create = not config.features_disable_imex_channel_creation
@@ -87,7 +88,7 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
             log,
             warn,
         )
-    privileges.keep(privileges.LOOK)
+        privileges.keep(privileges.LOOK)
     log.note(f"using root {config.cli_root or '/'}")
     log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
     log.note(f"using unprivileged user {config.cli_user or 'nobody'}")

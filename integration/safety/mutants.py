@@ -257,7 +257,7 @@ MUTANTS = (
     _mutant(
         "R33: the undo removes what it did not make",
         "_Made._is_another",
-        "self._identity != (status.st_dev, status.st_ino)",
+        "(made.st_dev, made.st_ino) != (status.st_dev, status.st_ino)",
         "False",
         "test_the_undo_removes_nothing_that_came_in_the_place_of_what_was_made",
     ),

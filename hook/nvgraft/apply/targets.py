@@ -106,7 +106,7 @@ class _Made:
         self._target = target
         self._made = False
         self._fd: int | None = None
-        self._identity: tuple[int, int] | None = None
+        self._status: os.stat_result | None = None
 
     def confirm(self, fd: int | None = None) -> None:
         """Note that the thing was made, and which one it is.
@@ -115,12 +115,8 @@ class _Made:
         """
         self._made = True
         self._fd = fd
-        status = (
-            os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
-            if fd is None
-            else os.fstat(fd)
-        )
-        self._identity = (status.st_dev, status.st_ino)
+        if fd is None:
+            self._status = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
 
     def remove(self) -> None:
         """Remove the thing, if it was made and nothing else has taken its place.
@@ -146,8 +142,9 @@ class _Made:
             os.unlink(self._name, dir_fd=self._parent)
 
     def _is_another(self, status: os.stat_result) -> bool:
-        if self._identity is not None:
-            return self._identity != (status.st_dev, status.st_ino)
+        made = self._status if self._fd is None else os.fstat(self._fd)
+        if made is not None:
+            return (made.st_dev, made.st_ino) != (status.st_dev, status.st_ino)
         reason = unlike(
             self._kind,
             status,

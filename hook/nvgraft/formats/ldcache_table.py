@@ -431,13 +431,14 @@ class Table:
         if not distance:
             yield self._rows
             return
+        at_once = min(len(self), _AT_ONCE)
         addend = int.from_bytes(
-            _ROW.pack(0, abs(distance), abs(distance), 0, 0) * _AT_ONCE, "little"
+            _ROW.pack(0, abs(distance), abs(distance), 0, 0) * at_once, "little"
         )
         for start in range(0, len(self._rows), _AT_ONCE * NEW_ENTRY):
             rows = self._rows[start : start + _AT_ONCE * NEW_ENTRY]
             number = int.from_bytes(rows, "little")
-            if len(rows) < _AT_ONCE * NEW_ENTRY:
+            if len(rows) < at_once * NEW_ENTRY:
                 addend &= (1 << 8 * len(rows)) - 1
             yield (number + addend if distance > 0 else number - addend).to_bytes(
                 len(rows), "little"

@@ -130,15 +130,21 @@ def _binaries(
         raise path_missing()
     chosen: dict[CatalogueRow, Component] = {}
     for directory in path.split(":"):
+        try:
+            place, node = tree.find(directory or ".")
+        except PathError:
+            continue
+        if node is None:
+            continue
         for row in catalogue.BINARIES:
-            if row in chosen:
-                continue
-            program = f"{directory or '.'}/{row.name}"
             try:
+                # Most directories have none of them: that is told without following links.
+                if row in chosen or tree.lstat(f"{place.rstrip('/')}/{row.name}") is None:
+                    continue
+                program = f"{directory or '.'}/{row.name}"
                 resolved, node = tree.find(program)
-            except PathError:
-                # an entry of a search path may be a file, or a directory that this user may not
-                # enter
+            except (OSError, PathError):
+                # an entry of a search path may be a directory that this user may not enter
                 continue
             if node is not None:
                 found = f"PATH: {program}" + (f" -> {resolved}" if resolved != program else "")
