@@ -6,9 +6,6 @@ the cause and fix. Only the doors (``nvgraft.hook``, ``nvgraft.runtime``) print 
 
 from __future__ import annotations
 
-#: Control character -> the escape that replaces it in logs, because input may be hostile.
-_ESCAPES = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))}
-
 #: The message for standard output that cannot be written; {} is the cause.
 NO_OUTPUT = "standard output: {} | write to another file, or free space on its file system"
 
@@ -18,7 +15,10 @@ LINE_LIMIT = 4096
 
 def printable(text: str) -> str:
     """Escape control characters and undecodable bytes, so that input cannot forge log lines."""
-    return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
+    if text.isprintable():
+        return text
+    escapes = {number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160))}
+    return text.translate(escapes).encode("utf-8", "backslashreplace").decode()
 
 
 class Refusal(Exception):

@@ -188,7 +188,7 @@ def compare_names(one: str, other: str) -> int:
 
 
 #: Translation that replaces everything but digits by a blank, to find the runs of digits in a name.
-_NO_DIGITS = bytes(byte if 48 <= byte <= 57 else 32 for byte in range(256))
+_NO_DIGITS = b" " * 48 + b"0123456789" + b" " * 198
 
 #: glibc compares characters as signed char on x86, and the end of a name as 0. Digits sort above
 #: all of them: they get a mark that is greater than any of these.

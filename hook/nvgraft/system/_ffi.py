@@ -50,16 +50,8 @@ class INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "i"
 
 
-class UINT(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "I"
-
-
 class LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "l"
-
-
-class ULONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "L"
 
 
 class CHAR_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
@@ -80,7 +72,10 @@ class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "c"
 
 
-SIZE = ULONG
+# These are for arguments alone: an unsigned number has the bits of the signed one of its size, and
+# ctypes accepts the values of both.
+UINT = INT
+ULONG = SIZE = LONG
 
 
 class _Function(_ctypes.CFuncPtr):

@@ -92,6 +92,9 @@ _NUMBERS = {
     # the C library's function emulates a missing call, and leaves fields empty
     "statx": (332, 291),
     "pivot_root": (155, 41),
+    # the C library's functions return the previous id as an int, which a large one makes negative
+    "setfsuid": (122, 151),
+    "setfsgid": (123, 152),
     "open_tree": (428, 428),
     "move_mount": (429, 429),
     "fsopen": (430, 430),
@@ -245,8 +248,8 @@ _prctl = _Call("prctl", INT, ULONG, VOID_P, ULONG, ULONG)
 _getauxval = _Call("getauxval", ULONG, result=LONG)
 _flock = _Call("flock", INT, INT)
 # setfsuid and setfsgid return the previous id, and never an error.
-_setfsuid = _Call("setfsuid", UINT, result=UINT)
-_setfsgid = _Call("setfsgid", UINT, result=UINT)
+_setfsuid = _Call("setfsuid", UINT)
+_setfsgid = _Call("setfsgid", UINT)
 _prlimit = _Call("prlimit64", INT, INT, CHAR_P, VOID_P)
 _landlock_create_ruleset = _Call("landlock_create_ruleset", CHAR_P, SIZE, UINT)
 _landlock_add_rule = _Call("landlock_add_rule", INT, UINT, CHAR_P, UINT)
@@ -464,22 +467,24 @@ def set_rlimit(resource: int, soft: int, hard: int) -> None:
 
 def get_rlimit(resource: int) -> tuple[int, int]:
     """Return the soft and the hard limit of this process."""
-    limits = buffer(b"", 16)
-    _prlimit(str(resource), 0, resource, None, address(limits))
-    soft = int.from_bytes(limits.raw[:8], sys.byteorder)
-    return soft, int.from_bytes(limits.raw[8:], sys.byteorder)
+    _prlimit(str(resource), 0, resource, None, _RESULT_AT)
+    limits = _RESULT.raw
+    soft = int.from_bytes(limits[:8], sys.byteorder)
+    return soft, int.from_bytes(limits[8:16], sys.byteorder)
 
 
-#: struct statx, which each call overwrites.
-_STATX = buffer(b"", 256)
-_STATX_AT = address(_STATX)
+#: Memory for the result of one call: struct statx, or struct rlimit.
+_RESULT = buffer(b"", 256)
+_RESULT_AT = address(_RESULT)
 
 
-def mount_id(fd: int) -> int:
+def mount_id(fd: int, name: str = "") -> int:
     """Return the id, as in mountinfo, of the mount that ``fd`` was opened on (statx(2), Linux
     5.8).
+
+    :param name: a name in the directory ``fd``: return the id of the topmost mount there instead.
     """
-    return int.from_bytes(_statx_of(fd)[0x90:0x98], sys.byteorder)
+    return int.from_bytes(_statx_of(fd, name)[0x90:0x98], sys.byteorder)
 
 
 def mount_attributes(fd: int) -> int:
@@ -500,10 +505,15 @@ def birth_time(fd: int) -> int:
     return seconds * 10**9 + int.from_bytes(statx[0x58:0x5C], sys.byteorder)
 
 
-def _statx_of(fd: int) -> bytes:
+def _statx_of(fd: int, name: str = "") -> bytes:
     fields = STATX_MNT_ID | STATX_BTIME
-    _statx(lambda: f"{fd}, STATX_MNT_ID|STATX_BTIME", fd, b"", AT_EMPTY_PATH, fields, _STATX_AT)
-    return _STATX.raw
+    flags = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW
+
+    def call() -> str:
+        return f"{fd}, {name!r}, STATX_MNT_ID|STATX_BTIME"
+
+    _statx(call, fd, _path(name), flags, fields, _RESULT_AT)
+    return _RESULT.raw
 
 
 def bpf(command: int, attributes: Buffer) -> int:
