@@ -31,9 +31,10 @@ def test_rows_and_classes_are_unique(table: str) -> None:
     assert len(classes) == len(set(classes))
 
 
-def test_no_library_row_is_a_prefix_of_another() -> None:
-    """A library belongs to the first row that matches, so that a prefix would take it."""
-    rows = row_names("libraries")
+@pytest.mark.parametrize("table", TABLES)
+def test_no_row_is_a_prefix_of_another(table: str) -> None:
+    """A file belongs to the one row whose name starts its own: a prefix would take it."""
+    rows = row_names(table)
     for row in rows:
         assert [other for other in rows if other != row and other.startswith(row)] == []
 

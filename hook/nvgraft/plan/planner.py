@@ -40,7 +40,7 @@ from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeVar
 
     from nvgraft.plan.settings import Settings
@@ -380,7 +380,7 @@ class _Planner:
             self._component(
                 component,
                 f"{directory}/{component.name}",
-                self._why(component, row, catalogue.BINARY_CLASSES),
+                Why(self.binary_classes[row.component_class], row.name, component.found),
             )
 
     def _all_libraries(self) -> None:
@@ -407,7 +407,7 @@ class _Planner:
         for component, row in _matching(components, catalogue.LIBRARIES, self.library_classes):
             soname = component.name if component.soname is None else component.soname
             library = MountedLibrary(directory, component.name, soname, flags)
-            why = self._why(component, row, catalogue.LIBRARY_CLASSES)
+            why = Why(self.library_classes[row.component_class], row.name, component.found)
             self._component(component, library.path, why)
             self._libraries.append(library)
             if component.soname == NO_LIBRARY:
@@ -416,19 +416,6 @@ class _Planner:
                     f"{component.path} is not a library that a loader accepts",
                     "reinstall the driver: programs in the container cannot load this library",
                 )
-
-    def _why(
-        self, component: Component, row: CatalogueRow, classes: Mapping[str, tuple[str, ...]]
-    ) -> Why:
-        capabilities = [
-            name
-            for name in self.request.capabilities
-            if row.component_class in classes.get(name, ())
-        ]
-        # Several capabilities may switch the class on. The one with the name of the class says
-        # most.
-        own = row.component_class
-        return Why(own if own in capabilities else capabilities[0], row.name, component.found)
 
     def _component(self, component: Component | Firmware, target: str, why: Why) -> None:
         self.layout.placeholder(target, component.mode, why)
@@ -585,24 +572,32 @@ class _Planner:
 
 def _switched_on(
     capabilities: Iterable[str], classes: Mapping[str, tuple[str, ...]]
-) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(name for capability in capabilities for name in classes.get(capability, ()))
-    )
+) -> dict[str, str]:
+    """Return the classes that ``capabilities`` switch on, each with the capability to name.
+
+    Several capabilities may switch a class on. The one with the name of the class says most.
+    """
+    switched: dict[str, str] = {}
+    for capability in capabilities:
+        for name in classes.get(capability, ()):
+            if name == capability or name not in switched:
+                switched[name] = capability
+    return switched
 
 
 def _matching(
-    components: Iterable[Component], table: Iterable[CatalogueRow], classes: Sequence[str]
-) -> list[tuple[Component, CatalogueRow]]:
-    """Return the components whose name starts with the name of a row of an enabled class, with that
+    components: Iterable[Component], table: Iterable[CatalogueRow], classes: Collection[str]
+) -> Iterator[tuple[Component, CatalogueRow]]:
+    """Yield the components whose name starts with the name of a row of an enabled class, with that
     row.
+
+    At most one row of a table matches a name. It is not always the row that the component was
+    found by, because that may have named a link to it.
     """
-    rows = [row for row in table if row.component_class in classes]
-    matches = []
     for component in components:
         name = component.name
-        for row in rows:
-            if name.startswith(row.name):
-                matches.append((component, row))
-                break
-    return matches
+        row: CatalogueRow | None = component.row
+        if not name.startswith(component.row.name):
+            row = next((other for other in table if name.startswith(other.name)), None)
+        if row is not None and row.component_class in classes:
+            yield component, row
