@@ -628,7 +628,7 @@ def test_a_volume_is_not_written(image: Path, monkeypatch: pytest.MonkeyPatch) -
     nothing is refused.
     """
     update(image)
-    monkeypatch.setattr(Container, "volume_of", lambda _self, _fd: "/etc")
+    monkeypatch.setattr(Container, "volume", lambda _self, _mount_id: "/etc")
     update(image, meanwhile=lambda: None)
     (image / "etc/ld.so.cache").unlink()
     assert refused(image).startswith("/etc/ld.so.cache would be made on the volume /etc: ")

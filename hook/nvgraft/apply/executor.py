@@ -36,7 +36,7 @@ from nvgraft.system.launch import hold_signals, take_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nvgraft.apply.cache_step import LoaderCacheStep
 
@@ -178,7 +178,8 @@ def _replace_links(
             links.append(Link(directory, name, action.target, owner, -1))
         except OSError as error:
             raise _link_refused(container, action.path, reason(error)) from error
-        if not links[-1].replaceable or container.volume_of(directory.fd) is not None:
+        mount_id = syscalls.mount_id(directory.fd)
+        if not links[-1].replaceable or container.volume(mount_id) is not None:
             raise _link_refused(container, action.path, "file exists")
     if links:
         journal.announce([link.announcement() for link in links])
@@ -206,7 +207,7 @@ def _is_configured(plan: Plan, container: Container) -> bool:
         except OSError:
             return False
         try:
-            mount = container.mount_of(fd)
+            mount = container.mount(syscalls.mount_id(fd))
             if mount.point != container.rootfs + action.target:
                 return False
             if isinstance(action, Tmpfs):
@@ -246,7 +247,11 @@ def _attach(
     sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog
 ) -> None:
     """Attach every mount to its open target, in order, and check that each arrived there."""
+    attached: dict[str, tuple[Bind | Tmpfs, int]] = {}
     for (action, mount_fd), target_fd in zip(sources.mounts, targets.opened, strict=True):
+        if action.target in attached:  # the second mount of a target hides the first
+            _verify(attached.values(), container)
+            attached.clear()
         mounted = _Mounted(procfs, mount_fd)
         undo.add(f"mount {action.target}", mounted.detach)
         try:
@@ -259,24 +264,33 @@ def _attach(
                 "mount", f"mount operation failed: {path}: {reason(error)}", str(error)
             ) from error
         mounted.attached = True
-        _verify(action, mount_fd, container)
+        attached[action.target] = action, mount_fd
+    _verify(attached.values(), container)
 
 
-def _verify(action: Bind | Tmpfs, mount_fd: int, container: Container) -> None:
-    """Check that the target's name leads to our mount, with its options (SECURITY R26)."""
+def _verify(mounts: Iterable[tuple[Bind | Tmpfs, int]], container: Container) -> None:
+    """Check that each target's name leads to our mount, with its options (SECURITY R26).
+
+    Every directory is looked up again from the root, for all targets in it.
+    """
+    directories: dict[str, int] = {}
     try:
-        fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
-    except OSError as error:
-        raise _not_in_place(action, f" ({error})") from error
-    try:
-        bits = attributes(action.options)
-        if (
-            syscalls.mount_id(fd) != syscalls.mount_id(mount_fd)
-            or os.fstatvfs(fd).f_flag & bits != bits
-        ):
-            raise _not_in_place(action)
+        for action, mount_fd in mounts:
+            parent, name = paths.split(action.target)
+            try:
+                if parent not in directories:
+                    directories[parent] = open_in_root(
+                        container.rootfs_fd, parent, os.O_PATH | os.O_DIRECTORY
+                    )
+                there = syscalls.mount_id(directories[parent], name)
+            except OSError as error:
+                raise _not_in_place(action, f" ({error})") from error
+            bits = attributes(action.options)
+            if there != syscalls.mount_id(mount_fd) or os.fstatvfs(mount_fd).f_flag & bits != bits:
+                raise _not_in_place(action)
     finally:
-        syscalls.close(fd)
+        for fd in directories.values():
+            syscalls.close(fd)
 
 
 def _not_in_place(action: Bind | Tmpfs, cause: str = "") -> Refusal:

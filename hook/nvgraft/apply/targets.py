@@ -174,8 +174,7 @@ class Targets:
         self._undo = undo
         #: Directory -> its descriptor, and whether it is in one of our tmpfs.
         self._parents: dict[str, tuple[int, bool]] = {}
-        self._volumes: dict[int, str | None] = {}
-        self._mounts: dict[int, Mount] = {}
+        self._mount_ids: dict[int, int] = {}
         self._target_fds: list[int] = []
         self.opened: list[int] = []
 
@@ -239,7 +238,7 @@ class Targets:
     def _stays(self, directory: str) -> bool:
         try:
             parent, _, ours = self._parent(paths.join(directory, "."))
-            return not ours and self._container.is_on_rootfs(parent)
+            return not ours and self._container.is_rootfs(self._mount_id(parent))
         except OSError:
             # Announce it. The error is raised when the thing is made.
             return True
@@ -258,9 +257,7 @@ class Targets:
         return fd, name, ours
 
     def _check_volume(self, parent: int, path: str) -> None:
-        if parent not in self._volumes:
-            self._volumes[parent] = self._container.volume_of(parent)
-        volume = self._volumes[parent]
+        volume = self._container.volume(self._mount_id(parent))
         if volume is not None:
             text = (
                 f"file creation failed: {self._container.rootfs}{path}: it would be made on the "
@@ -296,15 +293,16 @@ class Targets:
             self._check_target(os.fstat(fd), action)
         if not ours:
             # What was just made is on its parent's mount.
-            self._check_shared(self._mount_of(parent if made else fd), action)
+            mount_id = self._mount_id(parent if made else fd)
+            self._check_shared(self._container.mount(mount_id), action)
         return fd
 
-    def _mount_of(self, fd: int) -> Mount:
-        """Return the container's mount on which ``fd`` is. This object keeps ``fd`` open."""
-        mount = self._mounts.get(fd)
-        if mount is None:
-            mount = self._mounts[fd] = self._container.mount_of(fd)
-        return mount
+    def _mount_id(self, fd: int) -> int:
+        """Return the id of the mount on which ``fd`` is. This object keeps ``fd`` open."""
+        mount_id = self._mount_ids.get(fd)
+        if mount_id is None:
+            mount_id = self._mount_ids[fd] = syscalls.mount_id(fd)
+        return mount_id
 
     def _open_or_make(
         self, action: Bind | Tmpfs, parent: int, name: str, ours: bool

@@ -69,12 +69,12 @@ class Container:
         """Whether the container is in this process's mount namespace."""
         return self.pidfd is None
 
-    def mount_of(self, fd: int) -> Mount:
-        """Return the container's mount on which ``fd`` was opened.
+    def mount(self, mount_id: int) -> Mount:
+        """Return the container's mount ``mount_id``, which an open descriptor is on.
 
         :raises Refusal: the container had no such mount when its mounts were read.
         """
-        mount = self.mounts.get(syscalls.mount_id(fd))
+        mount = self.mounts.get(mount_id)
         if mount is None:
             raise Refusal(
                 "mount",
@@ -83,23 +83,23 @@ class Container:
             )
         return mount
 
-    def is_on_rootfs(self, fd: int) -> bool:
-        """Tell whether ``fd`` is on the mount of the root file system itself."""
+    def is_rootfs(self, mount_id: int) -> bool:
+        """Tell whether ``mount_id`` is the mount of the root file system itself."""
         if self._rootfs_mount < 0:
             # The mount of an open descriptor never changes, so it is asked for once.
             self._rootfs_mount = syscalls.mount_id(self.rootfs_fd)
-        return syscalls.mount_id(fd) == self._rootfs_mount
+        return mount_id == self._rootfs_mount
 
-    def volume_of(self, fd: int) -> str | None:
-        """Return the mount point, as the container sees it, of the volume that the directory ``fd``
-        is on.
+    def volume(self, mount_id: int) -> str | None:
+        """Return the mount point, as the container sees it, of the mount ``mount_id``, if that is a
+        volume.
 
-        It is None on mounts where files may be made: the rootfs itself, the runtime's own /dev, and
-        the tmpfs that stands for a kernel module's /proc/driver (SECURITY R21).
+        It is None for mounts where files may be made: the rootfs itself, the runtime's own /dev,
+        and the tmpfs that stands for a kernel module's /proc/driver (SECURITY R21).
         """
-        if self.is_on_rootfs(fd):
+        if self.is_rootfs(mount_id):
             return None
-        mount = self.mount_of(fd)
+        mount = self.mount(mount_id)
         inside = self.inside(mount)
         if inside in {"/dev", "/proc/driver"} and mount.fstype == "tmpfs" and mount.root == "/":
             return None

@@ -36,7 +36,8 @@ class LiveTarget(Target):
     def volume(self, path: str) -> str | None:
         place = self._place(path)
         if place not in self._volumes:
-            self._volumes[place] = self._container.volume_of(self._directory(place))
+            mount_id = syscalls.mount_id(self._directory(place))
+            self._volumes[place] = self._container.volume(mount_id)
         return self._volumes[place]
 
     def is_read_only(self, path: str) -> bool:

@@ -235,7 +235,8 @@ class NativeCache(LoaderCacheStep):
         volumes: dict[SharedDirectory, str | None] = {}
         for link in unique.values():
             if link.directory not in volumes:
-                volumes[link.directory] = container.volume_of(link.directory.fd)
+                mount_id = syscalls.mount_id(link.directory.fd)
+                volumes[link.directory] = container.volume(mount_id)
         links = [
             link
             for link in reversed(unique.values())
@@ -246,7 +247,8 @@ class NativeCache(LoaderCacheStep):
         if data:
             etc = self._etc or self._open_etc(rootfs, container)
             file = self._file = _CacheFile(etc, self._before, owner, self._own_fds)
-            volume = container.volume_of(container.rootfs_fd if file.etc is None else file.etc.fd)
+            place = container.rootfs_fd if file.etc is None else file.etc.fd
+            volume = container.volume(syscalls.mount_id(place))
             self._check_volume(f"{ETC}/{CACHE}", volume)
             announced += file.announcements()
         if announced:
