@@ -21,7 +21,7 @@ import fuzz_machine
 from fuzz_checks import as_file, check_text, controls
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.container.offline_target import OfflineTarget, VirtualTree
 from nvgraft.formats import elf, ld_so_conf, ldcache
 from nvgraft.formats.tree import PathError
 from nvgraft.host import inventory
@@ -33,9 +33,10 @@ from nvgraft.plan.actions import Plan
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request import oci, requirements
-from nvgraft.request.config import Config, config_from_settings, default_user, settings_from_toml
+from nvgraft.request.config import Config, config_from_settings, default_user
 from nvgraft.request.decision import decide
 from nvgraft.request.request import check_request
+from nvgraft.request.toml_settings import settings_from_toml
 from nvgraft.system.mountinfo import Mount, parse_mountinfo
 from nvgraft.wrapper.additions import Additions
 from nvgraft.wrapper.rewrite import rewrite

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nvgraft.base.finding import Finding
-from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.container.offline_target import OfflineTarget, VirtualTree
 from nvgraft.formats.ldcache import entry_from_listing
 from nvgraft.host.components import Inventory
 from nvgraft.host.inventory import read_inventory

@@ -14,7 +14,7 @@ import pytest
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import LiveTree
-from nvgraft.host import kept_inventory, live, nvml
+from nvgraft.host import kept_inventory, live, nvml, places
 from nvgraft.host.components import Host, Inventory
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.host.inventory import parse_majors, read_inventory
@@ -199,7 +199,7 @@ class Machine:
             patch.setattr(kept_inventory, "_ACCOUNTS", (str(self.passwd),))
             patch.setattr(kept_inventory, "SETTLED", 0)
             patch.setattr(
-                live, "read_majors", lambda: parse_majors(self.place("proc/devices").read_text())
+                places, "read_majors", lambda: parse_majors(self.place("proc/devices").read_text())
             )
             patch.setattr(nvml, "query", self.query)
             patch.setattr("nvgraft.host.snapshot.load_report", self.report)

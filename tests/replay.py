@@ -7,9 +7,10 @@ from typing import TypedDict
 
 from nvgraft.base.errors import Refusal
 from nvgraft.request.argv import reference_argv
-from nvgraft.request.config import config_from_settings, settings_from_toml
+from nvgraft.request.config import config_from_settings
 from nvgraft.request.decision import decide
 from nvgraft.request.oci import parse_state
+from nvgraft.request.toml_settings import settings_from_toml
 
 FIXTURE = Path(__file__).parent / "fixtures" / "hook-decisions.jsonl.gz"
 

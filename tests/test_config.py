@@ -21,8 +21,8 @@ from nvgraft.request.config import (
     default_user,
     host_ldconfig,
     load_config,
-    settings_from_toml,
 )
+from nvgraft.request.toml_settings import settings_from_toml
 from nvgraft.system import kept
 from nvgraft.system.trusted import Untrusted
 

@@ -7,7 +7,7 @@ import pytest
 
 import hosts
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.container.offline_target import OfflineTarget, VirtualTree
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import AllowDevice, Bind, Plan

@@ -38,6 +38,7 @@ AT_TOP = {"__future__", "errno", "os", "posixpath", "select", "sys", "time", "zl
 ISLANDS = {
     "_bisect": {"base/_stdlib.py"},
     "_ctypes": {"system/_ffi.py"},
+    "_frozen_importlib": {"startup/__init__.py"},
     "_frozen_importlib_external": {"startup/__init__.py"},
     "_json": {"base/jsontext.py", "base/json_errors.py"},
     "_prctl": {"system/privileges.py"},

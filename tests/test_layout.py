@@ -7,7 +7,7 @@ import pytest
 import hosts
 from hosts import ROOTFS
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import OfflineTarget
+from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
 from nvgraft.plan.layout import Layout, OnVolume

@@ -16,7 +16,8 @@ from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.libraries import select_libraries
-from nvgraft.host.live import mps_directory, read_live_host, search_path
+from nvgraft.host.live import read_live_host
+from nvgraft.host.places import mps_directory, search_path
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft.request.config import Config
 from nvgraft_cli.simulate import ldcache_writer, stubs

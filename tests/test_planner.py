@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hosts
 from hosts import ROOTFS, binds, finding_ids, full_host, gpu, mig_host, mount_targets, plan
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import OfflineTarget
+from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.actions import (

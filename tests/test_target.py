@@ -4,7 +4,8 @@ import pytest
 
 import hosts
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import Target, VirtualTree
+from nvgraft.container.offline_target import VirtualTree
+from nvgraft.container.target import Target
 from nvgraft.formats.tree import Node
 from nvgraft.host.snapshot import SnapshotTree
 

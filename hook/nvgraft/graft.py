@@ -15,7 +15,7 @@ from nvgraft.container import container as containers
 from nvgraft.container.container import Container
 from nvgraft.container.live_target import LiveTarget
 from nvgraft.host.kept_inventory import read_host
-from nvgraft.host.live import mps_directory
+from nvgraft.host.places import mps_directory
 from nvgraft.request.config import host_ldconfig
 from nvgraft.request.request import check_request
 from nvgraft.system import privileges
@@ -92,7 +92,7 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
     log.note(f"using root {config.cli_root or '/'}")
     log.note(f"using ldcache {config.cli_ldcache or '/etc/ld.so.cache'}")
     log.note(f"using unprivileged user {config.cli_user or 'nobody'}")
-    host = read_host(config, _load_the_rest)
+    host = read_host(config, _load_the_rest, before_reading=lambda: startup.load("host"))
     _load_the_rest()
     log.note(f"inventory: {host.origin}")
     if job.pid is None or pidfd is None:

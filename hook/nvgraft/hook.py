@@ -286,7 +286,7 @@ def _configure(
     """
     startup.load("look")
     from nvgraft.graft import Job, graft
-    from nvgraft.host.live import search_path
+    from nvgraft.host.places import search_path
     from nvgraft.plan.settings import Settings
     from nvgraft.report.debug_log import DebugLog
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cases import EVERYTHING
-from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.container.offline_target import OfflineTarget, VirtualTree
 from nvgraft.formats.tree import open_tree_at
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host

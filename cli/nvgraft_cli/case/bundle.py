@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from nvgraft.container.container import check_rootfs_path
-from nvgraft.container.target import OfflineTarget, VirtualTree
+from nvgraft.container.offline_target import OfflineTarget, VirtualTree
 from nvgraft.formats.tree import LiveTree, Node, Tree, open_tree_at
 from nvgraft.request.oci import CONFIG_LIMIT, ContainerConfig, parse_config, read_config
 from nvgraft_cli.case.image.archive import is_image, open_image

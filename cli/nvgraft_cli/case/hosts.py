@@ -12,7 +12,7 @@ from nvgraft.base.files import open_file
 from nvgraft.host.components import Host, Inventory
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.kept_inventory import read_host
-from nvgraft.host.live import mps_directory, search_path
+from nvgraft.host.places import mps_directory, search_path
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config, load_config, read_config_file

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import OfflineTarget
+from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.plan.actions import Plan
 from nvgraft.plan.planner import make_plan
 from nvgraft.request.decision import Decision, decide

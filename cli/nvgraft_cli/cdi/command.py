@@ -99,7 +99,8 @@ def _ask_driver(args: argparse.Namespace) -> None:
 
 def _this_machine(config_path: str | None) -> "Opened":
     from nvgraft.host.inventory import path_missing
-    from nvgraft.host.live import read_live_host, search_path
+    from nvgraft.host.live import read_live_host
+    from nvgraft.host.places import search_path
     from nvgraft_cli.cdi.discovery import live_facts
 
     config = read_configuration(config_path)

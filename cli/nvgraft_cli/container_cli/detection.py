@@ -8,7 +8,7 @@ from nvgraft.graft import DEFAULT_LDCONFIG, log_inventory
 from nvgraft.host.components import Inventory
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.kept_inventory import read_host
-from nvgraft.host.live import mps_directory
+from nvgraft.host.places import mps_directory
 from nvgraft.report.debug_log import DebugLog
 from nvgraft.request.config import Config, load_config
 from nvgraft.system import userns

@@ -9,7 +9,7 @@ from typing import Any
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.ldcache import SIZE_LIMIT, CacheEntry, parse
 from nvgraft.formats.tree import Node, PathError, Tree
-from nvgraft.host.live import open_driver_root
+from nvgraft.host.places import open_driver_root
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import AllowDevice, Bind, Injection, Plan
 from nvgraft_cli.case.bundle import ContainerSide

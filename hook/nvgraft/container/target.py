@@ -1,7 +1,8 @@
 """Where the driver's files go in a container's root file system, and which files are in the way.
 
-A :class:`Target` is a read-only view for the planner. The live one reads the container's own
-mounts. The offline one reads a directory, with /proc, /sys and /dev as an engine mounts them.
+A :class:`Target` is a read-only view for the planner. :mod:`nvgraft.container.live_target` reads
+the container's own mounts. :mod:`nvgraft.container.offline_target` reads a directory, with /proc,
+/sys and /dev as an engine mounts them.
 """
 
 from __future__ import annotations
@@ -95,76 +96,3 @@ class Target:
         if there is none.
         """
         raise NotImplementedError
-
-
-class VirtualTree(Tree):
-    """An unpacked rootfs, with the mounts that every engine makes over the image's /proc, /sys and
-    /dev.
-    """
-
-    _MASKED = ("/proc", "/sys", "/dev")
-    _INSIDE = ("/proc/", "/sys/", "/dev/")
-    _DIRECTORIES = frozenset(
-        {*_MASKED, "/proc/driver", "/proc/driver/nvidia", "/dev/pts", "/dev/shm", "/dev/mqueue"}  # noqa: S108
-    )
-
-    def __init__(self, below: Tree, label: str) -> None:
-        self.label = label
-        self._below = below
-        self._plain = set()
-
-    def _masked(self, path: str) -> bool:
-        return path.startswith(self._INSIDE) or path in self._MASKED
-
-    def lstat(self, path: str) -> Node | None:
-        if self._masked(path):
-            return Node("dir", 0o755) if path in self._DIRECTORIES else None
-        return self._below.lstat(path)
-
-    def listdir(self, path: str) -> list[str]:
-        return [] if self._masked(path) else self._below.listdir(path)
-
-    def read(self, path: str, limit: int) -> bytes:
-        return self._below.read(path, limit)
-
-    def elf(self, path: str, *, sections: bool) -> ElfFacts:
-        return self._below.elf(path, sections=sections)
-
-
-class OfflineTarget(Target):
-    """A bundle that is not running: its rootfs as files, and the volumes that its config.json
-    names.
-
-    ``module`` tells whether the nvidia kernel module is loaded on the host: the module makes
-    /proc/driver/nvidia.
-    """
-
-    def __init__(self, tree: Tree, machine: str, volumes: tuple[str, ...], *, module: bool) -> None:
-        super().__init__(tree, machine)
-        self._module = module
-        # The runtime's own /dev is the only mount on which files may be made.
-        places = {self._mount_point(path) for path in volumes} - {"/dev"}
-        self._volumes = (*sorted(places), "/proc", "/sys")
-
-    def _mount_point(self, path: str) -> str:
-        """Return the path on which an engine mounts a volume: it follows the image's links."""
-        try:
-            return self.tree.resolve(path)
-        except PathError:
-            return path  # the engine refuses it, and nothing is planned through such a link either
-
-    def volume(self, path: str) -> str | None:
-        inside = [
-            volume
-            for volume in self._volumes
-            if path == volume or path.startswith(volume.rstrip("/") + "/")
-        ]
-        return max(inside, key=len, default=None)
-
-    def proc_driver(self) -> Node | None:
-        return Node("dir", 0o555) if self._module else None
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvgraft.formats.elf import ElfFacts

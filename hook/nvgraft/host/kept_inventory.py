@@ -22,7 +22,7 @@ from nvgraft.base._os import os, stat
 from nvgraft.base.files import read_text
 from nvgraft.base.values import Value
 from nvgraft.formats.tree import LiveTree
-from nvgraft.host import live
+from nvgraft.host import places
 from nvgraft.host.components import Component, Host, Libraries
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice, parse_information
 from nvgraft.system import kept
@@ -60,6 +60,7 @@ SOURCES = (
     "host/libraries.py",
     "host/live.py",
     "host/nvml.py",
+    "host/places.py",
 )
 #: Exceptions that a malformed document can raise.
 _DAMAGE = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
@@ -87,6 +88,7 @@ def read_host(
     config: Config,
     meanwhile: Callable[[], None] = lambda: None,
     *,
+    before_reading: Callable[[], None] = lambda: None,
     use_kept: bool = True,
     keep: bool = True,
 ) -> Host:
@@ -94,6 +96,8 @@ def read_host(
     that is valid.
 
     :param meanwhile: as in read_live_host().
+    :param before_reading: called if the kept inventory is not used, before the modules that read
+        the host are loaded.
     :param use_kept: use the kept inventory, if it is still valid.
     :param keep: keep what is read now, as soon as its libraries are selected.
     :raises Refusal: as read_live_host().
@@ -111,7 +115,10 @@ def read_host(
             difference = _DAMAGED
     if tree is not None:
         tree.close()
-    host = live.read_live_host(config, meanwhile)
+    before_reading()
+    from nvgraft.host.live import read_live_host
+
+    host = read_live_host(config, meanwhile)
     host.origin = f"read now: {difference}"
     if keep and signs is not None:
         host.keep = lambda libraries: _keep(key, signs, started, host, libraries)
@@ -169,7 +176,7 @@ def _key(config: Config) -> list[object]:
 def _look(config: Config) -> tuple[LiveTree | None, dict[str, Any] | None]:
     """Return the driver root and the signs of its state, or None for either that cannot be read."""
     try:
-        tree = live.open_driver_root(config)
+        tree = places.open_driver_root(config)
     except OSError:
         return None, None
     try:
@@ -199,7 +206,9 @@ def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
         "MIG devices": _mig(tree),
         "device nodes": _nodes(tree),
         "device majors": [
-            [name, major] for name, major in live.read_majors().items() if name.startswith("nvidia")
+            [name, major]
+            for name, major in places.read_majors().items()
+            if name.startswith("nvidia")
         ],
         "other files": [[path, _identity(_stat(path))] for path in files],
     }

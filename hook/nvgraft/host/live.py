@@ -1,23 +1,22 @@
 """The host that this program runs on, as a :class:`Host`.
 
-Only this module knows where a live host has the driver root, its loader cache, /proc/devices, the
-search path and NVML. A simulated host differs in one point, which config.toml must set: its GPUs
-may be read from a file.
+Only this module and :mod:`nvgraft.host.places` know where a live host has the driver root, its
+loader cache, /proc/devices, the search path and NVML. A simulated host differs in one point, which
+config.toml must set: its GPUs may be read from a file.
 """
 
 from __future__ import annotations
 
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
-from nvgraft.base.files import read_text, reason
-from nvgraft.formats.tree import LiveTree, PathError, open_tree_at
+from nvgraft.base.files import reason
+from nvgraft.formats.tree import LiveTree, PathError
+from nvgraft.host import places
 from nvgraft.host.components import Host
-from nvgraft.host.inventory import parse_majors
-from nvgraft_specs import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from nvgraft.formats.ldcache import CacheEntry
     from nvgraft.host.gpus import DriverReport
@@ -39,7 +38,7 @@ def read_live_host(config: Config, meanwhile: Callable[[], None] = lambda: None)
     """
     root = config.cli_root or "/"
     try:
-        tree = open_driver_root(config)
+        tree = places.open_driver_root(config)
     except OSError as error:
         cause = reason(error)
         raise Refusal(
@@ -68,7 +67,7 @@ def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[]
 
     report = _driver_report(config, tree, loaded, root, machine, look_ahead)
     try:
-        majors = read_majors()
+        majors = places.read_majors()
     except OSError as error:
         raise Refusal(
             "initialization", f"open failed: /proc/devices: {reason(error)}", "mount /proc"
@@ -85,23 +84,6 @@ def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[]
     )
 
 
-def open_driver_root(config: Config) -> LiveTree:
-    """Open the driver root as a tree.
-
-    :raises OSError: the driver root is missing or is not a directory.
-    """
-    root = config.cli_root or "/"
-    return open_tree_at(root, "" if root == "/" else root.rstrip("/"))
-
-
-def read_majors() -> dict[str, int]:
-    """Return driver name -> major number of this kernel's character devices.
-
-    :raises OSError: there is no /proc.
-    """
-    return parse_majors(read_text("/proc/devices"))
-
-
 def file_finder(config: Config) -> FileFinder:
     """Return a finder of the driver's files by name, which does not ask NVML.
 
@@ -111,7 +93,7 @@ def file_finder(config: Config) -> FileFinder:
     from nvgraft.host.libraries import LIBRARY_PREFIXES
     from nvgraft_specs import graphics_files as table
 
-    tree = open_driver_root(config)
+    tree = places.open_driver_root(config)
     names_only_here = (*table.EGL_LIBRARIES, table.VULKAN_PRODUCER)
     prefixes = (*LIBRARY_PREFIXES, *(name.partition(".so")[0].encode() for name in names_only_here))
 
@@ -194,41 +176,3 @@ def _read_cache(
             f"unsupported file format: {host_path}",
             f"{error}: run ldconfig in the driver root",
         ) from error
-
-
-def search_path(environ: Mapping[str, str], config: Config) -> str | None:
-    """Return the search path for binaries, as the reference hook sets it for the CLI (reference
-    behaviour 3.3).
-
-    It is None if config.toml names the CLI and there is no PATH.
-    """
-    if config.cli_path:
-        return _variable("PATH", environ, config)
-    inherited = environ.get("PATH")
-    # "".split(":") has one empty entry; Go has none if PATH is unset or empty.
-    entries = inherited.split(":") if inherited else []
-    entries += [entry for entry in names.DEFAULT_PATH if entry not in entries]
-    root = config.cli_root
-    if root and root != "/":
-        entries = [root.rstrip("/") + "/" + entry.lstrip("/") for entry in entries] + entries
-    return ":".join(entries)
-
-
-def mps_directory(environ: Mapping[str, str], config: Config) -> str:
-    """Return CUDA_MPS_PIPE_DIRECTORY from the environment, then from config.toml as the reference
-    CLI, or "".
-    """
-    return _variable(names.MPS_DIRECTORY, environ, config) or ""
-
-
-def _variable(name: str, environ: Mapping[str, str], config: Config) -> str | None:
-    """Return a variable of the reference CLI's environment: config.toml's entries are appended, the
-    first one counts.
-    """
-    if name in environ:
-        return environ[name]
-    for entry in config.cli_environment:
-        key, _, value = entry.partition("=")
-        if key == name:
-            return value
-    return None

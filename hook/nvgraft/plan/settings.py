@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nvgraft.base.values import Value
 from nvgraft.plan.compat import MODES
-from nvgraft.request.argv import compat_mode
+from nvgraft.request.config import compat_mode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

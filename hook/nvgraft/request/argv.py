@@ -6,6 +6,8 @@ reference stack on their nodes. The engine itself uses the Request. Source: refe
 
 from __future__ import annotations
 
+from nvgraft.request.config import compat_mode
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvgraft.request.config import Config
@@ -46,15 +48,3 @@ def reference_argv(
         f"--pid={pid}",
         rootfs,
     ]
-
-
-def compat_mode(config: Config) -> str:
-    """Return the CLI's mode for the image's CUDA libraries. If it is empty, the CLI uses its
-    default, mount.
-    """
-    mode = config.runtime_cuda_compat_mode
-    if mode in ("ldconfig", "mount"):
-        return mode
-    if mode in ("disabled", "hook") or not config.features_allow_cuda_compat_libs_from_container:
-        return "disabled"
-    return ""

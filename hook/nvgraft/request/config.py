@@ -1,10 +1,10 @@
 """config.toml: every key of the reference stack, and the table ``[nvgraft]``.
 
 The text becomes a :class:`Config` in two steps, so that the result of the first can be kept.
-:func:`settings_from_toml` loads the TOML parser, which is slow to load, checks the types of the
-known keys that the file sets, and returns them as plain JSON values.
-:func:`config_from_settings` adds the defaults, some of which depend on the host, and makes the
-    checks that the reference makes on load.
+:mod:`nvgraft.request.toml_settings`, whose parser is slow to load, checks the types of the known
+keys that the file sets, and returns them as plain JSON values. :func:`config_from_settings` adds
+the defaults, some of which depend on the host, and makes the checks that the reference makes on
+load.
 
 Source: reference behaviour 2. The module that uses a key decides what it does.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Bytes of config.toml that are read.
 LIMIT = 1 << 20
 
-_ERROR = "error getting hook config: failed to load config: "
+ERROR = "error getting hook config: failed to load config: "
 
 _CLI = ("nvidia-container-cli",)
 _RUNTIME = ("nvidia-container-runtime",)
@@ -213,9 +213,11 @@ def load_config(
     data = read_config_file(path, required, open_file)
     if not data:
         return config_from_settings({})
-    return config_from_settings(
-        known_settings(data, path) if cached else settings_from_toml(data, path)
-    )
+    if cached:
+        return config_from_settings(known_settings(data, path))
+    from nvgraft.request.toml_settings import settings_from_toml
+
+    return config_from_settings(settings_from_toml(data, path))
 
 
 def read_config_file(path: str, required: bool, open_file: Callable[[str], int]) -> bytes | None:
@@ -225,7 +227,7 @@ def read_config_file(path: str, required: bool, open_file: Callable[[str], int])
     except Untrusted as error:
         raise Refusal(
             "",
-            f"{_ERROR}failed to load specified config file: {path} is not trusted: {error}",
+            f"{ERROR}failed to load specified config file: {path} is not trusted: {error}",
             error.hint,
         ) from None
     except OSError as error:
@@ -233,7 +235,7 @@ def read_config_file(path: str, required: bool, open_file: Callable[[str], int])
             hint = "point -config at an existing file, or remove the option and the variable"
             raise Refusal(
                 "",
-                f"{_ERROR}couldn't open required configuration file: open {path}:"
+                f"{ERROR}couldn't open required configuration file: open {path}:"
                 f" {files.reason(error)}",
                 hint,
             ) from None
@@ -249,52 +251,19 @@ def read_config_file(path: str, required: bool, open_file: Callable[[str], int])
 
 
 def known_settings(data: bytes, path: str) -> Mapping[str, object]:
-    """Return what :func:`settings_from_toml` returns, and keep it for the next hook that reads the
-    same bytes.
+    """Return what :func:`nvgraft.request.toml_settings.settings_from_toml` returns, and keep it for
+    the next hook that reads the same bytes.
     """
     from nvgraft.system import kept
 
-    key = [kept.code(__file__, names.__file__), data.decode("utf-8", "surrogateescape")]
+    source = paths.join(paths.dirname(__file__), "toml_settings.py")
+    key = [kept.code(__file__, source, names.__file__), data.decode("utf-8", "surrogateescape")]
     settings = kept.read("config", key)
     if not isinstance(settings, dict):
+        from nvgraft.request.toml_settings import settings_from_toml
+
         settings = settings_from_toml(data, path)
         kept.write("config", key, settings)
-    return settings
-
-
-def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[str]]:
-    """Return the settings of the file: attribute of :class:`Config` -> value. Unknown keys are
-    ignored.
-
-    :param path: the file, for errors.
-    :raises Refusal: "failed to load specified config file" (syntax), "failed to unmarshal config"
-        (type).
-    """
-    from nvgraft.base import tomltext
-
-    try:
-        text = data.decode()
-        tables = tomltext.loads(text)
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        raise _syntax(
-            path, before.count(b"\n") + 1, error.start - before.rfind(b"\n"), "invalid UTF-8"
-        ) from None
-    except ValueError as error:
-        problem, at, place = str(error).rpartition(" (at ")
-        if not at:
-            raise _syntax(path, 1, 1, str(error)) from None
-        words = place.strip("line )").replace(", column", "").split()
-        numbers = [int(word) for word in words if word.isdigit()]
-        if len(numbers) != 2:  # the error is at the end of the document
-            numbers = [text.count("\n") + 1, len(text) - text.rfind("\n")]
-        line, column = numbers
-        raise _syntax(path, line, column, problem[:1].lower() + problem[1:]) from None
-    settings: dict[str, bool | str | list[str]] = {}
-    for table, key, attribute, default in KEYS:
-        keys = _table(tables, table, path, text)
-        if key in keys:
-            settings[attribute] = _converted(keys[key], default, (*table, key), path, text)
     return settings
 
 
@@ -324,13 +293,13 @@ def config_from_settings(
             "",
             "invalid config value",
             'write it as a path of the host, such as ldconfig = "@/sbin/ldconfig"',
-            first_line=f'{_ERROR}nvidia-container-cli.ldconfig value "{value}" is not'
+            first_line=f'{ERROR}nvidia-container-cli.ldconfig value "{value}" is not'
             " host-relative (does not start with a '@')",
         )
     if (paths.clean(written.cli_root) + "/").startswith("/proc/"):
         raise Refusal(
             "",
-            f"{_ERROR}nvidia-container-cli.root is {written.cli_root}",
+            f"{ERROR}nvidia-container-cli.root is {written.cli_root}",
             "a path in /proc means something else to each process; set root to the"
             " directory with the driver",
         )
@@ -350,14 +319,14 @@ def config_from_settings(
     if written.host_snapshot and not written.simulated_host:
         raise Refusal(
             "",
-            f"{_ERROR}nvgraft.host-snapshot is set without nvgraft.simulated-host = true",
+            f"{ERROR}nvgraft.host-snapshot is set without nvgraft.simulated-host = true",
             "a recorded host is used only if the host is simulated; remove host-snapshot"
             " from config.toml",
         )
     if written.ldcache_mode not in LDCACHE_MODES:
         raise Refusal(
             "",
-            f"{_ERROR}nvgraft.ldcache value {written.ldcache_mode!r} is not known",
+            f"{ERROR}nvgraft.ldcache value {written.ldcache_mode!r} is not known",
             'set it to "{}" (the default) or "{}"'.format(*LDCACHE_MODES),
         )
     if "cli_user" not in values:
@@ -408,102 +377,19 @@ def _os_release() -> str:
 
 
 def _unreadable(path: str, error: OSError) -> Refusal:
-    text = f"{_ERROR}failed to load specified config file: open {path}: {files.reason(error)}"
+    text = f"{ERROR}failed to load specified config file: open {path}: {files.reason(error)}"
     return Refusal(
         "", text, f"config.toml must be a regular file of at most {LIMIT} bytes that root can read"
     )
 
 
-def _syntax(path: str, line: int, column: int, problem: str) -> Refusal:
-    return Refusal(
-        "",
-        f"{_ERROR}failed to load specified config file: ({line}, {column}): {problem}",
-        f"correct line {line} of {path}",
-    )
-
-
-def _table(
-    tables: Mapping[str, object], path_in_file: tuple[str, ...], path: str, text: str
-) -> Mapping[str, object]:
-    table: object = tables
-    for depth, name in enumerate(path_in_file, 1):
-        assert isinstance(table, dict)
-        table = table.get(name, {})
-        if not isinstance(table, dict):
-            raise _wrong_type(table, "a table", path_in_file[:depth], path, text)
-    assert isinstance(table, dict)
-    return table
-
-
-def _converted(
-    value: object, default: object, name: tuple[str, ...], path: str, text: str
-) -> bool | str | list[str]:
-    if isinstance(default, tuple):
-        if not isinstance(value, list):
-            raise _wrong_type(value, "[]string", name, path, text)
-        for item in value:
-            _converted(item, "", name, path, text)
-        return value
-    if isinstance(value, str) and "\0" in value:
-        raise Refusal(
-            "",
-            _unmarshal(name, text) + "the value contains a NUL character",
-            f"correct {'.'.join(name)} in {path}",
-        )
-    if type(value) is not type(default) or not isinstance(value, (bool, str)):
-        raise _wrong_type(
-            value, "bool" if isinstance(default, bool) else "string", name, path, text
-        )
-    return value
-
-
-def _wrong_type(
-    value: object, expected: str, name: tuple[str, ...], path: str, text: str
-) -> Refusal:
-    go_type, text_of_value = "time.Time", str(value)
-    for python_type, name_in_go in (
-        (bool, "bool"),
-        (int, "int64"),
-        (float, "float64"),
-        (str, "string"),
-        (list, "[]interface {}"),
-        (dict, "*toml.Tree"),
-    ):
-        if isinstance(value, python_type):
-            go_type = name_in_go
-            break
-    if isinstance(value, bool):
-        text_of_value = text_of_value.lower()
-    elif isinstance(value, list):
-        text_of_value = f"[{' '.join(map(str, value))}]"
-    hint = f"{'.'.join(name)} in {path} must be {expected.replace('[]string', 'a list of strings')}"
-    return Refusal(
-        "", f"{_unmarshal(name, text)}Can't convert {text_of_value}({go_type}) to {expected}", hint
-    )
-
-
-def _unmarshal(name: tuple[str, ...], text: str) -> str:
-    line, column = _position(text, name)
-    return f"{_ERROR}failed to unmarshal config: ({line}, {column}): "
-
-
-def _position(text: str, name: tuple[str, ...]) -> tuple[int, int]:
-    """Return the line and column of a key or table header; (1, 1) if it is written in another form
-    (inline tables).
+def compat_mode(config: Config) -> str:
+    """Return the CLI's mode for the image's CUDA libraries. If it is empty, the CLI uses its
+    default, mount.
     """
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.split("\n"), 1):
-        bare = line.strip()
-        if bare.startswith("["):
-            table = key = _dotted(bare.partition("]")[0].strip("["))
-        elif "=" in bare and not bare.startswith("#"):
-            key = (*table, *_dotted(bare.partition("=")[0]))
-        else:
-            continue
-        if key == name:
-            return number, len(line) - len(line.lstrip()) + 1
-    return 1, 1
-
-
-def _dotted(text: str) -> tuple[str, ...]:
-    return tuple(part.strip(" \t\"'") for part in text.split("."))
+    mode = config.runtime_cuda_compat_mode
+    if mode in ("ldconfig", "mount"):
+        return mode
+    if mode in ("disabled", "hook") or not config.features_allow_cuda_compat_libs_from_container:
+        return "disabled"
+    return ""

@@ -18,7 +18,7 @@ loads every module from its source.
 ``nvgraft_cli.install.pack`` writes the files. A file has the interpreter's magic number and any
 number of pieces. A piece has its length in four bytes, the low one first, and a list of modules in
 the format of marshal: name, whether it is a package, the path of its source, and its code, compiled
-without docstrings and annotations. Pieces have about 64 KiB, so that each one is read into the
+without docstrings and annotations. Pieces have about 120 KiB, so that each one is read into the
 memory of the one before: new memory costs a page fault for each 4 KiB.
 """
 
@@ -27,6 +27,7 @@ from __future__ import annotations
 import marshal
 import posix as os  # not from nvgraft.base._os: nothing of ours is loaded yet
 import sys
+from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER
 
 TYPE_CHECKING = False
@@ -38,7 +39,8 @@ DIRECTORY = "bytecode"
 
 #: Group -> the group that is loaded before, and the modules that make up this group together with
 #: all that they import. A launcher loads ``hook`` or ``runtime`` first. ``look`` is loaded if a
-#: container has to be configured, ``apply`` after the host was read, or while NVML is asked.
+#: container has to be configured, ``host`` if the inventory is not kept, ``apply`` after the host
+#: was read, or while NVML is asked.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.system.kept")),
     "look": (
@@ -49,6 +51,10 @@ GROUPS = {
             "nvgraft.plan.settings",
             "nvgraft.report.last_error",
         ),
+    ),
+    "host": (
+        "look",
+        ("nvgraft.host.live", "nvgraft.host.libraries", "nvgraft.host.nvml"),
     ),
     "apply": (
         "look",
@@ -100,6 +106,8 @@ def _run(library: str, modules: list[tuple[str, bool, str, CodeType]]) -> None:
         module.__file__ = path
         parent, _, last = name.rpartition(".")
         module.__package__ = name if package else parent
+        spec = module.__spec__ = ModuleSpec(name, None, origin=path, is_package=package)
+        spec._initializing = False  # type: ignore[attr-defined]  # each import asks for it
         if package:
             module.__path__ = [path.rpartition("/")[0]]
         loaded[name] = module
