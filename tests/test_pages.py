@@ -74,7 +74,7 @@ def lines_of(shell: list[str], place: Path) -> dict[str, set[str]]:
         capture_output=True,
         text=True,
         cwd=EXAMPLES,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        env={"PATH": os.environ["PATH"], "HOME": str(place.parent)},
         timeout=60,
     )
     assert done.stderr == ""
