@@ -6,7 +6,7 @@ Part of ``fuzzing.TARGETS``.
 from fuzz_checks import check_text
 from nvgraft.apply import bpf, cgroup, journal
 from nvgraft.base import jsontext
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import Refusal, printable_lines
 from nvgraft.host import kept_inventory, nvml
 from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.request import requirements
@@ -15,7 +15,6 @@ from nvgraft.system import kept
 from nvgraft.system.mountinfo import MountTable, mounts_of_type, parse_mountinfo
 from nvgraft_cli.container_cli import options
 from nvgraft_cli.container_cli.arguments import UsageFault
-from nvgraft_cli.container_cli.command import printable_lines
 
 
 def nvml_answer(data: bytes) -> None:

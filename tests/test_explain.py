@@ -21,7 +21,6 @@ from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import open_host
 from nvgraft_cli.case.planning import Case, plan_bundle
 from nvgraft_cli.explain.directories import TreeNode, before_and_after
-from nvgraft_cli.explain.story import visible
 from nvgraft_cli.shell import documentation
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
@@ -315,7 +314,6 @@ def test_control_characters_are_escaped(tmp_path: Path, capsys: Captured) -> Non
     bundle = make_bundle(tmp_path / "b", ALL, mounts=("/data/\u202egnp.exe\x1b[2J",))
     assert main(["explain", "--bundle", str(bundle), "--host", "eks-t4"]) == 0
     assert re.search(r"volume +/data/\\u202egnp.exe\\x1b\[2J", capsys.readouterr().out)
-    assert visible("a\u2066b\u2028c\ufeff\x07é日") == "a\\u2066b\\u2028c\\ufeff\\x07é日"
 
 
 # ---- the tree

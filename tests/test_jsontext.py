@@ -32,9 +32,18 @@ def test_dumps_and_loads_are_inverse(value: object) -> None:
 
 @given(values)
 def test_texts_equal_those_of_the_json_package(value: object) -> None:
-    """The text is byte for byte that of json.dumps with ensure_ascii=False."""
-    assert dumps(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    assert dumps(value, indent=True) == json.dumps(value, ensure_ascii=False, indent=1)
+    """The text is that of json.dumps with ensure_ascii=False, with unprintable characters escaped
+    as with ensure_ascii=True.
+    """
+    for indent, separators in ((False, (",", ":")), (True, None)):
+        expected = json.dumps(
+            value, ensure_ascii=False, indent=1 if indent else None, separators=separators
+        )
+        escaped = (
+            char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1]
+            for char in expected
+        )
+        assert dumps(value, indent) == "".join(escaped)
 
 
 def test_tuples_are_arrays_and_floats_are_refused() -> None:

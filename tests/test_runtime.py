@@ -481,9 +481,10 @@ def test_a_log_file_that_cannot_be_opened_is_a_warning(node: Node, tmp_path: Pat
 
 
 def test_hostile_text_cannot_forge_a_log_line(node: Node, tmp_path: Path) -> None:
-    """Control characters in the container's configuration are escaped in every log."""
-    node.config.write_text(json.dumps({**GOOD, "process": {"env": ["EVIL\n\x1b[31mlevel info"]}}))
-    assert "\x1b" not in failure(node.create("--log", str(tmp_path / "log")))
+    """Control and format characters in the container's configuration are escaped in every log."""
+    evil = "EVIL\n\x1b[31m\u2028\u202elevel info"
+    node.config.write_text(json.dumps({**GOOD, "process": {"env": [evil]}}))
+    assert failure(node.create("--log", str(tmp_path / "log"))).replace("\n", "").isprintable()
     assert [
         line
         for line in (tmp_path / "log").read_text().splitlines()

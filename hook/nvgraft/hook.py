@@ -233,12 +233,12 @@ def _prestart(invocation: Invocation, directory: int) -> None:
     invocation.container_id = state.id
     decision = decide(read_config(state.bundle, directory), config, path)
     for line in decision.log:
-        invocation.say(line)
+        invocation.say(errors.printable(line))
     if decision.refusal is not None:
         raise decision.refusal
     if decision.request is None:
         if invocation.debug:
-            invocation.say(f"nvgraft: nothing to do: {decision.reason}")
+            invocation.say(errors.printable(f"nvgraft: nothing to do: {decision.reason}"))
         return
     if invocation.dry_run:
         _print_argv(decision.request, config, state, decision.rootfs, debug=invocation.debug)
@@ -294,8 +294,10 @@ def _configure(
     if config.simulated_host:
         served = f", GPUs from {config.host_snapshot}" if config.host_snapshot else ""
         invocation.say(
-            "nvgraft: warning: simulated-host is set in config.toml: this is not a real"
-            f" GPU node{served}"
+            errors.printable(
+                "nvgraft: warning: simulated-host is set in config.toml: this is not a real"
+                f" GPU node{served}"
+            )
         )
     log = DebugLog()
     log_path = "/dev/stderr" if invocation.debug else config.cli_debug

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from nvgraft.base.errors import Refusal, printable
+from nvgraft.base.errors import Refusal, printable, printable_lines
 from nvgraft.base.files import reason
 from nvgraft.report.debug_log import DebugLog
 from nvgraft.system import launch
@@ -61,11 +61,6 @@ def main(program: str, words: list[str]) -> int:
         return 1
     finally:
         log.close()
-
-
-def printable_lines(text: str) -> str:
-    """Escape control characters in ``text`` but not its newlines."""
-    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def _run(program: str, words: list[str], log: DebugLog) -> int:

@@ -5,6 +5,7 @@ import sys
 
 from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_config, add_container, add_format
+from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
 examples:
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     context = Context(args.container, args.env, args.config, args.device)
     diff = compare(read_side(args.a, context), read_side(args.b, context))
     if args.format == "json":
-        print(diff.model_dump_json(by_alias=True, indent=1))
+        print_document(diff.model_dump(mode="json", by_alias=True))
     elif args.format == "markdown":
         sys.stdout.write(markdown(diff, whole=args.all))
     else:

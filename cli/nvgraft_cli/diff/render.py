@@ -33,7 +33,7 @@ def text(diff: Diff, *, whole: bool, colour: bool) -> str:
 def _head(diff: Diff) -> Iterator[str]:
     for letter, side in (("A", diff.a), ("B", diff.b)):
         version = f", driver {side.driver_version}" if side.driver_version else ""
-        yield f"{letter}  {printable(side.label)}: {side.kind}{version}"
+        yield f"{letter}  {printable(f'{side.label}: {side.kind}{version}')}"
 
 
 def _text(diff: Diff, *, whole: bool, colour: bool) -> Iterator[str]:
@@ -52,7 +52,9 @@ def _text(diff: Diff, *, whole: bool, colour: bool) -> Iterator[str]:
             yield "  " + _paint("2", f"^ {printable(_fold(diff, folded))}", colour)
     if diff.not_compared:
         yield ""
-        yield from (f"not compared: {entry.what}: {entry.why}" for entry in diff.not_compared)
+        yield from (
+            printable(f"not compared: {entry.what}: {entry.why}") for entry in diff.not_compared
+        )
 
 
 def markdown(diff: Diff, *, whole: bool) -> str:
@@ -60,7 +62,7 @@ def markdown(diff: Diff, *, whole: bool) -> str:
     lines = ["| | | |", "| --- | --- | --- |"]
     for letter, side in (("A", diff.a), ("B", diff.b)):
         version = f", driver {side.driver_version}" if side.driver_version else ""
-        lines.append(f"| **{letter}** | {_code(side.label)} | {side.kind}{version} |")
+        lines.append(f"| **{letter}** | {_code(side.label)} | {_escape(side.kind + version)} |")
     if diff.equal:
         lines += ["", "Equal."]
     for what, changes in _groups(diff).items():
@@ -76,7 +78,10 @@ def markdown(diff: Diff, *, whole: bool) -> str:
             lines += [f"- {_code(_sentence(change))}" for change in folded]
             lines += ["", "</details>"]
     if diff.not_compared:
-        lines += ["", *(f"Not compared: {entry.what}: {entry.why}." for entry in diff.not_compared)]
+        lines += [
+            "",
+            *(_escape(f"Not compared: {entry.what}: {entry.why}.") for entry in diff.not_compared),
+        ]
     return "\n".join(lines) + "\n"
 
 

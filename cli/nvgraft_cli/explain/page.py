@@ -12,8 +12,9 @@ import json
 from importlib import resources
 
 from nvgraft import __version__
+from nvgraft.base.errors import printable
 from nvgraft_cli.explain.directories import TreeNode
-from nvgraft_cli.explain.story import Fact, Step, Story, StoryEntry, groups, visible
+from nvgraft_cli.explain.story import Fact, Step, Story, StoryEntry, groups
 from nvgraft_cli.shell.text import size
 
 _VERDICTS = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
@@ -38,7 +39,7 @@ def _tag(name: str, /, *children: str, **attributes: str | bool) -> _Html:
         if value is True:
             words.append(key)
         elif value is not False:
-            words.append(f'{key}="{html.escape(visible(str(value)))}"')
+            words.append(f'{key}="{html.escape(printable(str(value)))}"')
     opening = f"<{' '.join(words)}>"
     if name in {"meta", "link", "input"}:
         return _Html(opening)
@@ -48,7 +49,8 @@ def _tag(name: str, /, *children: str, **attributes: str | bool) -> _Html:
 def _join(*children: str) -> _Html:
     return _Html(
         "".join(
-            child if isinstance(child, _Html) else html.escape(visible(child)) for child in children
+            child if isinstance(child, _Html) else html.escape(printable(child))
+            for child in children
         )
     )
 

@@ -1,11 +1,8 @@
 """The values of a story: its steps in order, each with facts, entries and a section to read."""
 
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from nvgraft.base.errors import printable
 
 SCHEMA = "nvgraft.story/1"
 
@@ -105,14 +102,3 @@ def groups(entries: tuple[StoryEntry, ...]) -> Iterator[tuple[str, list[StoryEnt
     """Yield each capability with its entries, in the order of their first entries."""
     for capability in dict.fromkeys(entry.capability for entry in entries):
         yield capability, [entry for entry in entries if entry.capability == capability]
-
-
-def visible(text: str) -> str:
-    """Escape characters that are invisible or change how text is shown, such as direction marks.
-
-    Images and foreign hosts choose many of the names in a story.
-    """
-    return "".join(
-        f"\\u{ord(char):04x}" if unicodedata.category(char) in {"Cf", "Zl", "Zp"} else char
-        for char in printable(text)
-    )

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from nvgraft.base.errors import printable
+from nvgraft.base.errors import printable, printable_lines
 from nvgraft.base.files import reason
 from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, directory_of, file_name
 from nvgraft.system import userns
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        print(text, end="")
+        print(printable_lines(text), end="")
     return 0
 
 

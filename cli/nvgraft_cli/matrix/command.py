@@ -6,6 +6,7 @@ import sys
 
 from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_config, add_format
+from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
 examples:
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         hosts, compute.expand(args.containers, "OCI bundle", ""), args.config, args.jobs
     )
     if args.format == "json":
-        print(matrix.model_dump_json(by_alias=True, indent=1))
+        print_document(matrix.model_dump(mode="json", by_alias=True))
     elif args.format == "csv":
         sys.stdout.write(render.table(matrix))
     else:

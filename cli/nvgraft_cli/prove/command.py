@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_case, add_format
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         tree = case.planned_tree
         if plan.decision == "skip":
             print(
-                f"nvgraft prove: note: the container gets nothing: {plan.reason}",
+                f"nvgraft prove: note: the container gets nothing: {printable(plan.reason)}",
                 file=sys.stderr,
             )
         proofs = [

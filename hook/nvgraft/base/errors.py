@@ -14,11 +14,27 @@ LINE_LIMIT = 4096
 
 
 def printable(text: str) -> str:
-    """Escape control characters and undecodable bytes, so that input cannot forge log lines."""
+    """Escape what would change how a terminal, a log or a page shows the text around it.
+
+    These are control, format and bidirectional characters, line separators and undecodable bytes
+    (SECURITY R44). ``str.isprintable`` also rejects spaces other than U+0020, private characters
+    and those that this Python does not know. Its table is built in: ``unicodedata`` costs an
+    import.
+    """
     if text.isprintable():
         return text
-    escapes = {number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160))}
-    return text.translate(escapes).encode("utf-8", "backslashreplace").decode()
+    return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """Escape each line of ``text`` as :func:`printable` does; newlines are kept."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _escape(code: int) -> str:
+    if code < 0x10000:
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 class Refusal(Exception):
@@ -54,7 +70,7 @@ class Refusal(Exception):
         """Return the whole escaped message for stderr, with the hint, without the final newline."""
         text = printable(self.reference_line(program))
         if self.first_line:
-            text = "\n".join((*map(printable, self.first_line.split("\n")), text))
+            text = f"{printable_lines(self.first_line)}\n{text}"
         if self.hint:
             text += " | " + printable(self.hint)
         return text[:LINE_LIMIT]

@@ -13,7 +13,7 @@ the members.
 
 from __future__ import annotations
 
-from _json import encode_basestring, make_scanner, scanstring
+from _json import encode_basestring, encode_basestring_ascii, make_scanner, scanstring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -162,17 +162,27 @@ def dumps(value: object, indent: bool = False) -> str:
     """Return ``value`` (str, int, bool, None, list, tuple, dict) as JSON text. Members keep their
     order.
 
+    The same characters are escaped as by :func:`nvgraft.base.errors.printable`, as JSON does it,
+    because documents reach terminals and logs.
+
     :param indent: write each item on a line, indented by one space for each level; otherwise no
         white space.
     """
-    text = _dump(value, "\n" if indent else "")
-    # A path that is not UTF-8 has lone surrogates. backslashreplace writes them as JSON escapes do.
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return _dump(value, "\n" if indent else "")
+
+
+def _string(value: str) -> str:
+    text: str = encode_basestring(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else encode_basestring_ascii(char)[1:-1] for char in text
+    )
 
 
 def _dump(value: object, newline: str) -> str:
     if type(value) is str:
-        return encode_basestring(value)
+        return _string(value)
     if value is None:
         return "null"
     if value is True:
@@ -184,9 +194,7 @@ def _dump(value: object, newline: str) -> str:
     inner = newline and newline + " "
     if isinstance(value, dict):
         colon = ": " if newline else ":"
-        items = [
-            f"{encode_basestring(key)}{colon}{_dump(item, inner)}" for key, item in value.items()
-        ]
+        items = [f"{_string(key)}{colon}{_dump(item, inner)}" for key, item in value.items()]
         return f"{{{inner}{f',{inner}'.join(items)}{newline}}}" if items else "{}"
     if isinstance(value, (list, tuple)):
         items = [_dump(item, inner) for item in value]
