@@ -10,6 +10,7 @@ import pytest
 
 from documents import read_document
 from nvgraft.base import jsontext
+from nvgraft.system import syscalls
 from nvgraft_cli.register import containerd, docker, hooksd, installation
 from nvgraft_cli.shell.main import main
 
@@ -605,6 +606,130 @@ def test_bad_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixtu
         main(arguments)
     assert ended.value.code == 2
     assert "usage: nvgraft" in capsys.readouterr().err
+
+
+def _save(path: Path, how: str) -> str | None:
+    """Change a file as another program does, and return its new text (None: it is removed)."""
+    text = '{"of": "another program"}\n'
+    if how == "removed":
+        path.unlink()
+        return None
+    if how == "renamed over":
+        other = path.parent.parent / "other"
+        other.write_text(text)
+        other.replace(path)
+    elif how == "mode":
+        path.chmod(0o600)
+        return path.read_text()
+    else:
+        path.write_text(text)
+    return text
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "no exchange"])
+@pytest.mark.parametrize("how", ["renamed over", "written", "removed", "mode"])
+@pytest.mark.parametrize("act", ["register", "unregister"])
+def test_a_save_of_another_program_meanwhile_is_kept(
+    act: str,
+    how: str,
+    exchange: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file that another program changes or removes after it was read is refused and stays as
+    that program left it, also where the file system cannot exchange names.
+    """
+    (tmp_path / "etc").mkdir()
+    path = make(tmp_path / "etc", "docker", "{}")
+    if act == "unregister":
+        assert command("register", "docker", path) == 0
+    before = listing(path.parent)
+    saved: list[str | None] = []
+    rename = syscalls.rename
+
+    def renamed(old: str, new: str, flags: int) -> None:
+        if not saved:
+            saved.append(_save(path, how))
+        if not exchange:
+            raise syscalls.SyscallError(22, "renameat2")
+        rename(old, new, flags)
+
+    monkeypatch.setattr(syscalls, "rename", renamed)
+    assert command(act, "docker", path) == 1
+    assert (
+        "another program has changed it meanwhile: nothing was changed" in capsys.readouterr().err
+    )
+    after = {name: text for name, text in before.items() if name != path.name}
+    if saved[0] is not None:
+        after[path.name] = saved[0].encode()
+    assert listing(path.parent) == after
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "no exchange"])
+def test_a_file_that_another_program_makes_meanwhile_is_kept(
+    exchange: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file that did not exist when it was read is not replaced."""
+    path = tmp_path / "daemon.json"
+    rename = syscalls.rename
+
+    def renamed(old: str, new: str, flags: int) -> None:
+        path.write_text("{}")
+        if not exchange:
+            raise syscalls.SyscallError(22, "renameat2")
+        rename(old, new, flags)
+
+    monkeypatch.setattr(syscalls, "rename", renamed)
+    assert command("register", "docker", path) == 1
+    assert "another program has changed it meanwhile" in capsys.readouterr().err
+    assert listing(tmp_path) == {"daemon.json": b"{}"}
+
+
+def test_a_file_without_edits_is_removed_only_as_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """unregister does not remove a file of its own that another program has changed meanwhile."""
+    path = make(tmp_path, "podman", None)
+    assert command("register", "podman", path) == 0
+    rename = os.rename
+
+    def renamed(old: str, new: str) -> None:
+        path.write_text("{}")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    assert command("unregister", "podman", path) == 1
+    assert "another program has changed it meanwhile" in capsys.readouterr().err
+    assert listing(tmp_path) == {"nvgraft.json": b"{}"}
+
+
+def test_no_save_is_lost_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If another program saves again while its first file is put back, both files are kept, and
+    the message names the one that is not in its place.
+    """
+    path = make(tmp_path, "docker", "{}")
+    rename = syscalls.rename
+    times: list[int] = []
+
+    def renamed(old: str, new: str, flags: int) -> None:
+        times.append(flags)
+        other = tmp_path / "other"
+        other.write_text(f'{{"save": {len(times)}}}')
+        other.replace(path)
+        rename(old, new, flags)
+
+    monkeypatch.setattr(syscalls, "rename", renamed)
+    assert command("register", "docker", path) == 1
+    assert len(times) == 2
+    kept = {name: text for name, text in listing(tmp_path).items() if name != "daemon.json"}
+    assert [*kept.values(), path.read_bytes()] == [b'{"save": 2}', b'{"save": 1}']
+    assert next(iter(kept)) in capsys.readouterr().err
 
 
 def test_a_refused_write_leaves_the_file(

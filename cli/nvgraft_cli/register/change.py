@@ -3,6 +3,7 @@ atomically.
 """
 
 import difflib
+import errno
 import os
 import stat
 import tempfile
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft.base import files
 from nvgraft.base.errors import printable
+from nvgraft.system import syscalls
 from nvgraft_cli.shell.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class ConfigFile:
     place: str
     text: str | None
     backup: str | None
+    #: The status of the file that was read; None if it does not exist.
+    seen: os.stat_result | None = None
 
 
 def read(path: str) -> ConfigFile:
@@ -57,18 +61,21 @@ def read(path: str) -> ConfigFile:
         place = os.path.join(os.path.dirname(path), os.readlink(path))
         if os.path.islink(place):
             raise CannotRegister(f"{path}: a link to the link {place} | name the file itself")
-    return ConfigFile(path, place, _text(place), _text(place + BACKUP_SUFFIX))
+    text, seen = _read(place)
+    backup, _ = _read(place + BACKUP_SUFFIX)
+    return ConfigFile(path, place, text, backup, seen)
 
 
-def _text(path: str) -> str | None:
+def _read(path: str) -> tuple[str, os.stat_result] | tuple[None, None]:
+    """Return the text and the status of a file, or None for both if it does not exist."""
     try:
         fd = files.open_file(path)
     except FileNotFoundError:
-        return None
+        return None, None
     except OSError as error:
         raise CannotRegister(f"{path}: {files.reason(error)} | {_FIX}") from error
     try:
-        return files.read_fd(fd, LIMIT).decode()
+        return files.read_fd(fd, LIMIT).decode(), os.fstat(fd)
     except OSError as error:
         raise CannotRegister(f"{path}: {files.reason(error)} | {_FIX}") from error
     except UnicodeDecodeError as error:
@@ -100,60 +107,160 @@ def write(file: ConfigFile, after: str, *, back_up: bool) -> None:
     """Replace the file by ``after`` atomically, or make it.
 
     :param back_up: keep the present file as the backup, in place of an older one.
-    :raises CannotRegister: the kernel refused it.
+    :raises CannotRegister: another program has changed the file since it was read (SECURITY R46),
+        or the kernel refused it.
     """
-    backup = file.place + BACKUP_SUFFIX
+    drafts: list[str] = []
     try:
         if file.text is None:
             os.makedirs(os.path.dirname(file.place) or ".", mode=0o755, exist_ok=True)
+        for text in (after, file.text) if back_up else (after,):
+            _draft(file, text or "", drafts)
+        _exchange(file, drafts)
+        backup = file.place + BACKUP_SUFFIX
+        if back_up:
+            os.replace(drafts[1], backup)
+        elif file.text is None:
             # A backup of a file that was removed since has no meaning any more.
             with suppress(FileNotFoundError):
                 os.unlink(backup)
-        elif back_up:
-            _put(backup, file.text, file.place)
-        _put(file.place, after, file.place)
     except OSError as error:
         raise _refused(error, file.place) from error
+    finally:
+        _drop(drafts)
 
 
 def take_back(file: ConfigFile, after: str | None) -> None:
     """Replace the file by ``after`` or remove it, and remove its backup.
 
-    :raises CannotRegister: the kernel refused it.
+    :raises CannotRegister: another program has changed the file since it was read (SECURITY R46),
+        or the kernel refused it.
     """
+    drafts: list[str] = []
     try:
+        _draft(file, after or "", drafts)
         if after is None:
-            os.unlink(file.place)
+            _take_away(file, drafts)
         else:
-            _put(file.place, after, file.place)
+            _exchange(file, drafts)
         with suppress(FileNotFoundError):
             os.unlink(file.place + BACKUP_SUFFIX)
     except OSError as error:
         raise _refused(error, file.place) from error
+    finally:
+        _drop(drafts)
 
 
-def _put(path: str, text: str, like: str) -> None:
-    """Write ``text`` to ``path`` with owner and mode of the file ``like``, or 0644 without one."""
-    directory, name = os.path.split(path)
+def _draft(file: ConfigFile, text: str, drafts: list[str]) -> None:
+    """Write ``text`` to a new file beside the file, with its owner and mode, and add the new name
+    to ``drafts``.
+    """
+    directory, name = os.path.split(file.place)
     # A random, exclusive name, since others may write to the directory; not *.json or *.toml, which
     # engines read.
     fd, draft = tempfile.mkstemp(prefix=f".{name}.", suffix=".nvgraft-new", dir=directory or ".")
+    drafts.append(draft)
+    with os.fdopen(fd, "wb") as written:
+        written.write(text.encode())
+        if file.seen is None:
+            os.fchmod(fd, 0o644)
+        else:
+            os.fchown(fd, file.seen.st_uid, file.seen.st_gid)
+            os.fchmod(fd, stat.S_IMODE(file.seen.st_mode))
+        written.flush()
+        os.fsync(fd)
+
+
+def _drop(drafts: list[str]) -> None:
+    for draft in drafts:
+        with suppress(OSError):
+            os.unlink(draft)
+
+
+def _exchange(file: ConfigFile, drafts: list[str]) -> None:
+    """Put the first draft in the place of the file, which gets the draft's name.
+
+    The names are exchanged first, and the file is compared with what was read afterwards: there is
+    no moment between the comparison and the change in which a save is lost.
+
+    :raises CannotRegister: it is another file now. It has its place again.
+    """
+    draft = drafts[0]
+    new = file.text is None
+    flag = syscalls.RENAME_NOREPLACE if new else syscalls.RENAME_EXCHANGE
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(text.encode())
-            try:
-                model = os.stat(like)
-            except FileNotFoundError:
-                os.fchmod(fd, 0o644)
-            else:
-                os.fchown(fd, model.st_uid, model.st_gid)
-                os.fchmod(fd, stat.S_IMODE(model.st_mode))
-            file.flush()
-            os.fsync(fd)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
+        exchanged = _rename(draft, file.place, flag)
+    except OSError as error:
+        if error.errno in {errno.EEXIST, errno.ENOENT}:
+            raise _changed(file) from error
         raise
+    if not exchanged:
+        if os.path.lexists(file.place) if new else not _is_as_read(file, file.place):
+            raise _changed(file)
+        os.replace(draft, file.place)
+    elif not new and not _is_as_read(file, draft):
+        del drafts[0]  # this name now has the file of another program
+        try:
+            ours = os.lstat(file.place)
+            _rename(draft, file.place, flag)
+            once = os.path.samestat(os.lstat(draft), ours)
+        except OSError:
+            once = False
+        if not once:
+            raise CannotRegister(
+                f"{file.path}: another program has changed it twice meanwhile: one of its files is"
+                f" {draft} | compare both files, remove that one, and run the command again"
+            )
+        drafts.append(draft)
+        raise _changed(file)
+
+
+def _take_away(file: ConfigFile, drafts: list[str]) -> None:
+    """Remove the file, which gets the name of the first draft.
+
+    :raises CannotRegister: it is another file now. It has its place again.
+    """
+    draft = drafts[0]
+    os.rename(file.place, draft)
+    if not _is_as_read(file, draft):
+        del drafts[0]  # this name now has the file of another program
+        os.link(draft, file.place)
+        drafts.append(draft)
+        raise _changed(file)
+
+
+def _changed(file: ConfigFile) -> CannotRegister:
+    return CannotRegister(
+        f"{file.path}: another program has changed it meanwhile: nothing was changed"
+        " | run the command again"
+    )
+
+
+def _rename(old: str, new: str, flags: int) -> bool:
+    """Rename with ``flags``; return False if the kernel or the file system does not know them."""
+    try:
+        syscalls.rename(old, new, flags)
+    except syscalls.SyscallError as error:
+        if error.errno in {errno.EINVAL, errno.ENOSYS}:
+            return False
+        raise
+    return True
+
+
+def _is_as_read(file: ConfigFile, place: str) -> bool:
+    """Tell whether the file at ``place`` is the one that was read, and has not been changed."""
+    try:
+        text, seen = _read(place)
+    except CannotRegister:
+        return False
+    return (
+        seen is not None
+        and file.seen is not None
+        and text == file.text
+        and os.path.samestat(seen, file.seen)
+        and (seen.st_mode, seen.st_uid, seen.st_gid)
+        == (file.seen.st_mode, file.seen.st_uid, file.seen.st_gid)
+    )
 
 
 def _refused(error: OSError, path: str) -> CannotRegister:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # Flags, as in the kernel's uapi headers.
 AT_EMPTY_PATH = 0x1000
+AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
 AT_SYMLINK_NOFOLLOW = 0x100
 CLONE_NEWNS = 0x00020000
@@ -71,6 +72,7 @@ MS_PRIVATE = 1 << 18
 OPEN_TREE_CLONE = 1
 OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 O_PATH = os.O_PATH
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
@@ -95,6 +97,7 @@ _NUMBERS = {
     # the C library's functions return the previous id as an int, which a large one makes negative
     "setfsuid": (122, 151),
     "setfsgid": (123, 152),
+    "renameat2": (316, 276),
     "open_tree": (428, 428),
     "move_mount": (429, 429),
     "fsopen": (430, 430),
@@ -238,6 +241,7 @@ _fsmount = _Call("fsmount", INT, UINT, UINT)
 _pidfd_open = _Call("pidfd_open", INT, UINT)
 _close_range = _Call("close_range", UINT, UINT, UINT)
 _pivot_root = _Call("pivot_root", CHAR_P, CHAR_P)
+_renameat2 = _Call("renameat2", INT, CHAR_P, INT, CHAR_P, UINT)
 _bpf = _Call("bpf", INT, VOID_P, UINT)
 _setns = _Call("setns", INT, INT)
 _unshare = _Call("unshare", INT)
@@ -411,6 +415,15 @@ def _return_to_pid_namespace(own: int) -> None:
 def pivot_root(new_root: str, put_old: str) -> None:
     """Make ``new_root`` the root of this mount namespace."""
     _pivot_root(f"{new_root!r}, {put_old!r}", _path(new_root), _path(put_old))
+
+
+def rename(old: str, new: str, flags: int) -> None:
+    """Rename ``old`` to ``new`` with RENAME_NOREPLACE or RENAME_EXCHANGE (renameat2(2)).
+
+    :raises SyscallError: EINVAL if the file system does not know the flag.
+    """
+    call = f"{old!r}, {new!r}, {flags:#x}"
+    _renameat2(call, AT_FDCWD, _path(old), AT_FDCWD, _path(new), flags)
 
 
 def umount2(path: str | bytes, flags: int) -> None:
