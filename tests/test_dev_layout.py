@@ -53,7 +53,7 @@ ISLANDS = {
 TRICKS = re.compile(r"\b(_ctypes|_frozen_importlib\w*|gc|marshal|posix|PyGC_\w+)\b")
 #: Module -> the one place that may import it, and only inside a function.
 INSIDE = {
-    "tomllib": "the reader of config.toml",
+    **dict.fromkeys(("tomllib", "re"), "the reader of config.toml"),
     "json.decoder": "the report of broken JSON",
     **dict.fromkeys(("pynvml", "grp", "pwd", "ctypes"), "the NVML child"),
 }

@@ -378,7 +378,8 @@ BAD: dict[str, tuple[bytes, str]] = {
         b"I1120 21:31:38.877648 14936 nvc.c:393] initializing library context\n",
         "this log contains no mount",
     ),
-    "deep json": (b"[" * 100_000, "not JSON"),
+    "deep json": (b"[" * 1000, "nested too deeply"),
+    "many values": (b"[" * 100_000, "it has 100,000 values, more than 80,000"),
 }
 
 
@@ -399,12 +400,12 @@ def test_a_bad_document_is_one_line(
 
 
 def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> None:
-    """A document over 64 MiB is refused without being read whole."""
+    """A document over 8 MiB is refused without being read whole."""
     path = tmp_path / "huge.json"
     with open(path, "wb") as file:
         file.truncate(200 << 20)
     assert main(["diff", str(path), "pid:1"]) == 2
-    assert "larger than 64 MiB" in capsys.readouterr().err
+    assert "larger than 8 MiB" in capsys.readouterr().err
 
 
 def test_a_host_needs_a_container(capsys: Captured) -> None:

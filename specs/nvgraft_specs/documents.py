@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 #: Bytes of a document; the largest real snapshot has some hundred KiB.
-SIZE_LIMIT = 64 << 20
+SIZE_LIMIT = 8 << 20
+
+#: Members and items of a document, approximately; the largest real snapshot has some thousand, and
+#: a plan with 2,048 IMEX channels 55,000. Each takes up to 2 KiB of memory.
+VALUE_LIMIT = 80_000
+
+#: Nested arrays and objects; a real document has less than ten.
+DEPTH_LIMIT = 64
 
 _PIECES = 64
+
+#: A string, so that brackets in it do not count, or a bracket.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
 class DocumentError(ValueError):
@@ -64,12 +75,47 @@ def read_bytes(path: str) -> bytes:
     return raw
 
 
+def check_values(count: int, path: str) -> None:
+    """Check the number of values of a document.
+
+    :raises DocumentError: there are more than :data:`VALUE_LIMIT`.
+    """
+    if count > VALUE_LIMIT:
+        raise DocumentError(
+            path,
+            "",
+            f"it has {count:,} values, more than {VALUE_LIMIT:,}",
+            "check that this is the right file",
+        )
+
+
+def _check_bounds(raw: bytes, path: str) -> None:
+    """Check the number of values and the depth of a JSON text before it is parsed.
+
+    :raises DocumentError: it has too many, or is too deep.
+    """
+    check_values(raw.count(b",") + raw.count(b"[") + raw.count(b"{"), path)
+    depth = 0
+    for match in _TOKEN.finditer(raw):
+        token = match[0]
+        depth += (token in {b"[", b"{"}) - (token in {b"]", b"}"})
+        if depth > DEPTH_LIMIT:
+            raise DocumentError(
+                path,
+                "",
+                f"not JSON: nested too deeply: more than {DEPTH_LIMIT} levels",
+                "write the file again: it may be truncated",
+            )
+
+
 def load_json(raw: bytes, path: str) -> Any:
     """Return the data of a JSON text.
 
     :param path: the path to name in errors.
-    :raises DocumentError: when it is not JSON, or has NaN or Infinity, which few readers know.
+    :raises DocumentError: when it is not JSON, has NaN or Infinity, which few readers know, or is
+        too large or too deep.
     """
+    _check_bounds(raw, path)
     try:
         return json.loads(raw.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -161,10 +161,10 @@ def read_configuration(
 
 
 def _is_toml(path: str) -> bool:
-    import tomllib
+    from nvgraft.base import tomltext
 
     try:
-        tomllib.loads((read_config_file(path, True, open_file) or b"").decode())
+        tomltext.loads((read_config_file(path, True, open_file) or b"").decode())
     except (Refusal, ValueError):
         return False
     return True

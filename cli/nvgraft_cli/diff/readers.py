@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from nvgraft.base.errors import Refusal
+from nvgraft.base.files import read_text
 from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side, guess_version, of_the_driver
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
-from nvgraft_specs.documents import DocumentError, read_bytes
+from nvgraft_specs.documents import SIZE_LIMIT, DocumentError, read_bytes
 from nvgraft_specs.models.cdi import Spec, load_data, spec_of
 from nvgraft_specs.models.plan import parse_plan
 
@@ -35,6 +36,9 @@ _PROPAGATION = {
 
 #: Options of a mountinfo that plans do not have.
 _ATIME = {"relatime", "noatime", "strictatime", "nodiratime"}
+
+#: Lines of a mountinfo or of a log. Each mount in them takes some KiB of memory.
+_LINES = 30_000
 
 _LOG_LINE = re.compile(r"^[IWEC]\d{4} \S+ +\d+ \S+?:\d+\] (.*)$")
 
@@ -273,13 +277,23 @@ def _live(name: str) -> Side:
         raise InputError(f"{name}: not a process number | write pid:1234")
     path = f"/proc/{number}/mountinfo"
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return mountinfo_side(name, file.read())
+        return mountinfo_side(name, read_text(path, SIZE_LIMIT))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(
             f"{path}: {reason} | name a running process of the container, and run nvgraft as root"
         ) from error
+
+
+def _lines(label: str, text: str) -> list[str]:
+    """Split a text at newlines only: a path in it may have another line separator."""
+    lines = text.split("\n")
+    if len(lines) > _LINES:
+        raise InputError(
+            f"{label}: it has {len(lines):,} lines, more than {_LINES:,} | check that this is the"
+            " right file"
+        )
+    return lines
 
 
 def _is_mountinfo(raw: bytes) -> bool:
@@ -300,7 +314,7 @@ def mountinfo_side(label: str, text: str) -> Side:
     root file system is a directory.
     """
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_lines(label, text), 1):
         fields = line.split()
         if not fields:
             continue
@@ -347,7 +361,7 @@ def log_side(label: str, text: str) -> Side:
     rules: dict[str, Any] = {}
     order: list[str] = []
     rootfs = ""
-    for line in text.splitlines():
+    for line in _lines(label, text):
         match = _LOG_LINE.match(line)
         if match is None:
             continue

@@ -3,15 +3,16 @@
 The docstring of each check names the threads that reported the failure.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
+from nvgraft.base.jsontext import JsonError
 from nvgraft.formats.tree import PathError
 from nvgraft.request.request import Skip, resolve_request
-from nvgraft_cli.doctor.machine import Machine
+from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_specs.documents import DocumentError
 from nvgraft_specs.models.cdi import Spec, load_cdi
@@ -268,10 +269,10 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
     machine = patient.machine
     runtimes: dict[str, object] = {}
     try:
-        document = json.loads(machine.text(_DAEMON) or "{}")
+        document = _json(machine, _DAEMON)
         member = document.get("runtimes") if isinstance(document, dict) else None
         runtimes = member if isinstance(member, dict) else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, JsonError) as error:
         yield Diagnosis(
             f"{_DAEMON} cannot be read: {error}",
             "the file is damaged or not readable; dockerd will not start with it",
@@ -334,10 +335,14 @@ def gpu_hooks(patient: Patient) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+def _json(machine: Machine, path: str) -> Any:
+    return jsontext.loads((machine.text(path) or "{}").encode(), TEXT_LIMIT)
+
+
 def _hook_file(machine: Machine, path: str) -> Iterator[Diagnosis]:
     try:
-        program = json.loads(machine.text(path) or "{}")["hook"]["path"]
-    except (OSError, ValueError, KeyError, TypeError):
+        program = _json(machine, path)["hook"]["path"]
+    except (OSError, ValueError, JsonError, KeyError, TypeError):
         return  # not a hook of ours: podman skips it, or reports it itself
     if (
         isinstance(program, str)

@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import choose, device_mounts, open_mounts
 from nvgraft.base.errors import Refusal
-from nvgraft.base.files import reason
+from nvgraft.base.files import open_file, read_fd, reason
 from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, mounts_of_type
 from nvgraft_specs import names
+
+#: Bytes of a file of the node that is read whole.
+TEXT_LIMIT = 1 << 20
 
 #: A container's cgroup as an engine creates it, in either version: anywhere but in the root.
 _CONTAINER_CGROUP = "/container"
@@ -62,14 +65,17 @@ class Machine:
     def text(self, path: str) -> str | None:
         """Return the text of one of the node's files, or None if it does not exist.
 
-        :raises OSError: the file cannot be read.
+        :raises OSError: the file cannot be read, is not a regular file, or is too large.
         :raises ValueError: the file is not UTF-8 text.
         """
         try:
-            with open(self.root + path, encoding="utf-8") as file:
-                return file.read()
+            fd = open_file(self.root + path)
         except FileNotFoundError:
             return None
+        try:
+            return read_fd(fd, TEXT_LIMIT).decode()
+        finally:
+            os.close(fd)
 
     def listdir(self, path: str) -> list[str]:
         """Return the sorted names in a directory of the node, none if it is not a directory."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: Suffix of the backup beside a changed file, which is kept as long as the registration.
 BACKUP_SUFFIX = ".nvgraft-backup"
 
-#: The most bytes of a configuration file.
-LIMIT = 8 << 20
+#: The most bytes of a configuration file. Edits and the diff take up to 150 times as much memory.
+LIMIT = 1 << 20
 
 
 _FIX = "name a readable configuration file of the engine with --file, or --bundle for runc"
@@ -77,7 +77,8 @@ def _read(path: str) -> tuple[str, os.stat_result] | tuple[None, None]:
     try:
         return files.read_fd(fd, LIMIT).decode(), os.fstat(fd)
     except OSError as error:
-        raise CannotRegister(f"{path}: {files.reason(error)} | {_FIX}") from error
+        why = f": it has more than {LIMIT} bytes" if error.errno == errno.EFBIG else ""
+        raise CannotRegister(f"{path}: {files.reason(error)}{why} | {_FIX}") from error
     except UnicodeDecodeError as error:
         raise CannotRegister(f"{path}: not UTF-8 text: byte {error.start} | {_FIX}") from error
     finally:

@@ -8,9 +8,9 @@ import json
 import os
 import posixpath
 
-from nvgraft.base import tomltext
+from nvgraft.base import jsontext, tomltext
 from nvgraft_cli.register import bundle, installation
-from nvgraft_cli.register.change import CannotRegister, ConfigFile, read
+from nvgraft_cli.register.change import LIMIT, CannotRegister, ConfigFile, read
 
 FILE = "nvgraft.json"
 
@@ -110,6 +110,6 @@ def remove(file: ConfigFile) -> str | None:
 
 def _loads(text: str, path: str) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CannotRegister(f"{path}: cannot be parsed: {error}") from error
+        return jsontext.loads(text.encode(), LIMIT)
+    except jsontext.JsonError as error:
+        raise CannotRegister(f"{path}: cannot be parsed: {error.text} | {error.hint}") from error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 
 from nvgraft_cli.shell.errors import InputError
@@ -15,7 +16,8 @@ def print_document(document: Mapping[str, object]) -> None:
 
     It is not validated: loading its model in nvgraft_specs.models takes longer than most answers.
     """
-    print(json.dumps(document, indent=1))  # ASCII: names of an image need not be UTF-8
+    json.dump(document, sys.stdout, indent=1)  # ASCII: names of an image need not be UTF-8
+    print()
 
 
 def _is_command_of_simulate() -> bool:

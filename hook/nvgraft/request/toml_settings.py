@@ -34,7 +34,7 @@ def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[st
     except ValueError as error:
         problem, at, place = str(error).rpartition(" (at ")
         if not at:
-            raise _syntax(path, 1, 1, str(error)) from None
+            raise _syntax(path, 1, 1, str(error), f"correct {path}") from None
         words = place.strip("line )").replace(", column", "").split()
         numbers = [int(word) for word in words if word.isdigit()]
         if len(numbers) != 2:  # the error is at the end of the document
@@ -49,11 +49,11 @@ def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[st
     return settings
 
 
-def _syntax(path: str, line: int, column: int, problem: str) -> Refusal:
+def _syntax(path: str, line: int, column: int, problem: str, hint: str = "") -> Refusal:
     return Refusal(
         "",
         f"{ERROR}failed to load specified config file: ({line}, {column}): {problem}",
-        f"correct line {line} of {path}",
+        hint or f"correct line {line} of {path}",
     )
 
 

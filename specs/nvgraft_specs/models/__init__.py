@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
 
 from nvgraft_specs.documents import DocumentError, load_json
 
@@ -54,11 +55,17 @@ def parse(
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
-        first, *rest = error.errors(include_url=False)
-        more = f" (and {len(rest)} more)" if rest else ""
+        first, more = first_error(error)
         cause = first["msg"][:1].lower() + first["msg"][1:]
         fix = f"see the schema {schema_name(schema)} shipped in nvgraft_specs/schemas"
         raise DocumentError(path, _json_path(first["loc"], data), cause + more, fix) from None
+
+
+def first_error(error: ValidationError) -> tuple[ErrorDetails, str]:
+    """Return the first error in a document, and how many more there are as text for a message."""
+    # Without the inputs: each missing member would hold a copy of the whole document.
+    first, *rest = error.errors(include_url=False, include_context=False, include_input=False)
+    return first, f" (and {len(rest)} more)" if rest else ""
 
 
 def schema_name(schema: str) -> str:
