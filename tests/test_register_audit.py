@@ -164,6 +164,7 @@ def test_the_target_of_the_static_launcher_is_checked(
     accepted.
     """
     script = program(tmp_path, "#!/usr/bin/python3 -ISB", "script")
+    missing = str(tmp_path / "missing")
     for target, expected in (
         (LaunchedScript("/usr/bin/python3", str(script)), []),
         (
@@ -171,8 +172,8 @@ def test_the_target_of_the_static_launcher_is_checked(
             ["/home/foreign/python3: owned by user 1000"],
         ),
         (
-            LaunchedScript("/usr/bin/python3", "/nonexistent"),
-            ["/nonexistent: No such file or directory"],
+            LaunchedScript("/usr/bin/python3", missing),
+            [f"{missing}: No such file or directory"],
         ),
     ):
         program(tmp_path, build(target, "x86_64", b"code -ISB\0"))
