@@ -23,7 +23,9 @@ def installed(demand: Callable[[str], None]) -> Iterator[Installed]:
     prefix.chmod(0o755)
     try:
         done = subprocess.run(
-            [CHECKOUT / "dev", "install", f"PREFIX={prefix}"], capture_output=True, text=True
+            [CHECKOUT / "dev", "install", f"PREFIX={prefix}", "--names"],
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         yield Installed(

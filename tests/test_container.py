@@ -59,3 +59,45 @@ def test_a_rootfs_is_an_absolute_path_other_than_the_root(rootfs: str) -> None:
     """A rootfs that is not an absolute path below / is an input error, as in the reference."""
     with pytest.raises(Refusal, match="invalid rootfs directory"):
         container.open_container(os.getpid(), 77, rootfs)
+
+
+@pytest.mark.parametrize(
+    ("parents", "same"),
+    [
+        ({70: 10}, True),
+        ({70: 40}, True),
+        ({70: 30, 40: 30}, True),
+        ({70: 30, 40: 35, 35: 30}, True),
+        ({70: 30, 40: 35, 35: 1}, False),
+        ({70: 1, 40: 1}, False),
+        ({70: 0, 40: 0}, False),
+        ({}, False),
+    ],
+    ids=[
+        "a child of this process",
+        "a child of its parent",
+        "a child of its grandparent",
+        "a child of an ancestor",
+        "another's child",
+        "adopted by init",
+        "in other pid namespaces",
+        "ended",
+    ],
+)
+def test_who_has_started_a_process(
+    parents: dict[int, int], same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has the same starter as this one, 10, whose parent is 40, if its own parent is one
+    of them or above them. Init adopts processes, so it proves nothing.
+    """
+
+    def read_text(path: str) -> str:
+        pid = int(path.split("/")[2])
+        if pid not in parents:
+            raise FileNotFoundError(path)
+        return f"{pid} (a) b) S {parents[pid]} 1 1"
+
+    monkeypatch.setattr(posix, "getpid", lambda: 10)
+    monkeypatch.setattr(posix, "getppid", lambda: 40)
+    monkeypatch.setattr(container, "read_text", read_text)
+    assert container._has_same_starter(70) == same

@@ -15,6 +15,7 @@ from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Request
 from nvgraft.system import launch
+from nvgraft_cli.container_cli import configure
 from nvgraft_cli.container_cli.configure import prepare_process, request_of
 from nvgraft_cli.container_cli.options import parse_configure
 
@@ -94,3 +95,25 @@ def test_the_environment_is_checked_where_a_hook_may_have_it_from_a_container(
     assert reset == []
     prepare_process(parse_configure(["/rootfs"], "cli"))
     assert reset == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("LD_LIBRARY_PATH", "/opt/engine/lib:"), ("LD_PRELOAD", "/opt/lib.so")]
+)
+def test_a_library_path_with_which_the_caller_was_started_is_its_own(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --pid, LD_LIBRARY_PATH is accepted if the caller was started with the same value; no
+    other variable of the loader is.
+    """
+    monkeypatch.setattr(launch, "reset_process", lambda: None)
+    environment = f"PATH=/bin\0{name}={value}\0"
+    monkeypatch.setattr(configure, "read_text", lambda *_: environment)
+    asked = parse_configure(["--pid=4711", "/rootfs"], "cli")
+    for given in (value, value + "/more"):
+        monkeypatch.setenv(name, given)
+        if name == "LD_LIBRARY_PATH" and given == value:
+            prepare_process(asked)
+        else:
+            with pytest.raises(Refusal, match=name):
+                prepare_process(asked)

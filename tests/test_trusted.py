@@ -14,7 +14,7 @@ import pytest
 
 from descriptors import nothing_stays_open
 from nvgraft.system import trusted, userns
-from nvgraft.system.trusted import Untrusted, open_trusted
+from nvgraft.system.trusted import Untrusted, open_trusted, open_trusted_directory
 
 Stat = Callable[[int], os.stat_result]
 
@@ -200,3 +200,50 @@ def test_nothing_stays_open(file: Path) -> None:
     for path in (file, base / "one", base / "none", file / "below", base):
         with nothing_stays_open(), suppress(Untrusted, OSError):
             os.close(open_trusted(str(path)))
+
+
+def identity(root: Path, path: str) -> tuple[int, int]:
+    """Return device and inode of the directory that is opened below ``root``."""
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        with nothing_stays_open():
+            fd = open_trusted_directory(root_fd, path)
+            status = os.fstat(fd)
+            os.close(fd)
+    finally:
+        os.close(root_fd)
+    return status.st_dev, status.st_ino
+
+
+def test_a_directory_is_opened_inside_of_a_root(place: Path) -> None:
+    """A directory, or one link to it, is looked up from the root that is given, even if the link is
+    absolute, and sticky directories may be on the way.
+    """
+    directory = place / "sticky" / "rootfs"
+    directory.mkdir(parents=True)
+    directory.chmod(0o755)
+    directory.parent.chmod(0o1777)
+    (place / "link").symlink_to("/sticky")
+    found = directory.stat()
+    for path in ("/sticky/rootfs", "//sticky/./rootfs/", "/link/rootfs"):
+        assert identity(place, path) == (found.st_dev, found.st_ino)
+
+
+def test_a_directory_that_others_own_or_may_replace_is_refused(place: Path) -> None:
+    """What others may write, on the way or at its end, is refused by name, as for a file."""
+    directory = place / "parent" / "rootfs"
+    directory.mkdir(parents=True)
+    directory.chmod(0o775)
+    directory.parent.chmod(0o755)
+    with pytest.raises(Untrusted, match=r"^/parent/rootfs: group or others may write it"):
+        identity(place, "/parent/rootfs")
+    directory.chmod(0o755)
+    directory.parent.chmod(0o777)
+    with pytest.raises(Untrusted, match=r"^/parent: group or others may write it"):
+        identity(place, "/parent/rootfs")
+
+
+def test_a_file_is_not_opened_as_a_directory(file: Path, place: Path) -> None:
+    """A file in the place of the directory is an error of its own."""
+    with pytest.raises(NotADirectoryError):
+        identity(place, "/dir/config.toml")

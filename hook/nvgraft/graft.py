@@ -43,6 +43,7 @@ class Job(Value):
 
     :param pid: the container's first process; None for a directory of this process's own mount
         namespace (standalone).
+    :param by_its_starter: the program that started that process may ask for this run.
     :param settings: the settings of config.toml or the command line for the plan.
     :param path: the search path for the driver's programs, or None.
     :param omit: kinds of components to leave out (see ``read_inventory``).
@@ -56,6 +57,8 @@ class Job(Value):
         settings: Settings,
         path: str | None,
         omit: Collection[str] = (),
+        *,
+        by_its_starter: bool = False,
     ) -> None:
         self.request = request
         self.pid = pid
@@ -63,6 +66,7 @@ class Job(Value):
         self.settings = settings
         self.path = path
         self.omit = omit
+        self.by_its_starter = by_its_starter
 
 
 def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) -> bool:
@@ -98,7 +102,9 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
     if job.pid is None or pidfd is None:
         container = containers.open_standalone(job.rootfs)
     else:
-        container = containers.open_container(job.pid, pidfd, job.rootfs)
+        container = containers.open_container(
+            job.pid, pidfd, job.rootfs, by_its_starter=job.by_its_starter
+        )
     from nvgraft.apply.held_container import HeldContainer
 
     with HeldContainer(container, warn):

@@ -1,6 +1,8 @@
 """``configure``: configure a container as the hook does, with a request from the command line.
 
-With ``--pid`` (supervised) it is the hook without OCI documents. Without (standalone) it configures
+With ``--pid`` (supervised) it is the hook without OCI documents. The program that started that
+process may also prepare a directory for it, as gVisor's runsc does for its gofer
+(docs/decisions/0055). Without ``--pid`` (standalone) it configures
 a directory of the caller's mount namespace, often in a user namespace, for enroot, Charliecloud and
 Apptainer.
 """
@@ -8,6 +10,7 @@ Apptainer.
 import os
 from collections.abc import Callable
 
+from nvgraft.base.files import read_text
 from nvgraft.graft import Job, graft
 from nvgraft.plan.compat import MODES
 from nvgraft.plan.settings import Settings
@@ -16,6 +19,10 @@ from nvgraft.request.config import Config
 from nvgraft.request.request import Origin, Request
 from nvgraft.system import launch
 from nvgraft_cli.container_cli.options import ConfigureOptions
+
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
+#: Bytes; more than the kernel accepts for a new program by default.
+_MOST_ENVIRONMENT = 8 << 20
 
 
 def request_of(options: ConfigureOptions) -> Request:
@@ -55,6 +62,7 @@ def configure(
         settings,
         os.environ.get("PATH"),
         options.omit,
+        by_its_starter=True,
     )
     if not graft(job, config, log, say):
         say("this container is configured already; nothing was changed")
@@ -63,11 +71,25 @@ def configure(
 def prepare_process(options: ConfigureOptions) -> None:
     """Put this process into a known state before anything is looked at.
 
-    Supervised, the caller may be a hook that was given a container's environment (SECURITY R3).
-    Standalone, a person or a tool runs this with the caller's own privileges in the caller's own
-    namespace, where LD_LIBRARY_PATH is common and harmless.
+    Supervised, the caller may be a hook that was given a container's environment (SECURITY R3). An
+    LD_LIBRARY_PATH with which the caller itself was started is not a container's: containerd sets
+    one for every shim, and so for every runtime. Standalone, a person or a tool runs this with the
+    caller's own privileges in the caller's own namespace, where LD_LIBRARY_PATH is common and
+    harmless.
     """
     if options.pid:
-        launch.check_environment(os.environ)
+        environ = dict(os.environ)
+        if _is_callers(_LIBRARY_PATH):
+            environ.pop(_LIBRARY_PATH, None)
+        launch.check_environment(environ)
     launch.check_identity()
     launch.reset_process()
+
+
+def _is_callers(name: str) -> bool:
+    """Tell whether the parent of this process was started with the same value of the variable."""
+    try:
+        text = read_text(f"/proc/{os.getppid()}/environ", _MOST_ENVIRONMENT)
+    except OSError:
+        return False
+    return f"{name}={os.environ.get(name)}" in text.split("\0")

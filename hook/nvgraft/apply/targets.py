@@ -353,7 +353,7 @@ class Targets:
 
     def _check_shared(self, mount: Mount, action: Bind | Tmpfs) -> None:
         """Refuse a target on a shared mount (SECURITY R25)."""
-        if mount.shared:
+        if self._container.propagates(mount):
             point = self._container.inside(mount) or "/"
             hint = (
                 f"{point} is shared: the driver would appear outside of the container; "

@@ -7,6 +7,10 @@ with :func:`enter`.
 
 A standalone container is a directory in the caller's own mount namespace, in which the caller
 starts a program later. It has no process and no namespace to check; all other checks are made.
+
+A bare container is a directory without a procfs that ``configure`` prepares for the program that
+started the container's process: gVisor's runsc and its gofer. The directory need not be a mount
+point, because the process mounts it later (docs/decisions/0055).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text, reason
 from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, MountTable
+from nvgraft.system.trusted import Untrusted, open_trusted_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _STATX_ATTR_MOUNT_ROOT = 0x2000
+_PROC_ROOT_INODE = 1
 #: The largest value of the kernel's type: a larger number would be cut off and mean another
 #: process.
 _PID_MAX = (1 << 31) - 1
@@ -50,6 +56,10 @@ class Container:
         self.uid = uid
         self.gid = gid
         self.mounts = MountTable()
+        #: Whether the program that started ``pid`` has started this process too, for ``configure``.
+        self.by_its_starter = False
+        #: Whether this is a bare container; known once the mounts are read.
+        self.bare = False
         self._rootfs_mount = -1
 
     def read_mounts(self) -> None:
@@ -63,6 +73,25 @@ class Container:
             f"open failed: {path}", "the container's process has ended", lambda: read_text(path)
         )
         self.mounts = MountTable(text)
+        self.bare = self.by_its_starter and not self._has_procfs()
+
+    def _has_procfs(self) -> bool:
+        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS
+        try:
+            fd = syscalls.openat2(self.rootfs_fd, "proc", os.O_PATH | os.O_DIRECTORY, resolve)
+        except OSError:
+            return False  # there is none, or it is a link or a file, which the plan refuses
+        try:
+            return self.is_procfs(fd)
+        finally:
+            syscalls.close(fd)
+
+    def is_procfs(self, fd: int) -> bool:
+        """Tell whether the directory ``fd`` is the root of a procfs."""
+        mount = self.mounts.get(syscalls.mount_id(fd))
+        return (
+            mount is not None and mount.fstype == "proc" and os.fstat(fd).st_ino == _PROC_ROOT_INODE
+        )
 
     @property
     def standalone(self) -> bool:
@@ -109,6 +138,13 @@ class Container:
         """Return the mount point of ``mount`` as the container will see it."""
         inside = mount.point.startswith(self.rootfs + "/")
         return mount.point[len(self.rootfs) :] if inside else mount.point
+
+    def propagates(self, mount: Mount) -> bool:
+        """Tell whether a mount that is made below ``mount`` appears in other mount namespaces.
+
+        In a bare container :func:`enter` ends that.
+        """
+        return mount.shared and not self.bare
 
 
 def hold_process(pid: int) -> int:
@@ -171,12 +207,14 @@ def check_rootfs_path(rootfs: str) -> None:
         )
 
 
-def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
+def open_container(pid: int, pidfd: int, rootfs: str, *, by_its_starter: bool = False) -> Container:
     """Open the rootfs of ``pid``, for which the caller has opened ``pidfd``, and check that it is a
     container's.
 
     :param rootfs: absolute path of the rootfs in the container's mount namespace, which before the
         runtime's pivot_root still has the whole host.
+    :param by_its_starter: accept a bare container, if this process and ``pid`` were started by the
+        same program.
     :raises Refusal: stages ``input`` and ``container``.
     """
     check_rootfs_path(rootfs)
@@ -196,20 +234,70 @@ def open_container(pid: int, pidfd: int, rootfs: str) -> Container:
         lambda: os.open(f"/proc/{pid}/root", flags | os.O_CLOEXEC),
     )
     try:
-        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-        fix = "set root.path in config.json to the container's rootfs"
-        rootfs_fd = _step(
-            f"open failed: {rootfs}", fix, lambda: syscalls.openat2(root_fd, rootfs, flags, resolve)
-        )
+        rootfs_fd = _open_rootfs(pid, root_fd, rootfs)
+        try:
+            container = Container(
+                pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid
+            )
+            container.by_its_starter = by_its_starter and _has_same_starter(pid)
+            _check_no_host_root(container)
+            if not syscalls.mount_attributes(rootfs_fd) & _STATX_ATTR_MOUNT_ROOT:
+                _check_no_mount_point(container, root_fd)
+        except BaseException:
+            syscalls.close(rootfs_fd)
+            raise
     finally:
         syscalls.close(root_fd)
-    try:
-        container = Container(pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid)
-        _check_rootfs(container)
-    except BaseException:
-        syscalls.close(rootfs_fd)
-        raise
     return container
+
+
+def _open_rootfs(pid: int, root_fd: int, rootfs: str) -> int:
+    """Open ``rootfs`` from the root of the mount namespace of ``pid``."""
+    resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+    try:
+        return _step(
+            f"open failed: {rootfs}",
+            "set root.path in config.json to the container's rootfs",
+            lambda: syscalls.openat2(root_fd, rootfs, os.O_PATH | os.O_DIRECTORY, resolve),
+        )
+    except Refusal as refusal:
+        cause = refusal.__cause__
+        missing = isinstance(cause, OSError) and cause.errno == errno.ENOENT
+        if not missing or is_host_root(root_fd):
+            raise
+        hint = (
+            f"process {pid} does not have the host's root as before a start: it is a sandbox"
+            " (gVisor, Kata Containers), which a prestart hook cannot serve; for gVisor, run"
+            " runsc --nvproxy and name the hook nvidia-container-runtime-hook"
+        )
+        raise Refusal(refusal.stage, refusal.text, hint) from cause
+
+
+def _has_same_starter(pid: int) -> bool:
+    """Tell whether ``pid`` is a child of this process, or of one that has started this process,
+    maybe through others.
+
+    Init is only accepted as a direct parent: it adopts processes that it has not started.
+    """
+    starter = _parent(pid)
+    ancestor = os.getppid()
+    if starter and starter in {os.getpid(), ancestor}:
+        return True
+    while ancestor > 1 and ancestor != starter:
+        ancestor = _parent(ancestor)
+    return ancestor > 1
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of ``pid``. It is 0 when ``pid`` has ended or the parent is in another pid
+    namespace.
+    """
+    try:
+        text = read_text(f"/proc/{pid}/stat")
+    except OSError:
+        return 0
+    # The name before the state may have any characters.
+    return int(text.rpartition(")")[2].split()[1])
 
 
 def open_standalone(rootfs: str) -> Container:
@@ -261,6 +349,9 @@ def enter(container: Container) -> None:
     process that the pidfd refers to: setns(2) fails if it has ended, even if its number now means
     another process.
 
+    The mounts of a bare container's namespace are made slaves, which gVisor's gofer does itself
+    later: until then they are those of the host, and what is mounted below them would appear there.
+
     :raises Refusal: the process has ended, or this process has a second thread (which the kernel
         refuses).
     """
@@ -280,6 +371,10 @@ def enter(container: Container) -> None:
         lambda: syscalls.setns(pidfd, syscalls.CLONE_NEWNS),
     )
     privileges.keep(privileges.APPLY)
+    if container.bare:
+        fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        syscalls.mount_setattr(fd, 0, syscalls.MS_SLAVE, recursive=True)
+        syscalls.close(fd)
 
 
 def _step(text: str, hint: str, call: Callable[[], T]) -> T:
@@ -320,12 +415,29 @@ def _check_no_host_root(container: Container) -> None:
         )
 
 
-def _check_rootfs(container: Container) -> None:
-    _check_no_host_root(container)
-    if not syscalls.mount_attributes(container.rootfs_fd) & _STATX_ATTR_MOUNT_ROOT:
-        raise Refusal(
-            "input",
-            "invalid rootfs directory",
-            f"{container.rootfs} is not a mount point in the mount namespace of process"
-            f" {container.pid}: bind it on itself first, as runtimes do",
-        )
+def _check_no_mount_point(container: Container, root_fd: int) -> None:
+    """Check a rootfs that is not a mount point: it must belong to the caller, who has started the
+    container's process.
+
+    Otherwise a wrong path or pid would have files made in a directory of the host.
+
+    :param root_fd: the root of the container's mount namespace.
+    """
+    text = "invalid rootfs directory"
+    hint = (
+        f"{container.rootfs} is not a mount point in the mount namespace of process"
+        f" {container.pid}: bind it on itself first, as runtimes do"
+    )
+    if not container.by_its_starter:
+        raise Refusal("input", text, hint)
+    try:
+        fd = open_trusted_directory(root_fd, container.rootfs)
+    except Untrusted as error:
+        hint = f"{hint}, or let only the caller be able to change it ({error})"
+        raise Refusal("input", text, hint) from error
+    except OSError as error:
+        raise Refusal("input", text, f"{hint} ({error})") from error
+    opened, trusted = os.fstat(container.rootfs_fd), os.fstat(fd)
+    syscalls.close(fd)
+    if (opened.st_dev, opened.st_ino) != (trusted.st_dev, trusted.st_ino):
+        raise Refusal("input", text, f"{container.rootfs} was replaced meanwhile")

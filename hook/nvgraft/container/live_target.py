@@ -17,8 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvgraft.container.container import Container
 
-_PROC_ROOT_INODE = 1
-
 
 class LiveTarget(Target):
     """The rootfs of a container that is being started."""
@@ -70,6 +68,9 @@ class LiveTarget(Target):
     def proc_driver(self) -> Node | None:
         """Return /proc/driver/nvidia of the container's own procfs.
 
+        A bare container's /proc may also be a directory of its root file system, or a tmpfs. Then
+        its starter has made /proc/driver/nvidia.
+
         :raises Refusal: /proc is not a procfs mount. A volume or a link there could lead anywhere
             (SECURITY R28).
         """
@@ -83,15 +84,9 @@ class LiveTarget(Target):
                 "mount a procfs at /proc in config.json",
             )
         fd = self._directory("/proc")
-        mount = self._container.mounts.get(syscalls.mount_id(fd))
-        if mount is None or mount.fstype != "proc" or os.fstat(fd).st_ino != _PROC_ROOT_INODE:
-            kind = mount.fstype if mount else "unknown"
-            raise Refusal(
-                "mount",
-                f"mount operation failed: {rootfs}/proc/driver/nvidia: no such file or directory",
-                f"{rootfs}/proc is {kind}, not procfs: mount a procfs at /proc in config.json",
-            )
         node = self._live.lstat("/proc/driver/nvidia")
+        if not self._container.is_procfs(fd) and not (node and self._is_prepared(fd)):
+            raise self._no_procfs(fd)
         if node is not None and node.type != "dir":
             raise Refusal(
                 "mount",
@@ -99,3 +94,27 @@ class LiveTarget(Target):
                 "remove the mount that covers the driver's /proc directory from config.json",
             )
         return node
+
+    def _is_prepared(self, fd: int) -> bool:
+        """Tell whether the directory ``fd`` may be a bare container's /proc."""
+        if not self._container.bare:
+            return False
+        mount_id = syscalls.mount_id(fd)
+        mount = self._container.mount(mount_id)
+        tmpfs = mount.fstype == "tmpfs" and mount.root == "/"
+        return tmpfs or self._container.is_rootfs(mount_id)
+
+    def _no_procfs(self, fd: int) -> Refusal:
+        rootfs = self._container.rootfs
+        mount = self._container.mounts.get(syscalls.mount_id(fd))
+        fix = "mount a procfs at /proc in config.json"
+        if self._container.bare:
+            fix = (
+                f"make {rootfs}/proc/driver/nvidia on the root file system or on a tmpfs there, as"
+                " runsc does"
+            )
+        return Refusal(
+            "mount",
+            f"mount operation failed: {rootfs}/proc/driver/nvidia: no such file or directory",
+            f"{rootfs}/proc is {mount.fstype if mount else 'unknown'}, not procfs: {fix}",
+        )

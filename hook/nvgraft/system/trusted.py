@@ -13,6 +13,10 @@ from nvgraft.base import files
 from nvgraft.base._os import os, stat
 from nvgraft.system import userns
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: The most symbolic links that are followed: an administrator may keep the file elsewhere.
 _LINKS = 1
 
@@ -40,20 +44,48 @@ def open_trusted(path: str, *, sticky: bool = False) -> int:
     :raises Untrusted: names the first path that is not so, or a second symbolic link.
     :raises OSError: as open(2); EISDIR or EINVAL for a file that is not regular.
     """
+    fd, status = _walk(None, path, _open_file_or_link, sticky=sticky)
+    try:
+        files.require_regular(status.st_mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_trusted_directory(root_fd: int, path: str) -> int:
+    """Open the directory ``path``, absolute inside of the directory ``root_fd``, as an O_PATH
+    descriptor.
+
+    The same is demanded of it as of a file; directories like /tmp may be on the way.
+
+    :raises Untrusted: as :func:`open_trusted`.
+    :raises OSError: as open(2); ENOTDIR for what is not a directory.
+    """
+    fd, status = _walk(root_fd, path, _open_directory, sticky=True)
+    if not stat.S_ISDIR(status.st_mode):
+        os.close(fd)
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    return fd
+
+
+def _walk(
+    root_fd: int | None, path: str, open_last: Callable[[str, int], int], *, sticky: bool
+) -> tuple[int, os.stat_result]:
+    """Open ``path``, component by component from the directory ``root_fd`` (None: /), and return it
+    with its status. ``open_last`` opens the last component, or the link in its place.
+    """
     rest = _parts(path)
     links = 0
     place = "/"
-    reached_fd = _open("/", _DIRECTORY)
+    reached_fd = _open_root(root_fd)
     try:
-        _check("/", os.fstat(reached_fd), sticky=sticky)
+        status = os.fstat(reached_fd)
+        _check("/", status, sticky=sticky)
         while rest:
             name = rest.pop(0)
             below = f"{place.rstrip('/')}/{name}"
-            fd = (
-                _open_file_or_link(name, reached_fd)
-                if not rest
-                else _open(name, _DIRECTORY, reached_fd)
-            )
+            fd = (_open_directory if rest else open_last)(name, reached_fd)
             status = os.fstat(fd)
             if not stat.S_ISLNK(status.st_mode):
                 os.close(reached_fd)
@@ -75,29 +107,32 @@ def open_trusted(path: str, *, sticky: bool = False) -> int:
             rest = _parts(target) + rest
             if target.startswith("/"):
                 os.close(reached_fd)
-                reached_fd, place = _open("/", _DIRECTORY), "/"
-        files.require_regular(status.st_mode)
+                reached_fd, place = _open_root(root_fd), "/"
     except BaseException:
         os.close(reached_fd)
         raise
-    return reached_fd
+    return reached_fd, status
 
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _open(name: str, flags: int, parent: int | None = None) -> int:
-    return os.open(name, flags, dir_fd=parent)
+def _open_root(root_fd: int | None) -> int:
+    return os.open("/" if root_fd is None else ".", _DIRECTORY, dir_fd=root_fd)
+
+
+def _open_directory(name: str, parent: int) -> int:
+    return os.open(name, _DIRECTORY, dir_fd=parent)
 
 
 def _open_file_or_link(name: str, parent: int) -> int:
     try:
-        return _open(name, _FILE, parent)
+        return os.open(name, _FILE, dir_fd=parent)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-    return _open(name, _DIRECTORY, parent)
+    return _open_directory(name, parent)
 
 
 def _check(place: str, status: os.stat_result, *, sticky: bool) -> None:
