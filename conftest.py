@@ -21,9 +21,11 @@ import pytest
 CHECKOUT = Path(__file__).parent
 #: Recorded behaviour of the reference stack.
 RECORDS = CHECKOUT / "tests" / "fixtures" / "reference"
+#: gVisor's runtime, as ./dev unpacks it.
+RUNSC = CHECKOUT / ".cache/runsc/usr/bin/runsc"
 IN_CI = os.environ.get("CI") == "true"
-#: Requirements for which this distribution has no package, found by ./dev: Ubuntu has chromium only
-#: as a snap.
+#: Requirements for which this distribution has no package, or none that is new enough, found by
+#: ./dev: Ubuntu has chromium only as a snap.
 NOT_PACKAGED = set(os.environ.get("NVGRAFT_NOT_PACKAGED", "").split())
 
 # The time of an example depends on the load of the machine.
@@ -110,6 +112,8 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "podman": _program("podman"),
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
+    "runsc": lambda: "" if RUNSC.exists() else f"no {RUNSC} here (./dev test)",
+    "docker": lambda: _program("dockerd")() or _program("docker")(),
     "sh": _program("sh"),
     "bash": _program("bash"),
     "zsh": _program("zsh"),

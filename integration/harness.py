@@ -20,6 +20,10 @@ REFERENCE = CHECKOUT / "tests" / "fixtures" / "reference"
 RIG = [sys.executable, str(REFERENCE / "rig.py")]
 #: The program itself: Ubuntu's /sbin/ldconfig is a script in front of it.
 LDCONFIG = "/sbin/ldconfig.real" if Path("/sbin/ldconfig.real").exists() else "/sbin/ldconfig"
+#: gVisor's runtime, as ./dev unpacks it.
+RUNSC = CHECKOUT / ".cache/runsc/usr/bin/runsc"
+#: No driver can be asked for its version on a simulated host.
+RUNSC_OPTIONS = "--platform=systrap --network=none --ignore-cgroups --nvproxy --nvproxy-driver-version=550.54.14"
 
 
 class Installed(NamedTuple):

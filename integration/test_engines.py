@@ -158,6 +158,22 @@ def test_containerd_with_the_hook_in_the_spec(bundle: Bundle) -> None:
     assert_grafted(containerd_run(bundle, "/usr/sbin/runc"), devices=True)
 
 
+@pytest.mark.requires("containerd", "cgroup-v1")
+def test_containerd_gives_gpus_by_index(bundle: Bundle) -> None:
+    """`ctr run --gpus 1` finds nvidia-container-cli by its name and gives a container that GPU
+    alone.
+    """
+    (bundle.path / "rootfs/look").write_text(LOOK)
+    options = f"--rm --gpus 1 --env PATH=/bin --cgroup /{bundle.name}"
+    run = f"run {options} --rootfs {bundle.path}/rootfs {bundle.name} /bin/sh /look"
+    named = f"PATH={bundle.installed.prefix}/bin:$PATH ctr -a /run/containerd-test.sock {run}"
+    done = bundle.on_host(f"{CONTAINERD}\n{named}; code=$?; kill $!; exit $code")
+    assert done.returncode == 0, done.stderr
+    assert "libcuda.so.1 => /" in done.stdout
+    assert "can't open /dev/nvidia1: No such device or address" in done.stdout
+    assert "/dev/nvidia0" not in done.stdout
+
+
 #: Name, uid and home of the user are new, because a simulated host has this machine's users too.
 ROOTLESS = """
 user=nvgraft-$$
