@@ -19,7 +19,7 @@ from nvgraft.apply.undo import UndoLog
 from nvgraft.base.finding import Finding
 from nvgraft.container.container import Container
 from nvgraft.formats.ldcache import loader_flags
-from nvgraft.formats.tree import open_tree_at
+from nvgraft.formats.tree import Bounds, open_tree_at
 from nvgraft.plan.actions import Bind, MountedLibrary, Plan, UpdateLoaderCache, Why
 from nvgraft.plan.soname_links import soname_links
 from nvgraft_cli.simulate.stubs import shared_object
@@ -152,6 +152,7 @@ def update(
     undo: UndoLog | None = None,
     journal: Journal | None = None,
     meanwhile: Callable[[], None] | None = None,
+    bounds: Bounds | None = None,
 ) -> list[Finding]:
     """Run the step as the hook does: survey, let the driver appear, write. Return its findings.
 
@@ -163,6 +164,7 @@ def update(
     plan = plan_for(root, driver, directory=directory, given=given)
     action = plan.actions[-1]
     assert isinstance(action, UpdateLoaderCache)
+    container.bounds = bounds or container.bounds
     step = NativeCache("/sbin/ldconfig")
     step.prepare()
     try:

@@ -107,7 +107,7 @@ def test_the_hosts_own_root_is_refused(tmp_path: Path, root: str) -> None:
 def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error for an unreadable rootfs has the kernel's reason."""
 
-    def forbidden(path: str, label: str) -> None:
+    def forbidden(path: str, *_: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr("nvgraft_cli.case.bundle.open_tree_at", forbidden)

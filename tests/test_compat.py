@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvgraft.base.errors import Refusal
+from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import Bind, UpdateLoaderCache
 from nvgraft.plan.compat import compat_directory
@@ -16,10 +17,12 @@ from nvgraft_cli.case.planning import plan_bundle
 DRIVER = "535.104.05"
 
 
-def image(*libraries: str, links: dict[str, str] | None = None) -> SnapshotTree:
+def image(
+    *libraries: str, links: dict[str, str] | None = None, volumes: tuple[str, ...] = ()
+) -> OfflineTarget:
     files = {path: {"type": "file", "mode": "0644"} for path in libraries}
     files |= {path: {"type": "symlink", "target": target} for path, target in (links or {}).items()}
-    return SnapshotTree(files)
+    return OfflineTarget(SnapshotTree(files), "x86_64", volumes, module=True)
 
 
 COMPAT = "/usr/local/cuda-12.4/compat"
@@ -54,6 +57,29 @@ def test_the_major_version_decides(version: str, mode: str, taken: bool) -> None
     assert [finding.id for finding in findings] == (
         ["cuda-compat-not-mounted"] if mode == "mount" and taken else []
     )
+
+
+@pytest.mark.parametrize("volume", ["/usr/local/cuda", COMPAT, "/data"])
+def test_a_directory_on_a_volume_is_not_listed(
+    volume: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compat directory on a volume, or one to which its links lead, is left out with a warning,
+    and no volume is listed: it may have any number of names.
+    """
+    links = {"/usr/local/cuda": "cuda-12.4", f"{COMPAT}/libcuda.so.1": "/data/libcuda.so.550.1"}
+    target = image("/data/libcuda.so.550.1", links=links, volumes=(volume,))
+    listed = []
+
+    def listdir(path: str) -> list[str]:
+        listed.append(path)
+        return ["libcuda.so.1"]
+
+    monkeypatch.setattr(target.tree, "listdir", listdir)
+    directory, (finding,) = compat_directory(target, DRIVER, "ldconfig")
+    assert directory is None
+    assert (finding.id, finding.level) == ("cuda-compat-on-volume", "warning")
+    assert volume in finding.message or volume == "/usr/local/cuda"
+    assert listed == ([COMPAT] if volume == "/data" else [])
 
 
 def test_another_mode_is_refused() -> None:

@@ -56,11 +56,12 @@ def toml(table: tuple[str, ...], key: str, value: str) -> str:
 
 @pytest.mark.parametrize(("table", "key", "attribute", "default"), KEYS)
 def test_every_key_is_read_and_checked(
-    table: tuple[str, ...], key: str, attribute: str, default: bool | str | tuple[str, ...]
+    table: tuple[str, ...], key: str, attribute: str, default: bool | int | str | tuple[str, ...]
 ) -> None:
     """Each key sets its attribute, has a default, and refuses a value of another type."""
     value, text = {
         bool: (not default, str(not default).lower()),
+        int: (7, "7"),
         str: ("@x", '"@x"'),
         tuple: (("a=b", "c"), '["a=b", "c"]'),
     }[type(default)]
@@ -73,12 +74,19 @@ def test_every_key_is_read_and_checked(
     )
     assert getattr(load(together), attribute) == value
     assert getattr(load(""), attribute) == default
-    name = {bool: "bool", str: "string", tuple: "[]string"}[type(default)]
+    name = {bool: "bool", int: "int64", str: "string", tuple: "[]string"}[type(default)]
     line = 2 if table else 1
     assert (
-        refusal(load, toml(table, key, "3"))
-        == f"{UNMARSHAL}: ({line}, 1): Can't convert 3(int64) to {name}"
+        refusal(load, toml(table, key, "3.0"))
+        == f"{UNMARSHAL}: ({line}, 1): Can't convert 3.0(float64) to {name}"
     )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "true"])
+def test_a_bound_is_a_positive_number(value: str) -> None:
+    """A bound of zero or less would refuse every container, and true is no number."""
+    text = toml(("nvgraft",), "image-names", value)
+    assert refusal(load, text).startswith(f"{UNMARSHAL}: (2, 1): ")
 
 
 def test_keys_and_attributes_are_the_same_set() -> None:

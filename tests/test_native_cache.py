@@ -32,13 +32,12 @@ from ldcaches import (
     tree,
     update,
 )
-from nvgraft.apply.cache import rootfs as rootfs_module
 from nvgraft.apply.cache.native import NativeCache
-from nvgraft.apply.cache.rootfs import Bounds
 from nvgraft.apply.journal import Journal, JournalEntry
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
+from nvgraft.formats.tree import Bounds
 
 pytestmark = pytest.mark.requires("ldconfig", "x86_64")
 
@@ -543,14 +542,18 @@ def test_hostile_libraries_are_skipped(image: Path) -> None:
 @pytest.mark.parametrize(
     ("bounds", "text"),
     [
-        (lambda: Bounds(directories=3), "its ld.so.conf names more directories"),
-        (lambda: Bounds(libraries=5), "/opt/lib has more libraries"),
-        (lambda: Bounds(seconds=0), f"{LIBS} has more files than can be read in 0 seconds"),
+        (
+            {"directories": 3},
+            "its ld.so.conf names 4 library directories, more than image-directories = 3 allows",
+        ),
+        ({"libraries": 5}, "/opt/lib: 6 libraries, more than image-libraries = 5 allows"),
+        ({"seconds": 0}, "seconds, more than image-seconds = 0 allows"),
+        ({"names": 15}, "more than image-names = 15 allows"),
     ],
-    ids=["directories", "libraries", "seconds"],
+    ids=["directories", "libraries", "seconds", "names"],
 )
 def test_a_limit_gives_a_warning_and_old_rows_stay(
-    image: Path, monkeypatch: pytest.MonkeyPatch, bounds: Callable[[], Bounds], text: str
+    image: Path, bounds: dict[str, int], text: str
 ) -> None:
     """A search that ends at a limit gives one warning; the driver's rows and those of the old cache
     are written.
@@ -563,22 +566,11 @@ def test_a_limit_gives_a_warning_and_old_rows_stay(
         "/opt/lib\n" + "".join(f"/opt/{number}\n" for number in range(10))
     )
     os.utime(image / "etc/ld.so.cache", (1, 1))
-    monkeypatch.setattr("nvgraft.apply.cache.native.Bounds", bounds)
-    (finding,) = update(image)
+    (finding,) = update(image, bounds=Bounds(**bounds))
     assert (finding.id, finding.level) == ("ldcache-bounds", "warning")
     assert text in finding.message
     assert set(old_lines) <= set(lines(image))
     assert any("libcuda.so.1" in line for line in lines(image))
-
-
-def test_names_of_a_directory_are_limited(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of names read from directories is limited, whether they are libraries or not."""
-    monkeypatch.setattr(rootfs_module, "_NAMES_LIMIT", 50)
-    for number in range(100):
-        (image / f"opt/lib/file{number}").touch()
-    os.utime(image / "etc/ld.so.cache", (1, 1))
-    (finding,) = update(image)
-    assert "more files" in finding.message
 
 
 def test_the_image_cannot_turn_a_directory_into_a_link(image: Path) -> None:

@@ -363,3 +363,50 @@ def test_the_level_of_a_processor(flags: str, level: str, tmp_path: Path) -> Non
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")
     assert read_isa_level(str(tmp_path / "cpuinfo")) is None
     assert read_isa_level(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "variable", "bound", "words"),
+    [
+        (
+            [(f"lib/c{number}.so", library("", f"c{number + 1}.so")) for number in range(150)],
+            "",
+            "",
+            "/lib/c99.so: it is loaded with more than 5000 libraries, or is the last of",
+        ),
+        (
+            [("lib/c0.so", library("c0.so", *(f"n{number}.so" for number in range(40))))],
+            "",
+            "image-libraries = 30",
+            "/lib/c0.so: 31 libraries, more than image-libraries = 30 allows",
+        ),
+        (
+            [("lib/c0.so", library("c0.so"))],
+            ":".join(f"/{number}" for number in range(50)),
+            "image-names = 70",
+            "/19/libc.so.6: 71 names with 447 bytes, more than image-names = 70 allows",
+        ),
+        (
+            [("lib/c0.so", library("c0.so"))],
+            ":" * 80,
+            "image-names = 70",
+            "LD_LIBRARY_PATH: 82 names with 88 bytes, more than image-names = 70 allows",
+        ),
+    ],
+    ids=["chain", "needed", "tried", "variable"],
+)
+def test_a_search_has_bounds(
+    files: list[tuple[str, bytes]],
+    variable: str,
+    bound: str,
+    words: str,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """A hostile image may name any number of libraries and directories: the bound is named."""
+    place = bundle(tmp_path / "b", image(*files), f"LD_LIBRARY_PATH={variable}")
+    config = tmp_path / "config.toml"
+    config.write_text(f"[nvgraft]\n{bound}\n")
+    words_given = ["prove", "c0.so", "--bundle", place, "--host", "runfile-a10x2"]
+    assert main([*words_given, "--config", str(config)]) == 1
+    assert f"nvgraft: container error: {words}" in capsys.readouterr().err

@@ -121,6 +121,7 @@ def _plan(job: Job, config: Config, host: Host, container: Container, log: Debug
     from nvgraft.host.inventory import read_inventory
     from nvgraft.plan.planner import make_plan
 
+    container.bound(config.image_limits)
     container.read_mounts()  # only now: before, another hook may have been working on the container
     _log_container(log, job, container)
     target = LiveTarget(container, host.machine)

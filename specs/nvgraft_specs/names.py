@@ -56,6 +56,13 @@ MPS_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 #: that hangs and on another hook, so that it can explain the failure itself.
 HOOK_TIMEOUT = 120
 
+#: The most that is read of one image, and of the volumes in it: names in directories, library
+#: directories, libraries, and seconds (SECURITY R41). config.toml has a key for each.
+IMAGE_NAMES = 200_000
+IMAGE_DIRECTORIES = 64
+IMAGE_LIBRARIES = 20_000
+IMAGE_SECONDS = 6
+
 #: The hook's names among a bundle's prestart hooks: the reference's two, and ours.
 HOOK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgraft-hook")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nvgraft.container.container import check_rootfs_path
 from nvgraft.container.offline_target import OfflineTarget, VirtualTree
-from nvgraft.formats.tree import LiveTree, Node, Tree, open_tree_at
+from nvgraft.formats.tree import Bounds, LiveTree, Node, OutOfBounds, Tree, open_tree_at
 from nvgraft.request.oci import CONFIG_LIMIT, ContainerConfig, parse_config, read_config
 from nvgraft_cli.case.image.archive import is_image, open_image
 from nvgraft_cli.case.image.tree import ImageTree
@@ -101,6 +101,9 @@ class ContainerSide:
     :param open_rootfs: opens the files of the image.
     :param rootfs_known: false for a config.json alone, whose files are not known.
     :param image_env: the variables that the image itself sets; None if that is not known.
+
+    ``beyond`` is the refusal of a plan for which the image was too large. It holds for all hosts,
+    because to read the image again for each of them would take as long each time.
     """
 
     def __init__(
@@ -119,6 +122,8 @@ class ContainerSide:
         self.rootfs_known = rootfs_known
         self.image_env = image_env
         self._open_rootfs = open_rootfs
+        self.beyond: OutOfBounds | None = None
+        self._bounds = Bounds()
         self._tree: OpenTree | None = None
         self._targets: dict[tuple[str, bool], OfflineTarget] = {}
 
@@ -141,7 +146,7 @@ class ContainerSide:
             self.label,
             self.directory,
             _with_env(self.data, env),
-            lambda _: self.rootfs,
+            lambda *_: self.rootfs,
             rootfs_known=self.rootfs_known,
         )
 
@@ -188,8 +193,14 @@ class ContainerSide:
         :raises nvgraft.base.errors.Refusal: the rootfs is the host's own root.
         """
         if self._tree is None:
-            self._tree = self._open_rootfs(self.spec)
+            self._tree = self._open_rootfs(self.spec, self._bounds)
         return self._tree
+
+    def bound(self, bounds: Bounds) -> None:
+        """Limit what is read of the image from now on."""
+        self._bounds = bounds
+        if self._tree is not None:
+            self._tree.bounds = bounds
 
     def target(self, machine: str, *, module: bool) -> OfflineTarget:
         """Return the target for the planner.
@@ -210,7 +221,7 @@ class ContainerSide:
 
 
 OpenTree = LiveTree | EmptyTree | ImageTree
-OpenRootfs = Callable[[ContainerConfig], OpenTree]
+OpenRootfs = Callable[[ContainerConfig, Bounds], OpenTree]
 
 
 def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
@@ -258,7 +269,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
             path,
             "/",
             _config_json(image.config, "rootfs", env),
-            lambda _: image.tree(),
+            lambda *_: image.tree(),
             image_env=own,
         )
     if os.path.isfile(path):
@@ -306,7 +317,7 @@ def _config_alone(path: str, env: Sequence[str]) -> ContainerSide:
             path,
             directory,
             data,
-            lambda spec: EmptyTree(rootfs_label(spec, directory)),
+            lambda spec, _: EmptyTree(rootfs_label(spec, directory)),
             rootfs_known=False,
         )
     return ContainerSide(path, directory, data, partial(_open_bundle, directory))
@@ -320,12 +331,12 @@ def _read(path: str) -> bytes:
     return data
 
 
-def _open_bundle(bundle: str, container: ContainerConfig) -> LiveTree:
+def _open_bundle(bundle: str, container: ContainerConfig, bounds: Bounds) -> LiveTree:
     label = rootfs_label(container, bundle)
     check_rootfs_path(label)
     path = find_rootfs(container, bundle)
     try:
-        return open_tree_at(path, label)
+        return open_tree_at(path, label, bounds)
     except OSError as error:
         raise InputError(
             f"{path}: {(error.strerror or str(error)).lower()}: the rootfs must be readable"

@@ -9,12 +9,11 @@ import os
 from collections.abc import Hashable, Iterable, Iterator
 
 from nvgraft.apply.cache.content import CacheContent
-from nvgraft.apply.cache.rootfs import Bounds
-from nvgraft.apply.cache.search_path import is_library_name
+from nvgraft.apply.cache.search_path import HWCAPS, is_library_name
 from nvgraft.formats.elf import MACHINES, Library, read_library
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_table import Table
-from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
+from nvgraft.formats.tree import Bounds, LiveTree, Node, PathError, Tree
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import Plan, UpdateLoaderCache
 from nvgraft_cli.case.image.tree import ImageTree
@@ -55,12 +54,14 @@ def planned_cache(
     :param rebuilt: ldconfig writes the cache anew, without regard to the image's.
     """
     before = _TreeFiles(image)
+    before.bounds.next_step()
     table, written = (None, 0) if rebuilt else (image_cache(image), before.changed(CACHE))
     content = CacheContent(before, action, machine, table, written)
     after = _TreeFiles(mounted)
     cache = content.compute(after, plan.links)
     if cache is not table:
         cache = content.with_development_rows(after, cache)
+    before.bounds.next_step()
     links = [(after.identity(link.directory), link) for link in content.links]
     # The confined ldconfig makes links in the driver's directories alone.
     return cache, [
@@ -75,7 +76,8 @@ class _TreeFiles:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.bounds = Bounds()
+        self.bounds = tree.bounds or Bounds()
+        self.volumes: list[str] = []
         self.libraries: dict[str, Library | None] = {}
 
     def _find(self, path: str) -> tuple[str, Node]:
@@ -103,6 +105,10 @@ class _TreeFiles:
             return [name for name, _kind in self.directory(path).entries()]
         except OSError:
             return []
+
+    def on_volume(self, _path: str) -> bool:
+        """Tell that no directory is on a volume: nobody sees a volume before the start."""
+        return False
 
     def identity(self, path: str) -> Hashable | None:
         try:
@@ -167,8 +173,9 @@ class _TreeDirectory:
     def entries(self) -> list[tuple[str, str]]:
         found = []
         for name in self._files.tree.listdir(self._path):
-            self._files.bounds.count_name()
-            found.append((name, self.kind(name) or "other"))
+            # Only of these does a search ask what they are.
+            asked = is_library_name(name) or f"/{HWCAPS}/" in self._path
+            found.append((name, (self.kind(name) if asked else None) or "other"))
         return found
 
     def readlink(self, name: str) -> str:

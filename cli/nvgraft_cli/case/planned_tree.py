@@ -9,7 +9,7 @@ import posixpath
 from functools import cached_property
 
 from nvgraft.formats.ldcache_table import Table
-from nvgraft.formats.tree import Node, Tree
+from nvgraft.formats.tree import Bounds, Node, Tree
 from nvgraft.host.components import Host
 from nvgraft.plan.actions import (
     Bind,
@@ -64,6 +64,11 @@ class PlannedTree(LayeredTree):
                 self._add(action.path, Node("file", action.mode, size=len(action.content.encode())))
         for path, target in plan.links if links else ():
             self._add(path, Node("symlink", target=target))
+
+    @property
+    def bounds(self) -> Bounds | None:  # type: ignore[override]
+        """The bounds of the image."""
+        return self._image.bounds
 
     def _source_node(self, action: Bind) -> Node:
         kinds = {"device": "char", "socket": "socket", "dir": "dir", "file": "file"}

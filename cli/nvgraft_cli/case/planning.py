@@ -9,6 +9,7 @@ from functools import cached_property
 
 from nvgraft.base.errors import Refusal
 from nvgraft.container.offline_target import OfflineTarget
+from nvgraft.formats.tree import Bounds, OutOfBounds
 from nvgraft.plan.actions import Plan
 from nvgraft.plan.planner import make_plan
 from nvgraft.request.decision import Decision, decide
@@ -24,6 +25,7 @@ class Case:
     def __init__(self, host: HostSide, container: ContainerSide) -> None:
         self.host = host
         self.container = container
+        container.bound(Bounds(*host.config.image_limits))
 
     @cached_property
     def decision(self) -> Decision:
@@ -47,6 +49,8 @@ class Case:
         try:
             return self._plan(), None
         except Refusal as refusal:
+            if isinstance(refusal, OutOfBounds):
+                self.container.beyond = refusal
             return Plan("refuse", refusal.reference_line()), refusal
 
     @cached_property
@@ -68,6 +72,8 @@ class Case:
         if decision.request is None:
             return Plan("skip", decision.reason)
         check_request(decision.request)
+        if self.container.beyond is not None:
+            raise self.container.beyond
         target = self.target  # the reference looks at the container before the driver's files
         return make_plan(decision.request, self.host.inventory, target, self.host.settings)
 

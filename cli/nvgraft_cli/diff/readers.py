@@ -99,6 +99,7 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
 
 
 def _snapshot(name: str, context: Context) -> Side:
+    from nvgraft.formats.tree import OutOfBounds
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
@@ -113,7 +114,9 @@ def _snapshot(name: str, context: Context) -> Side:
         with open_container(context.bundle, context.env) as container:
             # Two hosts that refuse the same unreadable config.json are not known to be equal.
             container.spec  # noqa: B018
-            plan, _ = Case(host, container).outcome
+            plan, refusal = Case(host, container).outcome
+        if isinstance(refusal, OutOfBounds):
+            raise refusal  # two plans that were not made are not known to be equal, either
     except Refusal as refusal:
         raise InputError(f"{context.bundle}: {refusal.text} | {refusal.hint}") from refusal
     return plan_side(name, json.loads(json.dumps(plan.document())), "snapshot")

@@ -249,10 +249,10 @@ def image_has_driver(patient: Patient) -> Iterator[Diagnosis]:
     _ = patient.rootfs
     version = patient.host.facts.report.driver_version
     empty, foreign = [], []
-    for path, node in patient.image_libraries():
-        name = posixpath.basename(path)
-        if node.type != "file" or not name.startswith(_PREFIXES):
+    for path, node in patient.image_libraries(_PREFIXES):
+        if node.type != "file":
             continue
+        name = posixpath.basename(path)
         match = _VERSIONED.match(name)
         if node.size == 0:
             empty.append(path)
@@ -371,11 +371,11 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
     _ = patient.injected
     try:
         directory = patient.rootfs.resolve("/usr/local/cuda/compat")
-        versions = [
-            match[2]
-            for name in patient.rootfs.listdir(directory)
-            if (match := _VERSIONED.match(name)) and match[1] == "libcuda.so"
-        ]
+        versions = []
+        for name in patient.rootfs.listdir(directory):
+            if (match := _VERSIONED.match(name)) and match[1] == "libcuda.so":
+                patient.rootfs.count_library(f"{directory}/{name}")
+                versions.append(match[2])
     except (PathError, OSError):
         versions = []
     if not versions:

@@ -210,8 +210,10 @@ class Patient:
                 continue
         return None
 
-    def image_libraries(self) -> Iterator[tuple[str, Node]]:
-        """Yield path and node of each file in the directories where images keep libraries."""
+    def image_libraries(self, prefixes: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
+        """Yield path and node of each file whose name has one of ``prefixes``, in the directories
+        where images keep libraries.
+        """
         seen = set()
         for directory in LIBRARY_DIRECTORIES:
             try:
@@ -221,6 +223,9 @@ class Patient:
                 continue
             seen.add(resolved)
             for name in names:
+                if not name.startswith(prefixes):
+                    continue
+                self.rootfs.count_library(f"{resolved}/{name}")
                 node = self.rootfs.lstat(f"{resolved}/{name}")
                 if node is not None:
                     yield f"{resolved}/{name}", node

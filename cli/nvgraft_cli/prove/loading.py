@@ -5,8 +5,10 @@ SONAME; versions are checked at the end. Relocation is not tried: missing symbol
 """
 
 import posixpath
+from collections import deque
 from dataclasses import dataclass, field
 
+from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -18,8 +20,9 @@ NOT_FOUND = "cannot open shared object file: No such file or directory"
 #: What a snapshot may not record of an object, and the attribute of Dynamic that holds it.
 _RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
 
-#: Objects of one load; a large CUDA program has about 200.
-_OBJECTS = 5000
+#: The most objects of one load, and of those the most of which each was found because the one
+#: before needs it; a large CUDA program has about 200, and 10 levels.
+_OBJECTS, _LEVELS = 5000, 100
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ class _LoadedObjects:
         self._by_name: dict[str, Object] = {}
         self._by_file: dict[str, Object] = {}
         self._versions_checked: set[str] = set()
+        self._defined: dict[str, frozenset[str]] = {}
         self._loader: Object | None = None
         self._program = ""
         self._loaded_at_start: set[int] = set()
@@ -147,14 +151,23 @@ class _LoadedObjects:
         """Load the objects that ``root`` needs, and those that they need.
 
         :param chain: the objects that led to ``root``.
+        :raises Refusal: they are too many.
         """
-        queue = [(root, chain)]
-        while queue and len(self._by_file) < _OBJECTS:
-            current, current_chain = queue.pop(0)
+        queue = deque([(root, chain)])
+        while queue:
+            current, current_chain = queue.popleft()
             if current.facts is None:
                 continue
             needed_chain = [*current_chain, self._requester(current, current_chain)]
+            if len(self._by_file) > _OBJECTS or len(needed_chain) > _LEVELS:
+                raise Refusal(
+                    "container",
+                    f"{current.path}: it is loaded with more than {_OBJECTS} libraries, or is the"
+                    f" last of more than {_LEVELS} that need one another",
+                    "use another image: this one is damaged or malicious",
+                )
             for name in current.facts.needed:
+                self._tree.count_library(current.path)
                 needed = self.loaded(name)
                 if needed is None:
                     located = self.find(current.path, name, needed_chain)
@@ -266,7 +279,12 @@ class _LoadedObjects:
         defined = provider.facts.versions_defined
         if defined is None:
             self._not_recorded(f"the versions that {provider.path} defines")
-        elif defined and version not in defined:
+            return
+        known = self._defined.get(provider.path)
+        if known is None:
+            known = self._defined[provider.path] = frozenset(defined)
+        if known and version not in known:
+            self._tree.count_library(loaded.path)
             words = f"{provider.path}: version `{version}' not found (required by {loaded.path})"
             self.failures.append(Failure(loaded.path, library, words))
 

@@ -13,7 +13,13 @@ from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
-from nvgraft_cli.prove.search import Requester, Searcher, default_loader, read_loader
+from nvgraft_cli.prove.search import (
+    Requester,
+    Searcher,
+    count_paths,
+    default_loader,
+    read_loader,
+)
 from nvgraft_cli.shell.errors import InputError
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -282,6 +288,7 @@ def _container_program(tree: PlannedTree, container: ContainerSide) -> str | Non
 
 
 def _in_path(tree: PlannedTree, name: str, path: str) -> str | None:
+    count_paths(tree, "PATH", path)
     for directory in path.split(":"):
         try:
             candidate = posixpath.join("/", directory, name)

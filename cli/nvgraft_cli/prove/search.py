@@ -19,7 +19,10 @@ from nvgraft_cli.case.planned_cache import CACHE, image_cache
 from nvgraft_cli.case.planned_tree import PlannedTree
 
 #: Bytes of a loader; glibc's has about 250 KiB.
-_LOADER_LIMIT = 16 << 20
+_LOADER_LIMIT = 4 << 20
+#: The most directories, and names of glibc-hwcaps subdirectories, that are built into a loader;
+#: glibc's has four of each.
+_MOST_BUILT_IN = 64
 #: Bytes of musl's list of directories.
 _TEXT_LIMIT = 64 << 10
 
@@ -144,11 +147,11 @@ def built_in(data: bytes) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     directories: tuple[str, ...] = ()
     array = _SYSTEM_DIRECTORIES.search(data)
     if array is not None:
-        parts = [part.decode() for part in array[0].split(b"\0") if part]
+        parts = [part.decode() for part in array[0].split(b"\0", _MOST_BUILT_IN)[:-1] if part]
         directories = tuple(part.rstrip("/") or "/" for part in parts)
     cache = _CACHE_PATH.search(data)
     hwcaps = _HWCAPS.search(data)
-    names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":"))
+    names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":")[:_MOST_BUILT_IN])
     return directories, cache[1].decode() if cache else CACHE, names
 
 
@@ -192,6 +195,7 @@ class Searcher:
         self.loader = loader
         self.unknown: list[str] = []
         self.tried: list[tuple[str, str]] = []
+        count_paths(tree, "LD_LIBRARY_PATH", library_path)
         entries = re.split("[:\n]" if loader.musl else "[:;]", library_path) if library_path else []
         self._library_path = entries if loader.musl else self._expand(entries, program)
         # Subdirectories that the host's processor may or may not support.
@@ -209,6 +213,7 @@ class Searcher:
         """
         facts = self._facts.get(path)
         if facts is None:
+            self._tree.count_library(path)
             try:
                 facts = read_dynamic(self._tree, path)
             except (BadElf, OSError) as error:
@@ -241,6 +246,7 @@ class Searcher:
 
         The second value is the bits of a library that is passed over for its ELF class, else 0.
         """
+        count_paths(self._tree, path, path)
         resolved = self._resolved(path)
         if resolved is None:
             self.tried.append((path, "does not exist"))
@@ -402,6 +408,15 @@ class Searcher:
     def _cache_flags(self) -> int:
         machine, kind = _KINDS.get((self._machine, self._bits), ("x86_64", 0))
         return loader_flags(machine)[kind]
+
+
+def count_paths(tree: PlannedTree, where: str, paths: str) -> None:
+    """Count paths that are tried, separated by colons.
+
+    :raises OutOfBounds: there were too many.
+    """
+    if tree.bounds is not None:
+        tree.bounds.count_names(where, paths.count(":") + 1, len(paths))
 
 
 def _path_of(row: Row) -> str:

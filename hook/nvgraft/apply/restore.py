@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: The most symbolic links, and the largest file in bytes, that are recorded: a root file system is
 #: hostile (SECURITY R17).
 LINKS_LIMIT = 100_000
+#: The most names of a directory that are looked at for links: it may have no end (SECURITY R41).
+_NAMES_LIMIT = 1_000_000
 FILE_LIMIT = 16 << 20
 
 
@@ -78,7 +80,7 @@ class Links:
     def __init__(self, directory: SharedDirectory, owner: Owner) -> None:
         """Read the links.
 
-        :raises OSError: EFBIG for more than LINKS_LIMIT of them.
+        :raises OSError: EFBIG for more than LINKS_LIMIT of them, or a directory that is too large.
         """
         self._directory = directory
         self._owner = owner
@@ -87,7 +89,11 @@ class Links:
     def _read(self) -> dict[str, tuple[str, int, int]]:
         links: dict[str, tuple[str, int, int]] = {}
         with os.scandir(self._directory.fd) as entries:
-            for entry in entries:
+            for number, entry in enumerate(entries):
+                if number == _NAMES_LIMIT:
+                    raise OSError(
+                        errno.EFBIG, f"more than {_NAMES_LIMIT} names", self._directory.path
+                    )
                 if not entry.is_symlink():
                     continue
                 if len(links) == LINKS_LIMIT:

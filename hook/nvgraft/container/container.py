@@ -20,6 +20,7 @@ import errno
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text, reason
+from nvgraft.formats.tree import Bounds
 from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, MountTable
 from nvgraft.system.trusted import Untrusted, open_trusted_directory
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 _STATX_ATTR_MOUNT_ROOT = 0x2000
 _PROC_ROOT_INODE = 1
+#: Bytes of a container's mountinfo. The kernel allows a namespace 100,000 mounts by default; their
+#: lines have some 150 bytes each.
+_MOUNTS_LIMIT = 32 << 20
 #: The largest value of the kernel's type: a larger number would be cut off and mean another
 #: process.
 _PID_MAX = (1 << 31) - 1
@@ -60,7 +64,12 @@ class Container:
         self.by_its_starter = False
         #: Whether this is a bare container; known once the mounts are read.
         self.bare = False
+        self.bounds = Bounds()
         self._rootfs_mount = -1
+
+    def bound(self, limits: tuple[int, int, int, int]) -> None:
+        """Begin to count what is read; ``limits`` are the arguments of ``Bounds``."""
+        self.bounds = Bounds(*limits)
 
     def read_mounts(self) -> None:
         """Read the container's mounts into ``mounts`` (by mount id), which planning and applying
@@ -69,9 +78,13 @@ class Container:
         :raises Refusal: the process has ended.
         """
         path = f"/proc/{'self' if self.standalone else self.pid}/mountinfo"
-        text = _step(
-            f"open failed: {path}", "the container's process has ended", lambda: read_text(path)
-        )
+        try:
+            text = read_text(path, _MOUNTS_LIMIT)
+        except OSError as error:
+            hint = "the container's process has ended"
+            if error.errno == errno.EFBIG:
+                hint = f"its mounts have more than {_MOUNTS_LIMIT >> 20} MiB: give it fewer volumes"
+            raise Refusal("container", f"open failed: {path}: {reason(error)}", hint) from error
         self.mounts = MountTable(text)
         self.bare = self.by_its_starter and not self._has_procfs()
 

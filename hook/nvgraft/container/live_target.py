@@ -23,7 +23,7 @@ class LiveTarget(Target):
 
     def __init__(self, container: Container, machine: str) -> None:
         self._container = container
-        self._live = LiveTree(os.dup(container.rootfs_fd), container.rootfs)
+        self._live = LiveTree(os.dup(container.rootfs_fd), container.rootfs, container.bounds)
         self._volumes: dict[str, str | None] = {}
         self._read_only: dict[str, bool] = {}
         super().__init__(self._live, machine, container.uid, container.gid)

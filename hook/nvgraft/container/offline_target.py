@@ -11,6 +11,7 @@ from nvgraft.formats.tree import Node, PathError, Tree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvgraft.formats.elf import ElfFacts
+    from nvgraft.formats.tree import Bounds
 
 
 class VirtualTree(Tree):
@@ -28,6 +29,10 @@ class VirtualTree(Tree):
         self.label = label
         self._below = below
         self._plain = set()
+
+    @property
+    def bounds(self) -> Bounds | None:  # type: ignore[override]
+        return self._below.bounds
 
     def _masked(self, path: str) -> bool:
         return path.startswith(self._INSIDE) or path in self._MASKED

@@ -181,11 +181,16 @@ class _RowNames:
     def below(self, directories: Sequence[bytes], positions: Sequence[int]) -> list[int]:
         """Return the indexes of the ``positions`` of paths below one of the directories."""
         starts = tuple(directory + b"/" for directory in directories)
-        data, origin = self._data + self._added, self._origin
+        data, origin, end = self._data, self._origin, self._end
+        added, behind = self._added, self._origin + self._end
         return [
             index
             for index, position in enumerate(positions)
-            if data.startswith(starts, position - origin)
+            if (
+                data.startswith(starts, position - origin, end)
+                if position < behind
+                else added.startswith(starts, position - behind)
+            )
         ]
 
     def has_file_of(self, directory: bytes) -> bool:
@@ -230,7 +235,7 @@ class Table:
 
     def __init__(
         self,
-        rows: bytes | memoryview = b"",
+        rows: bytes | bytearray | memoryview = b"",
         names: _RowNames | None = None,
         hwcaps: Sequence[bytes] = (),
     ) -> None:
@@ -265,8 +270,10 @@ class Table:
 
     @classmethod
     def _from_old(cls, data: bytes, part: CachePart) -> Table:
-        rows = struct.iter_unpack("<iII", memoryview(data)[part.first : part.end])
-        packed = b"".join([_ROW.pack(flags, key, value, 0, 0) for flags, key, value in rows])
+        packed = bytearray()
+        for start in range(part.first, part.end, 12 * _AT_ONCE):
+            rows = memoryview(data)[start : min(start + 12 * _AT_ONCE, part.end)]
+            packed += b"".join([_ROW.pack(*row, 0, 0) for row in struct.iter_unpack("<iII", rows)])
         table = cls(packed, _RowNames(data, part.end, len(data), -part.end))
         table._check()
         return table
@@ -308,10 +315,13 @@ class Table:
         """Yield index, row and path of each library below the directories, but not of older
         subdirectories.
         """
-        for index in self._names.below(directories, self._numbers[2::6].tolist()):
-            item = self._item(index)
-            if item.kind != _OLDER:
-                yield index, Row(item.soname, item.flags, item.path, item.hwcaps), item.path
+        for start in range(0, len(self), _AT_ONCE):
+            positions = self._numbers[6 * start + 2 : 6 * (start + _AT_ONCE) : 6].tolist()
+            for index in self._names.below(directories, positions):
+                item = self._item(start + index)
+                if item.kind != _OLDER:
+                    row = Row(item.soname, item.flags, item.path, item.hwcaps)
+                    yield start + index, row, item.path
 
     def lookup(self, soname: bytes) -> list[Row]:
         """Return the rows that a loader finds for a name, in order, without those of older
@@ -397,13 +407,13 @@ class Table:
             return self
         hwcaps = sorted({*names, *self._hwcaps})
         numbers = [hwcaps.index(name) for name in self._hwcaps]
-        rows = []
+        rows = bytearray()
         for flags, key, value, version, hwcap in _ROW.iter_unpack(self._rows):
             number = hwcap & 0xFFFFFFFF
             if self._named(hwcap) is not None and number < len(numbers):
                 hwcap = hwcap - number + numbers[number]
-            rows.append(_ROW.pack(flags, key, value, version, hwcap))
-        return Table(b"".join(rows), self._names, hwcaps)
+            rows += _ROW.pack(flags, key, value, version, hwcap)
+        return Table(rows, self._names, hwcaps)
 
     def data(self) -> bytes:
         """Return the file: the new format alone, little-endian, with its glibc-hwcaps extension."""

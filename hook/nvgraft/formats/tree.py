@@ -8,10 +8,13 @@ here is used for a write: the applier opens its targets itself (SECURITY R18).
 from __future__ import annotations
 
 import errno
+import time
 
 from nvgraft.base._os import os, stat
+from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_fd, reason
 from nvgraft.base.values import Value
+from nvgraft_specs import names as defaults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +22,18 @@ if TYPE_CHECKING:
 
 #: The most symbolic links followed in one resolution: the reference's limit (the kernel's is 40).
 MAX_LINKS = 20
+#: The most levels that a resolution may have reached when it follows a link, and the most bytes
+#: that are left to be followed then, as in the kernel.
+_MAX_LEVELS = 512
+_MAX_PENDING = 4096
+
+#: Names of a directory that are read before they are counted, and of a large one, whose bytes are
+#: counted too: counting the others would only cost time.
+_AT_ONCE, _MANY = 512, 4096
+#: Bytes of a name, on average over all names: a directory of FUSE may have names of 1024.
+_NAME_SIZE = 100
+#: Directories of a bounded tree that are held open.
+_MOST_OPEN = 4096
 
 _TYPES = {
     stat.S_IFREG: "file",
@@ -53,6 +68,83 @@ class Node(Value):
         self.size = size
 
 
+class OutOfBounds(Refusal):
+    """An image, or a volume in it, holds more than a bound allows (SECURITY R41).
+
+    ``excess`` names what there is too much of, how much was found, and the key of config.toml that
+    allows more.
+    """
+
+    def __init__(self, where: str, found: str, key: str, limit: float) -> None:
+        self.excess = f"{found}, more than {key} = {limit} allows"
+        self.key = key
+        super().__init__(
+            "container",
+            f"{where}: {self.excess}",
+            f"use a smaller image or volume, or raise {key} under [nvgraft] in config.toml",
+        )
+
+
+class Bounds:
+    """Counts what is read of one image, and of the volumes in it, from now on (SECURITY R41).
+
+    Each method that counts raises :class:`OutOfBounds`; ``where`` is what the message blames.
+
+    :param seconds: wall-clock time. It is looked at whenever something is counted.
+    """
+
+    def __init__(
+        self,
+        names: int = defaults.IMAGE_NAMES,
+        directories: int = defaults.IMAGE_DIRECTORIES,
+        libraries: int = defaults.IMAGE_LIBRARIES,
+        seconds: float = defaults.IMAGE_SECONDS,
+    ) -> None:
+        self._limits = (names, directories, libraries, seconds)
+        self._began = time.monotonic()
+        self._names = self._bytes = self._directories = self._libraries = 0
+
+    def next_step(self) -> None:
+        """Count from zero again, for a step that reads the same directories. The time goes on."""
+        self._names = self._bytes = self._directories = self._libraries = 0
+
+    def count_names(self, where: str, number: int, size: int) -> None:
+        """Count names that a directory lists, or that are tried, with ``size`` bytes together."""
+        self._names += number
+        self._bytes += size
+        limit = self._limits[0]
+        if self._names > limit or self._bytes > limit * _NAME_SIZE:
+            found = f"{self._names} names with {self._bytes} bytes"
+            raise OutOfBounds(where, found, "image-names", limit)
+        self.check_time(where)
+
+    def count_directory(self, where: str) -> None:
+        """Count a directory in which a loader searches."""
+        self._directories += 1
+        if self._directories > self._limits[1]:
+            found = f"{self._directories} library directories"
+            raise OutOfBounds(where, found, "image-directories", self._limits[1])
+
+    def count_library(self, where: str) -> None:
+        """Count a file that is opened, or looked at, because it may be a library."""
+        self._libraries += 1
+        if self._libraries > self._limits[2]:
+            found = f"{self._libraries} libraries"
+            raise OutOfBounds(where, found, "image-libraries", self._limits[2])
+        self.check_time(where)
+
+    def check_time(self, where: str) -> None:
+        """Check that there is time left."""
+        left = self.time_left()
+        if left < 0:
+            limit = self._limits[3]
+            raise OutOfBounds(where, f"{limit - left:.1f} seconds", "image-seconds", limit)
+
+    def time_left(self) -> float:
+        """Return the seconds that are left; a negative number when there are none."""
+        return self._limits[3] - (time.monotonic() - self._began)
+
+
 class PathError(Exception):
     """A path that cannot be resolved in its tree. ``text`` has the reference's words."""
 
@@ -70,6 +162,8 @@ class Tree:
     """
 
     label = ""
+    #: What counts the names and files that are read; None for a tree that is trusted.
+    bounds: Bounds | None = None
     #: Whether ``..`` is what it is for a process inside: at the root it is the root, and below a
     #: missing directory it is an error. Otherwise it is an error at the root, and else the
     #: directory above.
@@ -161,6 +255,14 @@ class Tree:
                 if node.target.startswith("/"):
                     done.clear()
                     exists = 0
+                if (
+                    len(done) > _MAX_LEVELS
+                    or len(node.target) + sum(map(len, pending)) > _MAX_PENDING
+                ):
+                    raise PathError(f"path error: {self.label or '/'}/{path}: file name too long")
+                if self.bounds is not None:
+                    where = f"{self.label}{path}"
+                    self.bounds.count_names(where, node.target.count("/"), len(node.target))
                 pending.extend(part for part in reversed(node.target.split("/")) if part)
                 continue
             if node.type != "dir" and pending:
@@ -179,6 +281,14 @@ class Tree:
         except OSError as error:
             raise PathError(f"path error: {self.label or '/'}/{path}: {reason(error)}") from error
 
+    def count_library(self, path: str) -> None:
+        """Count a file that is looked at because it may be a library.
+
+        :raises OutOfBounds: there were too many.
+        """
+        if self.bounds is not None:
+            self.bounds.count_library(f"{self.label}{path}")
+
     def find(self, path: str) -> tuple[str, Node | None]:
         """Resolve ``path``, and return the result with its node."""
         resolved = self.resolve(path)
@@ -196,9 +306,13 @@ class LiveTree(Tree):
     nothing.
     """
 
-    def __init__(self, root_fd: int, label: str = "") -> None:
-        """Take ownership of ``root_fd``, an O_PATH descriptor of a directory."""
+    def __init__(self, root_fd: int, label: str = "", bounds: Bounds | None = None) -> None:
+        """Take ownership of ``root_fd``, an O_PATH descriptor of a directory.
+
+        :param bounds: for a tree of unknown origin; None for the host's own.
+        """
         self.label = label
+        self.bounds = bounds
         self._plain = set()
         self.statuses: dict[str, os.stat_result | None] = {}
         self._directories: dict[str, int] = {"": root_fd}
@@ -218,6 +332,10 @@ class LiveTree(Tree):
         fd = self._directories.get(path)
         if fd is None:
             parent, _, name = path.rpartition("/")
+            if self.bounds is not None:
+                self.bounds.check_time(f"{self.label}{path}")
+                if len(self._directories) >= _MOST_OPEN:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
             fd = os.open(
                 name,
                 os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC,
@@ -270,13 +388,26 @@ class LiveTree(Tree):
             try:
                 # By this name the kernel opens the directory once; listdir() of a descriptor takes
                 # a copy of it first.
-                names = os.listdir(f"/proc/self/fd/{self.directory(path)}")
+                place = f"/proc/self/fd/{self.directory(path)}"
+                names = os.listdir(place) if self.bounds is None else self._names_in(path, place)
             except FileNotFoundError:
                 return []
             except NotADirectoryError:
                 return []
             self._listings[path] = dict.fromkeys(sorted(names))
         return list(self._listings[path])
+
+    def _names_in(self, path: str, place: str) -> list[str]:
+        """Return the names in the directory ``place``, and stop at a bound: it may have no end."""
+        assert self.bounds is not None
+        names: list[str] = []
+        with os.scandir(place) as entries:
+            # zip() takes a number first, and so no entry after the last number.
+            while more := [entry.name for _, entry in zip(range(_AT_ONCE), entries)]:  # noqa: B905
+                size = sum(map(len, more)) if len(names) >= _MANY else 0
+                self.bounds.count_names(f"{self.label}{path}", len(more), size)
+                names += more
+        return names
 
     def open(self, path: str) -> int:
         """Open the regular file at a resolved ``path``; never open a FIFO or a device (SECURITY
@@ -319,9 +450,10 @@ class LiveTree(Tree):
             os.close(fd)
 
 
-def open_tree_at(path: str, label: str = "") -> LiveTree:
-    """Return the live tree below the directory ``path`` of this host.
+def open_tree_at(path: str, label: str = "", bounds: Bounds | None = None) -> LiveTree:
+    """Return the live tree below the directory ``path`` of this host, for ``bounds`` see
+    :class:`LiveTree`.
 
     :raises OSError: ``path`` is missing or is not a directory.
     """
-    return LiveTree(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), label)
+    return LiveTree(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), label, bounds)

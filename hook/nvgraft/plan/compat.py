@@ -15,6 +15,7 @@ from nvgraft.formats.tree import PathError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvgraft.container.target import Target
     from nvgraft.formats.tree import Tree
 
 _DIRECTORY = "/usr/local/cuda/compat"
@@ -24,7 +25,7 @@ MODES = ("mount", "ldconfig", "disabled")
 
 
 def compat_directory(
-    tree: Tree, driver_version: str, mode: str, *, compute: bool = True
+    target: Target, driver_version: str, mode: str, *, compute: bool = True
 ) -> tuple[str | None, list[Finding]]:
     """Return the directory of the image whose libraries come before the driver's, or None, and
     findings.
@@ -33,8 +34,10 @@ def compat_directory(
         ``mount`` those of any other one.
     :param compute: false for a container that gets no compute libraries; it needs no such
         directory.
+    A directory on a volume is not listed (SECURITY R41), and so is not returned.
+
     :raises Refusal: stage ``container``: an unknown mode, links that lead out of the image,
-        libraries in two directories.
+        libraries in two directories, more names or libraries than the bounds allow.
     """
     if mode not in MODES:
         raise Refusal(
@@ -44,12 +47,18 @@ def compat_directory(
         )
     if mode == "disabled" or not compute:
         return None, []
+    tree = target.tree
     try:
-        directory = tree.resolve(_DIRECTORY)
-        names = [
-            name for name in tree.listdir(directory) if name.startswith("lib") and ".so." in name
-        ]
-        libraries = dict.fromkeys(tree.resolve(f"{directory}/{name}") for name in names)
+        directory, node = tree.find(_DIRECTORY)
+        if node is None or node.type != "dir":
+            return None, []
+        if (volume := target.volume(f"{directory}/")) is not None:
+            return None, [_on_volume(directory, volume)]
+        libraries = dict.fromkeys(
+            _resolved(tree, f"{directory}/{name}")
+            for name in tree.listdir(directory)
+            if name.startswith("lib") and ".so." in name
+        )
     except PathError as error:
         raise Refusal(
             "container",
@@ -69,6 +78,8 @@ def compat_directory(
         )
     if not directories:
         return None, []
+    if (volume := target.volume(f"{directories[0]}/")) is not None:
+        return None, [_on_volume(directories[0], volume)]
     findings = []
     if mode == "mount":
         hint = (
@@ -84,6 +95,21 @@ def compat_directory(
             )
         )
     return directories[0], findings
+
+
+def _resolved(tree: Tree, path: str) -> str:
+    tree.count_library(path)
+    return tree.resolve(path)
+
+
+def _on_volume(directory: str, volume: str) -> Finding:
+    return Finding(
+        "cuda-compat-on-volume",
+        "warning",
+        f"{directory} is on the volume {volume}: its libraries do not come before the driver's",
+        "install CUDA's compatibility libraries in the image, or name their directory in"
+        " LD_LIBRARY_PATH",
+    )
 
 
 def _comes_first(name: str, driver_version: str, mode: str) -> bool:

@@ -73,7 +73,7 @@ def make_plan(
     # checked.
     compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
     compat, remarks = compat_directory(
-        target.tree, inventory.report.driver_version, settings.cuda_compat, compute=compute
+        target, inventory.report.driver_version, settings.cuda_compat, compute=compute
     )
     selection = select_devices(request.devices, inventory.report.gpus)
     check_mig_request("mig-config", request.mig_config, selection)
@@ -402,9 +402,12 @@ class _Planner:
         if not components:
             return
         directory = self.layout.directory_for_mounts(requested)
-        # One listing, which soname_links() needs anyway, answers for all names that are not there.
-        self.target.tree.listdir(directory)
-        for component, row in _matching(components, catalogue.LIBRARIES, self.library_classes):
+        chosen = list(_matching(components, catalogue.LIBRARIES, self.library_classes))
+        if chosen and self.target.volume(f"{directory}/") is None:
+            # One listing, which soname_links() needs anyway, answers for all names that are not
+            # there. On a volume it waits until something is known to be mounted there.
+            self.target.tree.listdir(directory)
+        for component, row in chosen:
             soname = component.name if component.soname is None else component.soname
             library = MountedLibrary(directory, component.name, soname, flags)
             why = Why(self.library_classes[row.component_class], row.name, component.found)

@@ -67,6 +67,7 @@ def _owner(tree: Tree, directory: str, names: Sequence[str], soname: str, mounte
         if name in {mounted, soname} or compare_names(name, owner) <= 0:
             continue
         path = f"{directory}/{name}"
+        tree.count_library(path)
         node = tree.lstat(path)
         if node is None or node.type != "file":
             continue

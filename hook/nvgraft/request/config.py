@@ -43,7 +43,7 @@ LDCACHE_MODES = ("native", "ldconfig")
 #: (table, key, attribute, default). A key has the type of its default; a tuple stands for a list of
 #: strings. Optional keys of the reference default to false or to the empty value: the reference
 #: treats unset and empty alike.
-KEYS: tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...] = (
+KEYS: tuple[tuple[tuple[str, ...], str, str, bool | int | str | tuple[str, ...]], ...] = (
     ((), "disable-require", "disable_require", False),
     ((), "swarm-resource", "swarm_resource", ""),
     (
@@ -114,6 +114,10 @@ KEYS: tuple[tuple[tuple[str, ...], str, str, bool | str | tuple[str, ...]], ...]
     (_NVGRAFT, "simulated-host", "simulated_host", False),
     (_NVGRAFT, "host-snapshot", "host_snapshot", ""),
     (_NVGRAFT, "ldcache", "ldcache_mode", LDCACHE_MODES[0]),
+    (_NVGRAFT, "image-names", "image_names", names.IMAGE_NAMES),
+    (_NVGRAFT, "image-directories", "image_directories", names.IMAGE_DIRECTORIES),
+    (_NVGRAFT, "image-libraries", "image_libraries", names.IMAGE_LIBRARIES),
+    (_NVGRAFT, "image-seconds", "image_seconds", names.IMAGE_SECONDS),
 )
 
 
@@ -162,6 +166,10 @@ class Config(Value):
     simulated_host: bool
     host_snapshot: str
     ldcache_mode: str
+    image_names: int
+    image_directories: int
+    image_libraries: int
+    image_seconds: int
 
     def __init__(self, **settings: object) -> None:
         """Use the built-in default for each attribute that is not given. A list is stored as a
@@ -172,6 +180,11 @@ class Config(Value):
             setattr(self, attribute, tuple(value) if isinstance(value, list) else value)
         if settings:
             raise TypeError(f"no such setting: {', '.join(settings)}")
+
+    @property
+    def image_limits(self) -> tuple[int, int, int, int]:
+        """The arguments of :class:`nvgraft.formats.tree.Bounds`."""
+        return self.image_names, self.image_directories, self.image_libraries, self.image_seconds
 
 
 def config_path(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[str]]:
+def settings_from_toml(data: bytes, path: str) -> dict[str, bool | int | str | list[str]]:
     """Return the settings of the file: attribute of :class:`Config` -> value. Unknown keys are
     ignored.
 
@@ -41,7 +41,7 @@ def settings_from_toml(data: bytes, path: str) -> dict[str, bool | str | list[st
             numbers = [text.count("\n") + 1, len(text) - text.rfind("\n")]
         line, column = numbers
         raise _syntax(path, line, column, problem[:1].lower() + problem[1:]) from None
-    settings: dict[str, bool | str | list[str]] = {}
+    settings: dict[str, bool | int | str | list[str]] = {}
     for table, key, attribute, default in KEYS:
         keys = _table(tables, table, path, text)
         if key in keys:
@@ -72,7 +72,7 @@ def _table(
 
 def _converted(
     value: object, default: object, name: tuple[str, ...], path: str, text: str
-) -> bool | str | list[str]:
+) -> bool | int | str | list[str]:
     if isinstance(default, tuple):
         if not isinstance(value, list):
             raise _wrong_type(value, "[]string", name, path, text)
@@ -85,11 +85,20 @@ def _converted(
             _unmarshal(name, text) + "the value contains a NUL character",
             f"correct {'.'.join(name)} in {path}",
         )
-    if type(value) is not type(default) or not isinstance(value, (bool, str)):
-        raise _wrong_type(
-            value, "bool" if isinstance(default, bool) else "string", name, path, text
+    if type(value) is not type(default) or not isinstance(value, (int, str)):
+        expected = {bool: "bool", int: "int64"}.get(type(default), "string")
+        raise _wrong_type(value, expected, name, path, text)
+    if type(value) is int and value < 1:
+        raise Refusal(
+            "",
+            f"{_unmarshal(name, text)}{'.'.join(name)} is {value}",
+            f"set {'.'.join(name)} in {path} to 1 or more",
         )
     return value
+
+
+#: Go's name of a type -> how a hint calls it.
+_IN_WORDS = {"[]string": "a list of strings", "int64": "a whole number"}
 
 
 def _wrong_type(
@@ -111,7 +120,7 @@ def _wrong_type(
         text_of_value = text_of_value.lower()
     elif isinstance(value, list):
         text_of_value = f"[{' '.join(map(str, value))}]"
-    hint = f"{'.'.join(name)} in {path} must be {expected.replace('[]string', 'a list of strings')}"
+    hint = f"{'.'.join(name)} in {path} must be {_IN_WORDS.get(expected, expected)}"
     return Refusal(
         "", f"{_unmarshal(name, text)}Can't convert {text_of_value}({go_type}) to {expected}", hint
     )

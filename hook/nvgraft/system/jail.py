@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-#: The reference's limits, except for the size of a file: 1, later 2 MiB there, which is too little
-#: for the loader cache of an image with many libraries. This is the largest cache that nvgraft
-#: reads.
+#: The reference's limits, except for two. The size of a file is 1, later 2 MiB there, which is too
+#: little for the loader cache of an image with many libraries: this is the largest cache that
+#: nvgraft reads. Memory of its own is not limited there, and an image may make ldconfig use any
+#: amount (SECURITY R41); libraries that it maps do not count.
 _LIMITS = (
     (syscalls.RLIMIT_CPU, 10),
     (syscalls.RLIMIT_AS, 2 << 30),
+    (syscalls.RLIMIT_DATA, 128 << 20),
     (syscalls.RLIMIT_NOFILE, 64),
     (syscalls.RLIMIT_FSIZE, 16 << 20),
     (syscalls.RLIMIT_CORE, 0),

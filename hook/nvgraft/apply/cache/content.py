@@ -9,11 +9,12 @@ format is in :mod:`nvgraft.formats.ldcache_table`; the places of an image's libr
 
 from __future__ import annotations
 
-from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
+from nvgraft.apply.cache.rootfs import check_absent
 from nvgraft.apply.cache.search_path import SearchPath
 from nvgraft.base import paths
 from nvgraft.base.values import Value
 from nvgraft.formats.ldcache_table import Row, Table
+from nvgraft.formats.tree import OutOfBounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class CacheContent:
     :param table: the image's cache, or None if it has none that a loader uses.
     :param written: the time of that cache, in ns.
 
-    ``links`` are the links that the image's own libraries lack. ``left_out`` says what was not read
-    because of a bound.
+    ``links`` are the links that the image's own libraries lack.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class CacheContent:
         written: int,
     ) -> None:
         self.links: list[MissingLink] = []
+        self._beyond: list[str] = []
         self._before = table
         self._libraries = action.libraries
         self._machine = machine
@@ -66,7 +67,8 @@ class CacheContent:
 
     @property
     def left_out(self) -> list[str]:
-        return self._path.left_out
+        """What was not read, because of a bound or because it is on a volume."""
+        return self._path.left_out + self._beyond
 
     def compute(self, files: Files, planned: Iterable[tuple[str, str]]) -> Table:
         """Return the rows that the cache must have, or the image's own table when nothing is
@@ -154,7 +156,8 @@ class CacheContent:
                     if not library.is_link
                 }
             if search.beyond:
-                self.left_out.append(f"{directory.names[0]} has more {search.beyond}")
+                self._beyond.append(f"{directory.names[0]}: {search.beyond}")
+                files.bounds.next_step()  # what follows looks at files that are known
                 return
 
     def _without_gone(
@@ -177,7 +180,7 @@ class CacheContent:
                 rank = places.rank(path)
                 if rank not in searched or (rank, row.soname, row.hwcaps) in present:
                     continue
-                files.bounds.count_library()
+                files.bounds.count_library(paths.fsdecode(path))
                 if files.identity(paths.fsdecode(path)) is None:
                     gone.add(index)
         except OutOfBounds:

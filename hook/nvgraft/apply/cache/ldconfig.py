@@ -37,9 +37,6 @@ _PROGRAM_LIMIT = 32 << 20
 #: default.
 _MFD_EXEC = 0x10
 
-#: Seconds that ldconfig may take. It is also limited to 10 s of processor time.
-_TIMEOUT = 30.0
-
 _CACHE = "ld.so.cache"
 _SETTING = (
     'set ldconfig under [nvidia-container-cli] in config.toml to "@" and the path of the host\'s '
@@ -48,7 +45,9 @@ _SETTING = (
 
 
 class ConfinedLdconfig(LoaderCacheStep):
-    """The loader cache step by the host's ldconfig at ``program``."""
+    """The loader cache step by the host's ldconfig at ``program``, in the time that the container's
+    bounds leave.
+    """
 
     def __init__(self, program: str, *, pivot: bool) -> None:
         super().__init__()
@@ -75,7 +74,7 @@ class ConfinedLdconfig(LoaderCacheStep):
             *ids,
             undo,
             journal,
-            _TIMEOUT,
+            container.bounds.time_left(),
             pivot=self._pivot,
         )
 

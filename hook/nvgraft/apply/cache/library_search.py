@@ -8,11 +8,12 @@ the directories and use the result.
 
 from __future__ import annotations
 
-from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
+from nvgraft.apply.cache.rootfs import check_absent
 from nvgraft.apply.cache.search_path import SearchDirectory, is_leftover, is_library_name
 from nvgraft.base import paths
 from nvgraft.formats.ldcache import sort_key
 from nvgraft.formats.ldcache_table import Row
+from nvgraft.formats.tree import OutOfBounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class FoundLibrary:
 class Search:
     """The ``libraries`` of a directory, one for each SONAME.
 
-    ``beyond`` names what exceeded a bound, or is "".
+    ``beyond`` says what there is more of than a bound allows, or is "".
 
     :param mounted: path -> facts of mounted files, which are not read again.
     :param made: path -> facts behind SONAME links that are made in directories searched before.
@@ -101,7 +102,7 @@ class Search:
         try:
             self._search(place, mounted)
         except OutOfBounds as error:
-            self.beyond = str(error)
+            self.beyond = error.excess
         finally:
             place.close()
 
@@ -142,7 +143,7 @@ class Search:
         return None
 
     def _read(self, place: FilesDirectory, name: str) -> Facts | None:
-        self._bounds.count_library()
+        self._bounds.count_library(self.directory.names[0])
         try:
             facts = self._facts(place.library(name, isa_level=self.directory.hwcaps is not None))
         except OSError as error:
@@ -162,7 +163,7 @@ class Search:
             path = paths.clean(paths.join(self.directory.names[0], target))
             if path in self._made:
                 return self._made[path]
-            self._bounds.count_library()
+            self._bounds.count_library(self.directory.names[0])
             return self._facts(
                 place.library_behind(name, isa_level=self.directory.hwcaps is not None)
             )

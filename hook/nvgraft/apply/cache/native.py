@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 
 from nvgraft.apply.cache.content import CacheContent
-from nvgraft.apply.cache.rootfs import Bounds, Rootfs, check_absent, check_configuration
+from nvgraft.apply.cache.rootfs import Rootfs, check_absent, check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
 from nvgraft.apply.journal import JournalEntry
 from nvgraft.apply.replaced_link import Link
@@ -48,6 +48,8 @@ class NativeCache(LoaderCacheStep):
 
     :param program: the ldconfig to name in messages, because people search for the reference's
         words.
+
+    Beyond the container's bounds the cache keeps what it had, and a finding says what was not read.
     """
 
     def __init__(self, program: str) -> None:
@@ -81,7 +83,8 @@ class NativeCache(LoaderCacheStep):
         """Read the cache and find newer directories, before placeholders and links make all of them
         newer.
         """
-        rootfs = self._rootfs = Rootfs(container.rootfs_fd, self._own_fds, Bounds())
+        container.bounds.next_step()
+        rootfs = self._rootfs = Rootfs(container.rootfs_fd, self._own_fds, container.bounds)
         try:
             check_configuration(container.rootfs_fd)
             self._record(rootfs, container)
@@ -182,7 +185,11 @@ class NativeCache(LoaderCacheStep):
             )
             self.findings.append(
                 Finding(
-                    "ldcache-bounds", "warning", message, "run ldconfig when the image is built"
+                    "ldcache-bounds",
+                    "warning",
+                    message,
+                    "run ldconfig when the image is built, or raise the bound that is named, under"
+                    " [nvgraft] in config.toml",
                 )
             )
         data = b""

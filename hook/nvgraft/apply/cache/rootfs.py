@@ -8,7 +8,6 @@ image may hold anything.
 from __future__ import annotations
 
 import errno
-import time
 
 from nvgraft.apply.descriptors import Unreadable, read_whole, reopen
 from nvgraft.apply.targets import open_in_root
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvgraft.formats.elf import Library
+    from nvgraft.formats.tree import Bounds
 
     class Files(Protocol):
         """What :mod:`nvgraft.apply.cache.content` asks of a root file system, real or only planned.
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
         """
 
         bounds: Bounds
+        volumes: list[str]
 
         def read(self, path: str, limit: int) -> tuple[bytes, object]: ...
         def names(self, path: str) -> list[str]: ...
+        def on_volume(self, path: str) -> bool: ...
         def identity(self, path: str) -> Hashable | None: ...
         def look(self, path: str) -> FilesDirectory: ...
         def directory(self, path: str) -> FilesDirectory: ...
@@ -48,9 +50,6 @@ if TYPE_CHECKING:
         def library(self, name: str, *, isa_level: bool = False) -> Library: ...
         def library_behind(self, name: str, *, isa_level: bool = False) -> Library: ...
 
-
-#: The most names that the directories of one image may have in all: ten times its libraries.
-_NAMES_LIMIT = 200_000
 
 #: Bytes of the largest ld.so.conf that is given to a reader.
 _CONFIGURATION_LIMIT = 1 << 20
@@ -79,40 +78,6 @@ def check_absent(error: OSError) -> None:
         raise error
 
 
-class OutOfBounds(Exception):
-    """An image holds more than a bound allows. The text names what there is too much of."""
-
-
-class Bounds:
-    """How much of an image is read: directories, libraries and seconds."""
-
-    def __init__(
-        self, directories: int = 64, libraries: int = 20_000, seconds: float = 10.0
-    ) -> None:
-        self._directories = directories
-        self._libraries = libraries
-        self._names = _NAMES_LIMIT
-        self._seconds = seconds
-        self._deadline = time.monotonic() + seconds
-
-    def count_directory(self) -> None:
-        self._directories -= 1
-        if self._directories < 0:
-            raise OutOfBounds("directories")
-
-    def count_library(self) -> None:
-        self._libraries -= 1
-        if self._libraries < 0:
-            raise OutOfBounds("libraries")
-        if time.monotonic() > self._deadline:
-            raise OutOfBounds(f"files than can be read in {self._seconds:g} seconds")
-
-    def count_name(self) -> None:
-        self._names -= 1
-        if self._names < 0:
-            raise OutOfBounds("files")
-
-
 class Rootfs:
     """A container's root file system, for reading.
 
@@ -120,12 +85,15 @@ class Rootfs:
 
     :param fd: its root, O_PATH.
     :param own_fds: a descriptor of this process's own /proc/self/fd.
+
+    ``volumes`` are the directories that were not listed, because they are on volumes.
     """
 
     def __init__(self, fd: int, own_fds: int, bounds: Bounds) -> None:
         self.fd = fd
         self._own_fds = own_fds
         self.bounds = bounds
+        self.volumes: list[str] = []
 
     def look(self, path: str) -> OpenDirectory:
         """Open the directory ``path`` for lookups but not for listing. The caller closes it."""
@@ -187,23 +155,41 @@ class Rootfs:
             syscalls.close(fd)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory; an empty list if it does not exist."""
+        """Return the names in a directory; an empty list if it does not exist, or is on a volume.
+
+        A volume may be large, slow or without end (SECURITY R41).
+        """
         try:
-            fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fd = self._open_own(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            check_absent(error)
+            if error.errno == errno.EXDEV:
+                self.volumes.append(path)
+            else:
+                check_absent(error)
             return []
         try:
-            return [name for name, _kind in self.entries(fd)]
+            return [name for name, _kind in self.entries(fd, path)]
         finally:
             syscalls.close(fd)
 
-    def entries(self, directory: int) -> list[tuple[str, str]]:
+    def on_volume(self, path: str) -> bool:
+        """Tell whether the directory ``path`` is on another mount than the root."""
+        try:
+            syscalls.close(self._open_own(path, os.O_PATH | os.O_DIRECTORY))
+        except OSError as error:
+            return error.errno == errno.EXDEV
+        return False
+
+    def _open_own(self, path: str, flags: int) -> int:
+        """Open ``path`` as :meth:`open` does, but on no volume: that is EXDEV."""
+        return open_in_root(self.fd, path, flags, syscalls.RESOLVE_NO_XDEV, follow=True)
+
+    def entries(self, directory: int, path: str) -> list[tuple[str, str]]:
         """Return the names in an open directory, each with "file", "link" or "other"."""
         kinds = []
         with os.scandir(directory) as entries:
             for entry in entries:
-                self.bounds.count_name()
+                self.bounds.count_names(path, 1, len(entry.name))
                 if entry.is_symlink():
                     kind = "link"
                 else:
@@ -239,7 +225,7 @@ class OpenDirectory:
 
     def entries(self) -> list[tuple[str, str]]:
         """Return the names, each with "file", "link" or "other"."""
-        return self._rootfs.entries(self._fd)
+        return self._rootfs.entries(self._fd, self._path)
 
     def readlink(self, name: str) -> str:
         return os.readlink(name, dir_fd=self._fd)

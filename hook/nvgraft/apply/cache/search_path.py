@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 
-from nvgraft.apply.cache.rootfs import OutOfBounds, check_absent
+from nvgraft.apply.cache.rootfs import check_absent
 from nvgraft.base import paths
 from nvgraft.formats.ld_so_conf import FILE_LIMIT, Configuration
 from nvgraft.formats.ldcache_table import Places, Table
+from nvgraft.formats.tree import OutOfBounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 #: What ldconfig searches by default, on Debian and elsewhere. ``{}`` stands for Debian's name of
 #: the architecture.
 _SYSTEM_DIRECTORIES = ("/lib/{}", "/usr/lib/{}", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
-_HWCAPS = "glibc-hwcaps"
+#: A subdirectory whose own subdirectories have libraries for some processors.
+HWCAPS = "glibc-hwcaps"
 
 
 class SearchDirectory:
@@ -34,13 +36,15 @@ class SearchDirectory:
     :ivar changed: its change time in ns.
     :ivar hwcaps: the name of a glibc-hwcaps subdirectory, which the loader uses on some processors
         only.
-    :ivar named: false for a system directory that neither the plan nor ld.so.conf names.
+    :ivar given: whether the plan names it: for the driver's libraries, or for CUDA's.
+    :ivar named: whether the plan or ld.so.conf names it; false for a mere system directory.
     """
 
     def __init__(
-        self, name: str, rank: int, changed: int, hwcaps: str | None, *, named: bool
+        self, name: str, rank: int, changed: int, hwcaps: str | None, *, given: bool, named: bool
     ) -> None:
         self.names = [name]
+        self.given = given
         self.named = named
         self.rank = rank
         self.changed = changed
@@ -48,31 +52,36 @@ class SearchDirectory:
 
 
 class SearchPath:
-    """The search directories of a root file system, ``given`` ones first.
-
-    ``left_out`` says what was not read because of a bound.
-    """
+    """The search directories of a root file system, ``given`` ones first."""
 
     def __init__(self, rootfs: Files, given: Sequence[str], machine: str) -> None:
         self.directories: list[SearchDirectory] = []
-        self.left_out: list[str] = []
+        self._beyond: list[str] = []
         self._rootfs = rootfs
         self._by_identity: dict[Hashable, SearchDirectory] = {}
         configuration = Configuration(self._read, rootfs.names)
         try:
             configuration.load()
         except OutOfBounds as error:
-            self.left_out.append(f"it has more {error}")
+            self._beyond.append(f"its ld.so.conf includes {error.excess}")
+            rootfs.bounds.next_step()
         if not configuration.complete:
-            self.left_out.append("its ld.so.conf includes too much")
+            self._beyond.append("its ld.so.conf includes too much")
         system = [path.format(f"{machine}-linux-gnu") for path in _SYSTEM_DIRECTORIES]
         try:
-            for path in (*given, *configuration.directories):
+            for path in given:
+                self._add(path, given=True, named=True)
+            for path in configuration.directories:
                 self._add(path, named=True)
             for path in system:
                 self._add(path, named=False)
         except OutOfBounds as error:
-            self.left_out.append(f"its ld.so.conf names more {error}")
+            self._beyond.append(f"its ld.so.conf names {error.excess}")
+
+    @property
+    def left_out(self) -> list[str]:
+        """What was not read, because of a bound or because it is on a volume."""
+        return self._beyond + [f"{path} is on a volume" for path in self._rootfs.volumes]
 
     def _read(self, path: str) -> bytes:
         try:
@@ -83,7 +92,9 @@ class SearchPath:
                 raise
             raise FileNotFoundError(path) from error
 
-    def _add(self, path: str, hwcaps: str | None = None, *, named: bool) -> None:
+    def _add(
+        self, path: str, hwcaps: str | None = None, *, given: bool = False, named: bool
+    ) -> None:
         try:
             place = self._rootfs.look(path)
         except OSError as error:
@@ -95,14 +106,15 @@ class SearchPath:
             if directory is not None:
                 directory.names.append(path)
                 return
-            self._rootfs.bounds.count_directory()
-            directory = SearchDirectory(path, len(self.directories), changed, hwcaps, named=named)
+            self._rootfs.bounds.count_directory(path)
+            rank = len(self.directories)
+            directory = SearchDirectory(path, rank, changed, hwcaps, given=given, named=named)
             self._by_identity[identity] = directory
             self.directories.append(directory)
-            if hwcaps is None and place.kind(_HWCAPS) in {"link", "other"}:
-                for name in sorted(self._rootfs.names(f"{path}/{_HWCAPS}")):
+            if hwcaps is None and place.kind(HWCAPS) in {"link", "other"}:
+                for name in sorted(self._rootfs.names(f"{path}/{HWCAPS}")):
                     if not name.startswith(".") and ":" not in name:
-                        self._add(f"{path}/{_HWCAPS}/{name}", name, named=named)
+                        self._add(f"{path}/{HWCAPS}/{name}", name, named=named)
         finally:
             place.close()
 
@@ -121,22 +133,27 @@ class SearchPath:
         a table.
 
         These are the directories changed after ``written``, and the named ones of which the table
-        has no library: someone added them to ld.so.conf without running ldconfig.
+        has no library: someone added them to ld.so.conf without running ldconfig. A volume is left
+        out unless the plan needs it (SECURITY R41).
         """
-        if table is None:
-            return list(self.directories)
         return [
             directory
             for directory in self.directories
-            if directory.changed > written or self._is_new(directory, table)
+            if self._is_unknown(directory, table, written)
         ]
 
-    def _is_new(self, directory: SearchDirectory, table: Table) -> bool:
+    def _is_unknown(self, directory: SearchDirectory, table: Table | None, written: int) -> bool:
+        path = directory.names[0]
+        if table is None or directory.changed > written:
+            if directory.given or not self._rootfs.on_volume(path):
+                return True
+            self._rootfs.volumes.append(path)
+            return False
         if not directory.named or any(
             table.has_file_of(paths.fsencode(name)) for name in directory.names
         ):
             return False
-        return any(is_library_name(name) for name in self._rootfs.names(directory.names[0]))
+        return any(is_library_name(name) for name in self._rootfs.names(path))
 
 
 def is_library_name(name: str) -> bool:
